@@ -1,0 +1,8 @@
+"""`python -m rnn_lowering` is `rnn-lower`."""
+
+import sys
+
+from rnn_lowering.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

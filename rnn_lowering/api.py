@@ -1,0 +1,166 @@
+"""The Python interface: lower a model, lower a file, look at a model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import overload
+
+import onnx
+import onnx_ir as ir
+
+from rnn_lowering.dims import fix_dimensions
+from rnn_lowering.errors import UnsupportedError, VerificationError
+from rnn_lowering.io import check_complete, copy_model, load_model, save_model, temporary_beside
+from rnn_lowering.passes import LowerRecurrentPass, recurrent_nodes
+from rnn_lowering.report import Report
+from rnn_lowering.spec import RecurrentSpec
+from rnn_lowering.verify import Tolerance, verify
+
+PathLike = str | os.PathLike[str]
+Dims = Mapping[str, int]
+Shapes = Mapping[str, Sequence[int]]
+
+
+@overload
+def lower(
+    model: onnx.ModelProto,
+    to: str = "auto",
+    *,
+    only: Collection[str] = (),
+    except_: Collection[str] = (),
+    max_unroll: int = 512,
+    dims: Dims | None = None,
+    input_shapes: Shapes | None = None,
+) -> onnx.ModelProto: ...
+
+
+@overload
+def lower(
+    model: ir.Model,
+    to: str = "auto",
+    *,
+    only: Collection[str] = (),
+    except_: Collection[str] = (),
+    max_unroll: int = 512,
+    dims: Dims | None = None,
+    input_shapes: Shapes | None = None,
+) -> ir.Model: ...
+
+
+def lower(
+    model: onnx.ModelProto | ir.Model,
+    to: str = "auto",
+    *,
+    only: Collection[str] = (),
+    except_: Collection[str] = (),
+    max_unroll: int = 512,
+    dims: Dims | None = None,
+    input_shapes: Shapes | None = None,
+) -> onnx.ModelProto | ir.Model:
+    """Replace the RNN, GRU and LSTM nodes of a model by primitive operators.
+
+    Args:
+        model: A ModelProto, which stays as it is, or an onnx_ir Model, which is changed in place.
+        to: The form: "scan", "loop", "unroll" (straight-line, for a known sequence length), or "auto": for each
+            node straight-line at length 1, else Scan where the opset has it, else Loop.
+        only: Lower only nodes whose operator or name matches one of these (names as shell globs).
+        except_: Leave nodes that match one of these.
+        max_unroll: The most steps that "unroll" writes out.
+        dims: Sizes to fix symbolic dimensions at, by name.
+        input_shapes: Shapes to fix inputs at, by input name.
+
+    Returns:
+        A new ModelProto, or the given onnx_ir Model. Without recurrent nodes it equals the input.
+
+    Raises:
+        InvalidNodeError: A node says what its operator page does not allow.
+        UnsupportedError: A valid node or model that cannot be lowered so, or an unknown form or dimension.
+    """
+    lowering = LowerRecurrentPass(to, only=only, except_=except_, max_unroll=max_unroll)
+    if isinstance(model, ir.Model):
+        fix_dimensions(model, dims, input_shapes)
+        lowering(model)
+        return model
+    if not isinstance(model, onnx.ModelProto):
+        raise TypeError(f"expected onnx.ModelProto or onnx_ir.Model, got {type(model).__name__}")
+    check_complete(model)
+    read = ir.from_proto(model)
+    fix_dimensions(read, dims, input_shapes)
+    if lowering(read).modified or dims or input_shapes:
+        return ir.to_proto(read)
+    unchanged = onnx.ModelProto()
+    unchanged.CopyFrom(model)
+    return unchanged
+
+
+def lower_file(
+    source: PathLike,
+    destination: PathLike,
+    to: str = "auto",
+    *,
+    only: Collection[str] = (),
+    except_: Collection[str] = (),
+    max_unroll: int = 512,
+    dims: Dims | None = None,
+    input_shapes: Shapes | None = None,
+    verify: int = 3,
+    tolerance: Tolerance | None = None,
+    seed: int = 0,
+) -> Report:
+    """Lower the model in a file, compare both in onnxruntime, and write the result.
+
+    Args:
+        source: An ONNX file; it is never changed.
+        destination: The file to write; an existing one is replaced, at once and only on success.
+        to, only, except_, max_unroll, dims, input_shapes: As in `lower`.
+        verify: How many runs with random inputs are compared; 0 for none.
+        tolerance: What counts as equal; None: by the type of each output.
+        seed: Seed of the random inputs.
+
+    Returns:
+        What was lowered. `report.verification["status"]` is "verified", or "not verified" where onnxruntime
+        cannot run the original; without recurrent nodes the destination is a copy of the source.
+
+    Raises:
+        ModelFileError: A file cannot be read or written.
+        VerificationError: The outputs differ; nothing is written.
+        InvalidNodeError, UnsupportedError: As in `lower`.
+    """
+    source, destination = Path(source), Path(destination)
+    if destination.exists() and source.exists() and destination.samefile(source):
+        raise UnsupportedError("input and output are the same file", hint="write to another file")
+    lowering = LowerRecurrentPass(to, only=only, except_=except_, max_unroll=max_unroll)
+    model = load_model(source)
+    fix_dimensions(model, dims, input_shapes)
+    result = lowering.call(model)
+    changed = result.modified or bool(dims or input_shapes)
+    with temporary_beside(destination) as written:
+        if not changed:
+            copy_model(model, source, written, destination)
+            return result.report
+        save_model(model, written, destination)
+        if verify:
+            check = _verify(source, written, runs=verify, seed=seed, tolerance=tolerance)
+            result.report.verification = check.to_dict()
+            if check.status == "failed":
+                raise VerificationError(str(check), hint="nothing was written; please report this model")
+    return result.report
+
+
+_verify = verify
+
+
+def inspect(model: onnx.ModelProto | ir.Model | PathLike) -> list[RecurrentSpec]:
+    """Return what every recurrent node of a model says, in the order of the model.
+
+    Raises:
+        InvalidNodeError, UnsupportedError: A node that cannot be read.
+        ModelFileError: The path is not that of an ONNX model.
+    """
+    if isinstance(model, onnx.ModelProto):
+        model = ir.from_proto(model)
+    elif not isinstance(model, ir.Model):
+        model = load_model(Path(model))
+    return [RecurrentSpec.parse(entry.node, entry.opset, entry.scope) for entry in recurrent_nodes(model)]

@@ -1,0 +1,83 @@
+"""Fixing symbolic dimensions, so that a form that needs known sizes can follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
+
+from rnn_lowering.errors import UnsupportedError
+
+
+def fix_dimensions(
+    model: ir.Model,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> None:
+    """Give symbolic dimensions sizes throughout a model, in place, and infer all shapes anew.
+
+    Args:
+        model: The model.
+        dims: Sizes by symbolic name.
+        input_shapes: Whole shapes by input name; a symbolic name in that input is fixed everywhere.
+
+    Raises:
+        UnsupportedError: A name that the model does not have, or a size that contradicts another. The model is
+            as it was.
+    """
+    sizes = dict(dims or {})
+    unnamed = {}
+    for name, shape in (input_shapes or {}).items():
+        unnamed[name] = _bind(_input(model, name), list(shape), sizes)
+    present = {d.value for v in _values(model) for d in v.shape or () if isinstance(d, ir.SymbolicDim) and d.value}
+    for name, size in sizes.items():
+        if size < 0:
+            raise UnsupportedError(f"dimension '{name}' cannot be {size}", hint="give a size of 0 or more")
+        if name not in present:
+            known = ", ".join(sorted(present)) or "none"
+            raise UnsupportedError(
+                f"no dimension is called '{name}'", hint=f"the model's symbolic dimensions: {known}"
+            )
+    for value in _values(model):
+        if value.shape is not None and any(isinstance(d, ir.SymbolicDim) for d in value.shape):
+            value.shape = ir.Shape([_fixed(d, sizes) for d in value.shape])
+    for name, shape in unnamed.items():
+        _input(model, name).shape = ir.Shape(shape)
+    if sizes or unnamed:
+        ShapeInferencePass(check_type=False, strict_mode=False)(model)
+
+
+def _fixed(dim: int | ir.SymbolicDim, sizes: Mapping[str, int]) -> int | ir.SymbolicDim:
+    return sizes.get(dim.value or "", dim) if isinstance(dim, ir.SymbolicDim) else dim
+
+
+def _input(model: ir.Model, name: str) -> ir.Value:
+    inputs = [v for v in model.graph.inputs if not v.is_initializer()]
+    for value in inputs:
+        if value.name == name:
+            return value
+    known = ", ".join(str(v.name) for v in inputs)
+    raise UnsupportedError(f"the model has no input '{name}'", hint=f"its inputs: {known}")
+
+
+def _bind(value: ir.Value, shape: list[int], sizes: dict[str, int]) -> list[int]:
+    """Match a shape with an input's declaration; add what its symbolic names become to `sizes`."""
+    declared = list(value.shape) if value.shape is not None else [None] * len(shape)
+    if len(declared) != len(shape):
+        raise UnsupportedError(f"input '{value.name}' has {len(declared)} dimensions, not {len(shape)}")
+    for axis, (dim, size) in enumerate(zip(declared, shape, strict=True)):
+        name = dim.value if isinstance(dim, ir.SymbolicDim) else None
+        expected = sizes.setdefault(name, size) if name else dim if isinstance(dim, int) else size
+        if expected != size:
+            what = f"dimension '{name}'" if name else f"axis {axis} of input '{value.name}'"
+            raise UnsupportedError(f"{what} is {expected} and cannot be {size}")
+    return shape
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    """Every value of the main graph and its subgraphs."""
+    for graph in (model.graph, *model.graph.subgraphs()):
+        yield from graph.inputs
+        for node in graph:
+            yield from node.outputs

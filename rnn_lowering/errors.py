@@ -1,0 +1,54 @@
+"""What can go wrong, each with the node that it concerns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class NodeRef:
+    """Where a node stands: its name (or its first output's), its operator and the scope that holds it."""
+
+    name: str
+    operator: str
+    scope: str
+
+    def __str__(self) -> str:
+        return f"{self.operator} node '{self.name}' in {self.scope}"
+
+
+class RnnLoweringError(Exception):
+    """Base of every error that this package raises for a model, a file or an option it cannot serve.
+
+    Args:
+        reason: The fact.
+        hint: What to try.
+        node: The node concerned, if it is about one.
+    """
+
+    def __init__(self, reason: str, *, hint: str = "", node: NodeRef | None = None) -> None:
+        self.reason = reason
+        self.hint = hint
+        self.node = node
+        text = f"{node}: {reason}" if node else reason
+        super().__init__(f"{text}; {hint}" if hint else text)
+
+
+class InvalidNodeError(RnnLoweringError):
+    """A node says what its operator page does not allow."""
+
+
+class UnsupportedError(RnnLoweringError):
+    """A valid model, node or option that this package (or the chosen form) cannot lower."""
+
+
+class ModelFileError(RnnLoweringError):
+    """A file that cannot be read as an ONNX model, or cannot be written."""
+
+
+class VerificationError(RnnLoweringError):
+    """The lowered model computes something else than the original: it has not been written."""
+
+
+class RnnLoweringWarning(UserWarning):
+    """A node whose meaning is a matter of interpretation: says which one was taken."""

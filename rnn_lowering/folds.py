@@ -1,0 +1,117 @@
+"""How a step is repeated over time: by a Scan, by a Loop, or by writing every step out.
+
+All have one signature, the type of `jax.lax.scan`:
+
+    fold(op, step, init, xs, reverse) -> (final, ys)
+
+init, final: states, each [1, batch, hidden]; xs: what each step gets one row of, each [seq, batch, ...];
+ys: what each step gives one row of, each [seq, batch, hidden]; reverse: from the last row to the first,
+ys staying at their rows' places. step(states, rows) -> (states, rows) computes with rank 2 or 3 alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+
+from rnn_lowering.ops import Ops, Tensor
+
+Tensors = list[Tensor]
+Step = Callable[[Tensors, Tensors], "tuple[Tensors, Tensors]"]
+Fold = Callable[[Ops, Step, Sequence[Tensor], Sequence[Tensor], bool], "tuple[Tensors, Tensors]"]
+
+
+def masked(op: Ops, step: Step) -> Step:
+    """Let a step whose last row is a mask keep the states where it is false."""
+
+    def masked_step(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
+        *rows, mask = rows
+        new, ys = step(states, rows)
+        kept = [op.select(mask, n, old) for n, old in zip(new, states, strict=True)]
+        # Before opset 9 what lies beyond a length is cleared by a product: it must be finite there.
+        return kept, kept[: len(ys)] if op.opset < 9 else ys
+
+    return masked_step
+
+
+def scan(
+    op: Ops, step: Step, init: Sequence[Tensor], xs: Sequence[Tensor], reverse: bool
+) -> tuple[Tensors, Tensors]:
+    """A Scan (opset 9). Reverse by flipping rows, which every runtime computes; only where nothing can flip
+    (opset 9 with unknown length) by the directions of the Scan."""
+    by_directions = reverse and not op.can_flip(xs[0])
+    flipped = reverse and not by_directions
+    rows = [op.flip(x) for x in xs] if flipped else list(xs)
+    states = [_carried(op, s, xs[0]) for s in init]
+    with op.body():
+        inputs = [
+            *(op.body_input(f"state{n}", s.dtype, s.shape) for n, s in enumerate(states)),
+            *(op.body_input(f"Xt{n}", x.dtype, x.shape[1:]) for n, x in enumerate(xs)),
+        ]
+        new, ys = step(inputs[: len(states)], inputs[len(states) :])
+        body = op.body_graph(inputs, [*new, *ys])
+    attributes: dict[str, object] = {"body": body, "num_scan_inputs": len(xs)}
+    if by_directions:
+        attributes |= {"scan_input_directions": [1] * len(xs), "scan_output_directions": [1] * len(ys)}
+    shapes = [*(s.shape for s in states), *((xs[0].shape[0], *y.shape) for y in ys)]
+    types = [*(s.dtype for s in states), *(y.dtype for y in ys)]
+    outputs = op.emit("Scan", [*states, *rows], shapes, types, **attributes)
+    final = [op.unsqueeze(s, [0]) for s in outputs[: len(states)]]
+    stacked = outputs[len(states) :]
+    return final, [op.flip(y) for y in stacked] if flipped else stacked
+
+
+def loop(
+    op: Ops, step: Step, init: Sequence[Tensor], xs: Sequence[Tensor], reverse: bool
+) -> tuple[Tensors, Tensors]:
+    """A Loop. Reverse by flipping rows; where nothing can flip, by counting down and gathering Y by the counts."""
+    length = op.dim(xs[0], 0)
+    counts_down = reverse and not op.can_flip(xs[0])
+    flipped = reverse and not counts_down
+    rows = [op.flip(x) for x in xs] if flipped else list(xs)
+    states = [_carried(op, s, xs[0]) for s in init]
+    last = op.squeeze(length - op.constant([1]), [0]) if counts_down else None
+    with op.body():
+        i, going = op.loop_inputs()
+        carried = [op.body_input(f"state{n}", s.dtype, s.shape) for n, s in enumerate(states)]
+        position = i if last is None else last - i
+        new, ys = step(carried, [op.take(x, position) for x in rows])
+        counts = [position] if counts_down and ys else []
+        body = op.body_graph([i, going, *carried], [going, *new, *ys, *counts])
+    shapes = [*(s.shape for s in states), *((xs[0].shape[0], *y.shape) for y in [*ys, *counts])]
+    types = [s.dtype for s in [*states, *ys, *counts]]
+    outputs = op.emit("Loop", [op.squeeze(length, [0]), op.true(), *states], shapes, types, body=body)
+    op.declare(outputs)
+    final = [op.unsqueeze(s, [0]) for s in outputs[: len(states)]]
+    if xs[0].shape[0] is None:  # without a step the operators' final states are zero, not the initial ones
+        ran = op.less(op.constant([0]), length)
+        final = [s if i.is_zero else op.select(ran, s, op.zero(s.shape)) for s, i in zip(final, init, strict=True)]
+    stacked = outputs[len(states) : len(states) + len(ys)]
+    if counts:
+        return final, [op.take(y, outputs[-1]) for y in stacked]
+    return final, [op.flip(y) for y in stacked] if flipped else stacked
+
+
+def unroll(
+    op: Ops, step: Step, init: Sequence[Tensor], xs: Sequence[Tensor], reverse: bool
+) -> tuple[Tensors, Tensors]:
+    """Every step written out; the length of xs is known."""
+    length = xs[0].shape[0]
+    assert length is not None
+    rows = [op.split(x, [1] * length, axis=0) for x in xs]
+    states = list(init)
+    stacked: list[Tensors] = [[] for _ in range(length)]
+    for t in reversed(range(length)) if reverse else range(length):
+        with op.under(f"t{t}" if length > 1 else ""):
+            states, stacked[t] = step(states, [x[t] for x in rows])
+    return states, [op.concat(list(y), axis=0) for y in zip(*stacked, strict=True)]
+
+
+def _carried(op: Ops, state: Tensor, like: Tensor) -> Tensor:
+    """Return a state as a loop carries it, [batch, hidden]; a symbolic zero is made of the sizes of `like`."""
+    if not state.is_zero:
+        return op.squeeze(state, [0])
+    hidden = state.shape[-1]
+    assert hidden is not None
+    return op.zeros([op.dim(like, 1), op.constant([hidden], ir.DataType.INT64)])

@@ -1,0 +1,131 @@
+"""W, R, B, P and the initial states of one direction, in the form in which a cell uses them.
+
+Every operation here is one of `Ops`, which folds it when the operand is a constant and emits it when not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from rnn_lowering.activations import ACTIVATIONS
+from rnn_lowering.ops import Constant, Dims, Ops, Tensor
+from rnn_lowering.spec import GATES, Activation, RecurrentSpec, known_constant, known_dims
+
+Function = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What a cell needs in one direction; G is the number of gates.
+
+    Attributes:
+        W: Transposed input weights [input, G*hidden].
+        Wb: Sum of the biases that are added to X W^T, [G*hidden]; for a GRU with linear_before_reset without Rbh.
+        R: Transposed recurrent weights by gate group, each [hidden, ...].
+        Rbh: GRU with linear_before_reset: the recurrent bias of the hidden gate [hidden]; else zero.
+        P: LSTM: the peepholes i, o, f, each [hidden], or zeros.
+        f, g, h: The activations of the operator page.
+        clip: Bounds a pre-activation.
+        hidden_size: H.
+        input_forget, linear_before_reset: The attributes.
+    """
+
+    W: Tensor
+    Wb: Tensor
+    R: tuple[Tensor, ...]
+    Rbh: Tensor
+    P: tuple[Tensor, Tensor, Tensor]
+    f: Function
+    g: Function
+    h: Function
+    clip: Function
+    hidden_size: int
+    input_forget: bool
+    linear_before_reset: bool
+
+
+def incoming(op: Ops, spec: RecurrentSpec, symbol: str, page: Dims) -> Tensor:
+    """Return an input of the node, a constant where it is one; a symbolic zero where it is absent.
+
+    Args:
+        page: Its shape on the operator page, None for what may vary at run time.
+    """
+    value = spec.inputs.get(symbol)
+    if value is None:
+        return op.zero(page)
+    dtype = ir.DataType.INT32 if symbol == "sequence_lens" else spec.dtype
+    tensor = known_constant(value)
+    if tensor is not None:
+        return op.known(Constant(dtype, tensor.numpy().shape, tensor.numpy, symbol))
+    declared = known_dims(value) or page
+    return op.given(value, dtype, tuple(d if d is not None else p for d, p in zip(declared, page, strict=True)))
+
+
+def by_direction(op: Ops, spec: RecurrentSpec, symbol: str, page: Dims) -> list[Tensor]:
+    """Return an input whose first axis is the directions, cut along it: [dirs, *page] -> dirs times [*page]."""
+    dirs = len(spec.directions)
+    whole = incoming(op, spec, symbol, (dirs, *page))
+    return [op.squeeze(part, [0]) for part in op.split(whole, [1] * dirs, axis=0)]
+
+
+def operands(op: Ops, spec: RecurrentSpec) -> list[Operands]:
+    """Return the operands of each direction."""
+    H, rows = spec.hidden_size, GATES[spec.op_type] * spec.hidden_size
+    return [
+        _of_direction(op, spec, activations, *parts)
+        for activations, *parts in zip(
+            spec.activations,
+            by_direction(op, spec, "W", (rows, spec.input_size)),
+            by_direction(op, spec, "R", (rows, H)),
+            by_direction(op, spec, "B", (2 * rows,)),
+            by_direction(op, spec, "P", (3 * H,)),
+            strict=True,
+        )
+    ]
+
+
+def _of_direction(
+    op: Ops,
+    spec: RecurrentSpec,
+    activations: tuple[Activation, ...],
+    W: Tensor,
+    R: Tensor,
+    B: Tensor,
+    P: Tensor,
+) -> Operands:
+    H, rows, clip = spec.hidden_size, GATES[spec.op_type] * spec.hidden_size, spec.clip
+    Wb, Rb = op.split(B, [rows, rows])
+    Rbh = op.zero((H,))
+    groups = [rows]
+    if spec.op_type == "GRU" and spec.linear_before_reset:
+        Rb_zr, Rbh = op.split(Rb, [2 * H, H])
+        Rb = op.concat([Rb_zr, op.zero((H,))], 0)
+    elif spec.op_type == "GRU":
+        groups = [2 * H, H]
+    Pi, Po, Pf = op.split(P, [H, H, H])
+    functions = [_function(op, a) for a in activations]
+    f, g, h = (*functions, *functions[:1] * 2)[:3]
+    return Operands(
+        W=op.transpose(W, [1, 0]),
+        Wb=Wb + Rb,
+        R=tuple(op.transpose(part, [1, 0]) for part in op.split(R, groups, axis=0)),
+        Rbh=Rbh,
+        P=(Pi, Po, Pf),
+        f=f,
+        g=g,
+        h=h,
+        clip=(lambda x: x) if clip is None else (lambda x: op.clip(x, clip)),
+        hidden_size=H,
+        input_forget=spec.input_forget,
+        linear_before_reset=spec.linear_before_reset,
+    )
+
+
+def _function(op: Ops, activation: Activation) -> Function:
+    row = ACTIVATIONS[activation.name]
+    lacks_kernel = op.dtype == ir.DataType.DOUBLE or (activation.name == "ThresholdedRelu" and op.opset < 10)
+    formula = row.compose if row.compose is not None and lacks_kernel else row.operator
+    return lambda x: formula(op, x, activation.alpha, activation.beta)

@@ -1,0 +1,81 @@
+"""Runs a model in a process of its own: a native kernel can take the whole process down with it.
+
+Called as `python -m rnn_lowering.worker FOLDER`. FOLDER/job.json holds {"model": path, "data": folder of its
+external data, "optimise": bool, "outputs": how many to keep, "groups": [[feed, ...], ...]}. Of each group the
+first feed counts that the model accepts and answers with finite numbers, else the first that it accepts; its
+outputs go to FOLDER/<feed>.out.npz. FOLDER/result.json holds {"error": text} or {"names": [...], "groups":
+[{"feed": ...} or {"error": ...}, ...]}.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def main(folder: Path) -> None:
+    """Run the job in `folder`."""
+    job = json.loads((folder / "job.json").read_text())
+    try:
+        result = _run(job, folder)
+    except Exception as error:  # whatever onnxruntime raises belongs in the result
+        result = {"error": _one_line(error)}
+    (folder / "result.json").write_text(json.dumps(result))
+
+
+def _run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", job["data"])
+    if not job["optimise"]:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    model = Path(job["model"]).read_bytes()
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()][: job["outputs"]]
+    return {"names": names, "groups": [_run_group(session, folder, group, len(names)) for group in job["groups"]]}
+
+
+def _run_group(session: Any, folder: Path, group: list[str], kept: int) -> dict[str, str]:
+    outcome = {"error": "no input to try"}
+    for feed in group:
+        with np.load(folder / feed) as held:
+            inputs = dict(held)
+        try:
+            outputs = session.run(None, inputs)
+        except Exception as error:
+            outcome = outcome if "feed" in outcome else {"error": _one_line(error)}
+            continue
+        finite = all(np.isfinite(part).all() for part in _flat(outputs) if part.dtype.kind == "f")
+        if finite or "feed" not in outcome:
+            outcome = {"feed": feed}
+            flat = {
+                f"{n}:{k}": part for n, value in enumerate(outputs[:kept]) for k, part in enumerate(_flat(value))
+            }
+            np.savez(folder / f"{feed}.out.npz", allow_pickle=False, **flat)
+        if finite:
+            break
+    return outcome
+
+
+def _flat(value: Any) -> list[np.ndarray[Any, Any]]:
+    """The arrays in an output: a tensor, a sequence or a map."""
+    if isinstance(value, dict):
+        return [np.array(list(value)), np.array(list(value.values()))]
+    if isinstance(value, list):
+        return [part for item in value for part in _flat(item)]
+    array = np.asarray(value)
+    return [array.astype(str) if array.dtype == object else array]
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:500]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
