@@ -1,0 +1,43 @@
+"""Denoise generated signals with one or more models, and say how well each did.
+
+Given the denoiser and its lowered form it shows that both do the same; it needs only numpy and onnxruntime.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import signals
+
+SEED = 2026  # training uses others
+COUNT = 100
+SECONDS = 3.0  # longer than the signals of the training
+SNR = (-5.0, 5.0)
+
+
+def main() -> None:
+    """Print one line for every model."""
+    parser = argparse.ArgumentParser(description="Denoise generated signals with each of the models.")
+    parser.add_argument("models", type=Path, nargs="+", metavar="MODEL.onnx")
+    paths: list[Path] = parser.parse_args().models
+
+    clean, noisy = signals.noisy_signals(np.random.default_rng(SEED), COUNT, SECONDS, SNR)
+    spectra = signals.to_spectra(noisy)
+    before = signals.mean_snr(clean, noisy)
+    width = max(len(path.name) for path in paths)
+    first_mask = None
+    for path in paths:
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        mask = np.asarray(session.run(["mask"], {"magnitude": np.abs(spectra)})[0])
+        after = signals.mean_snr(clean, signals.to_signals(spectra * mask, noisy.shape[1]))
+        line = f"{path.name:{width}}  SNR {before:.1f} dB -> {after:.1f} dB"
+        if first_mask is None:
+            first_mask = mask
+        else:
+            line += f"   largest difference to the first {np.abs(mask - first_mask).max():.1e}"
+        print(line)
+
+
+if __name__ == "__main__":
+    main()
