@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import overload
@@ -12,9 +13,11 @@ import onnx_ir as ir
 
 from rnn_lowering.dims import fix_dimensions
 from rnn_lowering.errors import UnsupportedError, VerificationError
-from rnn_lowering.io import check_complete, copy_model, load_model, save_model, temporary_beside
-from rnn_lowering.passes import LowerRecurrentPass, recurrent_nodes
+from rnn_lowering.external import Progress, choose_data_file, data_files, save
+from rnn_lowering.io import from_proto, load_model, temporary_beside
+from rnn_lowering.passes import LowerRecurrentPass
 from rnn_lowering.report import Report
+from rnn_lowering.scopes import recurrent_nodes
 from rnn_lowering.spec import RecurrentSpec
 from rnn_lowering.verify import Tolerance, verify
 
@@ -31,6 +34,7 @@ def lower(
     only: Collection[str] = (),
     except_: Collection[str] = (),
     max_unroll: int = 512,
+    compute: str = "native",
     dims: Dims | None = None,
     input_shapes: Shapes | None = None,
 ) -> onnx.ModelProto: ...
@@ -44,6 +48,7 @@ def lower(
     only: Collection[str] = (),
     except_: Collection[str] = (),
     max_unroll: int = 512,
+    compute: str = "native",
     dims: Dims | None = None,
     input_shapes: Shapes | None = None,
 ) -> ir.Model: ...
@@ -56,6 +61,7 @@ def lower(
     only: Collection[str] = (),
     except_: Collection[str] = (),
     max_unroll: int = 512,
+    compute: str = "native",
     dims: Dims | None = None,
     input_shapes: Shapes | None = None,
 ) -> onnx.ModelProto | ir.Model:
@@ -68,6 +74,8 @@ def lower(
         only: Lower only nodes whose operator or name matches one of these (names as shell globs).
         except_: Leave nodes that match one of these.
         max_unroll: The most steps that "unroll" writes out.
+        compute: "native" keeps each node's element type; "float32" casts at its edges, which is what onnxruntime's
+            float16 kernels do, and lets a bfloat16 model run on its CPU.
         dims: Sizes to fix symbolic dimensions at, by name.
         input_shapes: Shapes to fix inputs at, by input name.
 
@@ -78,15 +86,14 @@ def lower(
         InvalidNodeError: A node says what its operator page does not allow.
         UnsupportedError: A valid node or model that cannot be lowered so, or an unknown form or dimension.
     """
-    lowering = LowerRecurrentPass(to, only=only, except_=except_, max_unroll=max_unroll)
+    lowering = LowerRecurrentPass(to, only=only, except_=except_, max_unroll=max_unroll, compute=compute)
     if isinstance(model, ir.Model):
         fix_dimensions(model, dims, input_shapes)
         lowering(model)
         return model
     if not isinstance(model, onnx.ModelProto):
         raise TypeError(f"expected onnx.ModelProto or onnx_ir.Model, got {type(model).__name__}")
-    check_complete(model)
-    read = ir.from_proto(model)
+    read = from_proto(model)
     fix_dimensions(read, dims, input_shapes)
     if lowering(read).modified or dims or input_shapes:
         return ir.to_proto(read)
@@ -103,21 +110,29 @@ def lower_file(
     only: Collection[str] = (),
     except_: Collection[str] = (),
     max_unroll: int = 512,
+    compute: str = "native",
     dims: Dims | None = None,
     input_shapes: Shapes | None = None,
     verify: int = 3,
     tolerance: Tolerance | None = None,
     seed: int = 0,
+    external_data: str = "auto",
+    trust_external_data: bool = False,
+    progress: Progress | None = None,
 ) -> Report:
     """Lower the model in a file, compare both in onnxruntime, and write the result.
 
     Args:
         source: An ONNX file; it is never changed.
         destination: The file to write; an existing one is replaced, at once and only on success.
-        to, only, except_, max_unroll, dims, input_shapes: As in `lower`.
+        to, only, except_, max_unroll, compute, dims, input_shapes: As in `lower`.
         verify: How many runs with random inputs are compared; 0 for none.
         tolerance: What counts as equal; None: by the type of each output.
         seed: Seed of the random inputs.
+        external_data: "auto": tensors go to a file beside the model where the input has such a file or they are
+            too large for one; "always"; "never"; or the name of that file.
+        trust_external_data: Read data files outside the model's folder.
+        progress: Called with the number of written tensors and of all, when they go to a file of their own.
 
     Returns:
         What was lowered. `report.verification["status"]` is "verified", or "not verified" where onnxruntime
@@ -131,17 +146,18 @@ def lower_file(
     source, destination = Path(source), Path(destination)
     if destination.exists() and source.exists() and destination.samefile(source):
         raise UnsupportedError("input and output are the same file", hint="write to another file")
-    lowering = LowerRecurrentPass(to, only=only, except_=except_, max_unroll=max_unroll)
-    model = load_model(source)
+    lowering = LowerRecurrentPass(to, only=only, except_=except_, max_unroll=max_unroll, compute=compute)
+    model = load_model(source, trust_external_data=trust_external_data)
+    data_file = choose_data_file(model, destination, external_data)
     fix_dimensions(model, dims, input_shapes)
     result = lowering.call(model)
     changed = result.modified or bool(dims or input_shapes)
     with temporary_beside(destination) as written:
-        if not changed:
-            copy_model(model, source, written, destination)
+        if not changed and external_data == "auto" and not data_files(model):
+            shutil.copyfile(source, written)
             return result.report
-        save_model(model, written, destination)
-        if verify:
+        save(model, written, data_file, progress)
+        if changed and verify:
             check = _verify(source, written, runs=verify, seed=seed, tolerance=tolerance)
             result.report.verification = check.to_dict()
             if check.status == "failed":
@@ -160,7 +176,7 @@ def inspect(model: onnx.ModelProto | ir.Model | PathLike) -> list[RecurrentSpec]
         ModelFileError: The path is not that of an ONNX model.
     """
     if isinstance(model, onnx.ModelProto):
-        model = ir.from_proto(model)
+        model = from_proto(model)
     elif not isinstance(model, ir.Model):
         model = load_model(Path(model))
     return [RecurrentSpec.parse(entry.node, entry.opset, entry.scope) for entry in recurrent_nodes(model)]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,6 +69,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--max-unroll", type=_count, default=512, metavar="T", help="most steps to write out (default: 512)"
     )
+    p.add_argument(
+        "--compute",
+        choices=("native", "float32"),
+        default="native",
+        help="float32: cast float16 and bfloat16 nodes at their edges (default: native)",
+    )
     check = p.add_mutually_exclusive_group()
     check.add_argument(
         "--verify", type=_count, default=3, metavar="N", help="runs to compare in onnxruntime (default: 3)"
@@ -75,6 +83,15 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--rtol", type=float, help="relative tolerance (default: by type; float32 1e-4)")
     p.add_argument("--atol", type=float, help="absolute tolerance (default: by type; float32 1e-5)")
     p.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default: 0)")
+    p.add_argument(
+        "--external-data",
+        default="auto",
+        metavar="auto|always|never|FILE",
+        help="where large tensors go: a file beside OUT.onnx, or into it (default: auto, like the input)",
+    )
+    p.add_argument(
+        "--trust-external-data", action="store_true", help="read data files outside the folder of IN.onnx"
+    )
     p.add_argument("--report", type=Path, metavar="FILE.json", help="write what was done as JSON")
     p.add_argument("--force", action="store_true", help="replace OUT.onnx if it exists")
     p.add_argument("-q", "--quiet", action="store_true", help="print errors only")
@@ -145,7 +162,7 @@ def _lower(args: argparse.Namespace) -> int:
 
     if args.output.exists() and not args.force:
         raise ModelFileError(f"'{args.output}' exists", hint="give --force to replace it")
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught, _progress() as show_progress:
         warnings.simplefilter("always", RnnLoweringWarning)
         report = lower_file(
             args.input,
@@ -154,11 +171,15 @@ def _lower(args: argparse.Namespace) -> int:
             only=args.only,
             except_=args.except_,
             max_unroll=args.max_unroll,
+            compute=args.compute,
             dims=dict(args.set_dim),
             input_shapes=dict(args.input_shape),
             verify=args.verify,
             tolerance=Tolerance(args.rtol, args.atol),
             seed=args.seed,
+            external_data=args.external_data,
+            trust_external_data=args.trust_external_data,
+            progress=None if args.quiet else show_progress,
         )
     for warning in caught:
         if issubclass(warning.category, RnnLoweringWarning):
@@ -170,10 +191,30 @@ def _lower(args: argparse.Namespace) -> int:
     return 0
 
 
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that shows a bar, on a terminal and after the first second."""
+    from rich.progress import Progress
+
+    start = time.monotonic()
+    bar = Progress(console=_console(), transient=True)
+    task = bar.add_task("writing tensors")
+
+    def show(done: int, total: int) -> None:
+        if sys.stdout.isatty() and time.monotonic() - start > 1:
+            bar.start()
+            bar.update(task, completed=done, total=total)
+
+    try:
+        yield show
+    finally:
+        bar.stop()
+
+
 def _console() -> Console:
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=True)
+    return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
 
 
 def _size(number: int | None) -> str:

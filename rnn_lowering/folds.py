@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import onnx_ir as ir
-
 from rnn_lowering.ops import Ops, Tensor
 
 Tensors = list[Tensor]
@@ -43,7 +41,7 @@ def scan(
     by_directions = reverse and not op.can_flip(xs[0])
     flipped = reverse and not by_directions
     rows = [op.flip(x) for x in xs] if flipped else list(xs)
-    states = [_carried(op, s, xs[0]) for s in init]
+    states = _carried(op, init, xs[0])
     with op.body():
         inputs = [
             *(op.body_input(f"state{n}", s.dtype, s.shape) for n, s in enumerate(states)),
@@ -70,7 +68,7 @@ def loop(
     counts_down = reverse and not op.can_flip(xs[0])
     flipped = reverse and not counts_down
     rows = [op.flip(x) for x in xs] if flipped else list(xs)
-    states = [_carried(op, s, xs[0]) for s in init]
+    states = _carried(op, init, xs[0])
     last = op.squeeze(length - op.constant([1]), [0]) if counts_down else None
     with op.body():
         i, going = op.loop_inputs()
@@ -108,10 +106,17 @@ def unroll(
     return states, [op.concat(list(y), axis=0) for y in zip(*stacked, strict=True)]
 
 
-def _carried(op: Ops, state: Tensor, like: Tensor) -> Tensor:
-    """Return a state as a loop carries it, [batch, hidden]; a symbolic zero is made of the sizes of `like`."""
-    if not state.is_zero:
-        return op.squeeze(state, [0])
-    hidden = state.shape[-1]
-    assert hidden is not None
-    return op.zeros([op.dim(like, 1), op.constant([hidden], ir.DataType.INT64)])
+def _carried(op: Ops, states: Sequence[Tensor], like: Tensor) -> Tensors:
+    """Return states as a loop carries them, [batch, hidden]; symbolic zeros share one tensor of the sizes of `like`
+    and of the states."""
+    zeros: Tensor | None = None
+    carried = []
+    for state in states:
+        if not state.is_zero:
+            carried.append(op.squeeze(state, [0]))
+            continue
+        hidden = state.shape[-1]
+        assert hidden is not None
+        zeros = zeros or op.zeros([op.dim(like, 1), op.constant([hidden])])
+        carried.append(zeros)
+    return carried

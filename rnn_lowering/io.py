@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,17 +11,19 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from rnn_lowering import external
 from rnn_lowering.errors import ModelFileError, UnsupportedError
 
-_INLINE_LIMIT = 1_800_000_000
-"""Bytes of tensors above which a model is written with external data: protobuf holds less than 2 GiB."""
 
-
-def load_model(path: Path) -> ir.Model:
+def load_model(path: Path, *, trust_external_data: bool = False) -> ir.Model:
     """Read an ONNX file; external data is mapped when it is needed.
 
+    Args:
+        path: The file.
+        trust_external_data: Accept data files outside the model's folder.
+
     Raises:
-        ModelFileError: The file cannot be read, or is not an ONNX model.
+        ModelFileError: The file or its data cannot be read, or it is not an ONNX model.
         UnsupportedError: It holds what the intermediate form would lose.
     """
     try:
@@ -30,33 +31,34 @@ def load_model(path: Path) -> ir.Model:
     except OSError as error:
         raise ModelFileError(f"cannot read '{path}': {error.strerror or error}") from error
     except Exception as error:  # protobuf, text and JSON parsers each have errors of their own
-        raise ModelFileError(
-            f"'{path}' is not an ONNX model: {error or type(error).__name__}", hint="is the file complete?"
-        ) from error
-    if not proto.HasField("graph") or not proto.opset_import:
-        raise ModelFileError(f"'{path}' is not an ONNX model: no graph", hint="is the file complete?")
-    check_complete(proto)
-    try:
-        model = ir.from_proto(proto)
-    except Exception as error:
-        raise ModelFileError(f"'{path}' is not a valid ONNX model: {error}") from error
-    ir.external_data.set_base_dir(model.graph, path.parent)
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ModelFileError(f"'{path}' is not an ONNX model: {reason}", hint="is the file complete?") from error
+    model = from_proto(proto, f"'{path}'")
+    external.locate(model, path.parent, trust=trust_external_data)
     return model
 
 
-def check_complete(model: onnx.ModelProto) -> None:
-    """Refuse what a round trip through the intermediate form would drop without a word.
+def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
+    """Return a model in its intermediate form.
 
     Raises:
-        UnsupportedError: The model has sparse initializers or training information.
+        ModelFileError: It is not a model.
+        UnsupportedError: It has sparse initializers or training information, which would be lost without a word.
     """
-    if model.training_info:
-        raise UnsupportedError("the model holds training_info", hint="export it for inference")
-    for graph in _graphs(model.graph):
+    if not proto.HasField("graph") or not proto.opset_import:
+        raise ModelFileError(f"{name} is not an ONNX model: no graph", hint="is the file complete?")
+    if proto.training_info:
+        raise UnsupportedError(f"{name} holds training_info", hint="export it for inference")
+    for graph in _graphs(proto.graph):
         if graph.sparse_initializer:
             raise UnsupportedError(
                 f"graph '{graph.name}' has sparse initializers", hint="make them dense before lowering"
             )
+    try:
+        return ir.from_proto(proto)
+    except Exception as error:  # the deserializer raises whatever a malformed model makes it meet
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ModelFileError(f"{name} is not a valid ONNX model: {reason}") from error
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -69,7 +71,8 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 @contextmanager
 def temporary_beside(destination: Path) -> Iterator[Path]:
-    """Yield a path in the folder of `destination`; what is written there replaces it when the block succeeds.
+    """Yield a path in a new folder beside `destination`; the files written there move beside `destination` when
+    the block succeeds, and vanish when it does not.
 
     Raises:
         ModelFileError: The folder does not exist or cannot be written.
@@ -81,29 +84,3 @@ def temporary_beside(destination: Path) -> Iterator[Path]:
                 os.replace(path, destination.parent / path.name)
     except OSError as error:
         raise ModelFileError(f"cannot write '{destination}': {error.strerror or error}") from error
-
-
-def copy_model(model: ir.Model, source: Path, path: Path, destination: Path) -> None:
-    """Write an unchanged model: byte for byte, unless that would leave references to data in another folder."""
-    external = any(isinstance(v.const_value, ir.ExternalTensor) for v in _initializers(model))
-    if external and source.parent.resolve() != destination.parent.resolve():
-        save_model(model, path, destination)
-    else:
-        shutil.copyfile(source, path)
-
-
-def _initializers(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in model.graphs():
-        yield from graph.initializers.values()
-
-
-def save_model(model: ir.Model, path: Path, destination: Path) -> None:
-    """Write a model; its tensors inline when they fit, else in one file beside it, named after `destination`."""
-    total = sum(v.const_value.nbytes for v in _initializers(model) if v.const_value is not None)
-    if total > _INLINE_LIMIT:
-        ir.save(model, path, external_data=f"{destination.name}.data")
-        return
-    for value in _initializers(model):
-        if isinstance(value.const_value, ir.ExternalTensor):
-            value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
-    ir.save(model, path)

@@ -15,8 +15,9 @@ import onnx
 import onnx_ir as ir
 from onnx import shape_inference, version_converter
 
+from rnn_lowering.constants import dims_of
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
-from rnn_lowering.spec import GATES, RecurrentSpec, is_recurrent, known_dims
+from rnn_lowering.spec import GATES, RecurrentSpec, is_recurrent
 
 FIRST_OPSET = 7
 """The oldest opset at which nodes are lowered in place."""
@@ -83,7 +84,7 @@ def _outputs(node: ir.Node, model: ir.Model) -> Iterator[tuple[ir.Value, ir.Data
                 yield value, spec.dtype, [T, dirs, N, H] if symbol == "Y" else [dirs, N, H]
     elif node.op_type in _LIKE_FIRST_INPUT and node.inputs[0] is not None:
         first = node.inputs[0]
-        dims = known_dims(first)
+        dims = dims_of(first, None)
         compares = node.op_type in ("Greater", "Less", "Equal")
         if dims is not None and first.dtype is not None:
             yield missing[0], ir.DataType.BOOL if compares else first.dtype, list(dims)

@@ -44,7 +44,7 @@ def lower_node(op: Ops, spec: RecurrentSpec, fold: Fold) -> dict[str, Tensor]:
     if stacked:
         Y = op.concat(stacked, axis=1)  # [seq, dirs, batch, hidden]
         outputs["Y"] = op.transpose(Y, [2, 0, 1, 3]) if spec.layout else Y
-    return outputs
+    return {symbol: op.cast(output, spec.dtype) for symbol, output in outputs.items()}
 
 
 def _one_direction(
@@ -112,7 +112,7 @@ def _nothing(op: Ops, spec: RecurrentSpec, X: Tensor) -> dict[str, Tensor]:
     dirs, hidden, seq = (op.constant([n]) for n in (len(spec.directions), spec.hidden_size, 0))
     state = [batch, dirs, hidden] if spec.layout else [dirs, batch, hidden]
     Y = [batch, seq, dirs, hidden] if spec.layout else [seq, dirs, batch, hidden]
-    return {symbol: op.zeros(Y if symbol == "Y" else state) for symbol in spec.outputs}
+    return {symbol: op.cast(op.zeros(Y if symbol == "Y" else state), spec.dtype) for symbol in spec.outputs}
 
 
 def _at_axis(op: Ops, state: Tensor, axis: int) -> Tensor:

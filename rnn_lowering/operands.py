@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from rnn_lowering.activations import ACTIVATIONS
-from rnn_lowering.ops import Constant, Dims, Ops, Tensor
-from rnn_lowering.spec import GATES, Activation, RecurrentSpec, known_constant, known_dims
+from rnn_lowering.ops import Array, Constant, Dims, Ops, Tensor
+from rnn_lowering.spec import GATES, Activation, RecurrentSpec
 
 Function = Callable[[Tensor], Tensor]
 
@@ -56,12 +56,31 @@ def incoming(op: Ops, spec: RecurrentSpec, symbol: str, page: Dims) -> Tensor:
     value = spec.inputs.get(symbol)
     if value is None:
         return op.zero(page)
-    dtype = ir.DataType.INT32 if symbol == "sequence_lens" else spec.dtype
-    tensor = known_constant(value)
-    if tensor is not None:
-        return op.known(Constant(dtype, tensor.numpy().shape, tensor.numpy, symbol))
-    declared = known_dims(value) or page
-    return op.given(value, dtype, tuple(d if d is not None else p for d, p in zip(declared, page, strict=True)))
+    lengths = symbol == "sequence_lens"
+    tensor = spec.constants.get(symbol)
+    if tensor is None:
+        given = op.given(value, ir.DataType.INT32 if lengths else spec.dtype, page)
+        return given if lengths else op.cast(given, op.dtype)
+    shape = tuple(int(d) for d in tensor.shape.numpy())
+    constant = op.known(Constant(tensor.dtype, shape, lambda: _fresh(tensor), symbol, key=value))
+    if symbol in ("B", "P", "initial_h", "initial_c") and not tensor.numpy().any():
+        return op.zero(shape)
+    return constant if lengths else op.cast(constant, op.dtype)
+
+
+def _fresh(tensor: ir.TensorProtocol) -> Array:
+    """Read a tensor; one in a file through a mapping of its own, which goes when the array goes."""
+    if isinstance(tensor, ir.ExternalTensor):
+        tensor = ir.ExternalTensor(
+            tensor.location,
+            tensor.offset,
+            tensor.length,
+            tensor.dtype,
+            shape=tensor.shape,
+            name=tensor.name or "",
+            base_dir=tensor.base_dir,
+        )
+    return tensor.numpy()
 
 
 def by_direction(op: Ops, spec: RecurrentSpec, symbol: str, page: Dims) -> list[Tensor]:

@@ -11,6 +11,7 @@ Nothing above this module knows an opset.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _FAR_BEFORE_FIRST = -(2**31)
 """End of a backwards Slice; not the smallest int64, which some runtimes get wrong."""
+
+_BLOCK_BYTES = 1 << 24
 
 
 class Names:
@@ -48,12 +51,19 @@ class Names:
 @dataclass(frozen=True, eq=False)
 class Constant:
     """A tensor known at lowering time. It is read when it is written out, so that no copy of a large weight
-    is held meanwhile."""
+    is held meanwhile.
+
+    Attributes:
+        read: Computes it.
+        name: What an initializer of it is called.
+        key: Equal for equal constants that were computed alike from the same value of the model; None: unknown.
+    """
 
     dtype: ir.DataType
     shape: tuple[int, ...]
     read: Callable[[], Array]
     name: str = "const"
+    key: Any = None
 
     @property
     def size(self) -> int:
@@ -63,8 +73,7 @@ class Constant:
         """Return the tensor of an initializer or Constant node: an array if small, else a lazy one."""
 
         def evaluate() -> ir.TensorProtocol:
-            array = np.array(self.read(), dtype=self.dtype.numpy(), order="C").reshape(self.shape)
-            return ir.Tensor(array, dtype=self.dtype, name=name)
+            return ir.Tensor(_contiguous(self.read()).reshape(self.shape), dtype=self.dtype, name=name)
 
         if self.size <= 1024:
             return evaluate()
@@ -109,7 +118,6 @@ class _Scope:
     nodes: list[ir.Node] = field(default_factory=list)
     initializers: list[ir.Value] = field(default_factory=list)
     cache: dict[Any, ir.Value] = field(default_factory=dict)
-    keep: list[Constant] = field(default_factory=list)
 
 
 def broadcast(*shapes: Dims) -> Dims:
@@ -134,16 +142,23 @@ class Ops:
         prefix: What the names of emitted values start with: the original node's name.
         dtype: Element type of the recurrence.
         constants_as: "initializer", or "node" where initializers would have to be inputs too (IR version 3).
+        shared: The constants that earlier nodes brought into the same graph; this one's are added.
     """
 
     def __init__(
-        self, opset: int, names: Names, prefix: str, dtype: ir.DataType, constants_as: str = "initializer"
+        self,
+        opset: int,
+        names: Names,
+        prefix: str,
+        dtype: ir.DataType,
+        constants_as: str = "initializer",
+        shared: dict[Any, ir.Value] | None = None,
     ) -> None:
         self.opset = opset
         self.dtype = dtype
         self._names = names
         self._prefix = prefix
-        self._scopes = [_Scope(constants_as)]
+        self._scopes = [_Scope(constants_as, cache={} if shared is None else shared)]
 
     # Scopes, names and emission
 
@@ -253,7 +268,6 @@ class Ops:
         scope = self._scopes[-1]
         key = self._key(constant)
         if key not in scope.cache:
-            scope.keep.append(constant)
             scope.cache[key] = self._write_constant(scope, constant)
         return scope.cache[key]
 
@@ -261,7 +275,7 @@ class Ops:
     def _key(constant: Constant) -> Any:
         if constant.size <= 16:
             return constant.dtype, constant.shape, np.asarray(constant.read()).tobytes()
-        return id(constant)
+        return constant if constant.key is None else (constant.key, constant.shape)
 
     def _write_constant(self, scope: _Scope, constant: Constant) -> ir.Value:
         name = self._names.unique(f"{self._prefix}/{constant.name}")
@@ -304,15 +318,22 @@ class Ops:
         """Return a symbolic zero: no node, no tensor, until something needs its numbers."""
         return Tensor(None, self.dtype, shape, self)
 
-    def _folded(self, function: Callable[..., Array], shape: Dims, *args: Tensor) -> Tensor | None:
-        """Return function(*args) as a constant, or None when not all arguments are constants."""
+    def _folded(self, label: Any, function: Callable[..., Array], shape: Dims, *args: Tensor) -> Tensor | None:
+        """Return function(*args) as a constant, or None when not all arguments are constants. Equal labels mean
+        equal functions."""
         constants = [t.value for t in args if isinstance(t.value, Constant)]
         if len(constants) != len(args):
             return None
         first = constants[0]
-        static = _static(shape)
+        keys = tuple(c.key for c in constants)
         return self.known(
-            Constant(first.dtype, static, lambda: function(*(c.read() for c in constants)), first.name)
+            Constant(
+                first.dtype,
+                _static(shape),
+                lambda: function(*(c.read() for c in constants)),
+                first.name,
+                key=None if None in keys else (label, keys),
+            )
         )
 
     # Arithmetic
@@ -337,7 +358,7 @@ class Ops:
 
     def _binary(self, op_type: str, function: Callable[..., Array], a: Tensor, b: Tensor) -> Tensor:
         shape = broadcast(a.shape, b.shape)
-        return self._folded(function, shape, a, b) or self.emit(op_type, [a, b], [shape], [a.dtype])[0]
+        return self._folded(op_type, function, shape, a, b) or self.emit(op_type, [a, b], [shape], [a.dtype])[0]
 
     def matmul(self, a: Tensor, b: Tensor) -> Tensor:
         """a [..., m, k] @ b [k, n]."""
@@ -363,7 +384,7 @@ class Ops:
 
     def less(self, a: Tensor, b: Tensor) -> Tensor:
         shape = broadcast(a.shape, b.shape)
-        folded = self._folded(np.less, shape, a, b)
+        folded = self._folded("Less", np.less, shape, a, b)
         if folded is not None:
             assert isinstance(folded.value, Constant)
             return self.known(Constant(ir.DataType.BOOL, folded.value.shape, folded.value.read, "mask"))
@@ -421,13 +442,14 @@ class Ops:
             return x
         if isinstance(x.value, Constant):
             held = x.value
-            return self.known(Constant(dtype, held.shape, lambda: held.read().astype(dtype.numpy()), held.name))
+            key = None if held.key is None else (("Cast", dtype), held.key)
+            return self.known(Constant(dtype, held.shape, lambda: _cast(held.read(), dtype), held.name, key))
         return self.emit("Cast", [x], [x.shape], [dtype], to=int(dtype))[0]
 
     def transpose(self, x: Tensor, perm: Sequence[int]) -> Tensor:
         shape = tuple(x.shape[axis] for axis in perm)
         return (
-            self._folded(lambda a: a.transpose(perm), shape, x)
+            self._folded(("Transpose", *perm), lambda a: a.transpose(perm), shape, x)
             or self.emit("Transpose", [x], [shape], [x.dtype], perm=list(perm))[0]
         )
 
@@ -440,16 +462,21 @@ class Ops:
         if x.is_zero:
             return [self.zero(shape) for shape in shapes]
         if isinstance(x.value, Constant):
-            ends = np.cumsum(sizes)
-            cuts = [
-                (slice(None),) * axis + (slice(end - size, end),) for size, end in zip(sizes, ends, strict=True)
+            ends = np.cumsum(sizes).tolist()
+            return [
+                self._cut(x, axis, end - size, end, shape)
+                for size, end, shape in zip(sizes, ends, shapes, strict=True)
             ]
-            parts = [self._folded(lambda a, c=cut: a[c], s, x) for cut, s in zip(cuts, shapes, strict=True)]
-            return [part for part in parts if part is not None]
         types = [x.dtype] * len(sizes)
         if self.opset < 13:
             return self.emit("Split", [x], shapes, types, axis=axis, split=list(sizes))
         return self.emit("Split", [x, self.constant(list(sizes))], shapes, types, axis=axis)
+
+    def _cut(self, x: Tensor, axis: int, start: int, end: int, shape: Dims) -> Tensor:
+        where = (slice(None),) * axis + (slice(start, end),)
+        part = self._folded(("Slice", axis, start, end), lambda a: a[where], shape, x)
+        assert part is not None
+        return part
 
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         if len(parts) == 1:
@@ -463,7 +490,7 @@ class Ops:
         if all(p.is_zero for p in parts):
             return self.zero(shape)
         parts = [self.known(_zeros(p.dtype, _static(p.shape))) if p.is_zero else p for p in parts]
-        folded = self._folded(lambda *arrays: np.concatenate(arrays, axis), shape, *parts)
+        folded = self._folded(("Concat", axis), lambda *arrays: np.concatenate(arrays, axis), shape, *parts)
         return folded or self.emit("Concat", parts, [shape], [parts[0].dtype], axis=axis)[0]
 
     def unsqueeze(self, x: Tensor, axes: Sequence[int]) -> Tensor:
@@ -482,7 +509,7 @@ class Ops:
             return self.zero(shape)
         if isinstance(x.value, Constant):
             static = _static(shape)
-            folded = self._folded(lambda a: a.reshape(static), shape, x)
+            folded = self._folded(("Reshape", static), lambda a: a.reshape(static), shape, x)
             assert folded is not None
             return folded
         if self.opset < 13:
@@ -500,7 +527,7 @@ class Ops:
         if length == 1:
             return x
         if isinstance(x.value, Constant):
-            folded = self._folded(lambda a: a[::-1], x.shape, x)
+            folded = self._folded("Flip", lambda a: a[::-1], x.shape, x)
             assert folded is not None
             return folded
         if length is not None:
@@ -572,6 +599,27 @@ def _static(shape: Dims) -> tuple[int, ...]:
     if len(sizes) != len(shape):
         raise AssertionError(f"a constant needs known dimensions, not {shape}")
     return sizes
+
+
+def _contiguous(view: Array) -> Array:
+    """Copy a view in blocks, giving back the memory of a mapped file as it goes."""
+    base: Any = view
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    if not isinstance(base, mmap.mmap) or view.nbytes <= _BLOCK_BYTES:
+        return np.array(view, order="C")
+    copy = np.empty(view.shape, view.dtype)
+    axis = int(np.argmax(np.abs(view.strides)))
+    count = -(-view.nbytes // _BLOCK_BYTES)
+    for rows in np.array_split(np.arange(view.shape[axis]), count):
+        block = (slice(None),) * axis + (slice(int(rows[0]), int(rows[-1]) + 1) if rows.size else slice(0),)
+        copy[block] = view[block]
+        base.madvise(mmap.MADV_DONTNEED)
+    return copy
+
+
+def _cast(array: Array, dtype: ir.DataType) -> Array:
+    return array.astype(dtype.numpy())
 
 
 @lru_cache(maxsize=64)

@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.activations import ACTIVATIONS, CANONICAL_NAMES
+from rnn_lowering.constants import constant_of, dims_of
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
 from rnn_lowering.ops import Dims
 
@@ -59,6 +60,7 @@ class RecurrentSpec:
         linear_before_reset: GRU: the recurrent bias sits inside the reset product.
         inputs: The connected inputs by their names on the operator page.
         outputs: The connected outputs by their names on the operator page.
+        constants: The tensors of those inputs that are constants.
         warnings: What had to be interpreted.
     """
 
@@ -77,6 +79,7 @@ class RecurrentSpec:
     linear_before_reset: bool
     inputs: Mapping[str, ir.Value] = field(repr=False)
     outputs: Mapping[str, ir.Value] = field(repr=False)
+    constants: Mapping[str, ir.TensorProtocol] = field(repr=False)
     warnings: tuple[str, ...] = ()
 
     @property
@@ -100,25 +103,25 @@ def is_recurrent(node: ir.Node) -> bool:
     return node.domain == "" and node.op_type in GATES
 
 
-def known_constant(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """Return the tensor of an initializer or Constant node; None for whatever a user may set or a node computes
-    (an initializer that is a graph input too is only a default)."""
-    if value is None or value.is_graph_input():
-        return None
-    return ir.convenience.get_const_tensor(value)
-
-
-def known_dims(value: ir.Value) -> Dims | None:
-    """Return the declared dimensions, None where one is not a number; None for an unknown rank."""
-    tensor = known_constant(value)
-    shape = tensor.shape if tensor is not None else value.shape
-    return None if shape is None else tuple(d if isinstance(d, int) else None for d in shape)
-
-
 def node_ref(node: ir.Node, scope: str) -> NodeRef:
     """Return the reference of a node; one without a name goes by its first output."""
     name = node.name or next((f"-> {v.name}" for v in node.outputs if v.name), "unnamed")
     return NodeRef(name, node.op_type, scope)
+
+
+Page = tuple["str | int", ...]
+
+
+def _match(actual: Dims, page: Page, sizes: Mapping[str, int]) -> dict[str, int] | None:
+    """Return the sizes known after a shape has been matched with its page; None where it does not fit."""
+    if len(actual) != len(page):
+        return None
+    found = dict(sizes)
+    for size, wanted in zip(actual, page, strict=True):
+        expected = found.setdefault(wanted, size) if isinstance(wanted, str) and size is not None else wanted
+        if size is not None and size != expected:
+            return None
+    return found
 
 
 class _Parser:
@@ -127,6 +130,8 @@ class _Parser:
     def __init__(self, node: ir.Node, opset: int, scope: str) -> None:
         self.node = node
         self.ref = node_ref(node, scope)
+        self.opset = opset
+        self.constants: dict[str, ir.TensorProtocol] = {}
         self.op_type = node.op_type
         newest = onnx.defs.onnx_opset_version()
         if opset > newest:
@@ -145,6 +150,8 @@ class _Parser:
     def parse(self) -> RecurrentSpec:
         self._check_attributes()
         inputs, outputs = self._connected()
+        found = {symbol: constant_of(value, self.opset) for symbol, value in inputs.items()}
+        self.constants = {symbol: tensor for symbol, tensor in found.items() if tensor is not None}
         directions = self._directions()
         layout = self._flag("layout")
         if layout not in (0, 1):
@@ -168,6 +175,7 @@ class _Parser:
             linear_before_reset=bool(self._flag("linear_before_reset")),
             inputs=inputs,
             outputs=outputs,
+            constants=self.constants,
             warnings=tuple(self.warnings),
         )
         self._check_lengths(spec)
@@ -272,7 +280,7 @@ class _Parser:
     def _dtype(self, inputs: dict[str, ir.Value]) -> ir.DataType:
         types: dict[str, ir.DataType] = {}
         for symbol, value in inputs.items():
-            tensor = known_constant(value)
+            tensor = self.constants.get(symbol)
             dtype = tensor.dtype if tensor is not None else value.dtype
             if dtype is not None:
                 types[symbol] = dtype
@@ -295,7 +303,7 @@ class _Parser:
         if declared is not None and declared <= 0:
             raise self.invalid(f"hidden_size is {declared}", "it must be positive")
         gates = GATES[self.op_type]
-        rows, shape = known_dims(inputs["W"]), known_dims(inputs["R"])
+        rows, shape = self._dims(inputs, "W"), self._dims(inputs, "R")
         if shape is not None and len(shape) == 3 and shape[2] is not None:
             found = shape[2]
         elif declared is not None:
@@ -310,41 +318,39 @@ class _Parser:
             raise self.invalid(f"R says that hidden_size is {found}", "it must be positive")
         return found
 
+    def _dims(self, inputs: dict[str, ir.Value], symbol: str) -> Dims | None:
+        return dims_of(inputs[symbol], self.constants.get(symbol)) if symbol in inputs else None
+
     def _sizes(self, inputs: dict[str, ir.Value], dirs: int, hidden: int, layout: int) -> dict[str, int]:
         """Match the shape of every input with the operator page; return the sizes that are known."""
         gates = GATES[self.op_type]
         batch_first = layout == 1
-        state: tuple[str | int, ...] = ("batch_size", dirs, hidden) if batch_first else (dirs, "batch_size", hidden)
-        pages: dict[str, tuple[str | int, ...]] = {
+        state: Page = ("batch_size", dirs, hidden) if batch_first else (dirs, "batch_size", hidden)
+        pages: dict[str, Page] = {
             "W": (dirs, gates * hidden, "input_size"),
             "R": (dirs, gates * hidden, hidden),
-            "X": ("batch_size", "seq_length", "input_size")
-            if batch_first
-            else ("seq_length", "batch_size", "input_size"),
             "B": (dirs, 2 * gates * hidden),
+            "P": (dirs, 3 * hidden),
             "sequence_lens": ("batch_size",),
             "initial_h": state,
             "initial_c": state,
-            "P": (dirs, 3 * hidden),
+            "X": (*(("batch_size", "seq_length") if batch_first else ("seq_length", "batch_size")), "input_size"),
         }
         sizes: dict[str, int] = {}
         for symbol, page in pages.items():
-            actual = known_dims(inputs[symbol]) if symbol in inputs else None
-            if actual is None:
-                continue
-            if len(actual) != len(page):
-                raise self.invalid(f"{symbol} has {len(actual)} dimensions, not {len(page)}")
-            for size, wanted in zip(actual, page, strict=True):
-                if size is None:
-                    continue
-                expected = sizes.setdefault(wanted, size) if isinstance(wanted, str) else wanted
-                if size != expected:
-                    meant = "[" + ", ".join(f"{w}={sizes[w]}" if w in sizes else str(w) for w in page) + "]"
-                    raise self.invalid(f"{symbol} has shape {list(actual)}, not {meant}")
+            actual = self._dims(inputs, symbol)
+            matched = None if actual is None else _match(actual, page, sizes)
+            if matched is not None:
+                sizes = matched
+            elif actual is not None and symbol == "X" and inputs["X"].producer() is not None:
+                self.warnings.append(f"{self.ref}: the declared shape {list(actual)} of X cannot be right: ignored")
+            elif actual is not None:
+                meant = "[" + ", ".join(f"{w}={sizes[w]}" if w in sizes else str(w) for w in page) + "]"
+                raise self.invalid(f"{symbol} has shape {list(actual)}, not {meant}")
         return sizes
 
     def _check_lengths(self, spec: RecurrentSpec) -> None:
-        tensor = known_constant(spec.inputs.get("sequence_lens"))
+        tensor = self.constants.get("sequence_lens")
         if tensor is None:
             return
         lengths = tensor.numpy()

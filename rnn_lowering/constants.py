@@ -1,0 +1,91 @@
+"""What is known of a value at lowering time: its tensor, where everything that it is computed from is constant."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+
+FOLDABLE = frozenset(
+    (
+        *("Identity", "Cast", "Transpose", "Unsqueeze", "Squeeze", "Reshape", "Slice", "Concat", "Split"),
+        *("Gather", "Expand", "ConstantOfShape", "DequantizeLinear", "Constant", "Shape"),
+    )
+)
+"""Operators of the default domain that exporters put between a constant and a recurrent node."""
+
+_KEPT_BYTES = 1 << 24
+
+
+def constant_of(value: ir.Value, opset: int) -> ir.TensorProtocol | None:
+    """Return the tensor of an initializer, a Constant node or a chain of `FOLDABLE` operators over such; None for
+    whatever a user may set (an initializer that is an input too is only a default) or a node computes."""
+    leaf = _leaf(value)
+    if leaf is not None:
+        return leaf
+    nodes: dict[ir.Node, None] = {}
+    leaves: dict[ir.Value, ir.TensorProtocol] = {}
+    if value.producer() is None or not _collect(value, nodes, leaves):
+        return None
+
+    def evaluate() -> ir.TensorProtocol:
+        return _evaluate(value, list(nodes), leaves, opset)
+
+    try:
+        tensor = evaluate()
+    except Exception:  # the evaluator has no common error; what it cannot do stays in the graph
+        return None
+    if tensor.nbytes <= _KEPT_BYTES:
+        return tensor
+    return ir.LazyTensor(evaluate, tensor.dtype, ir.Shape(tensor.shape.numpy()), name=value.name)
+
+
+def dims_of(value: ir.Value, tensor: ir.TensorProtocol | None) -> tuple[int | None, ...] | None:
+    """Return the dimensions of a value, None where one is not a number; None for an unknown rank."""
+    shape = tensor.shape if tensor is not None else value.shape
+    return None if shape is None else tuple(d if isinstance(d, int) else None for d in shape)
+
+
+def _leaf(value: ir.Value) -> ir.TensorProtocol | None:
+    if value.is_graph_input():
+        return None
+    node = value.producer()
+    if node is not None and node.op_type == "Shape" and node.domain == "" and not node.attributes:
+        source = node.inputs[0]
+        if source is not None and source.shape is not None and source.shape.is_static():
+            return ir.tensor(source.shape.numpy(), dtype=ir.DataType.INT64, name=value.name)
+    return ir.convenience.get_const_tensor(value)
+
+
+def _collect(value: ir.Value, nodes: dict[ir.Node, None], leaves: dict[ir.Value, ir.TensorProtocol]) -> bool:
+    """Gather, in order, the nodes that compute a value, and their constants; False where it is not constant."""
+    if value in leaves:
+        return True
+    leaf = _leaf(value)
+    if leaf is not None:
+        leaves[value] = leaf
+        return True
+    node = value.producer()
+    if node is None or node.domain != "" or node.op_type not in FOLDABLE or node.op_type == "Shape":
+        return False
+    if node in nodes:
+        return True
+    if any(attribute.is_ref() for attribute in node.attributes.values()):
+        return False
+    if not all(_collect(given, nodes, leaves) for given in node.inputs if given is not None):
+        return False
+    nodes[node] = None
+    return True
+
+
+def _evaluate(
+    value: ir.Value, nodes: list[ir.Node], leaves: dict[ir.Value, ir.TensorProtocol], opset: int
+) -> ir.TensorProtocol:
+    """Compute a constant with onnx's reference evaluator."""
+    graph = onnx.GraphProto(name="constant", output=[onnx.ValueInfoProto(name=value.name)])
+    graph.node.extend(ir.to_proto(node) for node in nodes)
+    for leaf, tensor in leaves.items():
+        graph.initializer.append(ir.to_proto(ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=leaf.name)))
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+    (result,) = ReferenceEvaluator(model).run(None, {})
+    return ir.tensor(result, name=value.name)

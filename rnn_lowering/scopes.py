@@ -1,0 +1,119 @@
+"""Where recurrent nodes stand: the main graph, bodies of If, Loop and Scan at any depth, model-local functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass, ShapeInferencePass
+
+from rnn_lowering.errors import NodeRef, UnsupportedError
+from rnn_lowering.spec import is_recurrent, node_ref
+
+
+@dataclass(frozen=True)
+class Found:
+    """A recurrent node, the graph that holds it, that scope's name and the opset it imports."""
+
+    node: ir.Node
+    graph: ir.Graph
+    scope: str
+    opset: int
+    function: ir.Function | None = None
+
+    @property
+    def ref(self) -> NodeRef:
+        return node_ref(self.node, self.scope)
+
+
+def recurrent_nodes(model: ir.Model) -> Iterator[Found]:
+    """Yield the recurrent nodes of all scopes, in the order of the model."""
+    yield from _walk(model.graph, "main graph", default_opset(model.opset_imports), None)
+    for function in model.functions.values():
+        scope = f"function {function.domain}::{function.name}"
+        yield from _walk(function.graph, scope, default_opset(function.opset_imports), function)
+
+
+def _walk(graph: ir.Graph, scope: str, opset: int, function: ir.Function | None) -> Iterator[Found]:
+    for node in graph:
+        if is_recurrent(node):
+            yield Found(node, graph, scope, opset, function)
+        for name, attribute in node.attributes.items():
+            if attribute.is_ref():
+                continue
+            bodies: tuple[ir.Graph, ...] = ()
+            if attribute.type == ir.AttributeType.GRAPH:
+                bodies = (attribute.as_graph(),)
+            elif attribute.type == ir.AttributeType.GRAPHS:
+                bodies = attribute.as_graphs()
+            for body in bodies:
+                yield from _walk(
+                    body, f"{scope} > {node_ref(node, '').name} ({node.op_type}) {name}", opset, function
+                )
+
+
+def default_opset(imports: dict[str, int]) -> int:
+    """Return the version of the default domain."""
+    return imports.get("", imports.get("ai.onnx", 1))
+
+
+def all_names(model: ir.Model) -> Iterator[str]:
+    """Yield every name of a node or value in any scope of a model."""
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        for scope in (graph, *graph.subgraphs()):
+            yield from (v.name for v in (*scope.inputs, *scope.initializers.values()) if v.name)
+            for node in scope:
+                yield from (v.name for v in node.outputs if v.name)
+                if node.name:
+                    yield node.name
+
+
+def inline_functions(model: ir.Model, wanted: Callable[[Found], bool]) -> None:
+    """Inline, in place, the functions that hold a wanted node, and those that call them: only at the place of
+    the call do attribute references, types and shapes become known.
+
+    Raises:
+        UnsupportedError: They cannot be inlined.
+    """
+    holders = {e.function.identifier() for e in recurrent_nodes(model) if e.function is not None and wanted(e)}
+    before = 0
+    while len(holders) > before:
+        before = len(holders)
+        for identifier, function in model.functions.items():
+            if any(node.op_identifier() in holders for node in function.graph.all_nodes()):
+                holders.add(identifier)
+    if not holders:
+        return
+    try:
+        InlinePass(criteria=lambda function: function.identifier() in holders)(model)
+    except (ValueError, ir.passes.PassError) as error:
+        raise UnsupportedError(
+            f"functions with recurrent nodes cannot be inlined: {error}",
+            hint="inline them first (onnx.inliner.inline_local_functions)",
+        ) from error
+
+
+@contextmanager
+def inferred_shapes(model: ir.Model, found: list[Found]) -> Iterator[None]:
+    """Let the inputs of nodes have the types and shapes that ONNX infers, where they declare none."""
+    before: list[tuple[ir.Value, ir.TypeProtocol | None, ir.Shape | None]] = []
+    if any(_lacks_shape(entry.node) for entry in found):
+        inferred = ShapeInferencePass(check_type=False, strict_mode=False)(model.clone()).model
+        for entry, twin in zip(recurrent_nodes(model), recurrent_nodes(inferred), strict=True):
+            for value, known in zip(entry.node.inputs, twin.node.inputs, strict=True):
+                if value is None or known is None or (value.type is not None and value.shape is not None):
+                    continue
+                before.append((value, value.type, value.shape))
+                value.type, value.shape = value.type or known.type, value.shape or known.shape
+    try:
+        yield
+    finally:
+        for value, value_type, shape in reversed(before):
+            value.type, value.shape = value_type, shape
+
+
+def _lacks_shape(node: ir.Node) -> bool:
+    X = node.inputs[0] if node.inputs else None
+    return X is not None and (X.dtype is None or X.shape is None)
