@@ -82,13 +82,28 @@ def loop(
     outputs = op.emit("Loop", [op.squeeze(length, [0]), op.true(), *states], shapes, types, body=body)
     op.declare(outputs)
     final = [op.unsqueeze(s, [0]) for s in outputs[: len(states)]]
-    if xs[0].shape[0] is None:  # without a step the operators' final states are zero, not the initial ones
-        ran = op.less(op.constant([0]), length)
-        final = [s if i.is_zero else op.select(ran, s, op.zero(s.shape)) for s, i in zip(final, init, strict=True)]
     stacked = outputs[len(states) : len(states) + len(ys)]
     if counts:
-        return final, [op.take(y, outputs[-1]) for y in stacked]
-    return final, [op.flip(y) for y in stacked] if flipped else stacked
+        stacked = [op.take(y, outputs[-1]) for y in stacked]
+    elif flipped:
+        stacked = [op.flip(y) for y in stacked]
+    return (final, stacked) if xs[0].shape[0] is not None else _if_empty(op, final, stacked, init, xs[0])
+
+
+def _if_empty(
+    op: Ops, final: Tensors, ys: Tensors, init: Sequence[Tensor], like: Tensor
+) -> tuple[Tensors, Tensors]:
+    """Mend what a Loop without a step gives: the operators' final states are zero then, not the initial ones, and
+    the batch size of an empty output is not known to the Loop."""
+    ran = op.less(op.constant([0]), op.dim(like, 0))
+    final = [s if i.is_zero else op.select(ran, s, op.zero(s.shape)) for s, i in zip(final, init, strict=True)]
+    if ys and ys[0].shape[1] is None:
+        hidden = ys[0].shape[2]
+        assert hidden is not None
+        # Both at run time: onnxruntime would turn a single unknown size into -1, which fails on an empty tensor.
+        sizes = [op.dim(like, 0), op.dim(like, 1), op.constant([hidden])]
+        ys = [op.reshape(y, sizes, y.shape) for y in ys]
+    return final, ys
 
 
 def unroll(

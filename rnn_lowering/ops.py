@@ -11,6 +11,7 @@ Nothing above this module knows an opset.
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -67,7 +68,7 @@ class Constant:
 
     @property
     def size(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
     def tensor(self, name: str) -> ir.TensorProtocol:
         """Return the tensor of an initializer or Constant node: an array if small, else a lazy one."""
@@ -519,6 +520,10 @@ class Ops:
     def can_flip(self, x: Tensor) -> bool:
         """Whether `flip` is possible: a Slice with steps needs opset 10."""
         return x.shape[0] is not None or self.opset >= 10
+
+    def reshape(self, x: Tensor, sizes: Sequence[Tensor], shape: Dims) -> Tensor:
+        """x with the given sizes, each an int64 [1]; a size of 0 is that of x."""
+        return self.emit("Reshape", [x, self.concat(sizes, axis=0)], [shape], [x.dtype])[0]
 
     def flip(self, x: Tensor) -> Tensor:
         """Reverse x along axis 0: by a Gather of constant indices where the length is known, else by a Slice
