@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from rnn_lowering.passes import LowerRecurrentPass
     from rnn_lowering.spec import RecurrentSpec
-    from rnn_lowering.verify import verify
+    from rnn_lowering.verification import verify
 
 __version__ = "0.1.0"
 
@@ -48,7 +48,7 @@ _MODULES = {
     "inspect": "api",
     "lower": "api",
     "lower_file": "api",
-    "verify": "verify",
+    "verify": "verification",
     "LowerRecurrentPass": "passes",
     "RecurrentSpec": "spec",
 }

@@ -11,6 +11,7 @@ from typing import overload
 import onnx
 import onnx_ir as ir
 
+from rnn_lowering.compare import Tolerance
 from rnn_lowering.dims import fix_dimensions
 from rnn_lowering.errors import UnsupportedError, VerificationError
 from rnn_lowering.external import Progress, choose_data_file, data_files, save
@@ -19,7 +20,7 @@ from rnn_lowering.passes import LowerRecurrentPass
 from rnn_lowering.report import Report
 from rnn_lowering.scopes import recurrent_nodes
 from rnn_lowering.spec import RecurrentSpec
-from rnn_lowering.verify import Tolerance, verify
+from rnn_lowering.verification import verify
 
 PathLike = str | os.PathLike[str]
 Dims = Mapping[str, int]

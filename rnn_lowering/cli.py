@@ -157,8 +157,8 @@ def _list(args: argparse.Namespace) -> int:
 
 def _lower(args: argparse.Namespace) -> int:
     from rnn_lowering.api import lower_file
+    from rnn_lowering.compare import Tolerance
     from rnn_lowering.errors import ModelFileError
-    from rnn_lowering.verify import Tolerance
 
     if args.output.exists() and not args.force:
         raise ModelFileError(f"'{args.output}' exists", hint="give --force to replace it")
@@ -281,5 +281,4 @@ def _verification_line(report: Report) -> str:
     check = report.verification or {}
     if check["status"] != "verified":
         return f"{check['status']}: {check['reason']}"
-    largest = max((o["max_abs"] for o in check["outputs"]), default=0.0)
-    return f"verified in onnxruntime: {check['runs']} runs, largest difference {largest:.2g}"
+    return f"verified ({check['method']}): {check['runs']} runs, largest difference {check['max_abs']:.2g}"

@@ -1,7 +1,7 @@
 """Runs a model in a process of its own: a native kernel can take the whole process down with it.
 
 Called as `python -m rnn_lowering.worker FOLDER`. FOLDER/job.json holds {"model": path, "data": folder of its
-external data, "optimise": bool, "outputs": how many to keep, "groups": [[feed, ...], ...]}. Of each group the
+external data, "optimise": bool, "groups": [[feed, ...], ...]}. Of each group the
 first feed counts that the model accepts and answers with finite numbers, else the first that it accepts; its
 outputs go to FOLDER/<feed>.out.npz. FOLDER/result.json holds {"error": text} or {"names": [...], "groups":
 [{"feed": ...} or {"error": ...}, ...]}.
@@ -37,11 +37,11 @@ def _run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     model = Path(job["model"]).read_bytes()
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()][: job["outputs"]]
-    return {"names": names, "groups": [_run_group(session, folder, group, len(names)) for group in job["groups"]]}
+    names = [output.name for output in session.get_outputs()]
+    return {"names": names, "groups": [_run_group(session, folder, group) for group in job["groups"]]}
 
 
-def _run_group(session: Any, folder: Path, group: list[str], kept: int) -> dict[str, str]:
+def _run_group(session: Any, folder: Path, group: list[str]) -> dict[str, str]:
     outcome = {"error": "no input to try"}
     for feed in group:
         with np.load(folder / feed) as held:
@@ -54,9 +54,7 @@ def _run_group(session: Any, folder: Path, group: list[str], kept: int) -> dict[
         finite = all(np.isfinite(part).all() for part in _flat(outputs) if part.dtype.kind == "f")
         if finite or "feed" not in outcome:
             outcome = {"feed": feed}
-            flat = {
-                f"{n}:{k}": part for n, value in enumerate(outputs[:kept]) for k, part in enumerate(_flat(value))
-            }
+            flat = {f"{n}:{k}": part for n, value in enumerate(outputs) for k, part in enumerate(_flat(value))}
             np.savez(folder / f"{feed}.out.npz", allow_pickle=False, **flat)
         if finite:
             break

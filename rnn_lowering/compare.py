@@ -1,0 +1,65 @@
+"""What counts as equal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_BY_TYPE = {
+    "float32": (1e-4, 1e-5),
+    "float64": (1e-9, 1e-10),
+    "float16": (1e-2, 2e-3),
+    "bfloat16": (8e-2, 4e-2),
+}
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What counts as equal: |a - b| <= atol + rtol * |a|, NaN where NaN is, infinities alike.
+
+    None: by the type (float32: rtol 1e-4, atol 1e-5; float64: 1e-9, 1e-10; float16: 1e-2, 2e-3; bfloat16: 8e-2,
+    4e-2; others exactly equal).
+    """
+
+    rtol: float | None = None
+    atol: float | None = None
+
+    def excess(self, expected: Array, actual: Array) -> Array:
+        """By how much each element of two float64 arrays is too far off; not positive where it is equal enough.
+
+        The type is that of `expected`.
+        """
+        rtol, atol = _BY_TYPE.get(expected.dtype.name, (0.0, 0.0))
+        rtol = rtol if self.rtol is None else self.rtol
+        atol = atol if self.atol is None else self.atol
+        a = expected.astype(np.float64)
+        return distance(a, actual) - (atol + rtol * np.abs(np.nan_to_num(a)))
+
+
+def distance(a: Array, b: Array) -> Array:
+    """Element-wise absolute difference; infinite where only one of the two is NaN."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        far = np.abs(a - b)
+    far = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, far)
+    return np.where(np.isnan(far), np.inf, far)
+
+
+def compare(expected: Array | None, actual: Array | None, tolerance: Tolerance) -> tuple[float, str]:
+    """Return the largest absolute difference and, where the arrays are not equal enough, why."""
+    if expected is None or actual is None:
+        return np.inf, "a part is missing"
+    if expected.dtype != actual.dtype or expected.shape != actual.shape:
+        return np.inf, (f"{expected.dtype}{list(expected.shape)} became {actual.dtype}{list(actual.shape)}")
+    if expected.dtype.name not in _BY_TYPE:
+        wrong = int((expected != actual).sum())
+        return float(wrong > 0), f"{wrong} of {expected.size} elements differ" if wrong else ""
+    wrong = int((tolerance.excess(expected, actual) > 0).sum())
+    largest = float(distance(expected, actual).max(initial=0.0))
+    if wrong and np.isinf(largest) and not np.array_equal(np.isnan(expected), np.isnan(actual)):
+        return largest, f"NaN in different places, {wrong} of {expected.size} elements differ"
+    return largest, f"largest difference {largest:.2g}, {wrong} of {expected.size} too far" if wrong else ""

@@ -1,0 +1,203 @@
+"""One lowered node on its own: cut out of the lowered model, run, and judged by the operator page in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rnn_lowering import reference
+from rnn_lowering.compare import Array
+from rnn_lowering.scopes import Found, inferred_shapes, recurrent_nodes
+from rnn_lowering.sessions import Session, SessionError, write_feed
+from rnn_lowering.spec import GATES, RecurrentSpec
+
+_NEWEST_RUNNABLE = 26
+"""The newest opset that onnxruntime runs; the operators that a lowering emits are the same in 27 and 28."""
+
+_SIZES = {"seq_length": 7, "batch_size": 3, "input_size": 4}
+
+
+@dataclass(frozen=True)
+class IsolatedNode:
+    """A recurrent node of the original and what became of it.
+
+    Attributes:
+        spec: What the node says.
+        attributes: Its attributes as Python values.
+        feeds: The inputs that are not constants: symbol of the operator page -> name of the value.
+        cut: The subgraph that replaces it, as a model from those inputs to its connected outputs; None where the
+            lowered model has none.
+    """
+
+    spec: RecurrentSpec
+    attributes: Mapping[str, Any]
+    feeds: Mapping[str, str]
+    cut: onnx.ModelProto | None
+
+    def random_feed(self, rng: np.random.Generator) -> dict[str, Array]:
+        """Return random inputs by symbol: ragged lengths, a full one first; weights that keep states bounded."""
+        s = self.spec
+        sizes = {k: v if getattr(s, k) is None else getattr(s, k) for k, v in _SIZES.items()}
+        T, N, width = sizes.values()
+        H = s.hidden_size
+        dirs, rows = len(s.directions), GATES[s.op_type] * s.hidden_size
+        shapes = {
+            "X": (N, T, width) if s.layout else (T, N, width),
+            "W": (dirs, rows, width),
+            "R": (dirs, rows, H),
+            "B": (dirs, 2 * rows),
+            "P": (dirs, 3 * H),
+        }
+        state = (N, dirs, H) if s.layout else (dirs, N, H)
+        feed: dict[str, Array] = {}
+        for symbol in self.feeds:
+            if symbol == "sequence_lens":
+                feed[symbol] = rng.integers(0, T + 1, N).astype(np.int32)
+                feed[symbol][:1] = T
+                continue
+            scale = 1.0 if symbol == "X" or symbol.startswith("initial") else H**-0.5
+            feed[symbol] = rng.uniform(-scale, scale, shapes.get(symbol, state)).astype(s.dtype.numpy())
+        first = {name: symbol for symbol, name in reversed(self.feeds.items())}
+        return {symbol: feed[first[name]] for symbol, name in self.feeds.items()}  # one value may enter twice
+
+    def expected(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """The node's connected outputs by the operator page, in float64."""
+        constants = {symbol: tensor.numpy() for symbol, tensor in self.spec.constants.items()}
+        result = reference.evaluate(self.spec.op_type, self.attributes, {**constants, **feed})
+        return {symbol: result[symbol] for symbol in self.spec.outputs}
+
+    def run(self, feed: Mapping[str, Array], scratch: Path) -> dict[str, Array]:
+        """The same outputs as the lowered node computes them in onnxruntime.
+
+        Raises:
+            SessionError: onnxruntime cannot run the cut.
+        """
+        if self.cut is None:
+            raise SessionError("the lowered model has no such outputs")
+        path = scratch / "node.onnx"
+        onnx.save(_runnable(self.cut), path)
+        half = self.spec.dtype == ir.DataType.BFLOAT16
+        taken = {v.name for v in self.cut.graph.input}
+        arrays = {name: feed[symbol] for symbol, name in self.feeds.items() if name in taken}
+        arrays = {n: a.astype(np.float32) if half and a.dtype.kind != "i" else a for n, a in arrays.items()}
+        session = Session(path, scratch, scratch)
+        (outcome,) = session.run([[write_feed(scratch, "node.npz", arrays)]])["groups"]
+        if "error" in outcome:
+            raise SessionError(outcome["error"])
+        outputs = session.outputs("node.npz")
+        return {symbol: outputs[f"{n}:0"] for n, symbol in enumerate(self.spec.outputs)}
+
+
+def isolated_nodes(original: ir.Model, lowered: ir.Model) -> Iterator[IsolatedNode]:
+    """Yield every recurrent node of the original that the lowered model no longer has."""
+    found = list(recurrent_nodes(original))
+    values = {v.name: v for graph in _all_graphs(lowered) for node in graph for v in node.outputs if v.name}
+    left = {v.name for entry in recurrent_nodes(lowered) for v in entry.node.outputs}
+    with inferred_shapes(original, found):
+        specs = [RecurrentSpec.parse(e.node, e.opset, e.scope) for e in found]
+    for entry, spec in zip(found, specs, strict=True):
+        names = [v.name or "" for v in spec.outputs.values()]
+        if not names or left.intersection(names):
+            continue
+        feeds = {s: v.name or "" for s, v in spec.inputs.items() if s not in spec.constants}
+        outputs = [values[name] for name in names if name in values]
+        cut = _cut(lowered, outputs, feeds, spec) if len(outputs) == len(names) else None
+        yield IsolatedNode(replace(spec, warnings=()), _attributes(entry), feeds, cut)
+
+
+def _attributes(entry: Found) -> dict[str, Any]:
+    return {name: a.value for name, a in entry.node.attributes.items() if not a.is_ref()}
+
+
+def _all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        yield from (graph, *graph.subgraphs())
+
+
+def _cut(
+    model: ir.Model, outputs: list[ir.Value], feeds: Mapping[str, str], spec: RecurrentSpec
+) -> onnx.ModelProto | None:
+    """Return the part of a model between the values of `feeds` and `outputs`, None where it needs others."""
+    stop = set(feeds.values())
+    nodes: dict[ir.Node, None] = {}
+    initializers: dict[str, ir.TensorProtocol] = {}
+    inputs: set[str] = set()
+
+    def visit(value: ir.Value) -> bool:
+        node = value.producer()
+        if value.name in stop:
+            inputs.add(value.name)
+        elif node is None:
+            if value.const_value is None:
+                return False
+            initializers[value.name or ""] = value.const_value
+        elif node not in nodes:
+            if not all(visit(needed) for needed in _needs(node)):
+                return False
+            nodes[node] = None
+        return True
+
+    if not all(visit(value) for value in outputs):
+        return None
+    graph = onnx.GraphProto(name="node")
+    graph.node.extend(ir.to_proto(node) for node in nodes)
+    graph.initializer.extend(
+        ir.to_proto(ir.Tensor(t.numpy(), dtype=t.dtype, name=name)) for name, t in initializers.items()
+    )
+    symbols = {name: symbol for symbol, name in feeds.items()}
+    for name in sorted(inputs):
+        dtype = onnx.TensorProto.INT32 if symbols[name] == "sequence_lens" else int(spec.dtype)
+        rank = {"sequence_lens": 1, "B": 2, "P": 2}.get(symbols[name], 3)
+        graph.input.append(onnx.helper.make_tensor_value_info(name, dtype, [None] * rank))
+    graph.output.extend(
+        onnx.helper.make_tensor_value_info(v.name, int(spec.dtype), None) for v in outputs if v.name
+    )
+    opset = onnx.helper.make_opsetid("", model.opset_imports.get("", model.opset_imports.get("ai.onnx", 1)))
+    return onnx.helper.make_model(graph, opset_imports=[opset], ir_version=max(4, min(model.ir_version, 10)))
+
+
+def _needs(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield the values that a node takes, those included that its bodies capture."""
+    yield from (v for v in node.inputs if v is not None)
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            body = attribute.as_graph()
+            inside = {body, *body.subgraphs()}
+            for inner in body.all_nodes():
+                for value in inner.inputs:
+                    producer = None if value is None else value.producer()
+                    home = value and (value.graph if producer is None else producer.graph)
+                    if value is not None and home not in inside:
+                        yield value
+
+
+def _runnable(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy that onnxruntime's CPU runs: bfloat16 as float32, an opset it knows."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    copy.opset_import[0].version = min(copy.opset_import[0].version, _NEWEST_RUNNABLE)
+    _widen(copy.graph)
+    return copy
+
+
+def _widen(graph: onnx.GraphProto) -> None:
+    half, full = onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT
+    for info in (*graph.input, *graph.output, *graph.value_info):
+        if info.type.tensor_type.elem_type == half:
+            info.type.tensor_type.elem_type = full
+    attributes = [a for node in graph.node for a in node.attribute]
+    for tensor in (*graph.initializer, *(a.t for a in attributes if a.HasField("t"))):
+        if tensor.data_type == half:
+            name, array = tensor.name, onnx.numpy_helper.to_array(tensor).astype(np.float32)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, name))
+    for attribute in attributes:
+        if attribute.name == "to" and attribute.i == half:
+            attribute.i = full
+        if attribute.HasField("g"):
+            _widen(attribute.g)

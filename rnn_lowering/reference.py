@@ -1,0 +1,139 @@
+"""RNN, GRU and LSTM of the operator pages in float64 NumPy, to judge a lowering by.
+
+It is written independently of what it judges: it reads attributes and computes steps on its own. A sequence is
+reversed before the steps and its output after them, each row within its length, so that one loop over time
+serves all directions; rows that have ended keep their state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Function = Callable[[Array], Array]
+
+
+def evaluate(op_type: str, attributes: Mapping[str, Any], inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Return Y, Y_h and, for an LSTM, Y_c in float64.
+
+    Args:
+        op_type: "RNN", "GRU" or "LSTM".
+        attributes: Python values by attribute name; defaults are the operator page's, except where onnxruntime's
+            differ (parameters of Affine, ScaledTanh and ThresholdedRelu are 0).
+        inputs: X, W, R and what else is connected, by their names on the operator page.
+    """
+    page = {name: np.asarray(a, np.float64) for name, a in inputs.items() if name != "sequence_lens"}
+    batch_first = bool(attributes.get("layout", 0))
+    X = page["X"].swapaxes(0, 1) if batch_first else page["X"]
+    T, N = X.shape[:2]
+    dirs, H = page["R"].shape[0], page["R"].shape[2]
+    lengths = np.asarray(inputs.get("sequence_lens", np.full(N, T)), np.int64)
+    functions = _functions(op_type, attributes, dirs)
+    Y, finals = np.zeros((T, dirs, N, H)), []
+    for d in range(dirs):
+        backwards = attributes.get("direction") == "reverse" or d == 1
+        order = _order(T, lengths, backwards)
+        states = [_initial(page, name, d, (N, H), batch_first) for name in ("initial_h", "initial_c")]
+        weights: dict[str, Array] = {name: page[name][d] for name in ("W", "R", "B", "P") if name in page}
+        step = _step(op_type, attributes, weights, [next(functions) for _ in range(_PER_DIRECTION[op_type])], H)
+        rows = np.arange(N)
+        for t in range(T):
+            alive = (t < lengths)[:, None]
+            new = step(X[order[t], rows], *states)
+            states = [np.where(alive, n, old) for n, old in zip(new, states, strict=True)]
+            Y[order[t], d, rows] = np.where(alive, states[0], 0.0)
+        finals.append([np.where(lengths[:, None] > 0, s, 0.0) for s in states])
+    stacked = [np.stack([final[n] for final in finals], axis=1 if batch_first else 0) for n in (0, 1)]
+    result = {"Y": Y.transpose(2, 0, 1, 3) if batch_first else Y, "Y_h": stacked[0]}
+    return result | {"Y_c": stacked[1]} if op_type == "LSTM" else result
+
+
+_PER_DIRECTION = {"RNN": 1, "GRU": 2, "LSTM": 3}
+_DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
+
+# name: (function of x, alpha, beta; default alpha; default beta), None for a parameter that it does not take
+_ACTIVATIONS: dict[str, tuple[Callable[..., Array], float | None, float | None]] = {
+    "relu": (lambda x, a, b: np.maximum(x, 0), None, None),
+    "tanh": (lambda x, a, b: np.tanh(x), None, None),
+    "sigmoid": (lambda x, a, b: 0.5 * (1 + np.tanh(0.5 * x)), None, None),
+    "affine": (lambda x, a, b: a * x + b, 0.0, 0.0),
+    "leakyrelu": (lambda x, a, b: np.where(x < 0, a * x, x), 0.01, None),
+    "thresholdedrelu": (lambda x, a, b: np.where(x > a, x, 0), 0.0, None),
+    "scaledtanh": (lambda x, a, b: a * np.tanh(b * x), 0.0, 0.0),
+    "hardsigmoid": (lambda x, a, b: np.minimum(np.maximum(a * x + b, 0), 1), 0.2, 0.5),
+    "elu": (lambda x, a, b: np.where(x < 0, a * np.expm1(np.minimum(x, 0)), x), 1.0, None),
+    "softsign": (lambda x, a, b: x / (1 + np.abs(x)), None, None),
+    "softplus": (lambda x, a, b: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))), None, None),
+}
+
+
+def _functions(op_type: str, attributes: Mapping[str, Any], dirs: int) -> Iterator[Function]:
+    """Yield the activations of all directions, each with its parameters from the two queues."""
+    queues = [iter(attributes.get(f"activation_{name}", ())) for name in ("alpha", "beta")]
+    names = list(attributes.get("activations", ())) or _DEFAULTS[op_type] * dirs
+    for name in names:
+        function, *defaults = _ACTIVATIONS[name.lower()]
+        taken = [None if d is None else np.float32(next(q, d)) for q, d in zip(queues, defaults, strict=True)]
+        alpha, beta = (None if p is None else float(p) for p in taken)
+        yield partial(_apply, function, alpha, beta)
+
+
+def _apply(function: Callable[..., Array], alpha: float | None, beta: float | None, x: Array) -> Array:
+    return function(x, alpha, beta)
+
+
+def _order(T: int, lengths: Array, backwards: bool) -> Array:
+    """Which step of X each row takes at each time, [seq, batch]."""
+    forwards = np.repeat(np.arange(T)[:, None], len(lengths), axis=1)
+    within = lengths[None, :] - 1 - forwards
+    return np.where(within >= 0, within, forwards) if backwards else forwards
+
+
+def _initial(page: Mapping[str, Array], name: str, d: int, shape: tuple[int, int], batch_first: bool) -> Array:
+    if name not in page:
+        return np.zeros(shape)
+    return page[name][:, d] if batch_first else page[name][d]
+
+
+def _step(
+    op_type: str, attributes: Mapping[str, Any], k: Mapping[str, Array], functions: list[Function], H: int
+) -> Callable[[Array, Array, Array], tuple[Array, Array]]:
+    """Return the step (Xt, Ht-1, Ct-1) -> (Ht, Ct) of one direction; Ct is idle outside an LSTM."""
+    gates = k["W"].shape[0] // H
+    W = [k["W"][n * H : (n + 1) * H].T for n in range(gates)]
+    R = [k["R"][n * H : (n + 1) * H].T for n in range(gates)]
+    bias = k.get("B", np.zeros(2 * gates * H)).reshape(2, gates, H)
+    bound = attributes.get("clip")
+    bound = np.inf if bound is None or np.isnan(bound) or bound < 0 else bound
+
+    def clip(x: Array) -> Array:
+        return np.clip(x, -bound, bound)
+
+    def affine(gate: int, x: Array, h: Array) -> Array:
+        total: Array = x @ W[gate] + h @ R[gate] + bias[0, gate] + bias[1, gate]
+        return total
+
+    def rnn(x: Array, h: Array, c: Array) -> tuple[Array, Array]:
+        return functions[0](clip(affine(0, x, h))), c
+
+    def gru(x: Array, h: Array, c: Array) -> tuple[Array, Array]:
+        z, r = (functions[0](clip(affine(gate, x, h))) for gate in (0, 1))
+        if attributes.get("linear_before_reset", 0):
+            hidden = x @ W[2] + bias[0, 2] + r * (h @ R[2] + bias[1, 2])
+        else:
+            hidden = affine(2, x, r * h)
+        return (1 - z) * functions[1](clip(hidden)) + z * h, c
+
+    def lstm(x: Array, h: Array, c: Array) -> tuple[Array, Array]:
+        p = k.get("P", np.zeros(3 * H)).reshape(3, H)
+        i = functions[0](clip(affine(0, x, h) + p[0] * c))
+        f = 1 - i if attributes.get("input_forget", 0) else functions[0](clip(affine(2, x, h) + p[2] * c))
+        new = f * c + i * functions[1](clip(affine(3, x, h)))
+        o = functions[0](clip(affine(1, x, h) + p[1] * new))
+        return o * functions[2](new), new
+
+    return {"RNN": rnn, "GRU": gru, "LSTM": lstm}[op_type]

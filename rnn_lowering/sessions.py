@@ -1,0 +1,90 @@
+"""Running models in onnxruntime, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rnn_lowering.compare import Array
+
+Outputs = dict[str, Array]
+
+
+class SessionError(Exception):
+    """onnxruntime does not load the model, or its process died (`crashed`)."""
+
+    def __init__(self, reason: str, crashed: bool = False) -> None:
+        self.crashed = crashed
+        super().__init__(reason)
+
+
+@dataclass(frozen=True)
+class Session:
+    """A model as it is to be run.
+
+    Attributes:
+        model: Path of the model.
+        data: Folder of its external data.
+        scratch: Folder for what passes between the processes.
+        optimise: Whether onnxruntime optimises the graph.
+    """
+
+    model: Path
+    data: Path
+    scratch: Path
+    optimise: bool = True
+
+    def run(self, groups: Sequence[Sequence[str]]) -> dict[str, Any]:
+        """Run groups of feeds, files of `scratch`; of each the first counts that the model takes and
+        answers with finite numbers, else the first that it takes.
+
+        Args:
+            groups: Names of the files, as `write_feed` gives them.
+
+        Returns:
+            {"names": [...], "groups": [{"feed": name} or {"error": text}, ...]}.
+
+        Raises:
+            SessionError: The model does not load, or the process died.
+        """
+        job = {
+            "model": str(self.model),
+            "data": str(self.data),
+            "optimise": self.optimise,
+            "groups": groups,
+        }
+        (self.scratch / "job.json").write_text(json.dumps(job))
+        result = self.scratch / "result.json"
+        result.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "rnn_lowering.worker", str(self.scratch)]
+        done = subprocess.run(command, capture_output=True, env=_environment(), check=False)
+        if not result.exists():
+            raise SessionError(f"its process died (exit {done.returncode})", crashed=True)
+        outcome: dict[str, Any] = json.loads(result.read_text())
+        if "error" in outcome:
+            raise SessionError(outcome["error"])
+        return outcome
+
+    def outputs(self, feed: str) -> Outputs:
+        """Read the outputs of the last run of a feed, by "number of the output:number of its part"."""
+        with np.load(self.scratch / f"{feed}.out.npz") as held:
+            return dict(held)
+
+
+def write_feed(scratch: Path, name: str, feed: Mapping[str, Array]) -> str:
+    """Write the inputs of a run; return the name that `Session.run` takes."""
+    np.savez(scratch / name, allow_pickle=False, **feed)
+    return name
+
+
+def _environment() -> dict[str, str]:
+    inherited = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *inherited])}

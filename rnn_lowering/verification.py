@@ -1,0 +1,296 @@
+"""Whether two models compute the same: both run in onnxruntime, in processes of their own, on random inputs.
+
+Where onnxruntime cannot run the original, each lowered node is cut out and compared with the operator page in
+float64. Where outputs differ, each lowered node is fed what the original's was fed: the first that differs is
+named, or, when every one is at least as close to float64 as the original's kernel, the model passes.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rnn_lowering.compare import Array, Tolerance, compare, distance
+from rnn_lowering.errors import RnnLoweringError
+from rnn_lowering.feeds import candidates
+from rnn_lowering.io import load_model
+from rnn_lowering.isolate import IsolatedNode, isolated_nodes
+from rnn_lowering.sessions import Outputs, Session, SessionError, write_feed
+from rnn_lowering.spec import GATES
+
+PathLike = str | os.PathLike[str]
+
+WHOLE = "onnxruntime"
+NODES = "each node against float64 NumPy"
+JUDGED = "onnxruntime, differences judged by float64 NumPy"
+
+
+@dataclass(frozen=True)
+class OutputCheck:
+    """One output of the model (or of one node) over all runs."""
+
+    name: str
+    max_abs: float
+    passed: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result of `verify`.
+
+    Attributes:
+        status: "verified", "failed", or "not verified" where nothing could be compared.
+        method: How it was compared: `WHOLE`, `NODES` or `JUDGED`.
+        runs: How many runs were compared.
+        outputs: One entry per output of the model; with `NODES` per output of each node.
+        reason: Why it failed or was not possible.
+    """
+
+    status: str
+    method: str = WHOLE
+    runs: int = 0
+    outputs: tuple[OutputCheck, ...] = field(default=())
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.status == "verified"
+
+    @property
+    def max_abs(self) -> float:
+        """The largest absolute difference of any output in any run."""
+        return max((o.max_abs for o in self.outputs), default=0.0)
+
+    def __str__(self) -> str:
+        if self.status == "verified":
+            return f"verified ({self.method}): {self.runs} runs, largest difference {self.max_abs:.2g}"
+        if self.status == "failed":
+            return f"verification failed ({self.method}): {self.reason}"
+        return f"not verified: {self.reason}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data that `json` can write."""
+        return asdict(self) | {"max_abs": self.max_abs}
+
+
+def verify(
+    original: onnx.ModelProto | ir.Model | PathLike,
+    lowered: onnx.ModelProto | ir.Model | PathLike,
+    *,
+    runs: int = 3,
+    seed: int = 0,
+    tolerance: Tolerance | None = None,
+    feeds: Sequence[Mapping[str, Array]] | None = None,
+) -> Verification:
+    """Run both models in onnxruntime and compare all outputs.
+
+    Args:
+        original, lowered: Models or paths. Each runs in a process of its own.
+        runs: How many runs with random inputs; each has other sizes for dynamic dimensions.
+        seed: Seed of the inputs.
+        tolerance: What counts as equal; NaN must meet NaN.
+        feeds: Inputs to use instead of random ones.
+
+    Returns:
+        A result that is true only when something was compared, in every run, and agreed.
+    """
+    with tempfile.TemporaryDirectory(prefix="rnn-lower-") as folder:
+        scratch = Path(folder)
+        first, second = (_as_file(m, scratch / f"model{n}.onnx") for n, m in enumerate((original, lowered)))
+        check = _Check(first, second, scratch, tolerance or Tolerance(), seed)
+        groups = (
+            [[write_feed(scratch, f"feed{n}.npz", feed)] for n, feed in enumerate(feeds)]
+            if feeds is not None
+            else list(check.random_feeds(runs))
+        )
+        return check.whole(groups, runs, all_must_run=feeds is not None)
+
+
+def _as_file(model: onnx.ModelProto | ir.Model | PathLike, path: Path) -> Path:
+    if isinstance(model, onnx.ModelProto):
+        onnx.save(model, path)
+    elif isinstance(model, ir.Model):
+        ir.save(model, path)
+    else:
+        return Path(model).absolute()
+    return path
+
+
+@dataclass(frozen=True)
+class _Check:
+    """One verification: the two files, a folder for what it writes, and what counts as equal."""
+
+    original: Path
+    lowered: Path
+    scratch: Path
+    tolerance: Tolerance
+    seed: int
+
+    def random_feeds(self, runs: int) -> Iterator[list[str]]:
+        """Write random inputs; yield those of a run, alternatives of which the first accepted one counts."""
+        original, lowered = (onnx.load(p, load_external_data=False) for p in (self.original, self.lowered))
+        for run in range(runs):
+            feeds = candidates(original, run, self.seed, lowered)
+            yield [write_feed(self.scratch, f"feed{run}-{n}.npz", feed) for n, feed in enumerate(feeds)]
+
+    def whole(self, groups: list[list[str]], runs: int, *, all_must_run: bool) -> Verification:
+        """Compare the outputs of the two models."""
+        session = self._watching(_entering)
+        try:
+            try:
+                before = session.run(groups)
+            except SessionError as error:
+                if not error.crashed:
+                    raise
+                session = replace(session, optimise=False)  # its optimiser crashes on some models, its kernels too
+                before = session.run(groups)
+            accepted = [[g["feed"]] for g in before["groups"] if "feed" in g]
+            errors = [g["error"] for g in before["groups"] if "error" in g]
+            if not accepted or (all_must_run and errors):
+                raise SessionError(errors[0] if errors else "no runs were asked for")
+        except SessionError as error:
+            return self.nodes(runs, f"onnxruntime cannot run the original: {error}")
+        expected = {feed: session.outputs(feed) for (feed,) in accepted}
+        second = Session(self.lowered, self.lowered.parent, self.scratch, session.optimise)
+        try:
+            after = second.run(accepted)
+        except SessionError as error:
+            return Verification("failed", reason=f"onnxruntime cannot run the lowered model: {error}")
+        for group in after["groups"]:
+            if "error" in group:
+                return Verification("failed", reason=f"onnxruntime cannot run the lowered model: {group['error']}")
+        names = before["names"][: _count_outputs(self.original)]
+        if names != after["names"]:
+            return Verification("failed", reason=f"outputs {names} became {after['names']}")
+        pairs = [(feed, expected[feed], second.outputs(feed)) for (feed,) in accepted]
+        result = self._compare(names, [(a, b) for _, a, b in pairs])
+        return result if result else self._examine(result, [feed for feed, _, _ in pairs], session.optimise)
+
+    def nodes(self, runs: int, reason: str) -> Verification:
+        """Compare each lowered node with the operator page in float64."""
+        checks: list[OutputCheck] = []
+        rng = np.random.default_rng(self.seed)
+        try:
+            for node in self._isolated():
+                for _ in range(runs):
+                    feed = node.random_feed(rng)
+                    got, want = node.run(feed, self.scratch), node.expected(feed)
+                    checks += [self._check_node(node, symbol, want[symbol], got[symbol]) for symbol in got]
+        except (SessionError, RnnLoweringError) as error:
+            return Verification("not verified", NODES, reason=f"{reason}; nor can a lowered node be: {error}")
+        if not checks:
+            return Verification("not verified", reason=reason)
+        wrong = "; ".join(f"{c.name}: {c.reason}" for c in checks if not c.passed)
+        return Verification("failed" if wrong else "verified", NODES, runs, tuple(checks), wrong)
+
+    def _check_node(self, node: IsolatedNode, symbol: str, want: Array, got: Array) -> OutputCheck:
+        dtype = node.spec.dtype.numpy()
+        largest, reason = compare(want.astype(dtype), got.astype(dtype), self.tolerance)
+        return OutputCheck(f"{symbol} of {node.spec.node}", largest, not reason, reason)
+
+    def _isolated(self) -> Iterator[IsolatedNode]:
+        trusted = (load_model(path, trust_external_data=True) for path in (self.original, self.lowered))
+        return isolated_nodes(*trusted)
+
+    def _compare(self, names: list[str], pairs: list[tuple[Outputs, Outputs]]) -> Verification:
+        checks = []
+        for n, name in enumerate(names):
+            parts = [
+                compare(a.get(key), b.get(key), self.tolerance)
+                for a, b in pairs
+                for key in sorted(a.keys() | b.keys())
+                if key.split(":")[0] == str(n)
+            ]
+            reason = next((text for _, text in parts if text), "")
+            checks.append(OutputCheck(name, max((d for d, _ in parts), default=0.0), not reason, reason))
+        wrong = "; ".join(f"output '{c.name}': {c.reason}" for c in checks if not c.passed)
+        return Verification("failed" if wrong else "verified", WHOLE, len(pairs), tuple(checks), wrong)
+
+    def _examine(self, failed: Verification, feeds: list[str], optimise: bool) -> Verification:
+        """Find the first lowered node that differs from the original's, given the same inputs."""
+        try:
+            nodes = list(self._isolated())
+            session = replace(self._watching(lambda _: _around(nodes)), optimise=optimise)
+            names = session.run([[feed] for feed in feeds])["names"]
+            no_worse = True
+            for feed in feeds:
+                values = {name: session.outputs(feed).get(f"{n}:0") for n, name in enumerate(names)}
+                with np.load(self.scratch / feed) as held:
+                    values |= dict(held)
+                for node in nodes:
+                    where, closer = self._against_original(node, values)
+                    if where and not closer:
+                        return replace(failed, reason=f"{failed.reason}; first in {node.spec.node}{where}")
+                    no_worse = no_worse and closer
+        except (SessionError, RnnLoweringError):
+            return failed
+        if not no_worse or not nodes:
+            return failed
+        checks = tuple(replace(c, passed=True) for c in failed.outputs)
+        return Verification("verified", JUDGED, failed.runs, checks, "no lowered node is further from float64")
+
+    def _against_original(self, node: IsolatedNode, values: Mapping[str, Array | None]) -> tuple[str, bool]:
+        """Return where a lowered node differs from the original's, and whether it is as close to float64."""
+        feed = {symbol: values.get(name) for symbol, name in node.feeds.items()}
+        if any(array is None for array in feed.values()):
+            raise SessionError("the node stands in a subgraph")
+        known = {symbol: array for symbol, array in feed.items() if array is not None}
+        got, want = node.run(known, self.scratch), node.expected(known)
+        where, closer = "", True
+        for symbol, value in node.spec.outputs.items():
+            native = values.get(value.name or "")
+            if native is None:
+                raise SessionError("the node stands in a subgraph")
+            if compare(native, got[symbol], self.tolerance)[1] and not where:
+                where = f", output {symbol}{self._first_step(node, symbol, native, got[symbol])}"
+            ours, theirs = (distance(want[symbol], a).max(initial=0.0) for a in (got[symbol], native))
+            closer = closer and bool(ours <= theirs)
+        return where, closer
+
+    def _first_step(self, node: IsolatedNode, symbol: str, native: Array, got: Array) -> str:
+        if symbol != "Y" or native.shape != got.shape:
+            return ""
+        wrong = self.tolerance.excess(native, got) > 0
+        time = 1 if node.spec.layout else 0
+        steps = wrong.any(axis=tuple(axis for axis in range(wrong.ndim) if axis != time))
+        order = np.flatnonzero(steps)
+        first = int(order[-1] if node.spec.directions == ("reverse",) else order[0])
+        return f", from time step {first}"
+
+    def _watching(self, names: Any) -> Session:
+        """The original with values of its main graph as further outputs."""
+        proto = onnx.load(self.original, load_external_data=False)
+        inner = {name for node in proto.graph.node for name in node.output}
+        inner -= {value.name for value in proto.graph.output}
+        for name in dict.fromkeys(names(proto)):
+            if name in inner:
+                proto.graph.output.append(onnx.ValueInfoProto(name=name))
+        path = self.scratch / "watching.onnx"
+        onnx.save(proto, path)
+        return Session(path, self.original.parent, self.scratch)
+
+
+def _entering(proto: onnx.ModelProto) -> Iterator[str]:
+    """What enters recurrent nodes: it must be finite, since native kernels do not pass on NaN."""
+    for node in proto.graph.node:
+        if node.op_type in GATES:
+            yield from (*node.input[:1], *node.input[5:7])
+
+
+def _around(nodes: list[IsolatedNode]) -> Iterator[str]:
+    """What enters and leaves the lowered nodes."""
+    for node in nodes:
+        yield from node.feeds.values()
+        yield from (value.name or "" for value in node.spec.outputs.values())
+
+
+def _count_outputs(model: Path) -> int:
+    return len(onnx.load(model, load_external_data=False).graph.output)
