@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import onnx_ir as ir
 from rnn_lowering import reference
 from rnn_lowering.compare import Array
 from rnn_lowering.scopes import Found, inferred_shapes, recurrent_nodes
-from rnn_lowering.sessions import Session, SessionError, write_feed
+from rnn_lowering.sessions import Session, SessionError, run_all, write_feed
 from rnn_lowering.spec import GATES, RecurrentSpec
 
 _NEWEST_RUNNABLE = 26
@@ -33,12 +33,14 @@ class IsolatedNode:
         feeds: The inputs that are not constants: symbol of the operator page -> name of the value.
         cut: The subgraph that replaces it, as a model from those inputs to its connected outputs; None where the
             lowered model has none.
+        whole: The node itself as a model.
     """
 
     spec: RecurrentSpec
     attributes: Mapping[str, Any]
     feeds: Mapping[str, str]
     cut: onnx.ModelProto | None
+    whole: onnx.ModelProto
 
     def random_feed(self, rng: np.random.Generator) -> dict[str, Array]:
         """Return random inputs by symbol: ragged lengths, a full one first; weights that keep states bounded."""
@@ -63,7 +65,7 @@ class IsolatedNode:
                 continue
             scale = 1.0 if symbol == "X" or symbol.startswith("initial") else H**-0.5
             feed[symbol] = rng.uniform(-scale, scale, shapes.get(symbol, state)).astype(s.dtype.numpy())
-        first = {name: symbol for symbol, name in reversed(self.feeds.items())}
+        first = {name: symbol for symbol, name in reversed(list(self.feeds.items()))}
         return {symbol: feed[first[name]] for symbol, name in self.feeds.items()}  # one value may enter twice
 
     def expected(self, feed: Mapping[str, Array]) -> dict[str, Array]:
@@ -72,26 +74,46 @@ class IsolatedNode:
         result = reference.evaluate(self.spec.op_type, self.attributes, {**constants, **feed})
         return {symbol: result[symbol] for symbol in self.spec.outputs}
 
-    def run(self, feed: Mapping[str, Array], scratch: Path) -> dict[str, Array]:
-        """The same outputs as the lowered node computes them in onnxruntime.
 
-        Raises:
-            SessionError: onnxruntime cannot run the cut.
-        """
-        if self.cut is None:
-            raise SessionError("the lowered model has no such outputs")
-        path = scratch / "node.onnx"
-        onnx.save(_runnable(self.cut), path)
-        half = self.spec.dtype == ir.DataType.BFLOAT16
-        taken = {v.name for v in self.cut.graph.input}
-        arrays = {name: feed[symbol] for symbol, name in self.feeds.items() if name in taken}
-        arrays = {n: a.astype(np.float32) if half and a.dtype.kind != "i" else a for n, a in arrays.items()}
-        session = Session(path, scratch, scratch)
-        (outcome,) = session.run([[write_feed(scratch, "node.npz", arrays)]])["groups"]
-        if "error" in outcome:
-            raise SessionError(outcome["error"])
-        outputs = session.outputs("node.npz")
-        return {symbol: outputs[f"{n}:0"] for n, symbol in enumerate(self.spec.outputs)}
+Symbols = dict[str, Array]
+
+
+def run_nodes(
+    nodes: Sequence[IsolatedNode], feeds: Sequence[Sequence[Symbols]], scratch: Path, *, native: bool = False
+) -> list[list[Symbols]]:
+    """Run lowered nodes in onnxruntime; return the connected outputs by symbol, per node and feed.
+
+    Args:
+        native: Run the nodes as they were.
+
+    Raises:
+        SessionError: onnxruntime cannot run one of them.
+    """
+    jobs = []
+    for n, (node, inputs) in enumerate(zip(nodes, feeds, strict=True)):
+        model = node.whole if native else node.cut
+        if model is None:
+            raise SessionError(f"{node.spec.node} has no counterpart in the lowered model")
+        path = scratch / f"node{n}.onnx"
+        onnx.save(_runnable(model), path)
+        named = [_named(node, model, feed) for feed in inputs]
+        files = [write_feed(scratch, f"node{n}-{k}.npz", feed) for k, feed in enumerate(named)]
+        jobs.append((Session(path, scratch, scratch), [[file] for file in files]))
+    results = []
+    for node, outcome in zip(nodes, run_all(jobs) if jobs else [], strict=True):
+        errors = [o["error"] for o in (outcome, *outcome.get("groups", ())) if "error" in o]
+        if errors:
+            raise SessionError(f"{node.spec.node}: {errors[0]}")
+        held = [Session(scratch, scratch, scratch).outputs(group["feed"]) for group in outcome["groups"]]
+        results.append([{s: outputs[f"{k}:0"] for k, s in enumerate(node.spec.outputs)} for outputs in held])
+    return results
+
+
+def _named(node: IsolatedNode, model: onnx.ModelProto, feed: Mapping[str, Array]) -> Symbols:
+    taken = {value.name for value in model.graph.input}
+    arrays = {name: feed[symbol] for symbol, name in node.feeds.items() if name in taken}
+    half = node.spec.dtype == ir.DataType.BFLOAT16
+    return {n: a.astype(np.float32) if half and a.dtype.kind != "i" else a for n, a in arrays.items()}
 
 
 def isolated_nodes(original: ir.Model, lowered: ir.Model) -> Iterator[IsolatedNode]:
@@ -108,7 +130,7 @@ def isolated_nodes(original: ir.Model, lowered: ir.Model) -> Iterator[IsolatedNo
         feeds = {s: v.name or "" for s, v in spec.inputs.items() if s not in spec.constants}
         outputs = [values[name] for name in names if name in values]
         cut = _cut(lowered, outputs, feeds, spec) if len(outputs) == len(names) else None
-        yield IsolatedNode(replace(spec, warnings=()), _attributes(entry), feeds, cut)
+        yield IsolatedNode(spec, _attributes(entry), feeds, cut, _whole(entry, spec, feeds))
 
 
 def _attributes(entry: Found) -> dict[str, Any]:
@@ -145,21 +167,37 @@ def _cut(
 
     if not all(visit(value) for value in outputs):
         return None
+    given = {name: symbol for symbol, name in feeds.items() if name in inputs}
+    opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx", 1))
+    return _model(nodes, initializers, given, spec, opset)
+
+
+def _whole(entry: Found, spec: RecurrentSpec, feeds: Mapping[str, str]) -> onnx.ModelProto:
+    constants = {spec.inputs[symbol].name or "": tensor for symbol, tensor in spec.constants.items()}
+    given = {name: symbol for symbol, name in feeds.items()}
+    return _model([entry.node], constants, given, spec, entry.opset)
+
+
+def _model(
+    nodes: Iterable[ir.Node],
+    initializers: Mapping[str, ir.TensorProtocol],
+    inputs: Mapping[str, str],
+    spec: RecurrentSpec,
+    opset: int,
+) -> onnx.ModelProto:
+    """Return a model of some nodes; `inputs`: name of the value -> symbol of the operator page."""
     graph = onnx.GraphProto(name="node")
     graph.node.extend(ir.to_proto(node) for node in nodes)
     graph.initializer.extend(
         ir.to_proto(ir.Tensor(t.numpy(), dtype=t.dtype, name=name)) for name, t in initializers.items()
     )
-    symbols = {name: symbol for symbol, name in feeds.items()}
-    for name in sorted(inputs):
-        dtype = onnx.TensorProto.INT32 if symbols[name] == "sequence_lens" else int(spec.dtype)
-        rank = {"sequence_lens": 1, "B": 2, "P": 2}.get(symbols[name], 3)
+    for name, symbol in inputs.items():
+        dtype = onnx.TensorProto.INT32 if symbol == "sequence_lens" else int(spec.dtype)
+        rank = {"sequence_lens": 1, "B": 2, "P": 2}.get(symbol, 3)
         graph.input.append(onnx.helper.make_tensor_value_info(name, dtype, [None] * rank))
-    graph.output.extend(
-        onnx.helper.make_tensor_value_info(v.name, int(spec.dtype), None) for v in outputs if v.name
-    )
-    opset = onnx.helper.make_opsetid("", model.opset_imports.get("", model.opset_imports.get("ai.onnx", 1)))
-    return onnx.helper.make_model(graph, opset_imports=[opset], ir_version=max(4, min(model.ir_version, 10)))
+    for value in spec.outputs.values():
+        graph.output.append(onnx.helper.make_tensor_value_info(value.name or "", int(spec.dtype), None))
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=10)
 
 
 def _needs(node: ir.Node) -> Iterator[ir.Value]:

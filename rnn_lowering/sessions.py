@@ -43,8 +43,8 @@ class Session:
     optimise: bool = True
 
     def run(self, groups: Sequence[Sequence[str]]) -> dict[str, Any]:
-        """Run groups of feeds, files of `scratch`; of each the first counts that the model takes and
-        answers with finite numbers, else the first that it takes.
+        """Run groups of feeds, files of `scratch`; of each the first counts that the model takes and answers with
+        finite numbers, else the first that it takes.
 
         Args:
             groups: Names of the files, as `write_feed` gives them.
@@ -55,20 +55,7 @@ class Session:
         Raises:
             SessionError: The model does not load, or the process died.
         """
-        job = {
-            "model": str(self.model),
-            "data": str(self.data),
-            "optimise": self.optimise,
-            "groups": groups,
-        }
-        (self.scratch / "job.json").write_text(json.dumps(job))
-        result = self.scratch / "result.json"
-        result.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "rnn_lowering.worker", str(self.scratch)]
-        done = subprocess.run(command, capture_output=True, env=_environment(), check=False)
-        if not result.exists():
-            raise SessionError(f"its process died (exit {done.returncode})", crashed=True)
-        outcome: dict[str, Any] = json.loads(result.read_text())
+        (outcome,) = run_all([(self, groups)])
         if "error" in outcome:
             raise SessionError(outcome["error"])
         return outcome
@@ -77,6 +64,28 @@ class Session:
         """Read the outputs of the last run of a feed, by "number of the output:number of its part"."""
         with np.load(self.scratch / f"{feed}.out.npz") as held:
             return dict(held)
+
+
+def run_all(jobs: Sequence[tuple[Session, Sequence[Sequence[str]]]]) -> list[dict[str, Any]]:
+    """Run several sessions of one scratch folder in one process, as `Session.run` does; a model that does not load
+    gives {"error": text}.
+
+    Raises:
+        SessionError: The process died.
+    """
+    scratch = jobs[0][0].scratch
+    described = [
+        {"model": str(s.model), "data": str(s.data), "optimise": s.optimise, "groups": groups} for s, groups in jobs
+    ]
+    (scratch / "job.json").write_text(json.dumps(described))
+    result = scratch / "result.json"
+    result.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "rnn_lowering.worker", str(scratch)]
+    done = subprocess.run(command, capture_output=True, env=_environment(), check=False)
+    if not result.exists():
+        raise SessionError(f"its process died (exit {done.returncode})", crashed=True)
+    outcomes: list[dict[str, Any]] = json.loads(result.read_text())
+    return outcomes
 
 
 def write_feed(scratch: Path, name: str, feed: Mapping[str, Array]) -> str:

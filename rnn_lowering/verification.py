@@ -22,7 +22,7 @@ from rnn_lowering.compare import Array, Tolerance, compare, distance
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.feeds import candidates
 from rnn_lowering.io import load_model
-from rnn_lowering.isolate import IsolatedNode, isolated_nodes
+from rnn_lowering.isolate import IsolatedNode, isolated_nodes, run_nodes
 from rnn_lowering.sessions import Outputs, Session, SessionError, write_feed
 from rnn_lowering.spec import GATES
 
@@ -172,29 +172,48 @@ class _Check:
             return Verification("failed", reason=f"outputs {names} became {after['names']}")
         pairs = [(feed, expected[feed], second.outputs(feed)) for (feed,) in accepted]
         result = self._compare(names, [(a, b) for _, a, b in pairs])
-        return result if result else self._examine(result, [feed for feed, _, _ in pairs], session.optimise)
+        if not result:
+            return self._examine(result, [feed for feed, _, _ in pairs], session.optimise)
+        each = self.nodes(runs, "")  # a network may damp what is wrong in a node
+        return each if each.status == "failed" else result
 
     def nodes(self, runs: int, reason: str) -> Verification:
-        """Compare each lowered node with the operator page in float64."""
-        checks: list[OutputCheck] = []
+        """Compare each lowered node with the operator page in float64; where float64 is too far, with the node as
+        it was: a recurrence may amplify any rounding."""
+        checks: dict[str, OutputCheck] = {}
         rng = np.random.default_rng(self.seed)
         try:
-            for node in self._isolated():
-                for _ in range(runs):
-                    feed = node.random_feed(rng)
-                    got, want = node.run(feed, self.scratch), node.expected(feed)
-                    checks += [self._check_node(node, symbol, want[symbol], got[symbol]) for symbol in got]
+            nodes = list(self._isolated())
+            feeds = [[node.random_feed(rng) for _ in range(runs)] for node in nodes]
+            for node, inputs, outputs in zip(nodes, feeds, run_nodes(nodes, feeds, self.scratch), strict=True):
+                for feed, got in zip(inputs, outputs, strict=True):
+                    for check in self._check_node(node, feed, got):
+                        checks[check.name] = _worse(checks.get(check.name), check)
         except (SessionError, RnnLoweringError) as error:
-            return Verification("not verified", NODES, reason=f"{reason}; nor can a lowered node be: {error}")
+            return Verification("not verified", NODES, reason=f"{reason}; nor can a lowered node be run: {error}")
         if not checks:
             return Verification("not verified", reason=reason)
-        wrong = "; ".join(f"{c.name}: {c.reason}" for c in checks if not c.passed)
-        return Verification("failed" if wrong else "verified", NODES, runs, tuple(checks), wrong)
+        wrong = [f"{c.name}: {c.reason}" for c in checks.values() if not c.passed]
+        status = "failed" if wrong else "verified"
+        return Verification(status, NODES, runs, tuple(checks.values()), wrong[0] if wrong else "")
 
-    def _check_node(self, node: IsolatedNode, symbol: str, want: Array, got: Array) -> OutputCheck:
+    def _check_node(self, node: IsolatedNode, feed: Outputs, got: Outputs) -> Iterator[OutputCheck]:
         dtype = node.spec.dtype.numpy()
-        largest, reason = compare(want.astype(dtype), got.astype(dtype), self.tolerance)
-        return OutputCheck(f"{symbol} of {node.spec.node}", largest, not reason, reason)
+        want = node.expected(feed)
+        for symbol, array in got.items():
+            largest, reason = compare(want[symbol].astype(dtype), array.astype(dtype), self.tolerance)
+            if reason and array.shape == want[symbol].shape and self._no_worse(node, feed, symbol, want, array):
+                reason = ""
+            if reason:
+                reason += self._first_step(node, symbol, want[symbol].astype(dtype), array.astype(dtype))
+            yield OutputCheck(f"{symbol} of {node.spec.node}", largest, not reason, reason)
+
+    def _no_worse(self, node: IsolatedNode, feed: Outputs, symbol: str, want: Outputs, got: Array) -> bool:
+        try:
+            ((native,),) = run_nodes([node], [[feed]], self.scratch, native=True)
+        except SessionError:
+            return False
+        return _no_further(got, native[symbol], want[symbol])
 
     def _isolated(self) -> Iterator[IsolatedNode]:
         trusted = (load_model(path, trust_external_data=True) for path in (self.original, self.lowered))
@@ -243,7 +262,7 @@ class _Check:
         if any(array is None for array in feed.values()):
             raise SessionError("the node stands in a subgraph")
         known = {symbol: array for symbol, array in feed.items() if array is not None}
-        got, want = node.run(known, self.scratch), node.expected(known)
+        (((got,),), want) = run_nodes([node], [[known]], self.scratch), node.expected(known)
         where, closer = "", True
         for symbol, value in node.spec.outputs.items():
             native = values.get(value.name or "")
@@ -251,8 +270,7 @@ class _Check:
                 raise SessionError("the node stands in a subgraph")
             if compare(native, got[symbol], self.tolerance)[1] and not where:
                 where = f", output {symbol}{self._first_step(node, symbol, native, got[symbol])}"
-            ours, theirs = (distance(want[symbol], a).max(initial=0.0) for a in (got[symbol], native))
-            closer = closer and bool(ours <= theirs)
+            closer = closer and _no_further(got[symbol], native, want[symbol])
         return where, closer
 
     def _first_step(self, node: IsolatedNode, symbol: str, native: Array, got: Array) -> str:
@@ -276,6 +294,17 @@ class _Check:
         path = self.scratch / "watching.onnx"
         onnx.save(proto, path)
         return Session(path, self.original.parent, self.scratch)
+
+
+def _worse(a: OutputCheck | None, b: OutputCheck) -> OutputCheck:
+    """Return the worse of two checks of one output."""
+    return b if a is None or (a.passed, -a.max_abs) > (b.passed, -b.max_abs) else a
+
+
+def _no_further(ours: Array, theirs: Array, truth: Array) -> bool:
+    """Whether one is as close to float64 as the other, to within a rounding."""
+    a, b = (float(distance(truth, x).max(initial=0.0)) for x in (ours, theirs))
+    return a <= b + float(np.finfo(theirs.dtype).eps)
 
 
 def _entering(proto: onnx.ModelProto) -> Iterator[str]:

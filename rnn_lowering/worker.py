@@ -1,9 +1,9 @@
 """Runs a model in a process of its own: a native kernel can take the whole process down with it.
 
-Called as `python -m rnn_lowering.worker FOLDER`. FOLDER/job.json holds {"model": path, "data": folder of its
-external data, "optimise": bool, "groups": [[feed, ...], ...]}. Of each group the
-first feed counts that the model accepts and answers with finite numbers, else the first that it accepts; its
-outputs go to FOLDER/<feed>.out.npz. FOLDER/result.json holds {"error": text} or {"names": [...], "groups":
+Called as `python -m rnn_lowering.worker FOLDER`. FOLDER/job.json holds a list of jobs, each {"model": path, "data":
+folder of its external data, "optimise": bool, "groups": [[feed, ...], ...]}. Of each group the first feed counts
+that the model accepts and answers with finite numbers, else the first that it accepts; its outputs go to
+FOLDER/<feed>.out.npz. FOLDER/result.json holds a list, for each job {"error": text} or {"names": [...], "groups":
 [{"feed": ...} or {"error": ...}, ...]}.
 """
 
@@ -18,13 +18,14 @@ import numpy as np
 
 
 def main(folder: Path) -> None:
-    """Run the job in `folder`."""
-    job = json.loads((folder / "job.json").read_text())
-    try:
-        result = _run(job, folder)
-    except Exception as error:  # whatever onnxruntime raises belongs in the result
-        result = {"error": _one_line(error)}
-    (folder / "result.json").write_text(json.dumps(result))
+    """Run the jobs in `folder`."""
+    results: list[dict[str, Any]] = []
+    for job in json.loads((folder / "job.json").read_text()):
+        try:
+            results.append(_run(job, folder))
+        except Exception as error:  # whatever onnxruntime raises belongs in the result
+            results.append({"error": _one_line(error)})
+    (folder / "result.json").write_text(json.dumps(results))
 
 
 def _run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
