@@ -54,6 +54,9 @@ def _leaf(value: ir.Value) -> ir.TensorProtocol | None:
         source = node.inputs[0]
         if source is not None and source.shape is not None and source.shape.is_static():
             return ir.tensor(source.shape.numpy(), dtype=ir.DataType.INT64, name=value.name)
+    if node is not None and node.op_type == "Constant" and "value" in node.attributes:
+        held = node.attributes["value"]
+        return None if held.is_ref() else held.as_tensor()  # get_const_tensor would rename the user's tensor
     return ir.convenience.get_const_tensor(value)
 
 

@@ -51,7 +51,9 @@ def scan(
         body = op.body_graph(inputs, [*new, *ys])
     attributes: dict[str, object] = {"body": body, "num_scan_inputs": len(xs)}
     if by_directions:
-        attributes |= {"scan_input_directions": [1] * len(xs), "scan_output_directions": [1] * len(ys)}
+        attributes["scan_input_directions"] = [1] * len(xs)
+        if ys:
+            attributes["scan_output_directions"] = [1] * len(ys)
     shapes = [*(s.shape for s in states), *((xs[0].shape[0], *y.shape) for y in ys)]
     types = [*(s.dtype for s in states), *(y.dtype for y in ys)]
     outputs = op.emit("Scan", [*states, *rows], shapes, types, **attributes)

@@ -18,7 +18,7 @@ def lower_node(op: Ops, spec: RecurrentSpec, fold: Fold) -> dict[str, Tensor]:
     T, N, dirs = spec.seq_length, spec.batch_size, len(spec.directions)
     sizes = (N, T) if spec.layout else (T, N)
     X = incoming(op, spec, "X", (*sizes, spec.input_size))
-    if T == 0:
+    if T == 0 or N == 0:
         return _nothing(op, spec, X)
     mask, nonempty = _mask(op, spec, X)
     init = [_initial_state(op, spec, f"initial_{s}") for s in STATES[spec.op_type]]
@@ -107,9 +107,9 @@ def _mask(op: Ops, spec: RecurrentSpec, X: Tensor) -> tuple[Tensor | None, Tenso
 
 
 def _nothing(op: Ops, spec: RecurrentSpec, X: Tensor) -> dict[str, Tensor]:
-    """The outputs of no steps: Y is empty, the final states are zero."""
-    batch = op.dim(X, 1 - spec.layout)
-    dirs, hidden, seq = (op.constant([n]) for n in (len(spec.directions), spec.hidden_size, 0))
+    """The outputs of no steps or no rows: Y is empty, the final states are zero."""
+    seq, batch = op.dim(X, spec.layout), op.dim(X, 1 - spec.layout)
+    dirs, hidden = (op.constant([n]) for n in (len(spec.directions), spec.hidden_size))
     state = [batch, dirs, hidden] if spec.layout else [dirs, batch, hidden]
     Y = [batch, seq, dirs, hidden] if spec.layout else [seq, dirs, batch, hidden]
     return {symbol: op.cast(op.zeros(Y if symbol == "Y" else state), spec.dtype) for symbol in spec.outputs}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import ml_dtypes
 import onnx_ir as ir
 
 from rnn_lowering.activations import ACTIVATIONS
@@ -116,6 +117,8 @@ def _of_direction(
     P: Tensor,
 ) -> Operands:
     H, rows, clip = spec.hidden_size, GATES[spec.op_type] * spec.hidden_size, spec.clip
+    if clip is not None and clip > float(ml_dtypes.finfo(op.dtype.numpy()).max):  # type: ignore[no-untyped-call]
+        clip = None  # no finite number of this type is beyond it
     Wb, Rb = op.split(B, [rows, rows])
     Rbh = op.zero((H,))
     groups = [rows]

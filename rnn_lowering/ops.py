@@ -581,10 +581,12 @@ class Ops:
     def _counted(self, length: Tensor) -> Tensor:
         """0, 1, ..., length - 1 as int64 [length], from the iterations of a Loop."""
         int64 = ir.DataType.INT64
+        trips = self.squeeze(length, [0])
         with self.body():
             i, going = self.loop_inputs()
-            body = self.body_graph([i, going], [going, i])
-        return self.emit("Loop", [self.squeeze(length, [0]), self.true()], [(None,)], [int64], body=body)[0]
+            carried = self.body_input("trips", int64, ())  # a Loop before opset 11 must carry something
+            body = self.body_graph([i, going, carried], [going, carried, i])
+        return self.emit("Loop", [trips, self.true(), trips], [(), (None,)], [int64] * 2, body=body)[1]
 
     def loop_inputs(self) -> tuple[Tensor, Tensor]:
         """The first two inputs of a Loop body: the iteration number and the condition, of rank 0."""

@@ -31,7 +31,7 @@ def choose(spec: RecurrentSpec, opset: int, to: str, max_unroll: int) -> Choice:
         UnsupportedError: The form asked for does not exist at the model's opset or for this node.
     """
     T = spec.seq_length
-    if T is not None and T <= 1:
+    if T is not None and T <= 1 and not _needs_count(spec, opset):
         return Choice("unroll", f"sequence length {T} needs no loop", unroll)
     if to == "auto":
         form, reason = ("scan", "opset has Scan") if opset >= 9 else ("loop", f"no Scan at opset {opset}")
@@ -45,6 +45,11 @@ def choose(spec: RecurrentSpec, opset: int, to: str, max_unroll: int) -> Choice:
     if to == "unroll":
         _check_unroll(spec, opset, max_unroll)
     return Choice(to, "asked for", _FOLDS[to])
+
+
+def _needs_count(spec: RecurrentSpec, opset: int) -> bool:
+    """Whether a mask needs the numbers of an unknown count of rows, which only a Loop gives before opset 9."""
+    return opset < 9 and spec.batch_size is None and "sequence_lens" in spec.inputs
 
 
 def _check_unroll(spec: RecurrentSpec, opset: int, max_unroll: int) -> None:
@@ -61,7 +66,7 @@ def _check_unroll(spec: RecurrentSpec, opset: int, max_unroll: int) -> None:
             hint=f"raise the limit (--max-unroll {spec.seq_length}), or take the form scan or loop",
             node=spec.node,
         )
-    if opset < 9 and spec.batch_size is None and "sequence_lens" in spec.inputs:
+    if _needs_count(spec, opset):
         raise UnsupportedError(
             f"sequence_lens with an unknown batch size cannot be unrolled at opset {opset}",
             hint="fix the batch size (--set-dim), take the form loop, or convert the model to opset 9 or later",
