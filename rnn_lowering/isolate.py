@@ -42,11 +42,18 @@ class IsolatedNode:
     cut: onnx.ModelProto | None
     whole: onnx.ModelProto
 
-    def random_feed(self, rng: np.random.Generator) -> dict[str, Array]:
-        """Return random inputs by symbol: ragged lengths, a full one first; weights that keep states bounded."""
+    def random_feed(self, rng: np.random.Generator, **sizes: int) -> dict[str, Array]:
+        """Return random inputs by symbol: ragged lengths, a full one first; weights that keep states bounded.
+
+        Args:
+            sizes: What the node leaves open: seq_length (at least the longest constant length), batch_size and
+                input_size.
+        """
         s = self.spec
-        sizes = {k: v if getattr(s, k) is None else getattr(s, k) for k, v in _SIZES.items()}
-        T, N, width = sizes.values()
+        known = {size: getattr(s, size) for size in _SIZES if getattr(s, size) is not None}
+        T, N, width = (_SIZES | sizes | known).values()
+        if s.seq_length is None and "sequence_lens" in s.constants:
+            T = max(T, int(s.constants["sequence_lens"].numpy().max(initial=0)))
         H = s.hidden_size
         dirs, rows = len(s.directions), GATES[s.op_type] * s.hidden_size
         shapes = {

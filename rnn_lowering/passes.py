@@ -16,7 +16,15 @@ from rnn_lowering.legacy import FIRST_OPSET, NEW_OPSET, modernize
 from rnn_lowering.lowering import lower_node
 from rnn_lowering.ops import Names, Ops
 from rnn_lowering.report import NodeReport, Report, count_operators
-from rnn_lowering.scopes import Found, all_names, default_opset, inferred_shapes, inline_functions, recurrent_nodes
+from rnn_lowering.scopes import (
+    Found,
+    all_names,
+    default_opset,
+    inferred_shapes,
+    inline_functions,
+    recurrent_nodes,
+    sort_nodes,
+)
 from rnn_lowering.spec import RecurrentSpec, node_ref
 from rnn_lowering.targets import FORMS, Choice, choose
 
@@ -99,6 +107,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
     def _prepared(self, model: ir.Model, report: Report) -> ir.Model:
         """Return the model, or a changed clone of it where functions are inlined or the opset is too old."""
         wanted = [entry for entry in recurrent_nodes(model) if self._selected(entry)]
+        if wanted and sort_nodes(model):
+            report.notes.append("sorted the nodes by their dependencies")
         opset = default_opset(model.opset_imports)
         if not wanted or (opset >= FIRST_OPSET and not any(entry.function for entry in wanted)):
             return model

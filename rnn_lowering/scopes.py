@@ -95,18 +95,56 @@ def inline_functions(model: ir.Model, wanted: Callable[[Found], bool]) -> None:
         ) from error
 
 
+def sort_nodes(model: ir.Model) -> bool:
+    """Sort the nodes of every graph by their dependencies, in place, where they are not; return whether.
+
+    Raises:
+        UnsupportedError: A value depends on itself.
+    """
+    graphs = (model.graph, *(function.graph for function in model.functions.values()))
+    if all(_is_sorted(graph) for graph in graphs):
+        return False
+    try:
+        for graph in graphs:
+            graph.sort()
+    except ValueError as error:
+        raise UnsupportedError(
+            f"the nodes cannot be sorted: {error}", hint="does a value depend on itself?"
+        ) from error
+    return True
+
+
+def _is_sorted(graph: ir.Graph) -> bool:
+    """Whether every node, those of bodies included, stands behind those whose values it takes."""
+    behind: set[ir.Node] = set()
+    homes = {graph, *graph.subgraphs()}
+    for node in graph.all_nodes():
+        behind.add(node)
+        for value in node.inputs:
+            producer = None if value is None else value.producer()
+            if producer is not None and producer.graph in homes and producer not in behind:
+                return False
+    return True
+
+
 @contextmanager
 def inferred_shapes(model: ir.Model, found: list[Found]) -> Iterator[None]:
-    """Let the inputs of nodes have the types and shapes that ONNX infers, where they declare none."""
+    """Let the inputs of nodes have, for a while, the types and shapes that ONNX infers from the graph's inputs.
+
+    What a model declares of inner values may be wrong: it counts only where inference knows nothing.
+    """
     before: list[tuple[ir.Value, ir.TypeProtocol | None, ir.Shape | None]] = []
-    if any(_lacks_shape(entry.node) for entry in found):
-        inferred = ShapeInferencePass(check_type=False, strict_mode=False)(model.clone()).model
+    if any(not _declares_all(entry.node) for entry in found):
+        bare = model.clone()
+        for graph in bare.graphs():
+            for output in (v for node in graph for v in node.outputs):
+                output.shape = None
+        inferred = ShapeInferencePass(check_type=False, strict_mode=False)(bare).model
         for entry, twin in zip(recurrent_nodes(model), recurrent_nodes(inferred), strict=True):
             for value, known in zip(entry.node.inputs, twin.node.inputs, strict=True):
-                if value is None or known is None or (value.type is not None and value.shape is not None):
-                    continue
-                before.append((value, value.type, value.shape))
-                value.type, value.shape = value.type or known.type, value.shape or known.shape
+                if value is not None and known is not None and value.producer() is not None:
+                    before.append((value, value.type, value.shape))
+                    value.type, value.shape = value.type or known.type, _merged(known.shape, value.shape)
     try:
         yield
     finally:
@@ -114,6 +152,17 @@ def inferred_shapes(model: ir.Model, found: list[Found]) -> Iterator[None]:
             value.type, value.shape = value_type, shape
 
 
-def _lacks_shape(node: ir.Node) -> bool:
+def _declares_all(node: ir.Node) -> bool:
     X = node.inputs[0] if node.inputs else None
-    return X is not None and (X.dtype is None or X.shape is None)
+    return X is None or (X.is_graph_input() and X.dtype is not None and X.shape is not None)
+
+
+def _merged(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
+    """Return an inferred shape, with declared sizes where it has none and no name either."""
+    if inferred is None or declared is None or len(inferred) != len(declared):
+        return inferred or declared
+    return ir.Shape([d if _is_anonymous(i) else i for i, d in zip(inferred, declared, strict=True)])
+
+
+def _is_anonymous(dim: int | ir.SymbolicDim) -> bool:
+    return isinstance(dim, ir.SymbolicDim) and (dim.value is None or dim.value.startswith("unk__"))

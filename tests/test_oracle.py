@@ -1,9 +1,6 @@
 """The oracle against stored vectors of onnxruntime and ONNX, and against onnxruntime on random nodes."""
 
-import importlib
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -12,39 +9,17 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 import pytest
+from cases import FORMALS, FUNCTIONS, RESULTS, Arrays
 from onnx import helper
 from oracle import GATES, evaluate
+from vectors import COARSE_VECTORS, load_onnx_cases, load_vectors, to_arrays
 
-Inputs = dict[str, npt.NDArray[Any]]
-
-VECTORS = Path(__file__).resolve().parents[2] / "shared" / "vectors" / "onnxruntime_unit_tests.json"
 VECTOR_ATOL = 1e-6
-COARSE_VECTORS = {
-    "LSTMTest.ONNXRuntime_TestLSTMBatchReallocation": 5e-6,  # expected values of five digits
-    "LSTMTest.ONNXRuntime_TestLSTMShorterSeqInMiddle": 1e-4,  # Y[1, 1, 0, 0] of these two is off by 6e-5:
-    "LSTMTest.ONNXRuntime_TestLSTMZeroSeqInMiddle": 1e-4,  # onnxruntime agrees with the oracle there
-}
-FORMALS = {op: [formal.name for formal in onnx.defs.get_schema(op, 22).inputs] for op in GATES}
-RESULTS = {op: [formal.name for formal in onnx.defs.get_schema(op, 22).outputs] for op in GATES}
 DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
-FUNCTIONS = ["Relu", "Tanh", "Sigmoid", "Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid"]
-FUNCTIONS += ["Elu", "Softsign", "Softplus"]
 RANDOM_NODES = 216
 
 
-def load_vectors(expect: str) -> list[Any]:
-    """The vectors with this `expect`, or one skipped parameter where the file is absent."""
-    if not VECTORS.exists():
-        return [pytest.param({}, marks=pytest.mark.skip(reason=f"{VECTORS.name} is not there"))]
-    vectors = json.loads(VECTORS.read_text())
-    return [pytest.param(vector, id=vector["name"]) for vector in vectors if vector["expect"] == expect]
-
-
-def to_arrays(tensors: dict[str, Any]) -> Inputs:
-    return {n: np.array(t["data"], t["dtype"]).reshape(t["shape"]) for n, t in tensors.items()}
-
-
-def make_inputs(rng: np.random.Generator, op: str, dims: tuple[int, ...], num_directions: int = 1) -> Inputs:
+def make_inputs(rng: np.random.Generator, op: str, dims: tuple[int, ...], num_directions: int = 1) -> Arrays:
     """All inputs of the operator for dims (seq, batch, input, hidden), weights bounded by 1/sqrt(hidden)."""
     seq, batch, size, hidden = dims
     gates = GATES[op] * hidden
@@ -57,7 +32,7 @@ def make_inputs(rng: np.random.Generator, op: str, dims: tuple[int, ...], num_di
         "P": (num_directions, 3 * hidden),
     }
     bound = 1 / math.sqrt(hidden)
-    arrays: Inputs = {n: rng.uniform(-bound, bound, s).astype(np.float32) for n, s in shapes.items()}
+    arrays: Arrays = {n: rng.uniform(-bound, bound, s).astype(np.float32) for n, s in shapes.items()}
     arrays["X"] = rng.normal(size=(seq, batch, size)).astype(np.float32)
     arrays["sequence_lens"] = rng.integers(0, seq, batch, np.int32, endpoint=True)
     return {n: arrays[n] for n in FORMALS[op]}
@@ -78,7 +53,7 @@ def random_activations(rng: np.random.Generator, op: str, num_directions: int) -
     return attributes
 
 
-def random_node(seed: int) -> tuple[str, dict[str, Any], Inputs]:
+def random_node(seed: int) -> tuple[str, dict[str, Any], Arrays]:
     rng = np.random.default_rng(seed)
     op = ["RNN", "GRU", "LSTM"][seed % 3]
     direction = ["forward", "reverse", "bidirectional"][seed // 3 % 3]
@@ -94,15 +69,13 @@ def random_node(seed: int) -> tuple[str, dict[str, Any], Inputs]:
     if seed // 9 % 2:
         attributes |= random_activations(rng, op, num_directions)
     if rng.random() < 0.5:
-        attributes["clip"] = float(
-            rng.choice([0.1, 0.3, 1, np.inf, *([0, -1, np.nan] if op == "RNN" else [])])
-        )
+        attributes["clip"] = float(rng.choice([0.1, 0.3, 1, np.inf, *([0, -1, np.nan] if op == "RNN" else [])]))
     if op != "RNN" and rng.random() < 0.6:
         attributes["linear_before_reset" if op == "GRU" else "input_forget"] = int(rng.integers(0, 3))
     return op, attributes, inputs
 
 
-def run_onnxruntime(op: str, attributes: dict[str, Any], inputs: Inputs) -> dict[str, npt.NDArray[Any]]:
+def run_onnxruntime(op: str, attributes: dict[str, Any], inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
     names = [name if name in inputs else "" for name in FORMALS[op]]
     node = helper.make_node(op, names, RESULTS[op], **attributes)
     infos = [
@@ -117,15 +90,6 @@ def run_onnxruntime(op: str, attributes: dict[str, Any], inputs: Inputs) -> dict
     options.intra_op_num_threads = 1
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return dict(zip(RESULTS[op], session.run(None, inputs), strict=True))
-
-
-def load_onnx_cases() -> list[Any]:
-    """The cases ONNX generates when the three modules are imported; `collect_testcases` imports them all."""
-    package = importlib.import_module("onnx.backend.test.case.node")
-    for op in GATES:
-        importlib.import_module(f"{package.__name__}.{op.lower()}")
-    cases = [case for case in package._NodeTestCases if case.model.graph.node[0].op_type in GATES]
-    return [pytest.param(case, id=case.name) for case in sorted(cases, key=lambda case: case.name)]
 
 
 def to_plain(attribute: onnx.AttributeProto) -> Any:
@@ -189,9 +153,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("op", "attributes", "changed"), REFUSED)
-def test_refuses_what_onnxruntime_refuses(
-    op: str, attributes: dict[str, Any], changed: dict[str, Any]
-) -> None:
+def test_refuses_what_onnxruntime_refuses(op: str, attributes: dict[str, Any], changed: dict[str, Any]) -> None:
     inputs = make_inputs(np.random.default_rng(0), op, (3, 2, 2, 3))
     inputs |= {name: np.array(value, inputs[name].dtype) for name, value in changed.items()}
     with pytest.raises(ValueError, match=r"."):
