@@ -11,8 +11,8 @@ from typing import overload
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.compare import Tolerance
-from rnn_lowering.dims import fix_dimensions
+from rnn_lowering.compare import Array, Tolerance
+from rnn_lowering.dims import fix_dimensions, fixed_dimensions
 from rnn_lowering.errors import UnsupportedError, VerificationError
 from rnn_lowering.external import Progress, choose_data_file, data_files, save
 from rnn_lowering.io import from_proto, load_model, temporary_beside
@@ -89,8 +89,8 @@ def lower(
     """
     lowering = LowerRecurrentPass(to, only=only, except_=except_, max_unroll=max_unroll, compute=compute)
     if isinstance(model, ir.Model):
-        fix_dimensions(model, dims, input_shapes)
-        lowering(model)
+        with fixed_dimensions(model, dims, input_shapes):
+            lowering(model)
         return model
     if not isinstance(model, onnx.ModelProto):
         raise TypeError(f"expected onnx.ModelProto or onnx_ir.Model, got {type(model).__name__}")
@@ -117,6 +117,9 @@ def lower_file(
     verify: int = 3,
     tolerance: Tolerance | None = None,
     seed: int = 0,
+    feeds: Sequence[Mapping[str, Array]] | None = None,
+    test_shapes: Shapes | None = None,
+    keep_failed: PathLike | None = None,
     external_data: str = "auto",
     trust_external_data: bool = False,
     progress: Progress | None = None,
@@ -130,6 +133,9 @@ def lower_file(
         verify: How many runs with random inputs are compared; 0 for none.
         tolerance: What counts as equal; None: by the type of each output.
         seed: Seed of the random inputs.
+        feeds: Inputs to compare with instead of random ones, one run each; those that one does not name are random.
+        test_shapes: Shapes of the random inputs, by name.
+        keep_failed: Where a model that fails the comparison is written all the same.
         external_data: "auto": tensors go to a file beside the model where the input has such a file or they are
             too large for one; "always"; "never"; or the name of that file.
         trust_external_data: Read data files outside the model's folder.
@@ -159,14 +165,31 @@ def lower_file(
             return result.report
         save(model, written, data_file, progress)
         if changed and verify:
-            check = _verify(source, written, runs=verify, seed=seed, tolerance=tolerance)
+            check = _verify(
+                source,
+                written,
+                runs=verify,
+                seed=seed,
+                tolerance=tolerance,
+                feeds=feeds,
+                shapes=test_shapes,
+            )
             result.report.verification = check.to_dict()
             if check.status == "failed":
-                raise VerificationError(str(check), hint="nothing was written; please report this model")
+                _keep(result.model, keep_failed, external_data)
+                kept = f"it is kept as '{keep_failed}'" if keep_failed else "nothing was written"
+                raise VerificationError(str(check), hint=f"{kept}; please report this model")
     return result.report
 
 
 _verify = verify
+
+
+def _keep(model: ir.Model, path: PathLike | None, external_data: str) -> None:
+    if path is not None:
+        with temporary_beside(Path(path)) as written:
+            policy = external_data if external_data in ("auto", "always", "never") else "auto"
+            save(model, written, choose_data_file(model, Path(path), policy))
 
 
 def inspect(model: onnx.ModelProto | ir.Model | PathLike) -> list[RecurrentSpec]:

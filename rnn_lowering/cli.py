@@ -17,6 +17,7 @@ from rnn_lowering.errors import RnnLoweringError, RnnLoweringWarning, Verificati
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from rnn_lowering.compare import Array
     from rnn_lowering.report import Report
     from rnn_lowering.spec import RecurrentSpec
 
@@ -77,9 +78,26 @@ def parser() -> argparse.ArgumentParser:
     )
     check = p.add_mutually_exclusive_group()
     check.add_argument(
-        "--verify", type=_count, default=3, metavar="N", help="runs to compare in onnxruntime (default: 3)"
+        "--verify",
+        "--runs",
+        type=_count,
+        default=3,
+        metavar="N",
+        help="runs to compare in onnxruntime (default: 3)",
     )
     check.add_argument("--no-verify", action="store_const", const=0, dest="verify", help="do not compare")
+    p.add_argument(
+        "--feed", action="append", default=[], type=_feed, metavar="NAME=FILE.npy", help="compare with this input"
+    )
+    p.add_argument(
+        "--test-shape",
+        action="append",
+        default=[],
+        type=_shape,
+        metavar="NAME:D0,...",
+        help="compare at this shape",
+    )
+    p.add_argument("--keep-failed", type=Path, metavar="FILE", help="write a model that fails the comparison here")
     p.add_argument("--rtol", type=float, help="relative tolerance (default: by type; float32 1e-4)")
     p.add_argument("--atol", type=float, help="absolute tolerance (default: by type; float32 1e-5)")
     p.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default: 0)")
@@ -122,6 +140,13 @@ def _shape(text: str) -> tuple[str, list[int]]:
     return name, [int(size) for size in sizes]
 
 
+def _feed(text: str) -> tuple[str, str]:
+    name, separator, path = text.partition("=")
+    if not separator or not name or not path:
+        raise argparse.ArgumentTypeError(f"'{text}' is not NAME=FILE.npy")
+    return name, path
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     p = parser()
@@ -144,6 +169,18 @@ def _fail(error: RnnLoweringError, code: int, verbose: int) -> int:
         raise error
     print(f"rnn-lower: error: {error}", file=sys.stderr)
     return code
+
+
+def _read_feeds(files: list[tuple[str, str]]) -> dict[str, Array]:
+    import numpy as np
+
+    feed = {}
+    for name, path in files:
+        try:
+            feed[name] = np.load(path, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise RnnLoweringError(f"cannot read '{path}' for input '{name}': {error}") from error
+    return feed
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -177,6 +214,9 @@ def _lower(args: argparse.Namespace) -> int:
             verify=args.verify,
             tolerance=Tolerance(args.rtol, args.atol),
             seed=args.seed,
+            feeds=[_read_feeds(args.feed)] if args.feed else None,
+            test_shapes=dict(args.test_shape),
+            keep_failed=args.keep_failed,
             external_data=args.external_data,
             trust_external_data=args.trust_external_data,
             progress=None if args.quiet else show_progress,

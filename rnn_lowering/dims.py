@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
@@ -46,6 +47,21 @@ def fix_dimensions(
         _input(model, name).shape = ir.Shape(shape)
     if sizes or unnamed:
         ShapeInferencePass(check_type=False, strict_mode=False)(model)
+
+
+@contextmanager
+def fixed_dimensions(
+    model: ir.Model, dims: Mapping[str, int] | None, input_shapes: Mapping[str, Sequence[int]] | None
+) -> Iterator[None]:
+    """Fix dimensions as `fix_dimensions` does; when the block fails, all shapes are as they were."""
+    before = [(v, v.shape, v.type) for v in _values(model)] if dims or input_shapes else []
+    try:
+        fix_dimensions(model, dims, input_shapes)
+        yield
+    except BaseException:
+        for value, shape, value_type in before:
+            value.shape, value.type = shape, value_type
+        raise
 
 
 def _fixed(dim: int | ir.SymbolicDim, sizes: Mapping[str, int]) -> int | ir.SymbolicDim:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper
 
+from rnn_lowering.compare import Array
 from rnn_lowering.spec import GATES
 
-Array = np.ndarray[Any, Any]
 Feed = dict[str, Array]
 
 _SIZES = ((2, 7), (1, 1), (3, 16), (1, 5), (2, 12))
@@ -33,40 +32,59 @@ class _Use:
 
 
 def candidates(
-    model: onnx.ModelProto, run: int, seed: int, declared: onnx.ModelProto | None = None
+    model: onnx.ModelProto,
+    run: int,
+    seed: int,
+    declared: onnx.ModelProto | None = None,
+    given: Mapping[str, Array] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Iterator[Feed]:
     """Yield feeds for one run of `model`, the likeliest to be accepted first.
 
     Args:
         model: The original model; its graph inputs that are not initializers are fed.
-        declared: Where the inputs' shapes are taken from, if not from `model`: its lowered form, which may have
-            fixed dimensions.
         run: Number of the run: each has other sizes for dynamic dimensions.
         seed: Seed of the values.
+        declared: Where the inputs' shapes are taken from, if not from `model`: its lowered form, which may have
+            fixed dimensions.
+        given: Inputs to take as they are.
+        shapes: Shapes of random inputs, by name; symbolic names in them are those sizes in the other inputs too.
     """
+    given = given or {}
     initializers = {tensor.name for tensor in model.graph.initializer}
     inputs = [v for v in (declared or model).graph.input if v.name not in initializers]
     uses = {value.name: _use(model.graph, value.name) for value in inputs}
+    fixed = {name: list(shape) for name, shape in (shapes or {}).items()}
+    fixed |= {name: list(array.shape) for name, array in given.items()}
     preferred = _SIZES[run % len(_SIZES)]
     for batch, seq in (preferred, *(pair for pair in _FALLBACKS if pair != preferred)):
-        sizes = _dimension_sizes(inputs, uses, batch, seq)
+        sizes = _dimension_sizes(inputs, uses, batch, seq, fixed)
+        longest = next((_length(sizes[v.name], uses[v.name]) for v in inputs if "seq" in uses[v.name].roles), seq)
         for ragged in (True, False) if any(use.lengths for use in uses.values()) else (True,):
             for positive in (False, True):
                 rng = np.random.default_rng((seed, run))
-                yield {
-                    value.name: _values(
-                        rng, value, sizes[value.name], uses[value.name], seq if ragged else 1, positive
-                    )
-                    for value in inputs
+                random = {
+                    v.name: _values(rng, v, sizes[v.name], uses[v.name], longest if ragged else 1, positive)
+                    for v in inputs
+                    if v.name not in given
                 }
+                yield {**given, **random}
+
+
+def _length(shape: list[int], use: _Use) -> int:
+    axis = use.roles.index("seq")
+    return shape[axis] if axis < len(shape) else 1
 
 
 def _dimension_sizes(
-    inputs: list[onnx.ValueInfoProto], uses: dict[str, _Use], batch: int, seq: int
+    inputs: list[onnx.ValueInfoProto], uses: dict[str, _Use], batch: int, seq: int, fixed: dict[str, list[int]]
 ) -> dict[str, list[int]]:
     """Choose the sizes of all inputs; a symbolic name has one size throughout."""
     by_role = {"batch": batch, "seq": seq}
     named: dict[str, int] = {}
+    for value in inputs:
+        for size, dim in zip(fixed.get(value.name, ()), value.type.tensor_type.shape.dim, strict=False):
+            named.setdefault(dim.dim_param, size)
     for value in inputs:
         for role, dim in zip(uses[value.name].roles, value.type.tensor_type.shape.dim, strict=False):
             if role and dim.dim_param:
@@ -80,7 +98,7 @@ def _dimension_sizes(
             role = roles[axis] or _role_by_name(dim.dim_param, axis)
             size = dim.dim_value if dim.HasField("dim_value") else by_role[role]
             chosen.append(named.setdefault(dim.dim_param, size) if dim.dim_param else size)
-        sizes[value.name] = chosen
+        sizes[value.name] = fixed.get(value.name, chosen)
     return sizes
 
 

@@ -5,7 +5,7 @@ All have one signature, the type of `jax.lax.scan`:
     fold(op, step, init, xs, reverse) -> (final, ys)
 
 init, final: states, each [1, batch, hidden]; xs: what each step gets one row of, each [seq, batch, ...];
-ys: what each step gives one row of, each [seq, batch, hidden]; reverse: from the last row to the first,
+ys: what each step gives one row of, each [seq, 1, batch, hidden]; reverse: from the last row to the first,
 ys staying at their rows' places. step(states, rows) -> (states, rows) computes with rank 2 or 3 alike.
 """
 
@@ -48,6 +48,7 @@ def scan(
             *(op.body_input(f"Xt{n}", x.dtype, x.shape[1:]) for n, x in enumerate(xs)),
         ]
         new, ys = step(inputs[: len(states)], inputs[len(states) :])
+        ys = _apart(op, ys, new)
         body = op.body_graph(inputs, [*new, *ys])
     attributes: dict[str, object] = {"body": body, "num_scan_inputs": len(xs)}
     if by_directions:
@@ -58,7 +59,7 @@ def scan(
     types = [*(s.dtype for s in states), *(y.dtype for y in ys)]
     outputs = op.emit("Scan", [*states, *rows], shapes, types, **attributes)
     final = [op.unsqueeze(s, [0]) for s in outputs[: len(states)]]
-    stacked = outputs[len(states) :]
+    stacked = [_four(op, y) for y in outputs[len(states) :]]
     return final, [op.flip(y) for y in stacked] if flipped else stacked
 
 
@@ -77,6 +78,7 @@ def loop(
         carried = [op.body_input(f"state{n}", s.dtype, s.shape) for n, s in enumerate(states)]
         position = i if last is None else last - i
         new, ys = step(carried, [op.take(x, position) for x in rows])
+        ys = _apart(op, ys, new)
         counts = [position] if counts_down and ys else []
         body = op.body_graph([i, going, *carried], [going, *new, *ys, *counts])
     shapes = [*(s.shape for s in states), *((xs[0].shape[0], *y.shape) for y in [*ys, *counts])]
@@ -84,7 +86,7 @@ def loop(
     outputs = op.emit("Loop", [op.squeeze(length, [0]), op.true(), *states], shapes, types, body=body)
     op.declare(outputs)
     final = [op.unsqueeze(s, [0]) for s in outputs[: len(states)]]
-    stacked = outputs[len(states) : len(states) + len(ys)]
+    stacked = [_four(op, y) for y in outputs[len(states) : len(states) + len(ys)]]
     if counts:
         stacked = [op.take(y, outputs[-1]) for y in stacked]
     elif flipped:
@@ -99,11 +101,11 @@ def _if_empty(
     the batch size of an empty output is not known to the Loop."""
     ran = op.less(op.constant([0]), op.dim(like, 0))
     final = [s if i.is_zero else op.select(ran, s, op.zero(s.shape)) for s, i in zip(final, init, strict=True)]
-    if ys and ys[0].shape[1] is None:
-        hidden = ys[0].shape[2]
+    if ys and ys[0].shape[2] is None:
+        hidden = ys[0].shape[3]
         assert hidden is not None
         # Both at run time: onnxruntime would turn a single unknown size into -1, which fails on an empty tensor.
-        sizes = [op.dim(like, 0), op.dim(like, 1), op.constant([hidden])]
+        sizes = [op.dim(like, 0), op.constant([1]), op.dim(like, 1), op.constant([hidden])]
         ys = [op.reshape(y, sizes, y.shape) for y in ys]
     return final, ys
 
@@ -120,7 +122,18 @@ def unroll(
     for t in reversed(range(length)) if reverse else range(length):
         with op.under(f"t{t}" if length > 1 else ""):
             states, stacked[t] = step(states, [x[t] for x in rows])
-    return states, [op.concat(list(y), axis=0) for y in zip(*stacked, strict=True)]
+    return states, [_four(op, op.concat(list(y), axis=0)) for y in zip(*stacked, strict=True)]
+
+
+def _apart(op: Ops, ys: Tensors, states: Tensors) -> Tensors:
+    """Let what is stacked be another value than a state: onnxruntime computes a body wrongly that lists a value
+    twice. Unsqueeze stays where an optimiser would remove an Identity, and saves one outside."""
+    return [op.unsqueeze(y, [0]) if any(y.value is s.value for s in states) else y for y in ys]
+
+
+def _four(op: Ops, y: Tensor) -> Tensor:
+    """Return [seq, batch, hidden] as [seq, 1, batch, hidden]."""
+    return y if y.rank == 4 else op.unsqueeze(y, [1])
 
 
 def _carried(op: Ops, states: Sequence[Tensor], like: Tensor) -> Tensors:

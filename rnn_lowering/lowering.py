@@ -34,7 +34,7 @@ def lower_node(op: Ops, spec: RecurrentSpec, fold: Fold) -> dict[str, Tensor]:
                     for s, i in zip(final, first, strict=True)
                 ]
         finals.append(final)
-        stacked += [op.unsqueeze(y, [1]) for y in ys]  # [seq, 1, batch, hidden]
+        stacked += ys
     states_axis = 1 if spec.layout else 0
     outputs = {
         f"Y_{s}": op.concat([_at_axis(op, final[n], states_axis) for final in finals], states_axis)
@@ -57,7 +57,7 @@ def _one_direction(
     mask: Tensor | None,
     reverse: bool,
 ) -> tuple[Tensors, Tensors]:
-    """Return the final states, each [1, batch, hidden], and Y, [seq, batch, hidden], if it is connected."""
+    """Return the final states, each [1, batch, hidden], and Y, [seq, 1, batch, hidden], if it is connected."""
     cell, with_Y = CELLS[spec.op_type], "Y" in spec.outputs
 
     def step(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
@@ -68,7 +68,8 @@ def _one_direction(
     if mask is None:
         return fold(op, step, init, xs, reverse)
     final, ys = fold(op, masked(op, step), init, [*xs, op.selector(mask)], reverse)
-    return final, [op.select(mask, y, op.zero(y.shape)) for y in ys]
+    within = op.unsqueeze(mask, [1]) if ys else mask  # [seq, 1, batch, 1]
+    return final, [op.select(within, y, op.zero(y.shape)) for y in ys]
 
 
 def _projected(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor) -> Tensors:

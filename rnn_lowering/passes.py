@@ -82,6 +82,9 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         report = Report(operators_before=count_operators(model))
         work = self._prepared(model, report)
         plan = self._plan(work, report)
+        for _, spec, _ in plan:
+            for text in spec.warnings:
+                warnings.warn(text, RnnLoweringWarning, stacklevel=3)
         if work is not model:
             model.graph = work.graph
             model.functions.clear()
@@ -89,8 +92,6 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         names = Names(all_names(model) if plan else ())
         shared: dict[ir.Graph, dict[Any, ir.Value]] = {}
         for entry, spec, choice in plan:
-            for text in spec.warnings:
-                warnings.warn(text, RnnLoweringWarning, stacklevel=3)
             op = Ops(
                 entry.opset,
                 names,
