@@ -43,7 +43,7 @@ class IsolatedNode:
     whole: onnx.ModelProto
 
     def random_feed(self, rng: np.random.Generator, **sizes: int) -> dict[str, Array]:
-        """Return random inputs by symbol: ragged lengths, a full one first; weights that keep states bounded.
+        """Return random inputs by symbol: ragged lengths, T and 0 among them; weights that keep states bounded.
 
         Args:
             sizes: What the node leaves open: seq_length (at least the longest constant length), batch_size and
@@ -68,6 +68,7 @@ class IsolatedNode:
         for symbol in self.feeds:
             if symbol == "sequence_lens":
                 feed[symbol] = rng.integers(0, T + 1, N).astype(np.int32)
+                feed[symbol][1:2] = 0
                 feed[symbol][:1] = T
                 continue
             scale = 1.0 if symbol == "X" or symbol.startswith("initial") else H**-0.5

@@ -1,0 +1,30 @@
+"""`python -m benchmarks`: all measurements, as tables and as JSON."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks import lowering, runtime
+
+
+def main() -> None:
+    """Run the measurements that are asked for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=["lowering", "runtime", []], help="default: all")
+    parser.add_argument("--seconds", type=float, default=1.0, help="per model of the run-time table (default: 1)")
+    parser.add_argument("--forms", default="scan,loop", help="forms of that table (default: scan,loop)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results as JSON")
+    args = parser.parse_args()
+    parts = args.parts or ["lowering", "runtime"]
+    results: dict[str, Any] = {}
+    if "lowering" in parts:
+        results["lowering"] = lowering.report()
+    if "runtime" in parts:
+        results["runtime"] = runtime.report(args.seconds, args.forms.split(","))
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

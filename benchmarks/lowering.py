@@ -1,0 +1,71 @@
+"""How fast models are lowered, how many operators a step has, and how soon the command answers."""
+
+import subprocess
+import sys
+import time
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+import rnn_lowering as rl
+from benchmarks.models import GATES, Row
+
+
+def chain(count: int, H: int = 8) -> onnx.ModelProto:
+    """A model of `count` stacked LSTM nodes."""
+    rng = np.random.default_rng(0)
+    tensors = [numpy_helper.from_array(np.array([1]), "one")]
+    nodes, x = [], "X"
+    for n in range(count):
+        shapes = {f"W{n}": (1, 4 * H, H), f"R{n}": (1, 4 * H, H), f"B{n}": (1, 8 * H)}
+        tensors += [
+            numpy_helper.from_array(rng.uniform(-0.3, 0.3, s).astype(np.float32), k) for k, s in shapes.items()
+        ]
+        nodes.append(helper.make_node("LSTM", [x, *shapes], [f"Y{n}"], f"lstm{n}", hidden_size=H))
+        nodes.append(helper.make_node("Squeeze", [f"Y{n}", "one"], [f"S{n}"]))
+        x = f"S{n}"
+    values = [helper.make_tensor_value_info(name, 1, ["T", "N", H]) for name in ("X", x)]
+    graph = helper.make_graph(nodes, "chain", values[:1], values[1:], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def report() -> dict[str, Any]:
+    """Print the measurements; return them as data."""
+    result: dict[str, Any] = {"nodes": {}, "steps": {}, "operators_per_step": {}}
+    for count in (250, 500, 1000):
+        result["nodes"][count] = _timed(f"{count} recurrent nodes", partial(rl.lower, chain(count)))
+    for T in (250, 500, 1000):
+        model = Row("LSTM", "bidirectional", T, 1, 8, 8).model(17)
+        label = f"{T} bidirectional LSTM steps written out"
+        result["steps"][T] = _timed(label, partial(rl.lower, model, "unroll", max_unroll=T))
+    for op_type in GATES:
+        result["operators_per_step"][op_type] = counts = operators_per_step(op_type)
+        print(f"{op_type} operators per step: " + ", ".join(f"{form} {n:g}" for form, n in counts.items()))
+    result["help"] = _timed("rnn-lower --help", _help)
+    return result
+
+
+def operators_per_step(op_type: str) -> dict[str, float]:
+    """Count the nodes of a body, and those that one more written-out step adds."""
+
+    def nodes(form: str, T: int) -> int:
+        lowered = rl.lower(Row(op_type, "forward", T, 1, 8, 8).model(17), form)
+        bodies = [len(a.g.node) for n in lowered.graph.node for a in n.attribute if a.HasField("g")]
+        return bodies[0] if bodies else len(lowered.graph.node)
+
+    return {"scan": nodes("scan", 9), "loop": nodes("loop", 9), "unroll": nodes("unroll", 9) - nodes("unroll", 8)}
+
+
+def _timed(label: str, action: Any) -> float:
+    start = time.perf_counter()
+    action()
+    seconds = time.perf_counter() - start
+    print(f"{label}: {seconds:.2f} s", flush=True)
+    return seconds
+
+
+def _help() -> None:
+    subprocess.run([sys.executable, "-m", "rnn_lowering", "--help"], check=True, capture_output=True)
