@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rnn_lowering import __version__
 from rnn_lowering.errors import RnnLoweringError, RnnLoweringWarning, VerificationError
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rnn_lowering.compare import Array
     from rnn_lowering.report import Report
     from rnn_lowering.spec import RecurrentSpec
+
+T = TypeVar("T")
 
 _EXIT = """exit codes:
   0  written, also when there was nothing to lower
@@ -110,7 +112,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--trust-external-data", action="store_true", help="read data files outside the folder of IN.onnx"
     )
-    p.add_argument("--report", type=Path, metavar="FILE.json", help="write what was done as JSON")
+    p.add_argument(
+        "--report",
+        type=_report,
+        metavar="FILE.json|FILE.html",
+        help="write what was done as JSON, or as a page with plots, which a failed comparison gets too",
+    )
     p.add_argument("--force", action="store_true", help="replace OUT.onnx if it exists")
     p.add_argument("-q", "--quiet", action="store_true", help="print errors only")
     p.add_argument("-v", "--verbose", action="count", default=0, help="-vv: show the traceback of an error")
@@ -123,6 +130,13 @@ def _count(text: str) -> int:
     if number < 0:
         raise argparse.ArgumentTypeError("must be 0 or more")
     return number
+
+
+def _report(text: str) -> Path:
+    path = Path(text)
+    if path.suffix not in (".json", ".html"):
+        raise argparse.ArgumentTypeError(f"'{text}' ends in neither .json nor .html")
+    return path
 
 
 def _dim(text: str) -> tuple[str, int]:
@@ -171,6 +185,17 @@ def _fail(error: RnnLoweringError, code: int, verbose: int) -> int:
     return code
 
 
+def _once(pairs: list[tuple[str, T]], option: str) -> dict[str, T]:
+    """Return named values; a name that is given two values is an error."""
+    result: dict[str, T] = {}
+    for name, value in pairs:
+        if result.setdefault(name, value) != value:
+            raise RnnLoweringError(
+                f"{option} gives '{name}' twice: {result[name]} and {value}", hint="give it once"
+            )
+    return result
+
+
 def _read_feeds(files: list[tuple[str, str]]) -> dict[str, Array]:
     import numpy as np
 
@@ -199,6 +224,7 @@ def _lower(args: argparse.Namespace) -> int:
 
     if args.output.exists() and not args.force:
         raise ModelFileError(f"'{args.output}' exists", hint="give --force to replace it")
+    page = args.report if args.report and args.report.suffix == ".html" else None
     with warnings.catch_warnings(record=True) as caught, _progress() as show_progress:
         warnings.simplefilter("always", RnnLoweringWarning)
         report = lower_file(
@@ -209,14 +235,15 @@ def _lower(args: argparse.Namespace) -> int:
             except_=args.except_,
             max_unroll=args.max_unroll,
             compute=args.compute,
-            dims=dict(args.set_dim),
-            input_shapes=dict(args.input_shape),
+            dims=_once(args.set_dim, "--set-dim"),
+            input_shapes=_once(args.input_shape, "--input-shape"),
             verify=args.verify,
             tolerance=Tolerance(args.rtol, args.atol),
             seed=args.seed,
             feeds=[_read_feeds(args.feed)] if args.feed else None,
-            test_shapes=dict(args.test_shape),
+            test_shapes=_once(args.test_shape, "--test-shape"),
             keep_failed=args.keep_failed,
+            page=page,
             external_data=args.external_data,
             trust_external_data=args.trust_external_data,
             progress=None if args.quiet else show_progress,
@@ -224,7 +251,7 @@ def _lower(args: argparse.Namespace) -> int:
     for warning in caught:
         if issubclass(warning.category, RnnLoweringWarning):
             print(f"rnn-lower: warning: {warning.message}", file=sys.stderr)
-    if args.report:
+    if args.report and not page:
         args.report.write_text(report.to_json() + "\n")
     if not args.quiet:
         _print_report(report, args)

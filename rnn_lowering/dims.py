@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.scopes import infer_shapes
 
 
 def fix_dimensions(
@@ -27,6 +27,8 @@ def fix_dimensions(
         UnsupportedError: A name that the model does not have, or a size that contradicts another. The model is
             as it was.
     """
+    if not dims and not input_shapes:
+        return
     sizes = dict(dims or {})
     unnamed = {}
     for name, shape in (input_shapes or {}).items():
@@ -42,11 +44,11 @@ def fix_dimensions(
             )
     for value in _values(model):
         if value.shape is not None and any(isinstance(d, ir.SymbolicDim) for d in value.shape):
-            value.shape = ir.Shape([_fixed(d, sizes) for d in value.shape])
+            value.shape = _with_sizes(value.shape, [_fixed(d, sizes) for d in value.shape])
     for name, shape in unnamed.items():
-        _input(model, name).shape = ir.Shape(shape)
-    if sizes or unnamed:
-        ShapeInferencePass(check_type=False, strict_mode=False)(model)
+        value = _input(model, name)
+        value.shape = ir.Shape(shape) if value.shape is None else _with_sizes(value.shape, shape)
+    infer_shapes(model)
 
 
 @contextmanager
@@ -62,6 +64,10 @@ def fixed_dimensions(
         for value, shape, value_type in before:
             value.shape, value.type = shape, value_type
         raise
+
+
+def _with_sizes(shape: ir.Shape, sizes: Sequence[int | ir.SymbolicDim]) -> ir.Shape:
+    return ir.Shape(sizes, [shape.get_denotation(axis) for axis in range(len(shape))])
 
 
 def _fixed(dim: int | ir.SymbolicDim, sizes: Mapping[str, int]) -> int | ir.SymbolicDim:
@@ -84,6 +90,8 @@ def _bind(value: ir.Value, shape: list[int], sizes: dict[str, int]) -> list[int]
         raise UnsupportedError(f"input '{value.name}' has {len(declared)} dimensions, not {len(shape)}")
     for axis, (dim, size) in enumerate(zip(declared, shape, strict=True)):
         name = dim.value if isinstance(dim, ir.SymbolicDim) else None
+        if size < 0:
+            raise UnsupportedError(f"axis {axis} of input '{value.name}' cannot be {size}")
         expected = sizes.setdefault(name, size) if name else dim if isinstance(dim, int) else size
         if expected != size:
             what = f"dimension '{name}'" if name else f"axis {axis} of input '{value.name}'"

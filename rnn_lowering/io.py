@@ -55,10 +55,23 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
                 f"graph '{graph.name}' has sparse initializers", hint="make them dense before lowering"
             )
     try:
-        return ir.from_proto(proto)
+        model = ir.from_proto(proto)
+        _own_metadata(model)
+        return model
     except Exception as error:  # the deserializer raises whatever a malformed model makes it meet
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ModelFileError(f"{name} is not a valid ONNX model: {reason}") from error
+
+
+def _own_metadata(model: ir.Model) -> None:
+    """Give tensors with metadata a copy of it: onnx_ir would write that of a TensorProto twice."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            held = value.const_value
+            if isinstance(held, ir.TensorProtoTensor) and held.metadata_props:
+                copy = ir.Tensor(held.numpy(), dtype=held.dtype, name=held.name, doc_string=held.doc_string)
+                copy.metadata_props.update(held.metadata_props)
+                value.const_value = copy
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

@@ -3,8 +3,9 @@
 onnx's version converter does the work, but knows no recurrent operator of these opsets and, of the old
 element-wise operators, needs the shapes, which onnx does not infer for them. So
 1. the outputs of recurrent and old element-wise nodes are given their shapes, until nothing more is found;
-2. the recurrent nodes hide in a private domain while the rest is converted;
-3. they come back as version 7: the same meaning without `output_sequence`.
+2. the recurrent nodes, and what broadcasts in the old way (which the converter gets wrong in the middle of a
+   shape), hide in a private domain while the rest is converted;
+3. they come back: recurrent nodes as version 7, the same without `output_sequence`; broadcasts aligned.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def modernize(model: ir.Model, opset: int) -> None:
         raise UnsupportedError(f"opset {opset} with functions or subgraphs cannot be converted", hint=hint)
     try:
         proto = _annotated(ir.to_proto(model))
-        _hide(proto)
+        _hide(proto, opset)
         converted = version_converter.convert_version(proto, NEW_OPSET)
         _unhide(converted)
         if model.ir_version < 4:
@@ -90,18 +91,56 @@ def _outputs(node: ir.Node, model: ir.Model) -> Iterator[tuple[ir.Value, ir.Data
             yield missing[0], ir.DataType.BOOL if compares else first.dtype, list(dims)
 
 
-def _hide(proto: onnx.ModelProto) -> None:
+def _hide(proto: onnx.ModelProto, opset: int) -> None:
+    """Move the recurrent nodes, and element-wise ones with legacy broadcasting, to the private domain."""
+    ranks = _ranks(proto)
+    nodes: list[onnx.NodeProto] = []
     for node in proto.graph.node:
+        attributes = {a.name: a.i for a in node.attribute}
         if node.op_type in GATES and node.domain in ("", "ai.onnx"):
             node.domain = _DOMAIN
+        elif node.op_type in _LIKE_FIRST_INPUT and attributes.get("broadcast", 0):
+            nodes += _aligned(node, attributes.get("axis"), ranks, opset)
+            node.domain = _DOMAIN
+        nodes.append(node)
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del proto.graph.node[:]
+    proto.graph.node.extend(copies)
     proto.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
+
+
+def _aligned(node: onnx.NodeProto, axis: int | None, ranks: dict[str, int], opset: int) -> list[onnx.NodeProto]:
+    """Let the second input of a legacy broadcast, which starts at `axis` of the first, match it from the right."""
+    first, second = node.input
+    if first not in ranks or second not in ranks:
+        raise UnsupportedError(
+            f"opset {opset} cannot be brought to {NEW_OPSET}: the legacy broadcast of {node.op_type} '{node.name or node.output[0]}' needs the ranks of its inputs",
+            hint="fix the input shapes first (onnx.shape_inference)",
+        )
+    kept = [a for a in node.attribute if a.name not in ("broadcast", "axis")]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    start = ranks[first] - ranks[second] if axis is None else axis % max(ranks[first], 1)
+    missing = ranks[first] - start - ranks[second]
+    if missing <= 0:
+        return []
+    name = f"{node.output[0]}/aligned"
+    node.input[1] = name
+    axes = list(range(ranks[second], ranks[second] + missing))
+    return [onnx.helper.make_node("Unsqueeze", [second], [name], name, axes=axes)]
+
+
+def _ranks(proto: onnx.ModelProto) -> dict[str, int]:
+    infos = (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)
+    ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in infos if v.type.tensor_type.HasField("shape")}
+    return ranks | {tensor.name: len(tensor.dims) for tensor in proto.graph.initializer}
 
 
 def _unhide(proto: onnx.ModelProto) -> None:
     for node in proto.graph.node:
         if node.domain == _DOMAIN:
             node.domain = ""
-            kept = [a for a in node.attribute if a.name != "output_sequence"]
+            kept = [a for a in node.attribute if a.name != "output_sequence" or node.op_type not in GATES]
             for attribute in kept:
                 if attribute.name == "direction" and attribute.s == b"foward":
                     attribute.s = b"forward"

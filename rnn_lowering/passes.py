@@ -118,6 +118,9 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         inlined = model.functions.keys() - work.functions.keys()
         report.notes += [f"inlined function {domain}::{name}" for domain, name, _ in sorted(inlined)]
         if opset < FIRST_OPSET:
+            for entry in recurrent_nodes(work):
+                if self._selected(entry):
+                    RecurrentSpec.parse(entry.node, entry.opset, entry.scope)
             modernize(work, opset)
             report.notes.append(f"brought from opset {opset} to {NEW_OPSET}")
         return work

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -127,6 +128,16 @@ def _is_sorted(graph: ir.Graph) -> bool:
     return True
 
 
+def infer_shapes(model: ir.Model) -> None:
+    """Infer types and shapes, in place, as far as ONNX can; what it cannot is no error."""
+    logger = logging.getLogger("onnx_ir.passes.common.shape_inference")
+    before, logger.disabled = logger.disabled, True
+    try:
+        ShapeInferencePass(check_type=False, strict_mode=False)(model)
+    finally:
+        logger.disabled = before
+
+
 @contextmanager
 def inferred_shapes(model: ir.Model, found: list[Found]) -> Iterator[None]:
     """Let the inputs of nodes have, for a while, the types and shapes that ONNX infers from the graph's inputs.
@@ -139,8 +150,8 @@ def inferred_shapes(model: ir.Model, found: list[Found]) -> Iterator[None]:
         for graph in bare.graphs():
             for output in (v for node in graph for v in node.outputs):
                 output.shape = None
-        inferred = ShapeInferencePass(check_type=False, strict_mode=False)(bare).model
-        for entry, twin in zip(recurrent_nodes(model), recurrent_nodes(inferred), strict=True):
+        infer_shapes(bare)
+        for entry, twin in zip(recurrent_nodes(model), recurrent_nodes(bare), strict=True):
             for value, known in zip(entry.node.inputs, twin.node.inputs, strict=True):
                 if value is not None and known is not None and value.producer() is not None:
                     before.append((value, value.type, value.shape))
