@@ -64,14 +64,11 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
 
 
 def _own_metadata(model: ir.Model) -> None:
-    """Give tensors with metadata a copy of it: onnx_ir would write that of a TensorProto twice."""
+    """Forget metadata of tensors that the TensorProto behind them holds: onnx_ir would write it twice."""
     for graph in model.graphs():
         for value in graph.initializers.values():
-            held = value.const_value
-            if isinstance(held, ir.TensorProtoTensor) and held.metadata_props:
-                copy = ir.Tensor(held.numpy(), dtype=held.dtype, name=held.name, doc_string=held.doc_string)
-                copy.metadata_props.update(held.metadata_props)
-                value.const_value = copy
+            if isinstance(value.const_value, ir.TensorProtoTensor):
+                value.const_value.metadata_props.clear()
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

@@ -114,7 +114,8 @@ def _aligned(node: onnx.NodeProto, axis: int | None, ranks: dict[str, int], opse
     first, second = node.input
     if first not in ranks or second not in ranks:
         raise UnsupportedError(
-            f"opset {opset} cannot be brought to {NEW_OPSET}: the legacy broadcast of {node.op_type} '{node.name or node.output[0]}' needs the ranks of its inputs",
+            f"opset {opset} cannot be brought to {NEW_OPSET}: the legacy broadcast of {node.op_type} "
+            f"'{node.name or node.output[0]}' needs the ranks of its inputs",
             hint="fix the input shapes first (onnx.shape_inference)",
         )
     kept = [a for a in node.attribute if a.name not in ("broadcast", "axis")]
