@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import overload
 
@@ -13,9 +14,9 @@ import onnx_ir as ir
 
 from rnn_lowering.compare import Array, Tolerance
 from rnn_lowering.dims import fix_dimensions, fixed_dimensions
-from rnn_lowering.errors import UnsupportedError, VerificationError
+from rnn_lowering.errors import VerificationError
 from rnn_lowering.external import Progress, choose_data_file, data_files, save
-from rnn_lowering.io import from_proto, load_model, temporary_beside
+from rnn_lowering.io import from_proto, load_model, refuse_external, temporary_beside
 from rnn_lowering.passes import LowerRecurrentPass
 from rnn_lowering.report import Report
 from rnn_lowering.scopes import recurrent_nodes
@@ -95,6 +96,7 @@ def lower(
     if not isinstance(model, onnx.ModelProto):
         raise TypeError(f"expected onnx.ModelProto or onnx_ir.Model, got {type(model).__name__}")
     read = from_proto(model)
+    refuse_external(read)
     fix_dimensions(read, dims, input_shapes)
     if lowering(read).modified or dims or input_shapes:
         return ir.to_proto(read)
@@ -120,6 +122,7 @@ def lower_file(
     feeds: Sequence[Mapping[str, Array]] | None = None,
     test_shapes: Shapes | None = None,
     keep_failed: PathLike | None = None,
+    page: PathLike | None = None,
     external_data: str = "auto",
     trust_external_data: bool = False,
     progress: Progress | None = None,
@@ -136,6 +139,7 @@ def lower_file(
         feeds: Inputs to compare with instead of random ones, one run each; those that one does not name are random.
         test_shapes: Shapes of the random inputs, by name.
         keep_failed: Where a model that fails the comparison is written all the same.
+        page: An HTML file to write about all this, with plots, also when the comparison fails.
         external_data: "auto": tensors go to a file beside the model where the input has such a file or they are
             too large for one; "always"; "never"; or the name of that file.
         trust_external_data: Read data files outside the model's folder.
@@ -150,18 +154,17 @@ def lower_file(
         VerificationError: The outputs differ; nothing is written.
         InvalidNodeError, UnsupportedError: As in `lower`.
     """
-    source, destination = Path(source), Path(destination)
-    if destination.exists() and source.exists() and destination.samefile(source):
-        raise UnsupportedError("input and output are the same file", hint="write to another file")
+    source, destination, write_page = Path(source), Path(destination), _page_writer(page)
     lowering = LowerRecurrentPass(to, only=only, except_=except_, max_unroll=max_unroll, compute=compute)
     model = load_model(source, trust_external_data=trust_external_data)
-    data_file = choose_data_file(model, destination, external_data)
+    data_file = choose_data_file(model, destination, external_data, source)
     fix_dimensions(model, dims, input_shapes)
     result = lowering.call(model)
     changed = result.modified or bool(dims or input_shapes)
     with temporary_beside(destination) as written:
         if not changed and external_data == "auto" and not data_files(model):
             shutil.copyfile(source, written)
+            write_page(source, written, result.report)
             return result.report
         save(model, written, data_file, progress)
         if changed and verify:
@@ -176,13 +179,23 @@ def lower_file(
             )
             result.report.verification = check.to_dict()
             if check.status == "failed":
+                write_page(source, written, result.report)
                 _keep(result.model, keep_failed, external_data)
                 kept = f"it is kept as '{keep_failed}'" if keep_failed else "nothing was written"
                 raise VerificationError(str(check), hint=f"{kept}; please report this model")
+        write_page(source, written, result.report)
     return result.report
 
 
 _verify = verify
+
+
+def _page_writer(page: PathLike | None) -> Callable[[Path, Path, Report], None]:
+    if page is None:
+        return lambda source, written, report: None
+    from rnn_lowering.page import write_page
+
+    return partial(write_page, page)
 
 
 def _keep(model: ir.Model, path: PathLike | None, external_data: str) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -100,9 +102,9 @@ def parser() -> argparse.ArgumentParser:
         help="compare at this shape",
     )
     p.add_argument("--keep-failed", type=Path, metavar="FILE", help="write a model that fails the comparison here")
-    p.add_argument("--rtol", type=float, help="relative tolerance (default: by type; float32 1e-4)")
-    p.add_argument("--atol", type=float, help="absolute tolerance (default: by type; float32 1e-5)")
-    p.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default: 0)")
+    p.add_argument("--rtol", type=_tolerance, help="relative tolerance (default: by type; float32 1e-4)")
+    p.add_argument("--atol", type=_tolerance, help="absolute tolerance (default: by type; float32 1e-5)")
+    p.add_argument("--seed", type=_count, default=0, help="seed of the random inputs (default: 0)")
     p.add_argument(
         "--external-data",
         default="auto",
@@ -139,6 +141,13 @@ def _report(text: str) -> Path:
     return path
 
 
+def _tolerance(text: str) -> float:
+    number = float(text)
+    if not number >= 0:
+        raise argparse.ArgumentTypeError("must be 0 or more")
+    return number
+
+
 def _dim(text: str) -> tuple[str, int]:
     name, separator, size = text.rpartition("=")
     if not separator or not size.isdigit():
@@ -165,6 +174,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     p = parser()
     args = p.parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names may hold what the terminal cannot
     if args.output is None and not args.list:
         p.error("OUT.onnx is missing (or give --list)")
     try:
@@ -180,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _fail(error: RnnLoweringError, code: int, verbose: int) -> int:
     if verbose > 1:
-        raise error
+        traceback.print_exception(error)
     print(f"rnn-lower: error: {error}", file=sys.stderr)
     return code
 
@@ -202,9 +213,12 @@ def _read_feeds(files: list[tuple[str, str]]) -> dict[str, Array]:
     feed = {}
     for name, path in files:
         try:
-            feed[name] = np.load(path, allow_pickle=False)
-        except (OSError, ValueError) as error:
+            array = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
             raise RnnLoweringError(f"cannot read '{path}' for input '{name}': {error}") from error
+        if not isinstance(array, np.ndarray):
+            raise RnnLoweringError(f"'{path}' holds several arrays", hint="give one .npy file for each input")
+        feed[name] = array
     return feed
 
 
@@ -222,8 +236,10 @@ def _lower(args: argparse.Namespace) -> int:
     from rnn_lowering.compare import Tolerance
     from rnn_lowering.errors import ModelFileError
 
-    if args.output.exists() and not args.force:
+    if _exists(args.output) and not args.force:
         raise ModelFileError(f"'{args.output}' exists", hint="give --force to replace it")
+    if args.report and not args.report.parent.is_dir():
+        raise ModelFileError(f"cannot write '{args.report}': its folder does not exist")
     page = args.report if args.report and args.report.suffix == ".html" else None
     with warnings.catch_warnings(record=True) as caught, _progress() as show_progress:
         warnings.simplefilter("always", RnnLoweringWarning)
@@ -252,10 +268,20 @@ def _lower(args: argparse.Namespace) -> int:
         if issubclass(warning.category, RnnLoweringWarning):
             print(f"rnn-lower: warning: {warning.message}", file=sys.stderr)
     if args.report and not page:
-        args.report.write_text(report.to_json() + "\n")
+        try:
+            args.report.write_text(report.to_json() + "\n")
+        except OSError as error:
+            raise ModelFileError(f"cannot write '{args.report}': {error.strerror or error}") from error
     if not args.quiet:
         _print_report(report, args)
     return 0
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # no file can have this name: writing will say so
+        return False
 
 
 @contextmanager
@@ -275,13 +301,15 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
     try:
         yield show
     finally:
-        bar.stop()
+        if bar.live.is_started:
+            bar.stop()
 
 
 def _console() -> Console:
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
+    width = None if sys.stdout.isatty() else 100_000  # a pipe gets whole lines
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
 
 
 def _size(number: int | None) -> str:
@@ -309,27 +337,26 @@ def _spec_table(specs: Sequence[RecurrentSpec]) -> object:
 
 
 def _print_report(report: Report, args: argparse.Namespace) -> None:
-    from rich.markup import escape
     from rich.table import Table
 
     console = _console()
     if not report.nodes:
-        console.print(escape(f"{args.input}: nothing to lower; written unchanged to {args.output}"))
+        console.print(f"{args.input}: nothing to lower; written unchanged to {args.output}")
     else:
         table = Table("node", "operator", "direction", "T", "N", "I", "H", "form", box=None)
         for n in report.nodes:
             sizes = [_size(s) for s in (n.seq_length, n.batch_size, n.input_size, n.hidden_size)]
-            table.add_row(escape(n.name), f"{n.operator}-{n.version}", n.direction, *sizes, n.form)
+            table.add_row(n.name, f"{n.operator}-{n.version}", n.direction, *sizes, n.form)
         console.print(table)
         console.print(_operator_table(report))
     for text in report.notes:
-        console.print(escape(text))
+        console.print(text)
     for text in report.left:
-        console.print(escape(f"left as it is: {text}"))
+        console.print(f"left as it is: {text}")
     if report.verification is not None:
-        console.print(escape(_verification_line(report)))
+        console.print(_verification_line(report))
     if report.nodes:
-        console.print(escape(f"written to {args.output}"))
+        console.print(f"written to {args.output}")
 
 
 def _operator_table(report: Report) -> object:

@@ -49,6 +49,8 @@ def dims_of(value: ir.Value, tensor: ir.TensorProtocol | None) -> tuple[int | No
 def _leaf(value: ir.Value) -> ir.TensorProtocol | None:
     if value.is_graph_input():
         return None
+    if value.const_value is not None and value.const_value.dtype == ir.DataType.UNDEFINED:
+        return None
     node = value.producer()
     if node is not None and node.op_type == "Shape" and node.domain == "" and not node.attributes:
         source = node.inputs[0]
@@ -84,11 +86,18 @@ def _collect(value: ir.Value, nodes: dict[ir.Node, None], leaves: dict[ir.Value,
 def _evaluate(
     value: ir.Value, nodes: list[ir.Node], leaves: dict[ir.Value, ir.TensorProtocol], opset: int
 ) -> ir.TensorProtocol:
-    """Compute a constant with onnx's reference evaluator."""
-    graph = onnx.GraphProto(name="constant", output=[onnx.ValueInfoProto(name=value.name)])
-    graph.node.extend(ir.to_proto(node) for node in nodes)
-    for leaf, tensor in leaves.items():
-        graph.initializer.append(ir.to_proto(ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=leaf.name)))
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
-    (result,) = ReferenceEvaluator(model).run(None, {})
-    return ir.tensor(result, name=value.name)
+    """Compute a constant with onnx's reference evaluator, node by node."""
+    known = dict(leaves)
+    for node in nodes:
+        inputs = [v for v in dict.fromkeys(node.inputs) if v is not None]
+        graph = onnx.GraphProto(name="constant", node=[ir.to_proto(node)])
+        for given in inputs:
+            tensor = known[given]
+            graph.initializer.append(ir.to_proto(ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=given.name)))
+        graph.output.extend(onnx.ValueInfoProto(name=output.name) for output in node.outputs)
+        # The evaluator knows DequantizeLinear from 19 on; it means the same before.
+        version = max(opset, 19) if node.op_type == "DequantizeLinear" else opset
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", version)])
+        results = ReferenceEvaluator(model).run(None, {})
+        known |= {v: ir.tensor(r, name=v.name) for v, r in zip(node.outputs, results, strict=True)}
+    return known[value]

@@ -46,16 +46,19 @@ def data_files(model: ir.Model) -> set[Path]:
     return {Path(tensor.path) for tensor in tensors if isinstance(tensor, ir.ExternalTensor)}
 
 
-def choose_data_file(model: ir.Model, destination: Path, policy: str) -> str | None:
+def choose_data_file(model: ir.Model, destination: Path, policy: str, source: Path | None = None) -> str | None:
     """Return the name of the file beside `destination` for the tensors, or None to keep them inline.
 
     Args:
         policy: "auto": external where the input has external data or is too large for one file; "always";
             "never"; or a file name.
+        source: The input's file, which is not to be overwritten; nor are its data files.
 
     Raises:
         UnsupportedError: "never" with too much data, a name with a folder, or a file that the input needs.
     """
+    needed = {path.resolve() for path in (*data_files(model), *([source] if source else []))}
+    _refuse_overwriting(destination, needed)
     total = sum(v.const_value.nbytes for v in _initializers(model) if v.const_value is not None)
     if policy == "never" or (policy == "auto" and total <= INLINE_LIMIT and not data_files(model)):
         if total > INLINE_LIMIT:
@@ -64,16 +67,25 @@ def choose_data_file(model: ir.Model, destination: Path, policy: str) -> str | N
             )
         return None
     name = f"{destination.name}.data" if policy in ("auto", "always") else policy
-    if Path(name).name != name or name == destination.name:
+    if Path(name).name != name or "\0" in name or name == destination.name:
         raise UnsupportedError(
             f"external data cannot go to '{name}'", hint="give a file name for the folder of the output"
         )
-    target = destination.parent.resolve() / name
-    if any(target == path.resolve() for path in data_files(model)):
-        raise UnsupportedError(
-            f"'{target}' holds the input's data and would be overwritten", hint="give another --external-data FILE"
-        )
+    _refuse_overwriting(destination.parent / name, needed)
     return name
+
+
+def _refuse_overwriting(target: Path, needed: set[Path]) -> None:
+    try:
+        overwrites = target.resolve() in needed or any(
+            target.exists() and path.exists() and target.samefile(path) for path in needed
+        )
+    except (OSError, ValueError, RuntimeError):  # no file can have this name: writing will say so
+        overwrites = False
+    if overwrites:
+        raise UnsupportedError(
+            f"'{target}' is the same file as one of the input's", hint="write to another file or folder"
+        )
 
 
 def save(model: ir.Model, path: Path, data_file: str | None, progress: Progress | None = None) -> None:
@@ -81,6 +93,10 @@ def save(model: ir.Model, path: Path, data_file: str | None, progress: Progress 
 
     Args:
         progress: Called with the number of written tensors and of all.
+
+    Raises:
+        ModelFileError: It holds what the format cannot.
+        OSError: A file cannot be written.
     """
 
     def report(_: object, info: ir.external_data.CallbackInfo) -> None:
@@ -91,9 +107,12 @@ def save(model: ir.Model, path: Path, data_file: str | None, progress: Progress 
         for value in _initializers(model):
             if isinstance(value.const_value, ir.ExternalTensor):
                 value.const_value = _inline(value.const_value)
-        ir.save(model, path)
-    else:
+    try:
         ir.save(model, path, external_data=data_file, size_threshold_bytes=_SMALL, callback=report)
+    except ir.serde.SerdeError as error:
+        raise ModelFileError(
+            f"the model cannot be written: {' '.join(str(error.__cause__ or error).split())}"
+        ) from error
 
 
 def _initializers(model: ir.Model) -> Iterator[ir.Value]:
@@ -122,14 +141,18 @@ def _located(tensor: ir.ExternalTensor, folder: Path, trust: bool) -> ir.Externa
             f"tensor '{tensor.name}' lies in '{location}', outside the model's folder",
             hint="give --trust-external-data if that is meant",
         )
-    path = (folder / location).resolve()
-    if not path.is_file():
+    try:
+        path = (folder / location).resolve()
+        size = path.stat().st_size if path.is_file() else None
+    except (OSError, ValueError, RuntimeError):  # a name that no file can have, or links in a circle
+        size = None
+    if size is None:
         raise ModelFileError(
             f"the data file '{folder / location}' of tensor '{tensor.name}' is missing",
             hint="put it beside the model",
         )
     needed = (tensor.offset or 0) + (tensor.length or tensor.nbytes)
-    if path.stat().st_size < needed or (tensor.length or tensor.nbytes) < tensor.nbytes:
+    if size < needed or (tensor.length or tensor.nbytes) < tensor.nbytes:
         raise ModelFileError(
             f"the data file '{folder / location}' is too short for tensor '{tensor.name}'",
             hint="is the file complete?",

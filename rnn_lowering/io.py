@@ -50,6 +50,8 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
     if proto.training_info:
         raise UnsupportedError(f"{name} holds training_info", hint="export it for inference")
     for graph in _graphs(proto.graph):
+        if not _is_text(graph):
+            raise ModelFileError(f"{name} holds names that are not text", hint="is the file complete?")
         if graph.sparse_initializer:
             raise UnsupportedError(
                 f"graph '{graph.name}' has sparse initializers", hint="make them dense before lowering"
@@ -61,6 +63,36 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
     except Exception as error:  # the deserializer raises whatever a malformed model makes it meet
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ModelFileError(f"{name} is not a valid ONNX model: {reason}") from error
+
+
+def refuse_external(model: ir.Model) -> None:
+    """Refuse a model in memory that refers to files: nobody knows in which folder.
+
+    Raises:
+        ModelFileError: It has external data.
+    """
+    files = external.data_files(model)
+    if files:
+        raise ModelFileError(
+            f"the model refers to data that is not loaded: {', '.join(sorted(map(str, files)))}",
+            hint="load it with its data (onnx.load does), or use lower_file",
+        )
+
+
+def _is_text(graph: onnx.GraphProto) -> bool:
+    """Whether every name is valid UTF-8: protobuf gives bytes where one is not."""
+    values = (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
+    names = [graph.name, *(v.name for v in values)]
+    for node in graph.node:
+        names += [
+            node.name,
+            node.op_type,
+            node.domain,
+            *node.input,
+            *node.output,
+            *(a.name for a in node.attribute),
+        ]
+    return all(isinstance(name, str) for name in names)
 
 
 def _own_metadata(model: ir.Model) -> None:
@@ -87,10 +119,18 @@ def temporary_beside(destination: Path) -> Iterator[Path]:
     Raises:
         ModelFileError: The folder does not exist or cannot be written.
     """
+    moved: list[Path] = []
     try:
+        if destination.is_dir():
+            raise IsADirectoryError("it is a folder")
         with tempfile.TemporaryDirectory(prefix=".rnn-lower-", dir=destination.parent) as folder:
             yield Path(folder) / destination.name
             for path in sorted(Path(folder).iterdir(), key=lambda p: p.name == destination.name):
-                os.replace(path, destination.parent / path.name)
-    except OSError as error:
-        raise ModelFileError(f"cannot write '{destination}': {error.strerror or error}") from error
+                target = destination.parent / path.name
+                moved += [] if target.exists() else [target]
+                os.replace(path, target)
+    except (OSError, ValueError) as error:
+        for target in moved:
+            target.unlink(missing_ok=True)
+        reason = getattr(error, "strerror", None) or error
+        raise ModelFileError(f"cannot write '{destination}': {reason}") from error

@@ -155,26 +155,23 @@ def _cut(
 ) -> onnx.ModelProto | None:
     """Return the part of a model between the values of `feeds` and `outputs`, None where it needs others."""
     stop = set(feeds.values())
-    nodes: dict[ir.Node, None] = {}
+    needed: set[ir.Node] = set()
     initializers: dict[str, ir.TensorProtocol] = {}
     inputs: set[str] = set()
-
-    def visit(value: ir.Value) -> bool:
+    pending = list(outputs)
+    while pending:
+        value = pending.pop()
         node = value.producer()
         if value.name in stop:
             inputs.add(value.name)
-        elif node is None:
-            if value.const_value is None:
-                return False
+        elif node is not None:
+            pending += () if node in needed else _needs(node)
+            needed.add(node)
+        elif value.const_value is None:
+            return None
+        else:
             initializers[value.name or ""] = value.const_value
-        elif node not in nodes:
-            if not all(visit(needed) for needed in _needs(node)):
-                return False
-            nodes[node] = None
-        return True
-
-    if not all(visit(value) for value in outputs):
-        return None
+    nodes = [node for graph in _all_graphs(model) for node in graph if node in needed]
     given = {name: symbol for symbol, name in feeds.items() if name in inputs}
     opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx", 1))
     return _model(nodes, initializers, given, spec, opset)

@@ -19,6 +19,7 @@ from rnn_lowering.report import NodeReport, Report, count_operators
 from rnn_lowering.scopes import (
     Found,
     all_names,
+    clone,
     default_opset,
     inferred_shapes,
     inline_functions,
@@ -113,7 +114,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         opset = default_opset(model.opset_imports)
         if not wanted or (opset >= FIRST_OPSET and not any(entry.function for entry in wanted)):
             return model
-        work = model.clone()
+        work = clone(model)
         inline_functions(work, self._selected)
         inlined = model.functions.keys() - work.functions.keys()
         report.notes += [f"inlined function {domain}::{name}" for domain, name, _ in sorted(inlined)]

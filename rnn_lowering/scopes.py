@@ -89,7 +89,7 @@ def inline_functions(model: ir.Model, wanted: Callable[[Found], bool]) -> None:
         return
     try:
         InlinePass(criteria=lambda function: function.identifier() in holders)(model)
-    except (ValueError, ir.passes.PassError) as error:
+    except (ValueError, RuntimeError, ir.passes.InvariantError, ir.passes.PassError) as error:
         raise UnsupportedError(
             f"functions with recurrent nodes cannot be inlined: {error}",
             hint="inline them first (onnx.inliner.inline_local_functions)",
@@ -138,6 +138,22 @@ def infer_shapes(model: ir.Model) -> None:
         logger.disabled = before
 
 
+def clone(model: ir.Model) -> ir.Model:
+    """Return a copy that shares the tensors.
+
+    Raises:
+        UnsupportedError: A node takes a value that nothing defines.
+    """
+    try:
+        return model.clone()
+    except (RuntimeError, ValueError) as error:
+        cause = error.__cause__ or error
+        reason = " ".join(str(cause).split())[:300]
+        raise UnsupportedError(
+            f"the model does not hang together: {reason}", hint="see what onnx.checker says"
+        ) from error
+
+
 @contextmanager
 def inferred_shapes(model: ir.Model, found: list[Found]) -> Iterator[None]:
     """Let the inputs of nodes have, for a while, the types and shapes that ONNX infers from the graph's inputs.
@@ -146,7 +162,7 @@ def inferred_shapes(model: ir.Model, found: list[Found]) -> Iterator[None]:
     """
     before: list[tuple[ir.Value, ir.TypeProtocol | None, ir.Shape | None]] = []
     if any(not _declares_all(entry.node) for entry in found):
-        bare = model.clone()
+        bare = clone(model)
         for graph in bare.graphs():
             for output in (v for node in graph for v in node.outputs):
                 output.shape = None
@@ -164,8 +180,8 @@ def inferred_shapes(model: ir.Model, found: list[Found]) -> Iterator[None]:
 
 
 def _declares_all(node: ir.Node) -> bool:
-    X = node.inputs[0] if node.inputs else None
-    return X is None or (X.is_graph_input() and X.dtype is not None and X.shape is not None)
+    """Whether no input of a node is computed, so that inference could add nothing."""
+    return all(v is None or v.producer() is None for v in node.inputs)
 
 
 def _merged(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:

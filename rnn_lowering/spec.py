@@ -134,10 +134,10 @@ class _Parser:
         self.constants: dict[str, ir.TensorProtocol] = {}
         self.op_type = node.op_type
         newest = onnx.defs.onnx_opset_version()
-        if opset > newest:
+        if not 1 <= opset <= newest:
             raise UnsupportedError(
-                f"opset {opset} is newer than the installed onnx package knows ({newest})",
-                hint="upgrade the onnx package",
+                f"opset {opset} is not one that the installed onnx package knows (1 to {newest})",
+                hint="upgrade the onnx package, or mend the model's opset import",
                 node=self.ref,
             )
         self.schema = onnx.defs.get_schema(self.op_type, opset, "")

@@ -303,8 +303,9 @@ class _Check:
             if name in inner:
                 proto.graph.output.append(onnx.ValueInfoProto(name=name))
         path = self.scratch / "watching.onnx"
+        _root(proto.graph, self.original.parent)
         onnx.save(proto, path)
-        return Session(path, self.original.parent, self.scratch)
+        return Session(path, Path(self.original.anchor), self.scratch)
 
 
 def _worse(a: OutputCheck | None, b: OutputCheck) -> OutputCheck:
@@ -318,6 +319,20 @@ def _no_further(ours: Array, theirs: Array, truth: Array) -> bool:
         return False
     a, b = (float(distance(truth, x).max(initial=0.0)) for x in (ours, theirs))
     return a <= b + float(np.finfo(theirs.dtype).eps)
+
+
+def _root(graph: onnx.GraphProto, folder: Path) -> None:
+    """Let external tensors say where they lie from the root on, links followed, which onnxruntime does not do for
+    a model that is not read from its own folder."""
+    for tensor in graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                path = (folder / entry.value).resolve()
+                entry.value = str(path.relative_to(path.anchor))
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _root(attribute.g, folder)
 
 
 def _entering(proto: onnx.ModelProto) -> Iterator[str]:

@@ -1,0 +1,751 @@
+"""One list of cases for every test of meaning: a recurrent node, its numbers and the model around it.
+
+`model(case, opset)` and `feed(case)` are what a runtime gets, `expected(case)` is what it must give back.
+"""
+
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from oracle import ACTIVATIONS, DEFAULT_ACTIVATIONS, GATES, evaluate
+
+Array: TypeAlias = npt.NDArray[Any]
+Arrays: TypeAlias = dict[str, Array]
+Attributes: TypeAlias = Mapping[str, Any]
+
+FORMALS = {op: [formal.name for formal in onnx.defs.get_schema(op, 22).inputs] for op in GATES}
+RESULTS = {op: [formal.name for formal in onnx.defs.get_schema(op, 22).outputs] for op in GATES}
+FUNCTIONS = ["Relu", "Tanh", "Sigmoid", "Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid"]
+FUNCTIONS += ["Elu", "Softsign", "Softplus"]
+DTYPES: dict[str, Any] = {
+    "float32": np.float32,
+    "float64": np.float64,
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+}
+ALL_OPTIONAL = ("B", "sequence_lens", "initial_h", "initial_c", "P")
+RANDOM_CASES = 150
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A node and the model around it.
+
+    Attributes:
+        attributes: Those of the node except hidden_size, which is given where `hidden_size` is true.
+        T, N, I, H: seq_length, batch_size, input_size, hidden_size.
+        optional: The connected optional inputs; those that the operator does not have do not count.
+        outputs: The connected outputs, likewise.
+        lengths: sequence_lens, random in [0, T] where None.
+        padding: What X holds beyond the lengths; None for ordinary numbers.
+        fill: Inputs that are full of one number.
+        x_scale: Standard deviation of X.
+        x: What the model says of X: all its sizes, all but the batch size, all but the length, only input_size,
+            only its rank ("unknown"), nothing ("unranked"), all, but before a Transpose, or its numbers ("known").
+        weights: How W, R, B and P come: see `_give_weight`.
+        lengths_from, states_from: How sequence_lens and the initial states come.
+        trimmed: Whether unconnected trailing inputs and outputs are left away rather than empty.
+        ir3: Below opset 9: IR version 3, in which every initializer is a graph input.
+        scope: Where the node stands.
+        native: Whether onnxruntime's own operator computes what the page says.
+    """
+
+    name: str
+    op_type: str
+    attributes: Attributes = field(default_factory=dict)
+    T: int = 5
+    N: int = 3
+    I: int = 2  # noqa: E741
+    H: int = 4
+    optional: tuple[str, ...] = ("B",)
+    outputs: tuple[str, ...] = ("Y", "Y_h", "Y_c")
+    dtype: str = "float32"
+    lengths: tuple[int, ...] | None = None
+    padding: float | None = None
+    fill: Mapping[str, float] = field(default_factory=dict)
+    x_scale: float = 1.0
+    x: Literal["static", "batch", "length", "symbolic", "unknown", "unranked", "transposed", "known"] = "static"
+    weights: Literal["initializer", "input", "unsized", "overridable", "constant", "node"] = "initializer"
+    lengths_from: Literal["input", "initializer", "cast"] = "input"
+    states_from: Literal["input", "initializer"] = "input"
+    trimmed: bool = False
+    hidden_size: bool = True
+    ir3: bool = False
+    scope: Literal["main", "if", "function"] = "main"
+    native: bool = True
+
+    @property
+    def reverse(self) -> list[bool]:
+        """One entry per direction."""
+        directions = {"bidirectional": [False, True], "reverse": [True]}
+        return directions.get(self.attributes.get("direction", "forward"), [False])
+
+    @property
+    def inputs(self) -> list[str]:
+        """The connected inputs in the order of the page."""
+        return [s for s in FORMALS[self.op_type] if s in ("X", "W", "R") or s in self.optional]
+
+    @property
+    def results(self) -> list[str]:
+        """The connected outputs in the order of the page."""
+        return [s for s in RESULTS[self.op_type] if s in self.outputs]
+
+    @property
+    def opsets(self) -> range:
+        """The opsets that can express the case."""
+        oldest = 1
+        if self.op_type == "GRU" and ("linear_before_reset" in self.attributes or "Y_h" not in self.results):
+            oldest = 3
+        if self.x == "unranked":
+            oldest = 5  # Reshape with the shape as an input
+        if "sequence_lens" in self.inputs and self.lengths_from == "cast":
+            oldest = 6  # Cast with its present attribute
+        if self.scope != "main":
+            oldest = 7
+        if "layout" in self.attributes:
+            oldest = 14
+        if self.dtype == "bfloat16":
+            oldest = 22
+        below_7 = "output_sequence" in self.attributes or self.attributes.get("direction") == "foward"
+        return range(oldest, 7 if below_7 else 29)
+
+    @property
+    def knows_length(self) -> bool:
+        """Whether T can be read off the model."""
+        return self.x in ("static", "batch", "transposed", "known") and self.scope != "function"
+
+    @property
+    def knows_batch(self) -> bool:
+        """Whether the batch size can be read off the model."""
+        return self.x in ("static", "length", "transposed", "known") and self.scope != "function"
+
+    @property
+    def disputed(self) -> bool:
+        """Whether a default of alpha or beta is taken on which onnxruntime and the operator pages disagree."""
+        left = {q: len(self.attributes.get(f"activation_{q}", ())) for q in ("alpha", "beta")}
+        found = False
+        for name in self.attributes.get("activations", ()):
+            for queue, default in zip(("alpha", "beta"), ACTIVATIONS[name.lower()][1:], strict=True):
+                if default is not None:
+                    found |= left[queue] <= 0 and name.lower() in ("affine", "scaledtanh", "thresholdedrelu")
+                    left[queue] -= 1
+        return found
+
+
+# Numbers
+
+
+def values(case: Case) -> Arrays:
+    """The connected inputs of the node, by their symbols."""
+    rng = np.random.default_rng(zlib.crc32(case.name.encode()))
+    bound = 1 / math.sqrt(case.H)
+    arrays: Arrays = {}
+    for symbol in case.inputs:
+        shape = _shape(case, symbol)
+        if symbol == "sequence_lens":
+            arrays[symbol] = rng.integers(0, case.T, shape, np.int32, endpoint=True)
+            if case.lengths is not None:
+                arrays[symbol] = np.array(case.lengths, np.int32)
+            continue
+        if symbol == "X":
+            array = rng.normal(0, case.x_scale, shape)
+        else:
+            limit = 1.0 if symbol.startswith("initial") else bound
+            array = rng.uniform(-limit, limit, shape)
+        if symbol in case.fill:
+            array = np.full(shape, case.fill[symbol])
+        arrays[symbol] = array.astype(DTYPES[case.dtype])
+    if case.padding is not None:
+        batch_first = arrays["X"] if case.attributes.get("layout") else arrays["X"].swapaxes(0, 1)
+        for row, length in zip(batch_first, arrays["sequence_lens"], strict=True):
+            row[length:] = case.padding
+    return arrays
+
+
+def feed(case: Case) -> Arrays:
+    """What the graph inputs of `model(case, opset)` get."""
+    arrays = values(case)
+    if case.x == "transposed":
+        arrays["X_transposed"] = arrays.pop("X").swapaxes(0, 1)
+    if case.x == "unranked":
+        X = arrays.pop("X")
+        arrays |= {"X_flat": X.ravel(), "X_shape": np.array(X.shape, np.int64)}
+    if "sequence_lens" in arrays and case.lengths_from == "cast":
+        arrays["sequence_lens_int64"] = arrays.pop("sequence_lens").astype(np.int64)
+    given = {"W", "R", "B", "P"} if case.weights not in ("input", "unsized", "overridable") else set()
+    given |= {"X"} if case.x == "known" else set()
+    given |= {"sequence_lens"} if case.lengths_from == "initializer" else set()
+    given |= {"initial_h", "initial_c"} if case.states_from == "initializer" else set()
+    return {name: array for name, array in arrays.items() if name not in given}
+
+
+def expected(case: Case) -> Arrays:
+    """What the outputs of `model(case, opset)` must be, in float64."""
+    results = evaluate(case.op_type, case.attributes, values(case))
+    return {symbol: results[symbol] for symbol in case.results}
+
+
+def _shape(case: Case, symbol: str) -> tuple[int, ...]:
+    return tuple(size for _, size in _page(case)[symbol])
+
+
+def _page(case: Case) -> dict[str, list[tuple[str, int]]]:
+    """The shapes of inputs and outputs on the operator page; sizes that a model may leave open have a name."""
+    T, N, I = ("T", case.T), ("N", case.N), ("I", case.I)  # noqa: E741
+    H, dirs = ("", case.H), ("", len(case.reverse))
+    rows = GATES[case.op_type] * case.H
+    layout = case.attributes.get("layout")
+    state = [N, dirs, H] if layout else [dirs, N, H]
+    return {
+        "X": [N, T, I] if layout else [T, N, I],
+        "W": [dirs, ("", rows), I],
+        "R": [dirs, ("", rows), H],
+        "B": [dirs, ("", 2 * rows)],
+        "sequence_lens": [N],
+        "P": [dirs, ("", 3 * case.H)],
+        "Y": [N, T, dirs, H] if layout else [T, dirs, N, H],
+        **dict.fromkeys(("initial_h", "initial_c", "Y_h", "Y_c"), state),
+    }
+
+
+# The model
+
+
+@dataclass
+class _Parts:
+    inputs: list[onnx.ValueInfoProto] = field(default_factory=list)
+    initializers: list[onnx.TensorProto] = field(default_factory=list)
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+
+    def input(self, name: str, dtype: int, shape: Sequence[int | str | None]) -> None:
+        self.inputs.append(helper.make_tensor_value_info(name, dtype, shape))
+
+    def initializer(self, name: str, array: Array) -> None:
+        self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+
+    def list_initializers(self) -> None:
+        """Make every initializer a graph input too."""
+        listed = {value.name for value in self.inputs}
+        for tensor in self.initializers:
+            if tensor.name not in listed:
+                self.input(tensor.name, tensor.data_type, list(tensor.dims))
+
+    def node(self, op_type: str, inputs: list[str], output: str, **attributes: Any) -> None:
+        self.nodes.append(helper.make_node(op_type, inputs, [output], name=f"give_{output}", **attributes))
+
+
+def model(case: Case, opset: int) -> onnx.ModelProto:
+    """The model of a case at one of its opsets."""
+    parts = _Parts()
+    for symbol, array in values(case).items():
+        _give(parts, case, symbol, array)
+    functions = []
+    if case.scope == "if":
+        _give_if(parts, case)
+    elif case.scope == "function":
+        functions.append(_give_function(parts, case, opset))
+    else:
+        parts.nodes.append(_node(case, "recurrent"))
+    ir_version = _ir_version(case, opset)
+    if ir_version == 3:
+        parts.list_initializers()
+    outputs = [_output_info(case, symbol, symbol) for symbol in case.results]
+    graph = helper.make_graph(parts.nodes, "case", parts.inputs, outputs, parts.initializers)
+    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(f.domain, 1) for f in functions)]
+    return helper.make_model(graph, opset_imports=imports, functions=functions, ir_version=ir_version)
+
+
+def _ir_version(case: Case, opset: int) -> int:
+    if opset < 9:
+        return 3 if case.ir3 else 8 if case.scope == "function" else 4
+    oldest: int = helper.find_min_ir_version_for([helper.make_opsetid("", opset)])
+    return max(oldest, 8) if case.scope == "function" else oldest
+
+
+def _elem_type(case: Case) -> int:
+    return helper.np_dtype_to_tensor_dtype(np.dtype(DTYPES[case.dtype]))
+
+
+def _declared(case: Case, symbol: str) -> list[int | str | None]:
+    """The sizes that the model declares."""
+    undeclared: dict[str, dict[str, str | None]] = {
+        "static": {},
+        "transposed": {},
+        "known": {},
+        "batch": {"N": "batch"},
+        "length": {"T": "seq"},
+        "symbolic": {"N": "batch", "T": "seq"},
+        "unknown": {"N": None, "T": None, "I": None},
+        "unranked": {"N": None, "T": None, "I": None},
+    }
+    hidden: dict[str, int | str | None] = {**undeclared[case.x]}
+    return [hidden.get(name, size) for name, size in _page(case)[symbol]]
+
+
+def _output_info(case: Case, symbol: str, name: str) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, _elem_type(case), _declared(case, symbol))
+
+
+def _give(parts: _Parts, case: Case, symbol: str, array: Array) -> None:
+    if symbol == "X":
+        _give_x(parts, case, array)
+    elif symbol == "sequence_lens":
+        _give_lengths(parts, case, array)
+    elif symbol in ("initial_h", "initial_c"):
+        if case.states_from == "initializer":
+            parts.initializer(symbol, array)
+        else:
+            parts.input(symbol, _elem_type(case), _declared(case, symbol))
+    else:
+        _give_weight(parts, case, symbol, array)
+
+
+def _give_x(parts: _Parts, case: Case, array: Array) -> None:
+    dims = _declared(case, "X")
+    if case.x == "transposed":
+        parts.input("X_transposed", _elem_type(case), [dims[1], dims[0], dims[2]])
+        parts.node("Transpose", ["X_transposed"], "X", perm=[1, 0, 2])
+    elif case.x == "unranked":
+        parts.input("X_flat", _elem_type(case), [None])
+        parts.input("X_shape", TensorProto.INT64, [None])
+        parts.node("Reshape", ["X_flat", "X_shape"], "X")
+    elif case.x == "known":
+        parts.initializer("X", array)
+    else:
+        parts.input("X", _elem_type(case), dims)
+
+
+def _give_lengths(parts: _Parts, case: Case, array: Array) -> None:
+    if case.lengths_from == "initializer":
+        parts.initializer("sequence_lens", array)
+    elif case.lengths_from == "cast":
+        parts.input("sequence_lens_int64", TensorProto.INT64, _declared(case, "sequence_lens"))
+        parts.node("Cast", ["sequence_lens_int64"], "sequence_lens", to=TensorProto.INT32)
+    else:
+        parts.input("sequence_lens", TensorProto.INT32, _declared(case, "sequence_lens"))
+
+
+def _give_weight(parts: _Parts, case: Case, symbol: str, array: Array) -> None:
+    """W, R, B or P as
+
+    initializer; input; unsized: an input without sizes; overridable: an initializer of zeros that is an input
+    too, and is fed; constant: a Constant node; node: nodes compute it from initializers.
+    """
+    if case.weights == "initializer":
+        parts.initializer(symbol, array)
+    elif case.weights == "constant":
+        parts.node("Constant", [], symbol, value=numpy_helper.from_array(array, f"{symbol}_value"))
+    elif case.weights == "node":
+        _compute_weight(parts, symbol, array)
+    else:
+        dims = [None] * array.ndim if case.weights == "unsized" else list(array.shape)
+        parts.input(symbol, _elem_type(case), dims)
+        if case.weights == "overridable":
+            parts.initializer(symbol, np.zeros_like(array))
+
+
+def _compute_weight(parts: _Parts, symbol: str, array: Array) -> None:
+    if symbol == "W":
+        first, second = f"{symbol}_first", f"{symbol}_second"
+        cut = array.shape[1] // 2
+        parts.initializer(first, array[:, :cut])
+        parts.initializer(second, array[:, cut:])
+        parts.node("Concat", [first, second], symbol, axis=1)
+    elif symbol == "R":
+        parts.initializer("R_transposed", array.swapaxes(1, 2))
+        parts.node("Transpose", ["R_transposed"], symbol, perm=[0, 2, 1])
+    else:
+        parts.initializer(f"{symbol}_source", array)
+        parts.node("Identity", [f"{symbol}_source"], symbol)
+
+
+def _node(case: Case, name: str, prefix: str = "") -> onnx.NodeProto:
+    inputs = [s if s in case.inputs else "" for s in FORMALS[case.op_type]]
+    outputs = [prefix + s if s in case.results else "" for s in RESULTS[case.op_type]]
+    if case.trimmed:
+        inputs, outputs = _trimmed(inputs), _trimmed(outputs)
+    return helper.make_node(case.op_type, inputs, outputs, name=name, **_attributes(case))
+
+
+def _attributes(case: Case) -> dict[str, Any]:
+    return {**case.attributes, **({"hidden_size": case.H} if case.hidden_size else {})}
+
+
+def _trimmed(names: list[str]) -> list[str]:
+    return names[: max(n for n, name in enumerate(names, 1) if name)]
+
+
+def _give_if(parts: _Parts, case: Case) -> None:
+    """The node in both branches of an If, on values of the outer scope."""
+    branches = {}
+    for branch in ("then", "else"):
+        infos = [_output_info(case, symbol, f"{branch}_{symbol}") for symbol in case.results]
+        node = _node(case, f"{branch}_recurrent", f"{branch}_")
+        branches[f"{branch}_branch"] = helper.make_graph([node], branch, [], infos)
+    parts.initializer("condition", np.array(True))
+    parts.nodes.append(helper.make_node("If", ["condition"], case.results, name="if", **branches))
+
+
+def _give_function(parts: _Parts, case: Case, opset: int) -> onnx.FunctionProto:
+    """The node in a function whose attributes it refers to."""
+    body = _node(case, "recurrent")
+    call = helper.make_node("Recurrent", case.inputs, case.results, name="call", domain="test")
+    call.attribute.extend(body.attribute)
+    for attribute in body.attribute:
+        reference = onnx.AttributeProto(name=attribute.name, type=attribute.type, ref_attr_name=attribute.name)
+        attribute.CopyFrom(reference)
+    parts.nodes.append(call)
+    names = [attribute.name for attribute in body.attribute]
+    imports = [helper.make_opsetid("", opset)]
+    return helper.make_function("test", "Recurrent", case.inputs, case.results, [body], imports, names)
+
+
+# The list
+
+
+def _for_each_operator(name: str, attributes: Attributes | None = None, **fields: Any) -> Iterator[Case]:
+    for op in GATES:
+        yield Case(f"{op}_{name}", op, attributes or {}, **fields)
+
+
+def _versions() -> Iterator[Case]:
+    for flag in (0, 1):
+        yield from _for_each_operator(f"output_sequence_{flag}", {"output_sequence": flag})
+        yield from _for_each_operator(
+            f"output_sequence_{flag}_only_Y_h", {"output_sequence": flag}, outputs=("Y_h",)
+        )
+    yield Case("GRU_default_direction_of_version_1", "GRU", {"direction": "foward"})
+    yield from _for_each_operator("plain", T=4, N=2, I=3, H=5)
+    yield from _for_each_operator("square_weights", T=4, N=2, I=4, H=4, optional=())
+
+
+def _activation_attributes() -> Iterator[Case]:
+    queue = {"activations": ["Sigmoid", "LeakyRelu", "Elu"], "activation_alpha": [0.3, 0.7]}
+    yield Case("LSTM_alpha_is_a_queue", "LSTM", queue)
+    queues = {
+        "direction": "bidirectional",
+        "activations": ["LeakyRelu", "Tanh", "HardSigmoid", "Sigmoid", "ScaledTanh", "Elu"],
+        "activation_alpha": [0.9, 0.1, 0.7, 0.4],
+        "activation_beta": [0.3, 0.8],
+    }
+    yield Case("LSTM_queues_run_across_directions", "LSTM", queues)
+    yield Case(
+        "GRU_queues_run_across_directions",
+        "GRU",
+        {
+            "direction": "bidirectional",
+            "activations": ["HardSigmoid", "LeakyRelu", "Sigmoid", "ScaledTanh"],
+            "activation_alpha": [0.3, 0.6, 0.8],
+            "activation_beta": [0.4, 0.9],
+        },
+    )
+    yield Case(
+        "RNN_queues_run_across_directions",
+        "RNN",
+        {"direction": "bidirectional", "activations": ["Elu", "LeakyRelu"], "activation_alpha": [0.2, 0.8]},
+    )
+    surplus = {"activation_alpha": [0.4, 0.6, 0.8, 0.9], "activation_beta": [0.1, 0.2]}
+    yield from _for_each_operator("surplus_parameters", surplus)
+    yield Case(
+        "LSTM_queue_ends_early",
+        "LSTM",
+        {"activations": ["HardSigmoid", "LeakyRelu", "Elu"], "activation_alpha": [0.3]},
+    )
+    for name in ("LeakyRelu", "HardSigmoid", "Elu", "Affine", "ScaledTanh", "ThresholdedRelu"):
+        yield Case(f"RNN_default_parameters_of_{name}", "RNN", {"activations": [name]})
+    yield Case("RNN_default_beta_of_Affine", "RNN", {"activations": ["Affine"], "activation_alpha": [0.5]})
+    yield Case(
+        "GRU_default_parameters_of_the_second_direction",
+        "GRU",
+        {
+            "direction": "bidirectional",
+            "activations": ["Sigmoid", "ScaledTanh", "Sigmoid", "ScaledTanh"],
+            "activation_alpha": [0.7],
+            "activation_beta": [0.9],
+        },
+    )
+    letters = {"RNN": ["sOFTSIGN"], "GRU": ["hardSIGMOID", "TANH"], "LSTM": ["sigmoid", "ELU", "softplus"]}
+    for op, names in letters.items():
+        yield Case(f"{op}_letter_case", op, {"activations": names}, native=op != "RNN")
+    for direction in ("forward", "reverse"):
+        two = {"direction": direction, "activations": ["Softsign", "Relu"]}
+        yield Case(f"RNN_{direction}_takes_the_first_of_two_names", "RNN", two)
+    for dtype in ("float32", "float64", "float16"):
+        yield Case(
+            f"RNN_ThresholdedRelu_is_0_at_alpha_{dtype}",
+            "RNN",
+            {"activations": ["ThresholdedRelu"], "activation_alpha": [1.0]},
+            fill={"X": 0.5, "W": 1.0, "R": 0.0},
+            optional=(),
+            dtype=dtype,
+        )
+
+
+def _activations() -> Iterator[Case]:
+    for name in FUNCTIONS:
+        for dtype in ("float32", "float64", "float16"):
+            attributes = {"activations": [name], "activation_alpha": [0.6], "activation_beta": [0.7]}
+            yield Case(f"RNN_{name}_{dtype}", "RNN", attributes, dtype=dtype)
+        for dtype in ("float32", "float64"):
+            yield Case(
+                f"RNN_{name}_{dtype}_of_large_arguments",
+                "RNN",
+                {"activations": [name], "activation_alpha": [0.6], "activation_beta": [0.7]},
+                T=2,
+                dtype=dtype,
+                x_scale=300.0,
+                native=name != "Softplus",  # its log(1 + e^x) overflows
+            )
+    for dtype in ("float32", "float64"):
+        yield Case(
+            f"LSTM_different_activations_{dtype}",
+            "LSTM",
+            {
+                "direction": "bidirectional",
+                "activations": ["HardSigmoid", "Softsign", "LeakyRelu", "Sigmoid", "Elu", "Softplus"],
+                "activation_alpha": [0.3, 0.2, 0.9],
+                "activation_beta": [0.45],
+            },
+            optional=("B", "P"),
+            dtype=dtype,
+        )
+
+
+def _other_attributes() -> Iterator[Case]:
+    strong: dict[str, Any] = {"x_scale": 3.0, "optional": ALL_OPTIONAL}
+    for direction in ("forward", "bidirectional"):
+        yield from _for_each_operator(f"clip_{direction}", {"clip": 0.2, "direction": direction}, **strong)
+    yield from _for_each_operator("clip_float64", {"clip": 0.2}, dtype="float64", **strong)
+    yield from _for_each_operator("clip_float16", {"clip": 0.2}, dtype="float16", **strong)
+    yield from _for_each_operator("clip_beyond_float16", {"clip": 1e6}, dtype="float16", **strong)
+    yield from _for_each_operator("infinite_clip", {"clip": math.inf}, x_scale=3.0)
+    for label, clip in {"0": 0.0, "negative": -1.0, "nan": math.nan, "minus_infinity": -math.inf}.items():
+        yield Case(f"RNN_clip_{label}", "RNN", {"clip": clip}, x_scale=3.0)
+    yield Case("GRU_clip_not_inside_the_reset_product", "GRU", {"clip": 0.1, "linear_before_reset": 1}, x_scale=0.1)
+    yield Case("LSTM_clip_not_of_C", "LSTM", {"clip": 0.1}, fill={"initial_c": 2.0}, optional=("B", "initial_c"))
+    for flag in (1, 2, -1):
+        yield Case(f"LSTM_input_forget_{flag}", "LSTM", {"input_forget": flag})
+        yield Case(f"LSTM_input_forget_{flag}_peepholes", "LSTM", {"input_forget": flag}, optional=ALL_OPTIONAL)
+        yield Case(f"GRU_linear_before_reset_{flag}", "GRU", {"linear_before_reset": flag})
+    for direction in ("forward", "reverse", "bidirectional"):
+        attributes = {"direction": direction}
+        yield Case(f"LSTM_peepholes_{direction}", "LSTM", attributes, optional=("B", "P"))
+        yield from _for_each_operator(
+            f"initial_states_{direction}", attributes, optional=("initial_h", "initial_c")
+        )
+        yield Case(
+            f"GRU_linear_before_reset_{direction}",
+            "GRU",
+            attributes | {"linear_before_reset": 1},
+            optional=ALL_OPTIONAL,
+        )
+    yield Case("GRU_linear_before_reset_without_B", "GRU", {"linear_before_reset": 1}, optional=("initial_h",))
+    yield Case("GRU_linear_before_reset_clip", "GRU", {"linear_before_reset": 1, "clip": 0.3}, **strong)
+    yield from _for_each_operator("hidden_size_from_R", hidden_size=False)
+    yield from _for_each_operator("hidden_size_from_R_input", hidden_size=False, weights="input")
+    for ir3 in (False, True):
+        yield from _for_each_operator(
+            f"hidden_size_from_R_node{'_ir3' if ir3 else ''}", hidden_size=False, weights="node", ir3=ir3
+        )
+
+
+def _layouts() -> Iterator[Case]:
+    for direction in ("forward", "reverse", "bidirectional"):
+        yield from _for_each_operator(
+            f"layout_1_{direction}", {"layout": 1, "direction": direction}, optional=ALL_OPTIONAL
+        )
+    both = {"layout": 1, "direction": "bidirectional"}
+    yield from _for_each_operator("layout_1_symbolic", both, optional=ALL_OPTIONAL, x="symbolic")
+    yield from _for_each_operator("layout_1_float16", both, optional=ALL_OPTIONAL, dtype="float16")
+    yield from _for_each_operator("layout_1_states_only", both, outputs=("Y_h", "Y_c"))
+    yield from _for_each_operator("layout_1_batch_is_length", {"layout": 1}, T=3, N=3)
+    yield from _for_each_operator("layout_1_T_1", both, T=1, optional=ALL_OPTIONAL)
+    yield from _for_each_operator("layout_1_T_0", both, T=0, optional=ALL_OPTIONAL)
+    yield from _for_each_operator("layout_0_given", {"layout": 0})
+
+
+def _lengths() -> Iterator[Case]:
+    full: dict[str, Any] = {"optional": ALL_OPTIONAL, "N": 4, "lengths": (2, 5, 0, 4)}
+    for direction in ("forward", "reverse", "bidirectional"):
+        attributes = {"direction": direction}
+        for label, padding in {"nan": math.nan, "inf": math.inf}.items():
+            yield from _for_each_operator(f"lengths_{direction}_{label}", attributes, padding=padding, **full)
+        yield from _for_each_operator(
+            f"lengths_{direction}_without_initial_states",
+            attributes,
+            N=4,
+            lengths=(5, 0, 1, 3),
+            optional=("B", "sequence_lens"),
+            padding=math.nan,
+        )
+        for x in ("batch", "length", "symbolic", "unknown", "unranked"):
+            yield Case(f"LSTM_lengths_{direction}_x_{x}", "LSTM", attributes, x=x, padding=math.nan, **full)
+    both = {"direction": "bidirectional"}
+    yield from _for_each_operator("lengths_known", both, lengths_from="initializer", padding=math.nan, **full)
+    yield from _for_each_operator("lengths_known_symbolic", both, lengths_from="initializer", x="length", **full)
+    yield from _for_each_operator("lengths_cast", both, lengths_from="cast", **full)
+    yield from _for_each_operator("lengths_only_Y", both, outputs=("Y",), padding=math.nan, **full)
+    yield from _for_each_operator("lengths_only_states", both, outputs=("Y_h", "Y_c"), padding=math.nan, **full)
+    for dtype in ("float64", "float16"):
+        yield from _for_each_operator(f"lengths_{dtype}", both, dtype=dtype, padding=math.nan, **full)
+    for label, lengths in {"all_full": (5, 5, 5), "all_0": (0, 0, 0), "none_full": (3, 1, 2)}.items():
+        for source in ("input", "initializer"):
+            yield from _for_each_operator(
+                f"lengths_{label}_{source}", both, lengths=lengths, lengths_from=source, optional=ALL_OPTIONAL
+            )
+    yield from _for_each_operator("lengths_T_1", both, T=1, lengths=(1, 0, 1), optional=ALL_OPTIONAL)
+    yield from _for_each_operator("lengths_T_1_batch", both, T=1, x="batch", optional=ALL_OPTIONAL)
+    yield from _for_each_operator("lengths_T_1_batch_without_states", T=1, x="batch", optional=("sequence_lens",))
+    yield from _for_each_operator("lengths_N_1", both, N=1, lengths=(3,), optional=ALL_OPTIONAL)
+
+
+def _edges() -> Iterator[Case]:
+    both = {"direction": "bidirectional"}
+    for x in ("static", "symbolic"):
+        for optional in (("B",), ALL_OPTIONAL):
+            extra = "_all_inputs" if len(optional) > 1 else ""
+            sizes: dict[str, dict[str, Any]] = {"T_0": {"T": 0}, "N_0": {"N": 0}, "I_0": {"I": 0}}
+            sizes |= {"T_0_N_0": {"T": 0, "N": 0}, "T_1": {"T": 1}}
+            for label, size in sizes.items():
+                yield from _for_each_operator(f"{label}_{x}{extra}", both, x=x, optional=optional, **size)
+    yield from _for_each_operator("T_0_length", both, T=0, x="length", optional=ALL_OPTIONAL)
+    states = ("B", "initial_h", "initial_c")
+    for x in ("static", "length", "symbolic"):
+        yield from _for_each_operator(f"T_0_{x}_states", both, T=0, x=x, optional=states)
+    yield from _for_each_operator("T_0_only_Y_h", T=0, outputs=("Y_h",))
+    yield from _for_each_operator("H_1", both, H=1, optional=ALL_OPTIONAL)
+    yield from _for_each_operator("all_sizes_1", T=1, N=1, I=1, H=1, optional=ALL_OPTIONAL)
+    yield from _for_each_operator("long", both, T=60, N=2)
+    for op in GATES:
+        yield from _connections(op)
+
+
+def _connections(op: str) -> Iterator[Case]:
+    """Any subset of the outputs, and any one optional input, by empty names and by trimming."""
+    results = RESULTS[op]
+    for mask in range(1, 2 ** len(results)):
+        outputs = tuple(s for n, s in enumerate(results) if mask >> n & 1)
+        for trimmed in (False, True):
+            name = f"{op}_outputs_{'_'.join(outputs)}{'_trimmed' if trimmed else ''}"
+            yield Case(name, op, {"direction": "bidirectional"}, outputs=outputs, trimmed=trimmed)
+    for symbol in ("", *FORMALS[op][3:]):
+        for trimmed in (False, True):
+            name = f"{op}_optional_{symbol or 'none'}{'_trimmed' if trimmed else ''}"
+            yield Case(name, op, optional=(symbol,), trimmed=trimmed)
+
+
+def _surroundings() -> Iterator[Case]:
+    both = {"direction": "bidirectional"}
+    for x in ("batch", "length", "symbolic", "unknown", "unranked", "transposed"):
+        yield from _for_each_operator(f"x_{x}", both, x=x)
+        yield from _for_each_operator(f"x_{x}_reverse_states", {"direction": "reverse"}, x=x, optional=ALL_OPTIONAL)
+    yield from _for_each_operator("x_known", both, x="known", optional=ALL_OPTIONAL)
+    everything: dict[str, Any] = {
+        "states_from": "initializer",
+        "lengths_from": "initializer",
+        "optional": ALL_OPTIONAL,
+    }
+    yield from _for_each_operator("everything_known", both, x="known", **everything)
+    yield from _for_each_operator("ir3_everything_given", both, ir3=True, **everything)
+    for weights in ("input", "unsized", "overridable", "constant", "node"):
+        yield from _for_each_operator(f"weights_{weights}", both, weights=weights, optional=ALL_OPTIONAL)
+    for dtype in ("float64", "float16"):
+        fields: dict[str, Any] = {"dtype": dtype, "optional": ALL_OPTIONAL}
+        yield from _for_each_operator(f"all_inputs_{dtype}", both, **fields)
+        yield from _for_each_operator(f"weights_node_{dtype}", both, weights="node", **fields)
+        yield from _for_each_operator(f"x_transposed_{dtype}", both, x="transposed", **fields)
+        yield from _for_each_operator(f"x_symbolic_{dtype}", both, x="symbolic", **fields)
+    yield from _for_each_operator("states_known", both, states_from="initializer", optional=ALL_OPTIONAL)
+    yield from _for_each_operator("ir3", both, ir3=True, optional=ALL_OPTIONAL)
+    yield from _for_each_operator("ir3_weights_node", both, ir3=True, weights="node", optional=ALL_OPTIONAL)
+    yield from _for_each_operator("ir3_symbolic", both, ir3=True, x="symbolic", optional=ALL_OPTIONAL)
+    yield from _for_each_operator("in_if", both, scope="if", optional=ALL_OPTIONAL)
+    yield from _for_each_operator("in_if_ir3", both, scope="if", ir3=True, optional=ALL_OPTIONAL)
+    yield from _for_each_operator("in_function", both, scope="function", weights="input", optional=ALL_OPTIONAL)
+    for op, names in DEFAULT_ACTIVATIONS.items():
+        attributes = {"direction": "reverse", "activations": names, "clip": 0.3}
+        yield Case(f"{op}_attribute_references", op, attributes, scope="function", weights="input")
+    yield from _for_each_operator("bfloat16", both, dtype="bfloat16", T=3, optional=ALL_OPTIONAL)
+
+
+def _random(seed: int) -> Case:
+    rng = np.random.default_rng(seed)
+
+    def chance(probability: float) -> bool:
+        return bool(rng.random() < probability)
+
+    def choice(options: Sequence[Any]) -> Any:
+        return options[int(rng.integers(len(options)))]
+
+    op = list(GATES)[seed % 3]
+    dtype = ["float32", "float32", "float64", "float16"][seed // 3 % 4]
+    attributes: dict[str, Any] = {"direction": choice(["forward", "reverse", "bidirectional", "bidirectional"])}
+    dirs = 2 if attributes["direction"] == "bidirectional" else 1
+    if chance(0.7):
+        attributes |= _random_activations(rng, op, dirs, dtype)
+    if chance(0.4):
+        attributes["clip"] = float(choice([0.1, 0.3, 1.0, math.inf, *([-1.0, math.nan] if op == "RNN" else [])]))
+    if op != "RNN" and chance(0.5):
+        attributes["linear_before_reset" if op == "GRU" else "input_forget"] = int(choice([0, 1, 1, 2]))
+    if chance(0.2):
+        attributes["layout"] = int(choice([0, 1]))
+    weights = choice(["initializer", "initializer", "input", "unsized", "overridable", "constant", "node"])
+    optional = tuple(s for s in FORMALS[op][3:] if chance(0.6))
+    outputs = tuple(s for s in RESULTS[op] if chance(0.7)) or (choice(RESULTS[op]),)
+    return Case(
+        f"random_{seed}_{op}",
+        op,
+        attributes,
+        T=int(choice([1, 2, 3, 4, 5, 7])),
+        N=int(choice([1, 2, 3, 4])),
+        I=int(choice([1, 2, 3, 5])),
+        H=int(choice([1, 2, 3, 4, 6])),
+        optional=optional,
+        outputs=outputs,
+        dtype=dtype,
+        padding=choice([None, math.nan, -math.inf]) if "sequence_lens" in optional else None,
+        x=choice(["static", "static", "batch", "length", "symbolic", "unknown", "unranked", "transposed"]),
+        weights=weights,
+        lengths_from=choice(["input", "input", "initializer", "cast"]),
+        states_from=choice(["input", "initializer"]),
+        trimmed=chance(0.5),
+        hidden_size=chance(0.8) or weights == "unsized",
+        ir3=chance(0.5) and weights != "overridable",  # only from IR version 4 are initializers overridable
+    )
+
+
+def _random_activations(rng: np.random.Generator, op: str, dirs: int, dtype: str) -> dict[str, Any]:
+    """Random names, with queues from empty to too long."""
+    count = len(DEFAULT_ACTIVATIONS[op]) * dirs
+    # A step function turns the rounding of float16 into a difference of any size.
+    functions = [f for f in FUNCTIONS if dtype != "float16" or f != "ThresholdedRelu"]
+    names = [functions[i] for i in rng.integers(len(functions), size=count)]
+    if op != "RNN":  # the RNN of onnxruntime takes one letter case only
+        names = [[name, name.lower(), name.upper()][rng.integers(3)] for name in names]
+    attributes: dict[str, Any] = {"activations": names}
+    for queue in ("activation_alpha", "activation_beta"):
+        if length := int(rng.integers(0, count + 3)):
+            attributes[queue] = [float(np.float32(v)) for v in rng.uniform(0.1, 0.9, length)]
+    return attributes
+
+
+NAMED = [
+    *_versions(),
+    *_activation_attributes(),
+    *_activations(),
+    *_other_attributes(),
+    *_layouts(),
+    *_lengths(),
+    *_edges(),
+    *_surroundings(),
+]
+RANDOM = [_random(seed) for seed in range(RANDOM_CASES)]
+CASES = [*NAMED, *RANDOM]
+BY_NAME = {case.name: case for case in CASES}

@@ -1,0 +1,59 @@
+"""Models with recurrent nodes in a row, each followed by nodes that a lowering does not concern."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from oracle import GATES
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """A recurrent node with a name."""
+
+    op_type: str
+    name: str
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    hidden: int = 4
+
+    @property
+    def dirs(self) -> int:
+        return 2 if self.attributes.get("direction") == "bidirectional" else 1
+
+
+def chain(
+    *links: Link, opset: int = 17, dims: Sequence[int | str | None] = ("seq", "batch"), features: int = 3
+) -> onnx.ModelProto:
+    """A model X [*dims, features] -> the links -> Relu -> `out`; from opset 5, as its Reshape has two inputs."""
+    nodes, tensors, width = [], [], features
+    rng = np.random.default_rng(len(links))
+    x = "X"
+    for n, link in enumerate(links):
+        rows, merged = GATES[link.op_type] * link.hidden, link.dirs * link.hidden
+        shapes = {"W": (link.dirs, rows, width), "R": (link.dirs, rows, link.hidden), "B": (link.dirs, 2 * rows)}
+        for symbol, shape in shapes.items():
+            weights = rng.uniform(-0.5, 0.5, shape).astype(np.float32)
+            tensors.append(numpy_helper.from_array(weights, f"{symbol}{n}"))
+        tensors.append(numpy_helper.from_array(np.array([0, 0, merged]), f"merged{n}"))
+        node = helper.make_node(
+            link.op_type, [x, f"W{n}", f"R{n}", f"B{n}"], [f"Y{n}"], link.name, hidden_size=link.hidden
+        )
+        node.attribute.extend(helper.make_attribute(key, value) for key, value in link.attributes.items())
+        nodes += [
+            node,
+            helper.make_node("Transpose", [f"Y{n}"], [f"turned{n}"], f"turn{n}", perm=[0, 2, 1, 3]),
+            helper.make_node("Reshape", [f"turned{n}", f"merged{n}"], [f"x{n}"], f"merge{n}"),
+        ]
+        x, width = f"x{n}", merged
+    nodes.append(helper.make_node("Relu", [x], ["out"], "last"))
+    graph = helper.make_graph(
+        nodes,
+        "chain",
+        [helper.make_tensor_value_info("X", TensorProto.FLOAT, [*dims, features])],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, [*dims, width])],
+        tensors,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)

@@ -1,0 +1,99 @@
+"""Models in onnxruntime, what counts as equal, and what a model consists of."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from cases import Array, Arrays
+from oracle import GATES
+
+NEWEST_OPSET = 26
+"""The newest that onnxruntime takes."""
+
+NEWEST_IR_VERSION = 13
+
+TOLERANCES = {
+    "float32": (1e-4, 1e-5),
+    "float64": (1e-9, 1e-10),
+    "float16": (1e-2, 2e-3),
+    "bfloat16": (8e-2, 4e-2),
+}
+"""rtol, atol by type; other types must be equal."""
+
+
+def run(model: onnx.ModelProto, feed: Mapping[str, Array], *, optimise: bool = True) -> Arrays:
+    """Run a model in onnxruntime; one that is newer than onnxruntime takes runs under an older label."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    if not optimise:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(
+        relabelled(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, dict(feed)), strict=True))
+
+
+def relabelled(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model at the newest opset and IR version that onnxruntime takes, or itself where it is not newer."""
+    older = onnx.ModelProto()
+    older.CopyFrom(model)
+    older.ir_version = min(model.ir_version, NEWEST_IR_VERSION)
+    for holder in (older, *older.functions):
+        for opset in holder.opset_import:
+            if opset.domain in ("", "ai.onnx"):
+                opset.version = min(opset.version, NEWEST_OPSET)
+    return older
+
+
+def assert_close(
+    actual: Mapping[str, Any],
+    expected: Mapping[str, Any],
+    dtype: str | None = None,
+    label: str = "",
+    tolerances: Mapping[str, tuple[float, float]] = TOLERANCES,
+) -> None:
+    """Compare outputs by name, within the tolerance of `dtype` or of the type of each actual output."""
+    assert actual.keys() == expected.keys(), label
+    for name, array in expected.items():
+        got = actual[name]
+        if not isinstance(got, np.ndarray):  # a sequence or a map
+            assert str(got) == str(array), f"{label} {name}"
+            continue
+        rtol, atol = tolerances.get(dtype or got.dtype.name, (0.0, 0.0))
+        assert got.shape == np.shape(array), f"{label} {name}: {got.shape} is not {np.shape(array)}"
+        np.testing.assert_allclose(
+            _comparable(got), _comparable(np.asarray(array)), rtol, atol, err_msg=f"{label} {name}"
+        )
+
+
+def _comparable(array: Array) -> Array:
+    return array.astype(np.float64) if array.dtype.name in TOLERANCES else array
+
+
+def nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Every node of the graph, its subgraphs and the functions."""
+    yield from _walk(model.graph.node)
+    for function in model.functions:
+        yield from _walk(function.node)
+
+
+def _walk(scope: Any) -> Iterator[onnx.NodeProto]:
+    for node in scope:
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _walk(graph.node)
+
+
+def recurrent_left(model: onnx.ModelProto) -> list[str]:
+    """The RNN, GRU and LSTM nodes of a model, in any scope."""
+    return [f"{n.op_type} {n.name}" for n in nodes(model) if n.domain in ("", "ai.onnx") and n.op_type in GATES]
+
+
+def operators(model: onnx.ModelProto) -> set[str]:
+    """The operators of the default domain that a model uses, in any scope."""
+    return {n.op_type for n in nodes(model) if n.domain in ("", "ai.onnx")}

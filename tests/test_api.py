@@ -1,0 +1,478 @@
+"""The Python interface: what goes in, what comes out, and what stays as it was."""
+
+import json
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import pytest
+from cases import Case, feed, model
+from chains import Link, chain
+from one_process import run_workers_here
+from onnx_ir.passes import common
+from running import assert_close, operators, recurrent_left, run
+
+import rnn_lowering as rl
+
+SRC = Path(rl.__file__).resolve().parents[1]
+FORMS = ("auto", "scan", "loop", "unroll")
+LSTM = Case("api_lstm", "LSTM", {"direction": "bidirectional"}, optional=("B", "P", "sequence_lens"))
+THREE = (Link("LSTM", "first"), Link("GRU", "second", {"direction": "reverse"}), Link("RNN", "third"))
+BAD = Link("LSTM", "bad", {"activations": ["Foo", "Tanh", "Tanh"]})
+BAD_FUNCTION = Case("api_bad_function", "LSTM", {"clip": -1.0}, scope="function")
+
+
+def serialized(ir_model: ir.Model) -> bytes:
+    return bytes(ir.to_proto(ir_model).SerializeToString(deterministic=True))
+
+
+def plain() -> onnx.ModelProto:
+    return onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17], producer_name: "a test">
+        plain (float[n, 3] a) => (float[n, 3] b) { b = Relu (a) }"""
+    )
+
+
+# lower
+
+
+@pytest.mark.parametrize("to", FORMS)
+def test_a_proto_gives_a_new_proto(to: str) -> None:
+    original = model(LSTM, 17)
+    before = original.SerializeToString()
+    lowered = rl.lower(original, to)
+    assert isinstance(lowered, onnx.ModelProto)
+    assert original.SerializeToString() == before
+    assert recurrent_left(lowered) == []
+    assert_close(run(lowered, feed(LSTM)), run(original, feed(LSTM)))
+
+
+@pytest.mark.parametrize("to", FORMS)
+def test_an_ir_model_is_changed_in_place(to: str) -> None:
+    original = model(LSTM, 17)
+    ir_model = ir.from_proto(original)
+    assert rl.lower(ir_model, to) is ir_model
+    assert recurrent_left(ir.to_proto(ir_model)) == []
+    assert_close(run(ir.to_proto(ir_model), feed(LSTM)), run(original, feed(LSTM)))
+
+
+def test_without_recurrent_nodes_the_result_equals_the_input() -> None:
+    original = plain()
+    lowered = rl.lower(original)
+    assert lowered == original
+    assert lowered is not original
+    ir_model = ir.from_proto(original)
+    before = serialized(ir_model)
+    assert rl.lower(ir_model) is ir_model
+    assert serialized(ir_model) == before
+
+
+@pytest.mark.parametrize("to", FORMS)
+@pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
+def test_lowering_twice_changes_nothing(op_type: str, to: str) -> None:
+    lowered = rl.lower(model(Case("api_twice", op_type), 17), to)
+    for form in FORMS:
+        assert rl.lower(lowered, form).SerializeToString() == lowered.SerializeToString()
+
+
+def test_lowering_is_reproducible() -> None:
+    once, again = (rl.lower(chain(*THREE), "loop").SerializeToString(deterministic=True) for _ in range(2))
+    assert once == again
+
+
+def test_a_half_lowered_model_can_be_lowered_further() -> None:
+    original = chain(*THREE, dims=(6, 2))
+    lowered = original
+    for link, to in zip(THREE, ("unroll", "loop", "scan"), strict=True):
+        lowered = rl.lower(lowered, to, only=[link.name])
+    onnx.checker.check_model(lowered, full_check=True)
+    assert recurrent_left(lowered) == []
+    inputs = {"X": feed(Case("api_x", "LSTM", T=6, N=2, I=3))["X"]}
+    assert_close(run(lowered, inputs), run(original, inputs))
+
+
+@pytest.mark.parametrize("other", [None, "in.onnx", Path("in.onnx"), b"", onnx.GraphProto(), 3])
+def test_another_type_is_an_error(other: Any) -> None:
+    with pytest.raises(TypeError, match=type(other).__name__):
+        rl.lower(other)
+
+
+@pytest.mark.parametrize("to", ["while", "Scan", "", "SCAN"])
+def test_an_unknown_form_is_refused(to: str) -> None:
+    for call in (lambda: rl.lower(plain(), to), lambda: rl.LowerRecurrentPass(to)):
+        with pytest.raises(rl.UnsupportedError, match=f"'{to}'.*auto, scan, loop, unroll"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({"only": ["LSTM"]}, ["second", "third"]),
+        ({"only": ("s*",)}, ["first", "third"]),
+        ({"except_": {"GRU", "third"}}, ["second", "third"]),
+        ({"only": ["*"], "except_": ["f*"]}, ["first"]),
+    ],
+)
+def test_selection(options: dict[str, Any], left: list[str]) -> None:
+    lowered = rl.lower(chain(*THREE), **options)
+    assert [text.split()[1] for text in recurrent_left(lowered)] == left
+
+
+# A refused model stays as it was
+
+
+REFUSED: dict[str, tuple[onnx.ModelProto, dict[str, Any]]] = {
+    "bad node": (chain(BAD), {}),
+    "the last of several": (chain(*THREE, BAD), {}),
+    "the last of several, unrolled": (chain(*THREE, BAD, dims=(3, 2)), {"to": "unroll"}),
+    "the form of the last": (chain(*THREE[:1], dims=("seq", 2)), {"to": "unroll"}),
+    "bad node, with dims": (chain(*THREE, BAD), {"dims": {"seq": 5}}),
+    "bad node, with shapes": (chain(*THREE, BAD), {"input_shapes": {"X": [5, 2, 3]}}),
+    "the form, with dims": (chain(*THREE), {"to": "unroll", "dims": {"batch": 2}}),
+    "too long, with dims": (chain(*THREE), {"to": "unroll", "dims": {"seq": 9}, "max_unroll": 8}),
+    "unknown dimension": (chain(*THREE), {"dims": {"seq": 5, "time": 5}}),
+    "contradicting shape": (chain(*THREE, dims=("seq", 2)), {"input_shapes": {"X": [5, 3, 3]}}),
+    "in a branch": (model(Case("api_bad_if", "GRU", {"clip": -1.0}, scope="if"), 17), {}),
+    "in a function": (model(BAD_FUNCTION, 17), {}),
+    "an old opset": (model(Case("api_bad_old", "LSTM", {"clip": -1.0}), 6), {}),
+    "an old opset, with dims": (model(Case("api_old", "LSTM", x="length"), 6), {"to": "unroll", "dims": {}}),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refused_ir_model_is_as_it_was(name: str) -> None:
+    original, options = REFUSED[name]
+    ir_model = ir.from_proto(original)
+    before = serialized(ir_model)
+    with pytest.raises(rl.RnnLoweringError):
+        rl.lower(ir_model, **options)
+    assert serialized(ir_model) == before
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refused_proto_is_as_it_was(name: str) -> None:
+    original, options = REFUSED[name]
+    before = original.SerializeToString()
+    with pytest.raises(rl.RnnLoweringError):
+        rl.lower(original, **options)
+    assert original.SerializeToString() == before
+
+
+def test_a_warning_that_is_an_error_leaves_the_model_as_it_was() -> None:
+    disputed = Link("RNN", "disputed", {"activations": ["Affine"]})
+    ir_model = ir.from_proto(chain(*THREE, disputed))
+    before = serialized(ir_model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", rl.RnnLoweringWarning)
+        with pytest.raises(rl.RnnLoweringWarning, match="RNN node 'disputed' in main graph"):
+            rl.lower(ir_model)
+    assert serialized(ir_model) == before
+
+
+def test_a_warning_names_the_callers_line() -> None:
+    with pytest.warns(rl.RnnLoweringWarning, match="Affine") as caught:
+        rl.lower(chain(Link("RNN", "disputed", {"activations": ["Affine"]})))
+    assert len(caught) == 1
+
+
+# The pass
+
+
+def test_pass() -> None:
+    ir_model = ir.from_proto(chain(*THREE))
+    lowering = rl.LowerRecurrentPass("loop", except_=["third"])
+    result: Any = lowering(ir_model)
+    assert isinstance(lowering, ir.passes.InPlacePass)
+    assert result.modified
+    assert result.model is ir_model
+    assert [(n.name, n.operator, n.form) for n in result.report.nodes] == [
+        ("first", "LSTM", "loop"),
+        ("second", "GRU", "loop"),
+    ]
+    assert result.report.nodes[1].direction == "reverse"
+    assert result.report.left == ["RNN node 'third' in main graph: not selected"]
+
+
+def test_pass_without_recurrent_nodes() -> None:
+    ir_model = ir.from_proto(plain())
+    before = serialized(ir_model)
+    result: Any = rl.LowerRecurrentPass()(ir_model)
+    assert not result.modified
+    assert (result.report.nodes, result.report.left) == ([], [])
+    assert serialized(ir_model) == before
+
+
+def test_pass_with_nothing_selected() -> None:
+    ir_model = ir.from_proto(chain(*THREE))
+    before = serialized(ir_model)
+    result: Any = rl.LowerRecurrentPass(only=["fourth"])(ir_model)
+    assert not result.modified
+    assert len(result.report.left) == len(THREE)
+    assert serialized(ir_model) == before
+
+
+def test_a_pass_can_be_used_again() -> None:
+    lowering: Any = rl.LowerRecurrentPass()
+    models = [ir.from_proto(chain(*THREE)) for _ in range(2)]
+    reports = [lowering(ir_model).report for ir_model in models]
+    assert [len(report.nodes) for report in reports] == [3, 3]
+    assert serialized(models[0]) == serialized(models[1])
+    assert not lowering(models[0]).modified
+
+
+def _sequential() -> ir.passes.PassBase:
+    return ir.passes.Sequential(
+        common.CheckerPass(full_check=True),
+        common.ShapeInferencePass(),
+        rl.LowerRecurrentPass("loop"),
+        common.IdentityEliminationPass(),
+        common.CommonSubexpressionEliminationPass(),
+        common.DeduplicateInitializersPass(),
+        common.LiftConstantsToInitializersPass(),
+        common.CheckerPass(full_check=True),
+    )
+
+
+def _manager() -> ir.passes.PassBase:
+    lowering = rl.LowerRecurrentPass("scan")
+    others = [common.IdentityEliminationPass(), common.RemoveUnusedNodesPass(), common.TopologicalSortPass()]
+    return ir.passes.PassManager([*others, lowering], steps=3, early_stop=True)
+
+
+def _functional() -> ir.passes.PassBase:
+    return ir.passes.functionalize(rl.LowerRecurrentPass("unroll"))
+
+
+@pytest.mark.parametrize("make", [_sequential, _manager, _functional])
+def test_pass_composes(make: Callable[[], ir.passes.PassBase]) -> None:
+    original = chain(*THREE, dims=(6, 2))
+    result = make()(ir.from_proto(original))
+    assert result.modified
+    lowered = ir.to_proto(result.model)
+    assert recurrent_left(lowered) == []
+    inputs = {"X": feed(Case("api_x", "LSTM", T=6, N=2, I=3))["X"]}
+    assert_close(run(lowered, inputs), run(original, inputs))
+
+
+def test_a_functional_pass_leaves_its_input() -> None:
+    ir_model = ir.from_proto(chain(*THREE))
+    before = serialized(ir_model)
+    assert _functional()(ir.from_proto(chain(*THREE, dims=(6, 2)))).model is not None
+    result = ir.passes.functionalize(rl.LowerRecurrentPass())(ir_model)
+    assert result.model is not ir_model
+    assert serialized(ir_model) == before
+
+
+# inspect
+
+
+def specs_of(kind: str, proto: onnx.ModelProto, folder: Path) -> list[rl.RecurrentSpec]:
+    if kind == "proto":
+        return rl.inspect(proto)
+    if kind == "ir":
+        return rl.inspect(ir.from_proto(proto))
+    path = folder / "model.onnx"
+    onnx.save(proto, path)
+    return rl.inspect(path if kind == "path" else str(path))
+
+
+@pytest.mark.parametrize("kind", ["proto", "ir", "path", "text"])
+def test_inspect(kind: str, tmp_path: Path) -> None:
+    attributes = {"direction": "bidirectional", "linear_before_reset": 1, "clip": 0.5}
+    first, second, third = specs_of(kind, chain(THREE[0], Link("GRU", "gru", attributes), THREE[2]), tmp_path)
+    assert [spec.op_type for spec in (first, second, third)] == ["LSTM", "GRU", "RNN"]
+    assert (second.node.name, second.node.operator, second.node.scope) == ("gru", "GRU", "main graph")
+    assert second.version == 14
+    assert second.dtype == ir.DataType.FLOAT
+    assert second.directions == ("forward", "reverse")
+    assert (second.hidden_size, second.input_size) == (4, 4)
+    assert (second.seq_length, second.batch_size) == (None, None)
+    assert (second.layout, second.clip, second.linear_before_reset) == (0, 0.5, True)
+    assert [[str(a) for a in names] for names in second.activations] == [["Sigmoid", "Tanh"]] * 2
+    assert set(second.inputs) == {"X", "W", "R", "B"}
+    assert set(second.outputs) == {"Y"}
+    assert set(second.constants) == {"W", "R", "B"}
+    assert (first.input_forget, first.clip, first.warnings) == (False, None, ())
+
+
+def test_inspect_changes_nothing() -> None:
+    original = chain(*THREE)
+    ir_model = ir.from_proto(original)
+    before = original.SerializeToString(), serialized(ir_model)
+    rl.inspect(original)
+    rl.inspect(ir_model)
+    assert (original.SerializeToString(), serialized(ir_model)) == before
+
+
+def test_inspect_of_none() -> None:
+    assert rl.inspect(plain()) == []
+
+
+def test_inspect_finds_every_scope() -> None:
+    in_if = rl.inspect(model(Case("api_if", "LSTM", scope="if"), 17))
+    assert len(in_if) == 2
+    assert len({spec.node.scope for spec in in_if}) == 2
+
+
+def test_inspect_refuses(tmp_path: Path) -> None:
+    with pytest.raises(rl.InvalidNodeError, match="LSTM node 'bad' in main graph"):
+        rl.inspect(chain(*THREE, BAD))
+    with pytest.raises(rl.ModelFileError, match=r"missing\.onnx"):
+        rl.inspect(tmp_path / "missing.onnx")
+
+
+# lower_file
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    run_workers_here(monkeypatch)
+    onnx.save(chain(*THREE), tmp_path / "in.onnx")
+    return tmp_path / "in.onnx"
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_lower_file(source: Path, as_text: bool) -> None:
+    before, target = source.read_bytes(), source.with_name("out.onnx")
+    given, wanted = (str(source), str(target)) if as_text else (source, target)
+    report = rl.lower_file(given, wanted, "loop", except_=["third"], verify=2)
+    assert [(n.name, n.form, n.reason) for n in report.nodes] == [
+        ("first", "loop", "asked for"),
+        ("second", "loop", "asked for"),
+    ]
+    assert report.left == ["RNN node 'third' in main graph: not selected"]
+    assert (report.operators_before["LSTM"], report.operators_after.get("LSTM", 0)) == (1, 0)
+    assert report.operators_after["Loop"] == 2
+    assert report.verification is not None
+    assert (report.verification["status"], report.verification["runs"]) == ("verified", 2)
+    assert source.read_bytes() == before
+    assert recurrent_left(onnx.load(target)) == ["RNN third"]
+    assert sorted(path.name for path in source.parent.iterdir()) == ["in.onnx", "out.onnx"]
+
+
+def test_lower_file_writes_what_lower_returns(source: Path) -> None:
+    target = source.with_name("out.onnx")
+    rl.lower_file(source, target, verify=0)
+    assert onnx.load(target) == rl.lower(onnx.load(source))
+
+
+def test_report_as_json(source: Path) -> None:
+    report = rl.lower_file(source, source.with_name("out.onnx"), verify=0)
+    assert json.loads(report.to_json()) == json.loads(json.dumps(report.to_dict()))
+    data = json.loads(report.to_json())
+    assert data.keys() == {"nodes", "left", "notes", "operators", "verification"}
+    assert [node["form"] for node in data["nodes"]] == ["scan"] * 3
+    assert data["verification"] is None
+    assert data["operators"]["after"] == report.operators_after
+
+
+def test_lower_file_copies_what_has_nothing_to_lower(tmp_path: Path) -> None:
+    source, target = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    onnx.save(plain(), source)
+    report = rl.lower_file(source, target)
+    assert (report.nodes, report.verification) == ([], None)
+    assert target.read_bytes() == source.read_bytes()
+
+
+def test_lower_file_refuses_and_keeps_the_destination(tmp_path: Path) -> None:
+    source, target = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    onnx.save(chain(*THREE, BAD), source)
+    target.write_bytes(b"precious")
+    with pytest.raises(rl.InvalidNodeError, match="LSTM node 'bad' in main graph"):
+        rl.lower_file(source, target)
+    with pytest.raises(rl.UnsupportedError, match="another file"):
+        rl.lower_file(source, source)
+    with pytest.raises(rl.ModelFileError, match="missing"):
+        rl.lower_file(tmp_path / "missing.onnx", target)
+    assert target.read_bytes() == b"precious"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.onnx", "out.onnx"]
+
+
+def test_lower_file_raises_when_the_verification_fails(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rnn_lowering import cells
+
+    good = cells.CELLS["GRU"]
+    monkeypatch.setitem(cells.CELLS, "GRU", lambda op, k, state, x: [s + s for s in good(op, k, state, x)])
+    with pytest.raises(rl.VerificationError, match="output 'out'"):
+        rl.lower_file(source, source.with_name("out.onnx"))
+    assert not source.with_name("out.onnx").exists()
+
+
+# Names
+
+
+def test_public_names() -> None:
+    for name in rl.__all__:
+        assert getattr(rl, name).__doc__
+    with pytest.raises(AttributeError, match="'lower_all'"):
+        rl.lower_all  # noqa: B018
+
+
+def test_errors_have_one_base() -> None:
+    for error in (rl.InvalidNodeError, rl.UnsupportedError, rl.VerificationError, rl.ModelFileError):
+        assert issubclass(error, rl.RnnLoweringError)
+    assert not issubclass(rl.InvalidNodeError, rl.UnsupportedError)
+    assert issubclass(rl.RnnLoweringWarning, UserWarning)
+
+
+def in_child(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": str(SRC)},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_is_lazy() -> None:
+    code = "import sys, rnn_lowering; print({'onnx', 'numpy', 'onnx_ir', 'onnxruntime', 'rich'} & set(sys.modules))"
+    assert in_child(code).strip() == "set()"
+
+
+@pytest.mark.parametrize("first", ["lower", "verify", "LowerRecurrentPass", "VerificationError"])
+def test_public_names_in_any_order(first: str) -> None:
+    code = f"""
+import rnn_lowering as rl
+rl.{first}
+functions = [rl.lower, rl.lower_file, rl.verify, rl.inspect, rl.LowerRecurrentPass]
+assert all(callable(f) for f in functions), functions
+from rnn_lowering import verify, inspect
+assert callable(verify) and callable(inspect)
+"""
+    in_child(code)
+
+
+def test_the_calls_of_the_readme() -> None:
+    code = """
+import onnx
+import onnx_ir as ir
+import rnn_lowering as rl
+
+text = '<ir_version: 8, opset_import: ["": 17]> g (float[2] a) => (float[2] b) {b = Relu (a)}'
+model = onnx.parser.parse_model(text)
+new = rl.lower(model, to="scan")
+check = rl.verify(model, new)
+assert check and check.max_abs == 0 and "verified" in str(check)
+assert rl.inspect(model) == []
+rl.LowerRecurrentPass(to="loop")(ir.from_proto(model))
+"""
+    in_child(code)
+
+
+def test_typed() -> None:
+    assert files(rl).joinpath("py.typed").is_file()
+
+
+def test_operators_of_all_forms_are_primitive() -> None:
+    for to in FORMS:
+        used = operators(rl.lower(model(LSTM, 17), to))
+        assert not used & {"LSTM", "GRU", "RNN", "ReverseSequence", "CastLike"}

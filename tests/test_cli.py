@@ -1,0 +1,743 @@
+"""The command as its user meets it: what it prints, what it writes, and how it exits."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cases import Case, feed, model
+from chains import Link, chain
+from one_process import run_workers_here
+from onnx import TensorProto, helper
+from running import assert_close, operators, recurrent_left, run
+
+import rnn_lowering as rl
+from rnn_lowering.cli import main
+
+SRC = Path(rl.__file__).resolve().parents[1]
+SYMBOLIC = Case("cli_symbolic", "LSTM", x="symbolic")
+STATIC = Case("cli_static", "GRU")
+DISPUTED = Case("cli_disputed", "RNN", {"activations": ["Affine"]})
+THREE = (
+    Link("LSTM", "/encoder/lstm"),
+    Link("GRU", "/decoder/gru", {"direction": "bidirectional"}),
+    Link("RNN", "/decoder/rnn"),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """What stdout got, without blank lines."""
+        return [line for line in self.out.splitlines() if line]
+
+
+Command = Callable[..., Outcome]
+
+
+@pytest.fixture
+def rnn_lower(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The command, in this process."""
+    run_workers_here(monkeypatch)
+
+    def call(*arguments: object) -> Outcome:
+        try:
+            code: Any = main([str(argument) for argument in arguments])
+        except SystemExit as end:
+            code = end.code
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return call
+
+
+def child(*arguments: object, code: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """`python -m rnn_lowering`, or a script that gets these arguments, in a process of its own."""
+    command = ["-c", code] if code else ["-m", "rnn_lowering"]
+    return subprocess.run(
+        [sys.executable, *command, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(SRC), **environment},
+    )
+
+
+def saved(path: Path, proto: onnx.ModelProto) -> Path:
+    onnx.save(proto, path)
+    return path
+
+
+def without_recurrent_nodes() -> onnx.ModelProto:
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"]) for name in ("a", "b")]
+    graph = helper.make_graph([helper.make_node("Relu", ["a"], ["b"])], "plain", infos[:1], infos[1:])
+    return helper.make_model(graph, producer_name="a test", opset_imports=[helper.make_opsetid("", 17)])
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def cells(line: str) -> list[str]:
+    return line.split()
+
+
+def assert_refused(outcome: Outcome, *facts: str) -> None:
+    """One line on stderr that says the facts, nothing on stdout."""
+    assert outcome.code == 1
+    assert outcome.lines == []
+    assert outcome.err.startswith("rnn-lower: error: ")
+    assert outcome.err.count("\n") == 1
+    assert outcome.err.endswith("\n")
+    for fact in facts:
+        assert fact in outcome.err
+
+
+# What it prints and writes
+
+
+def test_success(rnn_lower: Command, tmp_path: Path) -> None:
+    source, target = saved(tmp_path / "in.onnx", chain(*THREE)), tmp_path / "out.onnx"
+    before = source.read_bytes()
+    outcome = rnn_lower(source, target)
+    assert (outcome.code, outcome.err) == (0, "")
+    rows = [cells(line) for line in outcome.lines]
+    assert rows[0] == ["node", "operator", "direction", "T", "N", "I", "H", "form"]
+    assert rows[1] == ["/encoder/lstm", "LSTM-14", "forward", "?", "?", "3", "4", "scan"]
+    assert rows[2] == ["/decoder/gru", "GRU-14", "bidirectional", "?", "?", "4", "4", "scan"]
+    assert rows[3] == ["/decoder/rnn", "RNN-14", "forward", "?", "?", "8", "4", "scan"]
+    assert ["operator", "before", "after"] in rows
+    assert ["LSTM", "1", "0"] in rows
+    assert ["Scan", "0", "4"] in rows
+    assert not any(row[0] == "Reshape" for row in rows)  # as often as before
+    assert re.search(r"^verified.*onnxruntime.*: 3 runs, largest difference \S+$", outcome.out, re.MULTILINE)
+    assert outcome.lines[-1] == f"written to {target}"
+    assert recurrent_left(onnx.load(target)) == []
+    assert files(tmp_path).keys() == {"in.onnx", "out.onnx"}
+    assert source.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("case", "to", "form"),
+    [
+        *[(STATIC, to, to) for to in ("scan", "loop", "unroll")],
+        (STATIC, "auto", "scan"),
+        (Case("cli_one_step", "LSTM", T=1), "auto", "unroll"),
+        (SYMBOLIC, "auto", "scan"),
+    ],
+)
+def test_form(rnn_lower: Command, tmp_path: Path, case: Case, to: str, form: str) -> None:
+    source, target = saved(tmp_path / "in.onnx", model(case, 17)), tmp_path / "out.onnx"
+    outcome = rnn_lower(source, target, "--to", to, "--no-verify")
+    assert outcome.code == 0
+    assert cells(outcome.lines[1])[-1] == form
+    lowered = onnx.load(target)
+    assert ("Scan" in operators(lowered), "Loop" in operators(lowered)) == (form == "scan", form == "loop")
+    assert_close(run(lowered, feed(case)), run(onnx.load(source), feed(case)))
+
+
+def test_auto_is_the_default(rnn_lower: Command, tmp_path: Path) -> None:
+    source = saved(tmp_path / "in.onnx", model(STATIC, 8))
+    assert rnn_lower(source, tmp_path / "default.onnx", "--no-verify").code == 0
+    assert rnn_lower(source, tmp_path / "auto.onnx", "--to", "auto", "--no-verify").code == 0
+    written = files(tmp_path)
+    assert written["default.onnx"] == written["auto.onnx"]
+    assert "Loop" in operators(onnx.load(tmp_path / "auto.onnx"))
+
+
+def test_list(rnn_lower: Command, tmp_path: Path) -> None:
+    source = saved(tmp_path / "in.onnx", chain(*THREE, dims=(6, "batch")))
+    outcome = rnn_lower(source, "--list")
+    assert (outcome.code, outcome.err) == (4, "")
+    lines = outcome.lines
+    assert len(lines) == 1 + len(THREE)
+    for part in ("/decoder/gru", "GRU-14", "main graph", "bidirectional", "?", "4", "float", "Sigmoid, Tanh"):
+        assert part in lines[2]
+    assert cells(lines[1])[:10] == [
+        "/encoder/lstm",
+        "LSTM-14",
+        "main",
+        "graph",
+        "forward",
+        "6",
+        "?",
+        "3",
+        "4",
+        "float",
+    ]
+    assert files(tmp_path).keys() == {"in.onnx"}
+
+
+def test_list_shows_nodes_in_subgraphs(rnn_lower: Command, tmp_path: Path) -> None:
+    source = saved(tmp_path / "in.onnx", model(Case("cli_in_if", "GRU", scope="if"), 17))
+    outcome = rnn_lower(source, "--list")
+    assert outcome.code == 4
+    assert "then_recurrent" in outcome.out
+    assert "main graph > if (If) else_branch" in outcome.out
+
+
+def test_list_of_none(rnn_lower: Command, tmp_path: Path) -> None:
+    source = saved(tmp_path / "in.onnx", without_recurrent_nodes())
+    outcome = rnn_lower(source, "--list")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "no recurrent nodes" in outcome.out
+
+
+def test_list_writes_nothing_even_with_an_output(rnn_lower: Command, tmp_path: Path) -> None:
+    source = saved(tmp_path / "in.onnx", chain(*THREE))
+    assert rnn_lower(source, tmp_path / "out.onnx", "--list").code == 4
+    assert files(tmp_path).keys() == {"in.onnx"}
+
+
+@pytest.mark.parametrize(
+    ("options", "lowered"),
+    [
+        (["--only", "LSTM"], [0]),
+        (["--only", "LSTM", "--only", "RNN"], [0, 2]),
+        (["--only", "/decoder/*"], [1, 2]),
+        (["--only", "/decoder/gru"], [1]),
+        (["--except", "/decoder/*"], [0]),
+        (["--except", "GRU"], [0, 2]),
+        (["--except", "GRU", "--except", "*/lstm"], [2]),
+        (["--only", "LSTM", "--only", "GRU", "--except", "/decoder/*"], [0]),
+        (["--only", "/decoder/?ru"], [1]),
+        (["--only", "/DECODER/*"], []),
+    ],
+)
+def test_selection(rnn_lower: Command, tmp_path: Path, options: list[str], lowered: list[int]) -> None:
+    source, target = saved(tmp_path / "in.onnx", chain(*THREE)), tmp_path / "out.onnx"
+    outcome = rnn_lower(source, target, "--no-verify", *options)
+    assert outcome.code == 0
+    kept = [link for n, link in enumerate(THREE) if n not in lowered]
+    assert recurrent_left(onnx.load(target)) == [f"{link.op_type} {link.name}" for link in kept]
+    assert outcome.out.count("left as it is: ") == len(kept)
+    for link in kept:
+        assert f"{link.op_type} node '{link.name}' in main graph: not selected" in outcome.out
+
+
+@pytest.mark.parametrize(("options", "runs"), [([], 3), (["--verify", 1], 1), (["--verify", 5], 5)])
+def test_verified_runs(rnn_lower: Command, tmp_path: Path, options: list[object], runs: int) -> None:
+    source, report = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17)), tmp_path / "report.json"
+    outcome = rnn_lower(source, tmp_path / "out.onnx", "--report", report, *options)
+    assert outcome.code == 0
+    assert re.search(rf"^verified.*: {runs} runs, ", outcome.out, re.MULTILINE)
+    assert json.loads(report.read_text())["verification"]["runs"] == runs
+
+
+@pytest.mark.parametrize("options", [["--no-verify"], ["--verify", 0]])
+def test_without_verification(rnn_lower: Command, tmp_path: Path, options: list[object]) -> None:
+    source, report = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17)), tmp_path / "report.json"
+    outcome = rnn_lower(source, tmp_path / "out.onnx", "--report", report, *options)
+    assert outcome.code == 0
+    assert "verified" not in outcome.out
+    assert json.loads(report.read_text())["verification"] is None
+
+
+def test_says_how_it_verified(rnn_lower: Command, tmp_path: Path) -> None:
+    """No kernel of onnxruntime takes layout 1."""
+    source = saved(tmp_path / "in.onnx", model(Case("cli_layout", "LSTM", {"layout": 1}), 17))
+    outcome = rnn_lower(source, tmp_path / "out.onnx")
+    assert outcome.code == 0
+    (line,) = [line for line in outcome.lines if re.match("(not )?verified", line)]
+    assert "float64" in line
+    assert (tmp_path / "out.onnx").exists()
+
+
+def test_seed(rnn_lower: Command, tmp_path: Path) -> None:
+    source = saved(tmp_path / "in.onnx", model(Case("cli_seed", "LSTM", T=20, H=16), 17))
+    reports = []
+    for n, seed in enumerate((0, 0, 1)):
+        report = tmp_path / f"{n}.json"
+        assert rnn_lower(source, tmp_path / f"{n}.onnx", "--seed", seed, "--report", report).code == 0
+        reports.append(json.loads(report.read_text())["verification"]["outputs"])
+    assert reports[0] == reports[1]
+    assert reports[0] != reports[2]
+
+
+def test_report(rnn_lower: Command, tmp_path: Path) -> None:
+    source, report = saved(tmp_path / "in.onnx", chain(*THREE, dims=("seq", 2))), tmp_path / "report.json"
+    outcome = rnn_lower(source, tmp_path / "out.onnx", "--report", report, "--except", "RNN", "--to", "loop")
+    assert outcome.code == 0
+    data = json.loads(report.read_text())
+    assert data.keys() == {"nodes", "left", "notes", "operators", "verification"}
+    assert data["nodes"][1] == {
+        "name": "/decoder/gru",
+        "operator": "GRU",
+        "version": 14,
+        "scope": "main graph",
+        "dtype": "float",
+        "direction": "bidirectional",
+        "seq_length": None,
+        "batch_size": 2,
+        "input_size": 4,
+        "hidden_size": 4,
+        "form": "loop",
+        "reason": "asked for",
+        "warnings": [],
+    }
+    assert data["left"] == ["RNN node '/decoder/rnn' in main graph: not selected"]
+    before, after = data["operators"]["before"], data["operators"]["after"]
+    assert before == {"GRU": 1, "LSTM": 1, "RNN": 1, "Relu": 1, "Reshape": 3, "Transpose": 3}
+    assert (after["Loop"], after["RNN"], after["Relu"]) == (3, 1, 1)
+    assert not after.keys() & {"GRU", "LSTM"}
+    check = data["verification"]
+    assert check.keys() >= {"status", "method", "runs", "outputs", "reason"}
+    assert (check["status"], check["method"], check["runs"]) == ("verified", "onnxruntime", 3)
+    (output,) = check["outputs"]
+    assert output.keys() == {"name", "max_abs", "passed", "reason"}
+    assert (output["name"], output["passed"]) == ("out", True)
+    assert 0 <= output["max_abs"] < 1e-5
+
+
+def test_nothing_to_lower(rnn_lower: Command, tmp_path: Path) -> None:
+    source, target = saved(tmp_path / "in.onnx", without_recurrent_nodes()), tmp_path / "out.onnx"
+    outcome = rnn_lower(source, target, "--report", tmp_path / "report.json")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "nothing to lower" in outcome.out
+    assert str(target) in outcome.out
+    assert target.read_bytes() == source.read_bytes()
+    assert json.loads((tmp_path / "report.json").read_text())["nodes"] == []
+
+
+def test_quiet(rnn_lower: Command, tmp_path: Path) -> None:
+    source = saved(tmp_path / "in.onnx", chain(*THREE))
+    quiet = Outcome(0, "", "")
+    assert rnn_lower(source, tmp_path / "out.onnx", "--quiet") == quiet
+    assert rnn_lower(source, tmp_path / "q.onnx", "-q", "--no-verify", "--only", "GRU") == quiet
+    assert rnn_lower(source, "--list", "-q") == Outcome(4, "", "")
+    assert recurrent_left(onnx.load(tmp_path / "out.onnx")) == []
+    assert_refused(rnn_lower(source, tmp_path / "out.onnx", "-q"), "exists")
+
+
+def test_a_disputed_default_is_warned_of(rnn_lower: Command, tmp_path: Path) -> None:
+    source = saved(tmp_path / "in.onnx", model(DISPUTED, 17))
+    outcome = rnn_lower(source, tmp_path / "out.onnx", "--no-verify", "--report", tmp_path / "report.json")
+    assert outcome.code == 0
+    (line,) = outcome.err.splitlines()
+    assert line.startswith("rnn-lower: warning: RNN node 'recurrent' in main graph: ")
+    assert "Affine" in line
+    (warning,) = json.loads((tmp_path / "report.json").read_text())["nodes"][0]["warnings"]
+    assert warning in line
+
+
+# What it refuses
+
+
+@pytest.mark.parametrize("options", [[], ["--quiet"], ["--no-verify"]])
+def test_an_existing_output_is_kept(rnn_lower: Command, tmp_path: Path, options: list[str]) -> None:
+    source, target = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17)), tmp_path / "out.onnx"
+    target.write_bytes(b"precious")
+    assert_refused(rnn_lower(source, target, *options), str(target), "--force")
+    assert target.read_bytes() == b"precious"
+
+
+def test_force(rnn_lower: Command, tmp_path: Path) -> None:
+    source, target = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17)), tmp_path / "out.onnx"
+    target.write_bytes(b"old")
+    assert rnn_lower(source, target, "--force", "--no-verify").code == 0
+    assert recurrent_left(onnx.load(target)) == []
+
+
+def test_force_keeps_the_output_when_refused(rnn_lower: Command, tmp_path: Path) -> None:
+    source, target = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17)), tmp_path / "out.onnx"
+    target.write_bytes(b"precious")
+    assert_refused(rnn_lower(source, target, "--force", "--to", "unroll"), "recurrent")
+    assert target.read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("alias", ["itself", "dotted", "symbolic link", "hard link"])
+def test_the_input_is_no_output(rnn_lower: Command, tmp_path: Path, alias: str) -> None:
+    source = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17))
+    before = source.read_bytes()
+    target = {"itself": source, "dotted": tmp_path / "." / ".." / tmp_path.name / "in.onnx"}.get(
+        alias, tmp_path / "alias.onnx"
+    )
+    if alias == "symbolic link":
+        target.symlink_to(source)
+    elif alias == "hard link":
+        target.hardlink_to(source)
+    assert rnn_lower(source, target).code == 1
+    assert_refused(rnn_lower(source, target, "--force"), "input", "another file")
+    assert source.read_bytes() == before
+
+
+def bad_file(path: Path, kind: str) -> None:
+    whole = model(SYMBOLIC, 17).SerializeToString()
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "no graph":
+        path.write_bytes(onnx.ModelProto(ir_version=8).SerializeToString())
+    elif kind != "missing":
+        contents = {"text": b"This is not a model.\n" * 9, "empty": b"", "truncated": whole[: len(whole) // 2]}
+        contents |= {"two lines": b"\n\n", "image": b"\x89PNG\r\n\x1a\n" + bytes(64)}
+        path.write_bytes(contents[kind])
+
+
+@pytest.mark.parametrize(
+    "kind", ["text", "missing", "directory", "empty", "truncated", "no graph", "two lines", "image"]
+)
+@pytest.mark.parametrize("options", [["OUT"], ["--list"]])
+def test_a_bad_file_is_refused(rnn_lower: Command, tmp_path: Path, kind: str, options: list[str]) -> None:
+    source, target = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    bad_file(source, kind)
+    before = files(tmp_path)
+    outcome = rnn_lower(source, *[target if option == "OUT" else option for option in options])
+    assert_refused(outcome, str(source))
+    assert "Traceback" not in outcome.err
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("options", [["OUT"], ["--list"]])
+def test_a_bad_node_is_refused(rnn_lower: Command, tmp_path: Path, options: list[str]) -> None:
+    names = ["Foo", "Tanh", "Tanh"]
+    source = saved(tmp_path / "in.onnx", model(Case("cli_bad", "LSTM", {"activations": names}), 17))
+    outcome = rnn_lower(source, *[tmp_path / "out.onnx" if option == "OUT" else option for option in options])
+    assert_refused(outcome, "LSTM node 'recurrent' in main graph", "'Foo'", "Sigmoid")
+    assert files(tmp_path).keys() == {"in.onnx"}
+
+
+def test_an_impossible_form_is_refused(rnn_lower: Command, tmp_path: Path) -> None:
+    source = saved(tmp_path / "in.onnx", model(STATIC, 8))
+    outcome = rnn_lower(source, tmp_path / "out.onnx", "--to", "scan")
+    assert_refused(outcome, "GRU node 'recurrent' in main graph", "opset 9", "loop")
+
+
+def test_max_unroll(rnn_lower: Command, tmp_path: Path) -> None:
+    source, target = saved(tmp_path / "in.onnx", model(STATIC, 17)), tmp_path / "out.onnx"
+    options = ["--to", "unroll", "--no-verify"]
+    outcome = rnn_lower(source, target, *options, "--max-unroll", STATIC.T - 1)
+    assert_refused(outcome, f"--max-unroll {STATIC.T}", "scan", "loop")
+    assert files(tmp_path).keys() == {"in.onnx"}
+    assert rnn_lower(source, target, *options, "--max-unroll", STATIC.T).code == 0
+
+
+@pytest.mark.parametrize("target", ["missing/out.onnx", "in.onnx/out.onnx"])
+def test_an_impossible_place_is_refused(rnn_lower: Command, tmp_path: Path, target: str) -> None:
+    source = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17))
+    assert_refused(rnn_lower(source, tmp_path / target, "--no-verify"), "out.onnx")
+    assert files(tmp_path).keys() == {"in.onnx"}
+
+
+@pytest.mark.parametrize("options", [[], ["--force"]])
+def test_a_directory_is_no_output(rnn_lower: Command, tmp_path: Path, options: list[str]) -> None:
+    source, target = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17)), tmp_path / "folder"
+    target.mkdir()
+    assert_refused(rnn_lower(source, target, "--no-verify", *options), "folder")
+    assert target.is_dir()
+    assert files(tmp_path).keys() == {"in.onnx"}
+
+
+def test_an_impossible_report_is_refused(rnn_lower: Command, tmp_path: Path) -> None:
+    source, report = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17)), tmp_path / "missing" / "report.json"
+    outcome = rnn_lower(source, tmp_path / "out.onnx", "--no-verify", "--report", report)
+    assert_refused(outcome, "report.json")
+    assert files(tmp_path).keys() == {"in.onnx"}
+
+
+@pytest.mark.parametrize("name", ["in.onnx", "out.onnx"])
+def test_the_report_does_not_replace_a_model(rnn_lower: Command, tmp_path: Path, name: str) -> None:
+    source, target = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17)), tmp_path / "out.onnx"
+    before = source.read_bytes()
+    outcome = rnn_lower(source, target, "--no-verify", "--report", tmp_path / name)
+    assert outcome.code in (1, 2)
+    assert source.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["IN"],
+        ["IN", "OUT", "third"],
+        ["IN", "OUT", "--unknown"],
+        ["IN", "OUT", "--to"],
+        ["IN", "OUT", "--to", "while"],
+        ["IN", "OUT", "--to", "SCAN"],
+        ["IN", "OUT", "--verify", "-1"],
+        ["IN", "OUT", "--verify", "many"],
+        ["IN", "OUT", "--verify", "1", "--no-verify"],
+        ["IN", "OUT", "--max-unroll", "-1"],
+        ["IN", "OUT", "--max-unroll", "1.5"],
+        ["IN", "OUT", "--rtol", "small"],
+        ["IN", "OUT", "--atol"],
+        ["IN", "OUT", "--seed", "x"],
+        ["IN", "OUT", "--set-dim", "seq"],
+        ["IN", "OUT", "--set-dim", "seq=long"],
+        ["IN", "OUT", "--set-dim", "seq=-1"],
+        ["IN", "OUT", "--input-shape", "X"],
+        ["IN", "OUT", "--input-shape", "X:1,,2"],
+        ["IN", "OUT", "--input-shape", "X:1,a"],
+        ["IN", "OUT", "--compute", "int8"],
+        ["IN", "OUT", "--only"],
+        ["IN", "OUT", "--feed", "X"],
+        ["IN", "OUT", "--report", "report.txt"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage(rnn_lower: Command, tmp_path: Path, arguments: list[str]) -> None:
+    source = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17))
+    places = {"IN": str(source), "OUT": str(tmp_path / "out.onnx")}
+    outcome = rnn_lower(*[places.get(argument, argument) for argument in arguments])
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("usage: rnn-lower ")
+    assert "rnn-lower: error: " in outcome.err.splitlines()[-1]
+    assert files(tmp_path).keys() == {"in.onnx"}
+
+
+@pytest.mark.parametrize("options", [["--seed", "-1"], ["--rtol", "-1"], ["--atol", "nan"]])
+def test_numbers_without_a_meaning(rnn_lower: Command, tmp_path: Path, options: list[str]) -> None:
+    source = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17))
+    outcome = rnn_lower(source, tmp_path / "out.onnx", *options)
+    assert outcome.code in (1, 2, 3)
+    assert files(tmp_path).keys() == {"in.onnx"}
+
+
+# Verification
+
+
+@pytest.fixture
+def wrong_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every LSTM be lowered with i and f exchanged."""
+    from rnn_lowering import cells, ops
+
+    def lstm(op: ops.Ops, k: Any, state: Sequence[ops.Tensor], x: Sequence[ops.Tensor]) -> list[ops.Tensor]:
+        (h, c), (xw,), (R,), H = state, x, k.R, k.hidden_size
+        f, o, i, g = op.split(h @ R + xw, [H, H, H, H])
+        C = k.f(f) * c + k.f(i) * k.g(g)
+        return [k.f(o) * k.h(C), C]
+
+    monkeypatch.setitem(cells.CELLS, "LSTM", lstm)
+
+
+@pytest.mark.usefixtures("wrong_cell")
+@pytest.mark.parametrize("options", [[], ["--quiet"], ["--to", "loop", "--verify", "1"], ["--force"]])
+def test_a_failed_verification(rnn_lower: Command, tmp_path: Path, options: list[str]) -> None:
+    source, target = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17)), tmp_path / "out.onnx"
+    if "--force" in options:
+        target.write_bytes(b"precious")
+    before = files(tmp_path)
+    outcome = rnn_lower(source, target, "--report", tmp_path / "report.json", *options)
+    assert (outcome.code, outcome.lines) == (3, [])
+    assert outcome.err.count("\n") == 1
+    assert outcome.err.startswith("rnn-lower: error: verification failed")
+    assert "output 'Y'" in outcome.err
+    assert "Y_c" in outcome.err
+    assert files(tmp_path) == before
+
+
+@pytest.mark.usefixtures("wrong_cell")
+@pytest.mark.parametrize(
+    ("options", "code"), [(["--atol", "9"], 0), (["--rtol", "0.01"], 3), (["--rtol", "1e9"], 0)]
+)
+def test_tolerance(rnn_lower: Command, tmp_path: Path, options: list[str], code: int) -> None:
+    source = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17))
+    assert rnn_lower(source, tmp_path / "out.onnx", *options).code == code
+
+
+@pytest.mark.usefixtures("wrong_cell")
+def test_a_wrong_model_is_written_only_unverified(rnn_lower: Command, tmp_path: Path) -> None:
+    source, target = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17)), tmp_path / "out.onnx"
+    assert rnn_lower(source, target, "--no-verify").code == 0
+    assert not np.allclose(
+        run(onnx.load(target), feed(SYMBOLIC))["Y"], run(onnx.load(source), feed(SYMBOLIC))["Y"], atol=1e-3
+    )
+
+
+@pytest.mark.usefixtures("wrong_cell")
+def test_keep_failed(rnn_lower: Command, tmp_path: Path) -> None:
+    source, kept = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17)), tmp_path / "kept.onnx"
+    outcome = rnn_lower(source, tmp_path / "out.onnx", "--keep-failed", kept)
+    assert outcome.code == 3
+    assert "kept.onnx" in outcome.err
+    assert files(tmp_path).keys() == {"in.onnx", "kept.onnx"}
+    assert recurrent_left(onnx.load(kept)) == []
+
+
+def test_nothing_failed_is_kept(rnn_lower: Command, tmp_path: Path) -> None:
+    source = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17))
+    assert rnn_lower(source, tmp_path / "out.onnx", "--keep-failed", tmp_path / "kept.onnx").code == 0
+    assert files(tmp_path).keys() == {"in.onnx", "out.onnx"}
+
+
+def test_feed(rnn_lower: Command, tmp_path: Path) -> None:
+    source, report = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17)), tmp_path / "report.json"
+    np.save(tmp_path / "x.npy", np.full((3, 2, 2), 0.5, np.float32))
+    options = ["--feed", f"X={tmp_path / 'x.npy'}", "--report", report]
+    assert rnn_lower(source, tmp_path / "out.onnx", *options).code == 0
+    check = json.loads(report.read_text())["verification"]
+    assert (check["status"], check["method"], check["runs"]) == ("verified", "onnxruntime", 1)
+
+
+@pytest.mark.parametrize("contents", [None, b"", b"not an array", b"X=1\n"])
+def test_a_bad_feed_is_refused(rnn_lower: Command, tmp_path: Path, contents: bytes | None) -> None:
+    source, array = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17)), tmp_path / "x.npy"
+    if contents is not None:
+        array.write_bytes(contents)
+    assert_refused(rnn_lower(source, tmp_path / "out.onnx", "--feed", f"X={array}"), "x.npy")
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_a_feed_of_several_arrays_is_refused(rnn_lower: Command, tmp_path: Path) -> None:
+    source = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17))
+    np.savez(tmp_path / "x.npz", X=np.zeros((3, 2, 2), np.float32))
+    outcome = rnn_lower(source, tmp_path / "out.onnx", "--feed", f"X={tmp_path / 'x.npz'}")
+    assert_refused(outcome, "x.npz")
+    assert not (tmp_path / "out.onnx").exists()
+
+
+FAILING = """
+import sys
+from rnn_lowering import cells, cli
+good = cells.CELLS["LSTM"]
+cells.CELLS["LSTM"] = lambda op, k, state, x: good(op, k, state[::-1], x)
+sys.exit(cli.main())
+"""
+
+
+@pytest.mark.parametrize("verbosity", [[], ["-v"], ["-vv"]])
+def test_exit_code_of_a_failed_verification(tmp_path: Path, verbosity: list[str]) -> None:
+    source, target = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17)), tmp_path / "out.onnx"
+    done = child(source, target, *verbosity, code=FAILING)
+    assert done.returncode == 3, done.stderr
+    assert ("Traceback" in done.stderr) == (verbosity == ["-vv"])
+    assert not target.exists()
+
+
+# The process
+
+
+@pytest.mark.parametrize(("verbosity", "traceback"), [([], False), (["-v"], False), (["-vv"], True)])
+def test_traceback(tmp_path: Path, verbosity: list[str], traceback: bool) -> None:
+    done = child(tmp_path / "missing.onnx", tmp_path / "out.onnx", *verbosity)
+    assert done.returncode == 1
+    assert ("Traceback (most recent call last)" in done.stderr) == traceback
+    assert "missing.onnx" in done.stderr
+    assert traceback or done.stderr.startswith("rnn-lower: error: ")
+
+
+def test_as_a_module(tmp_path: Path) -> None:
+    source, target = saved(tmp_path / "in.onnx", chain(*THREE)), tmp_path / "out.onnx"
+    done = child(source, target, "--no-verify")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"written to {target}" in done.stdout
+    assert recurrent_left(onnx.load(target)) == []
+    assert child(source, "--list").returncode == 4
+    assert child(source).returncode == 2
+
+
+def test_entry_point() -> None:
+    (script,) = entry_points(group="console_scripts", name="rnn-lower")
+    assert script.load() is main
+
+
+def test_installed_script(tmp_path: Path) -> None:
+    script = Path(sys.executable).with_name("rnn-lower")
+    if not script.exists():
+        pytest.skip("rnn-lower is not installed beside this Python")
+    source = saved(tmp_path / "in.onnx", chain(*THREE))
+    done = subprocess.run([script, source, "--list"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (4, "")
+    assert "/encoder/lstm" in done.stdout
+
+
+def test_version(rnn_lower: Command) -> None:
+    assert rnn_lower("--version") == Outcome(0, f"rnn-lower {rl.__version__}\n", "")
+
+
+HEAVY = """
+import sys
+from rnn_lowering.cli import main
+try:
+    main()
+finally:
+    print("loaded:", sorted({"onnx", "numpy", "rich", "onnx_ir", "onnxruntime", "onnxscript"} & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["in.onnx"], ["in.onnx", "out.onnx", "--to", "x"]]
+)
+def test_usage_is_instant(arguments: list[str]) -> None:
+    done = child(*arguments, code=HEAVY)
+    assert done.returncode == (0 if arguments[0].startswith("--") else 2)
+    assert done.stdout.splitlines()[-1] == "loaded: []"
+
+
+def test_help_names_the_exit_codes(rnn_lower: Command) -> None:
+    outcome = rnn_lower("--help")
+    assert outcome.code == 0
+    for option in ("--to", "--only", "--except", "--set-dim", "--input-shape", "--list", "--report", "--verify"):
+        assert option in outcome.out
+    lines = outcome.lines
+    for code in range(5):
+        assert any(line.strip().startswith(f"{code}  ") for line in lines)
+
+
+@pytest.mark.parametrize("environment", [{"COLUMNS": "40", "TERM": "dumb"}, {"TERM": "xterm-256color"}])
+def test_a_pipe_gets_plain_lines(tmp_path: Path, environment: dict[str, str]) -> None:
+    name = "/encoder" + "/a_layer_with_a_long_name" * 12 + "/LSTM"
+    source, target = saved(tmp_path / "in.onnx", chain(Link("LSTM", name))), tmp_path / f"{'o' * 200}.onnx"
+    done = child(source, target, "--no-verify", **environment)
+    assert done.returncode == 0, done.stderr
+    listed = child(source, "--list", **environment)
+    assert "\x1b" not in done.stdout + listed.stdout
+    assert done.stdout.splitlines()[-1] == f"written to {target}"
+    assert cells(done.stdout.strip().splitlines()[1]) == [name, "LSTM-14", "forward", "?", "?", "3", "4", "scan"]
+    assert len(listed.stdout.splitlines()) == 2
+    assert cells(listed.stdout.splitlines()[1])[:2] == [name, "LSTM-14"]
+
+
+@pytest.mark.parametrize("name", ["[bold]lstm[/bold]", "[lstm]", "layer[0]/lstm", ":smile:", "größe/ΔLSTM"])
+def test_names_are_printed_as_they_are(rnn_lower: Command, tmp_path: Path, name: str) -> None:
+    source = saved(tmp_path / "in.onnx", chain(Link("LSTM", name)))
+    for outcome in (rnn_lower(source, "--list"), rnn_lower(source, tmp_path / "out.onnx", "--no-verify")):
+        assert cells(outcome.lines[1])[0] == name
+
+
+def test_a_stream_that_cannot_hold_a_name(tmp_path: Path) -> None:
+    source, target = saved(tmp_path / "in.onnx", chain(Link("LSTM", "größe"))), tmp_path / "out.onnx"
+    done = child(source, target, "--no-verify", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "written to" in done.stdout
+
+
+def test_paths_are_printed_as_they_are(rnn_lower: Command, tmp_path: Path) -> None:
+    source, target = saved(tmp_path / "[bold]in.onnx", without_recurrent_nodes()), tmp_path / "[red]out.onnx"
+    assert str(target) in rnn_lower(source, target).out
+    assert str(source) in rnn_lower(source, "--list").out
+
+
+INTERRUPTED = """
+import os, signal, sys
+from rnn_lowering import api, cli
+def stop(*_, **__):
+    os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+api._verify = stop
+sys.exit(cli.main())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals differ")
+def test_interrupt(tmp_path: Path) -> None:
+    source, target = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17)), tmp_path / "out.onnx"
+    done = child(source, target, code=INTERRUPTED)
+    assert done.returncode not in (0, 2, 3, 4)
+    assert done.stderr.startswith("rnn-lower: interrupted")
+    assert done.stderr.count("\n") == 1
+    assert files(tmp_path).keys() == {"in.onnx"}

@@ -1,0 +1,166 @@
+"""The example and the README: what they say is so."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import onnx
+import pytest
+from running import recurrent_left
+
+import rnn_lowering as rl
+from rnn_lowering.cli import main, parser
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
+DENOISER = EXAMPLES / "denoiser.onnx"
+FORMS = ("scan", "loop", "unroll", "auto")
+
+pytestmark = pytest.mark.skipif(not DENOISER.exists(), reason="only in a checkout are there a README and examples")
+
+
+def readme() -> str:
+    return (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def code_lines() -> list[str]:
+    """The indented lines of the README, without comments."""
+    lines = [line[4:] for line in readme().splitlines() if line.startswith("    ")]
+    return [re.sub(r"\s+# .*", "", line) for line in lines]
+
+
+def tables() -> list[list[str]]:
+    rows = [line for line in readme().splitlines() if line.startswith("| ")]
+    return [[cell.strip().strip("`") for cell in row.strip("|").split("|")] for row in rows]
+
+
+# The example
+
+
+def denoise(*models: Path) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "denoise.py", *models],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("to", ["scan", "loop"])
+def test_both_denoise_alike(tmp_path: Path, to: str) -> None:
+    lowered = tmp_path / "lowered.onnx"
+    rl.lower_file(DENOISER, lowered, to, verify=0)
+    assert recurrent_left(onnx.load(lowered)) == []
+    lines = denoise(DENOISER, lowered)
+    found = [re.search(r"SNR (\S+) dB -> (\S+) dB", line) for line in lines]
+    first, second = (match.groups() if match else () for match in found)
+    assert first == second
+    before, after = map(float, first)
+    assert after > before + 5
+    difference = re.search(r"largest difference to the first (\S+)", lines[1])
+    assert difference is not None
+    assert float(difference[1]) < 1e-5
+
+
+def test_the_example_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the README shows is what is printed, but for the last digits of the difference."""
+    assert main([str(DENOISER), str(tmp_path / "denoiser_lowered.onnx")]) == 0
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    block = re.search(r"\n     node +operator.*?\n\n", readme(), re.DOTALL)
+    assert block is not None
+    shown = [line.split() for line in block[0].strip().splitlines() if line.strip() != "..."]
+    for row in shown[:-1]:
+        assert row in printed
+    assert shown[-1][:-1] in [row[:-1] for row in printed]
+
+
+def test_the_example_is_symbolic_and_small() -> None:
+    proto = onnx.load(DENOISER)
+    specs = rl.inspect(proto)
+    assert [(s.op_type, len(s.directions)) for s in specs] == [("LSTM", 2), ("GRU", 1)]
+    assert DENOISER.stat().st_size < 1_000_000
+    assert all(s.seq_length is None for s in specs)
+
+
+# The README
+
+
+def test_commands_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = [shlex.split(line)[1:] for line in code_lines() if line.startswith("rnn-lower ")]
+    assert len(commands) >= 5
+    for arguments in commands:
+        args = parser().parse_args(arguments)
+        assert args.list or args.output is not None
+    assert any("--list" in arguments for arguments in commands)
+
+
+def test_the_two_commands() -> None:
+    first, second = (line for line in code_lines() if line.startswith("python3 -m venv"))
+    steps = [[part.strip() for part in line.split("&&")] for line in (first, second)]
+    assert steps[0][:2] == steps[1][:2] == ["python3 -m venv .venv", '.venv/bin/pip install -e ".[test]"']
+    script, *arguments = shlex.split(steps[0][2])
+    assert script == ".venv/bin/rnn-lower"
+    assert (ROOT / arguments[0]).is_file()
+    assert steps[1][2:] == [".venv/bin/pytest"]
+    names = {script.name for script in entry_points(group="console_scripts")}
+    assert "rnn-lower" in names
+
+
+def test_continuous_integration_runs_the_same() -> None:
+    script = ROOT / ".ci" / "run"
+    text = script.read_text(encoding="utf-8")
+    assert os.access(script, os.X_OK)
+    for tool in ("pytest", "ruff check", "ruff format --check", "mypy"):
+        assert f".venv/bin/{tool}" in text
+    assert "python3 -m venv .venv" in text
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    for name in ("pytest", "ruff", "mypy"):
+        assert re.search(rf'"{name}>=', project)
+    assert 'rnn-lower = "rnn_lowering.cli:main"' in project
+    assert re.search(r"^test = \[", project, re.MULTILINE)
+
+
+def test_exit_codes_of_the_readme() -> None:
+    codes = {row[0]: row[1] for row in tables() if row[0].isdigit()}
+    assert codes.keys() == {"0", "1", "2", "3", "4"}
+    help_text = parser().format_help()
+    for code in codes:
+        assert re.search(rf"^  {code}  \S", help_text, re.MULTILINE)
+
+
+def test_forms_of_the_readme() -> None:
+    rows = {row[0]: row for row in tables()}
+    for form in FORMS:
+        assert form in rows
+        parser().parse_args(["in.onnx", "out.onnx", "--to", form])
+    limit = re.search(r"--max-unroll` \((\d+)\)", rows["unroll"][2])
+    assert limit is not None
+    assert parser().parse_args(["in.onnx", "out.onnx"]).max_unroll == int(limit[1])
+
+
+def test_names_of_the_readme() -> None:
+    used = set(re.findall(r"\brl\.(\w+)", readme()))
+    assert {"lower", "lower_file", "verify", "inspect", "LowerRecurrentPass"} <= used
+    for name in used:
+        assert name in rl.__all__
+        assert callable(getattr(rl, name))
+
+
+def test_links_of_the_readme() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", readme()):
+        assert (ROOT / target).exists(), target
+
+
+def test_modules_of_the_readme() -> None:
+    listed = set(
+        re.findall(r"`(\w+\.py)`", "\n".join(line for line in readme().splitlines() if line.startswith("|")))
+    )
+    modules = {path.name for path in (ROOT / "rnn_lowering").glob("*.py") if not path.name.startswith("__")}
+    assert listed == modules

@@ -1,0 +1,590 @@
+"""Model files: external data in and out, files that cannot be read or written, data paths that leave the folder."""
+
+import errno
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto
+
+import rnn_lowering as rl
+from cases import Arrays
+from running import assert_close, recurrent_left, run
+from texts import FORMS, graphs, parse, random_feed
+
+LAYERS = """
+main (float[6,2,16] X) => (float[6,1,2,16] Y, float[6,1,2,16] Z)
+<float[1,64,16] W = {}, float[1,64,16] R = {}, float[1,128] B = {}, float[1,48,16] V = {}, float[1,48,16] S = {},
+ int64[1] one = {1}, float[3] odd = {1,2,3}> {
+    [lstm] Y = LSTM <hidden_size=16> (X, W, R, B)
+    y = Squeeze(Y, one)
+    [gru] Z = GRU <hidden_size=16, direction="reverse"> (y, V, S)
+}
+"""
+INLINE_BYTES = 256
+
+
+
+def layers() -> onnx.ModelProto:
+    return parse(LAYERS)
+
+
+def write(path: Path, data: str = "weights.bin", location: str | None = None) -> Path:
+    """Write the model with all large tensors in the file `data` beside it, referred to as `location`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    model = layers()
+    onnx.save(model, path, save_as_external_data=True, location=data, size_threshold=0, convert_attribute=True)
+    if location is not None:
+        relocate(path, location)
+    return path
+
+
+def relocate(path: Path, location: str, **extra: int) -> None:
+    """Change the data file that the tensors of a model refer to, and other entries."""
+    model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key in ("location", *extra):
+                entry.value = location if entry.key == "location" else str(extra[entry.key])
+    path.write_bytes(model.SerializeToString())
+
+
+def state(folder: Path) -> dict[str, str]:
+    """Every file below a folder with a hash of its contents, every link with its target."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_symlink():
+            found[name] = os.readlink(path)
+        elif path.is_file():
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        else:
+            found[name] = "folder"
+    return found
+
+
+def results_of(path: Path) -> Arrays:
+    """What onnxruntime computes from a file, reading its data itself."""
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, random_feed(layers())), strict=True))
+
+
+def external(path: Path) -> dict[str, str]:
+    """The external tensors of a file, in any scope, with the files that hold them."""
+    model = onnx.load(path, load_external_data=False)
+    found = {}
+    for graph in graphs(model):
+        for tensor in graph.initializer:
+            if tensor.data_location == TensorProto.EXTERNAL:
+                found[tensor.name] = next(e.value for e in tensor.external_data if e.key == "location")
+    return found
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[Path]:
+    """A model with external data in a folder of its own, which must be as it was afterwards."""
+    path = write(tmp_path / "source" / "in.onnx")
+    before = state(path.parent)
+    yield path
+    assert {name: h for name, h in state(path.parent).items() if name in before} == before
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out" / "out.onnx"
+
+
+def assert_right(path: Path) -> None:
+    assert recurrent_left(onnx.load(path, load_external_data=False)) == []
+    assert_close(results_of(path), run(layers(), random_feed(layers())))
+
+
+# Where tensors go
+
+
+POLICIES = [
+    ("auto", True, "out.onnx.data"),
+    ("auto", False, None),
+    ("always", True, "out.onnx.data"),
+    ("always", False, "out.onnx.data"),
+    ("never", True, None),
+    ("never", False, None),
+    ("big.bin", True, "big.bin"),
+    ("big.bin", False, "big.bin"),
+    ("weights.bin", True, "weights.bin"),
+]
+
+
+@pytest.mark.parametrize(("policy", "has_data", "data"), POLICIES)
+@pytest.mark.parametrize("form", FORMS)
+def test_where_tensors_go(
+    policy: str, has_data: bool, data: str | None, form: str, source: Path, out: Path, tmp_path: Path
+) -> None:
+    given = source
+    if not has_data:
+        given = tmp_path / "inline.onnx"
+        onnx.save(layers(), given)
+    rl.lower_file(given, out, form, verify=0, external_data=policy)
+    assert set(state(out.parent)) == {"out.onnx", *([data] if data else [])}
+    assert set(external(out).values()) == ({data} if data else set())
+    assert_right(out)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_output_is_complete_in_itself(form: str, source: Path, out: Path, tmp_path: Path) -> None:
+    rl.lower_file(source, out, form, verify=0)
+    (out.parent).rename(tmp_path / "moved")
+    hidden = source.parent.rename(tmp_path / "hidden")
+    assert_right(tmp_path / "moved" / "out.onnx")
+    hidden.rename(source.parent)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_small_tensors_stay_inline(form: str, source: Path, out: Path) -> None:
+    rl.lower_file(source, out, form, verify=0)
+    outside = external(out)
+    model = onnx.load(out)
+    sizes = {tensor.name: len(tensor.raw_data) for graph in graphs(model) for tensor in graph.initializer}
+    assert {name for name, size in sizes.items() if size > INLINE_BYTES} == set(outside)
+    assert {"one", "odd"} <= sizes.keys() - outside.keys()
+
+
+@pytest.mark.parametrize("form", ["scan", "loop"])
+def test_constants_of_bodies_are_external(form: str, source: Path, out: Path) -> None:
+    rl.lower_file(source, out, form, verify=0)
+    model = onnx.load(out, load_external_data=False)
+    _, *bodies = graphs(model)
+    inside = {tensor.name for graph in bodies for tensor in graph.initializer} & external(out).keys()
+    assert len(inside) == 3  # R of the LSTM, two parts of R of the GRU
+    assert_right(out)
+
+
+def test_offsets_do_not_overlap(source: Path, out: Path) -> None:
+    rl.lower_file(source, out, verify=0)
+    spans = []
+    for graph in graphs(onnx.load(out, load_external_data=False)):
+        for tensor in graph.initializer:
+            entries = {entry.key: entry.value for entry in tensor.external_data}
+            if entries:
+                spans.append((int(entries["offset"]), int(entries["offset"]) + int(entries["length"])))
+    assert all(first[1] <= second[0] for first, second in pairwise(sorted(spans)))
+    assert max(end for _, end in spans) <= out.with_name("out.onnx.data").stat().st_size
+
+
+def test_a_model_without_recurrent_nodes_takes_its_data_along(out: Path, tmp_path: Path) -> None:
+    text = LAYERS.replace("LSTM <hidden_size=16> (X, W, R, B)", "Identity(V)").replace("float[6,1,2,16] Y", "Y")
+    plain = parse(text[: text.index("    y =")].replace(", float[6,1,2,16] Z", "") + "}")
+    (tmp_path / "source").mkdir()
+    onnx.save(plain, tmp_path / "source" / "in.onnx", save_as_external_data=True, location="d", size_threshold=0)
+    rl.lower_file(tmp_path / "source" / "in.onnx", out)
+    assert set(external(out).values()) == {"out.onnx.data"}
+    loaded = onnx.load(out)
+    assert sorted(t.name for t in loaded.graph.initializer) == sorted(t.name for t in plain.graph.initializer)
+
+
+def test_verified_with_external_data(source: Path, out: Path) -> None:
+    report = rl.lower_file(source, out, verify=2)
+    assert report.verification is not None
+    assert report.verification["status"] == "verified"
+
+
+def test_beside_the_input(source: Path) -> None:
+    out = source.with_name("out.onnx")
+    rl.lower_file(source, out, verify=1)
+    assert set(state(source.parent)) == {"in.onnx", "weights.bin", "out.onnx", "out.onnx.data"}
+    assert_right(out)
+
+
+def test_a_node_whose_constant_is_external(tmp_path: Path, out: Path) -> None:
+    text = LAYERS.replace(", float[1,64,16] R = {}", "").replace("y = Squeeze", "r = Constant <value = float[2,2] {}> () y = Squeeze")
+    model = parse(text.replace("    [lstm]", "    R = Constant <value = float[1,64,16] {}> ()\n    [lstm]"))
+    path = tmp_path / "in.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="all.bin", size_threshold=0, convert_attribute=True)
+    rl.lower_file(path, out, verify=0)
+    feed = random_feed(model)
+    assert_close(run(onnx.load(out), feed), run(onnx.load(path), feed))
+
+
+# What would destroy the input
+
+
+@pytest.mark.parametrize("spelling", ["weights.bin", "./weights.bin", "../source/weights.bin"])
+def test_data_that_would_replace_the_inputs_is_refused(spelling: str, source: Path) -> None:
+    with pytest.raises(rl.UnsupportedError, match=r"overwritten|cannot go"):
+        rl.lower_file(source, source.with_name("out.onnx"), verify=0, external_data=spelling)
+    assert set(state(source.parent)) == {"in.onnx", "weights.bin"}
+
+
+def test_data_that_would_replace_the_inputs_through_a_link_is_refused(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(source.parent)
+    with pytest.raises(rl.UnsupportedError, match="overwritten"):
+        rl.lower_file(source, tmp_path / "link" / "out.onnx", verify=0, external_data="weights.bin")
+
+
+def test_data_that_would_replace_the_model_is_refused(source: Path) -> None:
+    before = source.read_bytes()
+    try:
+        with pytest.raises(rl.RnnLoweringError):
+            rl.lower_file(source, source.with_name("out.onnx"), verify=0, external_data="in.onnx")
+        assert source.read_bytes() == before
+    finally:
+        source.write_bytes(before)
+
+
+@pytest.mark.parametrize("policy", ["auto", "never", "other.bin"])
+def test_an_output_that_would_replace_the_inputs_data_is_refused(policy: str, source: Path) -> None:
+    data = source.with_name("weights.bin")
+    before = data.read_bytes()
+    try:
+        with pytest.raises(rl.RnnLoweringError):
+            rl.lower_file(source, data, verify=0, external_data=policy)
+        assert data.read_bytes() == before
+    finally:
+        data.write_bytes(before)
+
+
+NAMES = ["", ".", "..", "a/b", "/tmp/x", "sub/", "out.onnx", "a\0b", "n" * 300]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=lambda p: ascii(p)[:30])
+def test_a_name_that_is_no_file_beside_the_output_is_refused(name: str, source: Path, out: Path) -> None:
+    with pytest.raises(rl.RnnLoweringError):
+        rl.lower_file(source, out, verify=0, external_data=name)
+    assert state(out.parent) == {}
+    assert set(state(source.parent)) == {"in.onnx", "weights.bin"}
+
+
+# Links, as in the cache of Hugging Face
+
+
+def hub_cache(folder: Path) -> Path:
+    """snapshots/main/model.onnx -> ../../blobs/<hash>, its data likewise."""
+    blobs, snapshot = folder / "blobs", folder / "snapshots" / "main"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    original = write(folder / "made" / "model.onnx", "model.onnx_data")
+    for path in sorted(original.parent.iterdir()):
+        blob = blobs / hashlib.sha256(path.name.encode()).hexdigest()
+        path.rename(blob)
+        (snapshot / path.name).symlink_to(Path("../../blobs") / blob.name)
+    return snapshot / "model.onnx"
+
+
+@pytest.mark.parametrize("external_data", ["auto", "never"])
+def test_links_to_model_and_data(external_data: str, tmp_path: Path, out: Path) -> None:
+    model = hub_cache(tmp_path / "hub")
+    before = state(tmp_path / "hub")
+    report = rl.lower_file(model, out, verify=1, external_data=external_data)
+    assert report.verification is not None
+    assert report.verification["status"] == "verified"
+    assert state(tmp_path / "hub") == before
+    assert_right(out)
+
+
+def test_data_that_would_replace_a_link_to_the_inputs_is_refused(tmp_path: Path) -> None:
+    model = hub_cache(tmp_path / "hub")
+    before = state(tmp_path / "hub")
+    with pytest.raises(rl.UnsupportedError, match="overwritten"):
+        rl.lower_file(model, model.with_name("out.onnx"), verify=0, external_data="model.onnx_data")
+    assert state(tmp_path / "hub") == before
+
+
+def test_an_output_among_links(tmp_path: Path) -> None:
+    model = hub_cache(tmp_path / "hub")
+    before = state(tmp_path / "hub")
+    rl.lower_file(model, model.with_name("out.onnx"), verify=0)
+    assert {name: h for name, h in state(tmp_path / "hub").items() if name in before} == before
+    assert_right(model.with_name("out.onnx"))
+
+
+def test_an_output_that_is_a_link_to_the_input_is_refused(source: Path) -> None:
+    link = source.with_name("out.onnx")
+    link.symlink_to(source)
+    with pytest.raises(rl.UnsupportedError, match=r"same file|belongs to the input"):
+        rl.lower_file(source, link, verify=0)
+
+
+def test_an_output_that_is_a_link_to_the_inputs_data_leaves_it_alone(source: Path) -> None:
+    link = source.with_name("out.onnx")
+    link.symlink_to(source.with_name("weights.bin"))
+    try:
+        rl.lower_file(source, link, verify=0)
+    except rl.RnnLoweringError:
+        return
+    assert_right(link)
+
+
+def test_a_loop_of_links_is_refused(source: Path, out: Path) -> None:
+    loop = source.with_name("loop.bin")
+    loop.symlink_to(loop.name)
+    other = source.with_name("other.onnx")
+    other.write_bytes(source.read_bytes())
+    relocate(other, "loop.bin")
+    with pytest.raises(rl.ModelFileError):
+        rl.lower_file(other, out, verify=0)
+
+
+# Files that cannot be read
+
+
+def remove(data: Path) -> None:
+    data.unlink()
+
+
+def truncate(data: Path) -> None:
+    os.truncate(data, data.stat().st_size // 2)
+
+
+def empty(data: Path) -> None:
+    os.truncate(data, 0)
+
+
+def folder_instead(data: Path) -> None:
+    data.unlink()
+    data.mkdir()
+
+
+@pytest.mark.parametrize("damage", [remove, truncate, empty, folder_instead])
+@pytest.mark.parametrize("external_data", ["auto", "never"])
+def test_data_that_is_missing_or_short(
+    damage: Callable[[Path], None], external_data: str, tmp_path: Path, out: Path
+) -> None:
+    path = write(tmp_path / "source" / "in.onnx")
+    damage(path.with_name("weights.bin"))
+    for call in (lambda: rl.lower_file(path, out, verify=0, external_data=external_data), lambda: rl.inspect(path)):
+        with pytest.raises(rl.ModelFileError, match=r"weights\.bin.*(missing|too short)"):
+            call()
+    assert state(out.parent) == {}
+
+
+@pytest.mark.parametrize(
+    "entry", [{"offset": 10**9}, {"length": 7}, {"length": 0}, {"offset": 10**20}, {"length": 10**20}], ids=str
+)
+def test_offsets_and_lengths_that_cannot_be(entry: dict[str, int], tmp_path: Path, out: Path) -> None:
+    path = write(tmp_path / "source" / "in.onnx")
+    relocate(path, "weights.bin", **entry)
+    try:
+        rl.lower_file(path, out, verify=0)
+    except rl.ModelFileError:
+        assert state(out.parent) == {}
+        return
+    assert entry == {"length": 0}  # read as: not given
+    assert_right(out)
+
+
+@pytest.mark.parametrize("value", ["-1", "x", "", "1.5", "\u0663", " 7"])
+@pytest.mark.parametrize("key", ["offset", "length", "location", "unknown"])
+@pytest.mark.filterwarnings("ignore:Ignoring unknown external data")
+def test_entries_that_cannot_be(key: str, value: str, tmp_path: Path, out: Path) -> None:
+    path = write(tmp_path / "source" / "in.onnx")
+    model = onnx.load(path, load_external_data=False)
+    (entry,) = [e for e in model.graph.initializer[0].external_data if e.key == key] or [
+        model.graph.initializer[0].external_data.add(key=key)
+    ]
+    entry.value = value
+    path.write_bytes(model.SerializeToString())
+    try:
+        rl.lower_file(path, out, verify=0)
+    except rl.RnnLoweringError:
+        assert state(out.parent) == {}
+
+
+def test_an_ir_model_reads_its_data_itself(source: Path) -> None:
+    lowered = ir.to_proto(rl.lower(ir.load(source)))
+    assert_close(run(lowered, random_feed(layers())), run(layers(), random_feed(layers())))
+
+
+@pytest.mark.xfail(reason="the FileNotFoundError of the data comes through", strict=True)
+def test_a_model_in_memory_without_its_data_is_refused(source: Path) -> None:
+    with pytest.raises(rl.RnnLoweringError, match=r"weights\.bin"):
+        rl.lower(onnx.load(source, load_external_data=False))
+
+
+# Files that cannot be written
+
+
+PLACES = ["file/out.onnx", "none/out.onnx", "folder.onnx", "n" * 300, "a\0b.onnx", "/dev/full/out.onnx"]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda p: ascii(p)[:30])
+def test_a_place_that_cannot_be_written(place: str, source: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    (tmp_path / "folder.onnx").mkdir()
+    before = state(tmp_path)
+    with pytest.raises(rl.ModelFileError, match="cannot write"):
+        rl.lower_file(source, tmp_path / place, verify=0, external_data="never")
+    assert state(tmp_path) == before
+
+
+def test_no_data_is_left_where_the_model_cannot_be_written(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "folder.onnx").mkdir()
+    before = state(tmp_path)
+    with pytest.raises(rl.ModelFileError, match="cannot write"):
+        rl.lower_file(source, tmp_path / "folder.onnx", verify=0)
+    assert state(tmp_path) == before
+
+
+@pytest.fixture
+def existing(out: Path) -> Iterator[Path]:
+    """An earlier output with data, which must be kept."""
+    out.write_bytes(b"earlier model")
+    out.with_name("out.onnx.data").write_bytes(b"earlier data")
+    before = state(out.parent)
+    yield out
+    assert state(out.parent) == before
+
+
+@pytest.mark.parametrize("external_data", ["auto", "never"])
+def test_a_full_disk(
+    external_data: str, source: Path, existing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(ir, "save", full)
+    with pytest.raises(rl.ModelFileError, match=os.strerror(errno.ENOSPC)):
+        rl.lower_file(source, existing, verify=0, external_data=external_data)
+
+
+@pytest.mark.parametrize("external_data", ["auto", "never"])
+def test_an_error_of_the_writer(
+    external_data: str, source: Path, existing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(PermissionError(errno.EACCES, "denied")))
+    with pytest.raises(rl.ModelFileError, match="denied"):
+        rl.lower_file(source, existing, verify=0, external_data=external_data)
+
+
+CHILD = """
+import os, resource, signal, sys
+import rnn_lowering as rl
+limit, kill_at = int(sys.argv[3]), int(sys.argv[4])
+if limit:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+def progress(done, count):
+    if done == kill_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+try:
+    rl.lower_file(sys.argv[1], sys.argv[2], verify=0, progress=progress)
+except rl.ModelFileError as error:
+    sys.exit(f"refused: {error}")
+"""
+
+
+def in_a_child(source: Path, out: Path, limit: int = 0, kill_at: int = -1) -> subprocess.CompletedProcess[str]:
+    arguments = [str(source), str(out), str(limit), str(kill_at)]
+    return subprocess.run([sys.executable, "-c", CHILD, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_files_that_may_not_grow(source: Path, existing: Path) -> None:
+    done = in_a_child(source, existing, limit=3000)
+    assert done.returncode == 1, done.stderr
+    assert "refused: cannot write" in done.stderr
+
+
+def test_a_killed_process_leaves_the_earlier_output(source: Path, out: Path) -> None:
+    out.write_bytes(b"earlier model")
+    out.with_name("out.onnx.data").write_bytes(b"earlier data")
+    assert in_a_child(source, out, kill_at=3).returncode == -signal.SIGKILL
+    assert out.read_bytes() == b"earlier model"
+    assert out.with_name("out.onnx.data").read_bytes() == b"earlier data"
+    rl.lower_file(source, out, verify=0)
+    assert_right(out)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError, RuntimeError])
+def test_an_interrupted_write(error: type[BaseException], source: Path, existing: Path) -> None:
+    def progress(done: int, _: int) -> None:
+        if done == 2:
+            raise error
+
+    with pytest.raises((error, rl.RnnLoweringError)):
+        rl.lower_file(source, existing, verify=0, progress=progress)
+
+
+# Data paths that leave the folder
+
+
+LEAVING = [
+    "../weights.bin",
+    "sub/../../weights.bin",
+    "./../weights.bin",
+    "sub/./.././../weights.bin",
+    "..",
+    "{absolute}",
+    "//{absolute}",
+    "..\\weights.bin",
+    "C:\\weights.bin",
+    "C:/weights.bin",
+    "\\\\server\\share\\weights.bin",
+    "//server/share/weights.bin",
+    "file:///{absolute}",
+    "~/weights.bin",
+    "$HOME/weights.bin",
+    "weights.bin\0.txt",
+    "\0",
+    "w" * 5000,
+    "/".join("w" * 3000),
+    "\ud800".encode("utf-8", "surrogatepass").decode("latin-1"),
+]
+
+
+@pytest.mark.parametrize("location", LEAVING, ids=lambda p: ascii(p)[:30])
+def test_data_outside_the_folder_is_refused(location: str, tmp_path: Path, out: Path) -> None:
+    path = write(tmp_path / "source" / "in.onnx")
+    path.with_name("weights.bin").rename(tmp_path / "weights.bin")
+    (path.parent / "sub").mkdir()
+    relocate(path, location.format(absolute=tmp_path / "weights.bin"))
+    for call in (lambda: rl.lower_file(path, out, verify=0), lambda: rl.inspect(path)):
+        with pytest.raises(rl.ModelFileError):
+            call()
+    assert state(out.parent) == {}
+
+
+@pytest.mark.parametrize("location", ["../weights.bin", "sub/../../weights.bin", "{absolute}"])
+def test_data_outside_the_folder_can_be_trusted(location: str, tmp_path: Path, out: Path) -> None:
+    path = write(tmp_path / "source" / "in.onnx")
+    path.with_name("weights.bin").rename(tmp_path / "weights.bin")
+    (path.parent / "sub").mkdir()
+    relocate(path, location.format(absolute=tmp_path / "weights.bin"))
+    rl.lower_file(path, out, verify=0, trust_external_data=True)
+    assert set(external(out).values()) == {"out.onnx.data"}
+    assert_right(out)
+
+
+@pytest.mark.parametrize("location", ["sub/../weights.bin", "./weights.bin", "sub/deep/weights.bin"])
+def test_other_spellings_inside_the_folder_are_read(location: str, tmp_path: Path, out: Path) -> None:
+    path = write(tmp_path / "source" / "in.onnx")
+    (path.parent / "sub" / "deep").mkdir(parents=True)
+    if "deep" in location:
+        path.with_name("weights.bin").rename(path.parent / location)
+    relocate(path, location)
+    rl.lower_file(path, out, verify=0)
+    assert_right(out)
+
+
+# Memory
+
+
+def peak_memory(gib: float) -> float:
+    """The MiB that the benchmark measures."""
+    benchmark = Path(__file__).resolve().parents[1] / "benchmarks" / "memory.py"
+    done = subprocess.run([sys.executable, benchmark, "--gib", str(gib)], capture_output=True, text=True, check=False)
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("peak memory"))
+    return float(line.split()[2])
+
+
+def test_memory_does_not_grow_with_the_model() -> None:
+    assert peak_memory(0.2) - peak_memory(0.05) < 150 / 3

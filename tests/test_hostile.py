@@ -1,0 +1,204 @@
+"""Hostile models: damaged files and nodes that say anything. The outcome is a result or one of the project's errors.
+
+A longer campaign: HOSTILE_EXAMPLES=20000 pytest -n0 tests/test_hostile.py
+"""
+
+import json
+import math
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+import rnn_lowering as rl
+from oracle import DEFAULT_ACTIVATIONS, GATES
+
+EXAMPLES = int(os.environ.get("HOSTILE_EXAMPLES", "300"))
+MEMORY = 3 << 30
+FORMS = ("auto", "scan", "loop", "unroll")
+
+pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
+
+
+# Damaged files
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_damaged_files(part: int) -> None:
+    count = EXAMPLES * 2
+    command = [sys.executable, Path(__file__).with_name("damage.py"), str(part * count), str(count)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert lines[-1] == {"done": count}, f"ended in {lines[-1]}: {done.stderr[-3000:]}"
+    wrong = [line for line in lines if "wrong" in line]
+    assert wrong == [], "\n".join(f"{line['number']}: {line['wrong']}" for line in wrong)
+
+
+# Nodes that say anything
+
+
+PARTS = ("inputs", "outputs", "attributes", "kinds", "sizes", "ranks", "types", "names", "versions")
+RIGHT = {"T": 3, "N": 2, "I": 3, "H": 4, "P": 12}
+PAGES = {"X": "TNI", "W": "DGI", "R": "DGH", "B": "DB", "lens": "N", "h": "DNH", "c": "DNH", "P": "DP"}
+FORMALS = {"RNN": ("X", "W", "R", "B", "lens", "h")}
+FORMALS |= {"GRU": FORMALS["RNN"], "LSTM": (*FORMALS["RNN"], "c", "P")}
+BYTES_OF = {TensorProto.FLOAT: 4, TensorProto.DOUBLE: 8, TensorProto.INT32: 4, TensorProto.INT64: 8}
+BYTES_OF |= {TensorProto.FLOAT16: 2, TensorProto.BFLOAT16: 2}
+TYPES = st.sampled_from((*BYTES_OF, TensorProto.STRING, TensorProto.BOOL, TensorProto.UNDEFINED))
+SIZES = st.sampled_from((0, 1, 2, 3, 4, 8, 12, 16, -1, -7, 2**31 - 1, 2**31, 2**40, 2**62, 2**63 - 1, None, "n", ""))
+FLOATS = st.floats(width=32)
+TEXTS = st.one_of(st.sampled_from(("", "forward", "Tanh", "\0", "层", "x" * 300)), st.text(max_size=5))
+INTEGERS = st.one_of(
+    st.integers(-2, 8), st.sampled_from((2**31, 2**62, 2**63 - 1, -(2**63))), st.integers(-(2**63), 2**63 - 1)
+)
+LISTS = st.one_of(st.lists(INTEGERS, max_size=3), st.lists(TEXTS, max_size=3), st.lists(FLOATS, max_size=3))
+ANYTHING = st.one_of(INTEGERS, FLOATS, TEXTS, LISTS, st.binary(max_size=4))
+ACTIVATIONS = ("Tanh", "Sigmoid", "Affine", "Elu", "ThresholdedRelu", "softplus", "LeakyRelu", "HardSigmoid")
+ATTRIBUTES = ("clip", "direction", "layout", "output_sequence", "input_forget", "activations", "hidden_size", "")
+
+
+@st.composite
+def models(draw: st.DrawFn) -> onnx.ModelProto:
+    """A recurrent node and what it is given; up to three parts may be wrong."""
+    wrong = draw(st.sets(st.sampled_from(PARTS), max_size=3))
+    op_type, dirs = draw(st.sampled_from(sorted(GATES))), draw(st.sampled_from((1, 1, 2)))
+    element = draw(st.sampled_from((TensorProto.FLOAT, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)))
+    graph = onnx.GraphProto(name=draw(TEXTS) if "names" in wrong else "graph")
+    opset = draw(st.sampled_from((7, 8, 9, 10, 11, 13, 14, 17, 21, 22, 26, 28)))
+    graph.node.append(draw(nodes(op_type, dirs, opset, wrong)))
+    for name, dims in draw(shapes(op_type, dirs, wrong)).items():
+        kinds = ("input", "initializer", "settable", "none") if "kinds" in wrong else ("input", "initializer")
+        dtype = TensorProto.INT32 if name == "lens" else element
+        dtype = draw(TYPES) if "types" in wrong and draw(st.booleans()) else dtype
+        _give(graph, name, draw(st.sampled_from(kinds)), dtype, dims)
+    for name in graph.node[0].output:
+        if name:
+            unknown = None if "ranks" in wrong else [None] * (4 if name == "Y" else 3)
+            graph.output.append(helper.make_tensor_value_info(name, element, unknown))
+    if "versions" in wrong:
+        opset = draw(st.sampled_from((1, 2, 3, 5, 6, 29, 0, -1, 2**40)))
+    ir_version = draw(st.sampled_from((3, 4, 8, 10)))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version)
+
+
+@st.composite
+def nodes(draw: st.DrawFn, op_type: str, dirs: int, opset: int, wrong: set[str]) -> onnx.NodeProto:
+    used = draw(st.sets(st.sampled_from(FORMALS[op_type][3:])))
+    inputs = [name if name in used or n < 3 else "" for n, name in enumerate(FORMALS[op_type])]
+    outputs = [name if draw(st.booleans()) else "" for name in ("Y", "Y_h", "Y_c")[: 3 if op_type == "LSTM" else 2]]
+    if "inputs" in wrong:
+        inputs = draw(st.lists(st.sampled_from(("X", "W", "R", "B", "h", "", "other")), max_size=10))
+    if "outputs" in wrong:
+        outputs = draw(st.lists(st.sampled_from(("Y", "Y_h", "Y", "", "X", "Z")), max_size=4))
+    node = helper.make_node(op_type, inputs, outputs, draw(TEXTS) if "names" in wrong else "node")
+    given = draw(attributes(op_type, dirs, opset))
+    if "attributes" in wrong:
+        given |= draw(st.dictionaries(st.one_of(st.sampled_from(ATTRIBUTES), TEXTS), ANYTHING, max_size=2))
+    node.attribute.extend(_attribute(name, value) for name, value in given.items())
+    return node
+
+
+@st.composite
+def attributes(draw: st.DrawFn, op_type: str, dirs: int, opset: int) -> dict[str, Any]:
+    """Attributes that are right."""
+    count = len(DEFAULT_ACTIVATIONS[op_type]) * dirs
+    possible: dict[str, st.SearchStrategy[Any]] = {
+        "hidden_size": st.just(4),
+        "activations": st.lists(st.sampled_from(ACTIVATIONS), min_size=count, max_size=count),
+        "activation_alpha": st.lists(FLOATS, max_size=6),
+        "activation_beta": st.lists(FLOATS, max_size=6),
+        "clip": st.floats(2**-20, math.inf, width=32) if op_type != "RNN" else FLOATS,
+        **({"layout": st.integers(0, 1)} if opset >= 14 else {}),
+        **({"GRU": {"linear_before_reset": INTEGERS}, "LSTM": {"input_forget": INTEGERS}}.get(op_type, {})),
+    }
+    given = {name: draw(possible[name]) for name in sorted(draw(st.sets(st.sampled_from(sorted(possible)))))}
+    direction = draw(st.sampled_from(("forward", "reverse"))) if dirs == 1 else "bidirectional"
+    return {**given, "direction": direction}
+
+
+def _attribute(name: str, value: Any) -> onnx.AttributeProto:
+    if isinstance(value, list) and not value:
+        kind = onnx.AttributeProto.STRINGS if name == "activations" else onnx.AttributeProto.FLOATS
+        return onnx.AttributeProto(name=name, type=kind)
+    return helper.make_attribute(name, value)
+
+
+@st.composite
+def shapes(draw: st.DrawFn, op_type: str, dirs: int, wrong: set[str]) -> dict[str, list[Any]]:
+    """The sizes of what the node is given."""
+    G = GATES[op_type] * 4
+    right: dict[str, Any] = {**RIGHT, "D": dirs, "G": G, "B": 2 * G}
+    right |= {letter: draw(st.sampled_from((right[letter], None, letter))) for letter in "TN"}
+    if "sizes" in wrong:
+        right |= draw(st.dictionaries(st.sampled_from(sorted(right)), SIZES, max_size=2))
+    given = {name: [right[letter] for letter in page] for name, page in PAGES.items()}
+    if "ranks" in wrong:
+        given |= draw(st.dictionaries(st.sampled_from(sorted(PAGES)), st.lists(SIZES, max_size=4), max_size=2))
+    return given
+
+
+def _give(graph: onnx.GraphProto, name: str, kind: str, element: int, dims: list[Any]) -> None:
+    if kind in ("initializer", "settable"):
+        sizes = [d if isinstance(d, int) else 2 for d in dims]
+        tensor = TensorProto(name=name, data_type=element, dims=sizes)
+        tensor.raw_data = bytes(max(0, min(math.prod(sizes), 1000)) * BYTES_OF.get(element, 1))
+        graph.initializer.append(tensor)
+    if kind in ("input", "settable"):
+        graph.input.append(helper.make_tensor_value_info(name, element, dims))
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """Memory that is enough for anything sensible: an attempt to take more is a MemoryError."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def taken(model: onnx.ModelProto) -> bool:
+    """Whether the checker takes a model."""
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except Exception:
+        return False
+    return True
+
+
+def check(model: onnx.ModelProto, form: str) -> None:
+    """Lower a model: the result is as the checker wants it where the model was, or it is refused."""
+    try:
+        rl.inspect(model)
+    except rl.RnnLoweringError:
+        pass
+    before = model.SerializeToString(deterministic=True)
+    try:
+        lowered = rl.lower(model, form)
+    except rl.RnnLoweringError:
+        return
+    finally:
+        assert model.SerializeToString(deterministic=True) == before
+    if taken(model):
+        onnx.checker.check_model(lowered, full_check=True)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_nodes_that_say_anything(form: str, little_memory: None) -> None:
+    @settings(
+        max_examples=EXAMPLES, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    )
+    @given(models())
+    def attempt(model: onnx.ModelProto) -> None:
+        check(model, form)
+
+    attempt()

@@ -1,0 +1,463 @@
+"""Opsets 1 to 6: brought to opset 13, lowered, and right; or refused."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from cases import ALL_OPTIONAL, Array, Arrays, Case, expected, feed, model, values
+from onnx import TensorProto, helper, numpy_helper
+from oracle import GATES, evaluate
+from running import assert_close, recurrent_left, run
+
+import rnn_lowering as rl
+
+FORMS = ("scan", "loop", "unroll")
+OPSETS = range(1, 7)
+RESULT = 13
+VERSIONS = {"RNN": (1,), "GRU": (1, 3), "LSTM": (1,)}
+
+
+def lowered_to(original: onnx.ModelProto, form: str) -> onnx.ModelProto:
+    """Lower, and check what must hold of every model of an old opset."""
+    before = original.SerializeToString()
+    proto = rl.lower(original, form)
+    assert original.SerializeToString() == before
+    onnx.checker.check_model(proto, full_check=True)
+    assert recurrent_left(proto) == []
+    assert {entry.domain: entry.version for entry in proto.opset_import} == {"": RESULT}
+    assert proto.ir_version == original.ir_version
+    assert [v.name for v in proto.graph.output] == [v.name for v in original.graph.output]
+    return proto
+
+
+# The nodes themselves
+
+
+NODES = [
+    *(Case(f"legacy_plain_{op}", op) for op in GATES),
+    *(
+        Case(f"legacy_all_{op}", op, {"direction": "bidirectional", "clip": 0.4}, optional=ALL_OPTIONAL)
+        for op in GATES
+    ),
+    *(Case(f"legacy_reverse_{op}", op, {"direction": "reverse"}, ir3=True, optional=ALL_OPTIONAL) for op in GATES),
+    *(Case(f"legacy_bare_{op}", op, optional=(), hidden_size=False, ir3=True) for op in GATES),
+    *(Case(f"legacy_Y_h_{op}", op, outputs=("Y_h",)) for op in GATES),
+    *(Case(f"legacy_trimmed_{op}", op, outputs=("Y",), optional=(), trimmed=True) for op in GATES),
+    *(Case(f"legacy_sequence_0_{op}", op, {"output_sequence": 0}) for op in GATES),
+    *(Case(f"legacy_sequence_1_{op}", op, {"output_sequence": 1}, outputs=("Y", "Y_h")) for op in GATES),
+    *(Case(f"legacy_sequence_0_Y_h_{op}", op, {"output_sequence": 0}, outputs=("Y_h",), ir3=True) for op in GATES),
+    *(Case(f"legacy_constant_{op}", op, weights="constant", ir3=True) for op in GATES),
+    *(Case(f"legacy_input_{op}", op, weights="input", optional=ALL_OPTIONAL) for op in GATES),
+    Case("legacy_foward", "GRU", {"direction": "foward"}),
+    Case("legacy_lbr", "GRU", {"linear_before_reset": 1}, optional=ALL_OPTIONAL),
+    Case("legacy_input_forget", "LSTM", {"input_forget": 1}, ir3=True),
+    Case("legacy_one_step", "LSTM", T=1, ir3=True),
+    Case("legacy_cast_lengths", "GRU", optional=ALL_OPTIONAL, lengths_from="cast"),
+    Case("legacy_known_lengths", "LSTM", optional=ALL_OPTIONAL, lengths_from="initializer", lengths=(5, 0, 2)),
+]
+SYMBOLIC = [
+    *(Case(f"legacy_symbolic_{op}", op, {"direction": "reverse"}, x="symbolic", ir3=True) for op in GATES),
+    *(Case(f"legacy_symbolic_all_{op}", op, x="symbolic", optional=ALL_OPTIONAL) for op in GATES),
+    Case("legacy_unknown", "LSTM", x="unknown"),
+]
+
+
+@pytest.mark.parametrize("case", [*NODES, *SYMBOLIC], ids=lambda case: case.name)
+def test_node(case: Case) -> None:
+    possible = [opset for opset in OPSETS if opset in case.opsets]
+    assert possible
+    forms = FORMS if case.knows_length else FORMS[:2]
+    chosen = possible if case.name.startswith("legacy_plain") else possible[:: max(len(possible) - 1, 1)]
+    for opset in chosen:
+        for form in forms:
+            results = run(lowered_to(model(case, opset), form), feed(case))
+            assert_close(results, expected(case), case.dtype, f"opset {opset}, {form}")
+
+
+@pytest.mark.parametrize("op_type", GATES)
+def test_auto_gives_a_scan(op_type: str) -> None:
+    proto = rl.lower(model(Case("legacy_auto", op_type), 6))
+    assert "Scan" in {node.op_type for node in proto.graph.node}
+
+
+@pytest.mark.parametrize(("op_type", "version"), [(op, v) for op, versions in VERSIONS.items() for v in versions])
+def test_what_a_node_is_read_as(op_type: str, version: int) -> None:
+    (spec,) = rl.inspect(model(Case("legacy_spec", op_type), version))
+    assert (spec.version, spec.hidden_size, spec.seq_length) == (version, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "opset", "attributes"),
+    [
+        ("GRU", 1, {"linear_before_reset": 1}),
+        ("GRU", 2, {"linear_before_reset": 0}),
+        *[(op, 6, {"layout": 1}) for op in GATES],
+        *[(op, 1, {"clip": 0.0}) for op in ("GRU", "LSTM")],
+        *[(op, 3, {"direction": "backward"}) for op in GATES],
+        *[(op, 5, {"output_sequence": 1.0}) for op in GATES],
+    ],
+)
+def test_wrong_nodes_are_refused(op_type: str, opset: int, attributes: dict[str, Any]) -> None:
+    proto = model(Case("legacy_wrong", op_type), opset)
+    proto.graph.node[0].attribute.extend(helper.make_attribute(k, v) for k, v in attributes.items())
+    with pytest.raises(rl.InvalidNodeError, match=f"{op_type} node 'recurrent' in main graph"):
+        rl.lower(proto)
+
+
+def test_report(tmp_path: Any) -> None:
+    onnx.save(model(Case("legacy_report", "LSTM"), 6), tmp_path / "in.onnx")
+    report = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx")
+    assert any("opset 6" in note and "13" in note for note in report.notes)
+    assert report.verification is not None
+    assert report.verification["status"] != "failed"
+
+
+# What stands around them
+
+
+@dataclass(frozen=True, eq=False)
+class Rest:
+    """What follows a GRU: nodes from Y [T, 1, N, H] to `out`, and the same in NumPy."""
+
+    nodes: Callable[[], list[onnx.NodeProto]]
+    numpy: Callable[[Array, Arrays], Array]
+    tensors: Arrays = field(default_factory=dict)
+    opsets: Sequence[int] = tuple(OPSETS)
+
+
+GRU = Case("legacy_rest", "GRU", outputs=("Y", "Y_h"), N=3, H=4, T=5)
+SQUARE = replace(GRU, name="legacy_square", N=4, H=4, T=4)
+
+
+def node(op_type: str, inputs: Sequence[str], output: str, **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(op_type, inputs, [output], f"make_{output}", **attributes)
+
+
+def numbers(*shape: int, low: float = -1.0) -> Array:
+    rng = np.random.default_rng(sum(shape))
+    return rng.uniform(low, 1.0, shape).astype(np.float32)
+
+
+def broadcast(op_type: str, function: Any, shape: tuple[int, ...], axis: int | None) -> Rest:
+    """Y op b, with b broadcast from `axis` on; without it from the right."""
+
+    def compute(Y: Array, t: Arrays) -> Array:
+        first = Y.ndim - len(shape) if axis is None else axis
+        result: Array = function(Y, t["b"].reshape([*shape, *[1] * (Y.ndim - first - len(shape))]))
+        return result
+
+    attributes = {} if axis is None else {"axis": axis}
+    return Rest(
+        lambda: [node(op_type, ["Y", "b"], "out", broadcast=1, **attributes)],
+        compute,
+        {"b": numbers(*shape, low=0.5)},
+    )
+
+
+def normalized(Y: Array, t: Arrays) -> Array:
+    """Y as [batch, hidden, seq, 1], each hidden unit normalised."""
+    x = Y.transpose(2, 3, 0, 1)
+    scale, bias, mean, variance = (t[name].reshape(1, -1, 1, 1) for name in ("scale", "bias", "mean", "variance"))
+    result: Array = (x - mean) / np.sqrt(variance + 1e-5) * scale + bias
+    return result
+
+
+def batch_normalization(**attributes: Any) -> list[onnx.NodeProto]:
+    inputs = ["turned", "scale", "bias", "mean", "variance"]
+    return [
+        node("Transpose", ["Y"], "turned", perm=[2, 3, 0, 1]),
+        node("BatchNormalization", inputs, "out", **attributes),
+    ]
+
+
+STATISTICS = {name: numbers(4, low=0.5) + n for n, name in enumerate(("scale", "bias", "mean", "variance"))}
+IN_PLACE = {"consumed_inputs": [0]}
+RESTS = {
+    "add to the right": broadcast("Add", np.add, (4,), None),
+    "add two axes": broadcast("Add", np.add, (3, 4), None),
+    "mul seq": broadcast("Mul", np.multiply, (5,), 0),
+    "div batch": broadcast("Div", np.divide, (3,), 2),
+    "sub middle axes": broadcast("Sub", np.subtract, (1, 3), 1),
+    "sub from the end": replace(
+        broadcast("Sub", np.subtract, (4,), None),
+        nodes=lambda: [node("Sub", ["Y", "b"], "out", broadcast=1, axis=-1)],
+    ),
+    "sub a number": broadcast("Sub", np.subtract, (), None),
+    "pow": Rest(
+        lambda: [node("Pow", ["Y", "b"], "out", broadcast=1)],
+        lambda Y, t: Y ** t["b"],
+        {"b": np.array([2.0, 1.0, 3.0, 2.0], np.float32)},
+    ),
+    "chain of broadcasts": Rest(
+        lambda: [
+            node("Add", ["Y", "a"], "first", broadcast=1),
+            node("Mul", ["first", "b"], "second", broadcast=1, axis=0),
+            node("Sub", ["second", "Y"], "out"),
+        ],
+        lambda Y, t: (Y + t["a"]) * t["b"].reshape(5, 1, 1, 1) - Y,
+        {"a": numbers(4), "b": numbers(5)},
+    ),
+    "batch normalization 1": Rest(
+        lambda: batch_normalization(is_test=1, consumed_inputs=[0, 0, 0, 1, 1]), normalized, STATISTICS, range(1, 6)
+    ),
+    "batch normalization 6": Rest(lambda: batch_normalization(is_test=1), normalized, STATISTICS, [6]),
+    "batch normalization, spatial": Rest(
+        lambda: batch_normalization(is_test=1, spatial=1), normalized, STATISTICS, [6]
+    ),
+    "dropout 1": Rest(
+        lambda: [node("Dropout", ["Y"], "out", is_test=1, ratio=0.9, **IN_PLACE)], lambda Y, t: Y, {}, range(1, 6)
+    ),
+    "dropout 6": Rest(lambda: [node("Dropout", ["Y"], "out", is_test=1, ratio=0.9)], lambda Y, t: Y, {}, [6]),
+    "relu 1": Rest(
+        lambda: [node("Relu", ["Y"], "out", **IN_PLACE)], lambda Y, t: np.maximum(Y, 0), {}, range(1, 6)
+    ),
+    "clip": Rest(
+        lambda: [node("Clip", ["Y"], "out", min=-0.1, max=0.1)], lambda Y, t: np.clip(Y, -0.1, 0.1), {}, [6]
+    ),
+    "squeeze": Rest(
+        lambda: [node("Squeeze", ["Y"], "thin", axes=[1]), node("Unsqueeze", ["thin"], "out", axes=[0])],
+        lambda Y, t: Y[:, 0][None],
+    ),
+    "reshape 1": Rest(
+        lambda: [node("Reshape", ["Y"], "out", shape=[5, -1])], lambda Y, t: Y.reshape(5, -1), {}, range(1, 5)
+    ),
+    "reshape 5": Rest(
+        lambda: [node("Reshape", ["Y", "sizes"], "out")],
+        lambda Y, t: Y.reshape(5, -1),
+        {"sizes": np.array([5, -1])},
+        [5, 6],
+    ),
+    "concat": Rest(lambda: [node("Concat", ["Y", "Y"], "out", axis=3)], lambda Y, t: np.concatenate([Y, Y], 3)),
+    "split": Rest(
+        lambda: [helper.make_node("Split", ["Y"], ["out", "other"], "cut", axis=3, split=[1, 3])],
+        lambda Y, t: Y[..., :1],
+        {},
+        range(2, 7),
+    ),
+    "slice": Rest(lambda: [node("Slice", ["Y"], "out", axes=[0], starts=[1], ends=[3])], lambda Y, t: Y[1:3]),
+    "gemm": Rest(
+        lambda: [
+            node("Squeeze", ["Y_h"], "flat", axes=[0]),
+            node("Gemm", ["flat", "k", "b"], "out", broadcast=1, alpha=0.5),
+        ],
+        lambda Y, t: 0.5 * Y[-1, 0] @ t["k"] + t["b"],
+        {"k": numbers(4, 2), "b": numbers(2)},
+    ),
+    "softmax": Rest(
+        lambda: [node("Reshape", ["Y", "sizes"], "flat"), node("Softmax", ["flat"], "out")],
+        lambda Y, t: np.exp(Y.reshape(15, 4)) / np.exp(Y.reshape(15, 4)).sum(1, keepdims=True),
+        {"sizes": np.array([15, 4])},
+        [5, 6],
+    ),
+    "sum and max": Rest(
+        lambda: [node("Sum", ["Y", "Y"], "twice"), node("Max", ["twice", "Y"], "out")],
+        lambda Y, t: np.maximum(2 * Y, Y),
+        {},
+        [6],
+    ),
+}
+HARD = {
+    "compare": Rest(
+        lambda: [node("Greater", ["Y", "b"], "above", broadcast=1), node("Cast", ["above"], "out", to=1)],
+        lambda Y, t: np.greater(Y, t["b"]).astype(np.float32),
+        {"b": np.zeros(4, np.float32)},
+        [6],
+    ),
+    "compare to the right of the middle": Rest(
+        lambda: [node("Less", ["Y", "b"], "below", broadcast=1, axis=2), node("Cast", ["below"], "out", to=1)],
+        lambda Y, t: np.less(Y, t["b"].reshape(3, 1)).astype(np.float32),
+        {"b": np.zeros(3, np.float32)},
+        [6],
+    ),
+    "slope": Rest(
+        lambda: [node("PRelu", ["Y", "slope"], "out")],
+        lambda Y, t: np.where(Y < 0, Y * t["slope"], Y),
+        {"slope": np.array([0.25], np.float32)},
+        [6],
+    ),
+    "softmax of all but the first axis": Rest(
+        lambda: [node("Softmax", ["Y"], "out")],
+        lambda Y, t: np.exp(Y) / np.exp(Y).sum((1, 2, 3), keepdims=True),
+        {},
+        [1, 6],
+    ),
+    "log softmax of the last axes": Rest(
+        lambda: [node("LogSoftmax", ["Y"], "out", axis=2)],
+        lambda Y, t: np.log(np.exp(Y) / np.exp(Y).sum((2, 3), keepdims=True)),
+        {},
+        [1, 6],
+    ),
+    "concat of the default axis": Rest(
+        lambda: [node("Concat", ["Y", "Y"], "out")], lambda Y, t: np.concatenate([Y, Y], 1), {}, [1, 3]
+    ),
+    "tile 1": Rest(
+        lambda: [node("Tile", ["Y", "times", "axis"], "out")],
+        lambda Y, t: np.concatenate([Y, Y], 3),
+        {"times": np.array([2.0], np.float32), "axis": np.array([3.0], np.float32)},
+        [1],
+    ),
+    "pad 1": Rest(
+        lambda: [node("Pad", ["Y"], "out", paddings=[0, 0, 0, 1, 0, 0, 0, 0])],
+        lambda Y, t: np.pad(Y, [(0, 0), (0, 0), (0, 0), (1, 0)]),
+        {},
+        [1],
+    ),
+    "upsample": Rest(
+        lambda: [node("Upsample", ["Y"], "out", width_scale=2.0, height_scale=1.0)],
+        lambda Y, t: Y.repeat(2, axis=3),
+        {},
+        [1, 6],
+    ),
+}
+"""What a converter may not know: right or refused."""
+
+
+def extended(case: Case, opset: int, rest: Rest) -> onnx.ModelProto:
+    proto = model(case, opset)
+    graph = proto.graph
+    for name, array in rest.tensors.items():
+        graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name))
+        if proto.ir_version < 4:
+            elem_type = TensorProto.INT64 if array.dtype == np.int64 else TensorProto.FLOAT
+            graph.input.append(helper.make_tensor_value_info(name, elem_type, array.shape))
+    graph.node.extend(rest.nodes())
+    del graph.output[:]
+    rank = rest.numpy(np.zeros((case.T, 1, case.N, case.H), np.float32), rest.tensors).ndim
+    graph.output.append(helper.make_tensor_value_info("out", TensorProto.FLOAT, [None] * rank))
+    return proto
+
+
+@pytest.mark.parametrize("name", RESTS)
+@pytest.mark.parametrize("ir3", [False, True])
+def test_rest(name: str, ir3: bool) -> None:
+    rest, case = RESTS[name], replace(GRU, ir3=ir3)
+    want = rest.numpy(expected(case)["Y"], rest.tensors)
+    for n, opset in enumerate(dict.fromkeys((rest.opsets[0], rest.opsets[-1]))):
+        proto = lowered_to(extended(case, opset, rest), FORMS[(len(name) + n) % 3])
+        assert_close(run(proto, feed(case)), {"out": want}, "float32", f"opset {opset}")
+
+
+@pytest.mark.parametrize("name", HARD)
+@pytest.mark.parametrize("ir3", [False, True])
+def test_right_or_refused(name: str, ir3: bool) -> None:
+    rest = HARD[name]
+    for opset in rest.opsets:
+        original = extended(replace(GRU, ir3=ir3), opset, rest)
+        try:
+            proto = lowered_to(original, "loop")
+        except rl.UnsupportedError:
+            assert_refused(original, opset)
+            continue
+        assert_close(run(proto, feed(GRU)), {"out": rest.numpy(expected(GRU)["Y"], rest.tensors)}, "float32")
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3, None])
+def test_broadcast_axes_are_not_confused_by_equal_sizes(axis: int | None) -> None:
+    shape = (1,) if axis == 1 else (4,)
+    rest = broadcast("Mul", np.multiply, shape, axis)
+    proto = lowered_to(extended(SQUARE, 6, rest), "loop")
+    want = rest.numpy(expected(SQUARE)["Y"], rest.tensors)
+    assert_close(run(proto, feed(SQUARE)), {"out": want}, "float32")
+
+
+def test_stacked_nodes() -> None:
+    """The second node's X has no shape but by way of the first node's Y and a legacy broadcast."""
+    first, second = Case("legacy_first", "LSTM", outputs=("Y",)), Case("legacy_second", "GRU", I=4, optional=())
+    proto, other = model(first, 6), model(second, 6)
+    bias = numbers(4)
+    proto.graph.initializer.append(numpy_helper.from_array(bias, "bias"))
+    for tensor in other.graph.initializer:
+        tensor.name += "2"
+        proto.graph.initializer.append(tensor)
+    gru = other.graph.node[0]
+    gru.name, gru.input[:3], gru.output[:] = "second", ["x", "W2", "R2"], ["Y2", "Y_h2"]
+    proto.graph.node.extend(
+        [
+            node("Add", ["Y", "bias"], "sum", broadcast=1),
+            node("Squeeze", ["sum"], "x", axes=[1]),
+            gru,
+        ]
+    )
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("Y2", TensorProto.FLOAT, [5, 1, 3, 4]))
+    x = (expected(first)["Y"] + bias)[:, 0]
+    want = evaluate("GRU", {}, {**values(second), "X": x})["Y"]
+    for form in FORMS:
+        assert_close(run(lowered_to(proto, form), feed(first)), {"Y2": want}, "float32", form)
+
+
+# What cannot be done, and what is left alone
+
+
+@pytest.mark.parametrize("opset", [1, 6])
+def test_a_broadcast_of_unknown_shapes_is_refused(opset: int) -> None:
+    rest = Rest(lambda: [node("Mul", ["Y", "unknown"], "out", broadcast=1, axis=0)], lambda Y, t: Y, {}, [opset])
+    proto = extended(GRU, opset, rest)
+    proto.graph.input.append(helper.make_tensor_value_info("unknown", TensorProto.FLOAT, None))
+    assert_refused(proto, opset)
+
+
+def assert_refused(proto: onnx.ModelProto, opset: int) -> None:
+    before = proto.SerializeToString()
+    with pytest.raises(rl.UnsupportedError, match=f"opset {opset}") as caught:
+        rl.lower(proto)
+    assert "\n" not in str(caught.value)
+    assert proto.SerializeToString() == before
+    ir_model = ir.from_proto(proto)
+    held = ir.to_proto(ir_model).SerializeToString(deterministic=True)
+    with pytest.raises(rl.UnsupportedError):
+        rl.lower(ir_model)
+    assert ir.to_proto(ir_model).SerializeToString(deterministic=True) == held
+
+
+@pytest.mark.parametrize("opset", [1, 6])
+def test_subgraphs_are_refused(opset: int) -> None:
+    assert_refused(model(Case("legacy_if", "LSTM", scope="if"), opset), opset)
+
+
+def of_opset_6(proto: onnx.ModelProto) -> onnx.ModelProto:
+    for holder in (proto, *proto.functions):
+        holder.opset_import[0].version = 6
+    return proto
+
+
+def test_a_function_with_a_recurrent_node() -> None:
+    case = Case("legacy_function", "LSTM", scope="function")
+    for form in FORMS[:2]:
+        proto = rl.lower(of_opset_6(model(case, 7)), form)
+        assert recurrent_left(proto) == []
+        assert_close(run(proto, feed(case)), expected(case), "float32", form)
+
+
+def test_other_functions_are_refused() -> None:
+    proto = model(Case("legacy_other_function", "LSTM"), 6)
+    proto.ir_version = 8
+    body = [node("Relu", ["a"], "b")]
+    function = helper.make_function("test", "Other", ["a"], ["b"], body, [helper.make_opsetid("", 6)])
+    proto.functions.append(function)
+    proto.opset_import.append(helper.make_opsetid("test", 1))
+    proto.graph.node.append(helper.make_node("Other", ["Y"], ["other"], "call", domain="test"))
+    proto.graph.output.append(helper.make_tensor_value_info("other", TensorProto.FLOAT, [5, 1, 3, 4]))
+    assert_refused(proto, 6)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+def test_a_model_without_recurrent_nodes_keeps_its_opset(opset: int) -> None:
+    value = helper.make_tensor_value_info("X", TensorProto.FLOAT, [2])
+    out = helper.make_tensor_value_info("out", TensorProto.FLOAT, [2])
+    graph = helper.make_graph([node("Tanh", ["X"], "out")], "plain", [value], [out])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=3)
+    assert rl.lower(proto) == proto
+    selected = model(Case("legacy_left", "LSTM"), opset)
+    assert rl.lower(selected, only=["GRU"]) == selected
+
+
+def test_an_ir_model_is_brought_forward_in_place() -> None:
+    case = Case("legacy_ir", "LSTM")
+    ir_model = ir.from_proto(model(case, 5))
+    assert rl.lower(ir_model) is ir_model
+    assert ir_model.opset_imports[""] == RESULT
+    assert_close(run(ir.to_proto(ir_model), feed(case)), expected(case), "float32")

@@ -1,0 +1,263 @@
+"""Faults planted in the package: a fixed subset of the cases must notice each of them.
+
+Each mutant is one replacement in a copy of the package, which a process of its own imports. Run as a script,
+this module compares the subset in whatever `rnn_lowering` is on the path.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cases import BY_NAME, expected, feed, model
+from running import assert_close, run
+from test_forms import FORMS, runs
+
+import rnn_lowering as rl
+
+PACKAGE = Path(rl.__file__).parent
+SUBSET = [
+    *[(f"{op}_plain", 13) for op in ("RNN", "GRU", "LSTM")],
+    *[(f"{op}_initial_states_{d}", 13) for op in ("RNN", "GRU", "LSTM") for d in ("reverse", "bidirectional")],
+    *[(f"{op}_lengths_bidirectional_nan", opset) for op in ("RNN", "GRU", "LSTM") for opset in (8, 13)],
+    *[(f"{op}_clip_bidirectional", 13) for op in ("RNN", "GRU", "LSTM")],
+    *[(f"{op}_layout_1_bidirectional", 14) for op in ("RNN", "GRU", "LSTM")],
+    *[(f"{op}_layout_1_batch_is_length", 14) for op in ("RNN", "GRU", "LSTM")],
+    *[(f"{op}_square_weights", 13) for op in ("RNN", "GRU")],
+    *[(f"{op}_queues_run_across_directions", 13) for op in ("RNN", "GRU", "LSTM")],
+    ("RNN_x_unknown_reverse_states", 9),
+    ("RNN_x_length", 8),
+    ("RNN_T_0_length_states", 13),
+    ("RNN_clip_0", 13),
+    ("RNN_clip_float64", 9),
+    ("RNN_clip_forward", 10),
+    ("RNN_default_parameters_of_LeakyRelu", 13),
+    ("RNN_default_parameters_of_HardSigmoid", 13),
+    ("RNN_default_parameters_of_Elu", 13),
+    ("RNN_default_parameters_of_Affine", 13),
+    ("RNN_forward_takes_the_first_of_two_names", 13),
+    ("RNN_ThresholdedRelu_is_0_at_alpha_float32", 13),
+    ("RNN_ThresholdedRelu_is_0_at_alpha_float64", 13),
+    ("RNN_ScaledTanh_float32", 13),
+    ("RNN_Elu_float64", 13),
+    ("RNN_HardSigmoid_float64_of_large_arguments", 13),
+    ("RNN_Softplus_float64_of_large_arguments", 13),
+    ("RNN_weights_overridable", 13),
+    ("GRU_linear_before_reset_bidirectional", 13),
+    ("GRU_linear_before_reset_clip", 13),
+    ("GRU_linear_before_reset_2", 13),
+    ("LSTM_alpha_is_a_queue", 13),
+    ("LSTM_different_activations_float32", 13),
+    ("LSTM_clip_not_of_C", 13),
+    ("LSTM_peepholes_forward", 13),
+    ("LSTM_input_forget_1", 13),
+    ("LSTM_input_forget_2_peepholes", 13),
+    ("LSTM_lengths_known", 13),
+]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`old`, which occurs once in a module of the package, replaced by `new`."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+
+
+MUTANTS = [
+    Mutant("gates o and f of LSTM swapped", "cells", "it, ot, ft = op.split(", "it, ft, ot = op.split("),
+    Mutant("gates swapped beside peepholes", "cells", "i, o, f = op.split(iof", "i, f, o = op.split(iof"),
+    Mutant("gates i and c of LSTM swapped", "cells", "Ct = ft * c + it * ct", "Ct = ft * c + ot * ct"),
+    Mutant("GRU gates swapped", "cells", "zt, rt = op.split(k.f(k.clip(h @", "rt, zt = op.split(k.f(k.clip(h @"),
+    Mutant(
+        "GRU gates swapped with linear_before_reset",
+        "cells",
+        "zt, rt = op.split(k.f(k.clip(h_zr",
+        "rt, zt = op.split(k.f(k.clip(h_zr",
+    ),
+    Mutant("GRU H takes the old state for the new", "cells", "ht + zt * (h - ht)", "h + zt * (ht - h)"),
+    Mutant("reset after the product", "cells", "(rt * h) @ Rh", "rt * (h @ Rh)"),
+    Mutant("reset product is clipped", "cells", "rt * (h_h + k.Rbh)", "rt * k.clip(h_h + k.Rbh)"),
+    Mutant("Rbh outside of the reset product", "cells", "rt * (h_h + k.Rbh)", "rt * h_h + k.Rbh"),
+    Mutant("Rbh dropped", "cells", "rt * (h_h + k.Rbh)", "rt * h_h"),
+    Mutant("hidden gate of GRU not clipped", "cells", "k.g(k.clip(hidden + x_h))", "k.g(hidden + x_h)"),
+    Mutant("RNN not clipped", "cells", "k.f(k.clip(h @ Ri + xi))", "k.f(h @ Ri + xi)"),
+    Mutant("cell gate of LSTM not clipped", "cells", "k.g(k.clip(g))", "k.g(g)"),
+    Mutant("clip before the peephole", "cells", "k.f(k.clip(i + Pi * c))", "k.f(k.clip(i) + Pi * c)"),
+    Mutant("output gate with a peephole not clipped", "cells", "k.f(k.clip(ot + Po * Ct))", "k.f(ot + Po * Ct)"),
+    Mutant("C is clipped", "cells", "k.h(Ct)", "k.h(k.clip(Ct))"),
+    Mutant("output gate looks at the old C", "cells", "Po * Ct", "Po * c"),
+    Mutant("input gate's peephole dropped", "cells", "i + Pi * c", "i"),
+    Mutant("input_forget ignored", "cells", "    if k.input_forget:", "    if False:"),
+    Mutant("f = i with input_forget", "cells", "op.constant(1.0) - it", "it"),
+    Mutant("activation h is g", "cells", "k.h(Ct)", "k.g(Ct)"),
+    Mutant("recurrent bias dropped", "operands", "Wb=Wb + Rb", "Wb=Wb"),
+    Mutant("input bias dropped", "operands", "Wb=Wb + Rb", "Wb=Rb"),
+    Mutant("peepholes in the order i, f, o", "operands", "P=(Pi, Po, Pf)", "P=(Pi, Pf, Po)"),
+    Mutant(
+        "square W not transposed",
+        "operands",
+        "W=op.transpose(W, [1, 0])",
+        "W=op.transpose(W, [1, 0] if W.shape[0] != W.shape[1] else [0, 1])",
+    ),
+    Mutant("activations g and h swapped", "operands", "f, g, h = (*functions", "f, h, g = (*functions"),
+    Mutant("clip ignored", "operands", "if clip is None else", "if True else"),
+    Mutant("hidden bias counted twice", "operands", "op.concat([Rb_zr, op.zero((H,))], 0)", "Rb"),
+    Mutant(
+        "alpha and beta by position",
+        "spec",
+        "parameters.append(0.0 if default is None else",
+        "parameters.append(queue and queue.pop(0) or 0.0 if default is None else",
+    ),
+    Mutant(
+        "alpha restarts in the second direction",
+        "spec",
+        "alphas, betas) for name in names]",
+        "alphas if n < len(default) else again, betas) for again in [[*alphas]] for n, name in enumerate(names)]",
+    ),
+    Mutant("the second of two names", "spec", "names = names[:1]", "names = names[1:]"),
+    Mutant("clip 0 of RNN is none", "spec", "if clip >= 0 else None", "if clip > 0 else None"),
+    Mutant("input_forget must be 1", "spec", 'bool(self._flag("input_forget"))', 'self._flag("input_forget") == 1'),
+    Mutant(
+        "linear_before_reset must be 1",
+        "spec",
+        'bool(self._flag("linear_before_reset"))',
+        'self._flag("linear_before_reset") == 1',
+    ),
+    Mutant("bidirectional is reverse first", "spec", '": ("forward", "reverse")', '": ("reverse", "forward")'),
+    Mutant("overridable initializers are constants", "constants", "if value.is_graph_input():", "if False:"),
+    Mutant(
+        "ThresholdedRelu includes its threshold",
+        "activations",
+        "op.cast(op.less(op.constant(alpha), x), op.dtype)",
+        "op.constant(1.0) - op.cast(op.less(x, op.constant(alpha)), op.dtype)",
+    ),
+    Mutant("default alpha of LeakyRelu", "activations", "ActivationRow(0.01,", "ActivationRow(0.02,"),
+    Mutant("default beta of HardSigmoid", "activations", "0.2, 0.5,", "0.2, 0.6,"),
+    Mutant("default alpha of Elu", "activations", "ActivationRow(1.0,", "ActivationRow(0.9,"),
+    Mutant(
+        "alpha and beta of ScaledTanh swapped",
+        "activations",
+        "x * op.constant(b)) * op.constant(a)",
+        "x * op.constant(a)) * op.constant(b)",
+    ),
+    Mutant(
+        "HardSigmoid without its upper bound",
+        "activations",
+        'one - op.unary("Relu", one - op.unary("Relu", line))',
+        'op.unary("Relu", line)',
+    ),
+    Mutant(
+        "composed Elu without its alpha",
+        "activations",
+        "- op.constant(1.0)) * op.constant(alpha)",
+        "- op.constant(1.0))",
+    ),
+    Mutant("states not masked", "folds", "op.select(mask, n, old) for", "n for"),
+    Mutant("Scan's Y not flipped back", "folds", "[op.flip(y) for y in stacked] if flipped", "stacked if flipped"),
+    Mutant("Loop's Y not flipped back", "folds", "elif flipped:", "elif False:"),
+    Mutant(
+        "Scan's Y forward at opset 9", "folds", 'scan_output_directions"] = [1]', 'scan_output_directions"] = [0]'
+    ),
+    Mutant("Loop counts up in reverse", "folds", "else last - i", "else i"),
+    Mutant("unrolled reverse runs forward", "folds", "reversed(range(length)) if reverse else", ""),
+    Mutant("a Loop without a step gives the initial states", "folds", "op.zero(s.shape)", "s"),
+    Mutant(
+        "initial states ignored when unrolled",
+        "folds",
+        "states = list(init)",
+        "states = [op.zero(s.shape) for s in init]",
+    ),
+    Mutant("initial states ignored in loops", "folds", "if not state.is_zero:", "if False:"),
+    Mutant("Y not masked", "lowering", "op.zero(y.shape)", "y"),
+    Mutant("length 0 keeps the initial state", "lowering", "if nonempty is not None:", "if False:"),
+    Mutant("initial_c ignored", "lowering", 'f"initial_{s}"', '"initial_h"'),
+    Mutant("Y_h and Y_c swapped", "lowering", "_at_axis(op, final[n]", "_at_axis(op, final[-1 - n]"),
+    Mutant("Y of layout 1 transposed wrongly", "lowering", "[2, 0, 1, 3]", "[0, 2, 1, 3]"),
+    Mutant("second direction starts from the first's states", "lowering", "states[index]", "states[0]"),
+    Mutant(
+        "sequence_lens off by one",
+        "lowering",
+        "op.less(steps, lengths)",
+        "op.less(op.constant([0], ir.DataType.INT32), lengths - steps - op.constant([1], ir.DataType.INT32))",
+    ),
+    Mutant("Clip of one side at opset 10", "ops", "min=-bound, max=bound", "min=-bound, max=9e9"),
+    Mutant(
+        "Clip of one side",
+        "ops",
+        "self.constant(-bound), self.constant(bound)]",
+        "self.constant(-9e9), self.constant(bound)]",
+    ),
+    Mutant("Clip of one side in float64", "ops", "x - over + under", "x - over"),
+    Mutant("masks inverted below opset 9", "ops", "self.concat([old, new]", "self.concat([new, old]"),
+    Mutant("0 - b is b", "ops", "self.neg(b) if a.is_zero", "b if a.is_zero"),
+    Mutant("flip with a known length does not", "ops", "range(length - 1, -1, -1)", "range(length)"),
+]
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """Run the subset with the package in a folder."""
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    done = subprocess.run(
+        [sys.executable, __file__], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert Path(found["package"]).parent.parent.samefile(folder)
+    return found
+
+
+def copy_package(folder: Path) -> Path:
+    return shutil.copytree(PACKAGE, folder / "rnn_lowering", ignore=shutil.ignore_patterns("__pycache__"))
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
+def test_mutant_is_caught(mutant: Mutant, tmp_path: Path) -> None:
+    module = copy_package(tmp_path) / f"{mutant.module}.py"
+    source = module.read_text()
+    assert source.count(mutant.old) == 1, "the mutant no longer applies"
+    module.write_text(source.replace(mutant.old, mutant.new))
+    found = outcome(tmp_path)
+    assert found["mismatch"], found["errors"]
+
+
+def test_the_package_itself_passes(tmp_path: Path) -> None:
+    copy_package(tmp_path)
+    found = outcome(tmp_path)
+    assert not found["mismatch"]
+    assert not found["errors"]
+
+
+def first_mismatch() -> tuple[str, list[str]]:
+    """The first case with wrong numbers, if any, and those that did not run before it."""
+    errors = []
+    for name, opset in SUBSET:
+        case = BY_NAME[name]
+        for form in FORMS:
+            if not runs(case, form, opset):
+                continue
+            label = f"{name} {form} {opset}"
+            try:
+                results = run(rl.lower(model(case, opset), form), feed(case))
+            except Exception as error:
+                errors.append(f"{label}: {error!r}")
+                continue
+            try:
+                assert_close(results, expected(case), case.dtype)
+            except AssertionError:
+                return label, errors
+    return "", errors
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    mismatch, failed = first_mismatch()
+    print(json.dumps({"package": rl.__file__, "mismatch": mismatch, "errors": failed}))

@@ -1,0 +1,372 @@
+"""The HTML page about a lowering: what it holds, that it needs nothing else, and how a browser takes it."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from cases import Case, model
+from chains import Link, chain
+from one_process import run_workers_here
+from running import nodes
+from texts import parse
+
+import rnn_lowering as rl
+from rnn_lowering import cells, page
+from rnn_lowering.cli import main
+from rnn_lowering.figures import plot_errors
+from rnn_lowering.isolate import isolated_nodes
+from rnn_lowering.stepgraph import step_graph
+
+RAGGED = Case("page", "LSTM", {"direction": "bidirectional"}, x="symbolic", optional=("sequence_lens",))
+HOSTILE = '<img src="http://x.test/" onerror=alert(1)></style>&amp;"$x_1$'
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+VOID = ("meta", "img", "br", "link", "input", "hr")
+
+
+class Page(HTMLParser):
+    """What a page consists of; its tags must match.
+
+    Attributes:
+        tags: How often each tag occurs.
+        attributes: Name and value of every attribute.
+        rows: The texts of the cells of every table row.
+        text: All text.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.attributes: list[tuple[str, str]] = []
+        self.rows: list[list[str]] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self._open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_startendtag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if {"td", "th"} & set(self._open):
+            self.rows[-1][-1] = " ".join([*self.rows[-1][-1].split(), *data.split()])
+
+    def row(self, first: str) -> list[str]:
+        """The first row of a table that starts so."""
+        return next(row for row in self.rows if row[0] == first)
+
+    def values(self, name: str) -> list[str]:
+        """The values of an attribute."""
+        return [value for key, value in self.attributes if key == name]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_process() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        run_workers_here(patch)
+        yield
+
+
+@pytest.fixture(scope="module")
+def ragged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page about a bidirectional LSTM with sequence_lens."""
+    return written(tmp_path_factory.mktemp("ragged"), model(RAGGED, 17))
+
+
+@pytest.fixture
+def wrong_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An RNN without its activation."""
+
+    def rnn(op: Any, k: Any, state: Any, x: Any) -> Any:
+        return [state[0] @ k.R[0] + x[0]]
+
+    monkeypatch.setitem(cells.CELLS, "RNN", rnn)
+
+
+def written(folder: Path, proto: onnx.ModelProto, **options: Any) -> Path:
+    """Lower a model file and return the path of its page."""
+    onnx.save(proto, folder / "in.onnx")
+    rl.lower_file(folder / "in.onnx", folder / "out.onnx", page=folder / "page.html", **options)
+    return folder / "page.html"
+
+
+def test_the_page_needs_nothing_else(ragged: Path) -> None:
+    parsed = Page(ragged)
+    links = [link for name in ("src", "href", "xlink:href", "srcset", "action") for link in parsed.values(name)]
+    assert links
+    assert all(link.startswith("#") for link in links)
+    assert not parsed.tags.keys() & {"script", "link", "img", "image", "iframe", "object", "embed"}
+    assert not re.search(r"@import|@font-face|url\((?!#)", ragged.read_text(encoding="utf-8"))
+
+
+def test_the_tables(ragged: Path) -> None:
+    parsed, folder = Page(ragged), ragged.parent
+    assert re.search(r"Verified\s+3 runs \(onnxruntime\), largest difference", parsed.text)
+    node = ["LSTM-14", "bidirectional", "?", "?", "2", "4", "float", "scan opset has Scan"]
+    assert parsed.row("recurrent main graph")[1:] == node
+    assert parsed.row("LSTM")[1:] == ["1", "0"]
+    assert parsed.row("Scan")[1:] == ["0", "2"]
+    counts = [len(list(nodes(onnx.load(folder / name)))) for name in ("in.onnx", "out.onnx")]
+    assert parsed.row("All")[1:] == [str(count) for count in counts]
+    for name in ("in.onnx", "out.onnx"):
+        assert parsed.row(name)[2] == str((folder / name).stat().st_size)
+    for output in ("Y", "Y_h", "Y_c"):
+        assert parsed.row(output)[2] == "passed"
+        assert float(parsed.row(output)[1]) < 1e-6
+
+
+def test_every_picture_has_a_text(ragged: Path) -> None:
+    parsed = Page(ragged)
+    assert parsed.tags["svg"] == 3
+    titles = ("Absolute error of Y", "Signals of Y", "One step")
+    labels = [label for label in parsed.values("aria-label") if label.startswith(titles)]
+    assert len(labels) == 3
+    assert all("recurrent" in label for label in labels)
+
+
+def test_the_runs_of_a_node(ragged: Path) -> None:
+    parsed = Page(ragged)
+    assert "Run on one random input, batch 3: 48 steps." in parsed.text
+    errors = [row for row in parsed.rows if row[0] in ("Y", "Y_h", "Y_c") and len(row) == 3 and row[2] != "passed"]
+    assert [row[0] for row in errors] == ["Y", "Y_h", "Y_c"]
+    assert all(0 < float(error) < 1e-6 for row in errors for error in row[1:])
+
+
+def test_identifiers_are_unique(tmp_path: Path) -> None:
+    target = written(tmp_path, chain(Link("RNN", "first"), Link("RNN", "second")))
+    assert set(Counter(Page(target).values("id")).values()) == {1}
+
+
+def test_equal_lowerings_have_equal_pages(tmp_path: Path, ragged: Path) -> None:
+    assert written(tmp_path, model(RAGGED, 17)).read_bytes() == ragged.read_bytes()
+
+
+@pytest.mark.parametrize("form", ["scan", "loop", "unroll"])
+def test_a_hostile_name(tmp_path: Path, form: str) -> None:
+    parsed = Page(written(tmp_path, chain(Link("GRU", HOSTILE), dims=(3, 2)), to=form))
+    assert parsed.tags["img"] == 0
+    assert parsed.tags["svg"] == 3
+    assert parsed.tags["style"] == 1
+    assert parsed.row(f"{HOSTILE} main graph")[1] == "GRU-14"
+    assert parsed.text.count(HOSTILE) == 2
+    assert sum(HOSTILE in label for label in parsed.values("aria-label")) == 3
+
+
+def test_warnings_and_what_was_left(tmp_path: Path) -> None:
+    proto = chain(Link("RNN", "/decoder/rnn", {"activations": ["Affine"]}), Link("GRU", "kept"))
+    with pytest.warns(rl.RnnLoweringWarning, match="Affine"):
+        target = written(tmp_path, proto, only=["RNN"], verify=0)
+    parsed = Page(target)
+    assert "Left as it is: GRU node 'kept' in main graph: not selected." in parsed.text
+    assert any("Warning: RNN node '/decoder/rnn'" in cell for row in parsed.rows for cell in row)
+    assert "Not verified" in parsed.text
+
+
+@pytest.mark.usefixtures("wrong_cell")
+def test_a_failed_verification(tmp_path: Path) -> None:
+    proto = chain(Link("GRU", "good"), Link("RNN", "bad"))
+    with pytest.raises(rl.VerificationError):
+        written(tmp_path, proto)
+    assert not (tmp_path / "out.onnx").exists()
+    parsed = Page(tmp_path / "page.html")
+    assert re.search(r"Failed\s+3 runs", parsed.text)
+    assert "first in RNN node 'bad'" in parsed.text
+    assert parsed.row("out")[2].startswith("failed")
+    good, bad = (row for row in parsed.rows if row[0] == "Y")
+    assert float(good[2]) < 1e-6 < float(bad[2])
+    assert parsed.tags["svg"] == 6
+
+
+def test_a_node_that_onnxruntime_does_not_run(tmp_path: Path) -> None:
+    case = Case("page_layout", "GRU", {"layout": 1}, outputs=("Y_h",), dtype="float16")
+    parsed = Page(written(tmp_path, model(case, 17)))
+    assert "each node against float64 NumPy" in parsed.text
+    assert "its final states, as Y is not connected" in parsed.text
+    assert "No result, original in onnxruntime: GRU node 'recurrent'" in parsed.text
+    assert "Coloured: the operator page in float64." in parsed.text
+    assert parsed.tags["svg"] == 3
+
+
+def test_a_node_that_cannot_run_on_its_own(tmp_path: Path) -> None:
+    case = Case("page_function", "GRU", scope="function")
+    parsed = Page(written(tmp_path, model(case, 17)))
+    assert parsed.tags["svg"] == 0
+    assert "Verified" in parsed.text
+    assert "There are no pictures" in parsed.text or "It cannot be run on its own." in parsed.text
+
+
+def test_constant_lengths_beyond_the_steps_of_a_picture(tmp_path: Path) -> None:
+    proto = parse(
+        """g (float[seq,2,3] X) => (float[seq,1,2,4] Y)
+        <float[1,4,3] W = {}, float[1,4,4] R = {}, int32[2] lengths = {60, 2}>
+        { Y, H = RNN <hidden_size = 4, direction = "reverse"> (X, W, R, , lengths) }"""
+    )
+    assert "60 steps" in Page(written(tmp_path, proto)).text
+
+
+def test_the_number_of_nodes_with_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "MOST_NODES", 1)
+    parsed = Page(written(tmp_path, chain(*(Link("RNN", f"rnn{n}") for n in range(3))), verify=0))
+    assert parsed.tags["svg"] == 3
+    assert "2 more nodes have no pictures." in parsed.text
+    assert [parsed.row(f"rnn{n} main graph")[1] for n in range(3)] == ["RNN-14"] * 3
+
+
+def test_nothing_to_lower(tmp_path: Path) -> None:
+    parsed = Page(written(tmp_path, chain()))
+    assert "There was nothing to lower." in parsed.text
+    assert "Not verified" in parsed.text
+    assert parsed.tags["svg"] == 0
+
+
+def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
+    onnx.save(chain(Link("RNN", "rnn")), tmp_path / "in.onnx")
+    with pytest.raises(rl.ModelFileError, match=r"missing.page\.html"):
+        rl.lower_file(
+            tmp_path / "in.onnx", tmp_path / "out.onnx", page=tmp_path / "missing" / "page.html", verify=0
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
+
+
+def test_errors_without_a_logarithm() -> None:
+    assert "<svg" in plot_errors({"zero": np.zeros(3)}, "time step", "salt")
+    assert "<svg" in plot_errors({"far": np.array([0.0, np.inf, 1e-3]), "lowered": np.full(3, np.inf)}, "t", "salt")
+
+
+# The drawing of a step
+
+
+def labels(op_type: str, form: str, kinds: Sequence[str] = ("value", "port"), **fields: Any) -> Counter[str]:
+    """The labels in the drawing of one step."""
+    original = model(Case("page_step", op_type, **fields), 17)
+    lowered = rl.lower(original, form)
+    (node,) = isolated_nodes(ir.from_proto(original), ir.from_proto(lowered))
+    assert node.cut is not None
+    graph = step_graph(node.cut.graph, {name: symbol for symbol, name in node.feeds.items()})
+    return Counter(data["label"] for _, data in graph.nodes(data=True) if data["kind"] in kinds)
+
+
+@pytest.mark.parametrize("form", ["scan", "loop", "unroll"])
+@pytest.mark.parametrize(
+    ("op_type", "symbols"),
+    [
+        ("RNN", ["Hₜ₋₁", "XWₜ", "Hₜ"]),
+        ("GRU", ["Hₜ₋₁", "XWₜ", "zₜ", "rₜ", "hₜ", "Hₜ"]),
+        ("LSTM", ["Hₜ₋₁", "Cₜ₋₁", "XWₜ", "iₜ", "oₜ", "fₜ", "cₜ", "Cₜ", "Hₜ"]),
+    ],
+)
+@pytest.mark.parametrize("optional", [("B",), ("B", "sequence_lens", "initial_h", "initial_c", "P")])
+def test_the_symbols_of_a_step(op_type: str, form: str, symbols: list[str], optional: tuple[str, ...]) -> None:
+    found = labels(op_type, form, optional=optional, T=5)
+    masked = {"mask"} if "sequence_lens" in optional else set()
+    assert found.keys() >= {*symbols} | masked
+    assert found.keys() <= {*symbols, "i", "Yₜ"} | masked
+
+
+def test_the_operators_of_a_step() -> None:
+    found = labels("LSTM", "unroll", ["operator"], T=5)
+    assert found == {"MatMul R": 1, "Add": 2, "Split": 2, "Sigmoid": 1, "Tanh": 2, "Mul": 3}
+
+
+# The command and the libraries
+
+
+def test_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(chain(Link("RNN", "rnn")), tmp_path / "in.onnx")
+    source, target = str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx")
+    assert main([source, target, "--report", str(tmp_path / "done.html")]) == 0
+    assert Page(tmp_path / "done.html").tags["svg"] == 3
+    with pytest.raises(SystemExit) as end:
+        main([source, target, "--force", "--report", str(tmp_path / "done.txt")])
+    assert end.value.code == 2
+    assert "neither .json nor .html" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("wrong_cell")
+def test_the_option_when_the_verification_fails(tmp_path: Path) -> None:
+    onnx.save(chain(Link("RNN", "rnn")), tmp_path / "in.onnx")
+    report = tmp_path / "done.html"
+    assert main([str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx"), "--report", str(report)]) == 3
+    assert "Failed" in Page(report).text
+    assert not (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.parametrize("library", ["jinja2", "matplotlib", "networkx"])
+def test_a_missing_library(tmp_path: Path, library: str) -> None:
+    onnx.save(chain(Link("RNN", "rnn")), tmp_path / "in.onnx")
+    code = f"import sys; sys.modules[{library!r}] = None; from rnn_lowering.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "in.onnx", "out.onnx", "--report", "done.html"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "pip install rnn-lowering[html]" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
+
+
+def test_the_libraries_are_imported_for_a_page_only(tmp_path: Path) -> None:
+    onnx.save(chain(Link("RNN", "rnn")), tmp_path / "in.onnx")
+    code = """import sys
+from rnn_lowering.cli import main
+assert main(["in.onnx", "out.onnx", "--report", "done.json", "--quiet"]) == 0
+print(*sorted({"jinja2", "matplotlib", "networkx"} & sys.modules.keys()))"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert done.stdout.split() == []
+
+
+# In a browser
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> list[str]:
+    """The command of a headless Chromium that writes what the page says to the console to stderr."""
+    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if path is None:
+        pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr"]
+    return [path, *options, f"--user-data-dir={tmp_path / 'profile'}"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--window-size=1280,2000"], ["--window-size=400,2000"], ["--blink-settings=preferredColorScheme=0"]],
+    ids=["desktop", "phone", "dark"],
+)
+def test_in_a_browser(ragged: Path, browser: list[str], tmp_path: Path, options: list[str]) -> None:
+    picture = tmp_path / "page.png"
+    command = [*browser, *options, f"--screenshot={picture}", ragged.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "CONSOLE" not in done.stderr
+    assert picture.stat().st_size > 20_000
+
+
+def test_the_plots_in_a_browser(ragged: Path, browser: list[str]) -> None:
+    command = [*browser, "--dump-dom", ragged.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "CONSOLE" not in done.stderr
+    assert done.stdout.count("<svg") == 3
+    assert done.stdout.count("</svg>") == 3

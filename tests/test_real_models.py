@@ -1,0 +1,190 @@
+"""Models of real exporters, lowered and compared with the originals in onnxruntime."""
+
+import importlib.util
+import json
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cases import Arrays
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
+from oracle import GATES
+from running import assert_close, operators, recurrent_left, run
+from vectors import SHARED
+
+import rnn_lowering as rl
+
+MODELS = SHARED / "models"
+FORMS = ("auto", "scan", "loop", "unroll")
+LONGEST_UNROLLED = 512
+Entry = dict[str, Any]
+
+pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
+
+
+def entries(kind: str) -> list[Entry]:
+    """The models without recurrent nodes ("plain"), those that onnxruntime runs ("runs") and the others."""
+    manifest = MODELS / "manifest.json"
+    return [e for e in json.loads(manifest.read_text()) if _kind(e) == kind] if manifest.exists() else []
+
+
+def _kind(entry: Entry) -> str:
+    if not GATES.keys() & entry["recurrent"].keys():
+        return "plain"
+    return "runs" if entry["ort"]["runs"] else "refused"
+
+
+def parameters(kind: str) -> list[Any]:
+    absent = pytest.param({}, marks=pytest.mark.skip(reason=f"{MODELS.name} is not there"))
+    return [pytest.param(entry, id=entry["file"]) for entry in entries(kind)] or [absent]
+
+
+def forms() -> list[Any]:
+    """The models that onnxruntime runs, each in all forms that its opset has."""
+    absent = pytest.param({}, "", marks=pytest.mark.skip(reason=f"{MODELS.name} is not there"))
+    return [
+        pytest.param(entry, form, id=f"{entry['file']}-{form}")
+        for entry in entries("runs")
+        for form in FORMS
+        if form != "scan" or entry["opsets"]["ai.onnx"] >= 9
+    ] or [absent]
+
+
+def load(entry: Entry) -> onnx.ModelProto:
+    return onnx.load(MODELS / entry["file"])
+
+
+@lru_cache(maxsize=2)
+def variants(file: str) -> list[tuple[str, Arrays]]:
+    """The inputs for a model, by label."""
+    spec = importlib.util.spec_from_file_location("feeds", MODELS / "feeds.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: list[tuple[str, Arrays]] = module.variants(file)
+    return found
+
+
+def optimised(entry: Entry) -> bool:
+    """Whether onnxruntime's optimiser survives the original."""
+    return bool(entry["ort"]["with_optimisations"] == "ok")
+
+
+@lru_cache(maxsize=2)
+def original_results(file: str, optimise: bool) -> list[Arrays]:
+    original = onnx.load(MODELS / file)
+    return [run(original, feed, optimise=optimise) for _, feed in variants(file)]
+
+
+def lengths(entry: Entry) -> list[int | None]:
+    """T of every recurrent node, None where it is not known; from the shapes of X in the manifest."""
+    found: list[int | None] = []
+    for node in entry["nodes"]:
+        if node["op"] in GATES:
+            sizes = re.search(r"\[(.*)\]", node["inputs"]["X"])
+            size = sizes[1].split(", ")[node["attrs"].get("layout", 0)] if sizes else ""
+            found.append(int(size) if size.isdecimal() else None)
+    return found
+
+
+def surely_unrolls(entry: Entry) -> bool:
+    """Whether every T is known and short; where the manifest does not know T, the package may find out."""
+    return all(T is not None and T <= LONGEST_UNROLLED for T in lengths(entry))
+
+
+@pytest.mark.parametrize(("entry", "form"), forms())
+def test_computes_what_the_original_computes(entry: Entry, form: str) -> None:
+    original = load(entry)
+    try:
+        lowered = rl.lower(original, form)
+    except rl.UnsupportedError:
+        if form == "unroll" and not surely_unrolls(entry):
+            return
+        raise
+    assert recurrent_left(lowered) == []
+    check_as_the_original(lowered, original)
+    expected = original_results(entry["file"], optimised(entry))
+    for (label, feed), results in zip(variants(entry["file"]), expected, strict=True):
+        assert_close(run(lowered, feed, optimise=optimised(entry)), results, label=label)
+
+
+def check_as_the_original(lowered: onnx.ModelProto, original: onnx.ModelProto) -> None:
+    """Check a model as thoroughly as the original passes."""
+    for full in (False, True):
+        try:
+            onnx.checker.check_model(original, full_check=full)
+        except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+            return
+        onnx.checker.check_model(lowered, full_check=full)
+
+
+@pytest.mark.parametrize("entry", parameters("plain"))
+@pytest.mark.parametrize("form", FORMS)
+def test_without_recurrent_nodes_comes_back_equal(entry: Entry, form: str) -> None:
+    original = load(entry)
+    assert rl.lower(original, form) == original == load(entry)
+
+
+@pytest.mark.parametrize("entry", parameters("refused"))
+@pytest.mark.parametrize("form", FORMS)
+def test_what_onnxruntime_does_not_run(entry: Entry, form: str) -> None:
+    original = load(entry)
+    try:
+        lowered = rl.lower(original, form)
+    except rl.RnnLoweringError:
+        return
+    assert recurrent_left(lowered) == []
+    check_as_the_original(lowered, original)
+    if runs_lowered(entry, form):
+        compare_with_stored(entry, lowered)
+
+
+def runs_lowered(entry: Entry, form: str) -> bool:
+    """Whether onnxruntime, or for bfloat16 the reference evaluator, runs the lowered model."""
+    if "BFLOAT16" in entry["dtypes"]:
+        return form == "unroll"
+    return "ConstantFill" not in operators(load(entry))  # an experimental operator of old exporters
+
+
+def compare_with_stored(entry: Entry, lowered: onnx.ModelProto) -> None:
+    """Compare with the outputs of the exporting framework that lie beside the model."""
+    names = [output.name for output in lowered.graph.output]
+    compared = 0
+    for label, feed in variants(entry["file"]):
+        expected = stored_outputs(entry, label)
+        if expected:
+            bfloat16 = "BFLOAT16" in entry["dtypes"]
+            results = ReferenceEvaluator(lowered).run(None, feed) if bfloat16 else run(lowered, feed).values()
+            assert_close(
+                dict(zip(names, results, strict=True)),
+                dict(zip(names, expected, strict=True)),
+                "bfloat16" if bfloat16 else None,
+                label,
+            )
+            compared += 1
+    assert compared
+
+
+def stored_outputs(entry: Entry, label: str) -> list[Any]:
+    model = MODELS / entry["file"]
+    if label == "stored":
+        tensors = sorted((model.parent / "test_data_set_0").glob("output_*.pb"))
+        return [numpy_helper.to_array(onnx.load_tensor(path)) for path in tensors]
+    beside = model.with_suffix(".expected.npz")
+    if not beside.exists():
+        return []
+    with np.load(beside) as held:
+        count = sum(name.startswith(f"{label}|") for name in held)
+        return [held[f"{label}|{n}"] for n in range(count)]
+
+
+def test_every_model_is_there() -> None:
+    if not MODELS.exists():
+        pytest.skip(f"{MODELS.name} is not there")
+    assert all(Path(MODELS / e["file"]).exists() for kind in ("plain", "runs", "refused") for e in entries(kind))

@@ -1,0 +1,347 @@
+"""Recurrent nodes in bodies and functions, on values of outer scopes, beside names that invite collisions."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import rnn_lowering as rl
+from running import nodes, run
+from texts import FORMS, assert_same, check_names, lowered, node_names, parse, random_feed, value_names
+
+IF = """
+main (float[5,2,3] X, bool go) => (float[5,1,2,4] Y, float[1,2,4] Y_h)
+<float[1,16,3] W = {}, float[1,16,4] R = {}, float[1,2,4] h0 = {}> {
+    both = Identity(X)
+    Y, Y_h = If (go) <
+        then_branch = yes () => (float[5,1,2,4] yes_Y, float[1,2,4] yes_h) {
+            [lstm] yes_Y, yes_h = LSTM <hidden_size=4> (both, W, R, "", "", h0)
+        },
+        else_branch = no () => (float[5,1,2,4] no_Y, float[1,2,4] no_h)
+        <float[1,12,3] gru_W = {}, float[1,12,4] gru_R = {}> {
+            [gru] no_Y, no_h = GRU <hidden_size=4, direction="reverse"> (both, gru_W, gru_R)
+        }
+    >
+}
+"""
+
+LOOP = """
+main (float[5,2,3] X, float[1,2,4] h0) => (float[1,2,4] h, float[k,5,1,2,4] Ys)
+<int64 three = {3}, bool yes = {1}, float[1,12,3] W = {}, float[1,12,4] R = {}> {
+    h, Ys = Loop (three, yes, h0) <body = again (int64 i, bool go, float[1,2,4] before)
+        => (bool still, float[1,2,4] after, float[5,1,2,4] Y) <float[1,24] B = {}> {
+            still = Identity(go)
+            scaled = Mul(X, X)
+            Y, after = GRU <hidden_size=4, linear_before_reset=1> (scaled, W, R, B, "", before)
+        }
+    >
+}
+"""
+
+SCAN = """
+main (float[k,5,2,3] Xs, float[1,2,4] h0) => (float[1,2,4] h, float[k,5,2,2,4] Ys) <float[2,4,4] R = {}, int64[1] first = {0}> {
+    W = Constant <value = float[2,4,3] {}> ()
+    h, Ys = Scan <num_scan_inputs=1, body = each (float[1,2,4] before, float[5,2,3] X)
+        => (float[1,2,4] after, float[5,2,2,4] Y) {
+            two = Concat <axis=0> (before, before)
+            Y, ends = RNN <hidden_size=4, direction="bidirectional"> (X, W, R, "", "", two)
+            after = ReduceSum(ends, first)
+        }
+    > (h0, Xs)
+}
+"""
+
+NESTED = """
+main (float[5,2,3] X, bool go) => (float[1,2,4] h) <int64 two = {2}, float[1,16,3] W = {}, float[1,2,4] h0 = {}> {
+    h = If (go) <
+        then_branch = yes () => (float[1,2,4] yes_h) <bool on = {1}, float[1,16,4] R = {}> {
+            yes_h = Loop (two, on, h0) <body = again (int64 i, bool still, float[1,2,4] before)
+                => (bool next, float[1,2,4] after) {
+                    next = Identity(still)
+                    x = Neg(X)
+                    after = If (still) <
+                        then_branch = inner_yes () => (float[1,2,4] inner_h) {
+                            B = Constant <value = float[1,32] {}> ()
+                            [lstm] , inner_h = LSTM <hidden_size=4> (x, W, R, B, "", before)
+                        },
+                        else_branch = inner_no () => (float[1,2,4] inner_same) { inner_same = Identity(before) }
+                    >
+                }
+            >
+        },
+        else_branch = no () => (float[1,2,4] no_h) { no_h = Identity(h0) }
+    >
+}
+"""
+
+FUNCTION = """
+main (float[5,2,3] X) => (float[5,1,2,4] Y, float[5,2,2,2] Z)
+<float[1,16,3] W = {}, float[1,16,4] R = {}, float[2,8,3] V = {}, float[2,8,2] S = {}> {
+    doubled = local.twice(X)
+    Y = local.recur <hs=4, way="reverse", bound=0.5> (doubled, W, R)
+    Z = local.recur <hs=2, way="bidirectional", bound=3.0> (X, V, S)
+}
+<domain: "local", opset_import: ["": 17]>
+recur <hs, way, bound> (X, W, R) => (Y) {
+    [lstm] Y = LSTM <hidden_size: int = @hs, direction: string = @way, clip: float = @bound> (X, W, R)
+}
+<domain: "local", opset_import: ["": 17]>
+twice (A) => (B) { B = Add(A, A) }
+"""
+
+NESTED_FUNCTIONS = """
+main (float[5,2,3] X, bool go) => (float[1,2,4] h)
+<float[1,12,3] W = {}, float[1,12,4] R = {}> {
+    h = If (go) <
+        then_branch = yes () => (float[1,2,4] yes_h) { yes_h = local.outer <size=4> (X, W, R) },
+        else_branch = no () => (float[1,2,4] no_h) {
+            minus = Neg(X)
+            no_h = local.outer <size=4, lbr=1> (minus, W, R)
+        }
+    >
+}
+<domain: "local", opset_import: ["": 17, "local": 1]>
+outer <size, lbr: int = 0> (X, W, R) => (h) {
+    half = local.halved(X)
+    h = local.inner <hs: int = @size, linear: int = @lbr> (half, W, R)
+}
+<domain: "local", opset_import: ["": 17]>
+inner <hs, linear> (X, W, R) => (h) {
+    [gru] , h = GRU <hidden_size: int = @hs, linear_before_reset: int = @linear> (X, W, R)
+}
+<domain: "local", opset_import: ["": 17]>
+halved (A) => (B) { half = Constant <value = float {0.5}> () B = Mul(A, half) }
+"""
+
+FUNCTION_WITH_IF = """
+main (float[5,2,3] X, bool go) => (float[1,2,4] h) <float[1,4,3] W = {}, float[1,4,4] R = {}> {
+    h = local.maybe <hs=4> (X, W, R, go)
+}
+<domain: "local", opset_import: ["": 17]>
+maybe <hs> (X, W, R, go) => (h) {
+    h = If (go) <
+        then_branch = yes () => (yes_h) { [rnn] , yes_h = RNN <hidden_size: int = @hs> (X, W, R) },
+        else_branch = no () => (no_h) {
+            B = Constant <value = float[1,8] {}> ()
+            [rnn] , no_h = RNN <hidden_size: int = @hs> (X, W, R, B)
+        }
+    >
+}
+"""
+
+LOCAL = ', "local": 1'
+SCOPES = {
+    "if": IF,
+    "loop": LOOP,
+    "scan": SCAN,
+    "nested": NESTED,
+    "function": FUNCTION,
+    "nested_functions": NESTED_FUNCTIONS,
+    "function_with_if": FUNCTION_WITH_IF,
+}
+
+
+def feeds(model: onnx.ModelProto) -> Iterator[dict[str, Any]]:
+    feed = random_feed(model, k=3)
+    conditions = [value.name for value in model.graph.input if value.name == "go"]
+    for go in (True, False) if conditions else (True,):
+        yield {**feed, **{name: np.array(go) for name in conditions}}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", SCOPES)
+def test_computes_the_same(name: str, form: str) -> None:
+    original = parse(SCOPES[name], domains=LOCAL)
+    for feed in feeds(original):
+        assert_same(original, feed, form)
+
+
+def test_leaves_the_original_alone() -> None:
+    for text in SCOPES.values():
+        original, twin = parse(text, domains=LOCAL), parse(text, domains=LOCAL)
+        rl.lower(original)
+        assert original == twin
+
+
+def test_names_the_scope_of_every_node() -> None:
+    scopes = {name: [spec.node.scope for spec in rl.inspect(parse(SCOPES[name]))] for name in ("if", "loop")}
+    nested = [spec.node.scope for spec in rl.inspect(parse(NESTED))]
+    assert scopes["if"] == ["main graph > -> Y (If) then_branch", "main graph > -> Y (If) else_branch"]
+    assert scopes["loop"] == ["main graph > -> h (Loop) body"]
+    assert nested == ["main graph > -> h (If) then_branch > -> yes_h (Loop) body > -> after (If) then_branch"]
+
+
+def test_a_function_without_recurrent_nodes_stays() -> None:
+    original = parse(FUNCTION, domains=LOCAL)
+    new = lowered(original)
+    assert [f.name for f in new.functions] == ["twice"]
+    assert onnx.printer.to_text(new.functions[0]) == onnx.printer.to_text(original.functions[1])
+    assert [n.op_type for n in new.graph.node if n.domain == "local"] == ["twice"]
+    nested = lowered(parse(NESTED_FUNCTIONS, domains=LOCAL))
+    assert [f.name for f in nested.functions] == ["halved"]
+
+
+def test_functions_stay_where_their_nodes_are_not_selected() -> None:
+    original = parse(FUNCTION, domains=LOCAL)
+    assert rl.lower(original, only=["GRU"]) == original
+
+
+def test_an_attribute_of_a_function_has_a_default() -> None:
+    text = FUNCTION.replace("<hs, way, bound>", '<hs, way: string = "reverse", bound>')
+    original = parse(text.replace('way="reverse", ', ""), domains=LOCAL)
+    assert 'way="reverse"' not in text.replace('way="reverse", ', "")
+    for form in FORMS:
+        assert_same(original, random_feed(original), form)
+
+
+def test_an_attribute_that_a_call_does_not_give_has_the_operators_default() -> None:
+    original = parse(FUNCTION.replace("way=\"reverse\", bound=0.5", 'way="reverse"'), domains=LOCAL)
+    assert_same(original, random_feed(original))
+
+
+def test_a_function_of_another_opset_is_lowered_or_refused() -> None:
+    text = FUNCTION.replace('opset_import: ["": 17]>\nrecur', 'opset_import: ["": 13]>\nrecur')
+    original = parse(text, domains=LOCAL)
+    assert original.functions[0].opset_import[0].version == 13
+    try:
+        new = lowered(original)
+    except rl.UnsupportedError as error:
+        assert "inline" in str(error)
+        return
+    feed = random_feed(original)
+    for name, array in run(original, feed).items():
+        np.testing.assert_allclose(run(new, feed)[name], array, 1e-4, 1e-5)
+
+
+def test_a_function_that_calls_itself_is_refused() -> None:
+    text = FUNCTION.replace("B = Add(A, A)", "c = local.twice(A) B = Identity(c)").replace(
+        "[lstm] Y = LSTM", "x = local.twice(X) again = local.recur <hs=4> (x, W, R) [lstm] Y = LSTM"
+    )
+    with pytest.raises(rl.RnnLoweringError):
+        rl.lower(parse(text, domains=LOCAL))
+
+
+CAPTURED = """
+main (float[5,2,3] X, float[1,16,3] W, float[1,16,4] R, float[1,2,4] h0) => (float[1,2,4] h)
+<int64 two = {2}, bool yes = {1}> {
+    h = Loop (two, yes, h0) <body = again (int64 i, bool go, float[1,2,4] before)
+        => (bool still, float[1,2,4] after) {
+            still = Identity(go)
+            [lstm] , after = LSTM <hidden_size=4, direction="reverse"> (X, W, R, "", "", before)
+        }
+    >
+}
+"""
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_weights_of_an_outer_scope_that_are_computed_at_run_time(form: str) -> None:
+    original = parse(CAPTURED)
+    first, second = (assert_same(original, random_feed(original, seed), form) for seed in (0, 1))
+    assert first == second
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_sizes_of_an_outer_scope_that_are_not_known(form: str) -> None:
+    original = parse(CAPTURED.replace("float[5,2,3] X", "float[T,N,3] X").replace("[1,2,4]", "[1,N,4]"))
+    if form == "unroll":
+        with pytest.raises(rl.UnsupportedError, match="length is not known"):
+            rl.lower(original, form)
+        original_sizes = {"dims": {"T": 4}}
+    else:
+        original_sizes = {}
+    for N in (1, 3):
+        assert_same(original, random_feed(original, T=4, N=N), form, **original_sizes)
+
+
+SAME_NAMES = """
+main (float[5,2,3] X, bool go) => (float[5,1,2,4] Y, float[5,1,2,4] Z)
+<float[1,16,3] W = {}, float[1,16,4] R = {}> {
+    [lstm] Y = LSTM <hidden_size=4> (X, W, R)
+    Z = If (go) <
+        then_branch = yes () => (float[5,1,2,4] yes_Y) {
+            [lstm] yes_Y = LSTM <hidden_size=4, direction="reverse"> (X, W, R)
+        },
+        else_branch = no () => (float[5,1,2,4] no_Y) { [lstm] no_Y = LSTM <hidden_size=4> (X, W, R) }
+    >
+}
+"""
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_nodes_of_the_same_name(form: str) -> None:
+    original = parse(SAME_NAMES)
+    for feed in feeds(original):
+        assert_same(original, feed, form)
+
+
+TAKEN = """
+main (float[5,2,3] X, bool go, float[5,1,2,4] "lstm/Ht") => (float[5,1,2,4] Y, float[5,1,2,4] Z)
+<float[1,16,3] "lstm/W" = {}, float[1,16,4] "lstm/R" = {}, float[1,32] "lstm/B" = {}, float[1] "lstm/const" = {},
+ float[1,12,4] "lstm/true" = {}> {
+    [lstm] "lstm/XW" = LSTM <hidden_size=4> (X, "lstm/W", "lstm/R", "lstm/B")
+    ["lstm/MatMul"] "lstm/body" = Identity("lstm/XW")
+    ["lstm/Scan"] "lstm/zeros" = Add("lstm/body", "lstm/Ht")
+    ["lstm/Split"] Y = Add("lstm/zeros", "lstm/const")
+    Z = If (go) <
+        then_branch = yes () => (float[5,1,2,4] "lstm/going") <float[1,12,3] "lstm/steps" = {}> {
+            "lstm/state0" = Neg("lstm/Ht")
+            ["lstm/t0/MatMul"] "lstm/Xt0" = Mul(X, X)
+            [lstm] "lstm/going" = GRU <hidden_size=4> ("lstm/Xt0", "lstm/steps", "lstm/true")
+        },
+        else_branch = no () => (float[5,1,2,4] "lstm/Ct") { "lstm/Ct" = Identity("lstm/Ht") }
+    >
+}
+"""
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_names_that_look_like_those_that_are_made(form: str) -> None:
+    original = parse(TAKEN)
+    for feed in feeds(original):
+        assert_same(original, feed, form)
+
+
+def with_names(text: str, values: list[str], names: list[str]) -> onnx.ModelProto:
+    """A model with more outputs, each of a value and a node with one of these names."""
+    model = parse(text, domains=LOCAL)
+    for n, value in enumerate(values):
+        name = names[n] if n < len(names) else ""
+        model.graph.node.append(helper.make_node("Relu", ["X"], [value], name))
+        model.graph.output.append(helper.make_tensor_value_info(value, onnx.TensorProto.FLOAT, [5, 2, 3]))
+    return model
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", [name for name in SCOPES if name != "scan"])
+def test_every_name_that_is_made_is_taken_already(name: str, form: str) -> None:
+    original = parse(SCOPES[name], domains=LOCAL)
+    once = lowered(original, form)
+    values = sorted({*value_names(once), *(graph_name for graph_name in node_names(once))} - {*value_names(original)})
+    taken = with_names(SCOPES[name], values, sorted({*node_names(once)} - {*node_names(original)}))
+    onnx.checker.check_model(taken)
+    for feed in feeds(original):
+        assert_same(taken, feed, form)
+
+
+def test_lowering_in_two_passes_keeps_names_apart() -> None:
+    original = parse(IF.replace("[gru]", "[lstm]"))
+    half = rl.lower(original, only=["GRU"])
+    new = rl.lower(half)
+    check_names(new, original)
+    assert not [node for node in nodes(new) if node.op_type in ("GRU", "LSTM")]
+    for feed in feeds(original):
+        for name, array in run(original, feed).items():
+            np.testing.assert_allclose(run(new, feed)[name], array, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("opset", [7, 8, 9, 10, 11, 13, 19, 21])
+@pytest.mark.parametrize("name", ["if", "loop", "nested"])
+def test_bodies_at_other_opsets(name: str, opset: int) -> None:
+    original = parse(SCOPES[name], opset, ir_version=10 if opset > 17 else 4)
+    for feed in feeds(original):
+        for form in FORMS if opset >= 9 else ("loop", "unroll"):
+            assert_same(original, feed, form)
