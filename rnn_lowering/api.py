@@ -19,7 +19,7 @@ from rnn_lowering.external import Progress, choose_data_file, data_files, save
 from rnn_lowering.io import from_proto, load_model, refuse_external, temporary_beside
 from rnn_lowering.passes import LowerRecurrentPass
 from rnn_lowering.report import Report
-from rnn_lowering.scopes import recurrent_nodes
+from rnn_lowering.scopes import clone, inferred_shapes, inline_functions, recurrent_nodes
 from rnn_lowering.spec import RecurrentSpec
 from rnn_lowering.verification import verify
 
@@ -216,4 +216,10 @@ def inspect(model: onnx.ModelProto | ir.Model | PathLike) -> list[RecurrentSpec]
         model = from_proto(model)
     elif not isinstance(model, ir.Model):
         model = load_model(Path(model))
-    return [RecurrentSpec.parse(entry.node, entry.opset, entry.scope) for entry in recurrent_nodes(model)]
+    work = model
+    if any(entry.function for entry in recurrent_nodes(model)):
+        work = clone(model)
+        inline_functions(work, lambda _: True)
+    found = list(recurrent_nodes(work))
+    with inferred_shapes(work, found):
+        return [RecurrentSpec.parse(entry.node, entry.opset, entry.scope) for entry in found]

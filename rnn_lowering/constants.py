@@ -47,9 +47,15 @@ def dims_of(value: ir.Value, tensor: ir.TensorProtocol | None) -> tuple[int | No
 
 
 def _leaf(value: ir.Value) -> ir.TensorProtocol | None:
-    if value.is_graph_input():
+    try:
+        tensor = _tensor(value)
+        return None if tensor is None or tensor.nbytes < 0 else tensor
+    except (TypeError, ValueError):  # a tensor of no type, a Constant node of two values
         return None
-    if value.const_value is not None and value.const_value.dtype == ir.DataType.UNDEFINED:
+
+
+def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
+    if value.is_graph_input():
         return None
     node = value.producer()
     if node is not None and node.op_type == "Shape" and node.domain == "" and not node.attributes:

@@ -84,7 +84,8 @@ def _refuse_overwriting(target: Path, needed: set[Path]) -> None:
         overwrites = False
     if overwrites:
         raise UnsupportedError(
-            f"'{target}' is the same file as one of the input's", hint="write to another file or folder"
+            f"'{target}' is the same file as one of the input's and would be overwritten",
+            hint="write to another file or folder",
         )
 
 

@@ -120,11 +120,11 @@ def _is_sorted(graph: ir.Graph) -> bool:
     behind: set[ir.Node] = set()
     homes = {graph, *graph.subgraphs()}
     for node in graph.all_nodes():
-        behind.add(node)
         for value in node.inputs:
             producer = None if value is None else value.producer()
             if producer is not None and producer.graph in homes and producer not in behind:
                 return False
+        behind.add(node)
     return True
 
 

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-
-import rnn_lowering as rl
 from test_scopes import CAPTURED, LOCAL, SCOPES
 from test_weights import OVERRIDABLE, SHARED
 from texts import parse
+
+import rnn_lowering as rl
 
 MEMORY = 4 << 30
 SECONDS = 20
@@ -111,7 +111,8 @@ def damaged_fields(original: onnx.ModelProto, rng: random.Random) -> bytes:
             message.ClearField(field.name)
         else:
             setattr(message, field.name, _value(field, messages, rng))
-    return model.SerializeToString()
+    data: bytes = model.SerializeToString()
+    return data
 
 
 def _repeated(field: Any) -> bool:

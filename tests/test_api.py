@@ -320,6 +320,22 @@ def test_inspect_finds_every_scope() -> None:
     assert len({spec.node.scope for spec in in_if}) == 2
 
 
+@pytest.mark.xfail(strict=True, reason="inspect does not infer shapes")
+def test_inspect_knows_what_a_lowering_knows() -> None:
+    original = chain(*THREE, dims=(6, 2))
+    result: Any = rl.LowerRecurrentPass()(ir.from_proto(original))
+    for spec, node in zip(rl.inspect(original), result.report.nodes, strict=True):
+        known = (spec.seq_length, spec.batch_size, spec.input_size, spec.hidden_size)
+        assert known == (node.seq_length, node.batch_size, node.input_size, node.hidden_size)
+
+
+@pytest.mark.xfail(strict=True, reason="inspect does not inline functions")
+def test_inspect_reads_functions() -> None:
+    attributes = {"direction": "reverse", "clip": 0.5}
+    (spec,) = rl.inspect(model(Case("api_function", "LSTM", attributes, scope="function"), 17))
+    assert (spec.directions, spec.clip, spec.hidden_size) == (("reverse",), 0.5, 4)
+
+
 def test_inspect_refuses(tmp_path: Path) -> None:
     with pytest.raises(rl.InvalidNodeError, match="LSTM node 'bad' in main graph"):
         rl.inspect(chain(*THREE, BAD))

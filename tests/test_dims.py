@@ -113,7 +113,7 @@ def test_names_that_an_exporter_made_up_follow() -> None:
     """Between the nodes the length has a name of its own, which only inference connects with the input's."""
     original = chain(*STACKED, dims=("seq", "batch"))
     for name, width in {"x0": 8, "x1": 4}.items():
-        dims = [f"{name}_dim_0", f"{name}_dim_1", width]
+        dims: Dims = [f"{name}_dim_0", f"{name}_dim_1", width]
         original.graph.value_info.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, dims))
     unrolled = rl.lower(original, "unroll", dims={"seq": 4, "batch": 3})
     assert recurrent_left(unrolled) == []

@@ -15,12 +15,12 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto
-
-import rnn_lowering as rl
 from cases import Arrays
+from onnx import TensorProto
 from running import assert_close, recurrent_left, run
 from texts import FORMS, graphs, parse, random_feed
+
+import rnn_lowering as rl
 
 LAYERS = """
 main (float[6,2,16] X) => (float[6,1,2,16] Y, float[6,1,2,16] Z)
@@ -32,7 +32,6 @@ main (float[6,2,16] X) => (float[6,1,2,16] Y, float[6,1,2,16] Z)
 }
 """
 INLINE_BYTES = 256
-
 
 
 def layers() -> onnx.ModelProto:
@@ -208,8 +207,9 @@ def test_beside_the_input(source: Path) -> None:
 
 
 def test_a_node_whose_constant_is_external(tmp_path: Path, out: Path) -> None:
-    text = LAYERS.replace(", float[1,64,16] R = {}", "").replace("y = Squeeze", "r = Constant <value = float[2,2] {}> () y = Squeeze")
-    model = parse(text.replace("    [lstm]", "    R = Constant <value = float[1,64,16] {}> ()\n    [lstm]"))
+    text = LAYERS.replace(", float[1,64,16] R = {}", "")
+    constants = "R = Constant <value = float[1,64,16] {}> () other = Constant <value = float[20,20] {}> ()"
+    model = parse(text.replace("    [lstm]", f"    {constants} [lstm]"))
     path = tmp_path / "in.onnx"
     onnx.save(model, path, save_as_external_data=True, location="all.bin", size_threshold=0, convert_attribute=True)
     rl.lower_file(path, out, verify=0)
@@ -222,14 +222,14 @@ def test_a_node_whose_constant_is_external(tmp_path: Path, out: Path) -> None:
 
 @pytest.mark.parametrize("spelling", ["weights.bin", "./weights.bin", "../source/weights.bin"])
 def test_data_that_would_replace_the_inputs_is_refused(spelling: str, source: Path) -> None:
-    with pytest.raises(rl.UnsupportedError, match=r"overwritten|cannot go"):
+    with pytest.raises(rl.UnsupportedError, match=r"the same file|cannot go"):
         rl.lower_file(source, source.with_name("out.onnx"), verify=0, external_data=spelling)
     assert set(state(source.parent)) == {"in.onnx", "weights.bin"}
 
 
 def test_data_that_would_replace_the_inputs_through_a_link_is_refused(source: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(source.parent)
-    with pytest.raises(rl.UnsupportedError, match="overwritten"):
+    with pytest.raises(rl.UnsupportedError, match="the same file"):
         rl.lower_file(source, tmp_path / "link" / "out.onnx", verify=0, external_data="weights.bin")
 
 
@@ -296,7 +296,7 @@ def test_links_to_model_and_data(external_data: str, tmp_path: Path, out: Path) 
 def test_data_that_would_replace_a_link_to_the_inputs_is_refused(tmp_path: Path) -> None:
     model = hub_cache(tmp_path / "hub")
     before = state(tmp_path / "hub")
-    with pytest.raises(rl.UnsupportedError, match="overwritten"):
+    with pytest.raises(rl.UnsupportedError, match="the same file"):
         rl.lower_file(model, model.with_name("out.onnx"), verify=0, external_data="model.onnx_data")
     assert state(tmp_path / "hub") == before
 
@@ -312,7 +312,7 @@ def test_an_output_among_links(tmp_path: Path) -> None:
 def test_an_output_that_is_a_link_to_the_input_is_refused(source: Path) -> None:
     link = source.with_name("out.onnx")
     link.symlink_to(source)
-    with pytest.raises(rl.UnsupportedError, match=r"same file|belongs to the input"):
+    with pytest.raises(rl.UnsupportedError, match="the same file"):
         rl.lower_file(source, link, verify=0)
 
 
@@ -406,7 +406,6 @@ def test_an_ir_model_reads_its_data_itself(source: Path) -> None:
     assert_close(run(lowered, random_feed(layers())), run(layers(), random_feed(layers())))
 
 
-@pytest.mark.xfail(reason="the FileNotFoundError of the data comes through", strict=True)
 def test_a_model_in_memory_without_its_data_is_refused(source: Path) -> None:
     with pytest.raises(rl.RnnLoweringError, match=r"weights\.bin"):
         rl.lower(onnx.load(source, load_external_data=False))
@@ -447,9 +446,7 @@ def existing(out: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("external_data", ["auto", "never"])
-def test_a_full_disk(
-    external_data: str, source: Path, existing: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk(external_data: str, source: Path, existing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -581,7 +578,8 @@ def test_other_spellings_inside_the_folder_are_read(location: str, tmp_path: Pat
 def peak_memory(gib: float) -> float:
     """The MiB that the benchmark measures."""
     benchmark = Path(__file__).resolve().parents[1] / "benchmarks" / "memory.py"
-    done = subprocess.run([sys.executable, benchmark, "--gib", str(gib)], capture_output=True, text=True, check=False)
+    command = [sys.executable, str(benchmark), "--gib", str(gib)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("peak memory"))
     return float(line.split()[2])
 

@@ -190,7 +190,6 @@ def test_without_a_fault(name: str, originals: dict[str, onnx.ModelProto]) -> No
     ("name", "form", "fault"), [pytest.param(c, f, x, id=f"{c}-{f}-{n}") for c, f, n, x in FAULTS]
 )
 def test_is_caught(name: str, form: str, fault: Fault, originals: dict[str, onnx.ModelProto]) -> None:
-    dims = {"input_shapes": {"X": (6, 3, 2)}} if form == "unroll" else {}
-    lowered = rl.lower(originals[name], form, **dims)  # type: ignore[arg-type]
+    lowered = rl.lower(originals[name], form, input_shapes={"X": (6, 3, 2)} if form == "unroll" else None)
     fault(lowered)
     assert rl.verify(originals[name], lowered).status == "failed"

@@ -48,12 +48,7 @@ RESULT_OF_OLD_OPSETS = 13
 LOOPS = {"Scan", "Loop", "If", "ReverseSequence"}
 SIZES_AT_RUN_TIME = {"Shape", "Range", "ConstantOfShape", "NonZero", "Size"}
 
-KNOWN_BUGS: list[tuple[str, Callable[[Case, int], bool]]] = [
-    (
-        "the shape of an R that is computed from initializers that are inputs too is not inferred",
-        lambda case, opset: not case.hidden_size and case.weights == "node" and case.ir3 and opset < 9,
-    )
-]
+KNOWN_BUGS: list[tuple[str, Callable[[Case, int], bool]]] = []
 """What the package does wrong, and at which cases and opsets."""
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from running import assert_close, nodes, run
+from texts import FORMS, assert_same, initializers, lowered, parse, random_feed, refusal
 
 import rnn_lowering as rl
-from running import assert_close, nodes, run
-from texts import FORMS, assert_same, check_names, initializers, lowered, parse, random_feed
 
 TWO_LAYERS = """
 main (float[5,2,3] X) => (float[5,2,8] Z, float[2,2,4] Y_h)
@@ -150,7 +150,6 @@ WRONG_SIZES = [
     declared("x", 5, 4, 3),
     declared("both", 1, 1, 8),
 ]
-CLONED = pytest.mark.xfail(reason="onnx_ir cannot clone an unsorted graph: a RuntimeError comes through", strict=True)
 
 
 def name_of(edit: Edit) -> str:
@@ -161,11 +160,8 @@ def check(edit: Edit, form: str) -> None:
     """The result is right; straight-line code may be refused where a declared shape has been dropped."""
     original = parse(TWO_LAYERS)
     edit(original)
-    try:
-        assert_same(original, random_feed(original), form, check=takes(original))
-    except rl.UnsupportedError as error:
-        assert form == "unroll"
-        assert "not known" in str(error)
+    reason = refusal(lambda: assert_same(original, random_feed(original), form, check=takes(original)))
+    assert not reason or (form == "unroll" and "not known" in reason)
 
 
 def takes(model: onnx.ModelProto) -> bool:
@@ -209,8 +205,8 @@ def test_an_unsorted_graph_whose_shapes_are_declared(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@CLONED
-def test_an_unsorted_body(form: str) -> None:
+def test_an_unsorted_body_is_lowered_or_refused(form: str) -> None:
+    """onnxruntime takes none."""
     original = parse("""
         main (float[5,2,3] X, bool go) => (float[5,1,2,4] Y)
         <float[1,12,3] W = {}, float[1,12,4] R = {}, float[5,1,2,4] O = {}> {
@@ -224,7 +220,21 @@ def test_an_unsorted_body(form: str) -> None:
             >
         }
     """)
-    assert_same(original, {**random_feed(original), "go": np.array(True)}, form, check=False)
+    refusal(lambda: lowered(original, form, check=False))
+
+
+UNKNOWN = pytest.mark.xfail(reason="a negative size is taken for a number", strict=True)
+
+
+@pytest.mark.parametrize("form", ["auto", "scan", "loop"])
+@pytest.mark.parametrize("dims", ["-1,2,3", "5,-1,3", "-1,-1,3", "-1,-1,-1"])
+@UNKNOWN
+def test_a_size_of_minus_one_is_not_known(dims: str, form: str) -> None:
+    """Old exporters write it; onnxruntime takes it so."""
+    text = TWO_LAYERS.replace("float[5,2,3] X", f"float[{dims}] X")
+    original = parse(text.replace("float[5,2,8] Z, float[2,2,4] Y_h", "float[t,n,8] Z, float[2,n,4] Y_h"))
+    feed = random_feed(parse(TWO_LAYERS))
+    assert_same(original, feed, form, check=takes(original))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -357,15 +367,10 @@ def test_declared_shapes_stay() -> None:
     assert {name: after[name] for name in before} == before
 
 
-def test_two_versions_of_one_domain_are_refused_or_lowered_alike() -> None:
+def test_two_versions_of_one_domain_are_lowered_alike_or_refused() -> None:
     original = parse(TWO_LAYERS)
     original.opset_import.append(helper.make_opsetid("", 13))
-    try:
-        new = rl.lower(original)
-    except rl.RnnLoweringError:
-        return
-    check_names(new, original)
-    assert_same(parse(TWO_LAYERS), random_feed(original))
+    refusal(lambda: assert_same(original, random_feed(original), check=takes(original)))
 
 
 def test_missing_opset_imports_are_refused() -> None:
@@ -402,8 +407,8 @@ maybe (X, go) => (Z) {
 
 
 def place(model: onnx.ModelProto, where: str) -> onnx.GraphProto:
-    body = {"main": model.graph, "body": model.graph.node[0].attribute[0].g}
-    return body.get(where) or model.functions[0].node[0].attribute[0].g
+    holder = {"body": model.graph.node[0], "function": model.functions[0].node[0]}.get(where)
+    return model.graph if holder is None else holder.attribute[0].g
 
 
 LOST = pytest.mark.xfail(reason="bodies in functions are not looked at", strict=True)
@@ -479,7 +484,8 @@ def test_quantized_nodes_are_named_and_left_alone(tmp_path: Path) -> None:
 
 
 def test_only_quantized_nodes(tmp_path: Path) -> None:
-    original = parse(QUANTIZED.replace("[plain] Y = LSTM <hidden_size=4> (X, W, R)", "Y = Identity(O)"), domains=', "com.microsoft": 1')
+    text = QUANTIZED.replace("[plain] Y = LSTM <hidden_size=4> (X, W, R)", "Y = Identity(O)")
+    original = parse(text, domains=', "com.microsoft": 1')
     onnx.save(original, tmp_path / "in.onnx")
     report = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", verify=0)
     assert report.nodes == []

@@ -7,10 +7,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from running import nodes, run
+from texts import FORMS, assert_same, check_names, lowered, node_names, parse, random_feed, refusal, value_names
 
 import rnn_lowering as rl
-from running import nodes, run
-from texts import FORMS, assert_same, check_names, lowered, node_names, parse, random_feed, value_names
 
 IF = """
 main (float[5,2,3] X, bool go) => (float[5,1,2,4] Y, float[1,2,4] Y_h)
@@ -42,7 +42,8 @@ main (float[5,2,3] X, float[1,2,4] h0) => (float[1,2,4] h, float[k,5,1,2,4] Ys)
 """
 
 SCAN = """
-main (float[k,5,2,3] Xs, float[1,2,4] h0) => (float[1,2,4] h, float[k,5,2,2,4] Ys) <float[2,4,4] R = {}, int64[1] first = {0}> {
+main (float[k,5,2,3] Xs, float[1,2,4] h0) => (float[1,2,4] h, float[k,5,2,2,4] Ys)
+<float[2,4,4] R = {}, int64[1] first = {0}> {
     W = Constant <value = float[2,4,3] {}> ()
     h, Ys = Scan <num_scan_inputs=1, body = each (float[1,2,4] before, float[5,2,3] X)
         => (float[1,2,4] after, float[5,2,2,4] Y) {
@@ -198,7 +199,7 @@ def test_an_attribute_of_a_function_has_a_default() -> None:
 
 
 def test_an_attribute_that_a_call_does_not_give_has_the_operators_default() -> None:
-    original = parse(FUNCTION.replace("way=\"reverse\", bound=0.5", 'way="reverse"'), domains=LOCAL)
+    original = parse(FUNCTION.replace('way="reverse", bound=0.5', 'way="reverse"'), domains=LOCAL)
     assert_same(original, random_feed(original))
 
 
@@ -206,14 +207,8 @@ def test_a_function_of_another_opset_is_lowered_or_refused() -> None:
     text = FUNCTION.replace('opset_import: ["": 17]>\nrecur', 'opset_import: ["": 13]>\nrecur')
     original = parse(text, domains=LOCAL)
     assert original.functions[0].opset_import[0].version == 13
-    try:
-        new = lowered(original)
-    except rl.UnsupportedError as error:
-        assert "inline" in str(error)
-        return
-    feed = random_feed(original)
-    for name, array in run(original, feed).items():
-        np.testing.assert_allclose(run(new, feed)[name], array, 1e-4, 1e-5)
+    reason = refusal(lambda: assert_same(original, random_feed(original)))
+    assert "inline" in reason or not reason
 
 
 def test_a_function_that_calls_itself_is_refused() -> None:
@@ -247,14 +242,13 @@ def test_weights_of_an_outer_scope_that_are_computed_at_run_time(form: str) -> N
 @pytest.mark.parametrize("form", FORMS)
 def test_sizes_of_an_outer_scope_that_are_not_known(form: str) -> None:
     original = parse(CAPTURED.replace("float[5,2,3] X", "float[T,N,3] X").replace("[1,2,4]", "[1,N,4]"))
+    sizes: dict[str, Any] = {}
     if form == "unroll":
         with pytest.raises(rl.UnsupportedError, match="length is not known"):
             rl.lower(original, form)
-        original_sizes = {"dims": {"T": 4}}
-    else:
-        original_sizes = {}
+        sizes = {"dims": {"T": 4}}
     for N in (1, 3):
-        assert_same(original, random_feed(original, T=4, N=N), form, **original_sizes)
+        assert_same(original, random_feed(original, T=4, N=N), form, **sizes)
 
 
 SAME_NAMES = """
@@ -320,7 +314,9 @@ def with_names(text: str, values: list[str], names: list[str]) -> onnx.ModelProt
 def test_every_name_that_is_made_is_taken_already(name: str, form: str) -> None:
     original = parse(SCOPES[name], domains=LOCAL)
     once = lowered(original, form)
-    values = sorted({*value_names(once), *(graph_name for graph_name in node_names(once))} - {*value_names(original)})
+    values = sorted(
+        {*value_names(once), *(graph_name for graph_name in node_names(once))} - {*value_names(original)}
+    )
     taken = with_names(SCOPES[name], values, sorted({*node_names(once)} - {*node_names(original)}))
     onnx.checker.check_model(taken)
     for feed in feeds(original):

@@ -77,6 +77,7 @@ def kinds() -> Iterator[Kind]:
             for k, (direction, lengths, x) in enumerate(settings):
                 if form != "unroll" or x == "static":
                     yield Kind(cell, form, OPSETS[(n + k) % len(OPSETS)], direction, lengths, x)
+        yield Kind(cell, "loop", 8, "bidirectional")
 
 
 KINDS = list(kinds())

@@ -1,23 +1,22 @@
-"""Element types: each stays what it is, `compute="float32"` casts at a node's edges, float64 has all activations."""
+"""Element types: each stays, `compute="float32"` casts at a node's edges, float64 has all activations."""
 
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-
 from cases import ALL_OPTIONAL, Arrays, Case
 from cases import expected as expected_of
 from cases import feed as feed_of
 from cases import model as model_of
+from onnx import TensorProto, helper, numpy_helper
 from oracle import ACTIVATIONS, GATES, evaluate
 from running import NEWEST_OPSET, assert_close, nodes, run
 from texts import FORMS, graphs, lowered, parse, random_feed
@@ -119,15 +118,14 @@ def test_float16_and_float32_nodes_in_one_model() -> None:
 # bfloat16, which onnxruntime runs in float32 between Casts
 
 
-BFLOAT16 = {"native": False, "dtype": "bfloat16"}
+WEIGHTS: tuple[Literal["initializer", "input", "node"], ...] = ("initializer", "input", "node")
 
 
 def bfloat16_cases() -> Iterator[Case]:
-    for op, weights in product(GATES, ("initializer", "input", "node")):
-        yield Case(f"{op}_{weights}", op, {}, optional=ALL_OPTIONAL, weights=weights, **BFLOAT16)
-        yield Case(
-            f"{op}_{weights}_both_ways", op, {"direction": "bidirectional", "layout": 1}, weights=weights, **BFLOAT16
-        )
+    for op, weights in product(GATES, WEIGHTS):
+        yield Case(f"{op}_{weights}", op, {}, optional=ALL_OPTIONAL, weights=weights, dtype="bfloat16")
+        both = {"direction": "bidirectional", "layout": 1}
+        yield Case(f"{op}_{weights}_both_ways", op, both, weights=weights, dtype="bfloat16")
 
 
 def between_casts(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -296,7 +294,7 @@ def deadly(model: onnx.ModelProto) -> list[str]:
 def transposed(name: str, form: str, compute: str) -> tuple[onnx.ModelProto, onnx.ModelProto, Arrays]:
     """An original, its lowered form and inputs."""
     original = parse(TRANSPOSED[name])
-    sizes = {"dims": {"seq": 5}} if "seq" in TRANSPOSED[name] else {}
+    sizes: dict[str, Any] = {"dims": {"seq": 5}} if "seq" in TRANSPOSED[name] else {}
     feed = random_feed(original, batch=2, seq=5)
     if "bool go" in TRANSPOSED[name]:
         feed["go"] = np.array(True)
@@ -311,7 +309,7 @@ def test_no_matmul_of_a_transposed_float16(name: str, form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_transposed_float16_in_optimised_sessions(form: str, tmp_path: Path) -> None:
-    cases = {f"{name}, {compute}": transposed(name, form, compute) for name, compute in product(TRANSPOSED, COMPUTE)}
+    cases = {f"{name}, {how}": transposed(name, form, how) for name, how in product(TRANSPOSED, COMPUTE)}
     results = run_in_a_child({name: (new, feed) for name, (_, new, feed) in cases.items()}, tmp_path)
     assert sorted(cases.keys() - results.keys()) == [], "onnxruntime took its process down"
     for name, (original, _, feed) in cases.items():

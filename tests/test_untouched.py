@@ -168,62 +168,57 @@ def decorated(proto: onnx.ModelProto) -> onnx.ModelProto:
 def with_all(dims: tuple[int | str, ...] = ("seq", "batch")) -> onnx.ModelProto:
     """Two recurrent nodes amid values, nodes and functions of many kinds."""
     proto = chain(Link("LSTM", "first"), Link("GRU", "second", {"direction": "bidirectional"}), dims=dims, opset=18)
-    graph = proto.graph
-    proto.functions.append(
-        helper.make_function(
-            "com.example",
-            "Twice",
-            ["a"],
-            ["b"],
-            [helper.make_node("Add", ["a", "a"], ["b"], "add")],
-            [helper.make_opsetid("", 18)],
-        )
-    )
-    then, otherwise = (
-        helper.make_graph(
-            [helper.make_node(op, ["out"], [f"{op}_of_out"])],
-            f"{op} branch",
-            [],
-            [helper.make_tensor_value_info(f"{op}_of_out", TensorProto.FLOAT, [*dims, 8])],
-        )
-        for op in ("Abs", "Neg")
-    )
-    graph.node.insert(0, helper.make_node("Shape", ["X"], ["sizes"], start=0, end=2))
-    graph.node.extend(
-        [
-            helper.make_node("Twice", ["out"], ["twice"], "call", domain="com.example"),
-            helper.make_node("If", ["flag"], ["chosen"], "choice", then_branch=then, else_branch=otherwise),
-            helper.make_node("Split", ["twice"], ["", "half"], axis=2, num_outputs=2),
-            helper.make_node("Clip", ["half", "", "upper"], ["clipped"], ""),
-            helper.make_node("SequenceConstruct", ["half", "clipped"], ["parts"], "sequence"),
-            helper.make_node("Identity", ["X"], ["unused"]),
-        ]
-    )
-    graph.initializer.extend(
-        [
-            numpy_helper.from_array(np.array(2.5, np.float32), "upper"),
-            numpy_helper.from_array(np.arange(5), "used by nobody"),
-            helper.make_tensor("raw", TensorProto.FLOAT, [2], [0.5, 1.5]),
-        ]
-    )
-    graph.initializer[0].doc_string = "text of a weight"
-    graph.initializer[-1].doc_string = "text of a tensor"
-    graph.initializer[-1].metadata_props.append(property_of("of a tensor"))
-    graph.input.append(helper.make_tensor_value_info("flag", TensorProto.BOOL, []))
-    graph.input.append(helper.make_tensor_value_info("not used", TensorProto.STRING, ["strings", 3]))
-    graph.output.insert(0, helper.make_tensor_value_info("sizes", TensorProto.INT64, [2]))
-    graph.output.extend(
-        [
-            helper.make_tensor_value_info("chosen", TensorProto.FLOAT, [*dims, 8]),
-            helper.make_tensor_value_info("Y0", TensorProto.FLOAT, [dims[0], 1, dims[1], 4]),
-            helper.make_tensor_sequence_value_info("parts", TensorProto.FLOAT, None),
-        ]
-    )
+    proto.functions.append(_twice())
+    proto.graph.node.insert(0, helper.make_node("Shape", ["X"], ["sizes"], start=0, end=2))
+    proto.graph.node.extend(_other_nodes(dims))
+    _add_tensors(proto.graph)
+    _add_ends(proto.graph, dims)
     whole = decorated(proto)
     info = helper.make_tensor_value_info("x0", TensorProto.FLOAT, [*dims, 4], doc_string="text of x0")
     info.metadata_props.append(property_of("of x0"))
     whole.graph.value_info.extend([helper.make_tensor_value_info("twice", TensorProto.FLOAT, [*dims, 8]), info])
     return whole
+
+
+def _twice() -> onnx.FunctionProto:
+    body = [helper.make_node("Add", ["a", "a"], ["b"], "add")]
+    return helper.make_function("com.example", "Twice", ["a"], ["b"], body, [helper.make_opsetid("", 18)])
+
+
+def _other_nodes(dims: tuple[int | str, ...]) -> list[onnx.NodeProto]:
+    """A function call, branches, absent inputs and outputs, a sequence, an unnamed and an unused node."""
+    branches = {}
+    for branch, op in {"then_branch": "Abs", "else_branch": "Neg"}.items():
+        nodes = [helper.make_node(op, ["out"], [f"{op}_of_out"])]
+        info = helper.make_tensor_value_info(f"{op}_of_out", TensorProto.FLOAT, [*dims, 8])
+        branches[branch] = helper.make_graph(nodes, f"{op} branch", [], [info])
+    return [
+        helper.make_node("Twice", ["out"], ["twice"], "call", domain="com.example"),
+        helper.make_node("If", ["flag"], ["chosen"], "choice", **branches),
+        helper.make_node("Split", ["twice"], ["", "half"], axis=2, num_outputs=2),
+        helper.make_node("Clip", ["half", "", "upper"], ["clipped"], ""),
+        helper.make_node("SequenceConstruct", ["half", "clipped"], ["parts"], "sequence"),
+        helper.make_node("Identity", ["X"], ["unused"]),
+    ]
+
+
+def _add_tensors(graph: onnx.GraphProto) -> None:
+    graph.initializer[0].doc_string = "text of a weight"
+    raw = helper.make_tensor("raw", TensorProto.FLOAT, [2], [0.5, 1.5])
+    raw.doc_string = "text of a tensor"
+    raw.metadata_props.append(property_of("of a tensor"))
+    graph.initializer.append(numpy_helper.from_array(np.array(2.5, np.float32), "upper"))
+    graph.initializer.append(numpy_helper.from_array(np.arange(5), "used by nobody"))
+    graph.initializer.append(raw)
+
+
+def _add_ends(graph: onnx.GraphProto, dims: tuple[int | str, ...]) -> None:
+    graph.input.append(helper.make_tensor_value_info("flag", TensorProto.BOOL, []))
+    graph.input.append(helper.make_tensor_value_info("not used", TensorProto.STRING, ["strings", 3]))
+    graph.output.insert(0, helper.make_tensor_value_info("sizes", TensorProto.INT64, [2]))
+    graph.output.append(helper.make_tensor_value_info("chosen", TensorProto.FLOAT, [*dims, 8]))
+    graph.output.append(helper.make_tensor_value_info("Y0", TensorProto.FLOAT, [dims[0], 1, dims[1], 4]))
+    graph.output.append(helper.make_tensor_sequence_value_info("parts", TensorProto.FLOAT, None))
 
 
 def without_recurrent_nodes() -> onnx.ModelProto:
@@ -239,6 +234,14 @@ def without_recurrent_nodes() -> onnx.ModelProto:
     return proto
 
 
+def shared_weight() -> onnx.ModelProto:
+    """A weight that another node uses too, and one that is an output."""
+    proto = chain(Link("LSTM", "first"), dims=(3, 2))
+    proto.graph.node.append(helper.make_node("Relu", ["W0"], ["relu_of_W"], "relu"))
+    proto.graph.output.append(helper.make_tensor_value_info("relu_of_W", TensorProto.FLOAT, [1, 16, 3]))
+    return proto
+
+
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "all": with_all,
     "all, static": lambda: with_all((3, 2)),
@@ -246,16 +249,8 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "unnamed": lambda: chain(Link("LSTM", ""), Link("GRU", ""), dims=(3, 2)),
     "in branches": lambda: decorated(model(Case("untouched_if", "LSTM", scope="if"), 17)),
     "IR version 3": lambda: model(Case("untouched_ir3", "GRU", ir3=True, x="symbolic"), 8),
-    "shared weight": lambda: shared_weight(),
+    "shared weight": shared_weight,
 }
-
-
-def shared_weight() -> onnx.ModelProto:
-    """A weight that another node uses too, and one that is an output."""
-    proto = chain(Link("LSTM", "first"), dims=(3, 2))
-    proto.graph.node.append(helper.make_node("Relu", ["W0"], ["relu_of_W"], "relu"))
-    proto.graph.output.append(helper.make_tensor_value_info("relu_of_W", TensorProto.FLOAT, [1, 16, 3]))
-    return proto
 
 
 def possible_forms(proto: onnx.ModelProto) -> list[str]:

@@ -323,7 +323,17 @@ def with_sequence_output() -> onnx.ModelProto:
     return proto
 
 
-@pytest.mark.parametrize("make", [with_strings, with_sequence, with_sequence_output])
+NO_RANDOM_INPUT = pytest.mark.xfail(strict=True, reason="random inputs are made for tensors of numbers only")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(with_strings, marks=NO_RANDOM_INPUT),
+        pytest.param(with_sequence, marks=NO_RANDOM_INPUT),
+        with_sequence_output,
+    ],
+)
 def test_inputs_and_outputs_that_are_no_numbers(make: Callable[[], onnx.ModelProto]) -> None:
     original = make()
     onnx.checker.check_model(original, full_check=True)

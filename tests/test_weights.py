@@ -8,11 +8,11 @@ import numpy.typing as npt
 import onnx
 import pytest
 from onnx import numpy_helper
-
-import rnn_lowering as rl
 from oracle import evaluate
 from running import assert_close, nodes, run
 from texts import FORMS, assert_same, initializers, lowered, parse, random_feed
+
+import rnn_lowering as rl
 
 LSTM = """
 main (float[5,2,3] X) => (float[5,1,2,4] Y) <{tensors}> {{
@@ -58,7 +58,10 @@ CHAINS: Chains = {
         "int8[1,16,3] w = {N}, float scale = {0.01}, int8 zero = {3}",
         "W = DequantizeLinear(w, scale, zero)",
     ),
-    "dequantize_without_zero_point": ("uint8[1,16,3] w = {N}, float scale = {0.002}", "W = DequantizeLinear(w, scale)"),
+    "dequantize_without_zero_point": (
+        "uint8[1,16,3] w = {N}, float scale = {0.002}",
+        "W = DequantizeLinear(w, scale)",
+    ),
     "dequantize_per_axis": (
         "int8[1,16,3] w = {N}, float[16] scale = {}, int8[16] zero = {Z}",
         "W = DequantizeLinear <axis=1> (w, scale, zero)",
@@ -85,7 +88,8 @@ OLD_CHAINS = {
 }
 NEW_CHAINS = {
     "dequantize_blocks": (
-        "int8[16,6] w = {B}, float[16,3] scale = {}, int64[1] zero = {0}, int64[2] cut = {0,1}, int64[2] to = {16,4}",
+        """int8[16,6] w = {B}, float[16,3] scale = {}, int64[1] zero = {0},
+        int64[2] cut = {0,1}, int64[2] to = {16,4}""",
         """wide = DequantizeLinear <axis=1, block_size=2> (w, scale)
         narrow = Slice(wide, cut, to) W = Unsqueeze(narrow, zero)""",
     ),
@@ -302,7 +306,8 @@ def test_a_shared_weight_is_stored_once() -> None:
 
 
 def test_a_shared_chain_is_stored_once() -> None:
-    text = SHARED.replace("float[1,160,30] W", "float[160,30] w").replace("{\n    n =", "{\n    W = Unsqueeze(w, zero)\n    n =")
+    text = SHARED.replace("float[1,160,30] W", "float[160,30] w")
+    text = text.replace("{\n    n =", "{\n    W = Unsqueeze(w, zero)\n    n =")
     original = parse(text.replace("R = {}>", "R = {}, int64[1] zero = {0}>"))
     assert sizes_of_tensors(assert_same(original, random_feed(original), "unroll")) == [[30, 160], [40, 160]]
 

@@ -2,16 +2,16 @@
 
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import onnx
+from cases import Arrays
 from onnx import helper, numpy_helper, parser
+from running import assert_close, nodes, recurrent_left, run
 
 import rnn_lowering as rl
-from cases import Arrays
-from running import assert_close, nodes, recurrent_left, run
 
 FORMS = ("scan", "loop", "unroll")
 
@@ -68,14 +68,25 @@ def random_feed(model: onnx.ModelProto, seed: int = 0, **sizes: int) -> Arrays:
     return feed
 
 
-def lowered(original: onnx.ModelProto, form: str = "auto", *, check: bool = True, **options: Any) -> onnx.ModelProto:
+def lowered(
+    original: onnx.ModelProto, form: str = "auto", *, check: bool = True, **options: Any
+) -> onnx.ModelProto:
     """Lower a model and check what must be true of every result; `check`: as onnx.checker sees it."""
-    new = rl.lower(original, form, **options)
+    new: onnx.ModelProto = rl.lower(original, form, **options)
     assert recurrent_left(new) == []
     check_names(new, original)
     if check:
         onnx.checker.check_model(new, full_check=True)
     return new
+
+
+def refusal(call: Callable[[], Any]) -> str:
+    """Return what an error of the project says; "" where there is none."""
+    try:
+        call()
+    except rl.RnnLoweringError as error:
+        return str(error)
+    return ""
 
 
 def assert_same(
