@@ -43,14 +43,17 @@ def constant_of(value: ir.Value, opset: int) -> ir.TensorProtocol | None:
 def dims_of(value: ir.Value, tensor: ir.TensorProtocol | None) -> tuple[int | None, ...] | None:
     """Return the dimensions of a value, None where one is not a number; None for an unknown rank."""
     shape = tensor.shape if tensor is not None else value.shape
-    return None if shape is None else tuple(d if isinstance(d, int) else None for d in shape)
+    # Old exporters write -1 for a size that is not known.
+    return None if shape is None else tuple(d if isinstance(d, int) and d >= 0 else None for d in shape)
 
 
 def _leaf(value: ir.Value) -> ir.TensorProtocol | None:
     try:
         tensor = _tensor(value)
-        return None if tensor is None or tensor.nbytes < 0 else tensor
-    except (TypeError, ValueError):  # a tensor of no type, a Constant node of two values
+        if isinstance(tensor, ir.TensorProtoTensor):
+            tensor.numpy()  # its numbers fit its type and shape
+        return tensor
+    except (TypeError, ValueError, KeyError, OverflowError, MemoryError):  # damaged: not known
         return None
 
 

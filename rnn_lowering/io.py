@@ -49,7 +49,8 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
         raise ModelFileError(f"{name} is not an ONNX model: no graph", hint="is the file complete?")
     if proto.training_info:
         raise UnsupportedError(f"{name} holds training_info", hint="export it for inference")
-    for graph in _graphs(proto.graph):
+    bodies = [onnx.GraphProto(name=function.name, node=function.node) for function in proto.functions]
+    for graph in (g for whole in (proto.graph, *bodies) for g in _graphs(whole)):
         if not _is_text(graph):
             raise ModelFileError(f"{name} holds names that are not text", hint="is the file complete?")
         if graph.sparse_initializer:

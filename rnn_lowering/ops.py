@@ -30,6 +30,8 @@ _FAR_BEFORE_FIRST = -(2**31)
 
 _BLOCK_BYTES = 1 << 24
 
+_LONGEST_WRITTEN = 1 << 20
+
 
 class Names:
     """Names that are unique in the whole model: a body must not shadow a name of an outer scope."""
@@ -519,7 +521,7 @@ class Ops:
 
     def can_flip(self, x: Tensor) -> bool:
         """Whether `flip` is possible: a Slice with steps needs opset 10."""
-        return x.shape[0] is not None or self.opset >= 10
+        return _is_short(x.shape[0]) or self.opset >= 10
 
     def reshape(self, x: Tensor, sizes: Sequence[Tensor], shape: Dims) -> Tensor:
         """x with the given sizes, each an int64 [1]; a size of 0 is that of x."""
@@ -535,7 +537,7 @@ class Ops:
             folded = self._folded("Flip", lambda a: a[::-1], x.shape, x)
             assert folded is not None
             return folded
-        if length is not None:
+        if length is not None and _is_short(length):
             return self.take(x, self.constant(range(length - 1, -1, -1)))
         bounds = [self.constant([n]) for n in (-1, _FAR_BEFORE_FIRST, 0, -1)]  # starts, ends, axes, steps
         return self.emit("Slice", [x, *bounds], [x.shape], [x.dtype])[0]
@@ -553,7 +555,7 @@ class Ops:
     def zeros(self, sizes: Sequence[Tensor]) -> Tensor:
         """Zeros of the recurrence's type; each size is an int64 [1]."""
         dims = tuple(int(s.value.read()[0]) if isinstance(s.value, Constant) else None for s in sizes)
-        if None not in dims:
+        if None not in dims and _is_short(math.prod(_static(dims))):
             return self.known(_zeros(self.dtype, _static(dims)))
         shape = self.concat(sizes, axis=0)
         if self.opset < 9:
@@ -564,8 +566,8 @@ class Ops:
     def steps(self, length: Tensor) -> Tensor:
         """0, 1, ..., length - 1 as int32 [length]; `length` is an int64 [1]."""
         int32, int64 = ir.DataType.INT32, ir.DataType.INT64
-        if isinstance(length.value, Constant):
-            count = int(length.value.read()[0])
+        count = int(length.value.read()[0]) if isinstance(length.value, Constant) else None
+        if count is not None and _is_short(count):
             return self.known(Constant(int32, (count,), lambda: np.arange(count, dtype=np.int32), "steps"))
         if self.opset < 9:
             counted = self._counted(length)
@@ -599,6 +601,11 @@ class Ops:
     def take(self, x: Tensor, index: Tensor) -> Tensor:
         """x[index] along axis 0; `index` is of rank 0 (the axis goes) or 1."""
         return self.emit("Gather", [x, index], [(*index.shape, *x.shape[1:])], [x.dtype], axis=0)[0]
+
+
+def _is_short(length: int | None) -> bool:
+    """Whether something of this many numbers is written out, rather than made at run time."""
+    return length is not None and length <= _LONGEST_WRITTEN
 
 
 def _static(shape: Dims) -> tuple[int, ...]:

@@ -320,7 +320,6 @@ def test_inspect_finds_every_scope() -> None:
     assert len({spec.node.scope for spec in in_if}) == 2
 
 
-@pytest.mark.xfail(strict=True, reason="inspect does not infer shapes")
 def test_inspect_knows_what_a_lowering_knows() -> None:
     original = chain(*THREE, dims=(6, 2))
     result: Any = rl.LowerRecurrentPass()(ir.from_proto(original))
@@ -329,7 +328,6 @@ def test_inspect_knows_what_a_lowering_knows() -> None:
         assert known == (node.seq_length, node.batch_size, node.input_size, node.hidden_size)
 
 
-@pytest.mark.xfail(strict=True, reason="inspect does not inline functions")
 def test_inspect_reads_functions() -> None:
     attributes = {"direction": "reverse", "clip": 0.5}
     (spec,) = rl.inspect(model(Case("api_function", "LSTM", attributes, scope="function"), 17))

@@ -69,7 +69,6 @@ def test_both_denoise_alike(tmp_path: Path, to: str) -> None:
     assert float(difference[1]) < 1e-5
 
 
-@pytest.mark.xfail(strict=True, reason="the README's output is not what is printed")
 def test_the_example_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What the README shows is what is printed, but for the last digits of the difference."""
     assert main([str(DENOISER), str(tmp_path / "denoiser_lowered.onnx")]) == 0
@@ -159,7 +158,6 @@ def test_links_of_the_readme() -> None:
         assert (ROOT / target).exists(), target
 
 
-@pytest.mark.xfail(strict=True, reason="the README's table of modules is not complete")
 def test_modules_of_the_readme() -> None:
     listed = set(
         re.findall(r"`(\w+\.py)`", "\n".join(line for line in readme().splitlines() if line.startswith("|")))

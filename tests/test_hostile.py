@@ -7,10 +7,11 @@ import json
 import math
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from oracle import DEFAULT_ACTIVATIONS, GATES
@@ -28,9 +29,41 @@ import rnn_lowering as rl
 
 EXAMPLES = int(os.environ.get("HOSTILE_EXAMPLES", "200"))
 MEMORY = 3 << 30
+SECONDS = 5
 FORMS = ("auto", "scan", "loop", "unroll")
 
 pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
+
+
+# Limits
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """Memory that is enough for anything sensible: an attempt to take more is a MemoryError."""
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("only Linux says how much memory is taken")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@contextmanager
+def time_limit() -> Iterator[None]:
+    """Raise a TimeoutError in what takes longer than any of these models should."""
+
+    def late(*_: Any) -> None:
+        raise TimeoutError(f"not done in {SECONDS} seconds")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 # What campaigns have found, one edit each
@@ -70,6 +103,11 @@ def sized(axis: int, size: int, model: onnx.ModelProto) -> None:
     del model.graph.output[0].type.tensor_type.shape.dim[:]
 
 
+def shapeless_at_opset_6(model: onnx.ModelProto) -> None:
+    at_opset(6, model)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+
+
 def constant(model: onnx.ModelProto, **attributes: Any) -> None:
     """Let W come from a Constant node."""
     model.graph.node[1].CopyFrom(helper.make_node("Constant", [], ["W"], **attributes))
@@ -86,28 +124,27 @@ def renamed(model: onnx.ModelProto) -> bytes:
 
 
 TENSOR = "the numbers of a tensor are read before anything has looked at its size and type"
-SIZE = "what depends on a size is written out at any size"
-CONSTANT = "an error of onnx_ir's get_const_tensor comes through"
 VERSIONS = (0, -1, 2**31, 2**63 - 1, -(2**63))
 HUGE = (-1, -7, -(2**63), 2**31 - 1, 2**31, 2**40, 2**63 - 1)
 FOUND = [
     Found("a tensor without numbers", lambda m: raw(m, 0, b"")),
-    Found("a tensor with too few numbers", lambda m: raw(m, 1, b"\0" * 8), TENSOR),
-    Found("a tensor with half a number", lambda m: raw(m, 1, b"\0" * 7), TENSOR),
-    Found("a tensor with too many numbers", lambda m: raw(m, 1, b"\0" * 4000), TENSOR),
+    Found("a tensor with too few numbers", lambda m: raw(m, 1, b"\0" * 8)),
+    Found("a tensor with half a number", lambda m: raw(m, 1, b"\0" * 7)),
+    Found("a tensor with too many numbers", lambda m: raw(m, 1, b"\0" * 4000)),
     Found("a tensor without a type", lambda m: raw(m, 1, b"\0" * 256, data_type=0), TENSOR),
     Found("a tensor of an unknown type", lambda m: raw(m, 1, b"\0" * 256, data_type=99)),
     Found("a tensor of text", lambda m: raw(m, 1, b"\0" * 256, data_type=8)),
     Found("a negative size of a tensor", lambda m: m.graph.initializer[1].dims.append(-1)),
     Found("a huge size of a tensor", lambda m: m.graph.initializer[1].dims.append(2**62)),
     *(Found(f"opset {n}", partial(at_opset, n)) for n in VERSIONS),
-    *(Found(f"X of length {n}", partial(sized, 0, n), SIZE) for n in HUGE),
-    *(Found(f"X of batch size {n}", partial(sized, 1, n), SIZE if n < 0 else "") for n in HUGE),
+    *(Found(f"X of length {n}", partial(sized, 0, n)) for n in HUGE),
+    *(Found(f"X of batch size {n}", partial(sized, 1, n)) for n in HUGE),
     *(Found(f"X of input size {n}", partial(sized, 2, n)) for n in HUGE),
-    Found("a constant of nothing", constant, CONSTANT),
-    Found("a constant twice", lambda m: constant(m, value_int=1, value_float=1.0), CONSTANT),
-    Found("a constant of something else", lambda m: constant(m, other=1), CONSTANT),
-    Found("a constant of the wrong type", lambda m: constant(m, value=1), CONSTANT),
+    Found("an output without a shape at opset 6", shapeless_at_opset_6, "legacy.py infers shapes for ever"),
+    Found("a constant of nothing", constant),
+    Found("a constant twice", lambda m: constant(m, value_int=1, value_float=1.0)),
+    Found("a constant of something else", lambda m: constant(m, other=1)),
+    Found("a constant of the wrong type", lambda m: constant(m, value=1)),
     Found("a constant of text", lambda m: constant(m, value_string="W")),
     Found("a constant of two outputs", lambda m: m.graph.node[1].output.append("more")),
     Found("a chain of no input", lambda m: m.graph.node[1].ClearField("input")),
@@ -136,10 +173,10 @@ def test_what_campaigns_found(edit: Callable[[onnx.ModelProto], Any], little_mem
     edited = edit(model)
     source, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
     source.write_bytes(edited if isinstance(edited, bytes) else model.SerializeToString())
-    with suppress(rl.RnnLoweringError):
+    with suppress(rl.RnnLoweringError), time_limit():
         rl.inspect(source)
     for form in FORMS:
-        with suppress(rl.RnnLoweringError):
+        with suppress(rl.RnnLoweringError), time_limit():
             rl.lower_file(source, out, form, verify=0)
 
 
@@ -147,7 +184,7 @@ def test_what_campaigns_found(edit: Callable[[onnx.ModelProto], Any], little_mem
 
 
 @pytest.mark.parametrize("part", range(2))
-@pytest.mark.xfail(reason="the errors of test_what_campaigns_found", strict=True)
+@pytest.mark.xfail(reason="the error of a tensor without a type", strict=False)
 def test_damaged_files(part: int) -> None:
     count = EXAMPLES * 2
     command = [sys.executable, str(Path(__file__).with_name("damage.py")), str(part * count), str(count)]
@@ -188,7 +225,7 @@ def models(draw: st.DrawFn) -> onnx.ModelProto:
     """A recurrent node and what it is given; up to three parts may be wrong."""
     wrong = draw(st.sets(st.sampled_from(PARTS), max_size=3))
     op_type, dirs = draw(st.sampled_from(sorted(GATES))), draw(st.sampled_from((1, 1, 2)))
-    element = draw(st.sampled_from((TensorProto.FLOAT, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)))
+    element: int = draw(st.sampled_from((1, 1, TensorProto.FLOAT16, TensorProto.DOUBLE)))
     graph = onnx.GraphProto(name=draw(TEXTS) if "names" in wrong else "graph")
     opset = draw(st.sampled_from((7, 8, 9, 10, 11, 13, 14, 17, 21, 22, 26, 28)))
     graph.node.append(draw(nodes(op_type, dirs, opset, wrong)))
@@ -274,18 +311,6 @@ def _give(graph: onnx.GraphProto, name: str, kind: str, element: int, dims: list
         graph.input.append(helper.make_tensor_value_info(name, element, dims))
 
 
-@pytest.fixture
-def little_memory() -> Iterator[None]:
-    """Memory that is enough for anything sensible: an attempt to take more is a MemoryError."""
-    if not Path("/proc/self/statm").exists():
-        pytest.skip("only Linux says how much memory is taken")
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_AS, before)
-
-
 def taken(model: onnx.ModelProto) -> bool:
     """Whether the checker takes a model."""
     try:
@@ -317,10 +342,13 @@ def test_nodes_that_say_anything(form: str, little_memory: None) -> None:
         deadline=None,
         derandomize=True,
         database=None,
+        phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
     @given(models())
     def attempt(model: onnx.ModelProto) -> None:
-        check(model, form)
+        note(str(model))
+        with time_limit():
+            check(model, form)
 
     attempt()

@@ -323,14 +323,11 @@ def with_sequence_output() -> onnx.ModelProto:
     return proto
 
 
-NO_RANDOM_INPUT = pytest.mark.xfail(strict=True, reason="random inputs are made for tensors of numbers only")
-
-
 @pytest.mark.parametrize(
     "make",
     [
-        pytest.param(with_strings, marks=NO_RANDOM_INPUT),
-        pytest.param(with_sequence, marks=NO_RANDOM_INPUT),
+        with_strings,
+        with_sequence,
         with_sequence_output,
     ],
 )
