@@ -53,6 +53,9 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
     for graph in (g for whole in (proto.graph, *bodies) for g in _graphs(whole)):
         if not _is_text(graph):
             raise ModelFileError(f"{name} holds names that are not text", hint="is the file complete?")
+        untyped = next((t.name for t in graph.initializer if t.data_type == onnx.TensorProto.UNDEFINED), None)
+        if untyped is not None:
+            raise ModelFileError(f"{name}: tensor '{untyped}' has no type", hint="is the file complete?")
         if graph.sparse_initializer:
             raise UnsupportedError(
                 f"graph '{graph.name}' has sparse initializers", hint="make them dense before lowering"

@@ -123,7 +123,6 @@ def renamed(model: onnx.ModelProto) -> bytes:
     return data.replace(b"Neg", b"\xff\xfe\xfd")
 
 
-TENSOR = "the numbers of a tensor are read before anything has looked at its size and type"
 VERSIONS = (0, -1, 2**31, 2**63 - 1, -(2**63))
 HUGE = (-1, -7, -(2**63), 2**31 - 1, 2**31, 2**40, 2**63 - 1)
 FOUND = [
@@ -131,7 +130,7 @@ FOUND = [
     Found("a tensor with too few numbers", lambda m: raw(m, 1, b"\0" * 8)),
     Found("a tensor with half a number", lambda m: raw(m, 1, b"\0" * 7)),
     Found("a tensor with too many numbers", lambda m: raw(m, 1, b"\0" * 4000)),
-    Found("a tensor without a type", lambda m: raw(m, 1, b"\0" * 256, data_type=0), TENSOR),
+    Found("a tensor without a type", lambda m: raw(m, 1, b"\0" * 256, data_type=0)),
     Found("a tensor of an unknown type", lambda m: raw(m, 1, b"\0" * 256, data_type=99)),
     Found("a tensor of text", lambda m: raw(m, 1, b"\0" * 256, data_type=8)),
     Found("a negative size of a tensor", lambda m: m.graph.initializer[1].dims.append(-1)),

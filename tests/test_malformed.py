@@ -223,7 +223,7 @@ def test_an_unsorted_body_is_lowered_or_refused(form: str) -> None:
     refusal(lambda: lowered(original, form, check=False))
 
 
-@pytest.mark.xfail(reason="onnx's shape inference takes a declared -1 for a size", strict=False)
+@pytest.mark.skip(reason="onnx's checker aborts the process at the result: it computes with the declared -1")
 @pytest.mark.parametrize("form", ["auto", "scan", "loop"])
 @pytest.mark.parametrize("dims", ["-1,2,3", "5,-1,3", "-1,-1,3", "-1,-1,-1"])
 def test_a_size_of_minus_one_is_not_known(dims: str, form: str) -> None:

@@ -188,3 +188,26 @@ def test_every_model_is_there() -> None:
     if not MODELS.exists():
         pytest.skip(f"{MODELS.name} is not there")
     assert all(Path(MODELS / e["file"]).exists() for kind in ("plain", "runs", "refused") for e in entries(kind))
+
+
+NETS = {
+    "crdnn_vad_gru_op17": {"b": 2, "t": 40},
+    "crnn_ocr_op11": {"batch": 1, "width": 64},
+    "deepspeech2_gru_op14": {"batch": 1, "time": 60},
+    "dtln_stage1_op11": {},
+    "han_gru_op17": {"b": 2, "sents": 3, "words": 5},
+    "nsnet2_op12": {"b": 1, "t": 20},
+    "rnnoise_op15": {"b": 1, "t": 20},
+    "rnnt_predictor_joiner_op14": {"b": 1, "u": 6, "t": 9},
+    "video_cnn_lstm_op17": {"b": 1, "t": 5},
+    "wakeword_gru_stream_op13": {"b": 1, "t": 17},
+}
+
+
+@pytest.mark.skipif(not MODELS.exists(), reason=f"{MODELS.name} is not there")
+@pytest.mark.parametrize("net", NETS)
+def test_nets_with_fixed_dimensions_are_straight_line(net: str) -> None:
+    original = onnx.load(MODELS / "exported" / "nets" / f"{net}.onnx")
+    lowered = rl.lower(original, "unroll", dims=NETS[net])
+    assert not {"Scan", "Loop", "If", "ReverseSequence", *GATES} & set(operators(lowered))
+    assert rl.verify(original, lowered, runs=1)
