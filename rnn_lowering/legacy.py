@@ -67,9 +67,10 @@ def _annotated(proto: onnx.ModelProto) -> onnx.ModelProto:
         found = [(v, dtype, dims) for node in model.graph for v, dtype, dims in _outputs(node, model)]
         if not found:
             return proto
+        outputs = {value.name: value for value in proto.graph.output}
         for value, dtype, dims in found:
-            info = onnx.helper.make_tensor_value_info(value.name or "", int(dtype), dims)
-            proto.graph.value_info.append(info)
+            info = outputs.get(value.name or "") or proto.graph.value_info.add()
+            info.CopyFrom(onnx.helper.make_tensor_value_info(value.name or "", int(dtype), dims))
 
 
 def _outputs(node: ir.Node, model: ir.Model) -> Iterator[tuple[ir.Value, ir.DataType, list[int | None]]]:

@@ -50,19 +50,23 @@ def little_memory() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_AS, before)
 
 
+class LateError(BaseException):
+    """A model has taken too long."""
+
+
 @contextmanager
 def time_limit() -> Iterator[None]:
-    """Raise a TimeoutError in what takes longer than any of these models should."""
+    """Raise an error, which no handler of errors catches, in what takes longer than any of these models should."""
 
     def late(*_: Any) -> None:
-        raise TimeoutError(f"not done in {SECONDS} seconds")
+        raise LateError(f"not done in {SECONDS} seconds")
 
     before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS, 1)
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
 
@@ -139,7 +143,7 @@ FOUND = [
     *(Found(f"X of length {n}", partial(sized, 0, n)) for n in HUGE),
     *(Found(f"X of batch size {n}", partial(sized, 1, n)) for n in HUGE),
     *(Found(f"X of input size {n}", partial(sized, 2, n)) for n in HUGE),
-    Found("an output without a shape at opset 6", shapeless_at_opset_6, "legacy.py infers shapes for ever"),
+    Found("an output without a shape at opset 6", shapeless_at_opset_6),
     Found("a constant of nothing", constant),
     Found("a constant twice", lambda m: constant(m, value_int=1, value_float=1.0)),
     Found("a constant of something else", lambda m: constant(m, other=1)),
@@ -183,7 +187,6 @@ def test_what_campaigns_found(edit: Callable[[onnx.ModelProto], Any], little_mem
 
 
 @pytest.mark.parametrize("part", range(2))
-@pytest.mark.xfail(reason="the error of a tensor without a type", strict=False)
 def test_damaged_files(part: int) -> None:
     count = EXAMPLES * 2
     command = [sys.executable, str(Path(__file__).with_name("damage.py")), str(part * count), str(count)]
