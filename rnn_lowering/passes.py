@@ -119,8 +119,9 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         inlined = model.functions.keys() - work.functions.keys()
         report.notes += [f"inlined function {domain}::{name}" for domain, name, _ in sorted(inlined)]
         if opset < FIRST_OPSET:
-            for entry in recurrent_nodes(work):
-                if self._selected(entry):
+            old = [entry for entry in recurrent_nodes(work) if self._selected(entry)]
+            with inferred_shapes(work, old):  # at the versions that they have: the newer ones allow more
+                for entry in old:
                     RecurrentSpec.parse(entry.node, entry.opset, entry.scope)
             modernize(work, opset)
             report.notes.append(f"brought from opset {opset} to {NEW_OPSET}")

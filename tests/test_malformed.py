@@ -1,5 +1,7 @@
 """Models as they are found: unsorted, unnamed, with shapes that are missing or wrong. onnxruntime runs them."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -223,15 +225,28 @@ def test_an_unsorted_body_is_lowered_or_refused(form: str) -> None:
     refusal(lambda: lowered(original, form, check=False))
 
 
-@pytest.mark.skip(reason="onnx's checker aborts the process at the result: it computes with the declared -1")
 @pytest.mark.parametrize("form", ["auto", "scan", "loop"])
 @pytest.mark.parametrize("dims", ["-1,2,3", "5,-1,3", "-1,-1,3", "-1,-1,-1"])
 def test_a_size_of_minus_one_is_not_known(dims: str, form: str) -> None:
     """Old exporters write it; onnxruntime takes it so."""
     text = TWO_LAYERS.replace("float[5,2,3] X", f"float[{dims}] X")
     original = parse(text.replace("float[5,2,8] Z, float[2,2,4] Y_h", "float[t,n,8] Z, float[2,n,4] Y_h"))
-    feed = random_feed(parse(TWO_LAYERS))
-    assert_same(original, feed, form, check=takes(original))
+    assert_same(original, random_feed(parse(TWO_LAYERS)), form, check=False)
+
+
+@pytest.mark.xfail(reason="onnx aborts at a Slice backwards of a value whose declared size is -1", strict=True)
+def test_a_size_of_minus_one_does_not_take_inference_down(tmp_path: Path) -> None:
+    original = parse(STEP.replace("float[5,2,3] X", "float[-1,2,3] X").replace("[5,1,2,4] Y", "[t,1,2,4] Y"))
+    infer = "import onnx, sys; onnx.shape_inference.infer_shapes(onnx.load(sys.argv[1]))"
+    for name, model in {"original": original, "lowered": rl.lower(reverse(original), "scan")}.items():
+        onnx.save(model, tmp_path / name)
+        done = subprocess.run([sys.executable, "-c", infer, str(tmp_path / name)], capture_output=True, check=False)
+        assert done.returncode == 0, name
+
+
+def reverse(model: onnx.ModelProto) -> onnx.ModelProto:
+    model.graph.node[-1].attribute.append(helper.make_attribute("direction", "reverse"))
+    return model
 
 
 @pytest.mark.parametrize("form", FORMS)
