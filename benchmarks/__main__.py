@@ -13,7 +13,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=["lowering", "runtime", []], help="default: all")
     parser.add_argument("--seconds", type=float, default=1.0, help="per model of the run-time table (default: 1)")
-    parser.add_argument("--forms", default="scan,loop", help="forms of that table (default: scan,loop)")
+    parser.add_argument(
+        "--kinds",
+        default="portable,loop,onnxruntime",
+        help=f"of {','.join(runtime.LOWERED)} (default: %(default)s)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results as JSON")
     args = parser.parse_args()
     parts = args.parts or ["lowering", "runtime"]
@@ -21,7 +25,7 @@ def main() -> None:
     if "lowering" in parts:
         results["lowering"] = lowering.report()
     if "runtime" in parts:
-        results["runtime"] = runtime.report(args.seconds, args.forms.split(","))
+        results["runtime"] = runtime.report(args.seconds, args.kinds.split(","))
     if args.json:
         args.json.write_text(json.dumps(results, indent=1) + "\n")
 

@@ -4,7 +4,8 @@ Ratios to the native kernel, medians of runs that are interleaved in one process
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,25 +15,40 @@ import onnxruntime as ort
 import rnn_lowering as rl
 from benchmarks.models import Row, rows
 
-FORMS = ("scan", "loop", "unroll")
+LOWERED = {
+    "portable": ("scan", "portable"),
+    "loop": ("loop", "portable"),
+    "unroll": ("unroll", "portable"),
+    "onnxruntime": ("scan", "onnxruntime"),
+}
+"""What is measured: form and target."""
+
+WITH_LENGTHS = [
+    Row(op, direction, *size, lengths=True)
+    for op in ("RNN", "GRU", "LSTM")
+    for direction in ("forward", "bidirectional")
+    for size in ((1000, 1, 32, 32), (64, 8, 128, 256))
+]
 
 
-def measure(row: Row, forms: Sequence[str], seconds: float) -> dict[str, float]:
-    """Return the milliseconds of the native kernel and the ratio of each form to it."""
-    original = row.model()
-    sessions = [_session(original), *(_session(rl.lower(original, form, max_unroll=row.T)) for form in forms)]
-    feed = row.feed()
+def lowered(row: Row, kind: str) -> onnx.ModelProto:
+    to, target = LOWERED[kind]
+    return rl.lower(row.model(), to, target=target, max_unroll=row.T)
+
+
+def medians(models: Sequence[onnx.ModelProto], feeds: Sequence[Mapping[str, Any]], seconds: float) -> list[float]:
+    """Seconds that each model takes, in runs that take turns."""
+    sessions = [_session(model) for model in models]
     times: list[list[float]] = [[] for _ in sessions]
-    for session in sessions:
+    for session, feed in zip(sessions, feeds, strict=True):
         session.run(None, feed)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times[0]) < 5:
-        for taken, session in zip(times, sessions, strict=True):
+        for taken, session, feed in zip(times, sessions, feeds, strict=True):
             start = time.perf_counter()
             session.run(None, feed)
             taken.append(time.perf_counter() - start)
-    native, *lowered = (float(np.median(taken)) for taken in times)
-    return {"native_ms": native * 1e3} | {f: t / native for f, t in zip(forms, lowered, strict=True)}
+    return [float(np.median(taken)) for taken in times]
 
 
 def _session(model: onnx.ModelProto) -> Any:
@@ -46,18 +62,47 @@ def geometric_mean(values: Sequence[float]) -> float:
     return float(np.exp(np.mean(np.log(values))))
 
 
-def report(seconds: float = 1.0, forms: Sequence[str] = ("scan", "loop")) -> list[dict[str, Any]]:
-    """Print the table; return it as data."""
-    print(f"{'node':26}{'T':>6}{'N':>4}{'I':>5}{'H':>5}{'native ms':>11}" + "".join(f"{f:>9}" for f in forms))
+def report(seconds: float = 1.0, kinds: Sequence[str] = ("portable", "loop", "onnxruntime")) -> dict[str, Any]:
+    """Print the tables; return them as data."""
+    return {"native": _against_native(seconds, kinds), "lengths": _with_and_without_lengths(seconds, kinds)}
+
+
+def _against_native(seconds: float, kinds: Sequence[str]) -> list[dict[str, Any]]:
+    print("\n| node | T | N | I | H | native ms |" + "".join(f" {kind} |" for kind in kinds))
+    print("|---|" + "---:|" * (5 + len(kinds)))
     results = []
     for row in rows():
-        found = measure(row, forms, seconds)
-        results.append(vars(row) | found)
-        print(
-            f"{row!s:26}{row.T:6}{row.N:4}{row.I:5}{row.H:5}{found['native_ms']:11.2f}"
-            + "".join(f"{found[form]:9.2f}" for form in forms),
-            flush=True,
-        )
-    means = {form: geometric_mean([r[form] for r in results]) for form in forms}
-    print("geometric mean".ljust(57) + "".join(f"{means[form]:9.2f}" for form in forms))
+        models = [row.model(), *(lowered(row, kind) for kind in kinds)]
+        native, *others = medians(models, [row.feed()] * len(models), seconds)
+        ratios = {kind: taken / native for kind, taken in zip(kinds, others, strict=True)}
+        results.append(vars(row) | {"native_ms": native * 1e3} | ratios)
+        _print_row(row, f" {native * 1e3:.2f} |", ratios)
+    means = {kind: geometric_mean([r[kind] for r in results]) for kind in kinds}
+    print("| geometric mean | | | | | |" + "".join(f" {mean:.2f} |" for mean in means.values()))
     return results
+
+
+def _with_and_without_lengths(seconds: float, kinds: Sequence[str]) -> list[dict[str, Any]]:
+    """What sequence_lens cost: the ratio to the same model without them, all of length T."""
+    print(
+        "\nWith sequence_lens, ratio to without:\n\n| node | T | N | I | H |"
+        + "".join(f" {kind} |" for kind in kinds)
+    )
+    print("|---|" + "---:|" * (4 + len(kinds)))
+    results = []
+    for row in WITH_LENGTHS:
+        without = replace(row, lengths=False)
+        ratios = {}
+        for kind in kinds:
+            plain, masked = medians(
+                [lowered(without, kind), lowered(row, kind)], [without.feed(), row.feed()], seconds
+            )
+            ratios[kind] = masked / plain
+        results.append(vars(row) | ratios)
+        _print_row(row, "", ratios)
+    return results
+
+
+def _print_row(row: Row, more: str, ratios: Mapping[str, float]) -> None:
+    numbers = "".join(f" {ratio:.2f} |" for ratio in ratios.values())
+    print(f"| {row} | {row.T} | {row.N} | {row.I} | {row.H} |{more}{numbers}", flush=True)

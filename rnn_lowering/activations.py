@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rnn_lowering.ops import Ops, Tensor
+from rnn_lowering.ops import Ops
+from rnn_lowering.tensors import Tensor
 
 Formula = Callable[[Ops, Tensor, float, float], Tensor]
 
@@ -36,8 +37,7 @@ class ActivationRow:
 
 def _thresholded_relu(op: Ops, x: Tensor, alpha: float, _: float) -> Tensor:
     # x where x > alpha: relu(x - alpha) is positive exactly there, and 0 * inf never arises.
-    above = op.cast(op.less(op.constant(alpha), x), op.dtype)
-    return op.unary("Relu", x - op.constant(alpha)) + above * op.constant(alpha)
+    return op.unary("Relu", x - op.constant(alpha)) + op.above(x, alpha) * op.constant(alpha)
 
 
 def _elu(op: Ops, x: Tensor, alpha: float, _: float) -> Tensor:
@@ -62,7 +62,8 @@ def _leaky_relu(op: Ops, x: Tensor, alpha: float, _: float) -> Tensor:
 
 
 def _softsign(op: Ops, x: Tensor, _a: float, _b: float) -> Tensor:
-    return op.div(x, op.unary("Abs", x) + op.constant(1.0))
+    # A Sub: of the sum |x| + 1 ncnn's converter would make a Softsign again, which ncnn lacks.
+    return op.div(x, op.unary("Abs", x) - op.constant(-1.0))
 
 
 ACTIVATIONS: dict[str, ActivationRow] = {

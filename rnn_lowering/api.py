@@ -33,6 +33,7 @@ def lower(
     model: onnx.ModelProto,
     to: str = "auto",
     *,
+    target: str = "portable",
     only: Collection[str] = (),
     except_: Collection[str] = (),
     max_unroll: int = 512,
@@ -47,6 +48,7 @@ def lower(
     model: ir.Model,
     to: str = "auto",
     *,
+    target: str = "portable",
     only: Collection[str] = (),
     except_: Collection[str] = (),
     max_unroll: int = 512,
@@ -60,6 +62,7 @@ def lower(
     model: onnx.ModelProto | ir.Model,
     to: str = "auto",
     *,
+    target: str = "portable",
     only: Collection[str] = (),
     except_: Collection[str] = (),
     max_unroll: int = 512,
@@ -72,7 +75,10 @@ def lower(
     Args:
         model: A ModelProto, which stays as it is, or an onnx_ir Model, which is changed in place.
         to: The form: "scan", "loop", "unroll" (straight-line, for a known sequence length), or "auto": for each
-            node straight-line at length 1, else Scan where the opset has it, else Loop.
+            node straight-line at length 1, else what the target prefers; portable: Scan where the opset has it,
+            else Loop.
+        target: The runtime that the result is for, as `rnn-lower --targets` lists them: which forms it takes, the
+            preferred first, and how operators are spelt.
         only: Lower only nodes whose operator or name matches one of these (names as shell globs).
         except_: Leave nodes that match one of these.
         max_unroll: The most steps that "unroll" writes out.
@@ -88,7 +94,9 @@ def lower(
         InvalidNodeError: A node says what its operator page does not allow.
         UnsupportedError: A valid node or model that cannot be lowered so, or an unknown form or dimension.
     """
-    lowering = LowerRecurrentPass(to, only=only, except_=except_, max_unroll=max_unroll, compute=compute)
+    lowering = LowerRecurrentPass(
+        to, target=target, only=only, except_=except_, max_unroll=max_unroll, compute=compute
+    )
     if isinstance(model, ir.Model):
         with fixed_dimensions(model, dims, input_shapes):
             lowering(model)
@@ -110,6 +118,7 @@ def lower_file(
     destination: PathLike,
     to: str = "auto",
     *,
+    target: str = "portable",
     only: Collection[str] = (),
     except_: Collection[str] = (),
     max_unroll: int = 512,
@@ -132,7 +141,7 @@ def lower_file(
     Args:
         source: An ONNX file; it is never changed.
         destination: The file to write; an existing one is replaced, at once and only on success.
-        to, only, except_, max_unroll, compute, dims, input_shapes: As in `lower`.
+        to, target, only, except_, max_unroll, compute, dims, input_shapes: As in `lower`.
         verify: How many runs with random inputs are compared; 0 for none.
         tolerance: What counts as equal; None: by the type of each output.
         seed: Seed of the random inputs.
@@ -155,7 +164,9 @@ def lower_file(
         InvalidNodeError, UnsupportedError: As in `lower`.
     """
     source, destination, write_page = Path(source), Path(destination), _page_writer(page)
-    lowering = LowerRecurrentPass(to, only=only, except_=except_, max_unroll=max_unroll, compute=compute)
+    lowering = LowerRecurrentPass(
+        to, target=target, only=only, except_=except_, max_unroll=max_unroll, compute=compute
+    )
     model = load_model(source, trust_external_data=trust_external_data)
     data_file = choose_data_file(model, destination, external_data, source)
     fix_dimensions(model, dims, input_shapes)

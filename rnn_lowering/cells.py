@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rnn_lowering.operands import Operands
-from rnn_lowering.ops import Ops, Tensor
+from rnn_lowering.ops import Ops
+from rnn_lowering.tensors import Tensor
 
 Cell = Callable[[Ops, Operands, Sequence[Tensor], Sequence[Tensor]], list[Tensor]]
 
@@ -35,8 +36,7 @@ def gru(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> l
     """
     (h,), (x_zr, x_h), H = state, x, k.hidden_size
     if k.linear_before_reset:
-        (R,) = k.R
-        h_zr, h_h = op.split(h @ R, [2 * H, H])
+        h_zr, h_h = _parts(op, [h @ R for R in k.R], [2 * H, H])
         zt, rt = op.split(k.f(k.clip(h_zr + x_zr)), [H, H])
         hidden = rt * (h_h + k.Rbh)
     else:
@@ -57,9 +57,9 @@ def lstm(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> 
     ot = f(Xt*(Wo^T) + Ht-1*(Ro^T) + Po (.) Ct + Wbo + Rbo)
     Ht = ot (.) h(Ct)
     """
-    (h, c), (xw,), (R,), H = state, x, k.R, k.hidden_size
+    (h, c), H = state, k.hidden_size
     Pi, Po, Pf = k.P
-    iof, g = op.split(h @ R + xw, [3 * H, H])
+    iof, g = _parts(op, [h @ R + xw for R, xw in zip(k.R, x, strict=True)], [3 * H, H])
     if Pi.is_zero and Po.is_zero and Pf.is_zero:  # then one activation serves three gates
         it, ot, ft = op.split(k.f(k.clip(iof)), [H, H, H])
     else:
@@ -76,6 +76,11 @@ def lstm(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> 
     Ht = ot * k.h(Ct)
     op.name(it=it, ot=ot, ft=ft, ct=ct, Ct=Ct, Ht=Ht)
     return [Ht, Ct]
+
+
+def _parts(op: Ops, groups: list[Tensor], sizes: list[int]) -> list[Tensor]:
+    """Cut the gates of one product; those of a product each come apart."""
+    return groups if len(groups) == len(sizes) else op.split(groups[0], sizes)
 
 
 CELLS: dict[str, Cell] = {"RNN": rnn, "GRU": gru, "LSTM": lstm}

@@ -13,24 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rnn_lowering.ops import Ops, Tensor
+import onnx_ir as ir
+
+from rnn_lowering.ops import Ops
+from rnn_lowering.tensors import Tensor
 
 Tensors = list[Tensor]
 Step = Callable[[Tensors, Tensors], "tuple[Tensors, Tensors]"]
 Fold = Callable[[Ops, Step, Sequence[Tensor], Sequence[Tensor], bool], "tuple[Tensors, Tensors]"]
-
-
-def masked(op: Ops, step: Step) -> Step:
-    """Let a step whose last row is a mask keep the states where it is false."""
-
-    def masked_step(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
-        *rows, mask = rows
-        new, ys = step(states, rows)
-        kept = [op.select(mask, n, old) for n, old in zip(new, states, strict=True)]
-        # Before opset 9 what lies beyond a length is cleared by a product: it must be finite there.
-        return kept, kept[: len(ys)] if op.opset < 9 else ys
-
-    return masked_step
 
 
 def scan(
@@ -48,7 +38,7 @@ def scan(
             *(op.body_input(f"Xt{n}", x.dtype, x.shape[1:]) for n, x in enumerate(xs)),
         ]
         new, ys = step(inputs[: len(states)], inputs[len(states) :])
-        ys = _apart(op, ys, new)
+        ys, assemble = _stackable(op, ys, new)
         body = op.body_graph(inputs, [*new, *ys])
     attributes: dict[str, object] = {"body": body, "num_scan_inputs": len(xs)}
     if by_directions:
@@ -59,7 +49,7 @@ def scan(
     types = [*(s.dtype for s in states), *(y.dtype for y in ys)]
     outputs = op.emit("Scan", [*states, *rows], shapes, types, **attributes)
     final = [op.unsqueeze(s, [0]) for s in outputs[: len(states)]]
-    stacked = [_four(op, y) for y in outputs[len(states) :]]
+    stacked = [_four(op, y) for y in assemble(outputs[len(states) :])]
     return final, [op.flip(y) for y in stacked] if flipped else stacked
 
 
@@ -78,7 +68,7 @@ def loop(
         carried = [op.body_input(f"state{n}", s.dtype, s.shape) for n, s in enumerate(states)]
         position = i if last is None else last - i
         new, ys = step(carried, [op.take(x, position) for x in rows])
-        ys = _apart(op, ys, new)
+        ys, assemble = _stackable(op, ys, new)
         counts = [position] if counts_down and ys else []
         body = op.body_graph([i, going, *carried], [going, *new, *ys, *counts])
     shapes = [*(s.shape for s in states), *((xs[0].shape[0], *y.shape) for y in [*ys, *counts])]
@@ -86,7 +76,7 @@ def loop(
     outputs = op.emit("Loop", [op.squeeze(length, [0]), op.true(), *states], shapes, types, body=body)
     op.declare(outputs)
     final = [op.unsqueeze(s, [0]) for s in outputs[: len(states)]]
-    stacked = [_four(op, y) for y in outputs[len(states) : len(states) + len(ys)]]
+    stacked = [_four(op, y) for y in assemble(outputs[len(states) : len(states) + len(ys)])]
     if counts:
         stacked = [op.take(y, outputs[-1]) for y in stacked]
     elif flipped:
@@ -100,7 +90,7 @@ def _if_empty(
     """Mend what a Loop without a step gives: the operators' final states are zero then, not the initial ones, and
     the batch size of an empty output is not known to the Loop."""
     ran = op.less(op.constant([0]), op.dim(like, 0))
-    final = [s if i.is_zero else op.select(ran, s, op.zero(s.shape)) for s, i in zip(final, init, strict=True)]
+    final = [s if i.is_zero else op.zero_unless(ran, s) for s, i in zip(final, init, strict=True)]
     if ys and ys[0].shape[2] is None:
         hidden = ys[0].shape[3]
         assert hidden is not None
@@ -125,10 +115,38 @@ def unroll(
     return states, [_four(op, op.concat(list(y), axis=0)) for y in zip(*stacked, strict=True)]
 
 
-def _apart(op: Ops, ys: Tensors, states: Tensors) -> Tensors:
-    """Let what is stacked be another value than a state: onnxruntime computes a body wrongly that lists a value
-    twice. Unsqueeze stays where an optimiser would remove an Identity, and saves one outside."""
-    return [op.unsqueeze(y, [0]) if any(y.value is s.value for s in states) else y for y in ys]
+def _stackable(op: Ops, ys: Tensors, states: Tensors) -> tuple[Tensors, Callable[[Tensors], Tensors]]:
+    """Return what a body stacks for its ys, and what makes them of the stacked.
+
+    Never a state, nor for most runtimes anything that the body uses: onnxruntime computes a body wrongly that
+    lists a value twice, and tract one that uses what it stacks. An Unsqueeze stays where an optimiser would remove
+    an Identity, and saves one outside. For onnxruntime a sum or product is taken after the loop, of all steps.
+    """
+    if not op.spelling.fused:
+        return [op.unsqueeze(y, [0]) for y in ys], lambda stacked: stacked
+    stacked: Tensors = []
+    makers: list[tuple[int, str]] = []
+    for y in ys:
+        apart, operator = _apart(op, y, states)
+        makers.append((len(apart), operator))
+        stacked += apart
+
+    def assemble(given: Tensors) -> Tensors:
+        left = iter(given)
+        parts = [([next(left) for _ in range(count)], operator) for count, operator in makers]
+        return [op.emit(o, p, [p[0].shape])[0] if o else p[0] for p, o in parts]
+
+    return stacked, assemble
+
+
+def _apart(op: Ops, y: Tensor, states: Tensors) -> tuple[Tensors, str]:
+    """Return values that are no states and the operator that makes y of them; "" where it is the one value."""
+    if all(y.value is not state.value for state in states):
+        return [y], ""
+    producer = y.value.producer() if isinstance(y.value, ir.Value) else None
+    if producer is None or not y.terms or any(term.shape != y.shape for term in y.terms):
+        return [op.unsqueeze(y, [0])], ""
+    return list(y.terms), producer.op_type
 
 
 def _four(op: Ops, y: Tensor) -> Tensor:

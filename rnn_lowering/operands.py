@@ -6,14 +6,15 @@ Every operation here is one of `Ops`, which folds it when the operand is a const
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import onnx_ir as ir
 
 from rnn_lowering.activations import ACTIVATIONS
-from rnn_lowering.ops import Array, Constant, Dims, Ops, Tensor
+from rnn_lowering.ops import Ops
 from rnn_lowering.spec import GATES, Activation, RecurrentSpec
+from rnn_lowering.tensors import Array, Constant, Dims, Tensor
 
 Function = Callable[[Tensor], Tensor]
 
@@ -23,8 +24,8 @@ class Operands:
     """What a cell needs in one direction; G is the number of gates.
 
     Attributes:
-        W: Transposed input weights [input, G*hidden].
-        Wb: Sum of the biases that are added to X W^T, [G*hidden]; for a GRU with linear_before_reset without Rbh.
+        W: Transposed input weights by gate group, each [input, ...].
+        Wb: Sums of the biases that are added to X W^T, each [...]; for a GRU with linear_before_reset without Rbh.
         R: Transposed recurrent weights by gate group, each [hidden, ...].
         Rbh: GRU with linear_before_reset: the recurrent bias of the hidden gate [hidden]; else zero.
         P: LSTM: the peepholes i, o, f, each [hidden], or zeros.
@@ -34,8 +35,8 @@ class Operands:
         input_forget, linear_before_reset: The attributes.
     """
 
-    W: Tensor
-    Wb: Tensor
+    W: tuple[Tensor, ...]
+    Wb: tuple[Tensor, ...]
     R: tuple[Tensor, ...]
     Rbh: Tensor
     P: tuple[Tensor, Tensor, Tensor]
@@ -107,6 +108,30 @@ def operands(op: Ops, spec: RecurrentSpec) -> list[Operands]:
     ]
 
 
+def joined(op: Ops, forward: Operands, reverse: Operands) -> Operands:
+    """Return what one recurrence of hidden size 2*H needs to compute both directions side by side.
+
+    Each gate is [forward, reverse]; each R, a constant, is block diagonal. W and Wb stay those of `forward`.
+    """
+    H = forward.hidden_size
+    zero = op.zero((H, H))
+
+    def block_diagonal(a: Tensor, b: Tensor) -> Tensor:
+        gates = [H] * ((a.shape[1] or 0) // H)
+        above = [part for gate in op.split(a, gates) for part in (gate, zero)]
+        below = [part for gate in op.split(b, gates) for part in (zero, gate)]
+        return op.concat([op.concat(above, 1), op.concat(below, 1)], 0)
+
+    Pi, Po, Pf = (op.concat([a, b], 0) for a, b in zip(forward.P, reverse.P, strict=True))
+    return replace(
+        forward,
+        R=tuple(block_diagonal(a, b) for a, b in zip(forward.R, reverse.R, strict=True)),
+        Rbh=op.concat([forward.Rbh, reverse.Rbh], 0),
+        P=(Pi, Po, Pf),
+        hidden_size=2 * H,
+    )
+
+
 def _of_direction(
     op: Ops,
     spec: RecurrentSpec,
@@ -121,19 +146,17 @@ def _of_direction(
         clip = None  # no finite number of this type is beyond it
     Wb, Rb = op.split(B, [rows, rows])
     Rbh = op.zero((H,))
-    groups = [rows]
     if spec.op_type == "GRU" and spec.linear_before_reset:
         Rb_zr, Rbh = op.split(Rb, [2 * H, H])
         Rb = op.concat([Rb_zr, op.zero((H,))], 0)
-    elif spec.op_type == "GRU":
-        groups = [2 * H, H]
+    x_groups, h_groups = _groups(op, spec)
     Pi, Po, Pf = op.split(P, [H, H, H])
     functions = [_function(op, a) for a in activations]
     f, g, h = (*functions, *functions[:1] * 2)[:3]
     return Operands(
-        W=op.transpose(W, [1, 0]),
-        Wb=Wb + Rb,
-        R=tuple(op.transpose(part, [1, 0]) for part in op.split(R, groups, axis=0)),
+        W=tuple(op.transpose(part, [1, 0]) for part in op.split(W, x_groups, axis=0)),
+        Wb=tuple(op.split(Wb + Rb, x_groups)),
+        R=tuple(op.transpose(part, [1, 0]) for part in op.split(R, h_groups, axis=0)),
         Rbh=Rbh,
         P=(Pi, Po, Pf),
         f=f,
@@ -146,8 +169,24 @@ def _of_direction(
     )
 
 
+def _groups(op: Ops, spec: RecurrentSpec) -> tuple[list[int], list[int]]:
+    """Return how the rows of W and those of R are grouped: the gates of a group share a product.
+
+    The hidden gate of a GRU is apart, but in R with linear_before_reset. For onnxruntime each activation has
+    products of its own.
+    """
+    H, rows = spec.hidden_size, GATES[spec.op_type] * spec.hidden_size
+    together, apart = [rows], [rows - H, H]
+    if op.spelling.fused and spec.op_type != "RNN":
+        return apart, apart
+    if spec.op_type != "GRU":
+        return together, together
+    return apart, together if spec.linear_before_reset else apart
+
+
 def _function(op: Ops, activation: Activation) -> Function:
     row = ACTIVATIONS[activation.name]
     lacks_kernel = op.dtype == ir.DataType.DOUBLE or (activation.name == "ThresholdedRelu" and op.opset < 10)
+    lacks_kernel |= activation.name in op.spelling.composed
     formula = row.compose if row.compose is not None and lacks_kernel else row.operator
     return lambda x: formula(op, x, activation.alpha, activation.beta)

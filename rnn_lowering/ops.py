@@ -1,350 +1,45 @@
-"""How a primitive operator is spelt at a given opset, on values that are read like the operator pages.
-
-`Ops` emits nodes; a `Tensor` is what it emits them on and carries the arithmetic. A tensor is one of
-* a value of the graph that is being built,
-* a `Constant`, known at lowering time: operations on constants are folded, not emitted, and an initializer
-  appears in whichever (sub)graph first uses one,
-* a symbolic zero (an absent bias, peephole or initial state): operations on it vanish.
-
-Nothing above this module knows an opset.
-"""
+"""How a primitive operator is spelt at a given opset: nothing above this module knows one."""
 
 from __future__ import annotations
 
 import math
-import mmap
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 
-Dims = tuple["int | None", ...]
-Array = np.ndarray[Any, np.dtype[Any]]
+from rnn_lowering.emitter import Emitter
+from rnn_lowering.tensors import Array, Constant, Dims, Tensor, broadcast, constant_zeros, static
 
 _FAR_BEFORE_FIRST = -(2**31)
 """End of a backwards Slice; not the smallest int64, which some runtimes get wrong."""
 
-_BLOCK_BYTES = 1 << 24
-
 _LONGEST_WRITTEN = 1 << 20
 
 
-class Names:
-    """Names that are unique in the whole model: a body must not shadow a name of an outer scope."""
-
-    def __init__(self, taken: Iterable[str]) -> None:
-        self._taken = set(taken)
-        self._next: dict[str, int] = {}
-
-    def unique(self, hint: str) -> str:
-        """Return `hint`, or `hint_1`, `hint_2`, ... where it is taken."""
-        name, count = hint, self._next.get(hint, 0)
-        while name in self._taken:
-            count += 1
-            name = f"{hint}_{count}"
-        self._next[hint] = count
-        self._taken.add(name)
-        return name
-
-
-@dataclass(frozen=True, eq=False)
-class Constant:
-    """A tensor known at lowering time. It is read when it is written out, so that no copy of a large weight
-    is held meanwhile.
-
-    Attributes:
-        read: Computes it.
-        name: What an initializer of it is called.
-        key: Equal for equal constants that were computed alike from the same value of the model; None: unknown.
-    """
-
-    dtype: ir.DataType
-    shape: tuple[int, ...]
-    read: Callable[[], Array]
-    name: str = "const"
-    key: Any = None
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    def tensor(self, name: str) -> ir.TensorProtocol:
-        """Return the tensor of an initializer or Constant node: an array if small, else a lazy one."""
-
-        def evaluate() -> ir.TensorProtocol:
-            return ir.Tensor(_contiguous(self.read()).reshape(self.shape), dtype=self.dtype, name=name)
-
-        if self.size <= 1024:
-            return evaluate()
-        return ir.LazyTensor(evaluate, dtype=self.dtype, shape=ir.Shape(self.shape), name=name)
-
-
-@dataclass(frozen=True, eq=False)
-class Tensor:
-    """A value (None: a symbolic zero) with its known dimensions and the emitter that its operators call."""
-
-    value: ir.Value | Constant | None
-    dtype: ir.DataType
-    shape: Dims
-    op: Ops
-
-    @property
-    def is_zero(self) -> bool:
-        return self.value is None
-
-    @property
-    def rank(self) -> int:
-        return len(self.shape)
-
-    def __add__(self, other: Tensor) -> Tensor:
-        return self.op.add(self, other)
-
-    def __sub__(self, other: Tensor) -> Tensor:
-        return self.op.sub(self, other)
-
-    def __mul__(self, other: Tensor) -> Tensor:
-        return self.op.mul(self, other)
-
-    def __matmul__(self, other: Tensor) -> Tensor:
-        return self.op.matmul(self, other)
-
-
-@dataclass
-class _Scope:
-    """The (sub)graph under construction."""
-
-    constants_as: str  # "initializer" or "node"
-    nodes: list[ir.Node] = field(default_factory=list)
-    initializers: list[ir.Value] = field(default_factory=list)
-    cache: dict[Any, ir.Value] = field(default_factory=dict)
-
-
-def broadcast(*shapes: Dims) -> Dims:
-    """Return the dimensions of an element-wise result; None where they are not known."""
-    rank = max(len(s) for s in shapes)
-    padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
-
-    def one(dims: tuple[int | None, ...]) -> int | None:
-        sizes = [d for d in dims if d != 1]
-        known = [d for d in sizes if d is not None]
-        return known[0] if known else (None if sizes else 1)
-
-    return tuple(one(dims) for dims in zip(*padded, strict=True))
-
-
-class Ops:
-    """Emits primitive operators of one opset, in the scope that is open.
-
-    Args:
-        opset: Version of the default domain at which nodes are spelt.
-        names: The name generator of the model.
-        prefix: What the names of emitted values start with: the original node's name.
-        dtype: Element type of the recurrence.
-        constants_as: "initializer", or "node" where initializers would have to be inputs too (IR version 3).
-        shared: The constants that earlier nodes brought into the same graph; this one's are added.
-    """
-
-    def __init__(
-        self,
-        opset: int,
-        names: Names,
-        prefix: str,
-        dtype: ir.DataType,
-        constants_as: str = "initializer",
-        shared: dict[Any, ir.Value] | None = None,
-    ) -> None:
-        self.opset = opset
-        self.dtype = dtype
-        self._names = names
-        self._prefix = prefix
-        self._scopes = [_Scope(constants_as, cache={} if shared is None else shared)]
-
-    # Scopes, names and emission
-
-    @property
-    def nodes(self) -> list[ir.Node]:
-        """The nodes of the open scope, in order."""
-        return self._scopes[-1].nodes
-
-    @property
-    def initializers(self) -> list[ir.Value]:
-        """The initializers that the open scope needs."""
-        return self._scopes[-1].initializers
-
-    @contextmanager
-    def under(self, part: str) -> Iterator[None]:
-        """Let the names of what is emitted meanwhile start with `part` below the present prefix."""
-        before, self._prefix = self._prefix, f"{self._prefix}/{part}" if part else self._prefix
-        yield
-        self._prefix = before
-
-    @contextmanager
-    def body(self) -> Iterator[None]:
-        """Emit into a new scope, the body of a Scan or Loop, whose constants are its own."""
-        self._scopes.append(_Scope(self._scopes[0].constants_as))
-        yield
-        self._scopes.pop()
-
-    def body_input(self, hint: str, dtype: ir.DataType, shape: Dims) -> Tensor:
-        """Return a declared input of the open body; `shape` is given without symbolic names."""
-        value = ir.Value(
-            name=self._names.unique(f"{self._prefix}/{hint}"),
-            type=ir.TensorType(dtype),
-            shape=ir.Shape(shape),
-        )
-        return Tensor(value, dtype, shape, self)
-
-    def body_graph(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> ir.Graph:
-        """Return the open scope as a graph. Each output becomes a value of its own that a node of this scope
-        computes: onnxruntime's Scan is wrong when one value is listed twice."""
-        seen: set[ir.Value] = set()
-        values = []
-        for tensor in outputs:
-            value = self.output(tensor)
-            if value in seen:
-                value = self.value(self.identity(tensor))
-            seen.add(value)
-            value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
-            values.append(value)
-        return ir.Graph(
-            [self.value(t) for t in inputs],
-            values,
-            nodes=self.nodes,
-            initializers=self.initializers,
-            name=self._names.unique(f"{self._prefix}/body"),
-        )
-
-    def output(self, tensor: Tensor) -> ir.Value:
-        """Return a value that a node of the open scope computes: `tensor`, or an Identity of it."""
-        value = self.value(tensor)
-        producer = value.producer()
-        if producer is not None and any(node is producer for node in reversed(self.nodes)):
-            return value
-        return self.value(self.identity(tensor))
-
-    def emit(
-        self,
-        op_type: str,
-        inputs: Sequence[Tensor | None],
-        shapes: Sequence[Dims],
-        dtypes: Sequence[ir.DataType] | None = None,
-        **attributes: Any,
-    ) -> list[Tensor]:
-        """Append a node to the open scope; one output per entry of `shapes`, of `dtypes` or the recurrence's."""
-        node = ir.Node(
-            "",
-            op_type,
-            [None if t is None else self.value(t) for t in inputs],
-            [ir.convenience.convert_attribute(k, v) for k, v in attributes.items()],
-            num_outputs=len(shapes),
-            name=self._names.unique(f"{self._prefix}/{op_type}"),
-        )
-        for value in node.outputs:
-            value.name = self._names.unique(f"{self._prefix}/{op_type}_output")
-        self.nodes.append(node)
-        types = dtypes or [self.dtype] * len(shapes)
-        return [Tensor(v, d, s, self) for v, d, s in zip(node.outputs, types, shapes, strict=True)]
-
-    def name(self, **symbols: Tensor) -> None:
-        """Give values the symbols of the operator page: `op.name(Ht=H)`."""
-        for symbol, tensor in symbols.items():
-            if isinstance(tensor.value, ir.Value) and tensor.value.producer() is not None:
-                tensor.value.name = self._names.unique(f"{self._prefix}/{symbol}")
-
-    def declare(self, tensors: Sequence[Tensor]) -> None:
-        """Write types and shapes of values into the model, where all dimensions are known."""
-        for tensor in tensors:
-            if isinstance(tensor.value, ir.Value) and None not in tensor.shape:
-                tensor.value.type, tensor.value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
-
-    def value(self, tensor: Tensor) -> ir.Value:
-        """Return the graph value of a tensor; a constant becomes one of the open scope."""
-        if isinstance(tensor.value, ir.Value):
-            return tensor.value
-        constant = tensor.value
-        if constant is None:
-            constant = _zeros(tensor.dtype, _static(tensor.shape))
-        scope = self._scopes[-1]
-        key = self._key(constant)
-        if key not in scope.cache:
-            scope.cache[key] = self._write_constant(scope, constant)
-        return scope.cache[key]
-
-    @staticmethod
-    def _key(constant: Constant) -> Any:
-        if constant.size <= 16:
-            return constant.dtype, constant.shape, np.asarray(constant.read()).tobytes()
-        return constant if constant.key is None else (constant.key, constant.shape)
-
-    def _write_constant(self, scope: _Scope, constant: Constant) -> ir.Value:
-        name = self._names.unique(f"{self._prefix}/{constant.name}")
-        tensor = constant.tensor(name)
-        if scope.constants_as == "initializer":
-            value = ir.Value(
-                name=name,
-                type=ir.TensorType(constant.dtype),
-                shape=ir.Shape(constant.shape),
-                const_value=tensor,
-            )
-            scope.initializers.append(value)
-            return value
-        as_float = self.opset < 9 and not constant.dtype.is_floating_point()  # Constant-1 holds floats only
-        held = ir.tensor(constant.read().astype(np.float32), name=name) if as_float else tensor
-        node = ir.Node("", "Constant", [], [ir.AttrTensor("value", held)], name=self._names.unique(f"{name}_node"))
-        node.outputs[0].name = name
-        scope.nodes.append(node)
-        if not as_float:
-            return node.outputs[0]
-        source = Tensor(node.outputs[0], ir.DataType.FLOAT, constant.shape, self)
-        return self.value(self.cast(source, constant.dtype))
-
-    # Constants
-
-    def constant(self, number: float | Sequence[int], dtype: ir.DataType | None = None) -> Tensor:
-        """Return a number, or a 1-D tensor of integers, as a constant of `dtype` or the recurrence's type."""
-        dtype = dtype or (self.dtype if isinstance(number, float) else ir.DataType.INT64)
-        array = np.array(number).astype(dtype.numpy())
-        return self.known(Constant(dtype, array.shape, lambda: array))
-
-    def known(self, constant: Constant) -> Tensor:
-        return Tensor(constant, constant.dtype, constant.shape, self)
-
-    def given(self, value: ir.Value, dtype: ir.DataType, shape: Dims) -> Tensor:
-        """Return a value that exists already."""
-        return Tensor(value, dtype, shape, self)
-
-    def zero(self, shape: Dims) -> Tensor:
-        """Return a symbolic zero: no node, no tensor, until something needs its numbers."""
-        return Tensor(None, self.dtype, shape, self)
-
-    def _folded(self, label: Any, function: Callable[..., Array], shape: Dims, *args: Tensor) -> Tensor | None:
-        """Return function(*args) as a constant, or None when not all arguments are constants. Equal labels mean
-        equal functions."""
-        constants = [t.value for t in args if isinstance(t.value, Constant)]
-        if len(constants) != len(args):
-            return None
-        first = constants[0]
-        keys = tuple(c.key for c in constants)
-        return self.known(
-            Constant(
-                first.dtype,
-                _static(shape),
-                lambda: function(*(c.read() for c in constants)),
-                first.name,
-                key=None if None in keys else (label, keys),
-            )
-        )
+class Ops(Emitter):
+    """Emits primitive operators of one opset, in the scope that is open."""
 
     # Arithmetic
 
     def add(self, a: Tensor, b: Tensor) -> Tensor:
         if a.is_zero or b.is_zero:
             return b if a.is_zero else a
+        product = a.value.producer() if isinstance(a.value, ir.Value) else None
+        if self.spelling.fused and product in self.nodes and product.op_type == "MatMul" and a.rank == 2:
+            return self._gemm(product, a, b)
         return self._binary("Add", np.add, a, b)
+
+    def _gemm(self, product: ir.Node, a: Tensor, b: Tensor) -> Tensor:
+        """a + b by making the node of the product a, [m, k] @ [k, n], which nothing else uses, a Gemm."""
+        addend = self.value(b)
+        product.op_type = "Gemm"
+        product.resize_inputs(3)
+        product.replace_input_with(2, addend)
+        self.nodes.remove(product)
+        self.nodes.append(product)  # after what computes the addend
+        return a
 
     def sub(self, a: Tensor, b: Tensor) -> Tensor:
         if a.is_zero or b.is_zero:
@@ -361,7 +56,8 @@ class Ops:
 
     def _binary(self, op_type: str, function: Callable[..., Array], a: Tensor, b: Tensor) -> Tensor:
         shape = broadcast(a.shape, b.shape)
-        return self._folded(op_type, function, shape, a, b) or self.emit(op_type, [a, b], [shape], [a.dtype])[0]
+        folded = self._folded(op_type, function, shape, a, b)
+        return folded or replace(self.emit(op_type, [a, b], [shape], [a.dtype])[0], terms=(a, b))
 
     def matmul(self, a: Tensor, b: Tensor) -> Tensor:
         """a [..., m, k] @ b [k, n]."""
@@ -381,6 +77,9 @@ class Ops:
             limit = self.constant(bound)
             over, under = self.unary("Relu", x - limit), self.unary("Relu", self.neg(x + limit))
             return x - over + under
+        if "Clip" in self.spelling.composed and self.opset >= 8:  # before, Max and Min do not broadcast
+            (floored,) = self.emit("Max", [x, self.constant(-bound)], [x.shape])
+            return self.emit("Min", [floored, self.constant(bound)], [x.shape])[0]
         if self.opset < 11:
             return self.unary("Clip", x, min=-bound, max=bound)
         return self.emit("Clip", [x, self.constant(-bound), self.constant(bound)], [x.shape])[0]
@@ -395,40 +94,18 @@ class Ops:
             a, b = self.cast(a, ir.DataType.FLOAT), self.cast(b, ir.DataType.FLOAT)
         return self.emit("Less", [a, b], [shape], [ir.DataType.BOOL])[0]
 
-    def selector(self, mask: Tensor) -> Tensor:
-        """Return what `select` takes to choose between two tensors by a mask [seq, batch, 1].
+    def above(self, x: Tensor, threshold: float) -> Tensor:
+        """Return 1 where x > threshold, else 0, of the type of x."""
+        if "Less" not in self.spelling.composed:
+            return self.cast(self.less(self.constant(threshold), x), x.dtype)
+        one, over = self.constant(1.0), self.unary("Relu", x - self.constant(threshold))
+        return one - self.unary("Relu", one - self.unary("Ceil", over))
 
-        From opset 9, which has Where: the mask. Before: the rows to pick from (old rows, new rows), [seq, batch].
-        """
-        if self.opset >= 9:
-            return mask
-        int64 = ir.DataType.INT64
-        batch = self.dim(mask, 1)
-        rows = self.unsqueeze(self.cast(self.steps(batch), int64), [0])  # [1, batch]
-        return self.cast(self.squeeze(mask, [2]), int64) * batch + rows
-
-    def select(self, mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
-        """`new` where the mask is true, else `old`; what is not selected may be NaN.
-
-        Before opset 9 `old` is a symbolic zero and `new` is finite, or the mask is a `selector`.
-        """
-        if isinstance(mask.value, Constant) and mask.dtype == ir.DataType.BOOL:
-            known = mask.value.read()
-            if known.all() or not known.any():
-                return new if known.all() else old
-        if new.is_zero and old.is_zero:
-            return old
-        shape = broadcast(new.shape, old.shape)
-        if mask.dtype == ir.DataType.INT64:
-            rows = new.rank - 2
-            picks = self.squeeze(mask, [0]) if mask.rank > 1 else mask
-            both = self.concat([old, new], axis=rows)
-            return self.emit("Gather", [both, picks], [shape], axis=rows)[0]
+    def zero_unless(self, condition: Tensor, x: Tensor) -> Tensor:
+        """x where the condition [1] is true, else 0; before opset 9 x is finite."""
         if self.opset < 9:
-            assert old.is_zero
-            return new * self.cast(mask, self.dtype)
-        new, old = (self.constant(0.0) if t.is_zero else t for t in (new, old))
-        return self.emit("Where", [mask, new, old], [broadcast(mask.shape, shape)])[0]
+            return x * self.cast(condition, self.dtype)
+        return self.emit("Where", [condition, x, self.constant(0.0)], [x.shape])[0]
 
     @staticmethod
     def is_true(mask: Tensor) -> bool:
@@ -436,9 +113,6 @@ class Ops:
         return isinstance(mask.value, Constant) and bool(mask.value.read().all())
 
     # Data movement
-
-    def identity(self, x: Tensor) -> Tensor:
-        return self.emit("Identity", [x], [x.shape], [x.dtype])[0]
 
     def cast(self, x: Tensor, dtype: ir.DataType) -> Tensor:
         if x.dtype == dtype:
@@ -484,6 +158,7 @@ class Ops:
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         if len(parts) == 1:
             return parts[0]
+        axis %= parts[0].rank
         sizes = [p.shape[axis] for p in parts]
         total = None if None in sizes else sum(s for s in sizes if s is not None)
         shape = tuple(
@@ -492,7 +167,7 @@ class Ops:
         )
         if all(p.is_zero for p in parts):
             return self.zero(shape)
-        parts = [self.known(_zeros(p.dtype, _static(p.shape))) if p.is_zero else p for p in parts]
+        parts = [self.known(constant_zeros(p.dtype, static(p.shape))) if p.is_zero else p for p in parts]
         folded = self._folded(("Concat", axis), lambda *arrays: np.concatenate(arrays, axis), shape, *parts)
         return folded or self.emit("Concat", parts, [shape], [parts[0].dtype], axis=axis)[0]
 
@@ -511,13 +186,19 @@ class Ops:
         if x.is_zero:
             return self.zero(shape)
         if isinstance(x.value, Constant):
-            static = _static(shape)
-            folded = self._folded(("Reshape", static), lambda a: a.reshape(static), shape, x)
+            sizes = static(shape)
+            folded = self._folded(("Reshape", sizes), lambda a: a.reshape(sizes), shape, x)
             assert folded is not None
             return folded
         if self.opset < 13:
             return self.emit(op_type, [x], [shape], [x.dtype], axes=list(axes))[0]
         return self.emit(op_type, [x, self.constant(list(axes))], [shape], [x.dtype])[0]
+
+    def flatten(self, x: Tensor) -> Tensor:
+        """[..., n] as [rows, n]."""
+        sizes = x.shape[:-1]
+        rows = None if None in sizes else math.prod(static(sizes))
+        return self.emit("Flatten", [x], [(rows, x.shape[-1])], [x.dtype], axis=x.rank - 1)[0]
 
     def can_flip(self, x: Tensor) -> bool:
         """Whether `flip` is possible: a Slice with steps needs opset 10."""
@@ -555,11 +236,11 @@ class Ops:
     def zeros(self, sizes: Sequence[Tensor]) -> Tensor:
         """Zeros of the recurrence's type; each size is an int64 [1]."""
         dims = tuple(int(s.value.read()[0]) if isinstance(s.value, Constant) else None for s in sizes)
-        if None not in dims and _is_short(math.prod(_static(dims))):
-            return self.known(_zeros(self.dtype, _static(dims)))
+        if None not in dims and _is_short(math.prod(static(dims))):
+            return self.known(constant_zeros(self.dtype, static(dims)))
         shape = self.concat(sizes, axis=0)
         if self.opset < 9:
-            return self.emit("Tile", [self.known(_zeros(self.dtype, (1,) * len(dims))), shape], [dims])[0]
+            return self.emit("Tile", [self.known(constant_zeros(self.dtype, (1,) * len(dims))), shape], [dims])[0]
         zero = ir.Tensor(np.zeros(1, self.dtype.numpy()), dtype=self.dtype)
         return self.emit("ConstantOfShape", [shape], [dims], value=zero)[0]
 
@@ -608,34 +289,5 @@ def _is_short(length: int | None) -> bool:
     return length is not None and length <= _LONGEST_WRITTEN
 
 
-def _static(shape: Dims) -> tuple[int, ...]:
-    sizes = tuple(d for d in shape if d is not None)
-    if len(sizes) != len(shape):
-        raise AssertionError(f"a constant needs known dimensions, not {shape}")
-    return sizes
-
-
-def _contiguous(view: Array) -> Array:
-    """Copy a view in blocks, giving back the memory of a mapped file as it goes."""
-    base: Any = view
-    while isinstance(base, np.ndarray | memoryview):
-        base = base.base if isinstance(base, np.ndarray) else base.obj
-    if not isinstance(base, mmap.mmap) or view.nbytes <= _BLOCK_BYTES:
-        return np.array(view, order="C")
-    copy = np.empty(view.shape, view.dtype)
-    axis = int(np.argmax(np.abs(view.strides)))
-    count = -(-view.nbytes // _BLOCK_BYTES)
-    for rows in np.array_split(np.arange(view.shape[axis]), count):
-        block = (slice(None),) * axis + (slice(int(rows[0]), int(rows[-1]) + 1) if rows.size else slice(0),)
-        copy[block] = view[block]
-        base.madvise(mmap.MADV_DONTNEED)
-    return copy
-
-
 def _cast(array: Array, dtype: ir.DataType) -> Array:
     return array.astype(dtype.numpy())
-
-
-@lru_cache(maxsize=64)
-def _zeros(dtype: ir.DataType, shape: tuple[int, ...]) -> Constant:
-    return Constant(dtype, shape, lambda: np.zeros(shape, dtype.numpy()), "zeros")

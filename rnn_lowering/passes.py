@@ -11,10 +11,11 @@ from typing import Any
 import onnx_ir as ir
 
 from rnn_lowering.constants import FOLDABLE
+from rnn_lowering.emitter import Names
 from rnn_lowering.errors import RnnLoweringWarning, UnsupportedError
 from rnn_lowering.legacy import FIRST_OPSET, NEW_OPSET, modernize
 from rnn_lowering.lowering import lower_node
-from rnn_lowering.ops import Names, Ops
+from rnn_lowering.ops import Ops
 from rnn_lowering.report import NodeReport, Report, count_operators
 from rnn_lowering.scopes import (
     Found,
@@ -27,7 +28,7 @@ from rnn_lowering.scopes import (
     sort_nodes,
 )
 from rnn_lowering.spec import RecurrentSpec, node_ref
-from rnn_lowering.targets import FORMS, Choice, choose
+from rnn_lowering.targets import FORMS, Choice, choose, target_named
 
 COMPUTE = ("native", "float32")
 
@@ -48,6 +49,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
     Args:
         to: "auto", "scan", "loop" or "unroll". A sequence of length 1 is written out straight in each.
+        target: The runtime that the result is for, a name in `TARGETS`: which forms, operators and spellings.
         only: Lower only nodes whose operator or name matches one of these (names as shell globs).
         except_: Leave nodes that match one of these.
         max_unroll: The most steps that "unroll" writes out.
@@ -62,6 +64,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         self,
         to: str = "auto",
         *,
+        target: str = "portable",
         only: Collection[str] = (),
         except_: Collection[str] = (),
         max_unroll: int = 512,
@@ -71,6 +74,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         if to not in FORMS:
             raise UnsupportedError(f"form '{to}' does not exist", hint=f"known are {', '.join(FORMS)}")
         self.to = to
+        self.target = target_named(target)
         self.only = only
         self.except_ = except_
         if compute not in COMPUTE:
@@ -98,6 +102,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 names,
                 _prefix(entry.node),
                 ir.DataType.FLOAT if self.compute == "float32" and spec.dtype in _HALF else spec.dtype,
+                choice.spelling,
                 constants_as="initializer" if model.ir_version >= 4 else "node",
                 shared=shared.setdefault(entry.graph, {}),
             )
@@ -139,7 +144,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         with inferred_shapes(model, found):
             specs = [RecurrentSpec.parse(entry.node, entry.opset, entry.scope) for entry in found]
         choices = [
-            choose(spec, entry.opset, self.to, self.max_unroll) for entry, spec in zip(found, specs, strict=True)
+            choose(spec, entry.opset, self.to, self.max_unroll, self.target)
+            for entry, spec in zip(found, specs, strict=True)
         ]
         return list(zip(found, specs, choices, strict=True))
 
@@ -166,6 +172,7 @@ def _replace(entry: Found, spec: RecurrentSpec, choice: Choice, op: Ops) -> None
     outputs = lower_node(op, spec, choice.fold)
     for old, new in [(spec.outputs[symbol], op.output(tensor)) for symbol, tensor in outputs.items()]:
         _take_over(old, new, spec)
+    op.prune()
     for value in op.initializers:
         graph.register_initializer(value)
     graph.insert_before(node, op.nodes)

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from rnn_lowering.activations import ACTIVATIONS, CANONICAL_NAMES
 from rnn_lowering.constants import constant_of, dims_of
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
-from rnn_lowering.ops import Dims
+from rnn_lowering.tensors import Dims
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 """Gates per operator: the rows of W and R are GATES * hidden_size."""
@@ -59,7 +59,7 @@ class RecurrentSpec:
         input_forget: LSTM: f = 1 - i.
         linear_before_reset: GRU: the recurrent bias sits inside the reset product.
         inputs: The connected inputs by their names on the operator page.
-        outputs: The connected outputs by their names on the operator page.
+        outputs: The outputs that something takes, by their names on the operator page.
         constants: The tensors of those inputs that are constants.
         warnings: What had to be interpreted.
     """
@@ -274,7 +274,8 @@ class _Parser:
         for symbol in ("X", "W", "R"):
             if symbol not in inputs:
                 raise self.invalid(f"input {symbol} is missing")
-        outputs = {p.name: v for p, v in zip(schema.outputs, node.outputs, strict=False) if v.name}
+        named = zip(schema.outputs, node.outputs, strict=False)
+        outputs = {p.name: v for p, v in named if v.name and (v.uses() or v.is_graph_output())}
         return inputs, outputs
 
     def _dtype(self, inputs: dict[str, ir.Value]) -> ir.DataType:

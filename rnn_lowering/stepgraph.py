@@ -21,8 +21,7 @@ Layers = list[list[Vertex]]
 
 _WEIGHTS = ("W", "R", "B", "P")
 _BEFORE = {"state0": "Hₜ₋₁", "state1": "Cₜ₋₁", "Ht": "Hₜ₋₁", "Ct": "Cₜ₋₁", "Xt0": "XWₜ", "Xt1": "XWₜ", "XW": "XWₜ"}
-_ENTERING = _BEFORE | {name: name for name in ("mask", "i", *_WEIGHTS)}
-_LOGICAL = (onnx.TensorProto.BOOL, onnx.TensorProto.INT64)
+_ENTERING = _BEFORE | {name: name for name in ("i", *_WEIGHTS)}
 
 _ROW, _GAP, _MARGIN, _HALF_BOX = 30.0, 10.0, 4.0, 9.0
 
@@ -35,13 +34,13 @@ def step_graph(cut: onnx.GraphProto, names: Mapping[str, str]) -> nx.DiGraph:
         cut: The lowered node.
         names: Name of a value -> its symbol on the operator page, for the ends of the node.
     """
-    nodes, masks, leaving = _step(cut)
+    nodes, leaving = _step(cut)
     made = {name for node in nodes for name in node.output}
     producers = {name: node for node in cut.node for name in node.output}
     ports = {v: _symbol(v) or names.get(v) or label for v, label in leaving.items()}
     graph = nx.DiGraph()
     for n, node in enumerate(nodes):
-        entering = {v: masks.get(v) or _origin(v, producers, names) for v in node.input if v not in made}
+        entering = {v: _origin(v, producers, names) for v in node.input if v not in made}
         weights = [symbol for symbol in entering.values() if symbol in _WEIGHTS]
         ports |= {v: symbol for v, symbol in entering.items() if symbol and symbol not in weights}
         graph.add_node(n, label=" ".join([node.op_type, *weights]), kind="operator")
@@ -55,22 +54,20 @@ def step_graph(cut: onnx.GraphProto, names: Mapping[str, str]) -> nx.DiGraph:
     return graph.subgraph(max(nx.weakly_connected_components(graph), key=len)).copy()
 
 
-def _step(cut: onnx.GraphProto) -> tuple[list[onnx.NodeProto], Names, Names]:
-    """Return the nodes of one step, and the masks that enter and the values that leave it with their labels."""
+def _step(cut: onnx.GraphProto) -> tuple[list[onnx.NodeProto], Names]:
+    """Return the nodes of one step, and the values that leave it with their labels."""
     loops = [node for node in cut.node if node.op_type in ("Scan", "Loop")]
     bodies = [(node.op_type, a.g) for node in loops for a in node.attribute if a.name == "body"]
     if not bodies:
         return _written_out(cut)
     kind, body = max(bodies, key=lambda found: len(found[1].node))
     states = sum(_last(value.name).startswith("state") for value in body.input)
-    rows = [value for value in body.input if _last(value.name).startswith("Xt")]
-    masks = {value.name: "mask" for value in rows if value.type.tensor_type.elem_type in _LOGICAL}
     outputs = [value.name for value in body.output][kind == "Loop" :]
     leaving = dict(zip(outputs, [*("Hₜ", "Cₜ")[:states], "Yₜ"], strict=False))
-    return [node for node in body.node if node.op_type != "Constant"], masks, leaving
+    return [node for node in body.node if node.op_type != "Constant"], leaving
 
 
-def _written_out(cut: onnx.GraphProto) -> tuple[list[onnx.NodeProto], Names, Names]:
+def _written_out(cut: onnx.GraphProto) -> tuple[list[onnx.NodeProto], Names]:
     """`_step` for the straight-line form: a step in the middle, or all where there is only one."""
     steps: dict[str, list[onnx.NodeProto]] = {}
     for node in cut.node:
@@ -83,7 +80,7 @@ def _written_out(cut: onnx.GraphProto) -> tuple[list[onnx.NodeProto], Names, Nam
     used = {name for node in cut.node if node.name not in inside for name in node.input}
     used |= {value.name for value in cut.output}
     leaving = sorted((name for node in nodes for name in node.output if name in used), key=_symbol)
-    return nodes, {}, dict(zip(leaving, ["Hₜ", "Cₜ", *[""] * len(leaving)], strict=False))
+    return nodes, dict(zip(leaving, ["Hₜ", "Cₜ", *[""] * len(leaving)], strict=False))
 
 
 def _origin(name: str, producers: Mapping[str, onnx.NodeProto], names: Mapping[str, str]) -> str:
@@ -93,7 +90,7 @@ def _origin(name: str, producers: Mapping[str, onnx.NodeProto], names: Mapping[s
         if known or name not in producers or not producers[name].input:
             return known
         producer = producers[name]
-        name = producer.input[1 if producer.op_type in ("Where", "Concat") else 0]  # the new of a masked state
+        name = producer.input[1 if producer.op_type == "Concat" else 0]
 
 
 def _last(name: str) -> str:

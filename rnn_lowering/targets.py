@@ -1,10 +1,13 @@
-"""Which form a node takes: what each form needs, and the choice of `auto`."""
+"""Runtimes and what each takes, and the form that a node is given for one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import onnx_ir as ir
+
+from rnn_lowering.emitter import Spelling
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.folds import Fold, loop, scan, unroll
 from rnn_lowering.spec import RecurrentSpec
@@ -12,44 +15,169 @@ from rnn_lowering.spec import RecurrentSpec
 To = Literal["auto", "scan", "loop", "unroll"]
 FORMS: tuple[str, ...] = get_args(To)
 _FOLDS: dict[str, Fold] = {"scan": scan, "loop": loop, "unroll": unroll}
+_FIRST_OPSET_OF_SCAN = 9
+
+
+@dataclass(frozen=True)
+class Target:
+    """A runtime, as far as the form and the spelling of a recurrence go.
+
+    Attributes:
+        name: What `--target` calls it.
+        forms: Those that it takes, the preferred first.
+        newest_opset, oldest_opset: Of models that it takes; None: no limit is known.
+        composed: Operators that it lacks and that are composed of others.
+        sequence_lens: Whether lengths may be known at run time only.
+        sizes: Which sizes must be known: "" (none), "T", or "T and N".
+        fused: Whether it is onnxruntime, whose fusions a spelling of its own is for.
+    """
+
+    name: str
+    forms: tuple[str, ...]
+    newest_opset: int | None = None
+    oldest_opset: int | None = None
+    composed: tuple[str, ...] = ()
+    sequence_lens: bool = True
+    sizes: str = ""
+    fused: bool = False
+
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target("portable", ("scan", "loop", "unroll")),
+        Target("onnxruntime", ("scan", "loop", "unroll"), fused=True),
+        Target("tinygrad", ("unroll",)),
+        Target("tvm", ("unroll",)),
+        Target(
+            "jaxonnxruntime",
+            ("unroll",),
+            newest_opset=20,
+            composed=("Softsign", "ThresholdedRelu", "HardSigmoid", "Elu", "Clip"),
+        ),
+        Target("onnx2torch", ("unroll",), newest_opset=17, composed=("ThresholdedRelu",)),
+        Target(
+            "ncnn",
+            ("unroll",),
+            newest_opset=26,
+            composed=("Softsign", "ThresholdedRelu", "Less"),
+            sequence_lens=False,
+        ),
+        Target("mnn", ("unroll", "loop"), sizes="T"),
+        Target("tract", ("scan", "unroll")),
+        Target("iree", ("scan", "unroll"), oldest_opset=13, composed=("Softsign",), sizes="T and N"),
+        Target("openvino", ("scan", "loop", "unroll")),
+        Target("emx-onnx-cgen", ("scan", "unroll")),
+        Target("ezkl", ("scan", "unroll")),
+        Target("rknn", ("scan", "unroll"), newest_opset=19),
+    )
+}
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The form of one node and why it was taken."""
+    """The form of one node, why it was taken, and how it is spelt."""
 
     form: str
     reason: str
     fold: Fold
+    spelling: Spelling
 
 
-def choose(spec: RecurrentSpec, opset: int, to: str, max_unroll: int) -> Choice:
-    """Return the form of a node: straight-line at T = 1 (or 0) whatever is asked for; for "auto" else Scan where
-    the opset has it, else Loop.
+def target_named(name: str) -> Target:
+    """Return a row of the table.
 
     Raises:
-        UnsupportedError: The form asked for does not exist at the model's opset or for this node.
+        UnsupportedError: There is none of this name.
     """
+    if name not in TARGETS:
+        raise UnsupportedError(f"target '{name}' does not exist", hint=f"known are {', '.join(TARGETS)}")
+    return TARGETS[name]
+
+
+def choose(spec: RecurrentSpec, opset: int, to: str, max_unroll: int, target: Target) -> Choice:
+    """Return the form of a node: straight-line at T = 1 (or 0) whatever is asked for; for "auto" else the first
+    form that the target takes and that this node can have.
+
+    Raises:
+        UnsupportedError: The target does not take such a node, or the form asked for does not exist at the model's
+            opset, for this node or for the target.
+    """
+    _check_target(spec, opset, target)
+    if to not in ("auto", *target.forms):
+        raise UnsupportedError(
+            f"{target.name} does not take the form {to}",
+            hint=f"take {' or '.join(('auto', *target.forms))}",
+            node=spec.node,
+        )
     T = spec.seq_length
     if T is not None and T <= 1 and not _needs_count(spec, opset):
-        return Choice("unroll", f"sequence length {T} needs no loop", unroll)
-    if to == "auto":
-        form, reason = ("scan", "opset has Scan") if opset >= 9 else ("loop", f"no Scan at opset {opset}")
-        return Choice(form, reason, _FOLDS[form])
-    if to == "scan" and opset < 9:
+        return _choice("unroll", f"sequence length {T} needs no loop", spec, opset, target)
+    if to != "auto":
+        _check_form(to, spec, opset, max_unroll)
+        return _choice(to, "asked for", spec, opset, target)
+    reason = f"first choice for target {target.name}"
+    for form in target.forms:
+        try:
+            _check_form(form, spec, opset, max_unroll)
+        except UnsupportedError as error:
+            if form == target.forms[-1]:
+                raise
+            reason = error.reason
+        else:
+            return _choice(form, reason, spec, opset, target)
+    raise AssertionError(f"{target.name} takes no form")
+
+
+def _choice(form: str, reason: str, spec: RecurrentSpec, opset: int, target: Target) -> Choice:
+    # onnxruntime fuses a Gemm with its activation in float32; a flip of unknown length needs opset 10.
+    fused = target.fused and form != "unroll" and spec.dtype == ir.DataType.FLOAT and opset >= 10
+    return Choice(form, reason, _FOLDS[form], Spelling(fused, frozenset(target.composed)))
+
+
+def _check_target(spec: RecurrentSpec, opset: int, target: Target) -> None:
+    newest, oldest = target.newest_opset, target.oldest_opset
+    if (newest is not None and opset > newest) or (oldest is not None and opset < oldest):
+        limit = f"at most {newest}" if newest is not None and opset > newest else f"at least {oldest}"
+        raise UnsupportedError(
+            f"{target.name} takes models of opset {limit}, this one imports {opset}",
+            hint="export it at such an opset, or convert it (onnx.version_converter)",
+            node=spec.node,
+        )
+    if not target.sequence_lens and "sequence_lens" in spec.inputs and "sequence_lens" not in spec.constants:
+        raise UnsupportedError(
+            f"{target.name} cannot take sequence_lens that are known at run time only",
+            hint="export the model without lengths, or with constant ones",
+            node=spec.node,
+        )
+    unknown = [
+        name
+        for name, size in (("T", spec.seq_length), ("N", spec.batch_size))
+        if size is None and name in target.sizes.split()
+    ]
+    if unknown:
+        names = {"T": "sequence length", "N": "batch size"}
+        raise UnsupportedError(
+            f"{target.name} needs a known {' and '.join(names[u] for u in unknown)}",
+            hint="fix the input's dimensions (--set-dim NAME=SIZE or --input-shape NAME:D0,D1,...)",
+            node=spec.node,
+        )
+
+
+def _needs_count(spec: RecurrentSpec, opset: int) -> bool:
+    """Whether a mask needs the numbers of an unknown count of rows, which only a Loop gives before opset 9."""
+    return opset < _FIRST_OPSET_OF_SCAN and spec.batch_size is None and "sequence_lens" in spec.inputs
+
+
+def _check_form(form: str, spec: RecurrentSpec, opset: int, max_unroll: int) -> None:
+    if form == "scan" and opset < _FIRST_OPSET_OF_SCAN:
         raise UnsupportedError(
             f"Scan needs opset 9, this scope imports {opset}",
             hint="take the form loop, or convert the model to opset 9 or later (onnx.version_converter)",
             node=spec.node,
         )
-    if to == "unroll":
+    if form == "unroll":
         _check_unroll(spec, opset, max_unroll)
-    return Choice(to, "asked for", _FOLDS[to])
-
-
-def _needs_count(spec: RecurrentSpec, opset: int) -> bool:
-    """Whether a mask needs the numbers of an unknown count of rows, which only a Loop gives before opset 9."""
-    return opset < 9 and spec.batch_size is None and "sequence_lens" in spec.inputs
 
 
 def _check_unroll(spec: RecurrentSpec, opset: int, max_unroll: int) -> None:

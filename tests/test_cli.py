@@ -513,9 +513,11 @@ def test_numbers_without_a_meaning(rnn_lower: Command, tmp_path: Path, options: 
 @pytest.fixture
 def wrong_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every LSTM be lowered with i and f exchanged."""
-    from rnn_lowering import cells, ops
+    from rnn_lowering import cells
+    from rnn_lowering.ops import Ops
+    from rnn_lowering.tensors import Tensor
 
-    def lstm(op: ops.Ops, k: Any, state: Sequence[ops.Tensor], x: Sequence[ops.Tensor]) -> list[ops.Tensor]:
+    def lstm(op: Ops, k: Any, state: Sequence[Tensor], x: Sequence[Tensor]) -> list[Tensor]:
         (h, c), (xw,), (R,), H = state, x, k.R, k.hidden_size
         f, o, i, g = op.split(h @ R + xw, [H, H, H, H])
         C = k.f(f) * c + k.f(i) * k.g(g)

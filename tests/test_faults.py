@@ -21,6 +21,8 @@ CASES = {
         Case("GRU_lbr", "GRU", {"linear_before_reset": 1}, T=6, H=H, x="symbolic"),
         Case("RNN", "RNN", {"direction": "reverse", "clip": 0.5}, T=6, H=H, optional=STATES, x="batch"),
         Case("peepholes", "LSTM", T=6, H=H, optional=("B", "P"), x="symbolic"),
+        Case("both_ways", "GRU", {"direction": "bidirectional"}, T=6, H=H, x="symbolic"),
+        Case("backwards", "RNN", {"direction": "reverse"}, T=6, H=H, x="batch"),
         Case("plain", "LSTM", T=6, H=H, x="static"),
     )
 }
@@ -93,15 +95,25 @@ def becomes(op_type: str, other: str, which: int = 0, **attributes: int) -> Faul
     return fault
 
 
-def without_mask(which: int) -> Fault:
-    """Let a Where take what the mask should have kept out."""
+def picks(symbol: str, other: str, which: int = 0) -> Fault:
+    """Let a Gather take the rows of another index."""
 
     def fault(lowered: onnx.ModelProto) -> None:
-        node = nodes(lowered, "Where")[which]
-        node.op_type = "Identity"
-        node.input[:] = [node.input[1]]
+        found = [n for n in nodes(lowered, "Gather") if n.input[1].endswith(f"/{symbol}")]
+        found[which].input[1] = f"{found[which].input[1].removesuffix(symbol)}{other}"
 
     return fault
+
+
+def first_state_for_last(lowered: onnx.ModelProto) -> None:
+    """Let the final states be those of the first step."""
+    pick = next(n for n in nodes(lowered, "Gather") if n.input[1].endswith("/last"))
+    at = list(lowered.graph.node).index(pick)
+    lowered.graph.initializer.append(numpy_helper.from_array(np.array([0]), "first"))
+    lowered.graph.node.insert(
+        at, helper.make_node("Gather", [pick.input[1].replace("last", "row"), "first"], ["row0"])
+    )
+    lowered.graph.node[at + 1].input[1] = "row0"
 
 
 def unflipped(which: int) -> Fault:
@@ -151,13 +163,15 @@ FAULTS: list[tuple[str, str, str, Fault]] = [
     ("RNN", "scan", "R not transposed", tensor("R", lambda array: array.T)),
     ("RNN", "unroll", "W of the other order", tensor("W", lambda array: array[::-1])),
     ("GRU_lbr", "scan", "Rbh dropped", tensor("B", scaled(0.0))),
-    *[("LSTM", "scan", f"mask {n}", without_mask(n)) for n in range(4)],
-    ("RNN", "loop", "mask of Y", without_mask(-1)),
-    *[("LSTM", "scan", f"flip {n}", unflipped(n)) for n in range(3)],
-    ("RNN", "scan", "flip off by one", late),
-    ("LSTM", "scan", "length off by one", becomes("Less", "LessOrEqual")),
+    *[("LSTM", form, f"padding {n} kept", picks("within", "row", n)) for n in (0, 1) for form in ("scan", "loop")],
+    *[("LSTM", "scan", f"turn {n} left out", picks("turned", "row", n)) for n in (0, 1)],
+    ("RNN", "loop", "Y not turned back", picks("turned", "row", 1)),
+    ("LSTM", "scan", "wrong final state of short sequences", first_state_for_last),
+    *[("both_ways", "scan", f"flip {n}", unflipped(n)) for n in range(3)],
+    ("backwards", "scan", "flip off by one", late),
+    ("LSTM", "scan", "length off by one", becomes("Less", "LessOrEqual", 1)),
     ("LSTM", "scan", "h and c exchanged", outputs("Scan", (1, 0, 2))),
-    ("LSTM", "scan", "initial h and c exchanged", inputs("Scan", (1, 0, 2, 3))),
+    ("LSTM", "scan", "initial h and c exchanged", inputs("Scan", (1, 0, 2))),
     ("LSTM", "scan", "gate order of a Split", outputs("Split", (1, 0))),
     ("GRU", "scan", "z and r exchanged", outputs("Split", (1, 0), -1)),
     ("GRU", "scan", "h - n the other way", inputs("Sub", (1, 0))),

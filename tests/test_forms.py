@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from cases import ALL_OPTIONAL, BY_NAME, CASES, Arrays, Case, expected, feed, model
@@ -54,6 +55,10 @@ KNOWN_BUGS: list[tuple[str, Callable[[Case, int], bool]]] = []
 
 def emitted_opset(opset: int) -> int:
     return opset if opset >= 7 else RESULT_OF_OLD_OPSETS
+
+
+def has_no_steps_to_repeat(case: Case) -> bool:
+    return (case.knows_length and case.T <= 1) or (case.knows_batch and case.N == 0)
 
 
 def exists(case: Case, form: str, opset: int) -> bool:
@@ -139,6 +144,26 @@ def test_lowered(case: Case, form: str, opset: int, caplog: pytest.LogCaptureFix
         assert_close(results, run(original, feed(case)), case.dtype, "onnxruntime's own operator")
 
 
+def fused_picks() -> list[Any]:
+    """Every case of float32 in the loops that onnxruntime's own spelling is for, at an opset that has it."""
+    found = []
+    for index, case in enumerate(c for c in CASES if c.dtype == "float32"):
+        for form in ("scan", "loop"):
+            possible = [o for o in OPSETS if o in case.opsets and runs(case, form, o) and emitted_opset(o) >= 10]
+            if possible and not has_no_steps_to_repeat(case):
+                found.append(_parameter(case, form, possible[index % len(possible)]))
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
+@pytest.mark.parametrize(("case", "form", "opset"), fused_picks())
+def test_spelt_for_onnxruntime(case: Case, form: str, opset: int) -> None:
+    original = model(case, opset)
+    lowered = rl.lower(original, form, target="onnxruntime")
+    check_structure(lowered, original, case, form)
+    assert_close(run(lowered, feed(case)), _expected(case), case.dtype)
+
+
 def check_structure(lowered: onnx.ModelProto, original: onnx.ModelProto, case: Case, form: str) -> None:
     onnx.checker.check_model(lowered, full_check=True)
     assert recurrent_left(lowered) == []
@@ -157,10 +182,6 @@ def check_structure(lowered: onnx.ModelProto, original: onnx.ModelProto, case: C
         assert form.capitalize() in used
         assert form == "loop" or "Loop" not in used
     assert "ReverseSequence" not in used
-
-
-def has_no_steps_to_repeat(case: Case) -> bool:
-    return (case.knows_length and case.T <= 1) or (case.knows_batch and case.N == 0)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.dtype != "bfloat16"], ids=lambda c: c.name)
@@ -253,3 +274,14 @@ def test_an_invalid_node_is_refused(
 ) -> None:
     with pytest.raises(rl.InvalidNodeError, match="node 'recurrent' in main graph"):
         rl.lower(model(Case("invalid", op_type, attributes, **fields), opset), form)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("target", ["portable", "onnxruntime"])
+def test_a_length_above_the_steps_counts_as_all(form: str, target: str) -> None:
+    case = BY_NAME["LSTM_lengths_bidirectional_nan"]
+    lowered = rl.lower(model(case, 13), form, target=target)
+    inputs = feed(case) | {"X": np.nan_to_num(feed(case)["X"])}
+    full = np.full_like(inputs["sequence_lens"], case.T)
+    beyond, counted = (run(lowered, inputs | {"sequence_lens": full + more}) for more in (3, 0))
+    assert_close(beyond, counted, case.dtype)

@@ -1,11 +1,11 @@
 """How the emitted graphs are spelt: what the runtimes that need them take."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import onnx
 import pytest
 from cases import RESULTS, Array, Case, model
@@ -236,22 +236,24 @@ def test_products_in_bodies(kind: Kind) -> None:
 
 
 @every_loop
-def test_masks(kind: Kind) -> None:
-    """5: Where(mask, new, old), the mask a scanned input; never ReverseSequence."""
+def test_a_step_knows_nothing_of_lengths(kind: Kind) -> None:
+    """5: a body is that of the same node without sequence_lens, but for a further state that is stacked."""
+    plain = bodies(lowered(replace(kind, lengths=False)))
+    for (_, body), (_, without) in zip(bodies(lowered(kind)), plain, strict=True):
+        more = Counter(n.op_type for n in body.node) - Counter(n.op_type for n in without.node)
+        counted_down = Counter(n.op_type for n in without.node) - Counter(n.op_type for n in body.node)
+        assert set(more) <= {"Unsqueeze"}
+        assert set(counted_down) <= {"Sub", "Cast"}
+        assert len(body.node) <= len(without.node) + 1
+
+
+@every_kind
+def test_rows_of_ragged_sequences_are_picked(kind: Kind) -> None:
+    """5: by a Gather with indices that are computed once, outside of bodies."""
     graph = lowered(kind)
-    for node, body in bodies(graph):
-        assert bool(of_type(body, "Where")) == kind.lengths
-        inputs = [value.name for value in body.input]
-        for choice in of_type(body, "Where"):
-            new, old = choice.input[1:]
-            carried = inputs[: len(RESULTS[kind.case.op_type]) + 1]
-            assert old in carried
-            assert new not in inputs
-            if node.op_type == "Scan":
-                mask = body.input[inputs.index(choice.input[0])]
-                assert mask.type.tensor_type.elem_type == onnx.TensorProto.BOOL
-                assert inputs.index(mask.name) >= len(node.input) - attribute(node, "num_scan_inputs")
-        assert of_type(body, "Less") == []
+    picked = [n for n in of_type(graph, "Gather") if depends_on(graph, n.input[1], "sequence_lens")]
+    assert bool(picked) == kind.lengths
+    assert not [n for n in nodes(graph) if n.op_type == "Where" and kind.lengths]
 
 
 @every_kind
@@ -268,10 +270,10 @@ def test_reverse(kind: Kind) -> None:
         reads = attribute(node, "scan_input_directions", [])
         writes = attribute(node, "scan_output_directions", [])
         assert not [a.name for a in node.attribute if a.name.startswith("scan_") and a.name.endswith("axes")]
-        if not by_loop or not kind.backwards:
+        if not by_loop or not kind.backwards or kind.lengths:
             assert (reads, writes) == ([], [])
     flips = [node for node in graph.node if is_flip(graph, node)]
-    if not kind.backwards:
+    if not kind.backwards or kind.lengths:  # ragged sequences are turned within their lengths
         assert flips == []
     elif not by_loop:
         assert {node.op_type for node in flips} == {"Gather" if kind.x == "static" else "Slice"}
@@ -343,15 +345,20 @@ def test_no_extreme_numbers(kind: Kind) -> None:
 
 @every_kind
 def test_inputs_are_multiplied_once(kind: Kind) -> None:
-    """One product with W per direction for all steps, outside of any body; the recurrent ones inside."""
+    """One product with W per direction for all steps, two for a GRU, whose hidden gate needs its apart; outside of
+    any body, the recurrent ones inside."""
     graph = lowered(kind)
     case = kind.case
     of_inputs = [n for n in of_type(graph, "MatMul", "Gemm") if depends_on_input_only(graph, n)]
-    assert len(of_inputs) == directions(kind)
+    assert len(of_inputs) == directions(kind) * products(kind)
     known = constants(graph)
     assert all(known[node.input[1]].shape[0] == case.I for node in of_inputs)
     if kind.form != "unroll":
         assert len(of_type(graph, "MatMul")) == len(of_inputs)
+
+
+def products(kind: Kind) -> int:
+    return 2 if kind.case.op_type == "GRU" else 1
 
 
 def depends_on_input_only(graph: onnx.GraphProto, node: onnx.NodeProto) -> bool:
@@ -368,14 +375,22 @@ def test_biases_are_added_once(kind: Kind) -> None:
     """One Add of Wb + Rb per direction, not one per step; the Rbh of a GRU with linear_before_reset in the step."""
     graph = lowered(kind)
     rows = {"RNN": 1, "GRU": 3, "LSTM": 4}[kind.case.op_type] * kind.case.H
-    known = {name: array for scope in graphs(graph) for name, array in constants(scope).items()}
-    of_rows = [
-        node
-        for node in nodes(graph)
-        if node.op_type == "Add" and any(known.get(name, np.zeros(())).shape == (rows,) for name in node.input)
-    ]
-    assert len(of_rows) == directions(kind)
-    assert all(node in list(graph.node) for node in of_rows)
+    of_inputs: list[int] = []
+    others: list[int] = []
+    for scope in graphs(graph):
+        known = constants(graph) | constants(scope)
+        for node in of_type(scope, "Add"):
+            sizes = [
+                known[name].size
+                for name in node.input
+                if name in known and known[name].ndim == 1 and known[name].dtype.kind == "f"
+            ]
+            product = producer(scope, node.input[0])
+            of_x = product is not None and product.op_type == "MatMul" and depends_on_input_only(scope, product)
+            (of_inputs if of_x else others).extend(sizes)
+    assert len(of_inputs) == directions(kind) * products(kind)
+    assert sum(of_inputs) == rows * directions(kind)
+    assert set(others) <= ({kind.case.H} if kind.cell == "GRU_lbr" else set())
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k.form == "unroll"], ids=str)
