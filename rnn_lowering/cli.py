@@ -29,7 +29,7 @@ _EXIT = """exit codes:
   0  written, also when there was nothing to lower
   1  cannot lower, bad model, or a file that cannot be read or written; nothing is written
   2  usage
-  3  verification failed; nothing is written
+  3  verification failed; OUT.onnx is not written
   4  --list found recurrent nodes"""
 
 
@@ -118,7 +118,7 @@ def parser() -> argparse.ArgumentParser:
         "--report",
         type=_report,
         metavar="FILE.json|FILE.html",
-        help="write what was done as JSON, or as a page with plots, which a failed comparison gets too",
+        help="write what was done as JSON, or as a page with plots; a failed comparison gets it too",
     )
     p.add_argument("--force", action="store_true", help="replace OUT.onnx if it exists")
     p.add_argument("-q", "--quiet", action="store_true", help="print errors only")
@@ -238,9 +238,6 @@ def _lower(args: argparse.Namespace) -> int:
 
     if _exists(args.output) and not args.force:
         raise ModelFileError(f"'{args.output}' exists", hint="give --force to replace it")
-    if args.report and not args.report.parent.is_dir():
-        raise ModelFileError(f"cannot write '{args.report}': its folder does not exist")
-    page = args.report if args.report and args.report.suffix == ".html" else None
     with warnings.catch_warnings(record=True) as caught, _progress() as show_progress:
         warnings.simplefilter("always", RnnLoweringWarning)
         report = lower_file(
@@ -259,7 +256,7 @@ def _lower(args: argparse.Namespace) -> int:
             feeds=[_read_feeds(args.feed)] if args.feed else None,
             test_shapes=_once(args.test_shape, "--test-shape"),
             keep_failed=args.keep_failed,
-            page=page,
+            report=args.report,
             external_data=args.external_data,
             trust_external_data=args.trust_external_data,
             progress=None if args.quiet else show_progress,
@@ -267,11 +264,6 @@ def _lower(args: argparse.Namespace) -> int:
     for warning in caught:
         if issubclass(warning.category, RnnLoweringWarning):
             print(f"rnn-lower: warning: {warning.message}", file=sys.stderr)
-    if args.report and not page:
-        try:
-            args.report.write_text(report.to_json() + "\n")
-        except OSError as error:
-            raise ModelFileError(f"cannot write '{args.report}': {error.strerror or error}") from error
     if not args.quiet:
         _print_report(report, args)
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -13,7 +12,7 @@ import onnx_ir as ir
 import onnxruntime
 
 from rnn_lowering import __version__
-from rnn_lowering.errors import ModelFileError, RnnLoweringError
+from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.external import data_files
 from rnn_lowering.io import load_model
 from rnn_lowering.report import Report
@@ -64,19 +63,18 @@ class Section:
     largest: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
-def write_page(path: str | os.PathLike[str], original: Path, lowered: Path, report: Report) -> None:
-    """Write the page about a lowering, be it verified or not.
+def render(original: Path, lowered: Path, report: Report) -> str:
+    """Return the page about a lowering, be it verified or not.
 
     Args:
-        path: The HTML file to write.
         original, lowered: The model files.
         report: What was done.
 
     Raises:
-        ModelFileError: A file cannot be read or written.
+        ModelFileError: A file cannot be read.
     """
     before, after = (load_model(file, trust_external_data=True) for file in (original, lowered))
-    text = _template().render(
+    return _template().render(
         names=(original.name, lowered.name),
         sizes=(_size(original, before), _size(lowered, after)),
         report=report,
@@ -84,10 +82,6 @@ def write_page(path: str | os.PathLike[str], original: Path, lowered: Path, repo
         sections=_sections(report, before, after),
         versions={"rnn-lowering": __version__, "onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__},
     )
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ModelFileError(f"cannot write '{path}': {error.strerror or error}") from error
 
 
 def _template() -> jinja2.Template:

@@ -537,7 +537,61 @@ def test_a_failed_verification(rnn_lower: Command, tmp_path: Path, options: list
     assert outcome.err.startswith("rnn-lower: error: verification failed")
     assert "output 'Y'" in outcome.err
     assert "Y_c" in outcome.err
-    assert files(tmp_path) == before
+    after = files(tmp_path)
+    data = json.loads(after.pop("report.json"))
+    assert after == before
+    assert data["verification"]["status"] == "failed"
+    assert not any(output["passed"] for output in data["verification"]["outputs"])
+
+
+@pytest.fixture
+def vanishing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is no more when the verification is done."""
+    from rnn_lowering import api
+
+    folder = tmp_path / "vanishing"
+    folder.mkdir()
+
+    def verify(*models: Any, **options: Any) -> Any:
+        folder.rmdir()
+        return rl.verify(*models, **options)
+
+    monkeypatch.setattr(api, "_verify", verify)
+    return folder
+
+
+@pytest.mark.usefixtures("wrong_cell")
+@pytest.mark.parametrize("name", ["report.json", "report.html"])
+def test_a_failed_verification_whose_report_cannot_be_written(
+    rnn_lower: Command, tmp_path: Path, vanishing: Path, name: str
+) -> None:
+    source = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17))
+    options = ["--report", vanishing / name, "--keep-failed", tmp_path / "kept.onnx"]
+    outcome = rnn_lower(source, tmp_path / "out.onnx", *options)
+    assert (outcome.code, outcome.lines, outcome.err.count("\n")) == (3, [], 1)
+    for fact in ("verification failed", "output 'Y'", f"cannot write '{vanishing / name}'", "kept as"):
+        assert fact in outcome.err
+    assert files(tmp_path).keys() == {"in.onnx", "kept.onnx"}
+
+
+@pytest.mark.usefixtures("wrong_cell")
+def test_a_failed_model_that_cannot_be_kept(rnn_lower: Command, tmp_path: Path, vanishing: Path) -> None:
+    source, kept = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17)), vanishing / "kept.onnx"
+    options = ["--report", tmp_path / "report.json", "--keep-failed", kept]
+    outcome = rnn_lower(source, tmp_path / "out.onnx", *options)
+    assert outcome.code == 3
+    for fact in ("verification failed", f"cannot write '{kept}'"):
+        assert fact in outcome.err
+    assert "kept as" not in outcome.err
+    assert files(tmp_path).keys() == {"in.onnx", "report.json"}
+
+
+@pytest.mark.parametrize("name", ["report.json", "report.html"])
+def test_a_report_that_cannot_be_written(rnn_lower: Command, tmp_path: Path, vanishing: Path, name: str) -> None:
+    source = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17))
+    outcome = rnn_lower(source, tmp_path / "out.onnx", "--report", vanishing / name)
+    assert_refused(outcome, f"cannot write '{vanishing / name}'")
+    assert files(tmp_path).keys() == {"in.onnx"}
 
 
 @pytest.mark.usefixtures("wrong_cell")

@@ -111,7 +111,7 @@ def wrong_cell(monkeypatch: pytest.MonkeyPatch) -> None:
 def written(folder: Path, proto: onnx.ModelProto, **options: Any) -> Path:
     """Lower a model file and return the path of its page."""
     onnx.save(proto, folder / "in.onnx")
-    rl.lower_file(folder / "in.onnx", folder / "out.onnx", page=folder / "page.html", **options)
+    rl.lower_file(folder / "in.onnx", folder / "out.onnx", report=folder / "page.html", **options)
     return folder / "page.html"
 
 
@@ -248,7 +248,7 @@ def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
     onnx.save(chain(Link("RNN", "rnn")), tmp_path / "in.onnx")
     with pytest.raises(rl.ModelFileError, match=r"missing.page\.html"):
         rl.lower_file(
-            tmp_path / "in.onnx", tmp_path / "out.onnx", page=tmp_path / "missing" / "page.html", verify=0
+            tmp_path / "in.onnx", tmp_path / "out.onnx", report=tmp_path / "missing" / "page.html", verify=0
         )
     assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
 
