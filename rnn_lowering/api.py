@@ -17,7 +17,7 @@ from rnn_lowering.errors import VerificationError
 from rnn_lowering.external import Progress, choose_data_file, data_files, save
 from rnn_lowering.io import from_proto, load_model, refuse_external, temporary_beside
 from rnn_lowering.passes import LowerRecurrentPass
-from rnn_lowering.report import Report
+from rnn_lowering.report import ModelFile, Report
 from rnn_lowering.reportfile import report_writer
 from rnn_lowering.scopes import clone, inferred_shapes, inline_functions, recurrent_nodes
 from rnn_lowering.spec import RecurrentSpec
@@ -160,16 +160,20 @@ def lower_file(
     write_report = report_writer(report, (source, destination))
     lowering = LowerRecurrentPass(to, only=only, except_=except_, max_unroll=max_unroll, compute=compute)
     model = load_model(source, trust_external_data=trust_external_data)
+    original = ModelFile.of(source, data_files(model))
     data_file = choose_data_file(model, destination, external_data, source)
     fix_dimensions(model, dims, input_shapes)
     result = lowering.call(model)
+    result.report.original = original
     changed = result.modified or bool(dims or input_shapes)
     with temporary_beside(destination) as written:
         if not changed and external_data == "auto" and not data_files(model):
             shutil.copyfile(source, written)
+            result.report.lowered = ModelFile.of(written, ())
             write_report(source, written, result.report)
             return result.report
         save(model, written, data_file, progress)
+        result.report.lowered = ModelFile.of(written, written.parent.iterdir())
         if changed and verify:
             check = _verify(
                 source,

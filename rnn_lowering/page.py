@@ -13,7 +13,6 @@ import onnxruntime
 
 from rnn_lowering import __version__
 from rnn_lowering.errors import RnnLoweringError
-from rnn_lowering.external import data_files
 from rnn_lowering.io import load_model
 from rnn_lowering.report import Report
 from rnn_lowering.trials import LOWERED, ORIGINAL, Trial, trials
@@ -75,8 +74,6 @@ def render(original: Path, lowered: Path, report: Report) -> str:
     """
     before, after = (load_model(file, trust_external_data=True) for file in (original, lowered))
     return _template().render(
-        names=(original.name, lowered.name),
-        sizes=(_size(original, before), _size(lowered, after)),
         report=report,
         check=report.verification or _NOT_COMPARED,
         sections=_sections(report, before, after),
@@ -89,11 +86,6 @@ def _template() -> jinja2.Template:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     return environment.from_string(files("rnn_lowering").joinpath("page.html.j2").read_text(encoding="utf-8"))
-
-
-def _size(path: Path, model: ir.Model) -> int:
-    """Bytes of a model with its external data."""
-    return sum(file.stat().st_size for file in {path, *data_files(model)})
 
 
 def _sections(report: Report, original: ir.Model, lowered: ir.Model) -> list[Section]:

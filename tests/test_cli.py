@@ -274,7 +274,7 @@ def test_report(rnn_lower: Command, tmp_path: Path) -> None:
     outcome = rnn_lower(source, tmp_path / "out.onnx", "--report", report, "--except", "RNN", "--to", "loop")
     assert outcome.code == 0
     data = json.loads(report.read_text())
-    assert data.keys() == {"nodes", "left", "notes", "operators", "verification"}
+    assert data.keys() == {"schema", "version", "files", "nodes", "left", "notes", "operators", "verification"}
     assert data["nodes"][1] == {
         "name": "/decoder/gru",
         "operator": "GRU",
