@@ -1,0 +1,102 @@
+"""What the command prints: aligned tables, and a progress bar; colours and bars on a terminal only."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from rnn_lowering.report import Report
+    from rnn_lowering.spec import RecurrentSpec
+
+
+def console() -> Console:
+    width = None if sys.stdout.isatty() else 100_000  # a pipe gets whole lines
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
+
+
+def _size(number: int | None) -> str:
+    return "?" if number is None else str(number)
+
+
+def spec_table(specs: Sequence[RecurrentSpec]) -> Table:
+    table = Table("node", "operator", "scope", "direction", "T", "N", "I", "H", "type", "activations", box=None)
+    for s in specs:
+        sizes = [_size(n) for n in (s.seq_length, s.batch_size, s.input_size, s.hidden_size)]
+        direction = s.directions[0] if len(s.directions) == 1 else "bidirectional"
+        activations = ", ".join(str(a) for per_direction in s.activations for a in per_direction)
+        table.add_row(
+            s.node.name,
+            f"{s.op_type}-{s.version}",
+            s.node.scope,
+            direction,
+            *sizes,
+            s.dtype.name.lower(),
+            activations,
+        )
+    return table
+
+
+def print_report(report: Report, source: Path, target: Path) -> None:
+    out = console()
+    if not report.nodes:
+        out.print(f"{source}: nothing to lower; written unchanged to {target}")
+    else:
+        table = Table("node", "operator", "direction", "T", "N", "I", "H", "form", box=None)
+        for n in report.nodes:
+            sizes = [_size(s) for s in (n.seq_length, n.batch_size, n.input_size, n.hidden_size)]
+            table.add_row(n.name, f"{n.operator}-{n.version}", n.direction, *sizes, n.form)
+        out.print(table)
+        out.print(_operator_table(report))
+    for text in report.notes:
+        out.print(text)
+    for text in report.left:
+        out.print(f"left as it is: {text}")
+    if report.verification is not None:
+        out.print(_verification_line(report))
+    if report.nodes:
+        out.print(f"written to {target}")
+
+
+def _operator_table(report: Report) -> Table:
+    before, after = report.operators_before, report.operators_after
+    table = Table("operator", "before", "after", box=None)
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name, 0) != after.get(name, 0):
+            table.add_row(name, str(before.get(name, 0)), str(after.get(name, 0)))
+    table.add_row("all", str(sum(before.values())), str(sum(after.values())))
+    return table
+
+
+def _verification_line(report: Report) -> str:
+    check = report.verification or {}
+    if check["status"] != "verified":
+        return f"{check['status']}: {check['reason']}"
+    return f"verified ({check['method']}): {check['runs']} runs, largest difference {check['max_abs']:.2g}"
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that shows a bar, on a terminal and after the first second."""
+    start = time.monotonic()
+    bar = Progress(console=console(), transient=True)
+    task = bar.add_task("writing tensors")
+
+    def show(done: int, total: int) -> None:
+        if sys.stdout.isatty() and time.monotonic() - start > 1:
+            bar.start()
+            bar.update(task, completed=done, total=total)
+
+    try:
+        yield show
+    finally:
+        if bar.live.is_started:
+            bar.stop()
