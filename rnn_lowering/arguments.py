@@ -37,7 +37,13 @@ def parser() -> argparse.ArgumentParser:
     _add_checks(p)
     _add_files(p)
     p.add_argument("-q", "--quiet", action="store_true", help="print errors only")
-    p.add_argument("-v", "--verbose", action="count", default=0, help="-vv: show the traceback of an error")
+    p.add_argument(
+        "-v",
+        "--verbose",
+        action="count",
+        default=0,
+        help="show each run of the comparison; -vv: the traceback of an error too",
+    )
     p.add_argument("--version", action="version", version=f"rnn-lower {__version__}")
     return p
 

@@ -27,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _list(args) if args.list else _lower(args)
     except VerificationError as error:
+        _show_runs(error, args)
         return _fail(error, 3, args.verbose)
     except RnnLoweringError as error:
         return _fail(error, 1, args.verbose)
@@ -40,6 +41,13 @@ def _fail(error: RnnLoweringError, code: int, verbose: int) -> int:
         traceback.print_exception(error)
     print(f"rnn-lower: error: {error}", file=sys.stderr)
     return code
+
+
+def _show_runs(error: VerificationError, args: argparse.Namespace) -> None:
+    if args.verbose and not args.quiet and error.report and error.report.verification:
+        from rnn_lowering.console import print_runs
+
+        print_runs(error.report.verification)
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -82,11 +90,12 @@ def _lower(args: argparse.Namespace) -> int:
             trust_external_data=args.trust_external_data,
             progress=None if args.quiet else show_progress,
         )
+    if args.quiet:
+        return 0
     for warning in caught:
         if issubclass(warning.category, RnnLoweringWarning):
             print(f"rnn-lower: warning: {warning.message}", file=sys.stderr)
-    if not args.quiet:
-        print_report(report, args.input, args.output)
+    print_report(report, args.input, args.output, each_run=args.verbose > 0)
     return 0
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import Progress
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def console() -> Console:
-    width = None if sys.stdout.isatty() else 100_000  # a pipe gets whole lines
+    """Return what prints to stdout: names as they are, and whole lines into a pipe."""
+    width = None if sys.stdout.isatty() else 100_000
     return Console(highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
 
 
@@ -28,6 +30,7 @@ def _size(number: int | None) -> str:
 
 
 def spec_table(specs: Sequence[RecurrentSpec]) -> Table:
+    """Return what each node says, a row each."""
     table = Table("node", "operator", "scope", "direction", "T", "N", "I", "H", "type", "activations", box=None)
     for s in specs:
         sizes = [_size(n) for n in (s.seq_length, s.batch_size, s.input_size, s.hidden_size)]
@@ -45,7 +48,8 @@ def spec_table(specs: Sequence[RecurrentSpec]) -> Table:
     return table
 
 
-def print_report(report: Report, source: Path, target: Path) -> None:
+def print_report(report: Report, source: Path, target: Path, *, each_run: bool) -> None:
+    """Print what was done; with `each_run` every run of the verification too."""
     out = console()
     if not report.nodes:
         out.print(f"{source}: nothing to lower; written unchanged to {target}")
@@ -61,6 +65,8 @@ def print_report(report: Report, source: Path, target: Path) -> None:
     for text in report.left:
         out.print(f"left as it is: {text}")
     if report.verification is not None:
+        if each_run:
+            print_runs(report.verification)
         out.print(_verification_line(report))
     if report.nodes:
         out.print(f"written to {target}")
@@ -74,6 +80,47 @@ def _operator_table(report: Report) -> Table:
             table.add_row(name, str(before.get(name, 0)), str(after.get(name, 0)))
     table.add_row("all", str(sum(before.values())), str(sum(after.values())))
     return table
+
+
+def print_runs(check: Mapping[str, Any]) -> None:
+    """Print the runs of a verification, as `Verification.to_dict` gives it, and its checks of single nodes."""
+    out = console()
+    if check["each_run"]:
+        out.print(f"compared by {check['method']}:")
+        out.print(_run_table(check["each_run"]))
+    if check["nodes"]:
+        out.print("each node on its own, against float64:")
+        table = Table("output", "largest difference", "result", box=None)
+        for node in check["nodes"]:
+            table.add_row(*_cells(node), style=_style(node))
+        out.print(table)
+
+
+def _run_table(runs: Sequence[Mapping[str, Any]]) -> Table:
+    """A row per input and output; both columns of a run start in its first row."""
+    table = Table("run", "input", "shape", "lengths", "output", "largest difference", "result", box=None)
+    for n, run in enumerate(runs, 1):
+        for row, (given, output) in enumerate(zip_longest(run["inputs"], run["outputs"])):
+            entering = [given["name"], _shape(given["shape"]), _range(given["lengths"])] if given else [""] * 3
+            leaving = _cells(output) if output else [""] * 3
+            table.add_row("" if row else str(n), *entering, *leaving, style=_style(output))
+    return table
+
+
+def _shape(sizes: Sequence[int]) -> str:
+    return ",".join(str(size) for size in sizes) or "scalar"
+
+
+def _range(lengths: Sequence[int] | None) -> str:
+    return f"{lengths[0]}..{lengths[1]}" if lengths else ""
+
+
+def _cells(check: Mapping[str, Any]) -> list[str]:
+    return [check["name"], f"{check['max_abs']:.2g}", "passed" if check["passed"] else check["reason"]]
+
+
+def _style(check: Mapping[str, Any] | None) -> str:
+    return "" if check is None or check["passed"] else "red"
 
 
 def _verification_line(report: Report) -> str:

@@ -324,6 +324,77 @@ def test_quiet(rnn_lower: Command, tmp_path: Path) -> None:
     assert_refused(rnn_lower(source, tmp_path / "out.onnx", "-q"), "exists")
 
 
+def test_quiet_hides_warnings(rnn_lower: Command, tmp_path: Path) -> None:
+    source = saved(tmp_path / "in.onnx", model(DISPUTED, 17))
+    assert rnn_lower(source, tmp_path / "out.onnx", "--no-verify", "-q") == Outcome(0, "", "")
+
+
+def table(outcome: Outcome, first: str) -> list[list[str]]:
+    """The rows of the table whose header starts so, by the columns in which its titles begin."""
+    start = next(n for n, line in enumerate(outcome.lines) if line.split()[:1] == [first])
+    header = outcome.lines[start]
+    columns = [match.start() for match in re.finditer(r"(?<!\S)\S+(?: \S+)*", header)]
+    ends = [*columns[1:], None]
+    rows = []
+    for line in outcome.lines[start:]:
+        if not line.startswith(" "):
+            break
+        rows.append([line[a:b].strip() for a, b in zip(columns, ends, strict=True)])
+    return rows
+
+
+def test_verbose_shows_each_run(rnn_lower: Command, tmp_path: Path) -> None:
+    case = Case("cli_verbose", "LSTM", x="symbolic", optional=("B", "sequence_lens"))
+    source, report = saved(tmp_path / "in.onnx", model(case, 17)), tmp_path / "report.json"
+    outcome = rnn_lower(source, tmp_path / "out.onnx", "-v", "--report", report, "--verify", 2)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "compared by onnxruntime:" in outcome.lines
+    check = json.loads(report.read_text())["verification"]
+    header, *rows = table(outcome, "run")
+    assert header == ["run", "input", "shape", "lengths", "output", "largest difference", "result"]
+    assert [row[0] for row in rows] == ["1", "", "", "2", "", ""]
+    for held, (x, lengths, last) in zip(check["each_run"], (rows[:3], rows[3:]), strict=True):
+        T, N, features = held["inputs"][0]["shape"]
+        assert x[1:4] == ["X", f"{T},{N},{features}", ""]
+        least, greatest = held["inputs"][1]["lengths"]
+        assert lengths[1:4] == ["sequence_lens", str(N), f"{least}..{greatest}"]
+        assert last[1:4] == ["", "", ""]
+        for row, output in zip((x, lengths, last), held["outputs"], strict=True):
+            assert row[4:] == [output["name"], f"{output['max_abs']:.2g}", "passed"]
+    header, *rows = table(outcome, "output")
+    assert header == ["output", "largest difference", "result"]
+    assert rows == [[node["name"], f"{node['max_abs']:.2g}", "passed"] for node in check["nodes"]]
+    assert len(rows) == 3
+
+
+def test_verbose_shows_runs_of_single_nodes(rnn_lower: Command, tmp_path: Path) -> None:
+    source = saved(tmp_path / "in.onnx", model(Case("cli_layout", "LSTM", {"layout": 1}), 17))
+    outcome = rnn_lower(source, tmp_path / "out.onnx", "-v")
+    assert "compared by each node against float64 NumPy:" in outcome.lines
+    names = {row[4] for row in table(outcome, "run")[1:]}
+    assert names == {f"{symbol} of LSTM node 'recurrent' in main graph" for symbol in ("Y", "Y_h", "Y_c")}
+
+
+@pytest.mark.parametrize("options", [[], ["-q"], ["-q", "-v"], ["-v", "--no-verify"]])
+def test_runs_are_shown_on_request_only(rnn_lower: Command, tmp_path: Path, options: list[str]) -> None:
+    source = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17))
+    outcome = rnn_lower(source, tmp_path / "out.onnx", *options)
+    assert outcome.code == 0
+    assert "compared by" not in outcome.out
+    assert "-q" not in options or outcome.out == ""
+
+
+@pytest.mark.usefixtures("wrong_cell")
+def test_verbose_shows_the_runs_that_failed(rnn_lower: Command, tmp_path: Path) -> None:
+    source = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17))
+    outcome = rnn_lower(source, tmp_path / "out.onnx", "-v")
+    assert outcome.code == 3
+    assert outcome.err.count("\n") == 1
+    rows = table(outcome, "run")[1:]
+    assert [row[4] for row in rows] == ["Y", "Y_h", "Y_c"] * 3
+    assert all("too far" in row[6] for row in rows)
+
+
 def test_a_disputed_default_is_warned_of(rnn_lower: Command, tmp_path: Path) -> None:
     source = saved(tmp_path / "in.onnx", model(DISPUTED, 17))
     outcome = rnn_lower(source, tmp_path / "out.onnx", "--no-verify", "--report", tmp_path / "report.json")
