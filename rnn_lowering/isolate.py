@@ -192,10 +192,8 @@ def _model(
 ) -> onnx.ModelProto:
     """Return a model of some nodes; `inputs`: name of the value -> symbol of the operator page."""
     graph = onnx.GraphProto(name="node")
-    graph.node.extend(ir.to_proto(node) for node in nodes)
-    graph.initializer.extend(
-        ir.to_proto(ir.Tensor(t.numpy(), dtype=t.dtype, name=name)) for name, t in initializers.items()
-    )
+    graph.node.extend(_node(node) for node in nodes)
+    graph.initializer.extend(_tensor(tensor, name) for name, tensor in initializers.items())
     for name, symbol in inputs.items():
         dtype = onnx.TensorProto.INT32 if symbol == "sequence_lens" else int(spec.dtype)
         rank = {"sequence_lens": 1, "B": 2, "P": 2}.get(symbol, 3)
@@ -203,6 +201,30 @@ def _model(
     for value in spec.outputs.values():
         graph.output.append(onnx.helper.make_tensor_value_info(value.name or "", int(spec.dtype), None))
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=10)
+
+
+def _node(node: ir.Node) -> onnx.NodeProto:
+    """Return a node whose bodies hold their tensors, wherever the model has them."""
+    proto: onnx.NodeProto = ir.to_proto(node)
+    bodies = {a.name: a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH}
+    for attribute in proto.attribute:
+        if attribute.name in bodies:
+            _hold(attribute.g, bodies[attribute.name])
+    return proto
+
+
+def _hold(proto: onnx.GraphProto, body: ir.Graph) -> None:
+    for tensor in proto.initializer:
+        held = body.initializers[tensor.name].const_value
+        if isinstance(held, ir.ExternalTensor):
+            tensor.CopyFrom(_tensor(held, tensor.name))
+    for n, node in enumerate(body):
+        proto.node[n].CopyFrom(_node(node))
+
+
+def _tensor(tensor: ir.TensorProtocol, name: str) -> onnx.TensorProto:
+    held: onnx.TensorProto = ir.to_proto(ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name))
+    return held
 
 
 def _needs(node: ir.Node) -> Iterator[ir.Value]:

@@ -587,6 +587,21 @@ def test_both_models_with_external_data(tmp_path: Path) -> None:
     assert verify(source, target, runs=1)
 
 
+@pytest.mark.parametrize("to", ["scan", "loop"])
+def test_nodes_with_external_weights_run_on_their_own(to: str, tmp_path: Path) -> None:
+    source, target = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    original = chain(Link("LSTM", "first", hidden=16))
+    onnx.save(original, source)
+    rl.lower_file(source, target, to, external_data="always", verify=0)
+    check = verify(source, target, runs=1)
+    assert check
+    assert check.reason == ""
+    assert [node.name.split()[0] for node in check.nodes] == ["Y"]
+    R = weight(original, "R0") * np.float32(1.01)
+    onnx.save(with_weight(original, "R0", R), source)
+    assert verify(source, target, runs=1).status == "failed"
+
+
 @pytest.mark.parametrize("kind", ["original", "lowered"])
 def test_a_missing_model_is_an_error(kind: str, tmp_path: Path) -> None:
     proto = model(SYMBOLIC, 17)
