@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import overload
 
@@ -14,9 +15,10 @@ import onnx_ir as ir
 from rnn_lowering.compare import Array, Tolerance
 from rnn_lowering.dims import fix_dimensions, fixed_dimensions
 from rnn_lowering.errors import VerificationError
-from rnn_lowering.external import Progress, choose_data_file, data_files, save
+from rnn_lowering.external import choose_data_file, data_files, save
 from rnn_lowering.io import from_proto, load_model, refuse_external, temporary_beside
 from rnn_lowering.passes import LowerRecurrentPass
+from rnn_lowering.progress import WRITING, Progress
 from rnn_lowering.report import ModelFile, Report
 from rnn_lowering.reportfile import report_writer
 from rnn_lowering.scopes import clone, inferred_shapes, inline_functions, recurrent_nodes
@@ -144,7 +146,8 @@ def lower_file(
         external_data: "auto": tensors go to a file beside the model where the input has such a file or they are
             too large for one; "always"; "never"; or the name of that file.
         trust_external_data: Read data files outside the model's folder.
-        progress: Called with the number of written tensors and of all, when they go to a file of their own.
+        progress: Called as progress(phase, done, total): after each written tensor, when they go to a file of their
+            own, and after each run of the verification. The phases are words for the user.
 
     Returns:
         What was lowered. `report.verification["status"]` is "verified", or "not verified" where onnxruntime
@@ -172,7 +175,7 @@ def lower_file(
             result.report.lowered = ModelFile.of(written, ())
             write_report(source, written, result.report)
             return result.report
-        save(model, written, data_file, progress)
+        save(model, written, data_file, progress and partial(progress, WRITING))
         result.report.lowered = ModelFile.of(written, written.parent.iterdir())
         if changed and verify:
             check = _verify(
@@ -183,6 +186,7 @@ def lower_file(
                 tolerance=tolerance,
                 feeds=feeds,
                 shapes=test_shapes,
+                progress=progress,
             )
             result.report.verification = check.to_dict()
             if check.status == "failed":

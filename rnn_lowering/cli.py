@@ -8,6 +8,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from rnn_lowering.arguments import once, parser, read_feeds
@@ -67,7 +68,7 @@ def _lower(args: argparse.Namespace) -> int:
 
     if _exists(args.output) and not args.force:
         raise ModelFileError(f"'{args.output}' exists", hint="give --force to replace it")
-    with warnings.catch_warnings(record=True) as caught, progress_bar() as show_progress:
+    with warnings.catch_warnings(record=True) as caught, nullcontext() if args.quiet else progress_bar() as show:
         warnings.simplefilter("always", RnnLoweringWarning)
         report = lower_file(
             args.input,
@@ -88,7 +89,7 @@ def _lower(args: argparse.Namespace) -> int:
             report=args.report,
             external_data=args.external_data,
             trust_external_data=args.trust_external_data,
-            progress=None if args.quiet else show_progress,
+            progress=show,
         )
     if args.quiet:
         return 0

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress as Bar
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from rnn_lowering.progress import Progress
     from rnn_lowering.report import Report
     from rnn_lowering.spec import RecurrentSpec
 
@@ -131,19 +132,23 @@ def _verification_line(report: Report) -> str:
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that shows a bar, on a terminal and after the first second."""
-    start = time.monotonic()
-    bar = Progress(console=console(), transient=True)
-    task = bar.add_task("writing tensors")
+def progress_bar(delay: float = 1.0) -> Iterator[Progress | None]:
+    """Yield what shows progress, in a bar that appears after `delay` seconds; None where stdout is no terminal."""
+    if not sys.stdout.isatty():
+        yield None
+        return
+    bar = Bar(console=console(), transient=True)
+    task = bar.add_task("lowering", total=None)
+    timer = Timer(delay, bar.start)
 
-    def show(done: int, total: int) -> None:
-        if sys.stdout.isatty() and time.monotonic() - start > 1:
-            bar.start()
-            bar.update(task, completed=done, total=total)
+    def show(phase: str, done: int, total: int) -> None:
+        bar.update(task, description=phase, completed=done, total=total)
 
+    timer.start()
     try:
         yield show
     finally:
+        timer.cancel()
+        timer.join()  # a bar that is starting must not outlive this
         if bar.live.is_started:
             bar.stop()

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from rnn_lowering import reference
 from rnn_lowering.compare import Array
 from rnn_lowering.scopes import Found, inferred_shapes, recurrent_nodes
-from rnn_lowering.sessions import Session, SessionError, run_all, write_feed
+from rnn_lowering.sessions import Ran, Session, SessionError, run_all, write_feed
 from rnn_lowering.spec import GATES, RecurrentSpec
 
 _NEWEST_RUNNABLE = 26
@@ -87,12 +87,18 @@ Symbols = dict[str, Array]
 
 
 def run_nodes(
-    nodes: Sequence[IsolatedNode], feeds: Sequence[Sequence[Symbols]], scratch: Path, *, native: bool = False
+    nodes: Sequence[IsolatedNode],
+    feeds: Sequence[Sequence[Symbols]],
+    scratch: Path,
+    *,
+    native: bool = False,
+    ran: Ran = lambda: None,
 ) -> list[list[Symbols]]:
     """Run lowered nodes in onnxruntime; return the connected outputs by symbol, per node and feed.
 
     Args:
         native: Run the nodes as they were.
+        ran: Called after each feed.
 
     Raises:
         SessionError: onnxruntime cannot run one of them.
@@ -108,7 +114,7 @@ def run_nodes(
         files = [write_feed(scratch, f"node{n}-{k}.npz", feed) for k, feed in enumerate(named)]
         jobs.append((Session(path, scratch, scratch), [[file] for file in files]))
     results = []
-    for node, outcome in zip(nodes, run_all(jobs) if jobs else [], strict=True):
+    for node, outcome in zip(nodes, run_all(jobs, ran) if jobs else [], strict=True):
         errors = [o["error"] for o in (outcome, *outcome.get("groups", ())) if "error" in o]
         if errors:
             raise SessionError(f"{node.spec.node}: {errors[0]}")

@@ -24,6 +24,8 @@ from rnn_lowering.external import data_files, save
 from rnn_lowering.feeds import candidates, length_inputs
 from rnn_lowering.io import load_model
 from rnn_lowering.isolate import IsolatedNode, isolated_nodes, run_nodes
+from rnn_lowering.progress import LOWERED, ORIGINAL, Progress, counter
+from rnn_lowering.progress import NODES as RUNNING_NODES
 from rnn_lowering.sessions import Outputs, Session, SessionError, write_feed
 from rnn_lowering.spec import GATES
 from rnn_lowering.verdict import NODES, WHOLE, OutputCheck, RunCheck, RunInput, Verification, over_all
@@ -42,6 +44,7 @@ def verify(
     tolerance: Tolerance | None = None,
     feeds: Sequence[Mapping[str, Array]] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    progress: Progress | None = None,
 ) -> Verification:
     """Run both models in onnxruntime and compare all outputs.
 
@@ -52,6 +55,7 @@ def verify(
         tolerance: What counts as equal; NaN must meet NaN.
         feeds: Inputs to use instead of random ones, one run each; those that one does not name are random.
         shapes: Shapes of random inputs, by name.
+        progress: Called as progress(phase, done, total) when a phase begins and after each run.
 
     Returns:
         A result that is true only when something was compared, in every run, and agreed.
@@ -59,7 +63,7 @@ def verify(
     with tempfile.TemporaryDirectory(prefix="rnn-lower-") as folder:
         scratch = Path(folder)
         first, second = (_as_file(m, scratch / f"model{n}.onnx") for n, m in enumerate((original, lowered)))
-        check = _Check(first, second, scratch, tolerance or Tolerance(), seed)
+        check = _Check(first, second, scratch, tolerance or Tolerance(), seed, progress)
         odd = check.odd_inputs()
         if odd:
             return check.nodes(runs, f"inputs that are not tensors of numbers cannot be made up: {odd}")
@@ -86,6 +90,7 @@ class _Check:
     scratch: Path
     tolerance: Tolerance
     seed: int
+    progress: Progress | None
 
     def odd_inputs(self) -> list[str]:
         """Name the inputs of the original that are not tensors of numbers or truth values."""
@@ -115,12 +120,12 @@ class _Check:
         session = self._watching(_entering)
         try:
             try:
-                before = session.run(groups)
+                before = session.run(groups, counter(self.progress, ORIGINAL, len(groups)))
             except SessionError as error:
                 if not error.crashed:
                     raise
                 session = replace(session, optimise=False)  # its optimiser crashes on some models, its kernels too
-                before = session.run(groups)
+                before = session.run(groups, counter(self.progress, ORIGINAL, len(groups)))
             accepted = [[g["feed"]] for g in before["groups"] if "feed" in g]
             errors = [g["error"] for g in before["groups"] if "error" in g]
             if not accepted or (all_must_run and errors):
@@ -131,7 +136,7 @@ class _Check:
         expected = {feed: session.outputs(feed) for (feed,) in accepted}
         second = Session(self.lowered, self.lowered.parent, self.scratch, session.optimise)
         try:
-            after = second.run(accepted)
+            after = second.run(accepted, counter(self.progress, LOWERED, len(accepted)))
         except SessionError as error:
             return Verification("failed", reason=f"onnxruntime cannot run the lowered model: {error}")
         for group in after["groups"]:
@@ -166,7 +171,8 @@ class _Check:
         rng = np.random.default_rng(self.seed)
         nodes = list(self._isolated())
         feeds = [[node.random_feed(rng) for _ in range(runs)] for node in nodes]
-        results = run_nodes(nodes, feeds, self.scratch)
+        ran = counter(self.progress, RUNNING_NODES, runs * len(nodes))
+        results = run_nodes(nodes, feeds, self.scratch, ran=ran)
         for run in range(runs):
             inputs: list[RunInput] = []
             outputs: list[OutputCheck] = []
