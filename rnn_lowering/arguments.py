@@ -32,7 +32,9 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("input", type=Path, metavar="IN.onnx")
     p.add_argument("output", type=Path, metavar="OUT.onnx", nargs="?")
-    p.add_argument("--list", action="store_true", help="show every recurrent node and write nothing")
+    p.add_argument(
+        "--list", action="store_true", help="show every recurrent node and what would become of it; write nothing"
+    )
     _add_forms(p)
     _add_checks(p)
     _add_files(p)

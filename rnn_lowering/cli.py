@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 from rnn_lowering.arguments import once, parser, read_feeds
 from rnn_lowering.errors import ModelFileError, RnnLoweringError, RnnLoweringWarning, VerificationError
@@ -52,13 +53,29 @@ def _show_runs(error: VerificationError, args: argparse.Namespace) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from rnn_lowering.api import inspect
-    from rnn_lowering.console import console, spec_table
+    from rnn_lowering.console import print_previews
+    from rnn_lowering.dims import fix_dimensions
+    from rnn_lowering.io import load_model
+    from rnn_lowering.passes import LowerRecurrentPass
 
-    specs = inspect(args.input)
+    lowering = LowerRecurrentPass(args.to, **_choices(args))
+    model = load_model(args.input, trust_external_data=args.trust_external_data)
+    fix_dimensions(model, **_sizes(args))
+    previews, report = lowering.preview(model)
     if not args.quiet:
-        console().print(spec_table(specs) if specs else f"{args.input}: no recurrent nodes")
-    return 4 if specs else 0
+        print_previews(previews, report, args.input)
+    return 4 if previews else 0
+
+
+def _choices(args: argparse.Namespace) -> dict[str, Any]:
+    """What `lower` and `LowerRecurrentPass` take."""
+    names = ("only", "except_", "max_unroll", "compute")
+    return {name: getattr(args, name) for name in names}
+
+
+def _sizes(args: argparse.Namespace) -> dict[str, Any]:
+    dims, shapes = once(args.set_dim, "--set-dim"), once(args.input_shape, "--input-shape")
+    return {"dims": dims, "input_shapes": shapes}
 
 
 def _lower(args: argparse.Namespace) -> int:
@@ -74,12 +91,8 @@ def _lower(args: argparse.Namespace) -> int:
             args.input,
             args.output,
             args.to,
-            only=args.only,
-            except_=args.except_,
-            max_unroll=args.max_unroll,
-            compute=args.compute,
-            dims=once(args.set_dim, "--set-dim"),
-            input_shapes=once(args.input_shape, "--input-shape"),
+            **_choices(args),
+            **_sizes(args),
             verify=args.verify,
             tolerance=Tolerance(args.rtol, args.atol),
             seed=args.seed,

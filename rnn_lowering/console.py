@@ -15,6 +15,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from rnn_lowering.passes import Preview
     from rnn_lowering.progress import Progress
     from rnn_lowering.report import Report
     from rnn_lowering.spec import RecurrentSpec
@@ -30,23 +31,26 @@ def _size(number: int | None) -> str:
     return "?" if number is None else str(number)
 
 
-def spec_table(specs: Sequence[RecurrentSpec]) -> Table:
-    """Return what each node says, a row each."""
-    table = Table("node", "operator", "scope", "direction", "T", "N", "I", "H", "type", "activations", box=None)
-    for s in specs:
-        sizes = [_size(n) for n in (s.seq_length, s.batch_size, s.input_size, s.hidden_size)]
-        direction = s.directions[0] if len(s.directions) == 1 else "bidirectional"
-        activations = ", ".join(str(a) for per_direction in s.activations for a in per_direction)
-        table.add_row(
-            s.node.name,
-            f"{s.op_type}-{s.version}",
-            s.node.scope,
-            direction,
-            *sizes,
-            s.dtype.name.lower(),
-            activations,
-        )
-    return table
+def print_previews(previews: Sequence[Preview], report: Report, source: Path) -> None:
+    """Print what each node says and what would become of it, a row each, and what to try for those refused."""
+    out = console()
+    titles = ("node", "operator", "scope", "direction", "T", "N", "I", "H", "type", "activations", "form", "why")
+    table = Table(*titles, box=None)
+    for preview in previews:
+        node, spec = preview.node, preview.spec
+        operator, *said = _said(spec) if spec else [node.operator, "?", *"????", "?", "?"]
+        table.add_row(node.name, operator, node.scope, *said, preview.form, preview.reason)
+    out.print(table if previews else f"{source}: no recurrent nodes")
+    for hint in dict.fromkeys(preview.hint for preview in previews if preview.hint):
+        out.print(f"for what is refused: {hint}")
+    _print_rest(report, out)
+
+
+def _said(spec: RecurrentSpec) -> list[str]:
+    sizes = [_size(n) for n in (spec.seq_length, spec.batch_size, spec.input_size, spec.hidden_size)]
+    direction = spec.directions[0] if len(spec.directions) == 1 else "bidirectional"
+    activations = ", ".join(str(a) for per_direction in spec.activations for a in per_direction)
+    return [f"{spec.op_type}-{spec.version}", direction, *sizes, spec.dtype.name.lower(), activations]
 
 
 def print_report(report: Report, source: Path, target: Path, *, each_run: bool) -> None:
@@ -61,16 +65,20 @@ def print_report(report: Report, source: Path, target: Path, *, each_run: bool) 
             table.add_row(n.name, f"{n.operator}-{n.version}", n.direction, *sizes, n.form)
         out.print(table)
         out.print(_operator_table(report))
-    for text in report.notes:
-        out.print(text)
-    for text in report.left:
-        out.print(f"left as it is: {text}")
+    _print_rest(report, out)
     if report.verification is not None:
         if each_run:
             print_runs(report.verification)
         out.print(_verification_line(report))
     if report.nodes:
         out.print(f"written to {target}")
+
+
+def _print_rest(report: Report, out: Console) -> None:
+    for text in report.notes:
+        out.print(text)
+    for text in report.left:
+        out.print(f"left as it is: {text}")
 
 
 def _operator_table(report: Report) -> Table:
