@@ -147,6 +147,8 @@ def test_every_picture_has_a_text(ragged: Path) -> None:
     labels = [label for label in parsed.values("aria-label") if label.startswith(titles)]
     assert len(labels) == 3
     assert all("recurrent" in label for label in labels)
+    assert "as the sequence has ended, the states stay" in parsed.text
+    assert "not written" not in parsed.text
 
 
 def test_the_runs_of_a_node(ragged: Path) -> None:
@@ -196,6 +198,8 @@ def test_a_failed_verification(tmp_path: Path) -> None:
     parsed = Page(tmp_path / "page.html")
     assert re.search(r"Failed\s+3 runs", parsed.text)
     assert "first in RNN node 'bad'" in parsed.text
+    assert "out.onnx is not written." in parsed.text
+    assert "the states stay" not in parsed.text
     assert parsed.row("out")[2].startswith("failed")
     good, bad = (row for row in parsed.rows if row[0] == "Y")
     assert float(good[2]) < 1e-6 < float(bad[2])
@@ -348,7 +352,19 @@ def browser(tmp_path: Path) -> list[str]:
     if path is None:
         pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr"]
-    return [path, *options, f"--user-data-dir={tmp_path / 'profile'}"]
+    offline = ["--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-sync"]
+    offline += ["--disable-component-update", f"--user-data-dir={tmp_path / 'profile'}"]
+    return [path, *options, *offline]
+
+
+def test_the_console_is_read(browser: list[str], tmp_path: Path) -> None:
+    """The tests below would notice an error."""
+    wrong = tmp_path / "wrong.html"
+    wrong.write_text("<script>throw new Error('noticed')</script>")
+    command = [*browser, "--dump-dom", wrong.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "CONSOLE" in done.stderr
+    assert "noticed" in done.stderr
 
 
 @pytest.mark.parametrize(
