@@ -13,7 +13,15 @@ import onnx_ir as ir
 
 from rnn_lowering import reference
 from rnn_lowering.compare import Array
-from rnn_lowering.scopes import Found, inferred_shapes, recurrent_nodes
+from rnn_lowering.scopes import (
+    Found,
+    clone,
+    graphs_by_scope,
+    inferred_shapes,
+    inline_functions,
+    recurrent_nodes,
+    sort_nodes,
+)
 from rnn_lowering.sessions import Ran, Session, SessionError, run_all, write_feed
 from rnn_lowering.spec import GATES, RecurrentSpec
 
@@ -131,20 +139,46 @@ def _named(node: IsolatedNode, model: onnx.ModelProto, feed: Mapping[str, Array]
 
 
 def isolated_nodes(original: ir.Model, lowered: ir.Model) -> Iterator[IsolatedNode]:
-    """Yield every recurrent node of the original that the lowered model no longer has."""
+    """Yield every recurrent node of the original that the lowered model no longer has.
+
+    Functions that the lowered model no longer has are inlined first, as the lowering does: only where they are
+    called do the attributes of their nodes become known. The nodes of `original` are sorted in place.
+
+    Raises:
+        RnnLoweringError: A node of the original cannot be read.
+    """
+    sort_nodes(original)
+    if original.functions.keys() - lowered.functions.keys():
+        original = clone(original)
+        inline_functions(original, lambda found: _identifier(found) not in lowered.functions)
     found = list(recurrent_nodes(original))
-    values = {v.name: v for graph in _all_graphs(lowered) for node in graph for v in node.outputs if v.name}
-    left = {v.name for entry in recurrent_nodes(lowered) for v in entry.node.outputs}
-    with inferred_shapes(original, found):
-        specs = [RecurrentSpec.parse(e.node, e.opset, e.scope) for e in found]
-    for entry, spec in zip(found, specs, strict=True):
-        names = [v.name or "" for v in spec.outputs.values()]
-        if not names or left.intersection(names):
+    values = _values(lowered)
+    left = {(entry.scope, v.name) for entry in recurrent_nodes(lowered) for v in entry.node.outputs}
+    gone = [e for e in found if not left.intersection((e.scope, v.name) for v in e.node.outputs if v.name)]
+    with inferred_shapes(original, gone):
+        specs = [RecurrentSpec.parse(e.node, e.opset, e.scope) for e in gone]
+    for entry, spec in zip(gone, specs, strict=True):
+        if not spec.outputs:
             continue
         feeds = {s: v.name or "" for s, v in spec.inputs.items() if s not in spec.constants}
-        outputs = [values[name] for name in names if name in values]
-        cut = _cut(lowered, outputs, feeds, spec) if len(outputs) == len(names) else None
+        found_values = [values.get((entry.scope, v.name or "")) for v in spec.outputs.values()]
+        outputs = [value for value in found_values if value is not None]
+        cut = _cut(lowered, outputs, feeds, spec) if len(outputs) == len(found_values) else None
         yield IsolatedNode(spec, _attributes(entry), feeds, cut, _whole(entry, spec, feeds))
+
+
+def _values(model: ir.Model) -> dict[tuple[str, str], ir.Value | None]:
+    """What nodes compute by scope and name, as bodies may share names; None where that is not enough."""
+    values: dict[tuple[str, str], ir.Value | None] = {}
+    for scope, graph in graphs_by_scope(model):
+        for value in (v for node in graph for v in node.outputs):
+            key = scope, value.name or ""
+            values[key] = None if key in values else value
+    return values
+
+
+def _identifier(found: Found) -> ir.OperatorIdentifier | None:
+    return found.function.identifier() if found.function else None
 
 
 def _attributes(entry: Found) -> dict[str, Any]:

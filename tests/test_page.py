@@ -21,7 +21,7 @@ from running import nodes
 from texts import parse
 
 import rnn_lowering as rl
-from rnn_lowering import cells, page
+from rnn_lowering import cells, isolate, page
 from rnn_lowering.cli import main
 from rnn_lowering.figures import plot_errors
 from rnn_lowering.isolate import isolated_nodes
@@ -216,12 +216,46 @@ def test_a_node_that_onnxruntime_does_not_run(tmp_path: Path) -> None:
     assert parsed.tags["svg"] == 3
 
 
-def test_a_node_that_cannot_run_on_its_own(tmp_path: Path) -> None:
-    case = Case("page_function", "GRU", scope="function")
+def test_a_node_that_cannot_run_on_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolate, "_cut", lambda *_: None)
+    case = Case("page_without_pictures", "GRU")
     parsed = Page(written(tmp_path, model(case, 17)))
     assert parsed.tags["svg"] == 0
     assert "Verified" in parsed.text
     assert "There are no pictures" in parsed.text or "It cannot be run on its own." in parsed.text
+
+
+@pytest.mark.parametrize("attributes", [{}, {"direction": "bidirectional", "clip": 0.5}], ids=["size", "more"])
+def test_a_node_whose_attributes_refer_to_those_of_its_function(tmp_path: Path, attributes: dict[str, Any]) -> None:
+    proto = model(Case("page_function", "GRU", attributes, scope="function"), 17)
+    references = {a.name for node in nodes(proto) for a in node.attribute if a.ref_attr_name}
+    assert references == {"hidden_size", *attributes}
+    parsed = Page(written(tmp_path, proto))
+    assert parsed.tags["svg"] == 3
+    assert "Verified" in parsed.text
+    assert "There are no pictures" not in parsed.text
+
+
+def test_a_function_that_is_called_twice(tmp_path: Path) -> None:
+    """Each call has sizes of its own; a function that is left does not hide the other's nodes."""
+    cell = """<domain: "my", opset_import: ["": 17]>
+        {} <hidden_size> (X, W, R) => (Y) {{ Y = {} <hidden_size: int = @hidden_size> (X, W, R) }}"""
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17, "my": 1]>
+        g (float[seq,2,3] X, float[1,4,3] W, float[1,4,4] R, float[1,5,3] W5, float[1,5,5] R5,
+           float[1,6,3] W2, float[1,6,2] R2) => (float[seq,1,2,4] Y, float[seq,1,2,5] Y5, float[seq,1,2,2] Y2)
+        {
+            Y = my.rnn <hidden_size = 4> (X, W, R)
+            Y5 = my.rnn <hidden_size = 5> (X, W5, R5)
+            Y2 = my.gru <hidden_size = 2> (X, W2, R2)
+        }"""
+        + cell.format("rnn", "RNN")
+        + cell.format("gru", "GRU")
+    )
+    parsed = Page(written(tmp_path, proto, only=["RNN"], verify=1))
+    assert [row[6] for row in parsed.rows if row[1:2] == ["RNN-14"]] == ["4", "5"]
+    assert parsed.tags["svg"] == 6
+    assert len([row for row in parsed.rows if row[0] == "Y" and len(row) == 3 and row[2] != "passed"]) == 2
 
 
 def test_constant_lengths_beyond_the_steps_of_a_picture(tmp_path: Path) -> None:
