@@ -15,10 +15,12 @@ import onnx_ir as ir
 from rnn_lowering.compare import Array, Tolerance
 from rnn_lowering.dims import fix_dimensions, fixed_dimensions
 from rnn_lowering.errors import VerificationError
-from rnn_lowering.external import Progress, choose_data_file, data_files, save
+from rnn_lowering.external import choose_data_file, data_files, save
 from rnn_lowering.io import from_proto, load_model, refuse_external, temporary_beside
 from rnn_lowering.passes import LowerRecurrentPass
-from rnn_lowering.report import Report
+from rnn_lowering.progress import WRITING, Progress
+from rnn_lowering.report import ModelFile, Report
+from rnn_lowering.reportfile import report_writer
 from rnn_lowering.scopes import clone, inferred_shapes, inline_functions, recurrent_nodes
 from rnn_lowering.spec import RecurrentSpec
 from rnn_lowering.verification import verify
@@ -131,7 +133,7 @@ def lower_file(
     feeds: Sequence[Mapping[str, Array]] | None = None,
     test_shapes: Shapes | None = None,
     keep_failed: PathLike | None = None,
-    page: PathLike | None = None,
+    report: PathLike | None = None,
     external_data: str = "auto",
     trust_external_data: bool = False,
     progress: Progress | None = None,
@@ -148,11 +150,13 @@ def lower_file(
         feeds: Inputs to compare with instead of random ones, one run each; those that one does not name are random.
         test_shapes: Shapes of the random inputs, by name.
         keep_failed: Where a model that fails the comparison is written all the same.
-        page: An HTML file to write about all this, with plots, also when the comparison fails.
+        report: A file to write about all this, also when the comparison fails: data where its name ends in .json
+            (docs/report.md), a page with plots where it ends in .html.
         external_data: "auto": tensors go to a file beside the model where the input has such a file or they are
             too large for one; "always"; "never"; or the name of that file.
         trust_external_data: Read data files outside the model's folder.
-        progress: Called with the number of written tensors and of all, when they go to a file of their own.
+        progress: Called as progress(phase, done, total): after each written tensor, when they go to a file of their
+            own, and after each run of the verification. The phases are words for the user.
 
     Returns:
         What was lowered. `report.verification["status"]` is "verified", or "not verified" where onnxruntime
@@ -160,24 +164,30 @@ def lower_file(
 
     Raises:
         ModelFileError: A file cannot be read or written.
-        VerificationError: The outputs differ; nothing is written.
+        VerificationError: The outputs differ; `destination` is not written. It says so too where `report` or
+            `keep_failed` could not be written.
         InvalidNodeError, UnsupportedError: As in `lower`.
     """
-    source, destination, write_page = Path(source), Path(destination), _page_writer(page)
+    source, destination = Path(source), Path(destination)
+    write_report = report_writer(report, (source, destination))
     lowering = LowerRecurrentPass(
         to, target=target, only=only, except_=except_, max_unroll=max_unroll, compute=compute
     )
     model = load_model(source, trust_external_data=trust_external_data)
+    original = ModelFile.of(source, data_files(model))
     data_file = choose_data_file(model, destination, external_data, source)
     fix_dimensions(model, dims, input_shapes)
     result = lowering.call(model)
+    result.report.original = original
     changed = result.modified or bool(dims or input_shapes)
     with temporary_beside(destination) as written:
         if not changed and external_data == "auto" and not data_files(model):
             shutil.copyfile(source, written)
-            write_page(source, written, result.report)
+            result.report.lowered = ModelFile.of(written, ())
+            write_report(source, written, result.report)
             return result.report
-        save(model, written, data_file, progress)
+        save(model, written, data_file, progress and partial(progress, WRITING))
+        result.report.lowered = ModelFile.of(written, written.parent.iterdir())
         if changed and verify:
             check = _verify(
                 source,
@@ -187,26 +197,31 @@ def lower_file(
                 tolerance=tolerance,
                 feeds=feeds,
                 shapes=test_shapes,
+                progress=progress,
             )
             result.report.verification = check.to_dict()
             if check.status == "failed":
-                write_page(source, written, result.report)
-                _keep(result.model, keep_failed, external_data)
-                kept = f"it is kept as '{keep_failed}'" if keep_failed else "nothing was written"
-                raise VerificationError(str(check), hint=f"{kept}; please report this model")
-        write_page(source, written, result.report)
+                kept = f"it is kept as '{keep_failed}'" if keep_failed else "the model is not written"
+                facts = (
+                    _attempt(lambda: _keep(result.model, keep_failed, external_data), kept),
+                    _attempt(lambda: write_report(source, written, result.report)),
+                )
+                hint = "; ".join(fact for fact in (*facts, "please report this model") if fact)
+                raise VerificationError(str(check), hint=hint, report=result.report)
+        write_report(source, written, result.report)
     return result.report
 
 
 _verify = verify
 
 
-def _page_writer(page: PathLike | None) -> Callable[[Path, Path, Report], None]:
-    if page is None:
-        return lambda source, written, report: None
-    from rnn_lowering.page import write_page
-
-    return partial(write_page, page)
+def _attempt(write: Callable[[], None], success: str = "") -> str:
+    """Write something about a failed verification, which an error must not hide: return it as text."""
+    try:
+        write()
+    except Exception as error:
+        return str(error)
+    return success
 
 
 def _keep(model: ir.Model, path: PathLike | None, external_data: str) -> None:

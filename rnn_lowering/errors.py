@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rnn_lowering.report import Report
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,15 @@ class ModelFileError(RnnLoweringError):
 
 
 class VerificationError(RnnLoweringError):
-    """The lowered model computes something else than the original: it has not been written."""
+    """The lowered model computes something else than the original: it has not been written.
+
+    Args:
+        report: What was done and how far the outputs are apart.
+    """
+
+    def __init__(self, reason: str, *, hint: str = "", report: Report | None = None) -> None:
+        self.report = report
+        super().__init__(reason, hint=hint)
 
 
 class RnnLoweringWarning(UserWarning):

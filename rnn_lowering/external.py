@@ -16,7 +16,7 @@ INLINE_LIMIT = 1_800_000_000
 _SMALL = 256
 """Tensors of so few bytes stay in the model: shapes and Split sizes that runtimes want to see."""
 
-Progress = Callable[[int, int], None]
+Written = Callable[[int, int], None]
 
 
 def locate(model: ir.Model, folder: Path, *, trust: bool = False) -> None:
@@ -89,11 +89,11 @@ def _refuse_overwriting(target: Path, needed: set[Path]) -> None:
         )
 
 
-def save(model: ir.Model, path: Path, data_file: str | None, progress: Progress | None = None) -> None:
+def save(model: ir.Model, path: Path, data_file: str | None, written: Written | None = None) -> None:
     """Write a model to `path` and its tensors into it, or beside it into `data_file`; tensors are streamed.
 
     Args:
-        progress: Called with the number of written tensors and of all.
+        written: Called with the number of written tensors and of all.
 
     Raises:
         ModelFileError: It holds what the format cannot.
@@ -101,8 +101,8 @@ def save(model: ir.Model, path: Path, data_file: str | None, progress: Progress 
     """
 
     def report(_: object, info: ir.external_data.CallbackInfo) -> None:
-        if progress is not None:
-            progress(info.index + 1, info.total)
+        if written is not None:
+            written(info.index + 1, info.total)
 
     if data_file is None:
         for value in _initializers(model):

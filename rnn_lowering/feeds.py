@@ -71,6 +71,11 @@ def candidates(
                 yield {**given, **random}
 
 
+def length_inputs(graph: onnx.GraphProto) -> set[str]:
+    """Name the inputs of a graph that are lengths of sequences."""
+    return {value.name for value in graph.input if _use(graph, value.name).lengths}
+
+
 def _length(shape: list[int], use: _Use) -> int:
     axis = use.roles.index("seq")
     return shape[axis] if axis < len(shape) else 1

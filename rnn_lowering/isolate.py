@@ -13,8 +13,16 @@ import onnx_ir as ir
 
 from rnn_lowering import reference
 from rnn_lowering.compare import Array
-from rnn_lowering.scopes import Found, inferred_shapes, recurrent_nodes
-from rnn_lowering.sessions import Session, SessionError, run_all, write_feed
+from rnn_lowering.scopes import (
+    Found,
+    clone,
+    graphs_by_scope,
+    inferred_shapes,
+    inline_functions,
+    recurrent_nodes,
+    sort_nodes,
+)
+from rnn_lowering.sessions import Ran, Session, SessionError, run_all, write_feed
 from rnn_lowering.spec import GATES, RecurrentSpec
 
 _NEWEST_RUNNABLE = 26
@@ -87,12 +95,18 @@ Symbols = dict[str, Array]
 
 
 def run_nodes(
-    nodes: Sequence[IsolatedNode], feeds: Sequence[Sequence[Symbols]], scratch: Path, *, native: bool = False
+    nodes: Sequence[IsolatedNode],
+    feeds: Sequence[Sequence[Symbols]],
+    scratch: Path,
+    *,
+    native: bool = False,
+    ran: Ran = lambda: None,
 ) -> list[list[Symbols]]:
     """Run lowered nodes in onnxruntime; return the connected outputs by symbol, per node and feed.
 
     Args:
         native: Run the nodes as they were.
+        ran: Called after each feed.
 
     Raises:
         SessionError: onnxruntime cannot run one of them.
@@ -108,7 +122,7 @@ def run_nodes(
         files = [write_feed(scratch, f"node{n}-{k}.npz", feed) for k, feed in enumerate(named)]
         jobs.append((Session(path, scratch, scratch), [[file] for file in files]))
     results = []
-    for node, outcome in zip(nodes, run_all(jobs) if jobs else [], strict=True):
+    for node, outcome in zip(nodes, run_all(jobs, ran) if jobs else [], strict=True):
         errors = [o["error"] for o in (outcome, *outcome.get("groups", ())) if "error" in o]
         if errors:
             raise SessionError(f"{node.spec.node}: {errors[0]}")
@@ -125,20 +139,46 @@ def _named(node: IsolatedNode, model: onnx.ModelProto, feed: Mapping[str, Array]
 
 
 def isolated_nodes(original: ir.Model, lowered: ir.Model) -> Iterator[IsolatedNode]:
-    """Yield every recurrent node of the original that the lowered model no longer has."""
+    """Yield every recurrent node of the original that the lowered model no longer has.
+
+    Functions that the lowered model no longer has are inlined first, as the lowering does: only where they are
+    called do the attributes of their nodes become known. The nodes of `original` are sorted in place.
+
+    Raises:
+        RnnLoweringError: A node of the original cannot be read.
+    """
+    sort_nodes(original)
+    if original.functions.keys() - lowered.functions.keys():
+        original = clone(original)
+        inline_functions(original, lambda found: _identifier(found) not in lowered.functions)
     found = list(recurrent_nodes(original))
-    values = {v.name: v for graph in _all_graphs(lowered) for node in graph for v in node.outputs if v.name}
-    left = {v.name for entry in recurrent_nodes(lowered) for v in entry.node.outputs}
-    with inferred_shapes(original, found):
-        specs = [RecurrentSpec.parse(e.node, e.opset, e.scope) for e in found]
-    for entry, spec in zip(found, specs, strict=True):
-        names = [v.name or "" for v in spec.outputs.values()]
-        if not names or left.intersection(names):
+    values = _values(lowered)
+    left = {(entry.scope, v.name) for entry in recurrent_nodes(lowered) for v in entry.node.outputs}
+    gone = [e for e in found if not left.intersection((e.scope, v.name) for v in e.node.outputs if v.name)]
+    with inferred_shapes(original, gone):
+        specs = [RecurrentSpec.parse(e.node, e.opset, e.scope) for e in gone]
+    for entry, spec in zip(gone, specs, strict=True):
+        if not spec.outputs:
             continue
         feeds = {s: v.name or "" for s, v in spec.inputs.items() if s not in spec.constants}
-        outputs = [values[name] for name in names if name in values]
-        cut = _cut(lowered, outputs, feeds, spec) if len(outputs) == len(names) else None
+        found_values = [values.get((entry.scope, v.name or "")) for v in spec.outputs.values()]
+        outputs = [value for value in found_values if value is not None]
+        cut = _cut(lowered, outputs, feeds, spec) if len(outputs) == len(found_values) else None
         yield IsolatedNode(spec, _attributes(entry), feeds, cut, _whole(entry, spec, feeds))
+
+
+def _values(model: ir.Model) -> dict[tuple[str, str], ir.Value | None]:
+    """What nodes compute by scope and name, as bodies may share names; None where that is not enough."""
+    values: dict[tuple[str, str], ir.Value | None] = {}
+    for scope, graph in graphs_by_scope(model):
+        for value in (v for node in graph for v in node.outputs):
+            key = scope, value.name or ""
+            values[key] = None if key in values else value
+    return values
+
+
+def _identifier(found: Found) -> ir.OperatorIdentifier | None:
+    return found.function.identifier() if found.function else None
 
 
 def _attributes(entry: Found) -> dict[str, Any]:
@@ -192,10 +232,8 @@ def _model(
 ) -> onnx.ModelProto:
     """Return a model of some nodes; `inputs`: name of the value -> symbol of the operator page."""
     graph = onnx.GraphProto(name="node")
-    graph.node.extend(ir.to_proto(node) for node in nodes)
-    graph.initializer.extend(
-        ir.to_proto(ir.Tensor(t.numpy(), dtype=t.dtype, name=name)) for name, t in initializers.items()
-    )
+    graph.node.extend(_node(node) for node in nodes)
+    graph.initializer.extend(_tensor(tensor, name) for name, tensor in initializers.items())
     for name, symbol in inputs.items():
         dtype = onnx.TensorProto.INT32 if symbol == "sequence_lens" else int(spec.dtype)
         rank = {"sequence_lens": 1, "B": 2, "P": 2}.get(symbol, 3)
@@ -203,6 +241,30 @@ def _model(
     for value in spec.outputs.values():
         graph.output.append(onnx.helper.make_tensor_value_info(value.name or "", int(spec.dtype), None))
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=10)
+
+
+def _node(node: ir.Node) -> onnx.NodeProto:
+    """Return a node whose bodies hold their tensors, wherever the model has them."""
+    proto: onnx.NodeProto = ir.to_proto(node)
+    bodies = {a.name: a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH}
+    for attribute in proto.attribute:
+        if attribute.name in bodies:
+            _hold(attribute.g, bodies[attribute.name])
+    return proto
+
+
+def _hold(proto: onnx.GraphProto, body: ir.Graph) -> None:
+    for tensor in proto.initializer:
+        held = body.initializers[tensor.name].const_value
+        if isinstance(held, ir.ExternalTensor):
+            tensor.CopyFrom(_tensor(held, tensor.name))
+    for n, node in enumerate(body):
+        proto.node[n].CopyFrom(_node(node))
+
+
+def _tensor(tensor: ir.TensorProtocol, name: str) -> onnx.TensorProto:
+    held: onnx.TensorProto = ir.to_proto(ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name))
+    return held
 
 
 def _needs(node: ir.Node) -> Iterator[ir.Value]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -13,8 +12,7 @@ import onnx_ir as ir
 import onnxruntime
 
 from rnn_lowering import __version__
-from rnn_lowering.errors import ModelFileError, RnnLoweringError
-from rnn_lowering.external import data_files
+from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.io import load_model
 from rnn_lowering.report import Report
 from rnn_lowering.trials import LOWERED, ORIGINAL, Trial, trials
@@ -64,30 +62,23 @@ class Section:
     largest: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
-def write_page(path: str | os.PathLike[str], original: Path, lowered: Path, report: Report) -> None:
-    """Write the page about a lowering, be it verified or not.
+def render(original: Path, lowered: Path, report: Report) -> str:
+    """Return the page about a lowering, be it verified or not.
 
     Args:
-        path: The HTML file to write.
         original, lowered: The model files.
         report: What was done.
 
     Raises:
-        ModelFileError: A file cannot be read or written.
+        ModelFileError: A file cannot be read.
     """
     before, after = (load_model(file, trust_external_data=True) for file in (original, lowered))
-    text = _template().render(
-        names=(original.name, lowered.name),
-        sizes=(_size(original, before), _size(lowered, after)),
+    return _template().render(
         report=report,
         check=report.verification or _NOT_COMPARED,
         sections=_sections(report, before, after),
         versions={"rnn-lowering": __version__, "onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__},
     )
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ModelFileError(f"cannot write '{path}': {error.strerror or error}") from error
 
 
 def _template() -> jinja2.Template:
@@ -95,11 +86,6 @@ def _template() -> jinja2.Template:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     return environment.from_string(files("rnn_lowering").joinpath("page.html.j2").read_text(encoding="utf-8"))
-
-
-def _size(path: Path, model: ir.Model) -> int:
-    """Bytes of a model with its external data."""
-    return sum(file.stat().st_size for file in {path, *data_files(model)})
 
 
 def _sections(report: Report, original: ir.Model, lowered: ir.Model) -> list[Section]:
@@ -150,6 +136,7 @@ def _step(trial: Trial, salt: str) -> Picture:
     graph = step_graph(cut.graph, names)
     labels = set(nx.get_node_attributes(graph, "label").values())
     caption = "XWₜ: a row of the product with W, computed for all steps at once. " if "XWₜ" in labels else ""
+    caption += "Where the mask is false, as the sequence has ended, the states stay. " if "mask" in labels else ""
     caption += "Each direction has such a step." if "X" not in labels and len(spec.directions) > 1 else ""
     drawing, width = draw_step(graph, f"{salt}-step")
     return Picture(Markup(drawing), "One step as emitted", caption, width)

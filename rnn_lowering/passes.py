@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from rnn_lowering.constants import FOLDABLE
 from rnn_lowering.emitter import Names
-from rnn_lowering.errors import RnnLoweringWarning, UnsupportedError
+from rnn_lowering.errors import NodeRef, RnnLoweringError, RnnLoweringWarning, UnsupportedError
 from rnn_lowering.legacy import FIRST_OPSET, NEW_OPSET, modernize
 from rnn_lowering.lowering import lower_node
 from rnn_lowering.ops import Ops
@@ -31,6 +31,7 @@ from rnn_lowering.spec import RecurrentSpec, node_ref
 from rnn_lowering.targets import FORMS, Choice, choose, target_named
 
 COMPUTE = ("native", "float32")
+REFUSED, LEFT = "refused", "left as it is"
 
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
@@ -40,6 +41,25 @@ class LoweringResult(ir.passes.PassResult):
     """What the pass returns: `model`, `modified` and `report`."""
 
     report: Report
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What would become of a recurrent node.
+
+    Attributes:
+        node: Its name, operator and scope.
+        spec: What it says; None where it is left as it is, or the model refused, and it cannot be read.
+        form: "scan", "loop", "unroll", `REFUSED` or `LEFT`.
+        reason: Why.
+        hint: What to try where it is refused.
+    """
+
+    node: NodeRef
+    spec: RecurrentSpec | None
+    form: str
+    reason: str
+    hint: str = ""
 
 
 class LowerRecurrentPass(ir.passes.InPlacePass):
@@ -111,6 +131,36 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         report.operators_after = count_operators(model)
         return LoweringResult(model, bool(plan), report)
 
+    def preview(self, model: ir.Model) -> tuple[list[Preview], Report]:
+        """Say what would become of every recurrent node, and in a report what else of the model.
+
+        The model is as it was, but for the order of its nodes where that was wrong.
+
+        Raises:
+            InvalidNodeError, UnsupportedError: A selected node that cannot be read.
+        """
+        report = Report()
+        try:
+            work, refusal = self._prepared(model, report), None
+        except UnsupportedError as error:
+            work, refusal = model, error
+        found = list(recurrent_nodes(work))
+        report.left += _quantized(work)
+        with inferred_shapes(work, found):
+            return [self._preview(entry, refusal) for entry in found], report
+
+    def _preview(self, entry: Found, refusal: UnsupportedError | None) -> Preview:
+        if not self._selected(entry):
+            return Preview(entry.ref, _readable(entry), LEFT, "not selected")
+        if refusal is not None:
+            return Preview(entry.ref, _readable(entry), REFUSED, refusal.reason, refusal.hint)
+        spec = RecurrentSpec.parse(entry.node, entry.opset, entry.scope)
+        try:
+            choice = self._choose(entry, spec)
+        except UnsupportedError as error:
+            return Preview(entry.ref, spec, REFUSED, error.reason, error.hint)
+        return Preview(entry.ref, spec, choice.form, choice.reason)
+
     def _prepared(self, model: ir.Model, report: Report) -> ir.Model:
         """Return the model, or a changed clone of it where functions are inlined or the opset is too old."""
         wanted = [entry for entry in recurrent_nodes(model) if self._selected(entry)]
@@ -143,11 +193,11 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         report.left += _quantized(model)
         with inferred_shapes(model, found):
             specs = [RecurrentSpec.parse(entry.node, entry.opset, entry.scope) for entry in found]
-        choices = [
-            choose(spec, entry.opset, self.to, self.max_unroll, self.target)
-            for entry, spec in zip(found, specs, strict=True)
-        ]
+        choices = [self._choose(entry, spec) for entry, spec in zip(found, specs, strict=True)]
         return list(zip(found, specs, choices, strict=True))
+
+    def _choose(self, entry: Found, spec: RecurrentSpec) -> Choice:
+        return choose(spec, entry.opset, self.to, self.max_unroll, self.target)
 
     def _selected(self, entry: Found) -> bool:
         node = entry.node
@@ -156,6 +206,13 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             return any(p == node.op_type or fnmatchcase(node.name or "", p) for p in patterns)
 
         return (not self.only or matches(self.only)) and not matches(self.except_)
+
+
+def _readable(entry: Found) -> RecurrentSpec | None:
+    try:
+        return RecurrentSpec.parse(entry.node, entry.opset, entry.scope)
+    except RnnLoweringError:
+        return None
 
 
 def _quantized(model: ir.Model) -> list[str]:

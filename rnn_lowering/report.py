@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
+from rnn_lowering import __version__
 from rnn_lowering.spec import RecurrentSpec
 from rnn_lowering.targets import Choice
+
+SCHEMA = 1
+"""Number of the fields that docs/report.md describes: it rises when one goes or means something else."""
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A model file: its name without the folder, and its bytes, files of external data included."""
+
+    name: str
+    bytes: int
+
+    @classmethod
+    def of(cls, path: Path, data: Iterable[Path]) -> ModelFile:
+        return cls(path.name, sum(file.stat().st_size for file in {path, *data}))
 
 
 @dataclass(frozen=True)
@@ -60,6 +79,7 @@ class Report:
         notes: What else was done to the model.
         operators_before: How often each operator stood in the model, all scopes together; likewise after.
         verification: The result of `verify`, as data; None where none was asked for.
+        original, lowered: The model files; None where the model came from no file.
     """
 
     nodes: list[NodeReport] = field(default_factory=list)
@@ -68,10 +88,16 @@ class Report:
     operators_before: dict[str, int] = field(default_factory=dict)
     operators_after: dict[str, int] = field(default_factory=dict)
     verification: dict[str, Any] | None = None
+    original: ModelFile | None = None
+    lowered: ModelFile | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data that `json` can write."""
+        """Return plain data, as docs/report.md describes it."""
+        files = {"before": self.original, "after": self.lowered}
         return {
+            "schema": SCHEMA,
+            "version": __version__,
+            "files": {name: file and vars(file) for name, file in files.items()},
             "nodes": [vars(node) for node in self.nodes],
             "left": self.left,
             "notes": self.notes,
@@ -80,7 +106,16 @@ class Report:
         }
 
     def to_json(self) -> str:
-        return json.dumps(self.to_dict(), indent=1)
+        """Return the data as JSON, which has no infinite numbers: they are null."""
+        return json.dumps(_finite(self.to_dict()), indent=1, allow_nan=False)
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def count_operators(model: ir.Model) -> dict[str, int]:

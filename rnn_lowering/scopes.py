@@ -33,26 +33,42 @@ def recurrent_nodes(model: ir.Model) -> Iterator[Found]:
     """Yield the recurrent nodes of all scopes, in the order of the model."""
     yield from _walk(model.graph, "main graph", default_opset(model.opset_imports), None)
     for function in model.functions.values():
-        scope = f"function {function.domain}::{function.name}"
-        yield from _walk(function.graph, scope, default_opset(function.opset_imports), function)
+        yield from _walk(function.graph, _function_scope(function), default_opset(function.opset_imports), function)
+
+
+def graphs_by_scope(model: ir.Model) -> Iterator[tuple[str, ir.Graph]]:
+    """Yield every graph of a model with its scope's name, which two may share where nodes have the same name."""
+    pending = [("main graph", model.graph)]
+    pending += [(_function_scope(function), function.graph) for function in model.functions.values()]
+    while pending:
+        scope, graph = pending.pop()
+        yield scope, graph
+        pending += [body for node in graph for body in _bodies(node, scope)]
+
+
+def _function_scope(function: ir.Function) -> str:
+    return f"function {function.domain}::{function.name}"
 
 
 def _walk(graph: ir.Graph, scope: str, opset: int, function: ir.Function | None) -> Iterator[Found]:
     for node in graph:
         if is_recurrent(node):
             yield Found(node, graph, scope, opset, function)
-        for name, attribute in node.attributes.items():
-            if attribute.is_ref():
-                continue
-            bodies: tuple[ir.Graph, ...] = ()
-            if attribute.type == ir.AttributeType.GRAPH:
-                bodies = (attribute.as_graph(),)
-            elif attribute.type == ir.AttributeType.GRAPHS:
-                bodies = attribute.as_graphs()
-            for body in bodies:
-                yield from _walk(
-                    body, f"{scope} > {node_ref(node, '').name} ({node.op_type}) {name}", opset, function
-                )
+        for inner, body in _bodies(node, scope):
+            yield from _walk(body, inner, opset, function)
+
+
+def _bodies(node: ir.Node, scope: str) -> Iterator[tuple[str, ir.Graph]]:
+    for name, attribute in node.attributes.items():
+        if attribute.is_ref():
+            continue
+        bodies: tuple[ir.Graph, ...] = ()
+        if attribute.type == ir.AttributeType.GRAPH:
+            bodies = (attribute.as_graph(),)
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            bodies = attribute.as_graphs()
+        for body in bodies:
+            yield f"{scope} > {node_ref(node, '').name} ({node.op_type}) {name}", body
 
 
 def default_opset(imports: dict[str, int]) -> int:

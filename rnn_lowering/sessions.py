@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ import numpy as np
 from rnn_lowering.compare import Array
 
 Outputs = dict[str, Array]
+Ran = Callable[[], None]
+"""Called after each run, in the process of the caller."""
 
 
 class SessionError(Exception):
@@ -42,12 +44,13 @@ class Session:
     scratch: Path
     optimise: bool = True
 
-    def run(self, groups: Sequence[Sequence[str]]) -> dict[str, Any]:
+    def run(self, groups: Sequence[Sequence[str]], ran: Ran = lambda: None) -> dict[str, Any]:
         """Run groups of feeds, files of `scratch`; of each the first counts that the model takes and answers with
         finite numbers, else the first that it takes.
 
         Args:
             groups: Names of the files, as `write_feed` gives them.
+            ran: Called after each group.
 
         Returns:
             {"names": [...], "groups": [{"feed": name} or {"error": text}, ...]}.
@@ -55,7 +58,7 @@ class Session:
         Raises:
             SessionError: The model does not load, or the process died.
         """
-        (outcome,) = run_all([(self, groups)])
+        (outcome,) = run_all([(self, groups)], ran)
         if "error" in outcome:
             raise SessionError(outcome["error"])
         return outcome
@@ -66,7 +69,9 @@ class Session:
             return dict(held)
 
 
-def run_all(jobs: Sequence[tuple[Session, Sequence[Sequence[str]]]]) -> list[dict[str, Any]]:
+def run_all(
+    jobs: Sequence[tuple[Session, Sequence[Sequence[str]]]], ran: Ran = lambda: None
+) -> list[dict[str, Any]]:
     """Run several sessions of one scratch folder in one process, as `Session.run` does; a model that does not load
     gives {"error": text}.
 
@@ -80,12 +85,26 @@ def run_all(jobs: Sequence[tuple[Session, Sequence[Sequence[str]]]]) -> list[dic
     (scratch / "job.json").write_text(json.dumps(described))
     result = scratch / "result.json"
     result.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "rnn_lowering.worker", str(scratch)]
-    done = subprocess.run(command, capture_output=True, env=_environment(), check=False)
+    code = _work(scratch, ran)
     if not result.exists():
-        raise SessionError(f"its process died (exit {done.returncode})", crashed=True)
+        raise SessionError(f"its process died (exit {code})", crashed=True)
     outcomes: list[dict[str, Any]] = json.loads(result.read_text())
     return outcomes
+
+
+def _work(scratch: Path, ran: Ran) -> int:
+    """Run the jobs in a folder in a process, which ends with this call at the latest; return its exit code."""
+    command = [sys.executable, "-m", "rnn_lowering.worker", str(scratch)]
+    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(command, stdout=pipe, stderr=nowhere, env=_environment()) as process:
+        try:
+            for line in process.stdout or ():
+                if line.endswith(b"ran\n"):
+                    ran()
+        except BaseException:
+            process.kill()
+            raise
+    return process.returncode
 
 
 def write_feed(scratch: Path, name: str, feed: Mapping[str, Array]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,65 +21,18 @@ import onnx_ir as ir
 from rnn_lowering.compare import Array, Tolerance, compare, distance
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.external import data_files, save
-from rnn_lowering.feeds import candidates
+from rnn_lowering.feeds import candidates, length_inputs
 from rnn_lowering.io import load_model
 from rnn_lowering.isolate import IsolatedNode, isolated_nodes, run_nodes
+from rnn_lowering.progress import LOWERED, ORIGINAL, Progress, counter
+from rnn_lowering.progress import NODES as RUNNING_NODES
 from rnn_lowering.sessions import Outputs, Session, SessionError, write_feed
 from rnn_lowering.spec import GATES
+from rnn_lowering.verdict import NODES, WHOLE, OutputCheck, RunCheck, RunInput, Verification, over_all
+
+__all__ = ["Verification", "verify"]
 
 PathLike = str | os.PathLike[str]
-
-WHOLE = "onnxruntime"
-NODES = "each node against float64 NumPy"
-JUDGED = "onnxruntime, differences judged by float64 NumPy"
-
-
-@dataclass(frozen=True)
-class OutputCheck:
-    """One output of the model (or of one node) over all runs."""
-
-    name: str
-    max_abs: float
-    passed: bool
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Verification:
-    """The result of `verify`.
-
-    Attributes:
-        status: "verified", "failed", or "not verified" where nothing could be compared.
-        method: How it was compared: `WHOLE`, `NODES` or `JUDGED`.
-        runs: How many runs were compared.
-        outputs: One entry per output of the model; with `NODES` per output of each node.
-        reason: Why it failed or was not possible.
-    """
-
-    status: str
-    method: str = WHOLE
-    runs: int = 0
-    outputs: tuple[OutputCheck, ...] = field(default=())
-    reason: str = ""
-
-    def __bool__(self) -> bool:
-        return self.status == "verified"
-
-    @property
-    def max_abs(self) -> float:
-        """The largest absolute difference of any output in any run."""
-        return max((o.max_abs for o in self.outputs), default=0.0)
-
-    def __str__(self) -> str:
-        if self.status == "verified":
-            return f"verified ({self.method}): {self.runs} runs, largest difference {self.max_abs:.2g}"
-        if self.status == "failed":
-            return f"verification failed ({self.method}): {self.reason}"
-        return f"not verified: {self.reason}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data that `json` can write."""
-        return asdict(self) | {"max_abs": self.max_abs}
 
 
 def verify(
@@ -91,6 +44,7 @@ def verify(
     tolerance: Tolerance | None = None,
     feeds: Sequence[Mapping[str, Array]] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    progress: Progress | None = None,
 ) -> Verification:
     """Run both models in onnxruntime and compare all outputs.
 
@@ -101,6 +55,7 @@ def verify(
         tolerance: What counts as equal; NaN must meet NaN.
         feeds: Inputs to use instead of random ones, one run each; those that one does not name are random.
         shapes: Shapes of random inputs, by name.
+        progress: Called as progress(phase, done, total) when a phase begins and after each run.
 
     Returns:
         A result that is true only when something was compared, in every run, and agreed.
@@ -108,7 +63,7 @@ def verify(
     with tempfile.TemporaryDirectory(prefix="rnn-lower-") as folder:
         scratch = Path(folder)
         first, second = (_as_file(m, scratch / f"model{n}.onnx") for n, m in enumerate((original, lowered)))
-        check = _Check(first, second, scratch, tolerance or Tolerance(), seed)
+        check = _Check(first, second, scratch, tolerance or Tolerance(), seed, progress)
         odd = check.odd_inputs()
         if odd:
             return check.nodes(runs, f"inputs that are not tensors of numbers cannot be made up: {odd}")
@@ -135,6 +90,7 @@ class _Check:
     scratch: Path
     tolerance: Tolerance
     seed: int
+    progress: Progress | None
 
     def odd_inputs(self) -> list[str]:
         """Name the inputs of the original that are not tensors of numbers or truth values."""
@@ -164,12 +120,12 @@ class _Check:
         session = self._watching(_entering)
         try:
             try:
-                before = session.run(groups)
+                before = session.run(groups, counter(self.progress, ORIGINAL, len(groups)))
             except SessionError as error:
                 if not error.crashed:
                     raise
                 session = replace(session, optimise=False)  # its optimiser crashes on some models, its kernels too
-                before = session.run(groups)
+                before = session.run(groups, counter(self.progress, ORIGINAL, len(groups)))
             accepted = [[g["feed"]] for g in before["groups"] if "feed" in g]
             errors = [g["error"] for g in before["groups"] if "error" in g]
             if not accepted or (all_must_run and errors):
@@ -180,7 +136,7 @@ class _Check:
         expected = {feed: session.outputs(feed) for (feed,) in accepted}
         second = Session(self.lowered, self.lowered.parent, self.scratch, session.optimise)
         try:
-            after = second.run(accepted)
+            after = second.run(accepted, counter(self.progress, LOWERED, len(accepted)))
         except SessionError as error:
             return Verification("failed", reason=f"onnxruntime cannot run the lowered model: {error}")
         for group in after["groups"]:
@@ -189,34 +145,43 @@ class _Check:
         names = before["names"][: _count_outputs(self.original)]
         if names != after["names"]:
             return Verification("failed", reason=f"outputs {names} became {after['names']}")
-        pairs = [(feed, expected[feed], second.outputs(feed)) for (feed,) in accepted]
-        result = self._compare(names, [(a, b) for _, a, b in pairs])
+        result = self._compare(names, {feed: (before, second.outputs(feed)) for feed, before in expected.items()})
         if not result and self.tolerance == Tolerance():
-            return self._examine(result, [feed for feed, _, _ in pairs], session.optimise)
+            return self._examine(result, list(expected), session.optimise)
         if not result:
             return result
-        each = self.nodes(runs, "")  # a network may damp what is wrong in a node
-        return each if each.status == "failed" else result
+        each = self.nodes(runs, "no node was compared on its own")  # a network may damp what is wrong in a node
+        return each if each.status == "failed" else replace(result, nodes=each.outputs, reason=each.reason)
 
     def nodes(self, runs: int, reason: str) -> Verification:
         """Compare each lowered node with the operator page in float64; where float64 is too far, with the node as
         it was: a recurrence may amplify any rounding."""
-        checks: dict[str, OutputCheck] = {}
-        rng = np.random.default_rng(self.seed)
         try:
-            nodes = list(self._isolated())
-            feeds = [[node.random_feed(rng) for _ in range(runs)] for node in nodes]
-            for node, inputs, outputs in zip(nodes, feeds, run_nodes(nodes, feeds, self.scratch), strict=True):
-                for feed, got in zip(inputs, outputs, strict=True):
-                    for check in self._check_node(node, feed, got):
-                        checks[check.name] = _worse(checks.get(check.name), check)
+            each_run = tuple(self._node_runs(runs))
         except (SessionError, RnnLoweringError) as error:
-            return Verification("not verified", NODES, reason=f"{reason}; nor can a lowered node be run: {error}")
+            return Verification("not verified", NODES, reason=f"{reason}; a lowered node cannot be run: {error}")
+        checks = over_all(each_run)
         if not checks:
             return Verification("not verified", reason=reason)
-        wrong = [f"{c.name}: {c.reason}" for c in checks.values() if not c.passed]
+        wrong = [f"{c.name}: {c.reason}" for c in checks if not c.passed]
         status = "failed" if wrong else "verified"
-        return Verification(status, NODES, runs, tuple(checks.values()), wrong[0] if wrong else "")
+        return Verification(status, NODES, runs, checks, wrong[0] if wrong else "", each_run, checks)
+
+    def _node_runs(self, runs: int) -> Iterator[RunCheck]:
+        rng = np.random.default_rng(self.seed)
+        nodes = list(self._isolated())
+        feeds = [[node.random_feed(rng) for _ in range(runs)] for node in nodes]
+        ran = counter(self.progress, RUNNING_NODES, runs * len(nodes))
+        results = run_nodes(nodes, feeds, self.scratch, ran=ran)
+        for run in range(runs):
+            inputs: list[RunInput] = []
+            outputs: list[OutputCheck] = []
+            for node, given, got in zip(nodes, feeds, results, strict=True):
+                for symbol, array in given[run].items():
+                    name = f"{symbol} of {node.spec.node}"
+                    inputs.append(RunInput.of(name, array, are_lengths=symbol == "sequence_lens"))
+                outputs += self._check_node(node, given[run], got[run])
+            yield RunCheck(tuple(inputs), tuple(outputs))
 
     def _check_node(self, node: IsolatedNode, feed: Outputs, got: Outputs) -> Iterator[OutputCheck]:
         dtype = node.spec.dtype.numpy()
@@ -240,19 +205,27 @@ class _Check:
         trusted = (load_model(path, trust_external_data=True) for path in (self.original, self.lowered))
         return isolated_nodes(*trusted)
 
-    def _compare(self, names: list[str], pairs: list[tuple[Outputs, Outputs]]) -> Verification:
-        checks = []
-        for n, name in enumerate(names):
-            parts = [
-                compare(a.get(key), b.get(key), self.tolerance)
-                for a, b in pairs
-                for key in sorted(a.keys() | b.keys())
-                if key.split(":")[0] == str(n)
-            ]
-            reason = next((text for _, text in parts if text), "")
-            checks.append(OutputCheck(name, max((d for d, _ in parts), default=0.0), not reason, reason))
+    def _compare(self, names: list[str], pairs: Mapping[str, tuple[Outputs, Outputs]]) -> Verification:
+        """Compare the outputs of both models, numbered as their names are, by the feeds that gave them."""
+        lengths = length_inputs(onnx.load(self.original, load_external_data=False).graph)
+        each_run = []
+        for feed, (before, after) in pairs.items():
+            with np.load(self.scratch / feed) as held:
+                inputs = tuple(RunInput.of(name, held[name], are_lengths=name in lengths) for name in held)
+            outputs = tuple(self._compare_output(n, name, before, after) for n, name in enumerate(names))
+            each_run.append(RunCheck(inputs, outputs))
+        checks = over_all(each_run)
         wrong = "; ".join(f"output '{c.name}': {c.reason}" for c in checks if not c.passed)
-        return Verification("failed" if wrong else "verified", WHOLE, len(pairs), tuple(checks), wrong)
+        return Verification("failed" if wrong else "verified", WHOLE, len(pairs), checks, wrong, tuple(each_run))
+
+    def _compare_output(self, n: int, name: str, before: Outputs, after: Outputs) -> OutputCheck:
+        parts = [
+            compare(before.get(key), after.get(key), self.tolerance)
+            for key in sorted(before.keys() | after.keys())
+            if key.split(":")[0] == str(n)
+        ]
+        reason = next((text for _, text in parts if text), "")
+        return OutputCheck(name, max((d for d, _ in parts), default=0.0), not reason, reason)
 
     def _examine(self, failed: Verification, feeds: list[str], optimise: bool) -> Verification:
         """Find the first lowered node that differs from the original's, given the same inputs."""
@@ -274,8 +247,7 @@ class _Check:
             return failed
         if not differs:
             return failed  # no lowered node explains the difference
-        checks = tuple(replace(c, passed=True) for c in failed.outputs)
-        return Verification("verified", JUDGED, failed.runs, checks, "no lowered node is further from float64")
+        return failed.judged("no lowered node is further from float64")
 
     def _against_original(self, node: IsolatedNode, values: Mapping[str, Array | None]) -> tuple[str, bool]:
         """Return where a lowered node differs from the original's, and whether it is as close to float64."""
@@ -316,11 +288,6 @@ class _Check:
         _root(proto.graph, self.original.parent)
         onnx.save(proto, path)
         return Session(path, Path(self.original.anchor), self.scratch)
-
-
-def _worse(a: OutputCheck | None, b: OutputCheck) -> OutputCheck:
-    """Return the worse of two checks of one output."""
-    return b if a is None or (a.passed, -a.max_abs) > (b.passed, -b.max_abs) else a
 
 
 def _no_further(ours: Array, theirs: Array, truth: Array) -> bool:

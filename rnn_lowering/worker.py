@@ -4,31 +4,32 @@ Called as `python -m rnn_lowering.worker FOLDER`. FOLDER/job.json holds a list o
 folder of its external data, "optimise": bool, "groups": [[feed, ...], ...]}. Of each group the first feed counts
 that the model accepts and answers with finite numbers, else the first that it accepts; its outputs go to
 FOLDER/<feed>.out.npz. FOLDER/result.json holds a list, for each job {"error": text} or {"names": [...], "groups":
-[{"feed": ...} or {"error": ...}, ...]}.
+[{"feed": ...} or {"error": ...}, ...]}. A line "ran" goes to stdout after each group.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 
-def main(folder: Path) -> None:
-    """Run the jobs in `folder`."""
+def main(folder: Path, ran: Callable[[], None]) -> None:
+    """Run the jobs in `folder`; call `ran` after each group of feeds."""
     results: list[dict[str, Any]] = []
     for job in json.loads((folder / "job.json").read_text()):
         try:
-            results.append(_run(job, folder))
+            results.append(_run(job, folder, ran))
         except Exception as error:  # whatever onnxruntime raises belongs in the result
             results.append({"error": _one_line(error)})
     (folder / "result.json").write_text(json.dumps(results))
 
 
-def _run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _run(job: dict[str, Any], folder: Path, ran: Callable[[], None]) -> dict[str, Any]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -39,7 +40,11 @@ def _run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     model = Path(job["model"]).read_bytes()
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    return {"names": names, "groups": [_run_group(session, folder, group) for group in job["groups"]]}
+    groups = []
+    for group in job["groups"]:
+        groups.append(_run_group(session, folder, group))
+        ran()
+    return {"names": names, "groups": groups}
 
 
 def _run_group(session: Any, folder: Path, group: list[str]) -> dict[str, str]:
@@ -77,4 +82,4 @@ def _one_line(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), lambda: print("ran", flush=True))

@@ -380,7 +380,7 @@ def test_report_as_json(source: Path) -> None:
     report = rl.lower_file(source, source.with_name("out.onnx"), verify=0)
     assert json.loads(report.to_json()) == json.loads(json.dumps(report.to_dict()))
     data = json.loads(report.to_json())
-    assert data.keys() == {"nodes", "left", "notes", "operators", "verification"}
+    assert data.keys() == {"schema", "version", "files", "nodes", "left", "notes", "operators", "verification"}
     assert [node["form"] for node in data["nodes"]] == ["scan"] * 3
     assert data["verification"] is None
     assert data["operators"]["after"] == report.operators_after
@@ -416,6 +416,46 @@ def test_lower_file_raises_when_the_verification_fails(source: Path, monkeypatch
     with pytest.raises(rl.VerificationError, match="output 'out'"):
         rl.lower_file(source, source.with_name("out.onnx"))
     assert not source.with_name("out.onnx").exists()
+
+
+@pytest.mark.parametrize("name", ["report.txt", "report", "report.onnx"])
+def test_a_report_of_another_kind_is_refused(source: Path, name: str) -> None:
+    with pytest.raises(rl.UnsupportedError, match=r"neither \.json nor \.html"):
+        rl.lower_file(source, source.with_name("out.onnx"), report=source.with_name(name))
+    assert [path.name for path in source.parent.iterdir()] == ["in.onnx"]
+
+
+@pytest.mark.parametrize("names", [("model.json", "out.onnx"), ("in.onnx", "model.json")], ids=["input", "output"])
+def test_the_report_replaces_no_model(source: Path, names: tuple[str, str]) -> None:
+    original, target = (source.with_name(name) for name in names)
+    onnx.save(chain(*THREE), original)
+    before = original.read_bytes()
+    with pytest.raises(rl.UnsupportedError, match=r"replace the model.*model\.json"):
+        rl.lower_file(original, target, report=source.with_name("model.json"), verify=0)
+    assert original.read_bytes() == before
+    assert not target.exists()
+
+
+def test_a_report_in_a_folder_of_its_name_is_refused(source: Path) -> None:
+    folder = source.with_name("report.json")
+    folder.mkdir()
+    with pytest.raises(rl.ModelFileError, match="it is a folder"):
+        rl.lower_file(source, source.with_name("out.onnx"), report=folder, verify=0)
+    assert not source.with_name("out.onnx").exists()
+
+
+def test_a_failed_verification_has_a_report(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rnn_lowering import cells
+
+    good = cells.CELLS["GRU"]
+    monkeypatch.setitem(cells.CELLS, "GRU", lambda op, k, state, x: [s + s for s in good(op, k, state, x)])
+    with pytest.raises(rl.VerificationError) as caught:
+        rl.lower_file(source, source.with_name("out.onnx"), report=source.with_name("report.json"))
+    report = caught.value.report
+    assert report is not None
+    assert report.verification is not None
+    assert report.verification["status"] == "failed"
+    assert json.loads(source.with_name("report.json").read_text()) == json.loads(report.to_json())
 
 
 # Names

@@ -97,6 +97,20 @@ def cells(line: str) -> list[str]:
     return line.split()
 
 
+def table(outcome: Outcome, first: str) -> list[list[str]]:
+    """The rows of the table whose header starts so, by the columns in which its titles begin."""
+    start = next(n for n, line in enumerate(outcome.lines) if line.split()[:1] == [first])
+    header = outcome.lines[start]
+    columns = [match.start() for match in re.finditer(r"(?<!\S)\S+(?: \S+)*", header)]
+    ends = [*columns[1:], None]
+    rows = []
+    for line in outcome.lines[start:]:
+        if not line.startswith(" "):
+            break
+        rows.append([line[a:b].strip() for a, b in zip(columns, ends, strict=True)])
+    return rows
+
+
 def assert_refused(outcome: Outcome, *facts: str) -> None:
     """One line on stderr that says the facts, nothing on stdout."""
     assert outcome.code == 1
@@ -204,6 +218,87 @@ def test_list_writes_nothing_even_with_an_output(rnn_lower: Command, tmp_path: P
     assert files(tmp_path).keys() == {"in.onnx"}
 
 
+def listed(outcome: Outcome) -> list[tuple[str, str, str]]:
+    """T, form and reason of every node of a list."""
+    titles, *rows = table(outcome, "node")
+    assert [titles[n] for n in (0, 4, 10, 11)] == ["node", "T", "form", "why"]
+    return [(row[4], row[10], row[11]) for row in rows]
+
+
+LEFT = ("?", "left as it is", "not selected")
+SCAN = ("?", "scan", "opset has Scan")
+UNKNOWN = ("?", "refused", "the sequence length is not known, so its steps cannot be written out")
+
+
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        ([], [SCAN] * 3),
+        (["--to", "loop"], [("?", "loop", "asked for")] * 3),
+        (["--to", "unroll"], [UNKNOWN] * 3),
+        (["--to", "unroll", "--set-dim", "seq=9"], [("9", "unroll", "asked for")] * 3),
+        (["--set-dim", "seq=1"], [("1", "unroll", "sequence length 1 needs no loop")] * 3),
+        (["--to", "unroll", "--input-shape", "X:5,2,3"], [("5", "unroll", "asked for")] * 3),
+        (
+            ["--to", "unroll", "--set-dim", "seq=9", "--max-unroll", "8"],
+            [("9", "refused", "9 steps are more than the 8 that are written out")] * 3,
+        ),
+        (["--only", "LSTM"], [SCAN, LEFT, LEFT]),
+        (["--except", "/decoder/gru"], [SCAN, LEFT, SCAN]),
+        (["--to", "unroll", "--only", "/decoder/*"], [LEFT, UNKNOWN, UNKNOWN]),
+    ],
+    ids=str,
+)
+def test_list_shows_what_would_be_done(
+    rnn_lower: Command, tmp_path: Path, options: list[str], rows: list[tuple[str, str, str]]
+) -> None:
+    source = saved(tmp_path / "in.onnx", chain(*THREE))
+    outcome = rnn_lower(source, "--list", *options)
+    assert (outcome.code, outcome.err) == (4, "")
+    assert listed(outcome) == rows
+    hints = [line for line in outcome.lines if line.startswith("for what is refused: ")]
+    assert len(hints) == ("refused" in {form for _, form, _ in rows})
+    assert files(tmp_path).keys() == {"in.onnx"}
+    done = rnn_lower(source, tmp_path / "out.onnx", "--no-verify", *options)
+    assert done.code == (1 if hints else 0)
+    if not hints:
+        given = [form for _, form, _ in rows if form != LEFT[1]]
+        _, *rest = table(done, "node")
+        assert [row[-1] for row in rest[: len(given)]] == given
+        assert rest[len(given)][0].startswith("operator")  # the next table
+
+
+def test_list_shows_a_form_that_the_opset_has_not(rnn_lower: Command, tmp_path: Path) -> None:
+    outcome = rnn_lower(saved(tmp_path / "in.onnx", model(STATIC, 8)), "--list", "--to", "scan")
+    assert outcome.code == 4
+    assert listed(outcome) == [(str(STATIC.T), "refused", "Scan needs opset 9, this scope imports 8")]
+    assert "take the form loop" in outcome.lines[-1]
+
+
+def test_list_shows_a_node_that_is_left_because_it_is_wrong(rnn_lower: Command, tmp_path: Path) -> None:
+    bad = Link("LSTM", "bad", {"activations": ["Foo", "Tanh", "Tanh"]})
+    source = saved(tmp_path / "in.onnx", chain(THREE[0], bad))
+    outcome = rnn_lower(source, "--list", "--except", "bad")
+    assert outcome.code == 4
+    assert listed(outcome) == [SCAN, LEFT]
+    assert table(outcome, "node")[2][:4] == ["bad", "LSTM", "main graph", "?"]
+
+
+def test_list_of_an_old_model(rnn_lower: Command, tmp_path: Path) -> None:
+    good = rnn_lower(saved(tmp_path / "in.onnx", model(Case("cli_old", "LSTM"), 6)), "--list")
+    assert (good.code, listed(good)) == (4, [("5", "scan", "opset has Scan")])
+    assert "brought from opset 6 to 13" in good.lines
+    hard = rnn_lower(saved(tmp_path / "if.onnx", model(Case("cli_old_if", "GRU", scope="if"), 6)), "--list")
+    assert hard.code == 4
+    assert [form for _, form, _ in listed(hard)] == ["refused"] * 2
+
+
+def test_list_refuses_what_the_lowering_refuses(rnn_lower: Command, tmp_path: Path) -> None:
+    source = saved(tmp_path / "in.onnx", chain(*THREE))
+    assert_refused(rnn_lower(source, "--list", "--set-dim", "time=3"), "'time'", "seq")
+    assert_refused(rnn_lower(source, "--list", "--input-shape", "Z:3"), "'Z'")
+
+
 @pytest.mark.parametrize(
     ("options", "lowered"),
     [
@@ -274,7 +369,7 @@ def test_report(rnn_lower: Command, tmp_path: Path) -> None:
     outcome = rnn_lower(source, tmp_path / "out.onnx", "--report", report, "--except", "RNN", "--to", "loop")
     assert outcome.code == 0
     data = json.loads(report.read_text())
-    assert data.keys() == {"nodes", "left", "notes", "operators", "verification"}
+    assert data.keys() == {"schema", "version", "files", "nodes", "left", "notes", "operators", "verification"}
     assert data["nodes"][1] == {
         "name": "/decoder/gru",
         "operator": "GRU",
@@ -322,6 +417,63 @@ def test_quiet(rnn_lower: Command, tmp_path: Path) -> None:
     assert rnn_lower(source, "--list", "-q") == Outcome(4, "", "")
     assert recurrent_left(onnx.load(tmp_path / "out.onnx")) == []
     assert_refused(rnn_lower(source, tmp_path / "out.onnx", "-q"), "exists")
+
+
+def test_quiet_hides_warnings(rnn_lower: Command, tmp_path: Path) -> None:
+    source = saved(tmp_path / "in.onnx", model(DISPUTED, 17))
+    assert rnn_lower(source, tmp_path / "out.onnx", "--no-verify", "-q") == Outcome(0, "", "")
+
+
+def test_verbose_shows_each_run(rnn_lower: Command, tmp_path: Path) -> None:
+    case = Case("cli_verbose", "LSTM", x="symbolic", optional=("B", "sequence_lens"))
+    source, report = saved(tmp_path / "in.onnx", model(case, 17)), tmp_path / "report.json"
+    outcome = rnn_lower(source, tmp_path / "out.onnx", "-v", "--report", report, "--verify", 2)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "compared by onnxruntime:" in outcome.lines
+    check = json.loads(report.read_text())["verification"]
+    header, *rows = table(outcome, "run")
+    assert header == ["run", "input", "shape", "lengths", "output", "largest difference", "result"]
+    assert [row[0] for row in rows] == ["1", "", "", "2", "", ""]
+    for held, (x, lengths, last) in zip(check["each_run"], (rows[:3], rows[3:]), strict=True):
+        T, N, features = held["inputs"][0]["shape"]
+        assert x[1:4] == ["X", f"{T},{N},{features}", ""]
+        least, greatest = held["inputs"][1]["lengths"]
+        assert lengths[1:4] == ["sequence_lens", str(N), f"{least}..{greatest}"]
+        assert last[1:4] == ["", "", ""]
+        for row, output in zip((x, lengths, last), held["outputs"], strict=True):
+            assert row[4:] == [output["name"], f"{output['max_abs']:.2g}", "passed"]
+    header, *rows = table(outcome, "output")
+    assert header == ["output", "largest difference", "result"]
+    assert rows == [[node["name"], f"{node['max_abs']:.2g}", "passed"] for node in check["nodes"]]
+    assert len(rows) == 3
+
+
+def test_verbose_shows_runs_of_single_nodes(rnn_lower: Command, tmp_path: Path) -> None:
+    source = saved(tmp_path / "in.onnx", model(Case("cli_layout", "LSTM", {"layout": 1}), 17))
+    outcome = rnn_lower(source, tmp_path / "out.onnx", "-v")
+    assert "compared by each node against float64 NumPy:" in outcome.lines
+    names = {row[4] for row in table(outcome, "run")[1:]}
+    assert names == {f"{symbol} of LSTM node 'recurrent' in main graph" for symbol in ("Y", "Y_h", "Y_c")}
+
+
+@pytest.mark.parametrize("options", [[], ["-q"], ["-q", "-v"], ["-v", "--no-verify"]])
+def test_runs_are_shown_on_request_only(rnn_lower: Command, tmp_path: Path, options: list[str]) -> None:
+    source = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17))
+    outcome = rnn_lower(source, tmp_path / "out.onnx", *options)
+    assert outcome.code == 0
+    assert "compared by" not in outcome.out
+    assert "-q" not in options or outcome.out == ""
+
+
+@pytest.mark.usefixtures("wrong_cell")
+def test_verbose_shows_the_runs_that_failed(rnn_lower: Command, tmp_path: Path) -> None:
+    source = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17))
+    outcome = rnn_lower(source, tmp_path / "out.onnx", "-v")
+    assert outcome.code == 3
+    assert outcome.err.count("\n") == 1
+    rows = table(outcome, "run")[1:]
+    assert [row[4] for row in rows] == ["Y", "Y_h", "Y_c"] * 3
+    assert all("too far" in row[6] for row in rows)
 
 
 def test_a_disputed_default_is_warned_of(rnn_lower: Command, tmp_path: Path) -> None:
@@ -539,7 +691,61 @@ def test_a_failed_verification(rnn_lower: Command, tmp_path: Path, options: list
     assert outcome.err.startswith("rnn-lower: error: verification failed")
     assert "output 'Y'" in outcome.err
     assert "Y_c" in outcome.err
-    assert files(tmp_path) == before
+    after = files(tmp_path)
+    data = json.loads(after.pop("report.json"))
+    assert after == before
+    assert data["verification"]["status"] == "failed"
+    assert not any(output["passed"] for output in data["verification"]["outputs"])
+
+
+@pytest.fixture
+def vanishing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is no more when the verification is done."""
+    from rnn_lowering import api
+
+    folder = tmp_path / "vanishing"
+    folder.mkdir()
+
+    def verify(*models: Any, **options: Any) -> Any:
+        folder.rmdir()
+        return rl.verify(*models, **options)
+
+    monkeypatch.setattr(api, "_verify", verify)
+    return folder
+
+
+@pytest.mark.usefixtures("wrong_cell")
+@pytest.mark.parametrize("name", ["report.json", "report.html"])
+def test_a_failed_verification_whose_report_cannot_be_written(
+    rnn_lower: Command, tmp_path: Path, vanishing: Path, name: str
+) -> None:
+    source = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17))
+    options = ["--report", vanishing / name, "--keep-failed", tmp_path / "kept.onnx"]
+    outcome = rnn_lower(source, tmp_path / "out.onnx", *options)
+    assert (outcome.code, outcome.lines, outcome.err.count("\n")) == (3, [], 1)
+    for fact in ("verification failed", "output 'Y'", f"cannot write '{vanishing / name}'", "kept as"):
+        assert fact in outcome.err
+    assert files(tmp_path).keys() == {"in.onnx", "kept.onnx"}
+
+
+@pytest.mark.usefixtures("wrong_cell")
+def test_a_failed_model_that_cannot_be_kept(rnn_lower: Command, tmp_path: Path, vanishing: Path) -> None:
+    source, kept = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17)), vanishing / "kept.onnx"
+    options = ["--report", tmp_path / "report.json", "--keep-failed", kept]
+    outcome = rnn_lower(source, tmp_path / "out.onnx", *options)
+    assert outcome.code == 3
+    for fact in ("verification failed", f"cannot write '{kept}'"):
+        assert fact in outcome.err
+    assert "kept as" not in outcome.err
+    assert files(tmp_path).keys() == {"in.onnx", "report.json"}
+
+
+@pytest.mark.parametrize("name", ["report.json", "report.html"])
+def test_a_report_that_cannot_be_written(rnn_lower: Command, tmp_path: Path, vanishing: Path, name: str) -> None:
+    source = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17))
+    outcome = rnn_lower(source, tmp_path / "out.onnx", "--report", vanishing / name)
+    assert_refused(outcome, f"cannot write '{vanishing / name}'")
+    assert files(tmp_path).keys() == {"in.onnx"}
 
 
 @pytest.mark.usefixtures("wrong_cell")

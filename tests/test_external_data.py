@@ -470,7 +470,7 @@ import rnn_lowering as rl
 limit, kill_at = int(sys.argv[3]), int(sys.argv[4])
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-def progress(done, count):
+def progress(phase, done, count):
     if done == kill_at:
         os.kill(os.getpid(), signal.SIGKILL)
 try:
@@ -503,7 +503,7 @@ def test_a_killed_process_leaves_the_earlier_output(source: Path, out: Path) -> 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError, RuntimeError])
 def test_an_interrupted_write(error: type[BaseException], source: Path, existing: Path) -> None:
-    def progress(done: int, _: int) -> None:
+    def progress(_: str, done: int, total: int) -> None:
         if done == 2:
             raise error
 

@@ -21,7 +21,7 @@ from running import nodes
 from texts import parse
 
 import rnn_lowering as rl
-from rnn_lowering import cells, page
+from rnn_lowering import cells, isolate, page
 from rnn_lowering.cli import main
 from rnn_lowering.figures import plot_errors
 from rnn_lowering.isolate import isolated_nodes
@@ -111,7 +111,7 @@ def wrong_cell(monkeypatch: pytest.MonkeyPatch) -> None:
 def written(folder: Path, proto: onnx.ModelProto, **options: Any) -> Path:
     """Lower a model file and return the path of its page."""
     onnx.save(proto, folder / "in.onnx")
-    rl.lower_file(folder / "in.onnx", folder / "out.onnx", page=folder / "page.html", **options)
+    rl.lower_file(folder / "in.onnx", folder / "out.onnx", report=folder / "page.html", **options)
     return folder / "page.html"
 
 
@@ -147,6 +147,8 @@ def test_every_picture_has_a_text(ragged: Path) -> None:
     labels = [label for label in parsed.values("aria-label") if label.startswith(titles)]
     assert len(labels) == 3
     assert all("recurrent" in label for label in labels)
+    assert "as the sequence has ended, the states stay" in parsed.text
+    assert "not written" not in parsed.text
 
 
 def test_the_runs_of_a_node(ragged: Path) -> None:
@@ -196,6 +198,8 @@ def test_a_failed_verification(tmp_path: Path) -> None:
     parsed = Page(tmp_path / "page.html")
     assert re.search(r"Failed\s+3 runs", parsed.text)
     assert "first in RNN node 'bad'" in parsed.text
+    assert "out.onnx is not written." in parsed.text
+    assert "the states stay" not in parsed.text
     assert parsed.row("out")[2].startswith("failed")
     good, bad = (row for row in parsed.rows if row[0] == "Y")
     assert float(good[2]) < 1e-6 < float(bad[2])
@@ -212,12 +216,46 @@ def test_a_node_that_onnxruntime_does_not_run(tmp_path: Path) -> None:
     assert parsed.tags["svg"] == 3
 
 
-def test_a_node_that_cannot_run_on_its_own(tmp_path: Path) -> None:
-    case = Case("page_function", "GRU", scope="function")
+def test_a_node_that_cannot_run_on_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolate, "_cut", lambda *_: None)
+    case = Case("page_without_pictures", "GRU")
     parsed = Page(written(tmp_path, model(case, 17)))
     assert parsed.tags["svg"] == 0
     assert "Verified" in parsed.text
     assert "There are no pictures" in parsed.text or "It cannot be run on its own." in parsed.text
+
+
+@pytest.mark.parametrize("attributes", [{}, {"direction": "bidirectional", "clip": 0.5}], ids=["size", "more"])
+def test_a_node_whose_attributes_refer_to_those_of_its_function(tmp_path: Path, attributes: dict[str, Any]) -> None:
+    proto = model(Case("page_function", "GRU", attributes, scope="function"), 17)
+    references = {a.name for node in nodes(proto) for a in node.attribute if a.ref_attr_name}
+    assert references == {"hidden_size", *attributes}
+    parsed = Page(written(tmp_path, proto))
+    assert parsed.tags["svg"] == 3
+    assert "Verified" in parsed.text
+    assert "There are no pictures" not in parsed.text
+
+
+def test_a_function_that_is_called_twice(tmp_path: Path) -> None:
+    """Each call has sizes of its own; a function that is left does not hide the other's nodes."""
+    cell = """<domain: "my", opset_import: ["": 17]>
+        {} <hidden_size> (X, W, R) => (Y) {{ Y = {} <hidden_size: int = @hidden_size> (X, W, R) }}"""
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17, "my": 1]>
+        g (float[seq,2,3] X, float[1,4,3] W, float[1,4,4] R, float[1,5,3] W5, float[1,5,5] R5,
+           float[1,6,3] W2, float[1,6,2] R2) => (float[seq,1,2,4] Y, float[seq,1,2,5] Y5, float[seq,1,2,2] Y2)
+        {
+            Y = my.rnn <hidden_size = 4> (X, W, R)
+            Y5 = my.rnn <hidden_size = 5> (X, W5, R5)
+            Y2 = my.gru <hidden_size = 2> (X, W2, R2)
+        }"""
+        + cell.format("rnn", "RNN")
+        + cell.format("gru", "GRU")
+    )
+    parsed = Page(written(tmp_path, proto, only=["RNN"], verify=1))
+    assert [row[6] for row in parsed.rows if row[1:2] == ["RNN-14"]] == ["4", "5"]
+    assert parsed.tags["svg"] == 6
+    assert len([row for row in parsed.rows if row[0] == "Y" and len(row) == 3 and row[2] != "passed"]) == 2
 
 
 def test_constant_lengths_beyond_the_steps_of_a_picture(tmp_path: Path) -> None:
@@ -248,7 +286,7 @@ def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
     onnx.save(chain(Link("RNN", "rnn")), tmp_path / "in.onnx")
     with pytest.raises(rl.ModelFileError, match=r"missing.page\.html"):
         rl.lower_file(
-            tmp_path / "in.onnx", tmp_path / "out.onnx", page=tmp_path / "missing" / "page.html", verify=0
+            tmp_path / "in.onnx", tmp_path / "out.onnx", report=tmp_path / "missing" / "page.html", verify=0
         )
     assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
 
@@ -347,7 +385,19 @@ def browser(tmp_path: Path) -> list[str]:
     if path is None:
         pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr"]
-    return [path, *options, f"--user-data-dir={tmp_path / 'profile'}"]
+    offline = ["--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-sync"]
+    offline += ["--disable-component-update", f"--user-data-dir={tmp_path / 'profile'}"]
+    return [path, *options, *offline]
+
+
+def test_the_console_is_read(browser: list[str], tmp_path: Path) -> None:
+    """The tests below would notice an error."""
+    wrong = tmp_path / "wrong.html"
+    wrong.write_text("<script>throw new Error('noticed')</script>")
+    command = [*browser, "--dump-dom", wrong.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "CONSOLE" in done.stderr
+    assert "noticed" in done.stderr
 
 
 @pytest.mark.parametrize(

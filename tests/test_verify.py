@@ -449,6 +449,63 @@ def test_a_wrong_node_of_an_original_that_does_not_run_fails(name: str) -> None:
     assert "LSTM" in check.reason or "GRU" in check.reason or "RNN" in check.reason
 
 
+def test_nodes_in_functions_run_on_their_own() -> None:
+    original = model(Case("verify_function", "GRU", {"clip": 0.5}, scope="function", optional=ALL), 17)
+    check = verify(original, rl.lower(original), runs=1)
+    assert check
+    assert check.reason == ""
+    assert [node.name.split()[0] for node in check.nodes] == ["Y", "Y_h"]
+
+
+def branches(name: str) -> onnx.ModelProto:
+    """RNN nodes with other weights in the branches of two Ifs; the values have equal names."""
+    ifs = [
+        f"""{out} = If (c) <
+            then_branch = tb () => (float[seq,1,2,4] Y) {{ Y = RNN <hidden_size = 4> (X, W{n}, R) }},
+            else_branch = eb () => (float[seq,1,2,4] Y) {{ Y = RNN <hidden_size = 4> (X, W{n + 1}, R) }}>"""
+        for n, out in enumerate(("a", "b"))
+    ]
+    proto = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        g (bool c, float[seq,2,3] X) => (float[seq,1,2,4] a, float[seq,1,2,4] b) {{ {" ".join(ifs)} }}"""
+    )
+    for node in proto.graph.node:
+        node.name = name
+    rng = np.random.default_rng(0)
+    for weights, shape in {"W0": (1, 4, 3), "W1": (1, 4, 3), "W2": (1, 4, 3), "R": (1, 4, 4)}.items():
+        array = rng.uniform(-0.5, 0.5, shape).astype(np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(array, weights))
+    onnx.checker.check_model(proto, full_check=True)
+    return proto
+
+
+def test_branches_whose_values_have_equal_names() -> None:
+    original = branches("")
+    check = verify(original, rl.lower(original), runs=4)
+    assert check, check.reason
+    assert check.reason == ""
+    assert len(check.nodes) == 4
+    assert not verify(original, rl.lower(with_weight(original, "W1", weight(original, "W0"))), runs=4)
+
+
+def test_nodes_that_cannot_be_told_apart_are_not_compared() -> None:
+    """onnxruntime does not run a model with nodes of equal names."""
+    original = branches("same")
+    check = verify(original, rl.lower(original), runs=1)
+    assert check.status == "not verified"
+    assert "no counterpart" in check.reason
+
+
+def test_nodes_of_an_unsorted_model_run_on_their_own() -> None:
+    original = chain(Link("LSTM", "first"), Link("GRU", "second"))
+    nodes = list(original.graph.node)
+    del original.graph.node[:]
+    original.graph.node.extend(reversed(nodes))
+    check = verify(original, rl.lower(original), runs=1)
+    assert check.reason == ""
+    assert len(check.nodes) == 2
+
+
 def test_nothing_to_judge_by() -> None:
     original = custom_operator()
     check = verify(original, original)
@@ -585,6 +642,21 @@ def test_both_models_with_external_data(tmp_path: Path) -> None:
     source, target = external(tmp_path / "a"), tmp_path / "b" / "lowered.onnx"
     rl.lower_file(source, target, external_data="weights.bin", verify=0)
     assert verify(source, target, runs=1)
+
+
+@pytest.mark.parametrize("to", ["scan", "loop"])
+def test_nodes_with_external_weights_run_on_their_own(to: str, tmp_path: Path) -> None:
+    source, target = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    original = chain(Link("LSTM", "first", hidden=16))
+    onnx.save(original, source)
+    rl.lower_file(source, target, to, external_data="always", verify=0)
+    check = verify(source, target, runs=1)
+    assert check
+    assert check.reason == ""
+    assert [node.name.split()[0] for node in check.nodes] == ["Y"]
+    R = weight(original, "R0") * np.float32(1.01)
+    onnx.save(with_weight(original, "R0", R), source)
+    assert verify(source, target, runs=1).status == "failed"
 
 
 @pytest.mark.parametrize("kind", ["original", "lowered"])

@@ -1,0 +1,23 @@
+"""How far long work has come: one callback for writing and for verifying."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+Progress = Callable[[str, int, int], None]
+"""Called as progress(phase, done, total), with a phase below, after each tensor or run; runs also begin at 0."""
+
+WRITING = "writing tensors"
+ORIGINAL = "running the original"
+LOWERED = "running the lowered model"
+NODES = "running each node"
+
+
+def counter(progress: Progress | None, phase: str, total: int) -> Callable[[], None]:
+    """Announce a phase; return what to call after each of its `total` parts."""
+    if progress is None:
+        return lambda: None
+    report, done = progress, count(1)
+    report(phase, 0, total)
+    return lambda: report(phase, next(done), total)

@@ -1,0 +1,182 @@
+"""The JSON report: its fields are those that docs/report.md describes, always all of them, of the types it says."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cases import Case, model
+from chains import Link, chain
+from one_process import run_workers_here
+from texts import parse
+
+import rnn_lowering as rl
+from rnn_lowering import cells
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "report.md"
+TYPES: dict[str, Callable[[Any], bool]] = {
+    "string": lambda value: isinstance(value, str),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "boolean": lambda value: isinstance(value, bool),
+    "object": lambda value: isinstance(value, dict),
+    "list": lambda value: isinstance(value, list),
+    "null": lambda value: value is None,
+}
+RAGGED = Case("report", "LSTM", x="symbolic", optional=("B", "sequence_lens"))
+AFFINE = Link("RNN", "affine", {"activations": ["Affine"], "activation_alpha": [0.5]})
+
+pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
+
+
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_workers_here(monkeypatch)
+
+
+def documented() -> dict[str, list[str]]:
+    """The types of each field of the document."""
+    rows = re.findall(r"^\| `([^`]+)` \| ([^|]+) \|", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(rows) == len(dict(rows))
+    return {field: types.strip().split(" or ") for field, types in rows}
+
+
+def emitted(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every field of a report with its value: `[]` for entries of a list that are no objects, `*` for operators."""
+    if path and not (path.endswith("[]") and isinstance(data, dict)):
+        yield path, data
+    if isinstance(data, dict):
+        for key, value in data.items():
+            name = "*" if path in ("operators.before", "operators.after") else key
+            yield from emitted(value, f"{path}.{name}" if path else name)
+    elif isinstance(data, list):
+        for value in data:
+            yield from emitted(value, f"{path}[]")
+
+
+def without_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let lowered RNN nodes compute NaN."""
+    good = cells.CELLS["RNN"]
+
+    def rnn(op: Any, k: Any, state: Any, x: Any) -> Any:
+        return [s * op.constant(np.nan) for s in good(op, k, state, x)]
+
+    monkeypatch.setitem(cells.CELLS, "RNN", rnn)
+
+
+SCENARIOS: dict[str, tuple[onnx.ModelProto, dict[str, Any]]] = {
+    "verified": (model(RAGGED, 17), {}),
+    "node by node": (model(Case("report_layout", "GRU", {"layout": 1}, optional=("sequence_lens",)), 17), {}),
+    "warned, one left": (chain(AFFINE, Link("GRU", "kept")), {"only": ["RNN"]}),
+    "brought to another opset": (model(Case("report_old", "LSTM"), 6), {}),
+    "failed": (chain(Link("RNN", "wrong")), {}),
+    "not verified": (chain(Link("RNN", "unchecked")), {"verify": 0}),
+    "nothing to lower": (parse("g (float[n] a) => (float[n] b) { b = Relu (a) }"), {}),
+}
+
+
+def report(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    proto, options = SCENARIOS[name]
+    onnx.save(proto, folder / "in.onnx")
+    if name == "failed":
+        without_numbers(monkeypatch)
+    try:
+        rl.lower_file(folder / "in.onnx", folder / "out.onnx", report=folder / "report.json", **options)
+    except rl.VerificationError:
+        assert name == "failed"
+    data: dict[str, Any] = json.loads((folder / "report.json").read_text(), parse_constant=pytest.fail)
+    return data
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_field_is_documented(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = documented()
+    for field, value in emitted(report(tmp_path, name, monkeypatch)):
+        assert field in fields
+        assert any(TYPES[kind](value) for kind in fields[field]), (field, value)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_documented_field_is_there(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = documented()
+    data = report(tmp_path, name, monkeypatch)
+    assert data.keys() == {field for field in fields if re.fullmatch(r"\w+", field)}
+    for path, value in emitted(data):
+        for one, place in [(v, f"{path}[]") for v in value] if isinstance(value, list) else [(value, path)]:
+            wanted = {f[len(place) + 1 :] for f in fields if re.fullmatch(rf"{re.escape(place)}\.\w+", f)}
+            assert one is None or not wanted or one.keys() == wanted, place
+
+
+def test_the_scenarios_emit_every_field_and_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[str, list[Any]] = {}
+    for name in SCENARIOS:
+        with monkeypatch.context() as patch:
+            for field, value in emitted(report(tmp_path, name, patch)):
+                found.setdefault(field, []).append(value)
+    assert found.keys() == documented().keys()
+    for field in ("nodes[].seq_length", "verification", "verification.each_run[].inputs[].lengths"):
+        assert any(value is None for value in found[field]), field
+        assert any(value is not None for value in found[field]), field
+    assert set(found["verification.status"]) == {"verified", "failed"}
+    assert set(found["schema"]) == {1}
+    assert set(found["version"]) == {rl.__version__}
+
+
+def test_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = report(tmp_path, "verified", monkeypatch)["files"]
+    for when, name in (("before", "in.onnx"), ("after", "out.onnx")):
+        assert files[when] == {"name": name, "bytes": (tmp_path / name).stat().st_size}
+
+
+def test_the_files_with_external_data(tmp_path: Path) -> None:
+    proto = model(RAGGED, 17)
+    onnx.save_model(proto, tmp_path / "in.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    done = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", verify=0)
+    assert done.original is not None
+    assert done.lowered is not None
+    for file, data in ((done.original, "w.bin"), (done.lowered, "out.onnx.data")):
+        assert file.bytes == (tmp_path / file.name).stat().st_size + (tmp_path / data).stat().st_size
+
+
+def test_each_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check = report(tmp_path, "verified", monkeypatch)["verification"]
+    assert len(check["each_run"]) == check["runs"] == 3
+    shapes = set()
+    for run in check["each_run"]:
+        x, lengths = run["inputs"]
+        assert (x["name"], x["lengths"], lengths["name"]) == ("X", None, "sequence_lens")
+        T, N, _ = x["shape"]
+        least, greatest = lengths["lengths"]
+        assert lengths["shape"] == [N]
+        assert 1 <= least <= greatest == T
+        shapes.add((T, N))
+        assert [output["name"] for output in run["outputs"]] == ["Y", "Y_h", "Y_c"]
+    assert len(shapes) == 3
+    for n, output in enumerate(check["outputs"]):
+        assert output["max_abs"] == max(run["outputs"][n]["max_abs"] for run in check["each_run"])
+    assert [node["name"][:3] for node in check["nodes"]] == ["Y o", "Y_h", "Y_c"]
+    assert all(node["passed"] and 0 <= node["max_abs"] < 1e-5 for node in check["nodes"])
+
+
+def test_each_run_node_by_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check = report(tmp_path, "node by node", monkeypatch)["verification"]
+    assert check["method"] == "each node against float64 NumPy"
+    assert check["nodes"] == check["outputs"]
+    assert len(check["each_run"]) == 3
+    x, lengths = check["each_run"][0]["inputs"]
+    assert x["name"] == "X of GRU node 'recurrent' in main graph"
+    assert lengths["lengths"] == [0, x["shape"][1]]  # layout 1: [batch, seq, input]
+
+
+def test_what_is_infinite_is_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = report(tmp_path, "failed", monkeypatch)
+    assert data["verification"]["status"] == "failed"
+    (output,) = data["verification"]["outputs"]
+    assert (output["max_abs"], output["passed"]) == (None, False)
+    assert "NaN" in output["reason"]
+    assert data["files"]["after"]["name"] == "out.onnx"
+    assert not (tmp_path / "out.onnx").exists()
