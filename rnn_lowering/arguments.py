@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rnn_lowering import __version__
 from rnn_lowering.errors import RnnLoweringError
@@ -55,8 +56,16 @@ def _add_forms(p: argparse.ArgumentParser) -> None:
         "--to",
         choices=("auto", "scan", "loop", "unroll"),
         default="auto",
-        help="form of the lowered nodes (default: auto)",
+        help="form of the lowered nodes (default: auto, what the target prefers)",
     )
+    p.add_argument(
+        "--target",
+        type=_target,
+        default="portable",
+        metavar="NAME",
+        help="the runtime that OUT.onnx is for (default: portable)",
+    )
+    p.add_argument("--targets", action=_ListTargets, help="show the runtimes and what each takes, and exit")
     p.add_argument(
         "--only",
         action="append",
@@ -134,6 +143,27 @@ def _add_files(p: argparse.ArgumentParser) -> None:
         help="write what was done as JSON, or as a page with plots; a failed comparison gets it too",
     )
     p.add_argument("--force", action="store_true", help="replace OUT.onnx if it exists")
+
+
+class _ListTargets(argparse.Action):
+    """Print the table of targets and exit, whatever else is given."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, **options)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from rnn_lowering.console import print_targets
+
+        print_targets()
+        parser.exit()
+
+
+def _target(text: str) -> str:
+    from rnn_lowering.targets import TARGETS
+
+    if text not in TARGETS:
+        raise argparse.ArgumentTypeError(f"'{text}' is none of {', '.join(TARGETS)}")
+    return text
 
 
 def _count(text: str) -> int:

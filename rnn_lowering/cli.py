@@ -69,7 +69,7 @@ def _list(args: argparse.Namespace) -> int:
 
 def _choices(args: argparse.Namespace) -> dict[str, Any]:
     """What `lower` and `LowerRecurrentPass` take."""
-    names = ("only", "except_", "max_unroll", "compute")
+    names = ("target", "only", "except_", "max_unroll", "compute")
     return {name: getattr(args, name) for name in names}
 
 

@@ -139,6 +139,27 @@ def _verification_line(report: Report) -> str:
     return f"verified ({check['method']}): {check['runs']} runs, largest difference {check['max_abs']:.2g}"
 
 
+def print_targets() -> None:
+    """Print the table of targets."""
+    from rnn_lowering.targets import TARGETS
+
+    table = Table(
+        "target", "measured with", "forms", "opsets", "sequence_lens", "known sizes", "composed", box=None
+    )
+    for target in TARGETS.values():
+        limits = {"from": target.oldest_opset, "to": target.newest_opset}
+        table.add_row(
+            target.name,
+            target.measured,
+            ", ".join(target.forms),
+            " ".join(f"{word} {opset}" for word, opset in limits.items() if opset) or "any",
+            "any" if target.sequence_lens else "constant",
+            target.sizes,
+            ", ".join(target.composed),
+        )
+    console().print(table)
+
+
 @contextmanager
 def progress_bar(delay: float = 1.0) -> Iterator[Progress | None]:
     """Yield what shows progress, in a bar that appears after `delay` seconds; None where stdout is no terminal."""

@@ -104,7 +104,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> LoweringResult:
         """Lower `model` in place."""
-        report = Report(operators_before=count_operators(model))
+        report = Report(self.target.name, operators_before=count_operators(model))
         work = self._prepared(model, report)
         plan = self._plan(work, report)
         for _, spec, _ in plan:

@@ -74,6 +74,7 @@ class Report:
     """What a lowering did.
 
     Attributes:
+        target: The runtime that it was for.
         nodes: The lowered nodes, in the order of the model.
         left: Recurrent nodes that were not lowered, as text, and why.
         notes: What else was done to the model.
@@ -82,6 +83,7 @@ class Report:
         original, lowered: The model files; None where the model came from no file.
     """
 
+    target: str = "portable"
     nodes: list[NodeReport] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -97,6 +99,7 @@ class Report:
         return {
             "schema": SCHEMA,
             "version": __version__,
+            "target": self.target,
             "files": {name: file and vars(file) for name, file in files.items()},
             "nodes": [vars(node) for node in self.nodes],
             "left": self.left,

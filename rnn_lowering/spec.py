@@ -15,9 +15,8 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.activations import ACTIVATIONS, CANONICAL_NAMES
-from rnn_lowering.constants import constant_of, dims_of
+from rnn_lowering.ends import Ends
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
-from rnn_lowering.tensors import Dims
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 """Gates per operator: the rows of W and R are GATES * hidden_size."""
@@ -109,29 +108,12 @@ def node_ref(node: ir.Node, scope: str) -> NodeRef:
     return NodeRef(name, node.op_type, scope)
 
 
-Page = tuple["str | int", ...]
-
-
-def _match(actual: Dims, page: Page, sizes: Mapping[str, int]) -> dict[str, int] | None:
-    """Return the sizes known after a shape has been matched with its page; None where it does not fit."""
-    if len(actual) != len(page):
-        return None
-    found = dict(sizes)
-    for size, wanted in zip(actual, page, strict=True):
-        expected = found.setdefault(wanted, size) if isinstance(wanted, str) and size is not None else wanted
-        if size is not None and size != expected:
-            return None
-    return found
-
-
 class _Parser:
     """One node's parse: holds what every step needs."""
 
     def __init__(self, node: ir.Node, opset: int, scope: str) -> None:
         self.node = node
         self.ref = node_ref(node, scope)
-        self.opset = opset
-        self.constants: dict[str, ir.TensorProtocol] = {}
         self.op_type = node.op_type
         newest = onnx.defs.onnx_opset_version()
         if not 1 <= opset <= newest:
@@ -140,6 +122,7 @@ class _Parser:
                 hint="upgrade the onnx package, or mend the model's opset import",
                 node=self.ref,
             )
+        self.opset = opset
         self.schema = onnx.defs.get_schema(self.op_type, opset, "")
         self.version = self.schema.since_version
         self.warnings: list[str] = []
@@ -149,20 +132,19 @@ class _Parser:
 
     def parse(self) -> RecurrentSpec:
         self._check_attributes()
-        inputs, outputs = self._connected()
-        found = {symbol: constant_of(value, self.opset) for symbol, value in inputs.items()}
-        self.constants = {symbol: tensor for symbol, tensor in found.items() if tensor is not None}
+        ends = Ends(self.node, self.ref, self.schema, self.opset)
         directions = self._directions()
         layout = self._flag("layout")
         if layout not in (0, 1):
             raise self.invalid(f"layout is {layout}", "0 and 1 are allowed")
-        hidden_size = self._hidden_size(inputs)
-        sizes = self._sizes(inputs, len(directions), hidden_size, layout)
+        gates = GATES[self.op_type]
+        hidden_size = ends.hidden_size(self._attribute("hidden_size", None), gates)
+        sizes = ends.sizes(gates, len(directions), hidden_size, layout)
         activations = self._activations(len(directions))
         spec = RecurrentSpec(
             node=self.ref,
             version=self.version,
-            dtype=self._dtype(inputs),
+            dtype=ends.dtype(),
             directions=directions,
             hidden_size=hidden_size,
             seq_length=sizes.get("seq_length"),
@@ -173,15 +155,13 @@ class _Parser:
             clip=self._clip(),
             input_forget=bool(self._flag("input_forget")),
             linear_before_reset=bool(self._flag("linear_before_reset")),
-            inputs=inputs,
-            outputs=outputs,
-            constants=self.constants,
-            warnings=tuple(self.warnings),
+            inputs=ends.inputs,
+            outputs=ends.outputs,
+            constants=ends.constants,
+            warnings=(*ends.warnings, *self.warnings),
         )
-        self._check_lengths(spec)
+        ends.check_lengths(spec.seq_length)
         return spec
-
-    # Attributes
 
     def _check_attributes(self) -> None:
         for name, attribute in self.node.attributes.items():
@@ -259,102 +239,3 @@ class _Parser:
                 f"not the operator page's: {activation}; set activation_alpha and activation_beta"
             )
         return activation
-
-    # Inputs and outputs
-
-    def _connected(self) -> tuple[dict[str, ir.Value], dict[str, ir.Value]]:
-        schema, node = self.schema, self.node
-        if not schema.min_input <= len(node.inputs) <= schema.max_input:
-            raise self.invalid(
-                f"{len(node.inputs)} inputs", f"{schema.min_input} to {schema.max_input} are allowed"
-            )
-        if not schema.min_output <= len(node.outputs) <= schema.max_output:
-            raise self.invalid(f"{len(node.outputs)} outputs", f"at most {schema.max_output} are allowed")
-        inputs = {p.name: v for p, v in zip(schema.inputs, node.inputs, strict=False) if v is not None}
-        for symbol in ("X", "W", "R"):
-            if symbol not in inputs:
-                raise self.invalid(f"input {symbol} is missing")
-        named = zip(schema.outputs, node.outputs, strict=False)
-        outputs = {p.name: v for p, v in named if v.name and (v.uses() or v.is_graph_output())}
-        return inputs, outputs
-
-    def _dtype(self, inputs: dict[str, ir.Value]) -> ir.DataType:
-        types: dict[str, ir.DataType] = {}
-        for symbol, value in inputs.items():
-            tensor = self.constants.get(symbol)
-            dtype = tensor.dtype if tensor is not None else value.dtype
-            if dtype is not None:
-                types[symbol] = dtype
-        lengths = types.pop("sequence_lens", ir.DataType.INT32)
-        if lengths != ir.DataType.INT32:
-            raise self.invalid(f"sequence_lens is {lengths.name}, not INT32")
-        if len(set(types.values())) > 1:
-            given = ", ".join(f"{symbol} {dtype.name}" for symbol, dtype in types.items())
-            raise self.invalid(f"inputs are of different types: {given}")
-        if not types:
-            raise self.invalid("the element type of its inputs is not known", "run onnx.shape_inference first")
-        dtype = next(iter(types.values()))
-        allowed = next(c.allowed_type_strs for c in self.schema.type_constraints if c.type_param_str == "T")
-        if dtype.name.lower() not in {t[7:-1] for t in allowed}:
-            raise self.invalid(f"{dtype.name} is not a type of {self.op_type}-{self.version}")
-        return dtype
-
-    def _hidden_size(self, inputs: dict[str, ir.Value]) -> int:
-        declared = self._attribute("hidden_size", None)
-        if declared is not None and declared <= 0:
-            raise self.invalid(f"hidden_size is {declared}", "it must be positive")
-        gates = GATES[self.op_type]
-        rows, shape = self._dims(inputs, "W"), self._dims(inputs, "R")
-        if shape is not None and len(shape) == 3 and shape[2] is not None:
-            found = shape[2]
-        elif declared is not None:
-            found = int(declared)
-        elif rows is not None and len(rows) == 3 and rows[1] is not None:
-            found = rows[1] // gates
-        else:
-            raise self.invalid("neither hidden_size nor the shape of R is known", "set the attribute hidden_size")
-        if declared is not None and found != declared:
-            raise self.invalid(f"hidden_size is {declared}, but R says {found}")
-        if found <= 0:
-            raise self.invalid(f"R says that hidden_size is {found}", "it must be positive")
-        return found
-
-    def _dims(self, inputs: dict[str, ir.Value], symbol: str) -> Dims | None:
-        return dims_of(inputs[symbol], self.constants.get(symbol)) if symbol in inputs else None
-
-    def _sizes(self, inputs: dict[str, ir.Value], dirs: int, hidden: int, layout: int) -> dict[str, int]:
-        """Match the shape of every input with the operator page; return the sizes that are known."""
-        gates = GATES[self.op_type]
-        batch_first = layout == 1
-        state: Page = ("batch_size", dirs, hidden) if batch_first else (dirs, "batch_size", hidden)
-        pages: dict[str, Page] = {
-            "W": (dirs, gates * hidden, "input_size"),
-            "R": (dirs, gates * hidden, hidden),
-            "B": (dirs, 2 * gates * hidden),
-            "P": (dirs, 3 * hidden),
-            "sequence_lens": ("batch_size",),
-            "initial_h": state,
-            "initial_c": state,
-            "X": (*(("batch_size", "seq_length") if batch_first else ("seq_length", "batch_size")), "input_size"),
-        }
-        sizes: dict[str, int] = {}
-        for symbol, page in pages.items():
-            actual = self._dims(inputs, symbol)
-            matched = None if actual is None else _match(actual, page, sizes)
-            if matched is not None:
-                sizes = matched
-            elif actual is not None and symbol == "X" and inputs["X"].producer() is not None:
-                self.warnings.append(f"{self.ref}: the declared shape {list(actual)} of X cannot be right: ignored")
-            elif actual is not None:
-                meant = "[" + ", ".join(f"{w}={sizes[w]}" if w in sizes else str(w) for w in page) + "]"
-                raise self.invalid(f"{symbol} has shape {list(actual)}, not {meant}")
-        return sizes
-
-    def _check_lengths(self, spec: RecurrentSpec) -> None:
-        tensor = self.constants.get("sequence_lens")
-        if tensor is None:
-            return
-        lengths = tensor.numpy()
-        longest = math.inf if spec.seq_length is None else spec.seq_length
-        if lengths.size and not (lengths.min() >= 0 and lengths.max() <= longest):
-            raise self.invalid(f"sequence_lens is {lengths.tolist()}", f"values from 0 to {longest} are allowed")

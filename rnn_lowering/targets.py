@@ -24,6 +24,7 @@ class Target:
 
     Attributes:
         name: What `--target` calls it.
+        measured: The version that was run.
         forms: Those that it takes, the preferred first.
         newest_opset, oldest_opset: Of models that it takes; None: no limit is known.
         composed: Operators that it lacks and that are composed of others.
@@ -33,6 +34,7 @@ class Target:
     """
 
     name: str
+    measured: str
     forms: tuple[str, ...]
     newest_opset: int | None = None
     oldest_opset: int | None = None
@@ -45,31 +47,33 @@ class Target:
 TARGETS = {
     target.name: target
     for target in (
-        Target("portable", ("scan", "loop", "unroll")),
-        Target("onnxruntime", ("scan", "loop", "unroll"), fused=True),
-        Target("tinygrad", ("unroll",)),
-        Target("tvm", ("unroll",)),
+        Target("portable", "", ("scan", "loop", "unroll")),
+        Target("onnxruntime", "1.31.1", ("scan", "loop", "unroll"), fused=True),
+        Target("tinygrad", "0.14.0", ("unroll",)),
+        Target("tvm", "apache-tvm 0.27.0", ("unroll",)),
         Target(
             "jaxonnxruntime",
+            "0.3.0",
             ("unroll",),
             newest_opset=20,
             composed=("Softsign", "ThresholdedRelu", "HardSigmoid", "Elu", "Clip"),
         ),
-        Target("onnx2torch", ("unroll",), newest_opset=17, composed=("ThresholdedRelu",)),
+        Target("onnx2torch", "1.5.15", ("unroll",), newest_opset=17, composed=("ThresholdedRelu",)),
         Target(
             "ncnn",
+            "pnnx 20261020",
             ("unroll",),
             newest_opset=26,
             composed=("Softsign", "ThresholdedRelu", "Less"),
             sequence_lens=False,
         ),
-        Target("mnn", ("unroll", "loop"), sizes="T"),
-        Target("tract", ("scan", "unroll")),
-        Target("iree", ("scan", "unroll"), oldest_opset=13, composed=("Softsign",), sizes="T and N"),
-        Target("openvino", ("scan", "loop", "unroll")),
-        Target("emx-onnx-cgen", ("scan", "unroll")),
-        Target("ezkl", ("scan", "unroll")),
-        Target("rknn", ("scan", "unroll"), newest_opset=19),
+        Target("mnn", "3.6.1", ("unroll", "loop"), sizes="T"),
+        Target("tract", "0.23.9", ("scan", "unroll")),
+        Target("iree", "3.13.0", ("scan", "unroll"), oldest_opset=13, composed=("Softsign",), sizes="T and N"),
+        Target("openvino", "2026.4.1", ("scan", "loop", "unroll")),
+        Target("emx-onnx-cgen", "1.4.0", ("scan", "unroll")),
+        Target("ezkl", "23.0.5", ("scan", "unroll")),
+        Target("rknn", "rknn-toolkit2 2.5.0", ("scan", "unroll"), newest_opset=19),
     )
 }
 

@@ -215,6 +215,23 @@ def test_a_wrong_shape_is_named(op_type: str, symbol: str) -> None:
 
 
 @pytest.mark.parametrize("op_type", OPS)
+@pytest.mark.parametrize("absent", [[], ["initial_h", "initial_c"], ["initial_h"]], ids=str)
+@pytest.mark.parametrize("constants", [[], ["sequence_lens"]], ids=str)
+def test_wrong_lengths_are_blamed_where_the_others_agree(
+    op_type: str, absent: list[str], constants: list[str]
+) -> None:
+    proto = node_model(op_type, shapes={"sequence_lens": (N + 1,)}, absent=absent, constants=constants)
+    assert_refused(proto, rf"sequence_lens has shape \[{N + 1}\], not \[batch_size={N}\]")
+
+
+@pytest.mark.parametrize("op_type", OPS)
+def test_wrong_lengths_are_not_blamed_where_the_others_disagree(op_type: str) -> None:
+    more = {"sequence_lens": (N + 1,), "initial_h": (1, N + 1, H)}
+    assert_refused(node_model(op_type, shapes=more), r": (initial_c|X) has shape")
+    assert_refused(node_model(op_type, shapes={"initial_h": (1, N + 1, H)}), ": initial_h has shape")
+
+
+@pytest.mark.parametrize("op_type", OPS)
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 def test_directions_and_shapes(op_type: str, direction: str) -> None:
     """The weights of one direction for two, and the other way round."""

@@ -1,0 +1,160 @@
+"""Targets: what each takes, what is refused for it, and operators that are composed of others."""
+
+from typing import Any
+
+import onnx
+import pytest
+from cases import FUNCTIONS, Case, expected, feed, model
+from running import assert_close, operators, recurrent_left, run
+
+import rnn_lowering as rl
+from rnn_lowering.cli import main
+from rnn_lowering.targets import TARGETS
+
+LOOPS = {"scan": "Scan", "loop": "Loop"}
+RAGGED = Case("ragged", "LSTM", {"direction": "bidirectional"}, optional=("B", "sequence_lens"))
+UNKNOWN = Case("unknown", "GRU", x="symbolic")
+
+pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
+@pytest.mark.parametrize("ragged", [False, True])
+def test_takes_its_preferred_form(target: str, op_type: str, ragged: bool) -> None:
+    lengths = {"lengths_from": "initializer", "lengths": (5, 3, 0)} if target == "ncnn" else {}
+    fields: dict[str, Any] = {"optional": ("B", "sequence_lens"), **lengths} if ragged else {}
+    case = Case("targets", op_type, {"direction": "bidirectional"}, **fields)
+    lowered = rl.lower(model(case, 17), target=target)
+    assert recurrent_left(lowered) == []
+    form = TARGETS[target].forms[0]
+    assert operators(lowered) & {"Scan", "Loop"} == ({LOOPS[form]} if form in LOOPS else set())
+    assert not operators(lowered) & set(TARGETS[target].composed)
+    assert_close(run(lowered, feed(case)), expected(case))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_takes_its_other_forms_and_no_more(target: str) -> None:
+    for form in ("scan", "loop", "unroll"):
+        if form in TARGETS[target].forms:
+            assert recurrent_left(rl.lower(model(Case("forms", "LSTM"), 17), form, target=target)) == []
+            continue
+        with pytest.raises(
+            rl.UnsupportedError, match=f"LSTM node 'recurrent' in main graph: {target} does not take"
+        ):
+            rl.lower(model(Case("forms", "LSTM"), 17), form, target=target)
+
+
+REFUSED = {
+    "jaxonnxruntime": (Case("c", "LSTM"), 21, "opset at most 20, this one imports 21; .*version_converter"),
+    "onnx2torch": (Case("c", "GRU"), 18, "opset at most 17"),
+    "rknn": (Case("c", "RNN"), 20, "opset at most 19"),
+    "iree": (Case("c", "RNN"), 12, "opset at least 13"),
+    "ncnn": (RAGGED, 17, "sequence_lens that are known at run time only; .*constant ones"),
+    "tinygrad": (UNKNOWN, 17, "sequence length is not known.*--set-dim"),
+    "tvm": (UNKNOWN, 17, "sequence length is not known.*--set-dim"),
+    "mnn": (UNKNOWN, 17, "mnn needs a known sequence length; .*--set-dim"),
+}
+
+
+@pytest.mark.parametrize("target", REFUSED)
+def test_refuses_what_it_cannot_take(target: str) -> None:
+    case, opset, message = REFUSED[target]
+    with pytest.raises(rl.UnsupportedError, match=f"{case.op_type} node 'recurrent' in main graph: .*{message}"):
+        rl.lower(model(case, opset), target=target)
+
+
+def test_iree_needs_all_sizes() -> None:
+    with pytest.raises(rl.UnsupportedError, match="known sequence length and batch size"):
+        rl.lower(model(UNKNOWN, 17), target="iree")
+    lowered = rl.lower(model(UNKNOWN, 17), target="iree", input_shapes={"X": feed(UNKNOWN)["X"].shape})
+    assert_close(run(lowered, feed(UNKNOWN)), expected(UNKNOWN))
+
+
+def test_the_second_form_where_the_first_cannot_be() -> None:
+    long = Case("long", "RNN", T=600)
+    assert "Loop" in operators(rl.lower(model(long, 17), target="mnn"))
+    assert "Loop" in operators(rl.lower(model(Case("old", "RNN"), 8)))
+    with pytest.raises(rl.UnsupportedError, match=r"600 steps are more than the 512.*--max-unroll 600"):
+        rl.lower(model(long, 17), target="tvm")
+
+
+def test_without_recurrent_nodes_nothing_is_refused() -> None:
+    plain = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 21]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
+    )
+    assert rl.lower(plain, target="jaxonnxruntime") == plain
+
+
+@pytest.mark.parametrize("target", [name for name, target in TARGETS.items() if target.composed])
+@pytest.mark.parametrize("opset", [10, 13, 17])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_composed_activations(target: str, opset: int, function: str) -> None:
+    """Against the operator page, arguments from far below to far above zero and at thresholds included."""
+    if opset < (TARGETS[target].oldest_opset or 0):
+        pytest.skip(f"{target} does not take opset {opset}")
+    attributes = {"activations": [function], "activation_alpha": [0.5], "activation_beta": [0.25]}
+    for scale in (1.0, 30.0, 1e4):
+        case = Case("composed", "RNN", attributes, T=4, N=8, x_scale=scale)
+        lowered = rl.lower(model(case, opset), target=target)
+        assert not operators(lowered) & set(TARGETS[target].composed)
+        assert_close(run(lowered, feed(case)), expected(case))
+
+
+@pytest.mark.parametrize("opset", [8, 10, 11, 17])
+@pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
+def test_composed_clip(op_type: str, opset: int) -> None:
+    case = Case("composed_clip", op_type, {"clip": 0.3}, x_scale=1e6)
+    lowered = rl.lower(model(case, opset), target="jaxonnxruntime")
+    assert "Clip" not in operators(lowered)
+    assert_close(run(lowered, feed(case)), expected(case))
+
+
+def test_for_onnxruntime() -> None:
+    """A Gemm per activation, which it fuses, and one loop for both directions of a small node."""
+    case = Case("fused", "LSTM", {"direction": "bidirectional"}, H=16, N=1)
+    lowered = rl.lower(model(case, 17), target="onnxruntime")
+    (scan,) = [n for n in lowered.graph.node if n.op_type == "Scan"]
+    body = next(a.g for a in scan.attribute if a.name == "body")
+    counts = [n.op_type for n in body.node if n.op_type not in ("Constant",)]
+    assert counts.count("Gemm") == 2
+    assert not {"MatMul", "Unsqueeze"} & set(counts)
+    assert len(counts) <= 11
+    assert_close(run(lowered, feed(case)), expected(case))
+
+
+@pytest.mark.parametrize(("op_type", "most"), [("RNN", 3), ("GRU", 11), ("LSTM", 11)])
+def test_operators_per_step_for_onnxruntime(op_type: str, most: int) -> None:
+    attributes = {"linear_before_reset": 1} if op_type == "GRU" else {}
+    lowered = rl.lower(model(Case("fused", op_type, attributes, H=256), 17), target="onnxruntime")
+    bodies = [a.g for n in lowered.graph.node for a in n.attribute if a.name == "body"]
+    assert [len(body.node) <= most for body in bodies] == [True]
+
+
+def test_unknown_targets() -> None:
+    with pytest.raises(rl.UnsupportedError, match="target 'cray' does not exist; known are portable, onnxruntime"):
+        rl.lower(model(UNKNOWN, 17), target="cray")
+    with pytest.raises(SystemExit) as end:
+        main(["in.onnx", "out.onnx", "--target", "cray"])
+    assert end.value.code == 2
+
+
+def test_the_options(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    case = Case("option", "LSTM")
+    onnx.save(model(case, 17), tmp_path / "in.onnx")
+    assert main([str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx"), "--target", "tvm", "-q"]) == 0
+    assert not operators(onnx.load(tmp_path / "out.onnx")) & {"Scan", "Loop", "LSTM"}
+    with pytest.raises(SystemExit) as end:
+        main(["--targets"])
+    assert end.value.code == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [row[0] for row in rows] == list(TARGETS)
+    assert ["tinygrad", "0.14.0", "unroll", "any", "any"] in rows
+
+
+def test_the_report_names_it(tmp_path: Any) -> None:
+    onnx.save(model(Case("report", "RNN"), 17), tmp_path / "in.onnx")
+    report = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", target="tract", verify=0)
+    assert report.target == "tract"
+    assert report.to_dict()["target"] == "tract"
+    assert [node.reason for node in report.nodes] == ["first choice for target tract"]
