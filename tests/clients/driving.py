@@ -4,13 +4,14 @@ import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 from cases import Arrays
-from clients.environments import HERE, ROOT, python
 from running import assert_close
+
+from clients.environments import HERE, ROOT, python
 
 Job: TypeAlias = tuple[onnx.ModelProto, Arrays]
 """A model and its inputs."""
@@ -52,8 +53,8 @@ def judge(got: Arrays | str, expected: Arrays) -> tuple[str, str]:
 def _write(folder: Path, model: onnx.ModelProto, feed: Arrays) -> None:
     folder.mkdir(parents=True)
     onnx.save(model, folder / "model.onnx")
-    order = [value.name for value in model.graph.input if value.name in feed]
-    np.savez(folder / "feed.npz", **{name: feed[name] for name in order})
+    ordered: dict[str, Any] = {v.name: feed[v.name] for v in model.graph.input if v.name in feed}
+    np.savez(folder / "feed.npz", **ordered)
     (folder / "outputs.txt").write_text("\n".join(output.name for output in model.graph.output))
 
 

@@ -52,8 +52,12 @@ def make(client: str) -> str | None:
 
 def version(client: str) -> str:
     """The version of a client, as its requirement file pins it."""
-    first = next(line for line in _requirements(client).read_text().splitlines() if "==" in line)
-    return first.split("==")[1]
+    return pin(client).split("==")[1]
+
+
+def pin(client: str) -> str:
+    """The line of the requirement file that is the client itself, the first with a version."""
+    return next(line for line in _requirements(client).read_text().splitlines() if "==" in line)
 
 
 def _requirements(client: str) -> Path:

@@ -54,7 +54,8 @@ def _child(run: Run, folder: Path) -> None:
         with np.load(folder / "feed.npz") as held:
             feed = {name: held[name] for name in held.files}
         results = run(folder / "model.onnx", feed, (folder / "outputs.txt").read_text().splitlines())
-        np.savez(folder / "partial.npz", **{name: np.asarray(array) for name, array in results.items()})
+        arrays: dict[str, Any] = {name: np.asarray(array) for name, array in results.items()}
+        np.savez(folder / "partial.npz", **arrays)
         (folder / "partial.npz").rename(folder / "result.npz")
     except BaseException as error:  # what a runtime raises is what is asked for, PanicException of Rust included
         traceback.print_exc()

@@ -23,7 +23,9 @@ def run(model: Path, feed: Mapping[str, Any], names: list[str]) -> Arrays:
         plain = array.astype(np.int32) if array.dtype == np.int64 else array
         given.append(MNN.expr.const(plain, list(plain.shape), MNN.expr.NCHW, kind))
     results = [MNN.expr.convert(r, MNN.expr.NCHW) for r in net.forward(given)]
-    return {name: r.read().copy() for name, r in zip(names, results, strict=True)}
+    if len(results) < len(names):
+        raise RuntimeError(f"MNN gives {len(results)} of {len(names)} outputs")
+    return {name: result.read().copy() for name, result in zip(names, results, strict=True)}
 
 
 if __name__ == "__main__":

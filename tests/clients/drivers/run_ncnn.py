@@ -1,5 +1,6 @@
 """Models in ncnn, converted by pnnx."""
 
+import os
 import re
 import subprocess
 import sysconfig
@@ -16,8 +17,7 @@ KINDS = {"float32": "f32", "float16": "f16", "int32": "i32", "int64": "i64"}
 
 def run(model: Path, feed: Mapping[str, Any], names: list[str]) -> Arrays:
     shapes = [f"[{','.join(map(str, a.shape))}]{KINDS[a.dtype.name]}" for a in feed.values()]
-    pnnx = Path(sysconfig.get_path("purelib"), "pnnx", "pnnx")
-    subprocess.run([pnnx, model, "inputshape=" + ",".join(shapes), "fp16=0"], check=True)
+    convert(model, shapes)
     missing = [op for op in operators(model.with_suffix(".ncnn.param")) if "." in op or op[0].islower()]
     if missing:
         raise NotImplementedError(f"pnnx left {', '.join(sorted(set(missing)))}")
@@ -31,6 +31,16 @@ def run(model: Path, feed: Mapping[str, Any], names: list[str]) -> Arrays:
             for n, array in enumerate(feed.values()):
                 extractor.input(f"in{n}", ncnn.Mat(array, batch_index=batch[f"in{n}"]).clone())
             return {name: _output(extractor, f"out{n}", batch) for n, name in enumerate(names)}
+
+
+def convert(model: Path, shapes: list[str]) -> None:
+    """Call pnnx; end by its signal where it crashes."""
+    pnnx = Path(sysconfig.get_path("purelib"), "pnnx", "pnnx")
+    code = subprocess.run([pnnx, model, f"inputshape={','.join(shapes)}", "fp16=0"], check=False).returncode
+    if code < 0:
+        os.kill(os.getpid(), -code)
+    if code:
+        raise RuntimeError(f"pnnx ends with {code}")
 
 
 def _output(extractor: Any, blob: str, batch: Mapping[str, int]) -> Any:
