@@ -1,0 +1,68 @@
+"""What the drivers share: a folder of jobs, each run in a process of its own, since some runtimes abort.
+
+A job is a folder with model.onnx, feed.npz (the inputs in the order of the graph) and outputs.txt (the names of the
+outputs, one a line). It ends with result.npz, or with error.txt: "rejects: ..." where the runtime raised an error,
+"crashes: ..." where it took its process down or did not end in time. Only NumPy is needed, whatever the runtime.
+"""
+
+import multiprocessing
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Arrays = dict[str, npt.NDArray[Any]]
+Run = Callable[[Path, Mapping[str, npt.NDArray[Any]], list[str]], Arrays]
+
+
+def main(run: Run) -> None:
+    """Run every job of the folder given on the command line, each for at most the seconds given there.
+
+    run(model, feed, names) returns the outputs by name.
+    """
+    for folder in sorted(path for path in Path(sys.argv[1]).iterdir() if path.is_dir()):
+        _attempt(run, folder, float(sys.argv[2]))
+
+
+def _attempt(run: Run, folder: Path, seconds: float) -> None:
+    process = multiprocessing.get_context("fork").Process(target=_child, args=(run, folder))
+    process.start()
+    process.join(seconds)
+    late = process.is_alive()
+    if late:
+        process.kill()
+        process.join()
+    if late:
+        (folder / "error.txt").write_text(f"crashes: not done after {seconds:.0f} s")
+    elif not (folder / "result.npz").exists() and not (folder / "error.txt").exists():
+        code = process.exitcode or 0
+        end = f"signal {-code}" if code < 0 else f"exit code {code}"
+        (folder / "error.txt").write_text(f"crashes: {end}: {_last_line(folder / 'log.txt')}")
+
+
+def _child(run: Run, folder: Path) -> None:
+    log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.chdir(folder)
+    try:
+        with np.load(folder / "feed.npz") as held:
+            feed = {name: held[name] for name in held.files}
+        results = run(folder / "model.onnx", feed, (folder / "outputs.txt").read_text().splitlines())
+        arrays: dict[str, Any] = {name: np.asarray(array) for name, array in results.items()}
+        np.savez(folder / "partial.npz", **arrays)
+        (folder / "partial.npz").rename(folder / "result.npz")
+    except BaseException as error:  # what a runtime raises is what is asked for, PanicException of Rust included
+        traceback.print_exc()
+        said = " ".join(str(error).split())[:300]
+        (folder / "error.txt").write_text(f"rejects: {type(error).__name__}: {said}")
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1][:300] if lines else ""

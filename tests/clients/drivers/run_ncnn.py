@@ -1,0 +1,66 @@
+"""Models in ncnn, converted by pnnx."""
+
+import os
+import re
+import subprocess
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ncnn
+import numpy as np
+from jobs import Arrays, main
+
+KINDS = {"float32": "f32", "float16": "f16", "int32": "i32", "int64": "i64"}
+
+
+def run(model: Path, feed: Mapping[str, Any], names: list[str]) -> Arrays:
+    shapes = [f"[{','.join(map(str, a.shape))}]{KINDS[a.dtype.name]}" for a in feed.values()]
+    convert(model, shapes)
+    missing = [op for op in operators(model.with_suffix(".ncnn.param")) if "." in op or op[0].islower()]
+    if missing:
+        raise NotImplementedError(f"pnnx left {', '.join(sorted(set(missing)))}")
+    batch = batch_axes(Path(model.stem + "_ncnn.py").read_text())
+    with ncnn.Net() as net:
+        for option in ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic", "use_bf16_storage"):
+            setattr(net.opt, option, False)  # of 16 bits only where asked for: results are compared
+        if net.load_param(f"{model.stem}.ncnn.param") or net.load_model(f"{model.stem}.ncnn.bin"):
+            raise RuntimeError("ncnn does not load the converted model")
+        with net.create_extractor() as extractor:
+            for n, array in enumerate(feed.values()):
+                extractor.input(f"in{n}", ncnn.Mat(array, batch_index=batch[f"in{n}"]).clone())
+            return {name: _output(extractor, f"out{n}", batch) for n, name in enumerate(names)}
+
+
+def convert(model: Path, shapes: list[str]) -> None:
+    """Call pnnx; end by its signal where it crashes."""
+    pnnx = Path(sysconfig.get_path("purelib"), "pnnx", "pnnx")
+    code = subprocess.run([pnnx, model, f"inputshape={','.join(shapes)}", "fp16=0"], check=False).returncode
+    if code < 0:
+        os.kill(os.getpid(), -code)
+    if code:
+        raise RuntimeError(f"pnnx ends with {code}")
+
+
+def _output(extractor: Any, blob: str, batch: Mapping[str, int]) -> Any:
+    code, mat = extractor.extract(blob)
+    if code:
+        raise RuntimeError(f"ncnn does not compute {blob}")
+    return np.array(mat.numpy(batch_index=batch[blob]))
+
+
+def operators(param: Path) -> list[str]:
+    """The layers of a converted model."""
+    return [line.split()[0] for line in param.read_text().splitlines()[2:]]
+
+
+def batch_axes(script: str) -> dict[str, int]:
+    """The axis of each input and output that pnnx takes for the batch, from the script that it writes."""
+    given = re.findall(r'ex\.input\("(\w+)", ncnn\.Mat\(.*batch_index=(\d+)', script)
+    taken = re.findall(r"(out\d+)\.numpy\(batch_index=(\d+)", script)
+    return {blob: int(axis) for blob, axis in [*given, *taken]}
+
+
+if __name__ == "__main__":
+    main(run)

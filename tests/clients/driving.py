@@ -1,0 +1,65 @@
+"""Models run by a client's driver, in the client's environment, and what became of them."""
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from cases import Arrays
+from running import assert_close
+
+from clients.environments import HERE, ROOT, python
+
+Job: TypeAlias = tuple[onnx.ModelProto, Arrays]
+"""A model and its inputs."""
+
+SECONDS_PER_JOB = 60
+OUTCOMES = ("right", "wrong", "rejects", "crashes")
+
+
+def drive(client: str, jobs: Mapping[str, Job], folder: Path) -> dict[str, Arrays | str]:
+    """Run models in a client; return the outputs of each, or its error: "rejects: ..." or "crashes: ..."."""
+    folders = {name: folder / f"{n:03}" for n, name in enumerate(jobs)}
+    for name, (model, feed) in jobs.items():
+        _write(folders[name], model, feed)
+    driver = HERE / "drivers" / f"run_{client}.py"
+    done = subprocess.run(
+        [python(client), driver, folder, str(SECONDS_PER_JOB)],
+        env={**os.environ, "XDG_CACHE_HOME": str(ROOT / "cache"), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"the driver of {client} failed:\n{done.stderr}")
+    return {name: _read(path) for name, path in folders.items()}
+
+
+def judge(got: Arrays | str, expected: Arrays) -> tuple[str, str]:
+    """Return one of OUTCOMES and what is to be said about it."""
+    if isinstance(got, str):
+        outcome, _, said = got.partition(": ")
+        return outcome, said
+    try:
+        assert_close(got, expected, "float32")
+    except AssertionError as error:
+        return "wrong", " ".join(str(error).split())
+    return "right", ""
+
+
+def _write(folder: Path, model: onnx.ModelProto, feed: Arrays) -> None:
+    folder.mkdir(parents=True)
+    onnx.save(model, folder / "model.onnx")
+    ordered: dict[str, Any] = {v.name: feed[v.name] for v in model.graph.input if v.name in feed}
+    np.savez(folder / "feed.npz", **ordered)
+    (folder / "outputs.txt").write_text("\n".join(output.name for output in model.graph.output))
+
+
+def _read(folder: Path) -> Arrays | str:
+    if (folder / "error.txt").exists():
+        return (folder / "error.txt").read_text()
+    with np.load(folder / "result.npz") as held:
+        return {name: held[name] for name in held.files}

@@ -1,0 +1,91 @@
+"""The environment of each client, made with
+
+    PYTHONPATH=tests python -m clients.environments [CLIENT ...]
+
+in .clients/ in the root of the repository, from CLIENT.txt beside this file, installed without dependencies since
+one of them asks for what it does not use. An environment is kept until that file changes.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1] / ".clients"
+CLIENTS = ("tinygrad", "tvm", "ncnn", "mnn", "tract")
+SECONDS = 400
+"""The most that one installation may take."""
+
+
+def python(client: str) -> Path:
+    """The interpreter of a client's environment."""
+    return ROOT / client / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+
+
+def why_absent(client: str) -> str | None:
+    """Why a client cannot be run here, None where it can."""
+    failed, made = _failure(client), ROOT / client / "made_from.txt"
+    if failed.exists():
+        return f"{client} could not be installed: {failed.read_text()}"
+    if not made.exists() or made.read_text() != _requirements(client).read_text():
+        return f"{client} is not installed: PYTHONPATH=tests python -m clients.environments {client}"
+    return None
+
+
+def make(client: str) -> str | None:
+    """Make the environment of a client unless it is there; return why it is absent, None where it is not."""
+    if why_absent(client) is None:
+        return None
+    shutil.rmtree(ROOT / client, ignore_errors=True)
+    _failure(client).unlink(missing_ok=True)
+    try:
+        _run([sys.executable, "-m", "venv", ROOT / client])
+        _run([python(client), "-m", "pip", "install", "--quiet", "--no-deps", "-r", _requirements(client)])
+    except (subprocess.SubprocessError, OSError) as error:
+        ROOT.mkdir(exist_ok=True)
+        _failure(client).write_text(_reason(error))
+    else:
+        (ROOT / client / "made_from.txt").write_text(_requirements(client).read_text())
+    return why_absent(client)
+
+
+def version(client: str) -> str:
+    """The version of a client, as its requirement file pins it."""
+    return pin(client).split("==")[1]
+
+
+def pin(client: str) -> str:
+    """The line of the requirement file that is the client itself, the first with a version."""
+    return next(line for line in _requirements(client).read_text().splitlines() if "==" in line)
+
+
+def _requirements(client: str) -> Path:
+    return HERE / f"{client}.txt"
+
+
+def _failure(client: str) -> Path:
+    return ROOT / f"{client}.failed"
+
+
+def _run(command: list[str | Path]) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=SECONDS)
+
+
+def _reason(error: Exception) -> str:
+    said = getattr(error, "stderr", None) or str(error)
+    text = said.decode(errors="replace") if isinstance(said, bytes) else said
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "no reason given")
+
+
+def main(names: list[str]) -> int:
+    """Make the environments; say what became of each; 1 where one is absent."""
+    absent = {client: make(client) for client in names or CLIENTS}
+    for client, reason in absent.items():
+        print(f"client {client} {version(client)}: {reason or 'ready'}")
+    return int(any(absent.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

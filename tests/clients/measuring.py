@@ -1,0 +1,56 @@
+"""What became of the trials in each client, and the file that keeps it."""
+
+import json
+import tempfile
+from datetime import date
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from clients.driving import Job, drive, judge
+from clients.environments import HERE, version
+from clients.trials import REAL, case_for, cases, lowered, original, real_original, real_truth, truth
+
+Outcomes: TypeAlias = dict[str, str]
+"""One of `driving.OUTCOMES` by trial."""
+
+STORED = HERE / "outcomes.json"
+
+
+def small(client: str, *, native: bool) -> tuple[Outcomes, Outcomes]:
+    """Run the small models, with the recurrent node or lowered; return what became of each, and what was said."""
+    chosen = {name: case_for(case, client) for name, case in cases().items()}
+    jobs = {name: original(case) for name, case in chosen.items()}
+    return _measured(client, jobs, {name: truth(case) for name, case in chosen.items()}, native)
+
+
+def real(client: str, *, native: bool) -> tuple[Outcomes, Outcomes]:
+    """The same for the real models."""
+    jobs = {file: real_original(file, label) for file, label in REAL[client].items()}
+    return _measured(client, jobs, {file: real_truth(file, label) for file, label in REAL[client].items()}, native)
+
+
+def _measured(
+    client: str, jobs: dict[str, Job], expected: dict[str, Any], native: bool
+) -> tuple[Outcomes, Outcomes]:
+    given = jobs if native else {name: lowered(job, client) for name, job in jobs.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        got = drive(client, given, Path(folder))
+    judged = {name: judge(got[name], expected[name]) for name in jobs}
+    return {name: outcome for name, (outcome, _) in judged.items()}, {n: said for n, (_, said) in judged.items()}
+
+
+def stored() -> dict[str, Any]:
+    """By client: version, date, and the outcomes under native and lowered, real native and real lowered."""
+    read: dict[str, Any] = json.loads(STORED.read_text()) if STORED.exists() else {}
+    return read
+
+
+def measure(client: str, *, with_real: bool) -> dict[str, Any]:
+    """All outcomes of a client; without the real models what is stored of these is kept."""
+    entry: dict[str, Any] = {"version": version(client), "date": date.today().isoformat()}
+    kept = stored().get(client, {})
+    for kind, native in {"native": True, "lowered": False}.items():
+        entry[kind] = small(client, native=native)[0]
+        key = f"real {kind}"
+        entry[key] = real(client, native=native)[0] if with_real else kept.get(key, {})
+    return entry

@@ -1,0 +1,70 @@
+"""The table of runtimes in the README.
+
+PYTHONPATH=tests python -m clients.table [CLIENT ...]     measures, stores the outcomes, writes the table
+PYTHONPATH=tests python -m clients.table --stored         writes the table from what is stored
+"""
+
+import json
+import sys
+from collections import Counter
+from typing import Any
+
+from test_real_models import MODELS
+
+from clients.driving import OUTCOMES
+from clients.environments import CLIENTS, HERE, make
+from clients.measuring import STORED, measure, stored
+
+README = HERE.parents[1] / "README.md"
+BEGIN = "<!-- measured: PYTHONPATH=tests python -m clients.table -->"
+END = "<!-- end of what was measured -->"
+NAMES = {"tinygrad": "tinygrad", "tvm": "TVM (Relax)", "ncnn": "ncnn", "mnn": "MNN", "tract": "tract"}
+SAID = {"wrong": "wrong without an error", "rejects": "rejected", "crashes": "crash"}
+
+
+def table(entries: dict[str, Any]) -> str:
+    """The table as Markdown."""
+    lines = ["| runtime | models with recurrent nodes | after `rnn-lower` | measured |", "|---|---|---|---|"]
+    for client in CLIENTS:
+        if entry := entries.get(client):
+            before, after = _counted(entry["native"]), _counted(entry["lowered"])
+            lines.append(f"| {NAMES[client]} {entry['version']} | {before} | {after} | {entry['date']} |")
+    return "\n".join(lines)
+
+
+def _counted(outcomes: dict[str, str]) -> str:
+    count = Counter(outcomes.values())
+    parts = [f"{count['right']} of {len(outcomes)} right"]
+    parts += [f"{count[outcome]} {SAID[outcome]}" for outcome in OUTCOMES[1:] if count[outcome]]
+    return ", ".join(parts)
+
+
+def in_readme() -> str:
+    """What stands between the markers."""
+    text = README.read_text()
+    return text[text.index(BEGIN) + len(BEGIN) : text.index(END)].strip()
+
+
+def write(entries: dict[str, Any]) -> None:
+    """Put the table into the README."""
+    text = README.read_text()
+    before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
+    README.write_text(f"{before}\n\n{table(entries)}\n\n{after}")
+
+
+def main(arguments: list[str]) -> int:
+    """Measure the clients named, or all; 1 where one is absent."""
+    entries, absent = stored(), []
+    for client in [] if "--stored" in arguments else arguments or CLIENTS:
+        if reason := make(client):
+            absent.append(reason)
+            continue
+        entries[client] = measure(client, with_real=MODELS.exists())
+        STORED.write_text(json.dumps(entries, indent=1, sort_keys=True) + "\n")
+    write(entries)
+    print("\n".join([table(entries), *absent]))
+    return int(bool(absent))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

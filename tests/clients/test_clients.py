@@ -1,0 +1,85 @@
+"""What the clients do with recurrent nodes and without; see outcomes.json for what they did when last looked at."""
+
+import pytest
+from test_real_models import MODELS
+
+from clients import table
+from clients.driving import OUTCOMES
+from clients.environments import CLIENTS, HERE, pin, version, why_absent
+from clients.measuring import Outcomes, real, small, stored
+from clients.trials import NOT_RIGHT, REAL, cases
+
+PYPROJECT = HERE.parents[1] / "pyproject.toml"
+REFUSALS = {"tinygrad": "is not supported", "tvm": "not supported for frontend ONNX"}
+"""What those say of an operator that reject every model: nothing else may be their reason."""
+
+needs_models = pytest.mark.skipif(not MODELS.exists(), reason=f"{MODELS.name} is not there")
+
+
+def skip_if_absent(client: str) -> None:
+    if reason := why_absent(client):
+        pytest.skip(reason)
+
+
+def check(measured: tuple[Outcomes, Outcomes], expected: Outcomes) -> None:
+    """Compare what became of the trials with what was to be expected, and tell what the client said."""
+    outcomes, said = measured
+    other = {name: said[name] for name in outcomes if outcomes[name] != expected.get(name)}
+    assert outcomes == expected, other
+
+
+def check_native(client: str, measured: tuple[Outcomes, Outcomes], expected: Outcomes) -> None:
+    check(measured, expected)
+    assert all(REFUSALS.get(client, "") in said for said in measured[1].values()), measured[1]
+
+
+def after_lowering(client: str, names: list[str]) -> Outcomes:
+    """Right, but for what is known to be otherwise: that may be rejected, never wrong."""
+    return {name: "rejects" if name in NOT_RIGHT.get(client, {}) else "right" for name in names}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_computes_what_was_lowered(client: str) -> None:
+    skip_if_absent(client)
+    check(small(client, native=False), after_lowering(client, list(cases())))
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_does_with_recurrent_nodes_what_it_did(client: str) -> None:
+    """A client that learns an operator is to be noticed: measure again, and tell it in the README."""
+    skip_if_absent(client)
+    check_native(client, small(client, native=True), stored()[client]["native"])
+
+
+@needs_models
+@pytest.mark.parametrize("client", CLIENTS)
+def test_computes_real_models_that_were_lowered(client: str) -> None:
+    skip_if_absent(client)
+    check(real(client, native=False), after_lowering(client, list(REAL[client])))
+
+
+@needs_models
+@pytest.mark.parametrize("client", CLIENTS)
+def test_fails_with_real_models_that_were_not(client: str) -> None:
+    skip_if_absent(client)
+    measured = real(client, native=True)
+    check_native(client, measured, stored()[client]["real native"])
+    assert "right" not in measured[0].values()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_what_is_stored_is_of_the_version_and_trials_of_today(client: str) -> None:
+    entry = stored()[client]
+    assert entry["version"] == version(client)
+    assert list(entry["native"]) == sorted(cases())
+    assert entry["lowered"] == after_lowering(client, list(cases()))
+    assert set(entry["native"].values()) <= set(OUTCOMES)
+
+
+def test_the_table_of_the_readme_is_that_of_what_is_stored() -> None:
+    assert table.in_readme() == table.table(stored())
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_the_extra_pins_what_is_tested(client: str) -> None:
+    assert f'"{pin(client)}"' in PYPROJECT.read_text()

@@ -1,0 +1,180 @@
+"""What every client is given: small models, each with one feature of the operators, and real models."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import onnxscript.optimizer
+from cases import Arrays, Case, expected, feed, model
+from oracle import GATES
+from running import run
+from test_real_models import MODELS, variants
+
+import rnn_lowering as rl
+from clients.driving import Job
+
+FORMS = {"tinygrad": "unroll", "tvm": "unroll", "ncnn": "unroll", "mnn": "unroll", "tract": "scan"}
+"""The form that each client takes."""
+
+OPSET = 17
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "LSTM": ("LSTM", {}),
+    "GRU lbr0": ("GRU", {"linear_before_reset": 0}),
+    "GRU lbr1": ("GRU", {"linear_before_reset": 1}),
+    "RNN": ("RNN", {}),
+}
+ACTIVATIONS = {
+    "RNN": ["Relu", "Sigmoid", "Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid", "Elu"],
+    "GRU": ["HardSigmoid", "Softsign"],
+    "LSTM": ["HardSigmoid", "Softplus", "Softsign"],
+}
+_STACKED = "a Scan body may not use a value that it stacks"
+_NO_MASK = "ncnn has neither Less nor Where"
+NOT_RIGHT: dict[str, dict[str, str]] = {
+    "ncnn": {
+        **{f"{kind} sequence_lens": _NO_MASK for kind in KINDS},
+        "RNN ThresholdedRelu": "ncnn does not have it",
+        "GRU activations": "ncnn has no Softsign",
+        "LSTM activations": "ncnn has no Softsign",
+    },
+    "tract": {
+        **{f"{kind} sequence_lens": _STACKED for kind in KINDS},
+        "exported/torch_legacy/lstm_packed_sorted_op17.onnx": _STACKED,
+        "exported/torch_legacy/gru_packed_sorted_op17.onnx": _STACKED,
+    },
+}
+"""What a client does not compute rightly after the lowering either, and why."""
+
+
+def cases() -> dict[str, Case]:
+    """The small models, by name."""
+    return {name: Case(name, op, attributes, **_SIZES | fields) for name, op, attributes, fields in _rows()}
+
+
+_SIZES: dict[str, Any] = {"T": 4, "N": 2, "I": 3, "H": 4}
+_STATES = ("B", "initial_h", "initial_c")
+
+
+def _rows() -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any]]]:
+    for kind, (op, flags) in KINDS.items():
+        both = flags | {"direction": "bidirectional"}
+        yield kind, op, flags, {}
+        yield f"{kind} reverse", op, flags | {"direction": "reverse"}, {}
+        yield f"{kind} bidirectional", op, both, {}
+        yield f"{kind} sequence_lens", op, both, {"optional": ("B", "sequence_lens"), "N": 3, "lengths": (4, 0, 2)}
+        yield f"{kind} layout 1", op, both | {"layout": 1}, {"optional": _STATES}
+        yield f"{kind} initial states", op, both, {"optional": _STATES}
+        yield f"{kind} clip", op, flags | {"clip": 0.2}, {"x_scale": 3.0}
+    for op in GATES:
+        yield f"{op} only Y", op, {}, {"outputs": ("Y",)}
+        yield f"{op} only Y_h", op, {}, {"outputs": ("Y_h",)}
+    for direction in ("forward", "bidirectional"):
+        yield f"LSTM peepholes {direction}", "LSTM", {"direction": direction}, {"optional": ("B", "P")}
+    yield "LSTM input_forget", "LSTM", {"input_forget": 1}, {}
+    for op in ("GRU", "LSTM"):
+        yield f"{op} activations", op, _activations(*ACTIVATIONS[op]), {}
+    for name in ACTIVATIONS["RNN"]:
+        yield f"RNN {name}", "RNN", _activations(name), {"x_scale": 2.0}
+
+
+def _activations(*names: str) -> dict[str, Any]:
+    return {"activations": list(names), "activation_alpha": [0.6], "activation_beta": [0.7]}
+
+
+def case_for(case: Case, client: str) -> Case:
+    """A case as a client can have it: ncnn has no lengths that are known at run time only."""
+    return dataclasses.replace(case, lengths_from="initializer") if client == "ncnn" else case
+
+
+def original(case: Case) -> Job:
+    """The model with the recurrent node, and its inputs."""
+    return model(case, OPSET), feed(case)
+
+
+def lowered(job: Job, client: str) -> Job:
+    """A job without recurrent nodes, in the form for a client."""
+    return rl.lower(job[0], FORMS[client]), job[1]
+
+
+def truth(case: Case) -> Arrays:
+    """What onnxruntime gives for the original, or the operator page where it takes no layout 1."""
+    return expected(case) if "layout" in case.attributes else run(*original(case))
+
+
+# Real models
+
+_NETS = "exported/nets"
+_TORCH = "exported/torch_legacy"
+REAL = {
+    "tinygrad": {
+        f"{_NETS}/rnnt_predictor_joiner_op14.onnx": "u4",
+        f"{_NETS}/wakeword_gru_stream_op13.onnx": "t1",
+        "exported/keras_tf2onnx/k3_lstm_bi_op15.onnx": "b",
+    },
+    "tvm": {
+        "github/snakers4__silero-vad/silero_vad_16k_op15.onnx": "16k_b1",
+        "github/breizhn__DTLN/model_1.onnx": "auto0",
+        f"{_NETS}/crnn_ocr_op11.onnx": "b2w64",
+        f"{_NETS}/nsnet2_op12.onnx": "b2t5",
+        f"{_NETS}/rnnoise_op15.onnx": "export",
+    },
+    "ncnn": {
+        "github/snakers4__silero-vad/silero_vad_v3_op13.onnx": "n1536",
+        "github/breizhn__DTLN/model_1.onnx": "auto0",
+        f"{_NETS}/crnn_ocr_op11.onnx": "b2w64",
+        f"{_NETS}/wakeword_gru_stream_op13.onnx": "b3",
+    },
+    "mnn": {
+        f"{_NETS}/deepspeech2_gru_op14.onnx": "b3",
+        f"{_TORCH}/lstm_packed_sorted_op17.onnx": "b4",
+        f"{_TORCH}/rnn_relu_op17.onnx": "export",
+    },
+    "tract": {
+        "github/kraiskil__onnx2c/local_ops/test_lstm_all_outputs/model.onnx": "auto0",
+        f"{_TORCH}/rnn_relu_op17.onnx": "export",
+        f"{_TORCH}/lstm_packed_sorted_op17.onnx": "b4",
+        f"{_TORCH}/gru_packed_sorted_op17.onnx": "b4",
+    },
+}
+"""Models of real exporters that a client rejects or computes wrongly, by client, and the inputs that it gets."""
+
+
+def real_original(file: str, label: str) -> Job:
+    """A real model with the sizes of its inputs fixed and its constants folded, and the inputs that it has then."""
+    given = dict(variants(file))[label]
+    fixed = onnx.load(MODELS / file)
+    for value in fixed.graph.input:
+        if value.name in given:
+            shape = value.type.tensor_type.shape
+            shape.ClearField("dim")
+            for size in given[value.name].shape:
+                shape.dim.add().dim_value = size
+    return without_unused(folded(fixed), given)
+
+
+def real_truth(file: str, label: str) -> Arrays:
+    """What onnxruntime gives for the model as it is."""
+    return run(onnx.load(MODELS / file), dict(variants(file))[label])
+
+
+def folded(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A model without what follows from the sizes of its inputs: some have these in branches and paddings."""
+    read = ir.from_proto(model)
+    onnxscript.optimizer.fold_constants(
+        read,
+        onnx_shape_inference=True,
+        should_fold=lambda node: True if node.op_type == "ConstantOfShape" else None,
+    )
+    onnxscript.optimizer.optimize(read)
+    return ir.to_proto(read)
+
+
+def without_unused(model: onnx.ModelProto, given: Arrays) -> Job:
+    """Leave out the inputs that folding left without a use: some clients drop these."""
+    used = {name for node in model.graph.node for name in node.input}
+    for value in [value for value in model.graph.input if value.name not in used]:
+        model.graph.input.remove(value)
+    left = [value.name for value in model.graph.input]
+    return model, {name: array for name, array in given.items() if name in left}
