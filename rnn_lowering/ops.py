@@ -280,8 +280,19 @@ class Ops(Emitter):
         return self.known(Constant(ir.DataType.BOOL, (), lambda: np.array(True), "true"))
 
     def take(self, x: Tensor, index: Tensor) -> Tensor:
-        """x[index] along axis 0; `index` is of rank 0 (the axis goes) or 1."""
+        """x[index] along axis 0: [rows, ...] -> [*index.shape, ...]."""
+        if index.rank == 2 and "Gather" in self.spelling.composed:
+            return self._picked(x, index)
         return self.emit("Gather", [x, index], [(*index.shape, *x.shape[1:])], [x.dtype], axis=0)[0]
+
+    def _picked(self, x: Tensor, index: Tensor) -> Tensor:
+        """`take` of rows [rows, n], which are finite, by a constant index [a, b]: a product with rows of ones."""
+        assert isinstance(index.value, Constant)
+        read, (rows, width) = index.value.read, static(x.shape)
+        a, b = static(index.shape)
+        chosen = self.known(Constant(x.dtype, (a * b, rows), lambda: _one_hot(read(), rows, x.dtype), "chosen"))
+        sizes = [self.constant([size]) for size in (a, b, width)]
+        return self.reshape(chosen @ x, sizes, (a, b, width))
 
 
 def _is_short(length: int | None) -> bool:
@@ -291,3 +302,7 @@ def _is_short(length: int | None) -> bool:
 
 def _cast(array: Array, dtype: ir.DataType) -> Array:
     return array.astype(dtype.numpy())
+
+
+def _one_hot(index: Array, rows: int, dtype: ir.DataType) -> Array:
+    return _cast(index.reshape(-1, 1) == np.arange(rows), dtype)

@@ -27,7 +27,7 @@ class Target:
         measured: The version that was run.
         forms: Those that it takes, the preferred first.
         newest_opset, oldest_opset: Of models that it takes; None: no limit is known.
-        composed: Operators that it lacks and that are composed of others.
+        composed: Operators that it lacks and that are composed of others; Gather: one of rows at any places.
         sequence_lens: Whether lengths may be known at run time only.
         sizes: Which sizes must be known: "" (none), "T", or "T and N".
         fused: Whether it is onnxruntime, whose fusions a spelling of its own is for.
@@ -64,7 +64,7 @@ TARGETS = {
             "pnnx 20261020",
             ("unroll",),
             newest_opset=26,
-            composed=("Softsign", "ThresholdedRelu", "Less"),
+            composed=("Softsign", "ThresholdedRelu", "Less", "Gather"),
             sequence_lens=False,
         ),
         Target("mnn", "3.6.1", ("unroll", "loop"), sizes="T"),

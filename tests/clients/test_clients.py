@@ -7,7 +7,7 @@ from clients import table
 from clients.driving import OUTCOMES
 from clients.environments import CLIENTS, HERE, pin, version, why_absent
 from clients.measuring import Outcomes, real, small, stored
-from clients.trials import NOT_RIGHT, REAL, cases
+from clients.trials import REAL, cases
 
 PYPROJECT = HERE.parents[1] / "pyproject.toml"
 REFUSALS = {"tinygrad": "is not supported", "tvm": "not supported for frontend ONNX"}
@@ -33,15 +33,10 @@ def check_native(client: str, measured: tuple[Outcomes, Outcomes], expected: Out
     assert all(REFUSALS.get(client, "") in said for said in measured[1].values()), measured[1]
 
 
-def after_lowering(client: str, names: list[str]) -> Outcomes:
-    """Right, but for what is known to be otherwise: that may be rejected, never wrong."""
-    return {name: "rejects" if name in NOT_RIGHT.get(client, {}) else "right" for name in names}
-
-
 @pytest.mark.parametrize("client", CLIENTS)
 def test_computes_what_was_lowered(client: str) -> None:
     skip_if_absent(client)
-    check(small(client, native=False), after_lowering(client, list(cases())))
+    check(small(client, native=False), dict.fromkeys(cases(), "right"))
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -55,7 +50,7 @@ def test_does_with_recurrent_nodes_what_it_did(client: str) -> None:
 @pytest.mark.parametrize("client", CLIENTS)
 def test_computes_real_models_that_were_lowered(client: str) -> None:
     skip_if_absent(client)
-    check(real(client, native=False), after_lowering(client, list(REAL[client])))
+    check(real(client, native=False), dict.fromkeys(REAL[client], "right"))
 
 
 @needs_models
@@ -72,7 +67,7 @@ def test_what_is_stored_is_of_the_version_and_trials_of_today(client: str) -> No
     entry = stored()[client]
     assert entry["version"] == version(client)
     assert list(entry["native"]) == sorted(cases())
-    assert entry["lowered"] == after_lowering(client, list(cases()))
+    assert entry["lowered"] == dict.fromkeys(cases(), "right")
     assert set(entry["native"].values()) <= set(OUTCOMES)
 
 

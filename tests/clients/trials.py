@@ -15,9 +15,6 @@ from test_real_models import MODELS, variants
 import rnn_lowering as rl
 from clients.driving import Job
 
-FORMS = {"tinygrad": "unroll", "tvm": "unroll", "ncnn": "unroll", "mnn": "unroll", "tract": "scan"}
-"""The form that each client takes."""
-
 OPSET = 17
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "LSTM": ("LSTM", {}),
@@ -30,22 +27,6 @@ ACTIVATIONS = {
     "GRU": ["HardSigmoid", "Softsign"],
     "LSTM": ["HardSigmoid", "Softplus", "Softsign"],
 }
-_STACKED = "a Scan body may not use a value that it stacks"
-_NO_MASK = "ncnn has neither Less nor Where"
-NOT_RIGHT: dict[str, dict[str, str]] = {
-    "ncnn": {
-        **{f"{kind} sequence_lens": _NO_MASK for kind in KINDS},
-        "RNN ThresholdedRelu": "ncnn does not have it",
-        "GRU activations": "ncnn has no Softsign",
-        "LSTM activations": "ncnn has no Softsign",
-    },
-    "tract": {
-        **{f"{kind} sequence_lens": _STACKED for kind in KINDS},
-        "exported/torch_legacy/lstm_packed_sorted_op17.onnx": _STACKED,
-        "exported/torch_legacy/gru_packed_sorted_op17.onnx": _STACKED,
-    },
-}
-"""What a client does not compute rightly after the lowering either, and why."""
 
 
 def cases() -> dict[str, Case]:
@@ -94,8 +75,8 @@ def original(case: Case) -> Job:
 
 
 def lowered(job: Job, client: str) -> Job:
-    """A job without recurrent nodes, in the form for a client."""
-    return rl.lower(job[0], FORMS[client]), job[1]
+    """A job without recurrent nodes, for a client."""
+    return rl.lower(job[0], target=client), job[1]
 
 
 def truth(case: Case) -> Arrays:
