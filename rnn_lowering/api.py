@@ -19,7 +19,7 @@ from rnn_lowering.external import choose_data_file, data_files, save
 from rnn_lowering.io import from_proto, load_model, refuse_external, temporary_beside
 from rnn_lowering.passes import LowerRecurrentPass
 from rnn_lowering.progress import WRITING, Progress
-from rnn_lowering.report import ModelFile, Report
+from rnn_lowering.report import ModelFile, Report, count_operators
 from rnn_lowering.reportfile import report_writer
 from rnn_lowering.scopes import clone, inferred_shapes, inline_functions, recurrent_nodes
 from rnn_lowering.spec import RecurrentSpec
@@ -86,7 +86,8 @@ def lower(
         max_unroll: The most steps that "unroll" writes out.
         compute: "native" keeps each node's element type; "float32" casts at its edges, which is what onnxruntime's
             float16 kernels do, and lets a bfloat16 model run on its CPU.
-        dims: Sizes to fix symbolic dimensions at, by name.
+        dims: Sizes to fix symbolic dimensions at, by name. Where T is then still unknown, what follows from the
+            sizes is folded into constants.
         input_shapes: Shapes to fix inputs at, by input name.
 
     Returns:
@@ -176,8 +177,12 @@ def lower_file(
     model = load_model(source, trust_external_data=trust_external_data)
     original = ModelFile.of(source, data_files(model))
     data_file = choose_data_file(model, destination, external_data, source)
-    fix_dimensions(model, dims, input_shapes)
+    operators = count_operators(model)
+    folded = fix_dimensions(model, dims, input_shapes)
     result = lowering.call(model)
+    result.report.operators_before = operators
+    if folded:
+        result.report.notes.append("folded what follows from the fixed sizes")
     result.report.original = original
     changed = result.modified or bool(dims or input_shapes)
     with temporary_beside(destination) as written:

@@ -6,29 +6,36 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.scopes import infer_shapes
+from rnn_lowering.scopes import clone, infer_shapes, recurrent_nodes
 
 
 def fix_dimensions(
     model: ir.Model,
     dims: Mapping[str, int] | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
-) -> None:
+) -> bool:
     """Give symbolic dimensions sizes throughout a model, in place, and infer all shapes anew.
+
+    Where a recurrent node's sizes are then still unknown, what follows from the sizes is folded into constants:
+    paddings and branches may depend on them.
 
     Args:
         model: The model.
         dims: Sizes by symbolic name.
         input_shapes: Whole shapes by input name; a symbolic name in that input is fixed everywhere.
 
+    Returns:
+        Whether anything was folded.
+
     Raises:
         UnsupportedError: A name that the model does not have, or a size that contradicts another. The model is
             as it was.
     """
     if not dims and not input_shapes:
-        return
+        return False
     sizes = dict(dims or {})
     unnamed = {}
     for name, shape in (input_shapes or {}).items():
@@ -49,6 +56,35 @@ def fix_dimensions(
         value = _input(model, name)
         value.shape = ir.Shape(shape) if value.shape is None else _with_sizes(value.shape, shape)
     infer_shapes(model)
+    return bool(_unsized(model)) and _fold(model)
+
+
+def _unsized(model: ir.Model) -> int:
+    """How many recurrent nodes have an X of unknown length or batch size."""
+    shapes = [entry.node.inputs[0].shape for entry in recurrent_nodes(model) if entry.node.inputs[0] is not None]
+    return sum(shape is None or not all(isinstance(size, int) for size in shape[:2]) for shape in shapes)
+
+
+def _fold(model: ir.Model) -> bool:
+    """Fold constants, where that lets more sizes be known; return whether it did."""
+    from onnxscript.optimizer import fold_constants
+
+    folded = clone(model)
+    try:
+        fold_constants(
+            folded,
+            onnx_shape_inference=True,
+            should_fold=lambda node: True if node.op_type == "ConstantOfShape" else None,
+        )
+    except Exception:  # a node that the folder cannot evaluate, whatever it raises: it then stays
+        return False
+    RemoveUnusedNodesPass()(folded)
+    if _unsized(folded) >= _unsized(model):
+        return False
+    model.graph = folded.graph
+    model.functions.clear()
+    model.functions.update(folded.functions)
+    return True
 
 
 @contextmanager
@@ -57,10 +93,14 @@ def fixed_dimensions(
 ) -> Iterator[None]:
     """Fix dimensions as `fix_dimensions` does; when the block fails, all shapes are as they were."""
     before = [(v, v.shape, v.type) for v in _values(model)] if dims or input_shapes else []
+    graph, functions = model.graph, dict(model.functions)
     try:
         fix_dimensions(model, dims, input_shapes)
         yield
     except BaseException:
+        model.graph = graph
+        model.functions.clear()
+        model.functions.update(functions)
         for value, shape, value_type in before:
             value.shape, value.type = shape, value_type
         raise
