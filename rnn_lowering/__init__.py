@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rnn_lowering.api import inspect, lower, lower_file
+    from rnn_lowering.compare import Tolerance
     from rnn_lowering.errors import (
         InvalidNodeError,
         ModelFileError,
@@ -36,6 +37,7 @@ __all__ = [
     "RecurrentSpec",
     "RnnLoweringError",
     "RnnLoweringWarning",
+    "Tolerance",
     "UnsupportedError",
     "VerificationError",
     "inspect",
@@ -51,6 +53,7 @@ _MODULES = {
     "verify": "verification",
     "LowerRecurrentPass": "passes",
     "RecurrentSpec": "spec",
+    "Tolerance": "compare",
 }
 
 

@@ -20,7 +20,8 @@ _EXIT = """exit codes:
   1  cannot lower, bad model, or a file that cannot be read or written; nothing is written
   2  usage
   3  verification failed; OUT.onnx is not written
-  4  --list found recurrent nodes"""
+  4  --list found recurrent nodes
+  130  interrupted; nothing is written"""
 
 
 def parser() -> argparse.ArgumentParser:

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(error, 1, args.verbose)
     except KeyboardInterrupt:
         print("rnn-lower: interrupted; nothing was written", file=sys.stderr)
-        return 1
+        return 130  # as shells say of what SIGINT ends
 
 
 def _fail(error: RnnLoweringError, code: int, verbose: int) -> int:

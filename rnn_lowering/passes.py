@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
@@ -101,6 +101,10 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             raise UnsupportedError(f"compute '{compute}' does not exist", hint=f"known are {', '.join(COMPUTE)}")
         self.max_unroll = max_unroll
         self.compute = compute
+
+    if TYPE_CHECKING:  # the result of a call is that of `call`
+
+        def __call__(self, model_or_result: ir.Model | ir.passes.PassResult, /) -> LoweringResult: ...
 
     def call(self, model: ir.Model) -> LoweringResult:
         """Lower `model` in place."""

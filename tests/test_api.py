@@ -19,6 +19,7 @@ from onnx_ir.passes import common
 from running import assert_close, operators, recurrent_left, run
 
 import rnn_lowering as rl
+from rnn_lowering.report import Report
 
 SRC = Path(rl.__file__).resolve().parents[1]
 FORMS = ("auto", "scan", "loop", "unroll")
@@ -197,6 +198,11 @@ def test_pass() -> None:
     ]
     assert result.report.nodes[1].direction == "reverse"
     assert result.report.left == ["RNN node 'third' in main graph: not selected"]
+
+
+def test_the_result_of_a_pass_is_typed() -> None:
+    report: Report = rl.LowerRecurrentPass()(ir.from_proto(chain(*THREE))).report
+    assert len(report.nodes) == 3
 
 
 def test_pass_without_recurrent_nodes() -> None:
@@ -492,7 +498,7 @@ def test_importing_is_lazy() -> None:
     assert in_child(code).strip() == "set()"
 
 
-@pytest.mark.parametrize("first", ["lower", "verify", "LowerRecurrentPass", "VerificationError"])
+@pytest.mark.parametrize("first", ["lower", "verify", "LowerRecurrentPass", "VerificationError", "Tolerance"])
 def test_public_names_in_any_order(first: str) -> None:
     code = f"""
 import rnn_lowering as rl

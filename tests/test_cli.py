@@ -946,6 +946,35 @@ def test_interrupt(tmp_path: Path) -> None:
     source, target = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17)), tmp_path / "out.onnx"
     done = child(source, target, code=INTERRUPTED)
     assert done.returncode not in (0, 2, 3, 4)
+    assert done.returncode == 130
     assert done.stderr.startswith("rnn-lower: interrupted")
     assert done.stderr.count("\n") == 1
     assert files(tmp_path).keys() == {"in.onnx"}
+
+
+INTERRUPTED_RUN = """
+import os, signal, sys, threading
+from rnn_lowering import cli, sessions
+environment = sessions._environment
+def soon():
+    sessions._environment = environment
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    return environment()
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sessions._environment = soon
+sys.exit(cli.main())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals differ")
+@pytest.mark.parametrize("options", [[], ["--report", "report.json", "--keep-failed", "kept.onnx", "-v"]], ids=str)
+def test_an_interrupt_while_a_model_runs(tmp_path: Path, options: list[str]) -> None:
+    source, scratch = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17)), tmp_path / "scratch"
+    scratch.mkdir()
+    options = [str(tmp_path / option) if "." in option else option for option in options]
+    done = child(source, tmp_path / "out.onnx", *options, code=INTERRUPTED_RUN, TMPDIR=str(scratch))
+    assert done.returncode == 130
+    assert done.stderr == "rnn-lower: interrupted; nothing was written\n"
+    assert done.stdout == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.onnx", "scratch"]
+    assert [path.name for path in scratch.iterdir() if path.name != ".ses"] == []  # that one is onnxruntime's
