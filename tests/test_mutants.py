@@ -165,7 +165,7 @@ MUTANTS = [
     Mutant("initial_c ignored", "lowering", 'f"initial_{s}"', '"initial_h"'),
     Mutant("Y_h and Y_c swapped", "lowering", "_at_axis(op, final[n]", "_at_axis(op, final[-1 - n]"),
     Mutant("Y of layout 1 transposed wrongly", "lowering", "[2, 0, 1, 3]", "[0, 2, 1, 3]"),
-    Mutant("second direction starts from the first's states", "lowering", "states[index]", "states[0]"),
+    Mutant("second direction starts from the first's states", "directions", "states[index]", "states[0]"),
     Mutant("recurrent bias dropped", "operands", "op.split(Wb + Rb", "op.split(Wb"),
     Mutant("input bias dropped", "operands", "op.split(Wb + Rb", "op.split(Rb"),
     Mutant(
@@ -180,18 +180,21 @@ MUTANTS = [
     Mutant("directions joined the other way", "operands", "for part in (zero, gate)", "for part in (gate, zero)"),
     Mutant(
         "gates of two directions not interleaved",
-        "lowering",
+        "directions",
         "for pair in pairs for part in pair",
         "for pair in zip(*pairs) for part in pair",
     ),
     Mutant(
         "joined Y not turned back",
-        "lowering",
+        "directions",
         "return finals, [above, turn(below)]",
         "return finals, [above, below]",
     ),
     Mutant(
-        "joined directions exchanged", "lowering", "finals = [[half[n] for half", "finals = [[half[1 - n] for half"
+        "joined directions swapped",
+        "directions",
+        "finals = [[half[n] for half",
+        "finals = [[half[1 - n] for half",
     ),
     Mutant(
         "what is taken after the loop is the other operator",
