@@ -5,13 +5,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks import lowering, runtime
+from benchmarks import lowering, memory, runtime
+
+PARTS = ("lowering", "runtime", "memory")
 
 
 def main() -> None:
     """Run the measurements that are asked for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=["lowering", "runtime", []], help="default: all")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all")
     parser.add_argument("--seconds", type=float, default=1.0, help="per model of the run-time table (default: 1)")
     parser.add_argument(
         "--kinds",
@@ -20,12 +22,14 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results as JSON")
     args = parser.parse_args()
-    parts = args.parts or ["lowering", "runtime"]
+    parts = args.parts or PARTS
     results: dict[str, Any] = {}
     if "lowering" in parts:
         results["lowering"] = lowering.report()
     if "runtime" in parts:
         results["runtime"] = runtime.report(args.seconds, args.kinds.split(","))
+    if "memory" in parts:
+        results["memory"] = memory.report()
     if args.json:
         args.json.write_text(json.dumps(results, indent=1) + "\n")
 

@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 
 import rnn_lowering as rl
 from benchmarks.models import GATES, Row
+from benchmarks.runtime import lowered
 
 
 def chain(count: int, H: int = 8) -> onnx.ModelProto:
@@ -43,20 +44,22 @@ def report() -> dict[str, Any]:
         result["steps"][T] = _timed(label, partial(rl.lower, model, "unroll", max_unroll=T))
     for op_type in GATES:
         result["operators_per_step"][op_type] = counts = operators_per_step(op_type)
-        print(f"{op_type} operators per step: " + ", ".join(f"{form} {n:g}" for form, n in counts.items()))
-    result["help"] = _timed("rnn-lower --help", _help)
+        print(f"{op_type} operators per step: " + ", ".join(f"{kind} {n:g}" for kind, n in counts.items()))
+    result["import"] = _timed("python -c 'import rnn_lowering'", lambda: _python("-c", "import rnn_lowering"))
+    result["help"] = _timed("rnn-lower --help", lambda: _python("-m", "rnn_lowering", "--help"))
     return result
 
 
 def operators_per_step(op_type: str) -> dict[str, float]:
     """Count the nodes of a body, and those that one more written-out step adds."""
 
-    def nodes(form: str, T: int) -> int:
-        lowered = rl.lower(Row(op_type, "forward", T, 1, 8, 8).model(17), form)
-        bodies = [len(a.g.node) for n in lowered.graph.node for a in n.attribute if a.HasField("g")]
-        return bodies[0] if bodies else len(lowered.graph.node)
+    def nodes(kind: str, T: int) -> int:
+        graph = lowered(Row(op_type, "forward", T, 1, 8, 256), kind).graph
+        bodies = [len(a.g.node) for n in graph.node for a in n.attribute if a.HasField("g")]
+        return bodies[0] if bodies else len(graph.node)
 
-    return {"scan": nodes("scan", 9), "loop": nodes("loop", 9), "unroll": nodes("unroll", 9) - nodes("unroll", 8)}
+    counts: dict[str, float] = {kind: nodes(kind, 9) for kind in ("portable", "loop", "onnxruntime")}
+    return counts | {"unroll": nodes("unroll", 9) - nodes("unroll", 8)}
 
 
 def _timed(label: str, action: Any) -> float:
@@ -67,5 +70,5 @@ def _timed(label: str, action: Any) -> float:
     return seconds
 
 
-def _help() -> None:
-    subprocess.run([sys.executable, "-m", "rnn_lowering", "--help"], check=True, capture_output=True)
+def _python(*arguments: str) -> None:
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)

@@ -48,6 +48,14 @@ class Measurement:
         return "\n".join([*lines, f"{'time':<25}{self.seconds:>9.1f} s", f"{'peak is flat':<25}{verdict:>9}"])
 
 
+def report(gib: float = 2.2, to: str = "auto") -> dict[str, float]:
+    """Print the measurement; return it as data."""
+    with tempfile.TemporaryDirectory(prefix="rnn-lower-benchmark-") as folder:
+        measured = measure(Path(folder), gib, to)
+    print(f"\n{measured}")
+    return {**vars(measured), "streamed": measured.streamed}
+
+
 def measure(folder: Path, gib: float, to: str = "auto") -> Measurement:
     """Lower a model with `gib` GiB of weights in a process of its own."""
     hidden = max(8, int(math.sqrt(gib * 2**30 / (LAYERS * 2 * GATES * 4))))
@@ -104,10 +112,7 @@ def main() -> int:
     arguments.add_argument("--gib", type=float, default=2.2, help="GiB of weights (default: 2.2)")
     arguments.add_argument("--to", default="auto", help="the form (default: auto)")
     options = arguments.parse_args()
-    with tempfile.TemporaryDirectory(prefix="rnn-lower-benchmark-") as folder:
-        measured = measure(Path(folder), options.gib, options.to)
-    print(measured)
-    return 0 if measured.streamed else 1
+    return 0 if report(options.gib, options.to)["streamed"] else 1
 
 
 if __name__ == "__main__":

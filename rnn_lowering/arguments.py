@@ -62,7 +62,6 @@ def _add_forms(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--target",
         type=_target,
-        default="portable",
         metavar="NAME",
         help="the runtime that OUT.onnx is for (default: portable)",
     )

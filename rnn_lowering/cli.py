@@ -69,8 +69,8 @@ def _list(args: argparse.Namespace) -> int:
 
 def _choices(args: argparse.Namespace) -> dict[str, Any]:
     """What `lower` and `LowerRecurrentPass` take."""
-    names = ("target", "only", "except_", "max_unroll", "compute")
-    return {name: getattr(args, name) for name in names}
+    names = ("only", "except_", "max_unroll", "compute")
+    return {"target": args.target or "portable"} | {name: getattr(args, name) for name in names}
 
 
 def _sizes(args: argparse.Namespace) -> dict[str, Any]:

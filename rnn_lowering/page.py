@@ -136,7 +136,8 @@ def _step(trial: Trial, salt: str) -> Picture:
     graph = step_graph(cut.graph, names)
     labels = set(nx.get_node_attributes(graph, "label").values())
     caption = "XWₜ: a row of the product with W, computed for all steps at once. " if "XWₜ" in labels else ""
-    caption += "Where the mask is false, as the sequence has ended, the states stay. " if "mask" in labels else ""
+    ragged = "sequence_lens" in spec.inputs
+    caption += "Steps beyond a sequence's length are left out of the outputs after the last one. " if ragged else ""
     caption += "Each direction has such a step." if "X" not in labels and len(spec.directions) > 1 else ""
     drawing, width = draw_step(graph, f"{salt}-step")
     return Picture(Markup(drawing), "One step as emitted", caption, width)

@@ -147,7 +147,7 @@ def test_every_picture_has_a_text(ragged: Path) -> None:
     labels = [label for label in parsed.values("aria-label") if label.startswith(titles)]
     assert len(labels) == 3
     assert all("recurrent" in label for label in labels)
-    assert "as the sequence has ended, the states stay" in parsed.text
+    assert "beyond a sequence's length are left out" in parsed.text
     assert "not written" not in parsed.text
 
 
