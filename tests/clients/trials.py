@@ -15,7 +15,15 @@ from test_real_models import MODELS, variants
 import rnn_lowering as rl
 from clients.driving import Job
 
-FORMS = {"tinygrad": "unroll", "tvm": "unroll", "ncnn": "unroll", "mnn": "unroll", "tract": "scan"}
+FORMS = {
+    "tinygrad": "unroll",
+    "tvm": "unroll",
+    "ncnn": "unroll",
+    "mnn": "unroll",
+    "tract": "scan",
+    "openvino": "scan",
+    "iree": "scan",
+}
 """The form that each client takes."""
 
 OPSET = 17
@@ -44,6 +52,7 @@ NOT_RIGHT: dict[str, dict[str, str]] = {
         "exported/torch_legacy/lstm_packed_sorted_op17.onnx": _STACKED,
         "exported/torch_legacy/gru_packed_sorted_op17.onnx": _STACKED,
     },
+    "iree": {"GRU activations": "IREE has no Softsign", "LSTM activations": "IREE has no Softsign"},
 }
 """What a client does not compute rightly after the lowering either, and why."""
 
@@ -136,6 +145,13 @@ REAL = {
         f"{_TORCH}/rnn_relu_op17.onnx": "export",
         f"{_TORCH}/lstm_packed_sorted_op17.onnx": "b4",
         f"{_TORCH}/gru_packed_sorted_op17.onnx": "b4",
+    },
+    "iree": {
+        "exported/keras_tf2onnx/k2_gru_bi_op15.onnx": "b",
+        f"{_NETS}/crdnn_vad_gru_op17.onnx": "export",
+        f"{_TORCH}/gru_packed_sorted_op17.onnx": "b4",
+        f"{_TORCH}/lstm_packed_sorted_op17.onnx": "b4",
+        f"{_TORCH}/rnn_relu_op17.onnx": "export",
     },
 }
 """Models of real exporters that a client rejects or computes wrongly, by client, and the inputs that it gets."""
