@@ -52,5 +52,5 @@ def measure(client: str, *, with_real: bool) -> dict[str, Any]:
     for kind, native in {"native": True, "lowered": False}.items():
         entry[kind] = small(client, native=native)[0]
         key = f"real {kind}"
-        entry[key] = real(client, native=native)[0] if with_real else kept.get(key, {})
+        entry[key] = real(client, native=native)[0] if with_real and client in REAL else kept.get(key, {})
     return entry

@@ -18,7 +18,7 @@ from clients.measuring import STORED, measure, stored
 README = HERE.parents[1] / "README.md"
 BEGIN = "<!-- measured: PYTHONPATH=tests python -m clients.table -->"
 END = "<!-- end of what was measured -->"
-NAMES = {"tinygrad": "tinygrad", "tvm": "TVM (Relax)", "ncnn": "ncnn", "mnn": "MNN", "tract": "tract"}
+NAMES = {"tvm": "TVM (Relax)", "mnn": "MNN", "openvino": "OpenVINO (CPU)", "iree": "IREE (CPU)"}
 SAID = {"wrong": "wrong without an error", "rejects": "rejected", "crashes": "crash"}
 
 
@@ -28,7 +28,9 @@ def table(entries: dict[str, Any]) -> str:
     for client in CLIENTS:
         if entry := entries.get(client):
             before, after = _counted(entry["native"]), _counted(entry["lowered"])
-            lines.append(f"| {NAMES[client]} {entry['version']} | {before} | {after} | {entry['date']} |")
+            lines.append(
+                f"| {NAMES.get(client, client)} {entry['version']} | {before} | {after} | {entry['date']} |"
+            )
     return "\n".join(lines)
 
 

@@ -47,14 +47,14 @@ def test_does_with_recurrent_nodes_what_it_did(client: str) -> None:
 
 
 @needs_models
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", REAL)
 def test_computes_real_models_that_were_lowered(client: str) -> None:
     skip_if_absent(client)
     check(real(client, native=False), dict.fromkeys(REAL[client], "right"))
 
 
 @needs_models
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", REAL)
 def test_fails_with_real_models_that_were_not(client: str) -> None:
     skip_if_absent(client)
     measured = real(client, native=True)

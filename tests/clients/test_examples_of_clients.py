@@ -7,10 +7,14 @@ import sysconfig
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from cases import Case
+from running import assert_close
 from test_real_models import MODELS
 
-from clients.environments import HERE, python, why_absent
+from clients.environments import CLIENTS, HERE, python, why_absent
+from clients.trials import lowered, original, truth
 
 ROOT = HERE.parents[1]
 SHOWN = {
@@ -58,3 +62,49 @@ def test_inputs_can_be_given_and_differences_are_noticed(tmp_path: Path) -> None
     failed = run_in_tvm(*arguments, "--atol=-1")
     assert failed.returncode == 1
     assert "that is more than -1" in failed.stderr
+
+
+RECIPES = ROOT / "docs" / "runtimes.md"
+TITLES = {
+    "tinygrad": "tinygrad",
+    "tvm": "TVM",
+    "ncnn": "ncnn",
+    "mnn": "MNN",
+    "tract": "tract",
+    "openvino": "OpenVINO",
+    "iree": "IREE",
+}
+
+
+def recipe(client: str) -> tuple[list[str], str]:
+    """The commands of a recipe after the first, which lowers, and its Python."""
+    _, section = RECIPES.read_text().split(f"\n## {TITLES[client]}\n")
+    block = re.search(r"```python\n(.*?)```", section.split("\n## ")[0], re.DOTALL)
+    text = section.split("\n## ")[0].split("```")[0]
+    first, *commands = [line[4:] for line in text.splitlines() if line.startswith("    ")]
+    assert first.startswith(f"rnn-lower model.onnx lowered.onnx --target {client}")
+    return commands, block[1] if block else ""
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_recipes_give_what_the_original_gives(client: str, tmp_path: Path) -> None:
+    if reason := why_absent(client):
+        pytest.skip(reason)
+    case = Case("recipe", "LSTM", {"direction": "bidirectional"}, T=16, N=1, I=80, outputs=("Y",))
+    job = original(case)
+    onnx.save(lowered(job, client)[0], tmp_path / "lowered.onnx")
+    np.save(tmp_path / "X.npy", job[1]["X"])
+    commands, code = recipe(client)
+    (tmp_path / "recipe.py").write_text(f"{code}\nnp.save('Y.npy', Y)\n" if code else "")
+    programs = [python(client).parent, *python(client).parents[1].glob("lib/python*/site-packages/pnnx")]
+    path = os.pathsep.join([*map(str, reversed(programs)), os.environ["PATH"]])
+    for command in [*commands, "python recipe.py"]:
+        subprocess.run(
+            command,
+            shell=True,
+            check=True,
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path, "DEV": "PYTHON"},
+            timeout=200,
+        )
+    assert_close({"Y": np.load(tmp_path / "Y.npy")}, truth(case))

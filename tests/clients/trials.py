@@ -118,6 +118,13 @@ REAL = {
         f"{_TORCH}/lstm_packed_sorted_op17.onnx": "b4",
         f"{_TORCH}/gru_packed_sorted_op17.onnx": "b4",
     },
+    "iree": {
+        "exported/keras_tf2onnx/k2_gru_bi_op15.onnx": "b",
+        f"{_NETS}/crdnn_vad_gru_op17.onnx": "export",
+        f"{_TORCH}/gru_packed_sorted_op17.onnx": "b4",
+        f"{_TORCH}/lstm_packed_sorted_op17.onnx": "b4",
+        f"{_TORCH}/rnn_relu_op17.onnx": "export",
+    },
 }
 """Models of real exporters that a client rejects or computes wrongly, by client, and the inputs that it gets."""
 
