@@ -1,4 +1,4 @@
-"""Run a model with recurrent nodes in TVM, which has none: fix its sizes, fold, lower, compile, compare.
+"""Run a model with recurrent nodes in TVM, which has none: fix its sizes, lower, compile, compare.
 
 pip install apache-tvm==0.27.0.post1
 python examples/run_in_tvm.py MODEL.onnx --set-dim b=1 --set-dim t=20
@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import onnxruntime
-import onnxscript.optimizer
 import tvm
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
@@ -29,12 +27,10 @@ def main() -> None:
     """Print the times and the largest difference."""
     args = _parser().parse_args()
     original = onnx.load(args.model)
-    fixed = rl.lower(original, except_=["*"], dims=dict(args.set_dim), input_shapes=dict(args.input_shape))
-    feed = dict(np.load(args.feed)) if args.feed else random_feed(fixed)
-
     start = time.perf_counter()
-    lowered = rl.lower(folded(fixed), "unroll")
+    lowered = rl.lower(original, target="tvm", dims=dict(args.set_dim), input_shapes=dict(args.input_shape))
     print(f"lowered in {time.perf_counter() - start:.1f} s: {len(lowered.graph.node)} nodes")
+    feed = dict(np.load(args.feed)) if args.feed else random_feed(lowered)
 
     start = time.perf_counter()
     run = compiled(lowered, feed)
@@ -50,18 +46,6 @@ def main() -> None:
     print(f"largest difference {difference:.1e}")
     if not difference <= args.atol:
         raise SystemExit(f"that is more than {args.atol:g}")
-
-
-def folded(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Compute what follows from the sizes alone: some models have it in paddings and branches, which TVM cannot."""
-    read = ir.from_proto(model)
-    onnxscript.optimizer.fold_constants(
-        read,
-        onnx_shape_inference=True,
-        should_fold=lambda node: True if node.op_type == "ConstantOfShape" else None,
-    )
-    onnxscript.optimizer.optimize(read)
-    return ir.to_proto(read)
 
 
 def compiled(model: onnx.ModelProto, feed: Arrays) -> Callable[[], list[Any]]:

@@ -136,7 +136,8 @@ def _verification_line(report: Report) -> str:
     check = report.verification or {}
     if check["status"] != "verified":
         return f"{check['status']}: {check['reason']}"
-    return f"verified ({check['method']}): {check['runs']} runs, largest difference {check['max_abs']:.2g}"
+    line = f"verified ({check['method']}): {check['runs']} runs, largest difference {check['max_abs']:.2g}"
+    return f"{line}; {check['reason']}" if check["reason"] else line
 
 
 def print_targets() -> None:

@@ -77,7 +77,7 @@ class Ops(Emitter):
             limit = self.constant(bound)
             over, under = self.unary("Relu", x - limit), self.unary("Relu", self.neg(x + limit))
             return x - over + under
-        if "Clip" in self.spelling.composed and self.opset >= 8:  # before, Max and Min do not broadcast
+        if "Clip" in self.spelling.composed:
             (floored,) = self.emit("Max", [x, self.constant(-bound)], [x.shape])
             return self.emit("Min", [floored, self.constant(bound)], [x.shape])[0]
         if self.opset < 11:
@@ -92,7 +92,9 @@ class Ops(Emitter):
             return self.known(Constant(ir.DataType.BOOL, folded.value.shape, folded.value.read, "mask"))
         if self.opset < 9 and not a.dtype.is_floating_point():
             a, b = self.cast(a, ir.DataType.FLOAT), self.cast(b, ir.DataType.FLOAT)
-        return self.emit("Less", [a, b], [shape], [ir.DataType.BOOL])[0]
+        less = self.emit("Less", [a, b], [shape], [ir.DataType.BOOL])
+        self.declare(less)  # jaxonnxruntime casts declared values only
+        return less[0]
 
     def above(self, x: Tensor, threshold: float) -> Tensor:
         """Return 1 where x > threshold, else 0, of the type of x."""

@@ -56,9 +56,10 @@ TARGETS = {
             "0.3.0",
             ("unroll",),
             newest_opset=20,
+            oldest_opset=14,
             composed=("Softsign", "ThresholdedRelu", "HardSigmoid", "Elu", "Clip"),
         ),
-        Target("onnx2torch", "1.5.15", ("unroll",), newest_opset=17, composed=("ThresholdedRelu",)),
+        Target("onnx2torch", "1.5.15", ("unroll",), newest_opset=17, oldest_opset=9, composed=("ThresholdedRelu",)),
         Target(
             "ncnn",
             "pnnx 20261020",
@@ -72,7 +73,7 @@ TARGETS = {
         Target("iree", "3.13.0", ("scan", "unroll"), oldest_opset=13, composed=("Softsign",), sizes="T and N"),
         Target("openvino", "2026.4.1", ("scan", "loop", "unroll")),
         Target("emx-onnx-cgen", "1.4.0", ("scan", "unroll")),
-        Target("ezkl", "23.0.5", ("scan", "unroll")),
+        Target("ezkl", "23.0.5", ("unroll", "scan")),
         Target("rknn", "rknn-toolkit2 2.5.0", ("scan", "unroll"), newest_opset=19),
     )
 }

@@ -124,7 +124,7 @@ class _Check:
             reason = f"onnxruntime cannot run the original: {error}"
             return Verification("not verified", reason=reason) if all_must_run else self.judge.nodes(runs, reason)
         try:
-            new_names, found = self._run_lowered(list(expected), session.optimise)
+            new_names, found, unoptimised = self._run_lowered(list(expected), session.optimise)
         except SessionError as error:
             return Verification("failed", reason=f"onnxruntime cannot run the lowered model: {error}")
         if names != new_names:
@@ -134,7 +134,8 @@ class _Check:
             by_type = self.tolerance == Tolerance()
             return self.judge.examine(result, list(expected), session.optimise) if by_type else result
         each = self.judge.nodes(runs, "no node was compared on its own")  # a network may damp what is wrong in one
-        return each if each.status == "failed" else replace(result, nodes=each.outputs, reason=each.reason)
+        reason = "; ".join(filter(None, (unoptimised, each.reason)))
+        return each if each.status == "failed" else replace(result, nodes=each.outputs, reason=reason)
 
     def _run_original(
         self, groups: list[list[str]], all_must_run: bool
@@ -155,9 +156,22 @@ class _Check:
         names = outcome["names"][: len(onnx.load(self.original, load_external_data=False).graph.output)]
         return session, names, {feed: session.outputs(feed) for feed in accepted}
 
-    def _run_lowered(self, feeds: list[str], optimise: bool) -> tuple[list[str], dict[str, Outputs]]:
-        """Return the names of its outputs and their values by feed, each of which it must accept."""
+    def _run_lowered(self, feeds: list[str], optimise: bool) -> tuple[list[str], dict[str, Outputs], str]:
+        """Return the names of its outputs, their values by feed, each of which it must accept, and why it ran
+        without onnxruntime's optimiser, if it did: that refuses some models that it saved itself."""
         session = Session(self.lowered, self.lowered.parent, self.scratch, optimise)
+        try:
+            return *self._run_all(session, feeds), ""
+        except SessionError as error:
+            if not optimise:
+                raise
+            try:
+                names, found = self._run_all(replace(session, optimise=False), feeds)
+            except SessionError:
+                raise error from None
+            return names, found, f"the lowered model runs only with onnxruntime's optimisations disabled: {error}"
+
+    def _run_all(self, session: Session, feeds: list[str]) -> tuple[list[str], dict[str, Outputs]]:
         outcome = session.run([[feed] for feed in feeds], counter(self.progress, LOWERED, len(feeds)))
         for group in outcome["groups"]:
             if "error" in group:

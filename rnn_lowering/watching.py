@@ -20,7 +20,7 @@ def watching(original: Path, scratch: Path, names: Callable[[onnx.ModelProto], I
         names: Names those values of the model; such as are not in the main graph are left out.
     """
     proto = onnx.load(original, load_external_data=False)
-    inner = {name for node in proto.graph.node for name in node.output}
+    inner = {name for node in proto.graph.node for name in node.output if name}
     inner -= {value.name for value in proto.graph.output}
     for name in dict.fromkeys(names(proto)):
         if name in inner:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from cases import Array, Case, model
 from chains import Link, chain
@@ -665,3 +666,35 @@ def test_a_missing_model_is_an_error(kind: str, tmp_path: Path) -> None:
     models: dict[str, Any] = {"original": proto, "lowered": proto, kind: tmp_path / "missing.onnx"}
     with pytest.raises((rl.RnnLoweringError, OSError), match=r"missing\.onnx"):
         verify(models["original"], models["lowered"])
+
+
+def test_a_lowered_model_that_onnxruntimes_optimiser_refuses() -> None:
+    """It makes names that a model which it saved has already, and does not look."""
+    original = model(Case("token", "LSTM", outputs=("Y_h",), T=3, N=2), 17)
+    result = original.graph.output[0].name
+    outputs = original.graph.node[-1].output
+    outputs[list(outputs).index(result)] = "state0"
+    for n in range(12):
+        name = "gemm_input_shape" + (f"_token_{n - 1}" if n else "")
+        original.graph.initializer.append(numpy_helper.from_array(np.array([1, 2, 4]), name))
+        after = result if n == 11 else f"state{n + 1}"
+        original.graph.node.append(helper.make_node("Reshape", [f"state{n}", name], [after]))
+    lowered = rl.lower(original)
+    with pytest.raises(Exception, match="replace the existing tensor"):
+        ort.InferenceSession(lowered.SerializeToString(), providers=["CPUExecutionProvider"])
+    check = rl.verify(original, lowered, runs=1)
+    assert check
+    assert "only with onnxruntime's optimisations disabled" in check.reason
+
+
+@pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
+def test_an_absent_output_beside_an_absent_state(op_type: str) -> None:
+    """Both are called "": the original runs in onnxruntime all the same."""
+    original = model(
+        Case("absent", op_type, outputs=("Y_h",), optional=("B", "P") if op_type == "LSTM" else ("B",)), 17
+    )
+    node = next(n for n in original.graph.node if n.op_type == op_type)
+    node.input.extend([""] * (6 - len(node.input)))
+    check = rl.verify(original, rl.lower(original), runs=1)
+    assert check
+    assert check.method == "onnxruntime"
