@@ -14,7 +14,8 @@ from running import assert_close
 from test_real_models import MODELS
 
 from clients.environments import CLIENTS, HERE, python, why_absent
-from clients.trials import lowered, original, truth
+from clients.trials import original, truth
+from rnn_lowering.cli import main
 
 ROOT = HERE.parents[1]
 SHOWN = {
@@ -76,25 +77,27 @@ TITLES = {
 }
 
 
-def recipe(client: str) -> tuple[list[str], str]:
-    """The commands of a recipe after the first, which lowers, and its Python."""
+def recipe(client: str) -> tuple[list[str], list[str], str]:
+    """The arguments of `rnn-lower` in a recipe, the commands after it, and its Python."""
     _, section = RECIPES.read_text().split(f"\n## {TITLES[client]}\n")
     block = re.search(r"```python\n(.*?)```", section.split("\n## ")[0], re.DOTALL)
     text = section.split("\n## ")[0].split("```")[0]
     first, *commands = [line[4:] for line in text.splitlines() if line.startswith("    ")]
     assert first.startswith(f"rnn-lower model.onnx lowered.onnx --target {client}")
-    return commands, block[1] if block else ""
+    return first.split()[1:], commands, block[1] if block else ""
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_recipes_give_what_the_original_gives(client: str, tmp_path: Path) -> None:
+def test_recipes_give_what_the_original_gives(client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if reason := why_absent(client):
         pytest.skip(reason)
     case = Case("recipe", "LSTM", {"direction": "bidirectional"}, T=16, N=1, I=80, outputs=("Y",))
     job = original(case)
-    onnx.save(lowered(job, client)[0], tmp_path / "lowered.onnx")
+    onnx.save(job[0], tmp_path / "model.onnx")
     np.save(tmp_path / "X.npy", job[1]["X"])
-    commands, code = recipe(client)
+    lowering, commands, code = recipe(client)
+    monkeypatch.chdir(tmp_path)
+    assert main(lowering) == 0
     (tmp_path / "recipe.py").write_text(f"{code}\nnp.save('Y.npy', Y)\n" if code else "")
     programs = [python(client).parent, *python(client).parents[1].glob("lib/python*/site-packages/pnnx")]
     path = os.pathsep.join([*map(str, reversed(programs)), os.environ["PATH"]])
