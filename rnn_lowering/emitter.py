@@ -34,12 +34,13 @@ class Names:
 
 @dataclass
 class _Scope:
-    """The (sub)graph under construction."""
+    """The (sub)graph under construction: what is new in it, and its constants, of which those of `added` are new."""
 
     constants_as: str  # "initializer" or "node"
     nodes: list[ir.Node] = field(default_factory=list)
     initializers: list[ir.Value] = field(default_factory=list)
     cache: dict[Any, ir.Value] = field(default_factory=dict)
+    added: list[Any] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -198,8 +199,9 @@ class Emitter(ABC):
                     node.replace_input_with(index, None)
         scope.nodes[:] = [node for node in scope.nodes if any(map(_is_taken, node.outputs))]
         scope.initializers[:] = filter(_is_taken, scope.initializers)
-        for key in [key for key, value in scope.cache.items() if not _is_taken(value)]:
-            del scope.cache[key]
+        for key in scope.added:
+            if not _is_taken(scope.cache[key]):
+                del scope.cache[key]
 
     def name(self, **symbols: Tensor) -> None:
         """Give values the symbols of the operator page: `op.name(Ht=H)`."""
@@ -224,6 +226,7 @@ class Emitter(ABC):
         key = self._key(constant)
         if key not in scope.cache:
             scope.cache[key] = self._write_constant(scope, constant)
+            scope.added.append(key)
         return scope.cache[key]
 
     @staticmethod
