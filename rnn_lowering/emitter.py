@@ -34,7 +34,7 @@ class Names:
 
 @dataclass
 class _Scope:
-    """The (sub)graph under construction: what is new in it, and its constants, of which those of `added` are new."""
+    """The (sub)graph under construction: what is new in it, and its constants, the new ones by the keys `added`."""
 
     constants_as: str  # "initializer" or "node"
     nodes: list[ir.Node] = field(default_factory=list)

@@ -38,17 +38,17 @@ class Lengths:
         rows = op.take(op.flatten(x), self.turned)
         return op.unsqueeze(rows, [1]) if x.rank == 4 else rows
 
-    def cut(self, op: Ops, rows: Tensor) -> Tensor:
-        """Let rows beyond the lengths be zero: `rows_of` y -> [seq, 1, batch, hidden]."""
-        return op.unsqueeze(op.take(rows, self.within), [1])
+    def cut(self, op: Ops, y: Tensor) -> Tensor:
+        """Let rows beyond the lengths be zero: [seq, 1, batch, hidden], the same shape."""
+        return op.unsqueeze(op.take(_with_zeros(op, y), self.within), [1])
 
-    def final(self, op: Ops, rows: Tensor) -> Tensor:
-        """The state after each sequence's last step: `rows_of` all states -> [1, batch, hidden]."""
-        return op.take(rows, self.last)
+    def final(self, op: Ops, states: Tensor) -> Tensor:
+        """The state after each sequence's last step: [seq, 1, batch, hidden] -> [1, batch, hidden]."""
+        return op.take(_with_zeros(op, states), self.last)
 
 
-def rows_of(op: Ops, y: Tensor) -> Tensor:
-    """[seq, 1, batch, hidden] -> [seq*batch + 1, hidden], the last row zeros."""
+def _with_zeros(op: Ops, y: Tensor) -> Tensor:
+    """The rows of [seq, 1, batch, hidden] and one of zeros. Not shared by two that pick: rknn rejects that."""
     return op.concat([op.flatten(y), op.zero((1, y.shape[-1]))], axis=0)
 
 
@@ -96,11 +96,10 @@ def ragged(fold: Fold, lengths: Lengths, wanted: Sequence[bool]) -> Fold:
 
         rows = [lengths.turn(op, x) for x in xs] if reverse else xs
         final, stacked = fold(op, stacking, init, rows, False)
-        picked = [rows_of(op, y) for y in stacked]
         count = len(places) - len(final)
-        ys = [lengths.cut(op, picked[place]) for place in places[:count]]
+        ys = [lengths.cut(op, stacked[place]) for place in places[:count]]
         finals = [
-            s if place < 0 else lengths.final(op, picked[place])
+            s if place < 0 else lengths.final(op, stacked[place])
             for s, place in zip(final, places[count:], strict=True)
         ]
         return finals, [lengths.turn(op, y) for y in ys] if reverse else ys
