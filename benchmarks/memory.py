@@ -52,7 +52,7 @@ def report(gib: float = 2.2, to: str = "auto") -> dict[str, float]:
     """Print the measurement; return it as data."""
     with tempfile.TemporaryDirectory(prefix="rnn-lower-benchmark-") as folder:
         measured = measure(Path(folder), gib, to)
-    print(f"\n{measured}")
+    print(f"{measured}\n")
     return {**vars(measured), "streamed": measured.streamed}
 
 
