@@ -14,6 +14,7 @@ import onnx_ir as ir
 from rnn_lowering import reference
 from rnn_lowering.compare import Array
 from rnn_lowering.cutting import cut_out, runnable, whole
+from rnn_lowering.dims import fix_dimensions
 from rnn_lowering.scopes import (
     Found,
     clone,
@@ -140,12 +141,14 @@ def isolated_nodes(original: ir.Model, lowered: ir.Model) -> Iterator[IsolatedNo
     """Yield every recurrent node of the original that the lowered model no longer has.
 
     Functions that the lowered model no longer has are inlined first, as the lowering does: only where they are
-    called do the attributes of their nodes become known. The nodes of `original` are sorted in place.
+    called do the attributes of their nodes become known. Sizes that the lowered model fixes are fixed first, since
+    constants follow from them. The nodes of `original` are sorted in place.
 
     Raises:
         RnnLoweringError: A node of the original cannot be read.
     """
     sort_nodes(original)
+    original = _as_sized(original, lowered)
     if original.functions.keys() - lowered.functions.keys():
         original = clone(original)
         inline_functions(original, lambda found: _identifier(found) not in lowered.functions)
@@ -163,6 +166,27 @@ def isolated_nodes(original: ir.Model, lowered: ir.Model) -> Iterator[IsolatedNo
         outputs = [value for value in found_values if value is not None]
         cut = cut_out(lowered, outputs, feeds, spec) if len(outputs) == len(found_values) else None
         yield IsolatedNode(spec, _attributes(entry), feeds, cut, whole(entry, spec, feeds))
+
+
+def _as_sized(original: ir.Model, lowered: ir.Model) -> ir.Model:
+    """Return the original with the input sizes that only the lowered model knows, itself where there are none."""
+    fixed = {value.name: value.shape for value in lowered.graph.inputs}
+    dims: dict[str, int] = {}
+    shapes: dict[str, list[int]] = {}
+    for value in original.graph.inputs:
+        before, after = value.shape, fixed.get(value.name)
+        if after is None or (before is not None and len(before) != len(after)):
+            continue
+        pairs = list(zip(before if before is not None else [None] * len(after), after, strict=True))
+        dims |= {a.value: b for a, b in pairs if isinstance(a, ir.SymbolicDim) and a.value and isinstance(b, int)}
+        sizes = [size for size in after if isinstance(size, int)]
+        if len(sizes) == len(after) and not all(isinstance(a, int) for a, _ in pairs):
+            shapes[value.name or ""] = sizes
+    if not dims and not shapes:
+        return original
+    sized = clone(original)
+    fix_dimensions(sized, dims, shapes)
+    return sized
 
 
 def _values(model: ir.Model) -> dict[tuple[str, str], ir.Value | None]:

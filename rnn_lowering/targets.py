@@ -119,12 +119,12 @@ def choose(spec: RecurrentSpec, opset: int, to: str, max_unroll: int, target: Ta
     if T is not None and T <= 1 and not _needs_count(spec, opset):
         return _choice("unroll", f"sequence length {T} needs no loop", spec, opset, target)
     if to != "auto":
-        _check_form(to, spec, opset, max_unroll)
+        _check_form(to, spec, opset, max_unroll, target)
         return _choice(to, "asked for", spec, opset, target)
     reason = f"first choice for target {target.name}"
     for form in target.forms:
         try:
-            _check_form(form, spec, opset, max_unroll)
+            _check_form(form, spec, opset, max_unroll, target)
         except UnsupportedError as error:
             if form == target.forms[-1]:
                 raise
@@ -174,34 +174,35 @@ def _needs_count(spec: RecurrentSpec, opset: int) -> bool:
     return opset < _FIRST_OPSET_OF_SCAN and spec.batch_size is None and "sequence_lens" in spec.inputs
 
 
-def _check_form(form: str, spec: RecurrentSpec, opset: int, max_unroll: int) -> None:
+def _check_form(form: str, spec: RecurrentSpec, opset: int, max_unroll: int, target: Target) -> None:
+    others = " or ".join(other for other in target.forms if other != form)
+    instead = f", or take the form {others}" if others else ""
     if form == "scan" and opset < _FIRST_OPSET_OF_SCAN:
         raise UnsupportedError(
             f"Scan needs opset 9, this scope imports {opset}",
-            hint="take the form loop, or convert the model to opset 9 or later (onnx.version_converter)",
+            hint=f"convert the model to opset 9 or later (onnx.version_converter){instead}",
             node=spec.node,
         )
     if form == "unroll":
-        _check_unroll(spec, opset, max_unroll)
+        _check_unroll(spec, opset, max_unroll, instead)
 
 
-def _check_unroll(spec: RecurrentSpec, opset: int, max_unroll: int) -> None:
+def _check_unroll(spec: RecurrentSpec, opset: int, max_unroll: int, instead: str) -> None:
     if spec.seq_length is None:
         raise UnsupportedError(
             "the sequence length is not known, so its steps cannot be written out",
-            hint="fix the input's dimension (--set-dim NAME=SIZE or --input-shape NAME:D0,D1,...), or take the "
-            "form scan or loop",
+            hint=f"fix the input's dimension (--set-dim NAME=SIZE or --input-shape NAME:D0,D1,...){instead}",
             node=spec.node,
         )
     if spec.seq_length > max_unroll:
         raise UnsupportedError(
             f"{spec.seq_length} steps are more than the {max_unroll} that are written out",
-            hint=f"raise the limit (--max-unroll {spec.seq_length}), or take the form scan or loop",
+            hint=f"raise the limit (--max-unroll {spec.seq_length}){instead}",
             node=spec.node,
         )
     if _needs_count(spec, opset):
         raise UnsupportedError(
             f"sequence_lens with an unknown batch size cannot be unrolled at opset {opset}",
-            hint="fix the batch size (--set-dim), take the form loop, or convert the model to opset 9 or later",
+            hint=f"fix the batch size (--set-dim), or convert the model to opset 9 or later{instead}",
             node=spec.node,
         )

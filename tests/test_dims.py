@@ -463,3 +463,33 @@ def test_silero_becomes_straight_line(file: str, sizes: dict[str, tuple[int, ...
     lowered = rl.lower(original, target="tvm", input_shapes=sizes)
     assert not operators(lowered) & {"LSTM", "If", "Loop", "Scan"}
     assert rl.verify(original, lowered, runs=1, shapes=sizes)
+
+
+@pytest.mark.parametrize("original", [annotated(), padded()], ids=["stacked", "padded"])
+def test_nodes_of_a_fixed_model_are_compared_on_their_own(original: onnx.ModelProto) -> None:
+    check = rl.verify(original, rl.lower(original, "unroll", dims={"seq": 5, "batch": 2}), runs=1)
+    assert check
+    assert check.nodes
+    assert check.reason == ""
+
+
+def test_states_that_follow_from_the_sizes_are_compared_as_such() -> None:
+    """What an exporter expands to the batch size is a constant once that is known."""
+    original = parse(
+        """g (float[seq,batch,3] X) => (float[] Y)
+        <float[1,4,3] W = {}, float[1,4,4] R = {}, float[1,1,4] h0 = {}, int64[1] one = {1}, int64[1] four = {4}>
+        {
+            sizes = Shape (X)
+            batch_of = Gather (sizes, one)
+            shape = Concat <axis = 0> (one, batch_of, four)
+            h = Expand (h0, shape)
+            Y = RNN <hidden_size = 4> (X, W, R, , , h)
+        }"""
+    )
+    lowered = rl.lower(original, "unroll", dims={"seq": 5, "batch": 2})
+    check = rl.verify(original, lowered, runs=2)
+    assert check
+    assert check.nodes
+    state = next(t for t in lowered.graph.initializer if list(t.dims)[-2:] == [2, 4] or list(t.dims) == [1, 1, 4])
+    state.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(state) + np.float32(0.5), state.name))
+    assert rl.verify(original, lowered, runs=2).status == "failed"

@@ -1,4 +1,4 @@
-"""The environment of each client, made with
+"""The environment of each client, and of PyTorch, made with
 
     PYTHONPATH=tests python -m clients.environments [CLIENT ...]
 
@@ -14,6 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1] / ".clients"
 CLIENTS = ("tinygrad", "tvm", "ncnn", "mnn", "tract", "openvino", "iree")
+EXPORTERS = ("pytorch",)
 SECONDS = 400
 """The most that one installation may take."""
 
@@ -81,7 +82,7 @@ def _reason(error: Exception) -> str:
 
 def main(names: list[str]) -> int:
     """Make the environments; say what became of each; 1 where one is absent."""
-    absent = {client: make(client) for client in names or CLIENTS}
+    absent = {client: make(client) for client in names or (*CLIENTS, *EXPORTERS)}
     for client, reason in absent.items():
         print(f"client {client} {version(client)}: {reason or 'ready'}")
     return int(any(absent.values()))

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from cases import Case
-from running import assert_close
+from running import assert_close, recurrent_left, run
 from test_real_models import MODELS
 
 from clients.environments import CLIENTS, HERE, python, why_absent
@@ -111,3 +111,45 @@ def test_recipes_give_what_the_original_gives(client: str, tmp_path: Path, monke
             timeout=200,
         )
     assert_close({"Y": np.load(tmp_path / "Y.npy")}, truth(case))
+
+
+NET = """
+import numpy as np
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = torch.nn.LSTM(8, 6, num_layers=2, bidirectional=True, batch_first=True)
+        self.gru = torch.nn.GRU(12, 5, batch_first=True)
+
+    def forward(self, X):
+        return self.gru(self.lstm(X)[0])
+
+torch.manual_seed(0)
+net, X = Net().eval(), torch.randn(2, 7, 8)
+"""
+SAVE = """
+Y, h = net(X)
+exported = torch.onnx.export(net, (X,), dynamo=True).model.graph
+assert {"LSTM", "GRU"} <= {node.op_type for node in exported}
+np.savez("outputs.npz", X=X.numpy(), Y=Y.detach().numpy(), h=h.detach().numpy())
+"""
+
+
+def test_the_recipe_for_pytorch(tmp_path: Path) -> None:
+    if reason := why_absent("pytorch"):
+        pytest.skip(reason)
+    code = re.findall(r"```python\n(.*?)```", RECIPES.read_text().split("\n## PyTorch\n")[1], re.DOTALL)[0]
+    imports, _, rest = code.partition("\n")
+    (tmp_path / "recipe.py").write_text(f"{imports}\n{NET}{rest}{SAVE}")
+    lent = os.pathsep.join([sysconfig.get_path("purelib"), str(ROOT)])
+    command: list[str | Path] = [python("pytorch"), "recipe.py"]
+    environment = {**os.environ, "PYTHONPATH": lent}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lowered = onnx.load(tmp_path / "lowered.onnx")
+    assert recurrent_left(lowered) == []
+    with np.load(tmp_path / "outputs.npz") as held:
+        feed = {lowered.graph.input[0].name: held["X"]}
+        results = run(lowered, feed).values()
+        assert_close(dict(zip("Yh", results, strict=True)), {"Y": held["Y"], "h": held["h"]})
