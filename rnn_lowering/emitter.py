@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,25 +11,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from rnn_lowering.names import Names
 from rnn_lowering.tensors import Array, Constant, Dims, Tensor, constant_zeros, static
-
-
-class Names:
-    """Names that are unique in the whole model: a body must not shadow a name of an outer scope."""
-
-    def __init__(self, taken: Iterable[str]) -> None:
-        self._taken = set(taken)
-        self._next: dict[str, int] = {}
-
-    def unique(self, hint: str) -> str:
-        """Return `hint`, or `hint_1`, `hint_2`, ... where it is taken."""
-        name, count = hint, self._next.get(hint, 0)
-        while name in self._taken:
-            count += 1
-            name = f"{hint}_{count}"
-        self._next[hint] = count
-        self._taken.add(name)
-        return name
 
 
 @dataclass

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from rnn_lowering.ops import Ops
+from rnn_lowering.sizes import zeros
 from rnn_lowering.tensors import Tensor
 
 Tensors = list[Tensor]
@@ -157,7 +158,7 @@ def _four(op: Ops, y: Tensor) -> Tensor:
 def _carried(op: Ops, states: Sequence[Tensor], like: Tensor) -> Tensors:
     """Return states as a loop carries them, [batch, hidden]; symbolic zeros share one tensor of the sizes of `like`
     and of the states."""
-    zeros: Tensor | None = None
+    shared: Tensor | None = None
     carried = []
     for state in states:
         if not state.is_zero:
@@ -165,6 +166,6 @@ def _carried(op: Ops, states: Sequence[Tensor], like: Tensor) -> Tensors:
             continue
         hidden = state.shape[-1]
         assert hidden is not None
-        zeros = zeros or op.zeros([op.dim(like, 1), op.constant([hidden])])
-        carried.append(zeros)
+        shared = shared or zeros(op, [op.dim(like, 1), op.constant([hidden])])
+        carried.append(shared)
     return carried

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from rnn_lowering.folds import Fold, Step, Tensors
 from rnn_lowering.ops import Ops
+from rnn_lowering.sizes import steps
 from rnn_lowering.tensors import Tensor
 
 _INT64 = ir.DataType.INT64
@@ -59,8 +60,8 @@ def read_lengths(op: Ops, lengths: Tensor, seq: Tensor, batch: Tensor) -> Length
         lengths: int32 [batch].
         seq, batch: int64 [1].
     """
-    t = op.unsqueeze(op.cast(op.steps(seq), _INT64), [1])  # [seq, 1]
-    n = op.unsqueeze(op.cast(op.steps(batch), _INT64), [0])  # [1, batch]
+    t = op.unsqueeze(steps(op, seq), [1])  # [seq, 1]
+    n = op.unsqueeze(steps(op, batch), [0])  # [1, batch]
     given = op.unsqueeze(op.cast(lengths, _INT64), [0])  # [1, batch]
     L = seq - op.cast(op.less(given, seq), _INT64) * (seq - given)
     within = op.less(t, L)

@@ -7,6 +7,7 @@ from rnn_lowering.folds import Fold, Tensors
 from rnn_lowering.lengths import Lengths, read_lengths
 from rnn_lowering.operands import incoming
 from rnn_lowering.ops import Ops
+from rnn_lowering.sizes import zeros
 from rnn_lowering.spec import RecurrentSpec
 from rnn_lowering.tensors import Dims, Tensor
 
@@ -57,7 +58,7 @@ def _nothing(op: Ops, spec: RecurrentSpec, X: Tensor) -> dict[str, Tensor]:
     dirs, hidden = (op.constant([n]) for n in (len(spec.directions), spec.hidden_size))
     state = [batch, dirs, hidden] if spec.layout else [dirs, batch, hidden]
     Y = [batch, seq, dirs, hidden] if spec.layout else [seq, dirs, batch, hidden]
-    return {symbol: op.cast(op.zeros(Y if symbol == "Y" else state), spec.dtype) for symbol in spec.outputs}
+    return {symbol: op.cast(zeros(op, Y if symbol == "Y" else state), spec.dtype) for symbol in spec.outputs}
 
 
 def _at_axis(op: Ops, state: Tensor, axis: int) -> Tensor:

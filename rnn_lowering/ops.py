@@ -1,4 +1,4 @@
-"""How a primitive operator is spelt at a given opset: nothing above this module knows one."""
+"""How a primitive operator is spelt at a given opset: nothing above this module and `sizes` knows one."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ class Ops(Emitter):
 
     def can_flip(self, x: Tensor) -> bool:
         """Whether `flip` is possible: a Slice with steps needs opset 10."""
-        return _is_short(x.shape[0]) or self.opset >= 10
+        return is_short(x.shape[0]) or self.opset >= 10
 
     def reshape(self, x: Tensor, sizes: Sequence[Tensor], shape: Dims) -> Tensor:
         """x with the given sizes, each an int64 [1]; a size of 0 is that of x."""
@@ -220,7 +220,7 @@ class Ops(Emitter):
             folded = self._folded("Flip", lambda a: a[::-1], x.shape, x)
             assert folded is not None
             return folded
-        if length is not None and _is_short(length):
+        if length is not None and is_short(length):
             return self.take(x, self.constant(range(length - 1, -1, -1)))
         bounds = [self.constant([n]) for n in (-1, _FAR_BEFORE_FIRST, 0, -1)]  # starts, ends, axes, steps
         return self.emit("Slice", [x, *bounds], [x.shape], [x.dtype])[0]
@@ -234,44 +234,6 @@ class Ops(Emitter):
             return self.constant([size])
         shape = self.emit("Shape", [x], [(x.rank,)], [ir.DataType.INT64])[0]
         return self.emit("Gather", [shape, self.constant([axis])], [(1,)], [ir.DataType.INT64], axis=0)[0]
-
-    def zeros(self, sizes: Sequence[Tensor]) -> Tensor:
-        """Zeros of the recurrence's type; each size is an int64 [1]."""
-        dims = tuple(int(s.value.read()[0]) if isinstance(s.value, Constant) else None for s in sizes)
-        if None not in dims and _is_short(math.prod(static(dims))):
-            return self.known(constant_zeros(self.dtype, static(dims)))
-        shape = self.concat(sizes, axis=0)
-        if self.opset < 9:
-            return self.emit("Tile", [self.known(constant_zeros(self.dtype, (1,) * len(dims))), shape], [dims])[0]
-        zero = ir.Tensor(np.zeros(1, self.dtype.numpy()), dtype=self.dtype)
-        return self.emit("ConstantOfShape", [shape], [dims], value=zero)[0]
-
-    def steps(self, length: Tensor) -> Tensor:
-        """0, 1, ..., length - 1 as int32 [length]; `length` is an int64 [1]."""
-        int32, int64 = ir.DataType.INT32, ir.DataType.INT64
-        count = int(length.value.read()[0]) if isinstance(length.value, Constant) else None
-        if count is not None and _is_short(count):
-            return self.known(Constant(int32, (count,), lambda: np.arange(count, dtype=np.int32), "steps"))
-        if self.opset < 9:
-            counted = self._counted(length)
-        elif self.opset < 11:  # no Range: the indices of as many ones
-            one = ir.Tensor(np.ones(1, np.float32))
-            ones = self.emit("ConstantOfShape", [length], [(None,)], value=one)
-            counted = self.squeeze(self.emit("NonZero", ones, [(1, None)], [int64])[0], [0])
-        else:
-            bounds = [self.constant(0, int64), self.squeeze(length, [0]), self.constant(1, int64)]
-            counted = self.emit("Range", bounds, [(None,)], [int64])[0]
-        return self.cast(counted, int32)
-
-    def _counted(self, length: Tensor) -> Tensor:
-        """0, 1, ..., length - 1 as int64 [length], from the iterations of a Loop."""
-        int64 = ir.DataType.INT64
-        trips = self.squeeze(length, [0])
-        with self.body():
-            i, going = self.loop_inputs()
-            carried = self.body_input("trips", int64, ())  # a Loop before opset 11 must carry something
-            body = self.body_graph([i, going, carried], [going, carried, i])
-        return self.emit("Loop", [trips, self.true(), trips], [(), (None,)], [int64] * 2, body=body)[1]
 
     def loop_inputs(self) -> tuple[Tensor, Tensor]:
         """The first two inputs of a Loop body: the iteration number and the condition, of rank 0."""
@@ -297,7 +259,7 @@ class Ops(Emitter):
         return self.reshape(chosen @ x, sizes, (a, b, width))
 
 
-def _is_short(length: int | None) -> bool:
+def is_short(length: int | None) -> bool:
     """Whether something of this many numbers is written out, rather than made at run time."""
     return length is not None and length <= _LONGEST_WRITTEN
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from rnn_lowering.constants import FOLDABLE
-from rnn_lowering.emitter import Names
 from rnn_lowering.errors import NodeRef, RnnLoweringError, RnnLoweringWarning, UnsupportedError
 from rnn_lowering.legacy import FIRST_OPSET, NEW_OPSET, modernize
 from rnn_lowering.lowering import lower_node
+from rnn_lowering.names import Names
 from rnn_lowering.ops import Ops
 from rnn_lowering.report import NodeReport, Report, count_operators
 from rnn_lowering.scopes import (
