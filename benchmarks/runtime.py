@@ -68,8 +68,8 @@ def report(seconds: float = 1.0, kinds: Sequence[str] = ("portable", "loop", "on
 
 
 def _against_native(seconds: float, kinds: Sequence[str]) -> list[dict[str, Any]]:
-    print("\n| node | T | N | I | H | native ms |" + "".join(f" {kind} |" for kind in kinds))
-    print("|---|" + "---:|" * (5 + len(kinds)))
+    print()
+    _print_header("native ms", *kinds)
     results = []
     for row in rows():
         models = [row.model(), *(lowered(row, kind) for kind in kinds)]
@@ -84,11 +84,8 @@ def _against_native(seconds: float, kinds: Sequence[str]) -> list[dict[str, Any]
 
 def _with_and_without_lengths(seconds: float, kinds: Sequence[str]) -> list[dict[str, Any]]:
     """What sequence_lens cost: the ratio to the same model without them, all of length T."""
-    print(
-        "\nWith sequence_lens, ratio to without:\n\n| node | T | N | I | H |"
-        + "".join(f" {kind} |" for kind in kinds)
-    )
-    print("|---|" + "---:|" * (4 + len(kinds)))
+    print("\nWith sequence_lens, ratio to without:\n")
+    _print_header(*kinds)
     results = []
     for row in WITH_LENGTHS:
         without = replace(row, lengths=False)
@@ -101,6 +98,11 @@ def _with_and_without_lengths(seconds: float, kinds: Sequence[str]) -> list[dict
         results.append(vars(row) | ratios)
         _print_row(row, "", ratios)
     return results
+
+
+def _print_header(*columns: str) -> None:
+    print("| " + " | ".join(("node", *"TNIH", *columns)) + " |")
+    print("|---|" + "---:|" * (4 + len(columns)))
 
 
 def _print_row(row: Row, more: str, ratios: Mapping[str, float]) -> None:

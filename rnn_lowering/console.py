@@ -155,7 +155,7 @@ def print_targets() -> None:
             ", ".join(target.forms),
             " ".join(f"{word} {opset}" for word, opset in limits.items() if opset) or "any",
             "any" if target.sequence_lens else "constant",
-            target.sizes,
+            " and ".join(target.sizes),
             ", ".join(target.composed),
         )
     console().print(table)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.scopes import clone, infer_shapes, recurrent_nodes
+from rnn_lowering.scopes import clone, infer_shapes, recurrent_nodes, replace_content
 
 
 def fix_dimensions(
@@ -56,7 +56,7 @@ def fix_dimensions(
         value = _input(model, name)
         value.shape = ir.Shape(shape) if value.shape is None else _with_sizes(value.shape, shape)
     infer_shapes(model)
-    return bool(_unsized(model)) and _fold(model)
+    return _fold(model)
 
 
 def _unsized(model: ir.Model) -> int:
@@ -67,6 +67,9 @@ def _unsized(model: ir.Model) -> int:
 
 def _fold(model: ir.Model) -> bool:
     """Fold constants, where that lets more sizes be known; return whether it did."""
+    unsized = _unsized(model)
+    if not unsized:
+        return False
     from onnxscript.optimizer import fold_constants
 
     folded = clone(model)
@@ -79,11 +82,9 @@ def _fold(model: ir.Model) -> bool:
     except Exception:  # a node that the folder cannot evaluate, whatever it raises: it then stays
         return False
     RemoveUnusedNodesPass()(folded)
-    if _unsized(folded) >= _unsized(model):
+    if _unsized(folded) >= unsized:
         return False
-    model.graph = folded.graph
-    model.functions.clear()
-    model.functions.update(folded.functions)
+    replace_content(model, folded.graph, folded.functions)
     return True
 
 
@@ -98,9 +99,7 @@ def fixed_dimensions(
         fix_dimensions(model, dims, input_shapes)
         yield
     except BaseException:
-        model.graph = graph
-        model.functions.clear()
-        model.functions.update(functions)
+        replace_content(model, graph, functions)
         for value, shape, value_type in before:
             value.shape, value.type = shape, value_type
         raise

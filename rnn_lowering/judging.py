@@ -20,8 +20,8 @@ from rnn_lowering.watching import watching
 
 
 @dataclass(frozen=True)
-class Judge:
-    """What judges lowered nodes: the two files, a folder for what it writes, and what counts as equal."""
+class Comparison:
+    """Of two models: their files, a folder for what it writes, what counts as equal, and the seed of the inputs."""
 
     original: Path
     lowered: Path
@@ -29,6 +29,10 @@ class Judge:
     tolerance: Tolerance
     seed: int
     progress: Progress | None
+
+
+class Judge(Comparison):
+    """What judges lowered nodes."""
 
     def nodes(self, runs: int, reason: str) -> Verification:
         """Compare each lowered node with the operator page in float64; where float64 is too far, with the node as

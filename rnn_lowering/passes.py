@@ -25,6 +25,7 @@ from rnn_lowering.scopes import (
     inferred_shapes,
     inline_functions,
     recurrent_nodes,
+    replace_content,
     sort_nodes,
 )
 from rnn_lowering.spec import RecurrentSpec, node_ref
@@ -115,9 +116,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             for text in spec.warnings:
                 warnings.warn(text, RnnLoweringWarning, stacklevel=3)
         if work is not model:
-            model.graph = work.graph
-            model.functions.clear()
-            model.functions.update(work.functions)
+            replace_content(model, work.graph, work.functions)
         names = Names(all_names(model) if plan else ())
         shared: dict[ir.Graph, dict[Any, ir.Value]] = {}
         for entry, spec, choice in plan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -152,6 +152,15 @@ def infer_shapes(model: ir.Model) -> None:
         ShapeInferencePass(check_type=False, strict_mode=False)(model)
     finally:
         logger.disabled = before
+
+
+def replace_content(
+    model: ir.Model, graph: ir.Graph, functions: Mapping[ir.OperatorIdentifier, ir.Function]
+) -> None:
+    """Give a model another graph and other functions."""
+    model.graph = graph
+    model.functions.clear()
+    model.functions.update(functions)
 
 
 def clone(model: ir.Model) -> ir.Model:

@@ -29,7 +29,7 @@ class Target:
         newest_opset, oldest_opset: Of models that it takes; None: no limit is known.
         composed: Operators that it lacks and that are composed of others; Gather: one of rows at any places.
         sequence_lens: Whether lengths may be known at run time only.
-        sizes: Which sizes must be known: "" (none), "T", or "T and N".
+        sizes: Which of T and N must be known.
         fused: Whether it is onnxruntime, whose fusions a spelling of its own is for.
     """
 
@@ -40,7 +40,7 @@ class Target:
     oldest_opset: int | None = None
     composed: tuple[str, ...] = ()
     sequence_lens: bool = True
-    sizes: str = ""
+    sizes: tuple[str, ...] = ()
     fused: bool = False
 
 
@@ -68,9 +68,9 @@ TARGETS = {
             composed=("Softsign", "ThresholdedRelu", "Less", "Gather"),
             sequence_lens=False,
         ),
-        Target("mnn", "3.6.1", ("unroll", "loop"), sizes="T"),
+        Target("mnn", "3.6.1", ("unroll", "loop"), sizes=("T",)),
         Target("tract", "0.23.9", ("scan", "unroll")),
-        Target("iree", "3.13.0", ("scan", "unroll"), oldest_opset=13, composed=("Softsign",), sizes="T and N"),
+        Target("iree", "3.13.0", ("scan", "unroll"), oldest_opset=13, composed=("Softsign",), sizes=("T", "N")),
         Target("openvino", "2026.4.1", ("scan", "loop", "unroll")),
         Target("emx-onnx-cgen", "1.4.0", ("scan", "unroll")),
         Target("ezkl", "23.0.5", ("unroll", "scan")),
@@ -142,8 +142,9 @@ def _choice(form: str, reason: str, spec: RecurrentSpec, opset: int, target: Tar
 
 def _check_target(spec: RecurrentSpec, opset: int, target: Target) -> None:
     newest, oldest = target.newest_opset, target.oldest_opset
-    if (newest is not None and opset > newest) or (oldest is not None and opset < oldest):
-        limit = f"at most {newest}" if newest is not None and opset > newest else f"at least {oldest}"
+    limit = f"at most {newest}" if newest and opset > newest else ""
+    limit = f"at least {oldest}" if oldest and opset < oldest else limit
+    if limit:
         raise UnsupportedError(
             f"{target.name} takes models of opset {limit}, this one imports {opset}",
             hint="export it at such an opset, or convert it (onnx.version_converter)",
@@ -158,7 +159,7 @@ def _check_target(spec: RecurrentSpec, opset: int, target: Target) -> None:
     unknown = [
         name
         for name, size in (("T", spec.seq_length), ("N", spec.batch_size))
-        if size is None and name in target.sizes.split()
+        if size is None and name in target.sizes
     ]
     if unknown:
         names = {"T": "sequence length", "N": "batch size"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ import onnx_ir as ir
 from rnn_lowering.compare import Array, Tolerance, compare
 from rnn_lowering.external import data_files, save
 from rnn_lowering.feeds import candidates, length_inputs
-from rnn_lowering.judging import Judge
+from rnn_lowering.judging import Comparison, Judge
 from rnn_lowering.progress import LOWERED, ORIGINAL, Progress, counter
 from rnn_lowering.sessions import Outputs, Session, SessionError, write_feed
 from rnn_lowering.verdict import WHOLE, OutputCheck, RunCheck, RunInput, Verification, over_all
@@ -77,21 +77,13 @@ def _as_file(model: onnx.ModelProto | ir.Model | PathLike, path: Path) -> Path:
     return path
 
 
-@dataclass(frozen=True)
-class _Check:
-    """A comparison of whole models: the two files, a folder for what it writes, and what counts as equal."""
-
-    original: Path
-    lowered: Path
-    scratch: Path
-    tolerance: Tolerance
-    seed: int
-    progress: Progress | None
+class _Check(Comparison):
+    """A comparison of whole models."""
 
     @property
     def judge(self) -> Judge:
         """What compares single nodes of the same models."""
-        return Judge(self.original, self.lowered, self.scratch, self.tolerance, self.seed, self.progress)
+        return Judge(**vars(self))
 
     def odd_inputs(self) -> list[str]:
         """Name the inputs of the original that are not tensors of numbers or truth values."""
