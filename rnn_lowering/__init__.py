@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rnn_lowering.api import inspect, lower, lower_file
-    from rnn_lowering.compare import Tolerance
     from rnn_lowering.errors import (
         InvalidNodeError,
         ModelFileError,
@@ -24,9 +23,10 @@ if TYPE_CHECKING:
         UnsupportedError,
         VerificationError,
     )
-    from rnn_lowering.passes import LowerRecurrentPass
-    from rnn_lowering.spec import RecurrentSpec
-    from rnn_lowering.verification import verify
+    from rnn_lowering.passes.lower import LowerRecurrentPass
+    from rnn_lowering.spec.node import RecurrentSpec
+    from rnn_lowering.verification.tolerance import Tolerance
+    from rnn_lowering.verification.whole import verify
 
 __version__ = "0.1.0"
 
@@ -50,10 +50,10 @@ _MODULES = {
     "inspect": "api",
     "lower": "api",
     "lower_file": "api",
-    "verify": "verification",
-    "LowerRecurrentPass": "passes",
-    "RecurrentSpec": "spec",
-    "Tolerance": "compare",
+    "verify": "verification.whole",
+    "LowerRecurrentPass": "passes.lower",
+    "RecurrentSpec": "spec.node",
+    "Tolerance": "verification.tolerance",
 }
 
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from rnn_lowering.cli import main
+from rnn_lowering.cli.command import main
 
 if __name__ == "__main__":
     sys.exit(main())

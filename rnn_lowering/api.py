@@ -12,18 +12,18 @@ from typing import overload
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.compare import Array, Tolerance
-from rnn_lowering.dims import fix_dimensions, fixed_dimensions
 from rnn_lowering.errors import VerificationError
-from rnn_lowering.external import choose_data_file, data_files, save
-from rnn_lowering.io import from_proto, load_model, refuse_external, temporary_beside
-from rnn_lowering.passes import LowerRecurrentPass
+from rnn_lowering.files.external_data import choose_data_file, data_files, save
+from rnn_lowering.files.reading import from_proto, load_model, refuse_external, temporary_beside
+from rnn_lowering.model.dimensions import fix_dimensions, fixed_dimensions
+from rnn_lowering.model.scopes import clone, inferred_shapes, inline_functions, recurrent_nodes
+from rnn_lowering.passes.lower import LowerRecurrentPass
+from rnn_lowering.passes.report import ModelFile, Report, count_operators
 from rnn_lowering.progress import WRITING, Progress
-from rnn_lowering.report import ModelFile, Report, count_operators
-from rnn_lowering.reportfile import report_writer
-from rnn_lowering.scopes import clone, inferred_shapes, inline_functions, recurrent_nodes
-from rnn_lowering.spec import RecurrentSpec
-from rnn_lowering.verification import verify
+from rnn_lowering.reporting.report_file import report_writer
+from rnn_lowering.spec.node import RecurrentSpec
+from rnn_lowering.verification.tolerance import Array, Tolerance
+from rnn_lowering.verification.whole import verify
 
 PathLike = str | os.PathLike[str]
 Dims = Mapping[str, int]

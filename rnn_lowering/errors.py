@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rnn_lowering.report import Report
+    from rnn_lowering.passes.report import Report
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from onnx_ir.passes import common
 from running import assert_close, operators, recurrent_left, run
 
 import rnn_lowering as rl
-from rnn_lowering.report import Report
+from rnn_lowering.passes.report import Report
 
 SRC = Path(rl.__file__).resolve().parents[1]
 FORMS = ("auto", "scan", "loop", "unroll")
@@ -416,7 +416,7 @@ def test_lower_file_refuses_and_keeps_the_destination(tmp_path: Path) -> None:
 
 
 def test_lower_file_raises_when_the_verification_fails(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rnn_lowering import cells
+    from rnn_lowering.recurrence import cells
 
     good = cells.CELLS["GRU"]
     monkeypatch.setitem(cells.CELLS, "GRU", lambda op, k, state, x: [s + s for s in good(op, k, state, x)])
@@ -452,7 +452,7 @@ def test_a_report_in_a_folder_of_its_name_is_refused(source: Path) -> None:
 
 
 def test_a_failed_verification_has_a_report(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rnn_lowering import cells
+    from rnn_lowering.recurrence import cells
 
     good = cells.CELLS["GRU"]
     monkeypatch.setitem(cells.CELLS, "GRU", lambda op, k, state, x: [s + s for s in good(op, k, state, x)])

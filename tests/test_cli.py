@@ -21,7 +21,7 @@ from onnx import TensorProto, helper
 from running import assert_close, operators, recurrent_left, run
 
 import rnn_lowering as rl
-from rnn_lowering.cli import main
+from rnn_lowering.cli.command import main
 
 SRC = Path(rl.__file__).resolve().parents[1]
 SYMBOLIC = Case("cli_symbolic", "LSTM", x="symbolic")
@@ -666,9 +666,9 @@ def test_numbers_without_a_meaning(rnn_lower: Command, tmp_path: Path, options: 
 @pytest.fixture
 def wrong_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every LSTM be lowered with i and f exchanged."""
-    from rnn_lowering import cells
-    from rnn_lowering.ops import Ops
-    from rnn_lowering.tensors import Tensor
+    from rnn_lowering.emit.ops import Ops
+    from rnn_lowering.emit.tensors import Tensor
+    from rnn_lowering.recurrence import cells
 
     def lstm(op: Ops, k: Any, state: Sequence[Tensor], x: Sequence[Tensor]) -> list[Tensor]:
         (h, c), (xw,), (R,), H = state, x, k.R, k.hidden_size
@@ -811,7 +811,8 @@ def test_a_feed_of_several_arrays_is_refused(rnn_lower: Command, tmp_path: Path)
 
 FAILING = """
 import sys
-from rnn_lowering import cells, cli
+from rnn_lowering.recurrence import cells
+from rnn_lowering.cli import command as cli
 good = cells.CELLS["LSTM"]
 cells.CELLS["LSTM"] = lambda op, k, state, x: good(op, k, state[::-1], x)
 sys.exit(cli.main())
@@ -870,7 +871,7 @@ def test_version(rnn_lower: Command) -> None:
 
 HEAVY = """
 import sys
-from rnn_lowering.cli import main
+from rnn_lowering.cli.command import main
 try:
     main()
 finally:
@@ -933,7 +934,8 @@ def test_paths_are_printed_as_they_are(rnn_lower: Command, tmp_path: Path) -> No
 
 INTERRUPTED = """
 import os, signal, sys
-from rnn_lowering import api, cli
+from rnn_lowering import api
+from rnn_lowering.cli import command as cli
 def stop(*_, **__):
     os.kill(os.getpid(), signal.SIGINT)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
@@ -955,7 +957,8 @@ def test_interrupt(tmp_path: Path) -> None:
 
 INTERRUPTED_RUN = """
 import os, signal, sys, threading
-from rnn_lowering import cli, sessions
+from rnn_lowering.cli import command as cli
+from rnn_lowering.verification import runner as sessions
 environment = sessions._environment
 def soon():
     sessions._environment = environment

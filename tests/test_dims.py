@@ -18,7 +18,7 @@ from test_real_models import MODELS
 from texts import parse
 
 import rnn_lowering as rl
-from rnn_lowering.cli import main
+from rnn_lowering.cli.command import main
 
 STACKED = (Link("LSTM", "lower", {"direction": "bidirectional"}), Link("GRU", "upper"))
 Dims = list[int | str | None]

@@ -13,7 +13,7 @@ import pytest
 from running import recurrent_left
 
 import rnn_lowering as rl
-from rnn_lowering.cli import main, parser
+from rnn_lowering.cli.command import main, parser
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
@@ -123,7 +123,7 @@ def test_continuous_integration_runs_the_same() -> None:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     for name in ("pytest", "ruff", "mypy"):
         assert re.search(rf'"{name}>=', project)
-    assert 'rnn-lower = "rnn_lowering.cli:main"' in project
+    assert 'rnn-lower = "rnn_lowering.cli.command:main"' in project
     assert re.search(r"^test = \[", project, re.MULTILINE)
 
 
@@ -158,9 +158,8 @@ def test_links_of_the_readme() -> None:
         assert (ROOT / target).exists(), target
 
 
-def test_modules_of_the_readme() -> None:
-    listed = set(
-        re.findall(r"`(\w+\.py)`", "\n".join(line for line in readme().splitlines() if line.startswith("|")))
-    )
-    modules = {path.name for path in (ROOT / "rnn_lowering").glob("*.py") if not path.name.startswith("__")}
-    assert listed == modules
+def test_folders_of_the_readme() -> None:
+    tree = readme().partition("    rnn_lowering/\n")[2].partition("\n\n")[0]
+    listed = {line.split()[0].rstrip("/") for line in tree.splitlines() if line.split()[0].endswith("/")}
+    folders = {path.parent.name for path in (ROOT / "rnn_lowering").glob("*/__init__.py")}
+    assert listed == folders

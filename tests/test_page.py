@@ -21,11 +21,13 @@ from running import nodes
 from texts import parse
 
 import rnn_lowering as rl
-from rnn_lowering import cells, isolate, page
-from rnn_lowering.cli import main
-from rnn_lowering.figures import plot_errors
-from rnn_lowering.isolate import isolated_nodes
-from rnn_lowering.stepgraph import step_graph
+from rnn_lowering.cli.command import main
+from rnn_lowering.recurrence import cells
+from rnn_lowering.reporting import page
+from rnn_lowering.reporting.plots import plot_errors
+from rnn_lowering.reporting.step_graph import step_graph
+from rnn_lowering.verification import isolate
+from rnn_lowering.verification.isolate import isolated_nodes
 
 RAGGED = Case("page", "LSTM", {"direction": "bidirectional"}, x="symbolic", optional=("sequence_lens",))
 HOSTILE = '<img src="http://x.test/" onerror=alert(1)></style>&amp;"$x_1$'
@@ -356,7 +358,9 @@ def test_the_option_when_the_verification_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize("library", ["jinja2", "matplotlib", "networkx"])
 def test_a_missing_library(tmp_path: Path, library: str) -> None:
     onnx.save(chain(Link("RNN", "rnn")), tmp_path / "in.onnx")
-    code = f"import sys; sys.modules[{library!r}] = None; from rnn_lowering.cli import main; sys.exit(main())"
+    code = (
+        f"import sys; sys.modules[{library!r}] = None; from rnn_lowering.cli.command import main; sys.exit(main())"
+    )
     command = [sys.executable, "-c", code, "in.onnx", "out.onnx", "--report", "done.html"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 1
@@ -368,7 +372,7 @@ def test_a_missing_library(tmp_path: Path, library: str) -> None:
 def test_the_libraries_are_imported_for_a_page_only(tmp_path: Path) -> None:
     onnx.save(chain(Link("RNN", "rnn")), tmp_path / "in.onnx")
     code = """import sys
-from rnn_lowering.cli import main
+from rnn_lowering.cli.command import main
 assert main(["in.onnx", "out.onnx", "--report", "done.json", "--quiet"]) == 0
 print(*sorted({"jinja2", "matplotlib", "networkx"} & sys.modules.keys()))"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)

@@ -80,7 +80,8 @@ def test_an_interrupt_ends_the_process_that_runs(monkeypatch: pytest.MonkeyPatch
 SLOW = """
 import sys, time
 import rnn_lowering as rl
-from rnn_lowering import api, cli
+from rnn_lowering import api
+from rnn_lowering.cli import command as cli
 seconds = float(sys.argv.pop())
 def slow(*models, progress, **options):
     if progress:

@@ -15,7 +15,7 @@ from one_process import run_workers_here
 from texts import parse
 
 import rnn_lowering as rl
-from rnn_lowering import cells
+from rnn_lowering.recurrence import cells
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "report.md"
 TYPES: dict[str, Callable[[Any], bool]] = {

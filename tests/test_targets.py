@@ -8,8 +8,8 @@ from cases import FUNCTIONS, Case, expected, feed, model
 from running import assert_close, operators, recurrent_left, run
 
 import rnn_lowering as rl
-from rnn_lowering.cli import main
-from rnn_lowering.targets import TARGETS
+from rnn_lowering.cli.command import main
+from rnn_lowering.targets.table import TARGETS
 
 LOOPS = {"scan": "Scan", "loop": "Loop"}
 RAGGED = Case("ragged", "LSTM", {"direction": "bidirectional"}, optional=("B", "sequence_lens"))

@@ -9,8 +9,8 @@ from one_process import run_workers_here
 from test_real_models import MODELS, Entry, load, parameters
 
 import rnn_lowering as rl
-from rnn_lowering import cells
-from rnn_lowering.report import NodeReport
+from rnn_lowering.passes.report import NodeReport
+from rnn_lowering.recurrence import cells
 
 WHOLE = ("onnxruntime", "onnxruntime, differences judged by float64 NumPy")
 NODES = "each node against float64 NumPy"

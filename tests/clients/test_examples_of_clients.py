@@ -15,7 +15,7 @@ from test_real_models import MODELS
 
 from clients.environments import CLIENTS, HERE, python, why_absent
 from clients.trials import original, truth
-from rnn_lowering.cli import main
+from rnn_lowering.cli.command import main
 
 ROOT = HERE.parents[1]
 SHOWN = {

@@ -1,0 +1,120 @@
+"""The command: from arguments to a call of the Python interface, and to an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from rnn_lowering.cli.arguments import once, parser, read_feeds
+from rnn_lowering.errors import ModelFileError, RnnLoweringError, RnnLoweringWarning, VerificationError
+
+__all__ = ["main", "parser"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    p = parser()
+    args = p.parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names may hold what the terminal cannot
+    if args.output is None and not args.list:
+        p.error("OUT.onnx is missing (or give --list)")
+    try:
+        return _list(args) if args.list else _lower(args)
+    except VerificationError as error:
+        _show_runs(error, args)
+        return _fail(error, 3, args.verbose)
+    except RnnLoweringError as error:
+        return _fail(error, 1, args.verbose)
+    except KeyboardInterrupt:
+        print("rnn-lower: interrupted; nothing was written", file=sys.stderr)
+        return 130  # as shells say of what SIGINT ends
+
+
+def _fail(error: RnnLoweringError, code: int, verbose: int) -> int:
+    if verbose > 1:
+        traceback.print_exception(error)
+    print(f"rnn-lower: error: {error}", file=sys.stderr)
+    return code
+
+
+def _show_runs(error: VerificationError, args: argparse.Namespace) -> None:
+    if args.verbose and not args.quiet and error.report and error.report.verification:
+        from rnn_lowering.cli.console import print_runs
+
+        print_runs(error.report.verification)
+
+
+def _list(args: argparse.Namespace) -> int:
+    from rnn_lowering.cli.console import print_previews
+    from rnn_lowering.files.reading import load_model
+    from rnn_lowering.model.dimensions import fix_dimensions
+    from rnn_lowering.passes.lower import LowerRecurrentPass
+
+    lowering = LowerRecurrentPass(args.to, **_choices(args))
+    model = load_model(args.input, trust_external_data=args.trust_external_data)
+    fix_dimensions(model, **_sizes(args))
+    previews, report = lowering.preview(model)
+    if not args.quiet:
+        print_previews(previews, report, args.input)
+    return 4 if previews else 0
+
+
+def _choices(args: argparse.Namespace) -> dict[str, Any]:
+    """What `lower` and `LowerRecurrentPass` take."""
+    names = ("only", "except_", "max_unroll", "compute")
+    return {"target": args.target or "portable"} | {name: getattr(args, name) for name in names}
+
+
+def _sizes(args: argparse.Namespace) -> dict[str, Any]:
+    dims, shapes = once(args.set_dim, "--set-dim"), once(args.input_shape, "--input-shape")
+    return {"dims": dims, "input_shapes": shapes}
+
+
+def _lower(args: argparse.Namespace) -> int:
+    from rnn_lowering.api import lower_file
+    from rnn_lowering.cli.console import print_report, progress_bar
+    from rnn_lowering.verification.tolerance import Tolerance
+
+    if _exists(args.output) and not args.force:
+        raise ModelFileError(f"'{args.output}' exists", hint="give --force to replace it")
+    with warnings.catch_warnings(record=True) as caught, nullcontext() if args.quiet else progress_bar() as show:
+        warnings.simplefilter("always", RnnLoweringWarning)
+        report = lower_file(
+            args.input,
+            args.output,
+            args.to,
+            **_choices(args),
+            **_sizes(args),
+            verify=args.verify,
+            tolerance=Tolerance(args.rtol, args.atol),
+            seed=args.seed,
+            feeds=[read_feeds(args.feed)] if args.feed else None,
+            test_shapes=once(args.test_shape, "--test-shape"),
+            keep_failed=args.keep_failed,
+            report=args.report,
+            external_data=args.external_data,
+            trust_external_data=args.trust_external_data,
+            progress=show,
+        )
+    if args.quiet:
+        return 0
+    for warning in caught:
+        if issubclass(warning.category, RnnLoweringWarning):
+            print(f"rnn-lower: warning: {warning.message}", file=sys.stderr)
+    print_report(report, args.input, args.output, each_run=args.verbose > 0)
+    return 0
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # no file can have this name: writing will say so
+        return False

@@ -1,0 +1,184 @@
+"""What the command prints: aligned tables, and a progress bar; colours and bars on a terminal only."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import zip_longest
+from pathlib import Path
+from threading import Timer
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from rnn_lowering.passes.lower import Preview
+    from rnn_lowering.passes.report import Report
+    from rnn_lowering.progress import Progress
+    from rnn_lowering.spec.node import RecurrentSpec
+
+
+def console() -> Console:
+    """Return what prints to stdout: names as they are, and whole lines into a pipe."""
+    width = None if sys.stdout.isatty() else 100_000
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
+
+
+def _size(number: int | None) -> str:
+    return "?" if number is None else str(number)
+
+
+def print_previews(previews: Sequence[Preview], report: Report, source: Path) -> None:
+    """Print what each node says and what would become of it, a row each, and what to try for those refused."""
+    out = console()
+    titles = ("node", "operator", "scope", "direction", "T", "N", "I", "H", "type", "activations", "form", "why")
+    table = Table(*titles, box=None)
+    for preview in previews:
+        node, spec = preview.node, preview.spec
+        operator, *said = _said(spec) if spec else [node.operator, "?", *"????", "?", "?"]
+        table.add_row(node.name, operator, node.scope, *said, preview.form, preview.reason)
+    out.print(table if previews else f"{source}: no recurrent nodes")
+    for hint in dict.fromkeys(preview.hint for preview in previews if preview.hint):
+        out.print(f"for what is refused: {hint}")
+    _print_rest(report, out)
+
+
+def _said(spec: RecurrentSpec) -> list[str]:
+    sizes = [_size(n) for n in (spec.seq_length, spec.batch_size, spec.input_size, spec.hidden_size)]
+    direction = spec.directions[0] if len(spec.directions) == 1 else "bidirectional"
+    activations = ", ".join(str(a) for per_direction in spec.activations for a in per_direction)
+    return [f"{spec.op_type}-{spec.version}", direction, *sizes, spec.dtype.name.lower(), activations]
+
+
+def print_report(report: Report, source: Path, target: Path, *, each_run: bool) -> None:
+    """Print what was done; with `each_run` every run of the verification too."""
+    out = console()
+    if not report.nodes:
+        out.print(f"{source}: nothing to lower; written unchanged to {target}")
+    else:
+        table = Table("node", "operator", "direction", "T", "N", "I", "H", "form", box=None)
+        for n in report.nodes:
+            sizes = [_size(s) for s in (n.seq_length, n.batch_size, n.input_size, n.hidden_size)]
+            table.add_row(n.name, f"{n.operator}-{n.version}", n.direction, *sizes, n.form)
+        out.print(table)
+        out.print(_operator_table(report))
+    _print_rest(report, out)
+    if report.verification is not None:
+        if each_run:
+            print_runs(report.verification)
+        out.print(_verification_line(report))
+    if report.nodes:
+        out.print(f"written to {target}")
+
+
+def _print_rest(report: Report, out: Console) -> None:
+    for text in report.notes:
+        out.print(text)
+    for text in report.left:
+        out.print(f"left as it is: {text}")
+
+
+def _operator_table(report: Report) -> Table:
+    before, after = report.operators_before, report.operators_after
+    table = Table("operator", "before", "after", box=None)
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name, 0) != after.get(name, 0):
+            table.add_row(name, str(before.get(name, 0)), str(after.get(name, 0)))
+    table.add_row("all", str(sum(before.values())), str(sum(after.values())))
+    return table
+
+
+def print_runs(check: Mapping[str, Any]) -> None:
+    """Print the runs of a verification, as `Verification.to_dict` gives it, and its checks of single nodes."""
+    out = console()
+    if check["each_run"]:
+        out.print(f"compared by {check['method']}:")
+        out.print(_run_table(check["each_run"]))
+    if check["nodes"]:
+        out.print("each node on its own, against float64:")
+        table = Table("output", "largest difference", "result", box=None)
+        for node in check["nodes"]:
+            table.add_row(*_cells(node), style=_style(node))
+        out.print(table)
+
+
+def _run_table(runs: Sequence[Mapping[str, Any]]) -> Table:
+    """A row per input and output; both columns of a run start in its first row."""
+    table = Table("run", "input", "shape", "lengths", "output", "largest difference", "result", box=None)
+    for n, run in enumerate(runs, 1):
+        for row, (given, output) in enumerate(zip_longest(run["inputs"], run["outputs"])):
+            entering = [given["name"], _shape(given["shape"]), _range(given["lengths"])] if given else [""] * 3
+            leaving = _cells(output) if output else [""] * 3
+            table.add_row("" if row else str(n), *entering, *leaving, style=_style(output))
+    return table
+
+
+def _shape(sizes: Sequence[int]) -> str:
+    return ",".join(str(size) for size in sizes) or "scalar"
+
+
+def _range(lengths: Sequence[int] | None) -> str:
+    return f"{lengths[0]}..{lengths[1]}" if lengths else ""
+
+
+def _cells(check: Mapping[str, Any]) -> list[str]:
+    return [check["name"], f"{check['max_abs']:.2g}", "passed" if check["passed"] else check["reason"]]
+
+
+def _style(check: Mapping[str, Any] | None) -> str:
+    return "" if check is None or check["passed"] else "red"
+
+
+def _verification_line(report: Report) -> str:
+    check = report.verification or {}
+    if check["status"] != "verified":
+        return f"{check['status']}: {check['reason']}"
+    line = f"verified ({check['method']}): {check['runs']} runs, largest difference {check['max_abs']:.2g}"
+    return f"{line}; {check['reason']}" if check["reason"] else line
+
+
+def print_targets() -> None:
+    """Print the table of targets."""
+    from rnn_lowering.targets.table import TARGETS
+
+    table = Table(
+        "target", "measured with", "forms", "opsets", "sequence_lens", "known sizes", "composed", box=None
+    )
+    for target in TARGETS.values():
+        limits = {"from": target.oldest_opset, "to": target.newest_opset}
+        table.add_row(
+            target.name,
+            target.measured,
+            ", ".join(target.forms),
+            " ".join(f"{word} {opset}" for word, opset in limits.items() if opset) or "any",
+            "any" if target.sequence_lens else "constant",
+            " and ".join(target.sizes),
+            ", ".join(target.composed),
+        )
+    console().print(table)
+
+
+@contextmanager
+def progress_bar(delay: float = 1.0) -> Iterator[Progress | None]:
+    """Yield what shows progress, in a bar that appears after `delay` seconds; None where stdout is no terminal."""
+    if not sys.stdout.isatty():
+        yield None
+        return
+    bar = Bar(console=console(), transient=True)
+    task = bar.add_task("lowering", total=None)
+    timer = Timer(delay, bar.start)
+
+    def show(phase: str, done: int, total: int) -> None:
+        bar.update(task, description=phase, completed=done, total=total)
+
+    timer.start()
+    try:
+        yield show
+    finally:
+        timer.cancel()
+        timer.join()  # a bar that is starting must not outlive this
+        if bar.live.is_started:
+            bar.stop()

@@ -1,0 +1,284 @@
+"""Nodes, names and constants of the (sub)graphs that are being built."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.emit.names import Names
+from rnn_lowering.emit.tensors import Array, Constant, Dims, Tensor, constant_zeros, static
+
+
+@dataclass
+class _Scope:
+    """The (sub)graph under construction: what is new in it, and its constants, the new ones by the keys `added`."""
+
+    constants_as: str  # "initializer" or "node"
+    nodes: list[ir.Node] = field(default_factory=list)
+    initializers: list[ir.Value] = field(default_factory=list)
+    cache: dict[Any, ir.Value] = field(default_factory=dict)
+    added: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How a runtime wants the same values computed.
+
+    Attributes:
+        fused: For onnxruntime: a Gemm for each activation, which it fuses, and nothing in a body that can be
+            computed for all steps at once.
+        composed: Operators that the runtime lacks and that are composed of others.
+    """
+
+    fused: bool = False
+    composed: frozenset[str] = frozenset()
+
+
+class Emitter(ABC):
+    """Emits nodes into the scope that is open.
+
+    Args:
+        opset: Version of the default domain at which nodes are spelt.
+        names: The name generator of the model.
+        prefix: What the names of emitted values start with: the original node's name.
+        dtype: Element type of the recurrence.
+        spelling: How the runtime wants it.
+        constants_as: "initializer", or "node" where initializers would have to be inputs too (IR version 3).
+        shared: The constants that earlier nodes brought into the same graph; this one's are added.
+    """
+
+    def __init__(
+        self,
+        opset: int,
+        names: Names,
+        prefix: str,
+        dtype: ir.DataType,
+        spelling: Spelling,
+        constants_as: str = "initializer",
+        shared: dict[Any, ir.Value] | None = None,
+    ) -> None:
+        self.opset = opset
+        self.dtype = dtype
+        self.spelling = spelling
+        self._names = names
+        self._prefix = prefix
+        self._scopes = [_Scope(constants_as, cache={} if shared is None else shared)]
+
+    # What the arithmetic of tensors calls
+
+    @abstractmethod
+    def add(self, a: Tensor, b: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def sub(self, a: Tensor, b: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def mul(self, a: Tensor, b: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def matmul(self, a: Tensor, b: Tensor) -> Tensor: ...
+
+    # Scopes, names and emission
+
+    @property
+    def nodes(self) -> list[ir.Node]:
+        """The nodes of the open scope, in order."""
+        return self._scopes[-1].nodes
+
+    @property
+    def initializers(self) -> list[ir.Value]:
+        """The initializers that the open scope needs."""
+        return self._scopes[-1].initializers
+
+    @contextmanager
+    def under(self, part: str) -> Iterator[None]:
+        """Let the names of what is emitted meanwhile start with `part` below the present prefix."""
+        before, self._prefix = self._prefix, f"{self._prefix}/{part}" if part else self._prefix
+        yield
+        self._prefix = before
+
+    @contextmanager
+    def body(self) -> Iterator[None]:
+        """Emit into a new scope, the body of a Scan or Loop, whose constants are its own."""
+        self._scopes.append(_Scope(self._scopes[0].constants_as))
+        yield
+        self._scopes.pop()
+
+    def body_input(self, hint: str, dtype: ir.DataType, shape: Dims) -> Tensor:
+        """Return a declared input of the open body; `shape` is given without symbolic names."""
+        value = ir.Value(
+            name=self._names.unique(f"{self._prefix}/{hint}"),
+            type=ir.TensorType(dtype),
+            shape=ir.Shape(shape),
+        )
+        return Tensor(value, dtype, shape, self)
+
+    def body_graph(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> ir.Graph:
+        """Return the open scope as a graph. Each output becomes a value of its own that a node of this scope
+        computes: onnxruntime's Scan is wrong when one value is listed twice."""
+        seen: set[ir.Value] = set()
+        values = []
+        for tensor in outputs:
+            value = self.output(tensor)
+            if value in seen:
+                value = self.value(self.identity(tensor))
+            seen.add(value)
+            value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
+            values.append(value)
+        return ir.Graph(
+            [self.value(t) for t in inputs],
+            values,
+            nodes=self.nodes,
+            initializers=self.initializers,
+            name=self._names.unique(f"{self._prefix}/body"),
+        )
+
+    def output(self, tensor: Tensor) -> ir.Value:
+        """Return a value that a node of the open scope computes: `tensor`, or an Identity of it."""
+        value = self.value(tensor)
+        producer = value.producer()
+        if producer is not None and any(node is producer for node in reversed(self.nodes)):
+            return value
+        return self.value(self.identity(tensor))
+
+    def emit(
+        self,
+        op_type: str,
+        inputs: Sequence[Tensor | None],
+        shapes: Sequence[Dims],
+        dtypes: Sequence[ir.DataType] | None = None,
+        **attributes: Any,
+    ) -> list[Tensor]:
+        """Append a node to the open scope; one output per entry of `shapes`, of `dtypes` or the recurrence's."""
+        node = ir.Node(
+            "",
+            op_type,
+            [None if t is None else self.value(t) for t in inputs],
+            [ir.convenience.convert_attribute(k, v) for k, v in attributes.items()],
+            num_outputs=len(shapes),
+            name=self._names.unique(f"{self._prefix}/{op_type}"),
+        )
+        for value in node.outputs:
+            value.name = self._names.unique(f"{self._prefix}/{op_type}_output")
+        self.nodes.append(node)
+        types = dtypes or [self.dtype] * len(shapes)
+        return [Tensor(v, d, s, self) for v, d, s in zip(node.outputs, types, shapes, strict=True)]
+
+    def identity(self, x: Tensor) -> Tensor:
+        return self.emit("Identity", [x], [x.shape], [x.dtype])[0]
+
+    def prune(self) -> None:
+        """Remove nodes and constants of the open scope whose results nothing takes."""
+        scope = self._scopes[-1]
+        for node in reversed(scope.nodes):
+            if not any(map(_is_taken, node.outputs)):
+                for index in range(len(node.inputs)):
+                    node.replace_input_with(index, None)
+        scope.nodes[:] = [node for node in scope.nodes if any(map(_is_taken, node.outputs))]
+        scope.initializers[:] = filter(_is_taken, scope.initializers)
+        for key in scope.added:
+            if not _is_taken(scope.cache[key]):
+                del scope.cache[key]
+
+    def name(self, **symbols: Tensor) -> None:
+        """Give values the symbols of the operator page: `op.name(Ht=H)`."""
+        for symbol, tensor in symbols.items():
+            if isinstance(tensor.value, ir.Value) and tensor.value.producer() is not None:
+                tensor.value.name = self._names.unique(f"{self._prefix}/{symbol}")
+
+    def declare(self, tensors: Sequence[Tensor]) -> None:
+        """Write types and shapes of values into the model, where all dimensions are known."""
+        for tensor in tensors:
+            if isinstance(tensor.value, ir.Value) and None not in tensor.shape:
+                tensor.value.type, tensor.value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
+
+    def value(self, tensor: Tensor) -> ir.Value:
+        """Return the graph value of a tensor; a constant becomes one of the open scope."""
+        if isinstance(tensor.value, ir.Value):
+            return tensor.value
+        constant = tensor.value
+        if constant is None:
+            constant = constant_zeros(tensor.dtype, static(tensor.shape))
+        scope = self._scopes[-1]
+        key = self._key(constant)
+        if key not in scope.cache:
+            scope.cache[key] = self._write_constant(scope, constant)
+            scope.added.append(key)
+        return scope.cache[key]
+
+    @staticmethod
+    def _key(constant: Constant) -> Any:
+        if constant.size <= 16:
+            return constant.dtype, constant.shape, np.asarray(constant.read()).tobytes()
+        return constant if constant.key is None else (constant.key, constant.shape)
+
+    def _write_constant(self, scope: _Scope, constant: Constant) -> ir.Value:
+        name = self._names.unique(f"{self._prefix}/{constant.name}")
+        tensor = constant.tensor(name)
+        if scope.constants_as == "initializer":
+            value = ir.Value(
+                name=name,
+                type=ir.TensorType(constant.dtype),
+                shape=ir.Shape(constant.shape),
+                const_value=tensor,
+            )
+            scope.initializers.append(value)
+            return value
+        as_float = self.opset < 9 and not constant.dtype.is_floating_point()  # Constant-1 holds floats only
+        held = ir.tensor(constant.read().astype(np.float32), name=name) if as_float else tensor
+        node = ir.Node("", "Constant", [], [ir.AttrTensor("value", held)], name=self._names.unique(f"{name}_node"))
+        node.outputs[0].name = name
+        scope.nodes.append(node)
+        if not as_float:
+            return node.outputs[0]
+        source = self.given(node.outputs[0], ir.DataType.FLOAT, constant.shape)
+        return self.value(
+            self.emit("Cast", [source], [constant.shape], [constant.dtype], to=int(constant.dtype))[0]
+        )
+
+    # Constants
+
+    def constant(self, number: float | Sequence[int], dtype: ir.DataType | None = None) -> Tensor:
+        """Return a number, or a 1-D tensor of integers, as a constant of `dtype` or the recurrence's type."""
+        dtype = dtype or (self.dtype if isinstance(number, float) else ir.DataType.INT64)
+        array = np.array(number).astype(dtype.numpy())
+        return self.known(Constant(dtype, array.shape, lambda: array))
+
+    def known(self, constant: Constant) -> Tensor:
+        return Tensor(constant, constant.dtype, constant.shape, self)
+
+    def given(self, value: ir.Value, dtype: ir.DataType, shape: Dims) -> Tensor:
+        """Return a value that exists already."""
+        return Tensor(value, dtype, shape, self)
+
+    def zero(self, shape: Dims) -> Tensor:
+        """Return a symbolic zero: no node, no tensor, until something needs its numbers."""
+        return Tensor(None, self.dtype, shape, self)
+
+    def _folded(self, label: Any, function: Callable[..., Array], shape: Dims, *args: Tensor) -> Tensor | None:
+        """Return function(*args) as a constant, or None when not all arguments are constants. Equal labels mean
+        equal functions."""
+        constants = [t.value for t in args if isinstance(t.value, Constant)]
+        if len(constants) != len(args):
+            return None
+        first = constants[0]
+        keys = tuple(c.key for c in constants)
+        return self.known(
+            Constant(
+                first.dtype,
+                static(shape),
+                lambda: function(*(c.read() for c in constants)),
+                first.name,
+                key=None if None in keys else (label, keys),
+            )
+        )
+
+
+def _is_taken(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()

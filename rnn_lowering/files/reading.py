@@ -1,0 +1,140 @@
+"""Model files: reading with one clear error, writing at once or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from rnn_lowering.errors import ModelFileError, UnsupportedError
+from rnn_lowering.files import external_data as external
+
+
+def load_model(path: Path, *, trust_external_data: bool = False) -> ir.Model:
+    """Read an ONNX file; external data is mapped when it is needed.
+
+    Args:
+        path: The file.
+        trust_external_data: Accept data files outside the model's folder.
+
+    Raises:
+        ModelFileError: The file or its data cannot be read, or it is not an ONNX model.
+        UnsupportedError: It holds what the intermediate form would lose.
+    """
+    try:
+        proto = onnx.load(path, load_external_data=False)
+    except OSError as error:
+        raise ModelFileError(f"cannot read '{path}': {error.strerror or error}") from error
+    except Exception as error:  # protobuf, text and JSON parsers each have errors of their own
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ModelFileError(f"'{path}' is not an ONNX model: {reason}", hint="is the file complete?") from error
+    model = from_proto(proto, f"'{path}'")
+    external.locate(model, path.parent, trust=trust_external_data)
+    return model
+
+
+def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
+    """Return a model in its intermediate form.
+
+    Raises:
+        ModelFileError: It is not a model.
+        UnsupportedError: It has sparse initializers or training information, which would be lost without a word.
+    """
+    if not proto.HasField("graph") or not proto.opset_import:
+        raise ModelFileError(f"{name} is not an ONNX model: no graph", hint="is the file complete?")
+    if proto.training_info:
+        raise UnsupportedError(f"{name} holds training_info", hint="export it for inference")
+    bodies = [onnx.GraphProto(name=function.name, node=function.node) for function in proto.functions]
+    for graph in (g for whole in (proto.graph, *bodies) for g in _graphs(whole)):
+        if not _is_text(graph):
+            raise ModelFileError(f"{name} holds names that are not text", hint="is the file complete?")
+        untyped = next((t.name for t in graph.initializer if t.data_type == onnx.TensorProto.UNDEFINED), None)
+        if untyped is not None:
+            raise ModelFileError(f"{name}: tensor '{untyped}' has no type", hint="is the file complete?")
+        if graph.sparse_initializer:
+            raise UnsupportedError(
+                f"graph '{graph.name}' has sparse initializers", hint="make them dense before lowering"
+            )
+    try:
+        model = ir.from_proto(proto)
+        _own_metadata(model)
+        return model
+    except Exception as error:  # the deserializer raises whatever a malformed model makes it meet
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ModelFileError(f"{name} is not a valid ONNX model: {reason}") from error
+
+
+def refuse_external(model: ir.Model) -> None:
+    """Refuse a model in memory that refers to files: nobody knows in which folder.
+
+    Raises:
+        ModelFileError: It has external data.
+    """
+    files = external.data_files(model)
+    if files:
+        raise ModelFileError(
+            f"the model refers to data that is not loaded: {', '.join(sorted(map(str, files)))}",
+            hint="load it with its data (onnx.load does), or use lower_file",
+        )
+
+
+def _is_text(graph: onnx.GraphProto) -> bool:
+    """Whether every name is valid UTF-8: protobuf gives bytes where one is not."""
+    values = (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
+    names = [graph.name, *(v.name for v in values)]
+    for node in graph.node:
+        names += [
+            node.name,
+            node.op_type,
+            node.domain,
+            *node.input,
+            *node.output,
+            *(a.name for a in node.attribute),
+        ]
+    return all(isinstance(name, str) for name in names)
+
+
+def _own_metadata(model: ir.Model) -> None:
+    """Forget metadata of tensors that the TensorProto behind them holds: onnx_ir would write it twice."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.TensorProtoTensor):
+                value.const_value.metadata_props.clear()
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from _graphs(inner)
+
+
+@contextmanager
+def temporary_beside(destination: Path) -> Iterator[Path]:
+    """Yield a path in a new folder beside `destination`; the files written there move beside `destination` when
+    the block succeeds, and vanish when it does not.
+
+    Raises:
+        ModelFileError: The folder does not exist or cannot be written.
+    """
+    moved: list[Path] = []
+    try:
+        if destination.is_dir():
+            raise IsADirectoryError("it is a folder")
+        with tempfile.TemporaryDirectory(prefix=".rnn-lower-", dir=destination.parent) as folder:
+            yield Path(folder) / destination.name
+            for path in sorted(Path(folder).iterdir(), key=lambda p: p.name == destination.name):
+                target = destination.parent / path.name
+                moved += [] if target.exists() else [target]
+                os.replace(path, target)
+    except (OSError, ValueError) as error:
+        for target in moved:
+            target.unlink(missing_ok=True)
+        reason = getattr(error, "strerror", None) or error
+        raise ModelFileError(f"cannot write '{destination}': {reason}") from error

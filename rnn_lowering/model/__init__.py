@@ -1,0 +1,1 @@
+"""The recurrent nodes in a whole model: its scopes, shapes, sizes and old opsets."""

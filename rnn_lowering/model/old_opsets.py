@@ -1,0 +1,161 @@
+"""Opsets 1 to 6, for which runtimes have no kernels any more: the model is brought to opset 13 first.
+
+onnx's version converter does the work, but knows no recurrent operator of these opsets and, of the old
+element-wise operators, needs the shapes, which onnx does not infer for them. So
+1. the outputs of recurrent and old element-wise nodes are given their shapes, until nothing more is found;
+2. the recurrent nodes, and what broadcasts in the old way (which the converter gets wrong in the middle of a
+   shape), hide in a private domain while the rest is converted;
+3. they come back: recurrent nodes as version 7, the same without `output_sequence`; broadcasts aligned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+import onnx_ir as ir
+from onnx import shape_inference, version_converter
+
+from rnn_lowering.errors import RnnLoweringError, UnsupportedError
+from rnn_lowering.spec.constants import dims_of
+from rnn_lowering.spec.node import GATES, RecurrentSpec, is_recurrent
+
+FIRST_OPSET = 7
+"""The oldest opset at which nodes are lowered in place."""
+
+NEW_OPSET = 13
+
+_DOMAIN = "rnn_lowering.hidden"
+
+_LIKE_FIRST_INPUT = frozenset(
+    ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Greater", "Less", "Equal", "PRelu")
+)
+"""Operators whose legacy broadcasting gives the shape of their first input."""
+
+
+def modernize(model: ir.Model, opset: int) -> None:
+    """Bring the main graph of a model to opset 13, in place.
+
+    Raises:
+        UnsupportedError: The model cannot be converted.
+    """
+    hint = "convert the model to opset 7 or later first, or fix its input shapes"
+    if model.functions or list(model.graph.subgraphs()):
+        raise UnsupportedError(f"opset {opset} with functions or subgraphs cannot be converted", hint=hint)
+    try:
+        proto = _annotated(ir.to_proto(model))
+        _hide(proto, opset)
+        converted = version_converter.convert_version(proto, NEW_OPSET)
+        _unhide(converted)
+        if model.ir_version < 4:
+            _list_initializers(converted.graph)
+        onnx.checker.check_model(converted, full_check=True)
+        graph = ir.from_proto(converted).graph
+    except RnnLoweringError:
+        raise
+    except Exception as error:  # the converter's assertions and the checker have no common class
+        reason = " ".join(str(error).split())
+        raise UnsupportedError(f"opset {opset} cannot be brought to {NEW_OPSET}: {reason}", hint=hint) from error
+    model.graph = graph
+
+
+def _annotated(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with all shapes that can be known."""
+    while True:
+        proto = shape_inference.infer_shapes(proto)
+        model = ir.from_proto(proto)
+        found = [(v, dtype, dims) for node in model.graph for v, dtype, dims in _outputs(node, model)]
+        if not found:
+            return proto
+        outputs = {value.name: value for value in proto.graph.output}
+        for value, dtype, dims in found:
+            info = outputs.get(value.name or "") or proto.graph.value_info.add()
+            info.CopyFrom(onnx.helper.make_tensor_value_info(value.name or "", int(dtype), dims))
+
+
+def _outputs(node: ir.Node, model: ir.Model) -> Iterator[tuple[ir.Value, ir.DataType, list[int | None]]]:
+    """Yield the outputs of a node whose shapes onnx does not infer, with type and dimensions."""
+    missing = [v for v in node.outputs if v.name and v.shape is None]
+    if not missing:
+        return
+    if is_recurrent(node) and node.inputs[0] is not None and node.inputs[0].shape is not None:
+        spec = RecurrentSpec.parse(node, model.opset_imports.get("", 1))
+        T, N, dirs, H = spec.seq_length, spec.batch_size, len(spec.directions), spec.hidden_size
+        for symbol, value in spec.outputs.items():
+            if value in missing:
+                yield value, spec.dtype, [T, dirs, N, H] if symbol == "Y" else [dirs, N, H]
+    elif node.op_type in _LIKE_FIRST_INPUT and node.inputs[0] is not None:
+        first = node.inputs[0]
+        dims = dims_of(first, None)
+        compares = node.op_type in ("Greater", "Less", "Equal")
+        if dims is not None and first.dtype is not None:
+            yield missing[0], ir.DataType.BOOL if compares else first.dtype, list(dims)
+
+
+def _hide(proto: onnx.ModelProto, opset: int) -> None:
+    """Move the recurrent nodes, and element-wise ones with legacy broadcasting, to the private domain."""
+    ranks = _ranks(proto)
+    nodes: list[onnx.NodeProto] = []
+    for node in proto.graph.node:
+        attributes = {a.name: a.i for a in node.attribute}
+        if node.op_type in GATES and node.domain in ("", "ai.onnx"):
+            node.domain = _DOMAIN
+        elif node.op_type in _LIKE_FIRST_INPUT and attributes.get("broadcast", 0):
+            nodes += _aligned(node, attributes.get("axis"), ranks, opset)
+            node.domain = _DOMAIN
+        nodes.append(node)
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del proto.graph.node[:]
+    proto.graph.node.extend(copies)
+    proto.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
+
+
+def _aligned(node: onnx.NodeProto, axis: int | None, ranks: dict[str, int], opset: int) -> list[onnx.NodeProto]:
+    """Let the second input of a legacy broadcast, which starts at `axis` of the first, match it from the right."""
+    first, second = node.input
+    if first not in ranks or second not in ranks:
+        raise UnsupportedError(
+            f"opset {opset} cannot be brought to {NEW_OPSET}: the legacy broadcast of {node.op_type} "
+            f"'{node.name or node.output[0]}' needs the ranks of its inputs",
+            hint="fix the input shapes first (onnx.shape_inference)",
+        )
+    kept = [a for a in node.attribute if a.name not in ("broadcast", "axis")]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    start = ranks[first] - ranks[second] if axis is None else axis % max(ranks[first], 1)
+    missing = ranks[first] - start - ranks[second]
+    if missing <= 0:
+        return []
+    name = f"{node.output[0]}/aligned"
+    node.input[1] = name
+    axes = list(range(ranks[second], ranks[second] + missing))
+    return [onnx.helper.make_node("Unsqueeze", [second], [name], name, axes=axes)]
+
+
+def _ranks(proto: onnx.ModelProto) -> dict[str, int]:
+    infos = (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)
+    ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in infos if v.type.tensor_type.HasField("shape")}
+    return ranks | {tensor.name: len(tensor.dims) for tensor in proto.graph.initializer}
+
+
+def _unhide(proto: onnx.ModelProto) -> None:
+    for node in proto.graph.node:
+        if node.domain == _DOMAIN:
+            node.domain = ""
+            kept = [a for a in node.attribute if a.name != "output_sequence" or node.op_type not in GATES]
+            for attribute in kept:
+                if attribute.name == "direction" and attribute.s == b"foward":
+                    attribute.s = b"forward"
+            del node.attribute[:]
+            node.attribute.extend(kept)
+    imports = [entry for entry in proto.opset_import if entry.domain != _DOMAIN]
+    del proto.opset_import[:]
+    proto.opset_import.extend(imports)
+
+
+def _list_initializers(graph: onnx.GraphProto) -> None:
+    """List new initializers as inputs, as IR version 3 wants it."""
+    inputs = {value.name for value in graph.input}
+    for tensor in graph.initializer:
+        if tensor.name not in inputs:
+            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))

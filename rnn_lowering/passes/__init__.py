@@ -1,0 +1,1 @@
+"""The passes that users compose, and the report of what one did."""

@@ -1,0 +1,275 @@
+"""The pass: finds the recurrent nodes of every scope, chooses their forms and replaces them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from rnn_lowering.emit.names import Names
+from rnn_lowering.emit.ops import Ops
+from rnn_lowering.errors import NodeRef, RnnLoweringError, RnnLoweringWarning, UnsupportedError
+from rnn_lowering.model.old_opsets import FIRST_OPSET, NEW_OPSET, modernize
+from rnn_lowering.model.scopes import (
+    Found,
+    all_names,
+    clone,
+    default_opset,
+    inferred_shapes,
+    inline_functions,
+    recurrent_nodes,
+    replace_content,
+    sort_nodes,
+)
+from rnn_lowering.passes.report import NodeReport, Report, count_operators
+from rnn_lowering.recurrence.node import lower_node
+from rnn_lowering.spec.constants import FOLDABLE
+from rnn_lowering.spec.node import RecurrentSpec, node_ref
+from rnn_lowering.targets.table import FORMS, Choice, choose, target_named
+
+COMPUTE = ("native", "float32")
+REFUSED, LEFT = "refused", "left as it is"
+
+_HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+
+@dataclass
+class LoweringResult(ir.passes.PassResult):
+    """What the pass returns: `model`, `modified` and `report`."""
+
+    report: Report
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What would become of a recurrent node.
+
+    Attributes:
+        node: Its name, operator and scope.
+        spec: What it says; None where it is left as it is, or the model refused, and it cannot be read.
+        form: "scan", "loop", "unroll", `REFUSED` or `LEFT`.
+        reason: Why.
+        hint: What to try where it is refused.
+    """
+
+    node: NodeRef
+    spec: RecurrentSpec | None
+    form: str
+    reason: str
+    hint: str = ""
+
+
+class LowerRecurrentPass(ir.passes.InPlacePass):
+    """Replace RNN, GRU and LSTM nodes by equivalent subgraphs of primitive operators.
+
+    Every node is validated before the first is replaced: when one is refused, the model is as it was.
+
+    Args:
+        to: "auto", "scan", "loop" or "unroll". A sequence of length 1 is written out straight in each.
+        target: The runtime that the result is for, a name in `TARGETS`: which forms, operators and spellings.
+        only: Lower only nodes whose operator or name matches one of these (names as shell globs).
+        except_: Leave nodes that match one of these.
+        max_unroll: The most steps that "unroll" writes out.
+        compute: "native" keeps each node's element type; "float32" casts those of 16 bits at their edges.
+
+    Raises:
+        InvalidNodeError: A node says what its operator page does not allow.
+        UnsupportedError: A valid node that the chosen form cannot express.
+    """
+
+    def __init__(
+        self,
+        to: str = "auto",
+        *,
+        target: str = "portable",
+        only: Collection[str] = (),
+        except_: Collection[str] = (),
+        max_unroll: int = 512,
+        compute: str = "native",
+    ) -> None:
+        super().__init__()
+        if to not in FORMS:
+            raise UnsupportedError(f"form '{to}' does not exist", hint=f"known are {', '.join(FORMS)}")
+        self.to = to
+        self.target = target_named(target)
+        self.only = only
+        self.except_ = except_
+        if compute not in COMPUTE:
+            raise UnsupportedError(f"compute '{compute}' does not exist", hint=f"known are {', '.join(COMPUTE)}")
+        self.max_unroll = max_unroll
+        self.compute = compute
+
+    if TYPE_CHECKING:  # the result of a call is that of `call`
+
+        def __call__(self, model_or_result: ir.Model | ir.passes.PassResult, /) -> LoweringResult: ...
+
+    def call(self, model: ir.Model) -> LoweringResult:
+        """Lower `model` in place."""
+        report = Report(self.target.name, operators_before=count_operators(model))
+        work = self._prepared(model, report)
+        plan = self._plan(work, report)
+        for _, spec, _ in plan:
+            for text in spec.warnings:
+                warnings.warn(text, RnnLoweringWarning, stacklevel=3)
+        if work is not model:
+            replace_content(model, work.graph, work.functions)
+        names = Names(all_names(model) if plan else ())
+        shared: dict[ir.Graph, dict[Any, ir.Value]] = {}
+        for entry, spec, choice in plan:
+            op = Ops(
+                entry.opset,
+                names,
+                _prefix(entry.node),
+                ir.DataType.FLOAT if self.compute == "float32" and spec.dtype in _HALF else spec.dtype,
+                choice.spelling,
+                constants_as="initializer" if model.ir_version >= 4 else "node",
+                shared=shared.setdefault(entry.graph, {}),
+            )
+            _replace(entry, spec, choice, op)
+            report.nodes.append(NodeReport.of(spec, choice))
+        report.operators_after = count_operators(model)
+        return LoweringResult(model, bool(plan), report)
+
+    def preview(self, model: ir.Model) -> tuple[list[Preview], Report]:
+        """Say what would become of every recurrent node, and in a report what else of the model.
+
+        The model is as it was, but for the order of its nodes where that was wrong.
+
+        Raises:
+            InvalidNodeError, UnsupportedError: A selected node that cannot be read.
+        """
+        report = Report()
+        try:
+            work, refusal = self._prepared(model, report), None
+        except UnsupportedError as error:
+            work, refusal = model, error
+        found = list(recurrent_nodes(work))
+        report.left += _quantized(work)
+        with inferred_shapes(work, found):
+            return [self._preview(entry, refusal) for entry in found], report
+
+    def _preview(self, entry: Found, refusal: UnsupportedError | None) -> Preview:
+        if not self._selected(entry):
+            return Preview(entry.ref, _readable(entry), LEFT, "not selected")
+        if refusal is not None:
+            return Preview(entry.ref, _readable(entry), REFUSED, refusal.reason, refusal.hint)
+        spec = RecurrentSpec.parse(entry.node, entry.opset, entry.scope)
+        try:
+            choice = self._choose(entry, spec)
+        except UnsupportedError as error:
+            return Preview(entry.ref, spec, REFUSED, error.reason, error.hint)
+        return Preview(entry.ref, spec, choice.form, choice.reason)
+
+    def _prepared(self, model: ir.Model, report: Report) -> ir.Model:
+        """Return the model, or a changed clone of it where functions are inlined or the opset is too old."""
+        wanted = [entry for entry in recurrent_nodes(model) if self._selected(entry)]
+        if wanted and sort_nodes(model):
+            report.notes.append("sorted the nodes by their dependencies")
+        opset = default_opset(model.opset_imports)
+        if not wanted or (opset >= FIRST_OPSET and not any(entry.function for entry in wanted)):
+            return model
+        work = clone(model)
+        inline_functions(work, self._selected)
+        inlined = model.functions.keys() - work.functions.keys()
+        report.notes += [f"inlined function {domain}::{name}" for domain, name, _ in sorted(inlined)]
+        if opset < FIRST_OPSET:
+            old = [entry for entry in recurrent_nodes(work) if self._selected(entry)]
+            with inferred_shapes(work, old):  # at the versions that they have: the newer ones allow more
+                for entry in old:
+                    RecurrentSpec.parse(entry.node, entry.opset, entry.scope)
+            modernize(work, opset)
+            report.notes.append(f"brought from opset {opset} to {NEW_OPSET}")
+        return work
+
+    def _plan(self, model: ir.Model, report: Report) -> list[tuple[Found, RecurrentSpec, Choice]]:
+        """Read and validate all nodes and choose their forms; nothing is changed yet."""
+        found = []
+        for entry in recurrent_nodes(model):
+            if self._selected(entry):
+                found.append(entry)
+            else:
+                report.left.append(f"{entry.ref}: not selected")
+        report.left += _quantized(model)
+        with inferred_shapes(model, found):
+            specs = [RecurrentSpec.parse(entry.node, entry.opset, entry.scope) for entry in found]
+        choices = [self._choose(entry, spec) for entry, spec in zip(found, specs, strict=True)]
+        return list(zip(found, specs, choices, strict=True))
+
+    def _choose(self, entry: Found, spec: RecurrentSpec) -> Choice:
+        return choose(spec, entry.opset, self.to, self.max_unroll, self.target)
+
+    def _selected(self, entry: Found) -> bool:
+        node = entry.node
+
+        def matches(patterns: Collection[str]) -> bool:
+            return any(p == node.op_type or fnmatchcase(node.name or "", p) for p in patterns)
+
+        return (not self.only or matches(self.only)) and not matches(self.except_)
+
+
+def _readable(entry: Found) -> RecurrentSpec | None:
+    try:
+        return RecurrentSpec.parse(entry.node, entry.opset, entry.scope)
+    except RnnLoweringError:
+        return None
+
+
+def _quantized(model: ir.Model) -> list[str]:
+    """Name the recurrent nodes of onnxruntime's own domain, which are not lowered."""
+    return [
+        f"{node_ref(node, 'the model')}: quantized weights are not lowered; lower before quantizing"
+        for node in model.graph.all_nodes()
+        if node.op_type == "DynamicQuantizeLSTM" and node.domain == "com.microsoft"
+    ]
+
+
+def _replace(entry: Found, spec: RecurrentSpec, choice: Choice, op: Ops) -> None:
+    node, graph = entry.node, entry.graph
+    outputs = lower_node(op, spec, choice.fold)
+    for old, new in [(spec.outputs[symbol], op.output(tensor)) for symbol, tensor in outputs.items()]:
+        _take_over(old, new, spec)
+    op.prune()
+    for value in op.initializers:
+        graph.register_initializer(value)
+    graph.insert_before(node, op.nodes)
+    inputs = [value for value in node.inputs if value is not None]
+    graph.remove(node, safe=True)
+    _drop_unused(inputs)
+
+
+def _prefix(node: ir.Node) -> str:
+    return node.name or f"{node.op_type}_{next((v.name for v in node.outputs if v.name), 'unused')}"
+
+
+def _take_over(old: ir.Value, new: ir.Value, spec: RecurrentSpec) -> None:
+    """Put `new` in the place of an output of the node, under its name and with what was declared of it."""
+    name = old.name
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    old.name = None
+    new.name = name
+    new.type = old.type or ir.TensorType(spec.dtype)
+    new.shape = old.shape
+    new.doc_string = old.doc_string
+    new.metadata_props.update(old.metadata_props)
+
+
+def _drop_unused(values: list[ir.Value]) -> None:
+    """Remove the constants, and the chains that computed constants, that only a replaced node used."""
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        if value.uses() or value.is_graph_output() or value.is_graph_input():
+            continue
+        node = value.producer()
+        if value.is_initializer():
+            if value.graph is not None and value.name is not None:
+                value.graph.initializers.pop(value.name, None)
+        elif node is not None and node.graph is not None and node.domain == "" and node.op_type in FOLDABLE:
+            if any(v.uses() or v.is_graph_output() for v in node.outputs):
+                continue
+            pending += [v for v in node.inputs if v is not None]
+            node.graph.remove(node, safe=True)

@@ -1,0 +1,130 @@
+"""What was done to a model, as data, as a terminal table and as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from rnn_lowering import __version__
+from rnn_lowering.spec.node import RecurrentSpec
+from rnn_lowering.targets.table import Choice
+
+SCHEMA = 1
+"""Number of the fields that docs/report.md describes: it rises when one goes or means something else."""
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A model file: its name without the folder, and its bytes, files of external data included."""
+
+    name: str
+    bytes: int
+
+    @classmethod
+    def of(cls, path: Path, data: Iterable[Path]) -> ModelFile:
+        return cls(path.name, sum(file.stat().st_size for file in {path, *data}))
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """One recurrent node and the form it was given."""
+
+    name: str
+    operator: str
+    version: int
+    scope: str
+    dtype: str
+    direction: str
+    seq_length: int | None
+    batch_size: int | None
+    input_size: int | None
+    hidden_size: int
+    form: str
+    reason: str
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, spec: RecurrentSpec, choice: Choice) -> NodeReport:
+        return cls(
+            name=spec.node.name,
+            operator=spec.op_type,
+            version=spec.version,
+            scope=spec.node.scope,
+            dtype=spec.dtype.name.lower(),
+            direction=spec.directions[0] if len(spec.directions) == 1 else "bidirectional",
+            seq_length=spec.seq_length,
+            batch_size=spec.batch_size,
+            input_size=spec.input_size,
+            hidden_size=spec.hidden_size,
+            form=choice.form,
+            reason=choice.reason,
+            warnings=spec.warnings,
+        )
+
+
+@dataclass
+class Report:
+    """What a lowering did.
+
+    Attributes:
+        target: The runtime that it was for.
+        nodes: The lowered nodes, in the order of the model.
+        left: Recurrent nodes that were not lowered, as text, and why.
+        notes: What else was done to the model.
+        operators_before: How often each operator stood in the model, all scopes together; likewise after.
+        verification: The result of `verify`, as data; None where none was asked for.
+        original, lowered: The model files; None where the model came from no file.
+    """
+
+    target: str = "portable"
+    nodes: list[NodeReport] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    operators_before: dict[str, int] = field(default_factory=dict)
+    operators_after: dict[str, int] = field(default_factory=dict)
+    verification: dict[str, Any] | None = None
+    original: ModelFile | None = None
+    lowered: ModelFile | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as docs/report.md describes it."""
+        files = {"before": self.original, "after": self.lowered}
+        return {
+            "schema": SCHEMA,
+            "version": __version__,
+            "target": self.target,
+            "files": {name: file and vars(file) for name, file in files.items()},
+            "nodes": [vars(node) for node in self.nodes],
+            "left": self.left,
+            "notes": self.notes,
+            "operators": {"before": self.operators_before, "after": self.operators_after},
+            "verification": self.verification,
+        }
+
+    def to_json(self) -> str:
+        """Return the data as JSON, which has no infinite numbers: they are null."""
+        return json.dumps(_finite(self.to_dict()), indent=1, allow_nan=False)
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def count_operators(model: ir.Model) -> dict[str, int]:
+    """Count the operators of every graph, subgraph and function of a model."""
+    counts: Counter[str] = Counter()
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        for node in graph.all_nodes():
+            counts[f"{node.domain}::{node.op_type}" if node.domain else node.op_type] += 1
+    return dict(sorted(counts.items()))

@@ -1,0 +1,86 @@
+"""The step equations of RNN, GRU and LSTM, once, in the notation of the operator pages.
+
+A cell maps (emitter, operands, states, projected inputs) to the new states; the first is Ht, which is also
+the output. Its arguments are `Tensor`s in a graph, or anything else with the same arithmetic and an emitter
+with `split`, `constant` and `name`, such as NumPy arrays.
+
+The projected inputs are Xt*(W^T) + Wb + Rb, with hidden gates last. `h @ R` stands left of the sum: one
+runtime computes a plain RNN wrongly otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.tensors import Tensor
+from rnn_lowering.recurrence.weights import Operands
+
+Cell = Callable[[Ops, Operands, Sequence[Tensor], Sequence[Tensor]], list[Tensor]]
+
+
+def rnn(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> list[Tensor]:
+    """Ht = f(Xt*(Wi^T) + Ht-1*(Ri^T) + Wbi + Rbi)."""
+    (h,), (xi,), (Ri,) = state, x, k.R
+    Ht = k.f(k.clip(h @ Ri + xi))
+    op.name(Ht=Ht)
+    return [Ht]
+
+
+def gru(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> list[Tensor]:
+    """zt = f(Xt*(Wz^T) + Ht-1*(Rz^T) + Wbz + Rbz)
+    rt = f(Xt*(Wr^T) + Ht-1*(Rr^T) + Wbr + Rbr)
+    ht = g(Xt*(Wh^T) + (rt (.) Ht-1)*(Rh^T) + Rbh + Wbh)    when linear_before_reset = 0
+    ht = g(Xt*(Wh^T) + (rt (.) (Ht-1*(Rh^T) + Rbh)) + Wbh)  when linear_before_reset != 0
+    Ht = (1 - zt) (.) ht + zt (.) Ht-1, here as ht + zt (.) (Ht-1 - ht)
+    """
+    (h,), (x_zr, x_h), H = state, x, k.hidden_size
+    if k.linear_before_reset:
+        h_zr, h_h = _parts(op, [h @ R for R in k.R], [2 * H, H])
+        zt, rt = op.split(k.f(k.clip(h_zr + x_zr)), [H, H])
+        hidden = rt * (h_h + k.Rbh)
+    else:
+        R_zr, Rh = k.R
+        zt, rt = op.split(k.f(k.clip(h @ R_zr + x_zr)), [H, H])
+        hidden = (rt * h) @ Rh
+    ht = k.g(k.clip(hidden + x_h))
+    Ht = ht + zt * (h - ht)
+    op.name(zt=zt, rt=rt, ht=ht, Ht=Ht)
+    return [Ht]
+
+
+def lstm(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> list[Tensor]:
+    """it = f(Xt*(Wi^T) + Ht-1*(Ri^T) + Pi (.) Ct-1 + Wbi + Rbi)
+    ft = f(Xt*(Wf^T) + Ht-1*(Rf^T) + Pf (.) Ct-1 + Wbf + Rbf), or 1 - it with input_forget
+    ct = g(Xt*(Wc^T) + Ht-1*(Rc^T) + Wbc + Rbc)
+    Ct = ft (.) Ct-1 + it (.) ct
+    ot = f(Xt*(Wo^T) + Ht-1*(Ro^T) + Po (.) Ct + Wbo + Rbo)
+    Ht = ot (.) h(Ct)
+    """
+    (h, c), H = state, k.hidden_size
+    Pi, Po, Pf = k.P
+    iof, g = _parts(op, [h @ R + xw for R, xw in zip(k.R, x, strict=True)], [3 * H, H])
+    if Pi.is_zero and Po.is_zero and Pf.is_zero:  # then one activation serves three gates
+        it, ot, ft = op.split(k.f(k.clip(iof)), [H, H, H])
+    else:
+        i, o, f = op.split(iof, [H, H, H])
+        it, ot, ft = k.f(k.clip(i + Pi * c)), o, f
+        if not k.input_forget:
+            ft = k.f(k.clip(f + Pf * c))
+    if k.input_forget:
+        ft = op.constant(1.0) - it
+    ct = k.g(k.clip(g))
+    Ct = ft * c + it * ct
+    if not Po.is_zero:
+        ot = k.f(k.clip(ot + Po * Ct))
+    Ht = ot * k.h(Ct)
+    op.name(it=it, ot=ot, ft=ft, ct=ct, Ct=Ct, Ht=Ht)
+    return [Ht, Ct]
+
+
+def _parts(op: Ops, groups: list[Tensor], sizes: list[int]) -> list[Tensor]:
+    """Cut the gates of one product; those of a product each come apart."""
+    return groups if len(groups) == len(sizes) else op.split(groups[0], sizes)
+
+
+CELLS: dict[str, Cell] = {"RNN": rnn, "GRU": gru, "LSTM": lstm}

@@ -1,0 +1,107 @@
+"""The directions of a node: one fold after another, or both in one."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import onnx_ir as ir
+
+from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.tensors import Constant, Tensor
+from rnn_lowering.recurrence.cells import CELLS
+from rnn_lowering.recurrence.folds import Fold, Step, Tensors
+from rnn_lowering.recurrence.ragged import Lengths, ragged
+from rnn_lowering.recurrence.weights import Operands, joined, operands
+from rnn_lowering.spec.node import RecurrentSpec
+
+STATES = {"RNN": ("h",), "GRU": ("h",), "LSTM": ("h", "c")}
+
+
+def run_directions(
+    op: Ops, spec: RecurrentSpec, fold: Fold, X: Tensor, init: list[Tensors], lengths: Lengths | None
+) -> tuple[list[Tensors], Tensors]:
+    """Run the recurrence of a node.
+
+    Args:
+        X: As the node has it.
+        init: By state and direction, each [1, batch, hidden].
+
+    Returns:
+        The final states by direction and state, each [1, batch, hidden]; Y by direction, each
+        [seq, 1, batch, hidden], nothing where it is not connected.
+    """
+    if lengths is not None:
+        fold = ragged(fold, lengths, [f"Y_{s}" in spec.outputs for s in STATES[spec.op_type]])
+    ks = operands(op, spec)
+    if _side_by_side(op, spec, ks):
+        return _together(op, spec, ks, fold, X, init, lengths)
+    finals, stacked = [], []
+    for index, (direction, k) in enumerate(zip(spec.directions, ks, strict=True)):
+        with op.under(direction if len(ks) > 1 else ""):
+            first = [states[index] for states in init]
+            final, ys = fold(op, _step(op, spec, k), first, _projected(op, spec, k, X), direction == "reverse")
+        finals.append(final)
+        stacked += ys
+    return finals, stacked
+
+
+def _side_by_side(op: Ops, spec: RecurrentSpec, ks: list[Operands]) -> bool:
+    """Whether both directions are computed in one loop, which in onnxruntime pays where a product costs less than
+    the other operators of a step."""
+    constant = all(isinstance(R.value, Constant) for k in ks for R in k.R)
+    alike = len(ks) == 2 and spec.activations[0] == spec.activations[1]
+    most = 32 if spec.batch_size is None else 64 if spec.batch_size <= 4 else 0
+    return op.spelling.fused and constant and alike and spec.hidden_size <= most
+
+
+def _together(
+    op: Ops,
+    spec: RecurrentSpec,
+    ks: list[Operands],
+    fold: Fold,
+    X: Tensor,
+    init: list[Tensors],
+    lengths: Lengths | None,
+) -> tuple[list[Tensors], Tensors]:
+    """Both directions in one fold over states [batch, 2*hidden]."""
+    H, turn = spec.hidden_size, op.flip if lengths is None else partial(lengths.turn, op)
+    forward, reverse = (_projected(op, spec, k, X) for k in ks)
+    xs = [_interleaved(op, a, turn(b), H) for a, b in zip(forward, reverse, strict=True)]
+    step = _step(op, spec, joined(op, *ks))
+    final, ys = fold(op, step, [op.concat(states, -1) for states in init], xs, False)
+    halves = [op.split(s, [H, H]) for s in final]
+    finals = [[half[n] for half in halves] for n in range(2)]
+    if not ys:
+        return finals, []
+    above, below = op.split(ys[0], [H, H])
+    return finals, [above, turn(below)]
+
+
+def _interleaved(op: Ops, a: Tensor, b: Tensor, H: int) -> Tensor:
+    """Gate by gate, that of a and that of b: twice [..., G*H] -> [..., G*2*H]."""
+    gates = [H] * ((a.shape[-1] or 0) // H)
+    pairs = zip(op.split(a, gates), op.split(b, gates), strict=True)
+    return op.concat([part for pair in pairs for part in pair], -1)
+
+
+def _step(op: Ops, spec: RecurrentSpec, k: Operands) -> Step:
+    """The cell as a step of a fold."""
+    cell, with_Y = CELLS[spec.op_type], "Y" in spec.outputs
+
+    def step(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
+        new = cell(op, k, states, rows)
+        return new, new[:1] if with_Y else []
+
+    return step
+
+
+def _projected(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor) -> Tensors:
+    """X W^T + Wb (+ Rb) of all steps by gate group, each [seq, batch, ...]."""
+    # A float16 Transpose of [1, 0, 2], as exporters write before X, and a MatMul crash onnxruntime's optimiser.
+    apart = spec.dtype == ir.DataType.FLOAT16
+    products = [op.squeeze(op.unsqueeze(X, [0]) @ W, [0]) if apart else X @ W for W in k.W]
+    sums = [product + Wb for product, Wb in zip(products, k.Wb, strict=True)]
+    xw = [op.transpose(s, [1, 0, 2]) if spec.layout else s for s in sums]
+    for part in xw:
+        op.name(XW=part)
+    return xw

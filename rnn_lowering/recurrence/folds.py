@@ -1,0 +1,171 @@
+"""How a step is repeated over time: by a Scan, by a Loop, or by writing every step out.
+
+All have one signature, the type of `jax.lax.scan`:
+
+    fold(op, step, init, xs, reverse) -> (final, ys)
+
+init, final: states, each [1, batch, hidden]; xs: what each step gets one row of, each [seq, batch, ...];
+ys: what each step gives one row of, each [seq, 1, batch, hidden]; reverse: from the last row to the first,
+ys staying at their rows' places. step(states, rows) -> (states, rows) computes with rank 2 or 3 alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+
+from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.sizes import zeros
+from rnn_lowering.emit.tensors import Tensor
+
+Tensors = list[Tensor]
+Step = Callable[[Tensors, Tensors], "tuple[Tensors, Tensors]"]
+Fold = Callable[[Ops, Step, Sequence[Tensor], Sequence[Tensor], bool], "tuple[Tensors, Tensors]"]
+
+
+def scan(
+    op: Ops, step: Step, init: Sequence[Tensor], xs: Sequence[Tensor], reverse: bool
+) -> tuple[Tensors, Tensors]:
+    """A Scan (opset 9). Reverse by flipping rows, which every runtime computes; only where nothing can flip
+    (opset 9 with unknown length) by the directions of the Scan."""
+    by_directions = reverse and not op.can_flip(xs[0])
+    flipped = reverse and not by_directions
+    rows = [op.flip(x) for x in xs] if flipped else list(xs)
+    states = _carried(op, init, xs[0])
+    with op.body():
+        inputs = [
+            *(op.body_input(f"state{n}", s.dtype, s.shape) for n, s in enumerate(states)),
+            *(op.body_input(f"Xt{n}", x.dtype, x.shape[1:]) for n, x in enumerate(xs)),
+        ]
+        new, ys = step(inputs[: len(states)], inputs[len(states) :])
+        ys, assemble = _stackable(op, ys, new)
+        body = op.body_graph(inputs, [*new, *ys])
+    attributes: dict[str, object] = {"body": body, "num_scan_inputs": len(xs)}
+    if by_directions:
+        attributes["scan_input_directions"] = [1] * len(xs)
+        if ys:
+            attributes["scan_output_directions"] = [1] * len(ys)
+    shapes = [*(s.shape for s in states), *((xs[0].shape[0], *y.shape) for y in ys)]
+    types = [*(s.dtype for s in states), *(y.dtype for y in ys)]
+    outputs = op.emit("Scan", [*states, *rows], shapes, types, **attributes)
+    final = [op.unsqueeze(s, [0]) for s in outputs[: len(states)]]
+    stacked = [_four(op, y) for y in assemble(outputs[len(states) :])]
+    return final, [op.flip(y) for y in stacked] if flipped else stacked
+
+
+def loop(
+    op: Ops, step: Step, init: Sequence[Tensor], xs: Sequence[Tensor], reverse: bool
+) -> tuple[Tensors, Tensors]:
+    """A Loop. Reverse by flipping rows; where nothing can flip, by counting down and gathering Y by the counts."""
+    length = op.dim(xs[0], 0)
+    counts_down = reverse and not op.can_flip(xs[0])
+    flipped = reverse and not counts_down
+    rows = [op.flip(x) for x in xs] if flipped else list(xs)
+    states = _carried(op, init, xs[0])
+    last = op.squeeze(length - op.constant([1]), [0]) if counts_down else None
+    with op.body():
+        i, going = op.loop_inputs()
+        carried = [op.body_input(f"state{n}", s.dtype, s.shape) for n, s in enumerate(states)]
+        position = i if last is None else last - i
+        new, ys = step(carried, [op.take(x, position) for x in rows])
+        ys, assemble = _stackable(op, ys, new)
+        counts = [position] if counts_down and ys else []
+        body = op.body_graph([i, going, *carried], [going, *new, *ys, *counts])
+    shapes = [*(s.shape for s in states), *((xs[0].shape[0], *y.shape) for y in [*ys, *counts])]
+    types = [s.dtype for s in [*states, *ys, *counts]]
+    outputs = op.emit("Loop", [op.squeeze(length, [0]), op.true(), *states], shapes, types, body=body)
+    op.declare(outputs)
+    final = [op.unsqueeze(s, [0]) for s in outputs[: len(states)]]
+    stacked = [_four(op, y) for y in assemble(outputs[len(states) : len(states) + len(ys)])]
+    if counts:
+        stacked = [op.take(y, outputs[-1]) for y in stacked]
+    elif flipped:
+        stacked = [op.flip(y) for y in stacked]
+    return (final, stacked) if xs[0].shape[0] is not None else _if_empty(op, final, stacked, init, xs[0])
+
+
+def _if_empty(
+    op: Ops, final: Tensors, ys: Tensors, init: Sequence[Tensor], like: Tensor
+) -> tuple[Tensors, Tensors]:
+    """Mend what a Loop without a step gives: the operators' final states are zero then, not the initial ones, and
+    the batch size of an empty output is not known to the Loop."""
+    ran = op.less(op.constant([0]), op.dim(like, 0))
+    final = [s if i.is_zero else op.zero_unless(ran, s) for s, i in zip(final, init, strict=True)]
+    if ys and ys[0].shape[2] is None:
+        hidden = ys[0].shape[3]
+        assert hidden is not None
+        # Both at run time: onnxruntime would turn a single unknown size into -1, which fails on an empty tensor.
+        sizes = [op.dim(like, 0), op.constant([1]), op.dim(like, 1), op.constant([hidden])]
+        ys = [op.reshape(y, sizes, y.shape) for y in ys]
+    return final, ys
+
+
+def unroll(
+    op: Ops, step: Step, init: Sequence[Tensor], xs: Sequence[Tensor], reverse: bool
+) -> tuple[Tensors, Tensors]:
+    """Every step written out; the length of xs is known."""
+    length = xs[0].shape[0]
+    assert length is not None
+    rows = [op.split(x, [1] * length, axis=0) for x in xs]
+    states = list(init)
+    stacked: list[Tensors] = [[] for _ in range(length)]
+    for t in reversed(range(length)) if reverse else range(length):
+        with op.under(f"t{t}" if length > 1 else ""):
+            states, stacked[t] = step(states, [x[t] for x in rows])
+    return states, [_four(op, op.concat(list(y), axis=0)) for y in zip(*stacked, strict=True)]
+
+
+def _stackable(op: Ops, ys: Tensors, states: Tensors) -> tuple[Tensors, Callable[[Tensors], Tensors]]:
+    """Return what a body stacks for its ys, and what makes them of the stacked.
+
+    Never a state, nor for most runtimes anything that the body uses: onnxruntime computes a body wrongly that
+    lists a value twice, and tract one that uses what it stacks. An Unsqueeze stays where an optimiser would remove
+    an Identity, and saves one outside. For onnxruntime a sum or product is taken after the loop, of all steps.
+    """
+    if not op.spelling.fused:
+        return [op.unsqueeze(y, [0]) for y in ys], lambda stacked: stacked
+    stacked: Tensors = []
+    makers: list[tuple[int, str]] = []
+    for y in ys:
+        apart, operator = _apart(op, y, states)
+        makers.append((len(apart), operator))
+        stacked += apart
+
+    def assemble(given: Tensors) -> Tensors:
+        left = iter(given)
+        parts = [([next(left) for _ in range(count)], operator) for count, operator in makers]
+        return [op.emit(o, p, [p[0].shape])[0] if o else p[0] for p, o in parts]
+
+    return stacked, assemble
+
+
+def _apart(op: Ops, y: Tensor, states: Tensors) -> tuple[Tensors, str]:
+    """Return values that are no states and the operator that makes y of them; "" where it is the one value."""
+    if all(y.value is not state.value for state in states):
+        return [y], ""
+    producer = y.value.producer() if isinstance(y.value, ir.Value) else None
+    if producer is None or not y.terms or any(term.shape != y.shape for term in y.terms):
+        return [op.unsqueeze(y, [0])], ""
+    return list(y.terms), producer.op_type
+
+
+def _four(op: Ops, y: Tensor) -> Tensor:
+    """Return [seq, batch, hidden] as [seq, 1, batch, hidden]."""
+    return y if y.rank == 4 else op.unsqueeze(y, [1])
+
+
+def _carried(op: Ops, states: Sequence[Tensor], like: Tensor) -> Tensors:
+    """Return states as a loop carries them, [batch, hidden]; symbolic zeros share one tensor of the sizes of `like`
+    and of the states."""
+    shared: Tensor | None = None
+    carried = []
+    for state in states:
+        if not state.is_zero:
+            carried.append(op.squeeze(state, [0]))
+            continue
+        hidden = state.shape[-1]
+        assert hidden is not None
+        shared = shared or zeros(op, [op.dim(like, 1), op.constant([hidden])])
+        carried.append(shared)
+    return carried

@@ -1,0 +1,192 @@
+"""W, R, B, P and the initial states of one direction, in the form in which a cell uses them.
+
+Every operation here is one of `Ops`, which folds it when the operand is a constant and emits it when not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import ml_dtypes
+import onnx_ir as ir
+
+from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.tensors import Array, Constant, Dims, Tensor
+from rnn_lowering.recurrence.activations import ACTIVATIONS
+from rnn_lowering.spec.node import GATES, Activation, RecurrentSpec
+
+Function = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What a cell needs in one direction; G is the number of gates.
+
+    Attributes:
+        W: Transposed input weights by gate group, each [input, ...].
+        Wb: Sums of the biases that are added to X W^T, each [...]; for a GRU with linear_before_reset without Rbh.
+        R: Transposed recurrent weights by gate group, each [hidden, ...].
+        Rbh: GRU with linear_before_reset: the recurrent bias of the hidden gate [hidden]; else zero.
+        P: LSTM: the peepholes i, o, f, each [hidden], or zeros.
+        f, g, h: The activations of the operator page.
+        clip: Bounds a pre-activation.
+        hidden_size: H.
+        input_forget, linear_before_reset: The attributes.
+    """
+
+    W: tuple[Tensor, ...]
+    Wb: tuple[Tensor, ...]
+    R: tuple[Tensor, ...]
+    Rbh: Tensor
+    P: tuple[Tensor, Tensor, Tensor]
+    f: Function
+    g: Function
+    h: Function
+    clip: Function
+    hidden_size: int
+    input_forget: bool
+    linear_before_reset: bool
+
+
+def incoming(op: Ops, spec: RecurrentSpec, symbol: str, page: Dims) -> Tensor:
+    """Return an input of the node, a constant where it is one; a symbolic zero where it is absent.
+
+    Args:
+        page: Its shape on the operator page, None for what may vary at run time.
+    """
+    value = spec.inputs.get(symbol)
+    if value is None:
+        return op.zero(page)
+    lengths = symbol == "sequence_lens"
+    tensor = spec.constants.get(symbol)
+    if tensor is None:
+        given = op.given(value, ir.DataType.INT32 if lengths else spec.dtype, page)
+        return given if lengths else op.cast(given, op.dtype)
+    shape = tuple(int(d) for d in tensor.shape.numpy())
+    constant = op.known(Constant(tensor.dtype, shape, lambda: _fresh(tensor), symbol, key=value))
+    if symbol in ("B", "P", "initial_h", "initial_c") and not tensor.numpy().any():
+        return op.zero(shape)
+    return constant if lengths else op.cast(constant, op.dtype)
+
+
+def _fresh(tensor: ir.TensorProtocol) -> Array:
+    """Read a tensor; one in a file through a mapping of its own, which goes when the array goes."""
+    if isinstance(tensor, ir.ExternalTensor):
+        tensor = ir.ExternalTensor(
+            tensor.location,
+            tensor.offset,
+            tensor.length,
+            tensor.dtype,
+            shape=tensor.shape,
+            name=tensor.name or "",
+            base_dir=tensor.base_dir,
+        )
+    return tensor.numpy()
+
+
+def by_direction(op: Ops, spec: RecurrentSpec, symbol: str, page: Dims) -> list[Tensor]:
+    """Return an input whose first axis is the directions, cut along it: [dirs, *page] -> dirs times [*page]."""
+    dirs = len(spec.directions)
+    whole = incoming(op, spec, symbol, (dirs, *page))
+    return [op.squeeze(part, [0]) for part in op.split(whole, [1] * dirs, axis=0)]
+
+
+def operands(op: Ops, spec: RecurrentSpec) -> list[Operands]:
+    """Return the operands of each direction."""
+    H, rows = spec.hidden_size, GATES[spec.op_type] * spec.hidden_size
+    return [
+        _of_direction(op, spec, activations, *parts)
+        for activations, *parts in zip(
+            spec.activations,
+            by_direction(op, spec, "W", (rows, spec.input_size)),
+            by_direction(op, spec, "R", (rows, H)),
+            by_direction(op, spec, "B", (2 * rows,)),
+            by_direction(op, spec, "P", (3 * H,)),
+            strict=True,
+        )
+    ]
+
+
+def joined(op: Ops, forward: Operands, reverse: Operands) -> Operands:
+    """Return what one recurrence of hidden size 2*H needs to compute both directions side by side.
+
+    Each gate is [forward, reverse]; each R, a constant, is block diagonal. W and Wb stay those of `forward`.
+    """
+    H = forward.hidden_size
+    zero = op.zero((H, H))
+
+    def block_diagonal(a: Tensor, b: Tensor) -> Tensor:
+        gates = [H] * ((a.shape[1] or 0) // H)
+        above = [part for gate in op.split(a, gates) for part in (gate, zero)]
+        below = [part for gate in op.split(b, gates) for part in (zero, gate)]
+        return op.concat([op.concat(above, 1), op.concat(below, 1)], 0)
+
+    Pi, Po, Pf = (op.concat([a, b], 0) for a, b in zip(forward.P, reverse.P, strict=True))
+    return replace(
+        forward,
+        R=tuple(block_diagonal(a, b) for a, b in zip(forward.R, reverse.R, strict=True)),
+        Rbh=op.concat([forward.Rbh, reverse.Rbh], 0),
+        P=(Pi, Po, Pf),
+        hidden_size=2 * H,
+    )
+
+
+def _of_direction(
+    op: Ops,
+    spec: RecurrentSpec,
+    activations: tuple[Activation, ...],
+    W: Tensor,
+    R: Tensor,
+    B: Tensor,
+    P: Tensor,
+) -> Operands:
+    H, rows, clip = spec.hidden_size, GATES[spec.op_type] * spec.hidden_size, spec.clip
+    if clip is not None and clip > float(ml_dtypes.finfo(op.dtype.numpy()).max):  # type: ignore[no-untyped-call]
+        clip = None  # no finite number of this type is beyond it
+    Wb, Rb = op.split(B, [rows, rows])
+    Rbh = op.zero((H,))
+    if spec.op_type == "GRU" and spec.linear_before_reset:
+        Rb_zr, Rbh = op.split(Rb, [2 * H, H])
+        Rb = op.concat([Rb_zr, op.zero((H,))], 0)
+    x_groups, h_groups = _groups(op, spec)
+    Pi, Po, Pf = op.split(P, [H, H, H])
+    functions = [_function(op, a) for a in activations]
+    f, g, h = (*functions, *functions[:1] * 2)[:3]
+    return Operands(
+        W=tuple(op.transpose(part, [1, 0]) for part in op.split(W, x_groups, axis=0)),
+        Wb=tuple(op.split(Wb + Rb, x_groups)),
+        R=tuple(op.transpose(part, [1, 0]) for part in op.split(R, h_groups, axis=0)),
+        Rbh=Rbh,
+        P=(Pi, Po, Pf),
+        f=f,
+        g=g,
+        h=h,
+        clip=(lambda x: x) if clip is None else (lambda x: op.clip(x, clip)),
+        hidden_size=H,
+        input_forget=spec.input_forget,
+        linear_before_reset=spec.linear_before_reset,
+    )
+
+
+def _groups(op: Ops, spec: RecurrentSpec) -> tuple[list[int], list[int]]:
+    """Return how the rows of W and those of R are grouped: the gates of a group share a product.
+
+    The hidden gate of a GRU is apart, but in R with linear_before_reset. For onnxruntime each activation has
+    products of its own.
+    """
+    H, rows = spec.hidden_size, GATES[spec.op_type] * spec.hidden_size
+    together, apart = [rows], [rows - H, H]
+    if op.spelling.fused and spec.op_type != "RNN":
+        return apart, apart
+    if spec.op_type != "GRU":
+        return together, together
+    return apart, together if spec.linear_before_reset else apart
+
+
+def _function(op: Ops, activation: Activation) -> Function:
+    row = ACTIVATIONS[activation.name]
+    lacks_kernel = op.dtype == ir.DataType.DOUBLE or (activation.name == "ThresholdedRelu" and op.opset < 10)
+    lacks_kernel |= activation.name in op.spelling.composed
+    formula = row.compose if row.compose is not None and lacks_kernel else row.operator
+    return lambda x: formula(op, x, activation.alpha, activation.beta)

@@ -1,0 +1,137 @@
+"""Each lowered node beside the node it was, run on one random input, as series over time to plot."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.passes.report import NodeReport
+from rnn_lowering.verification.isolate import IsolatedNode, Symbols, isolated_nodes, run_nodes
+from rnn_lowering.verification.runner import SessionError
+from rnn_lowering.verification.tolerance import Array, distance
+
+ORIGINAL, LOWERED = "original in onnxruntime", "lowered"
+
+_STEPS = 48
+"""The sequence length where a node leaves it open."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A node that ran on its own.
+
+    Attributes:
+        node: The node and what became of it.
+        truth: Its outputs by the operator page in float64.
+        outputs: Its outputs in onnxruntime: `ORIGINAL`, `LOWERED`, or one of them.
+        failures: Why one is missing, by the same names.
+    """
+
+    node: IsolatedNode
+    truth: Symbols
+    outputs: dict[str, Symbols]
+    failures: dict[str, str]
+
+    @property
+    def symbol(self) -> str:
+        """The output to look at: Y, else a final state."""
+        return min(self.truth)
+
+    @property
+    def along(self) -> str:
+        """What the series of `symbol` run along."""
+        return "time step" if self.symbol == "Y" else "hidden unit"
+
+    def series(self, outputs: Symbols) -> Array:
+        """The output to look at: [seq, directions, batch, hidden], of a state [hidden, directions, batch, 1]."""
+        array, layout = outputs[self.symbol], self.node.spec.layout
+        if self.symbol == "Y":  # [seq, dirs, batch, hidden], or [batch, seq, dirs, hidden]
+            return np.moveaxis(array, 0, 2) if layout else array
+        states = array.swapaxes(0, 1) if layout else array  # [dirs, batch, hidden]
+        return np.moveaxis(states, -1, 0)[..., None]
+
+    def errors(self) -> dict[str, Array]:
+        """The largest absolute error of each run along the series."""
+        truth = self.series(self.truth)
+        return {
+            name: distance(truth, self.series(outputs)).max(axis=(1, 2, 3), initial=0.0)
+            for name, outputs in self.outputs.items()
+        }
+
+    def largest(self) -> dict[str, dict[str, float]]:
+        """The largest absolute error by output and run."""
+        return {
+            symbol: {
+                name: float(distance(truth, outputs[symbol]).max(initial=0.0))
+                for name, outputs in self.outputs.items()
+            }
+            for symbol, truth in self.truth.items()
+        }
+
+    def signals(self, outputs: Symbols, most: int) -> dict[str, Array]:
+        """A few signals of the first row of the batch, by direction or hidden unit."""
+        signals = self.series(outputs)[:, :, 0]
+        directions = self.node.spec.directions
+        if self.symbol == "Y":
+            ways = directions if len(directions) > 1 else ("unit",)
+            labels = [f"{way} {h}" for way in ways for h in range(signals.shape[2])]
+        else:
+            labels = list(directions)
+        flat = signals.reshape(len(signals), len(labels))
+        chosen = sorted({round(n) for n in np.linspace(0, len(labels) - 1, most)})
+        return {labels[n]: flat[:, n] for n in chosen}
+
+
+def trials(reports: Sequence[NodeReport], original: ir.Model, lowered: ir.Model) -> dict[int, Trial]:
+    """Run the reported nodes on their own; return trials by position, without those that cannot be cut out.
+
+    Raises:
+        RnnLoweringError: A node of the original cannot be read.
+    """
+    found: dict[tuple[str, str], list[IsolatedNode]] = {}
+    for node in isolated_nodes(original, lowered):
+        if node.cut is not None:
+            found.setdefault((node.spec.node.name, node.spec.node.scope), []).append(node)
+    rng = np.random.default_rng(0)
+    jobs: dict[int, _Job] = {}
+    for n, report in enumerate(reports):
+        if nodes := found.get((report.name, report.scope)):
+            jobs[n] = nodes[0], nodes.pop(0).random_feed(rng, **_sizes(report))
+    with tempfile.TemporaryDirectory(prefix="rnn-lower-") as folder:
+        native, ours = (_run(list(jobs.values()), Path(folder), native) for native in (True, False))
+    return {n: _trial(*job, *runs) for (n, job), *runs in zip(jobs.items(), native, ours, strict=True)}
+
+
+_Job = tuple[IsolatedNode, Symbols]
+
+
+def _sizes(report: NodeReport) -> dict[str, int]:
+    """What the original may leave open and the lowering was told."""
+    told = {size: getattr(report, size) for size in ("seq_length", "batch_size", "input_size")}
+    return {"seq_length": _STEPS} | {size: number for size, number in told.items() if number is not None}
+
+
+def _run(jobs: Sequence[_Job], scratch: Path, native: bool) -> list[Symbols | str]:
+    """Return the outputs of each node, or why it cannot be run."""
+    try:
+        results = run_nodes([node for node, _ in jobs], [[feed] for _, feed in jobs], scratch, native=native)
+        return [outputs for (outputs,) in results]
+    except SessionError as error:
+        return [str(error)] if len(jobs) == 1 else [_run([job], scratch, native)[0] for job in jobs]
+
+
+def _trial(node: IsolatedNode, feed: Symbols, native: Symbols | str, ours: Symbols | str) -> Trial:
+    trial = Trial(node, node.expected(feed), {}, {})
+    for name, run in {ORIGINAL: native, LOWERED: ours}.items():
+        if isinstance(run, str):
+            trial.failures[name] = run
+        elif wrong := [symbol for symbol, truth in trial.truth.items() if run[symbol].shape != truth.shape]:
+            trial.failures[name] = f"its {wrong[0]} has shape {run[wrong[0]].shape}"
+        else:
+            trial.outputs[name] = run
+    return trial

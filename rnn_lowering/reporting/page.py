@@ -1,0 +1,145 @@
+"""A lowering as one HTML page: what became of each node, how far the results are apart, and pictures of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import onnxruntime
+
+from rnn_lowering import __version__
+from rnn_lowering.errors import RnnLoweringError
+from rnn_lowering.files.reading import load_model
+from rnn_lowering.passes.report import Report
+from rnn_lowering.reporting.node_runs import LOWERED, ORIGINAL, Trial, trials
+
+try:
+    import jinja2
+    import networkx as nx
+    from markupsafe import Markup
+
+    from rnn_lowering.reporting.plots import MOST_SIGNALS, plot_errors, plot_signals
+    from rnn_lowering.reporting.step_graph import draw_step, step_graph
+except ImportError as missing:
+    raise RnnLoweringError(
+        f"an HTML report needs jinja2, matplotlib and networkx ({missing})", hint="pip install rnn-lowering[html]"
+    ) from missing
+
+MOST_NODES = 24
+"""How many nodes get pictures."""
+
+_NOT_COMPARED = {"status": "not verified", "reason": "nothing was compared", "outputs": ()}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An SVG and what it shows; `width` in inches where it has one of its own."""
+
+    svg: Markup
+    title: str
+    caption: str
+    width: float = 0.0
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the page shows of one node.
+
+    Attributes:
+        notes: What was run, and what was not.
+        plots: Over time.
+        step: The drawing of a step.
+        largest: The largest error against float64 by output and what made it.
+    """
+
+    notes: tuple[str, ...]
+    plots: tuple[Picture, ...] = ()
+    step: Picture | None = None
+    largest: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+def render(original: Path, lowered: Path, report: Report) -> str:
+    """Return the page about a lowering, be it verified or not.
+
+    Args:
+        original, lowered: The model files.
+        report: What was done.
+
+    Raises:
+        ModelFileError: A file cannot be read.
+    """
+    before, after = (load_model(file, trust_external_data=True) for file in (original, lowered))
+    return _template().render(
+        report=report,
+        check=report.verification or _NOT_COMPARED,
+        sections=_sections(report, before, after),
+        versions={"rnn-lowering": __version__, "onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__},
+    )
+
+
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.from_string(
+        files("rnn_lowering.reporting").joinpath("page.html.j2").read_text(encoding="utf-8")
+    )
+
+
+def _sections(report: Report, original: ir.Model, lowered: ir.Model) -> list[Section]:
+    shown = report.nodes[:MOST_NODES]
+    try:
+        done = trials(shown, original, lowered)
+    except RnnLoweringError as error:
+        return [Section((f"There are no pictures: {error}.",))] * len(shown)
+    return [
+        _section(done[n], f"node{n}") if n in done else Section(("It cannot be run on its own.",))
+        for n in range(len(shown))
+    ]
+
+
+def _section(trial: Trial, salt: str) -> Section:
+    length, _, batch, _ = trial.series(trial.truth).shape
+    what = f"{length} steps" if trial.symbol == "Y" else "its final states, as Y is not connected"
+    ran = f"Run on one random input, batch {batch}: {what}."
+    missing = (f"No result, {name}: {reason}" for name, reason in trial.failures.items())
+    return Section((ran, *missing), tuple(_plots(trial, salt)), _step(trial, salt), trial.largest())
+
+
+def _plots(trial: Trial, salt: str) -> Iterator[Picture]:
+    if LOWERED not in trial.outputs or not trial.truth[trial.symbol].size:
+        return
+    yield Picture(
+        Markup(plot_errors(trial.errors(), trial.along, f"{salt}-errors")),
+        f"Absolute error of {trial.symbol} against float64",
+        f"The largest over batch, directions and hidden units, by {trial.along}."
+        if trial.symbol == "Y"
+        else "The largest over batch and directions, by hidden unit.",
+    )
+    before = trial.signals(trial.outputs.get(ORIGINAL, trial.truth), MOST_SIGNALS)
+    after = trial.signals(trial.outputs[LOWERED], MOST_SIGNALS)
+    coloured = ORIGINAL if ORIGINAL in trial.outputs else "the operator page in float64"
+    yield Picture(
+        Markup(plot_signals(before, after, trial.along, f"{salt}-signals")),
+        f"Signals of {trial.symbol}",
+        f"Coloured: {coloured}. Dashed: lowered. The first row of the batch.",
+    )
+
+
+def _step(trial: Trial, salt: str) -> Picture:
+    spec, cut = trial.node.spec, trial.node.cut
+    assert cut is not None
+    names = {name: symbol for symbol, name in trial.node.feeds.items()}
+    names |= {value.name or "": symbol for symbol, value in spec.outputs.items()}
+    graph = step_graph(cut.graph, names)
+    labels = set(nx.get_node_attributes(graph, "label").values())
+    caption = "XWₜ: a row of the product with W, computed for all steps at once. " if "XWₜ" in labels else ""
+    ragged = "sequence_lens" in spec.inputs
+    caption += "Steps beyond a sequence's length are left out of the outputs after the last one. " if ragged else ""
+    caption += "Each direction has such a step." if "X" not in labels and len(spec.directions) > 1 else ""
+    drawing, width = draw_step(graph, f"{salt}-step")
+    return Picture(Markup(drawing), "One step as emitted", caption, width)

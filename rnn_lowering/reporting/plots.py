@@ -1,0 +1,126 @@
+"""matplotlib figures as elements of an HTML page, in the page's colours; plots of errors and of signals."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator
+
+from rnn_lowering.verification.tolerance import Array
+
+UNIT = 72
+"""Units of an SVG in an inch."""
+
+COLOURS = {
+    "ink": "#010101",
+    "muted": "#020202",
+    "line": "#030303",
+    "surface": "#040404",
+    "accent": "#050505",
+    "tint": "#060606",
+    "series-0": "#0a0a0a",
+    "series-1": "#0b0b0b",
+    "series-2": "#0c0c0c",
+    "series-3": "#0d0d0d",
+}
+"""Custom property of the page -> the colour that stands for it while matplotlib draws."""
+
+MOST_SIGNALS = 4
+
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": COLOURS["line"],
+    "axes.labelcolor": COLOURS["muted"],
+    "xtick.labelcolor": COLOURS["muted"],
+    "ytick.labelcolor": COLOURS["muted"],
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "ytick.minor.size": 0,
+    "text.color": COLOURS["ink"],
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": COLOURS["line"],
+    "grid.linewidth": 0.5,
+    "legend.frameon": False,
+    "legend.handlelength": 1.2,
+}
+
+
+def style(salt: str) -> Any:
+    """Return the context in which figures are drawn and written; `salt` tells their identifiers apart."""
+    return matplotlib.rc_context(_STYLE | {"svg.hashsalt": salt})
+
+
+def svg(figure: Figure) -> str:
+    """Return a figure as an SVG element without fonts, style sheets and links; equal figures give equal text."""
+    written = io.StringIO()
+    figure.savefig(written, format="svg", transparent=True, metadata={"Date": None})
+    text = written.getvalue()
+    text = re.sub(r"<(metadata|style)\b.*?</\1>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', text, count=1)
+    text = re.sub(r'<g id="[^"]*"', "<g", text).replace("xlink:href", "href")
+    text = re.sub(r"font-family: [^;]*; ", "", text)
+    text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]).replace("\n", " "), text)
+    for name, colour in COLOURS.items():
+        text = text.replace(colour, f"var(--{name})")
+    return "\n".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+def plot_errors(errors: Mapping[str, Array], along: str, salt: str) -> str:
+    """Draw errors over `along`, by what made them; the last one stands out."""
+    with style(salt):
+        figure, axes = _axes(along)
+        for n, (label, error) in enumerate(errors.items(), 1):
+            last = n == len(errors)
+            look = {"linewidth": 1.3} if last else {"linewidth": 3.2, "alpha": 0.55}
+            _line(axes, error, "accent" if last else "muted", label=label, **look)
+        shown = [error[(error > 0) & np.isfinite(error)] for error in errors.values()]
+        if any(error.size for error in shown):
+            _decades(axes, [error for error in shown if error.size])
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.13, 0.98), ncols=2, columnspacing=3.0)
+        return svg(figure)
+
+
+def _decades(axes: Axes, errors: Sequence[Array]) -> None:
+    """Let errors, all positive, have a logarithmic axis of whole decades, at most two below the largest of each."""
+    lowest = max(min(error.min() for error in errors), 0.01 * min(error.max() for error in errors))
+    low, high = np.floor(np.log10(lowest)), np.floor(np.log10(max(error.max() for error in errors))) + 1
+    axes.set_yscale("log", subs=())
+    axes.set_ylim(10.0**low, 10.0**high)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high - low < 2 else (1,)))
+    axes.yaxis.set_major_formatter("{x:.0e}")
+
+
+def plot_signals(original: Mapping[str, Array], lowered: Mapping[str, Array], along: str, salt: str) -> str:
+    """Draw signals over `along` by their labels: the original's broad, the lowered ones dashed on top."""
+    with style(salt):
+        figure, axes = _axes(along)
+        for n, (label, signal) in enumerate(original.items()):
+            _line(axes, signal, f"series-{n}", label=label, linewidth=2.6)
+            _line(axes, lowered[label], "ink", linestyle=(0, (3, 2)), linewidth=0.9)
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.13, 0.98), ncols=MOST_SIGNALS, columnspacing=1.2)
+        return svg(figure)
+
+
+def _axes(along: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(5.0, 2.1))
+    axes = figure.add_axes((0.12, 0.21, 0.86, 0.65))
+    axes.set_xlabel(along)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure, axes
+
+
+def _line(axes: Axes, numbers: Array, colour: str, **line: Any) -> None:
+    marker = "o" if len(numbers) < 3 else ""  # a line needs two points to be seen
+    axes.plot(np.arange(len(numbers)), numbers, color=COLOURS[colour], marker=marker, **line)

@@ -1,0 +1,184 @@
+"""The graph of one step of a lowered node, in the symbols of the operator page, and its drawing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping, Sequence
+
+import networkx as nx
+import numpy as np
+import onnx
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
+from matplotlib.path import Path as Curve
+
+from rnn_lowering.reporting.plots import COLOURS, UNIT, style, svg
+
+Names = dict[str, str]
+Vertex = Hashable
+Layers = list[list[Vertex]]
+
+_WEIGHTS = ("W", "R", "B", "P")
+_BEFORE = {"state0": "Hₜ₋₁", "state1": "Cₜ₋₁", "Ht": "Hₜ₋₁", "Ct": "Cₜ₋₁", "Xt0": "XWₜ", "Xt1": "XWₜ", "XW": "XWₜ"}
+_ENTERING = _BEFORE | {name: name for name in ("i", *_WEIGHTS)}
+
+_ROW, _GAP, _MARGIN, _HALF_BOX = 30.0, 10.0, 4.0, 9.0
+
+
+def step_graph(cut: onnx.GraphProto, names: Mapping[str, str]) -> nx.DiGraph:
+    """Return one step of a lowered node as a graph; each vertex has a `label` and a `kind`: operator, value, or
+    port, which is what enters and leaves the step.
+
+    Args:
+        cut: The lowered node.
+        names: Name of a value -> its symbol on the operator page, for the ends of the node.
+    """
+    nodes, leaving = _step(cut)
+    made = {name for node in nodes for name in node.output}
+    producers = {name: node for node in cut.node for name in node.output}
+    ports = {v: _symbol(v) or names.get(v) or label for v, label in leaving.items()}
+    graph = nx.DiGraph()
+    for n, node in enumerate(nodes):
+        entering = {v: _origin(v, producers, names) for v in node.input if v not in made}
+        weights = [symbol for symbol in entering.values() if symbol in _WEIGHTS]
+        ports |= {v: symbol for v, symbol in entering.items() if symbol and symbol not in weights}
+        graph.add_node(n, label=" ".join([node.op_type, *weights]), kind="operator")
+        graph.add_edges_from((v, n) for v in node.input if v in made or v in ports)
+        graph.add_edges_from((n, v) for v in node.output)
+    for v in [v for v in graph if isinstance(v, str)]:
+        graph.nodes[v].update(label=ports.get(v) or _symbol(v), kind="port" if v in ports else "value")
+        if not graph.nodes[v]["label"]:
+            graph.add_edges_from([(before, after) for before in graph.pred[v] for after in graph.succ[v]])
+            graph.remove_node(v)
+    return graph.subgraph(max(nx.weakly_connected_components(graph), key=len)).copy()
+
+
+def _step(cut: onnx.GraphProto) -> tuple[list[onnx.NodeProto], Names]:
+    """Return the nodes of one step, and the values that leave it with their labels."""
+    loops = [node for node in cut.node if node.op_type in ("Scan", "Loop")]
+    bodies = [(node.op_type, a.g) for node in loops for a in node.attribute if a.name == "body"]
+    if not bodies:
+        return _written_out(cut)
+    kind, body = max(bodies, key=lambda found: len(found[1].node))
+    states = sum(_last(value.name).startswith("state") for value in body.input)
+    outputs = [value.name for value in body.output][kind == "Loop" :]
+    leaving = dict(zip(outputs, [*("Hₜ", "Cₜ")[:states], "Yₜ"], strict=False))
+    return [node for node in body.node if node.op_type != "Constant"], leaving
+
+
+def _written_out(cut: onnx.GraphProto) -> tuple[list[onnx.NodeProto], Names]:
+    """`_step` for the straight-line form: a step in the middle, or all where there is only one."""
+    steps: dict[str, list[onnx.NodeProto]] = {}
+    for node in cut.node:
+        if found := re.fullmatch(r"(.*/t\d+)/[^/]*", node.name, re.DOTALL):
+            steps.setdefault(found[1], []).append(node)
+    most = max(map(len, steps.values()), default=0)
+    fullest = [nodes for nodes in steps.values() if len(nodes) == most] or [list(cut.node)]
+    nodes = fullest[(len(fullest) - 1) // 2]
+    inside = {node.name for node in nodes}
+    used = {name for node in cut.node if node.name not in inside for name in node.input}
+    used |= {value.name for value in cut.output}
+    leaving = sorted((name for node in nodes for name in node.output if name in used), key=_symbol)
+    return nodes, dict(zip(leaving, ["Hₜ", "Cₜ", *[""] * len(leaving)], strict=False))
+
+
+def _origin(name: str, producers: Mapping[str, onnx.NodeProto], names: Mapping[str, str]) -> str:
+    """Return the symbol of what a value that enters a step comes from; "" for what has none."""
+    while True:
+        known = names.get(name) or _ENTERING.get(_last(name), "")
+        if known or name not in producers or not producers[name].input:
+            return known
+        producer = producers[name]
+        name = producer.input[1 if producer.op_type == "Concat" else 0]
+
+
+def _last(name: str) -> str:
+    return re.sub(r"_\d+$", "", name.rpartition("/")[2])
+
+
+def _symbol(name: str) -> str:
+    last = _last(name)
+    return f"{last[0]}ₜ" if re.fullmatch("[a-zA-Z]t", last) else ""
+
+
+def draw_step(graph: nx.DiGraph, salt: str) -> tuple[str, float]:
+    """Draw a step graph from top to bottom; return the SVG and its width in inches."""
+    paths, layers = _layered(graph)
+    x, width = _placed(graph, layers)
+    height = _ROW * len(layers)
+    y = {v: height - _ROW * (n + 0.5) for n, layer in enumerate(layers) for v in layer}
+    with style(salt):
+        figure = Figure(figsize=(width / UNIT, height / UNIT))
+        axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(0, height))
+        axes.set_axis_off()
+        for *path, end in paths:
+            axes.add_patch(_arrow([*((x[v], y[v]) for v in path), (x[end], y[end] + _HALF_BOX)]))
+        for v, data in graph.nodes(data=True):
+            if data["label"]:
+                _box(axes, x[v], y[v], data["label"], data["kind"])
+        return svg(figure), width / UNIT
+
+
+def _layered(graph: nx.DiGraph) -> tuple[Layers, Layers]:
+    """Return the edges as paths and the vertices by layers. What enters stands right above what takes it first;
+    a long edge gets a bend, added to the graph, in each layer that it crosses."""
+    level = {v: n for n, layer in enumerate(nx.topological_generations(graph)) for v in layer}
+    for v in [v for v in graph if not graph.pred[v] and graph.succ[v]]:
+        level[v] = min(level[after] for after in graph.succ[v]) - 1
+    paths: Layers = []
+    for a, b in list(graph.edges):
+        bends = [(a, b, n) for n in range(level[a] + 1, level[b])]
+        level |= {bend: bend[2] for bend in bends}
+        graph.remove_edge(a, b)
+        graph.add_nodes_from(bends, label="")
+        nx.add_path(graph, [a, *bends, b])
+        paths.append([a, *bends, b])
+    return paths, [[v for v in graph if level[v] == n] for n in sorted(set(level.values()))]
+
+
+def _placed(graph: nx.DiGraph, layers: Layers) -> tuple[dict[Vertex, float], float]:
+    """Order each layer by where its neighbours stand and place it there; return positions and the whole width."""
+    half = {v: 3.0 * len(label) + 6.0 if label else 0.0 for v, label in graph.nodes(data="label")}
+    x = {v: 60.0 * n for layer in layers for n, v in enumerate(layer)}
+    both = {v: [*graph.pred[v], *graph.succ[v]] for v in graph}
+    for sweep in range(40):
+        down = sweep % 2 == 0
+        near = both if sweep > 20 else graph.pred if down else graph.succ
+        for layer in layers if down else reversed(layers):
+            want = {v: float(np.mean([x[m] for m in near[v]])) if near[v] else x[v] for v in layer}
+            layer.sort(key=want.__getitem__)
+            x |= _apart(layer, want, half)
+    left = min(x[v] - half[v] for v in x) - _MARGIN
+    right = max(x[v] + half[v] for v in x) + _MARGIN
+    return {v: x[v] - left for v in x}, right - left
+
+
+def _apart(
+    layer: Sequence[Vertex], want: Mapping[Vertex, float], half: Mapping[Vertex, float]
+) -> dict[Vertex, float]:
+    """Return positions near the wanted ones, in the same order, at which nothing overlaps."""
+    halves = np.array([half[v] for v in layer])
+    packed = np.cumsum(2 * halves + _GAP) - halves
+    slack = np.array([want[v] for v in layer]) - packed
+    middle = (np.maximum.accumulate(slack) + np.minimum.accumulate(slack[::-1])[::-1]) / 2
+    return dict(zip(layer, (middle + packed).tolist(), strict=True))
+
+
+def _arrow(points: Sequence[tuple[float, float]]) -> FancyArrowPatch:
+    """A smooth arrow through points, vertical at its ends."""
+    at = np.array(points)
+    tangents = np.gradient(at, axis=0)
+    tangents[[0, -1]] *= [0.0, 1.5]
+    third = tangents / 3
+    curves = np.stack([at[:-1] + third[:-1], at[1:] - third[1:], at[1:]], axis=1).reshape(-1, 2)
+    codes = [Curve.MOVETO, *[Curve.CURVE4] * len(curves)]
+    path = Curve(np.concatenate([at[:1], curves]), codes)
+    return FancyArrowPatch(path=path, arrowstyle="-|>", mutation_scale=7, color=COLOURS["muted"], linewidth=0.9)
+
+
+def _box(axes: Axes, x: float, y: float, label: str, kind: str) -> None:
+    fill, edge = {"operator": ("surface", "line"), "value": ("surface", "surface"), "port": ("tint", "tint")}[kind]
+    box = {"boxstyle": "round,pad=0.35,rounding_size=0.5", "facecolor": COLOURS[fill], "edgecolor": COLOURS[edge]}
+    colour = COLOURS["ink" if kind == "operator" else "accent"]
+    axes.text(x, y, label, ha="center", va="center", color=colour, bbox=box)

@@ -1,0 +1,1 @@
+"""What a recurrent node specifies: its attributes, inputs, outputs and sizes. Knows onnx, nothing of emission."""

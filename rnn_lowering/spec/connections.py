@@ -1,0 +1,118 @@
+"""The inputs and outputs of a recurrent node: which are connected, constants, their type and their sizes."""
+
+from __future__ import annotations
+
+import math
+
+import onnx
+import onnx_ir as ir
+
+from rnn_lowering.emit.tensors import Dims
+from rnn_lowering.errors import InvalidNodeError, NodeRef
+from rnn_lowering.spec.constants import constant_of, dims_of
+from rnn_lowering.spec.shapes import agree, describe, pages
+
+
+class Ends:
+    """The inputs of a node that are connected and the outputs that something takes, by their names on `schema`, its
+    operator page.
+
+    Attributes:
+        inputs, outputs: The values.
+        constants: The tensors of those inputs that are constants.
+        warnings: What had to be interpreted.
+
+    Raises:
+        InvalidNodeError: The operator does not have so many, or one that it needs is missing.
+    """
+
+    def __init__(self, node: ir.Node, ref: NodeRef, schema: onnx.defs.OpSchema, opset: int) -> None:
+        self.ref = ref
+        self.schema = schema
+        self.warnings: list[str] = []
+        if not schema.min_input <= len(node.inputs) <= schema.max_input:
+            raise self._invalid(
+                f"{len(node.inputs)} inputs", f"{schema.min_input} to {schema.max_input} are allowed"
+            )
+        if not schema.min_output <= len(node.outputs) <= schema.max_output:
+            raise self._invalid(f"{len(node.outputs)} outputs", f"at most {schema.max_output} are allowed")
+        self.inputs = {p.name: v for p, v in zip(schema.inputs, node.inputs, strict=False) if v is not None}
+        for symbol in ("X", "W", "R"):
+            if symbol not in self.inputs:
+                raise self._invalid(f"input {symbol} is missing")
+        named = zip(schema.outputs, node.outputs, strict=False)
+        self.outputs = {p.name: v for p, v in named if v.name and (v.uses() or v.is_graph_output())}
+        found = {symbol: constant_of(value, opset) for symbol, value in self.inputs.items()}
+        self.constants = {symbol: tensor for symbol, tensor in found.items() if tensor is not None}
+
+    def _invalid(self, reason: str, hint: str = "") -> InvalidNodeError:
+        return InvalidNodeError(reason, hint=hint, node=self.ref)
+
+    def dtype(self) -> ir.DataType:
+        """Return the element type T of the operator page."""
+        types: dict[str, ir.DataType] = {}
+        for symbol, value in self.inputs.items():
+            tensor = self.constants.get(symbol)
+            dtype = tensor.dtype if tensor is not None else value.dtype
+            if dtype is not None:
+                types[symbol] = dtype
+        lengths = types.pop("sequence_lens", ir.DataType.INT32)
+        if lengths != ir.DataType.INT32:
+            raise self._invalid(f"sequence_lens is {lengths.name}, not INT32")
+        if len(set(types.values())) > 1:
+            given = ", ".join(f"{symbol} {dtype.name}" for symbol, dtype in types.items())
+            raise self._invalid(f"inputs are of different types: {given}")
+        if not types:
+            raise self._invalid("the element type of its inputs is not known", "run onnx.shape_inference first")
+        dtype = next(iter(types.values()))
+        allowed = next(c.allowed_type_strs for c in self.schema.type_constraints if c.type_param_str == "T")
+        if dtype.name.lower() not in {t[7:-1] for t in allowed}:
+            raise self._invalid(f"{dtype.name} is not a type of {self.ref.operator}-{self.schema.since_version}")
+        return dtype
+
+    def hidden_size(self, declared: int | None, gates: int) -> int:
+        """Return hidden_size from the shapes, which its attribute, if there is one, must agree with."""
+        if declared is not None and declared <= 0:
+            raise self._invalid(f"hidden_size is {declared}", "it must be positive")
+        rows, shape = self._dims("W"), self._dims("R")
+        if shape is not None and len(shape) == 3 and shape[2] is not None:
+            found = shape[2]
+        elif declared is not None:
+            found = int(declared)
+        elif rows is not None and len(rows) == 3 and rows[1] is not None:
+            found = rows[1] // gates
+        else:
+            raise self._invalid("neither hidden_size nor the shape of R is known", "set the attribute hidden_size")
+        if declared is not None and found != declared:
+            raise self._invalid(f"hidden_size is {declared}, but R says {found}")
+        if found <= 0:
+            raise self._invalid(f"R says that hidden_size is {found}", "it must be positive")
+        return found
+
+    def sizes(self, gates: int, dirs: int, hidden: int, layout: int) -> dict[str, int]:
+        """Return those of seq_length, batch_size and input_size that are known; the shapes must agree on them."""
+        wanted = pages(gates, dirs, hidden, layout)
+        shapes = {symbol: shape for symbol in wanted if (shape := self._dims(symbol)) is not None}
+        sizes, wrong = agree(shapes, wanted)
+        if wrong is None:
+            return sizes
+        if "X" in shapes and self.inputs["X"].producer() is not None:
+            without_x, still_wrong = agree({s: shape for s, shape in shapes.items() if s != "X"}, wanted)
+            if still_wrong is None:
+                declared = list(shapes["X"])
+                self.warnings.append(f"{self.ref}: the declared shape {declared} of X cannot be right: ignored")
+                return without_x
+        raise self._invalid(f"{wrong} has shape {list(shapes[wrong])}, not {describe(wanted[wrong], sizes)}")
+
+    def check_lengths(self, seq_length: int | None) -> None:
+        """Refuse constant sequence_lens out of range."""
+        tensor = self.constants.get("sequence_lens")
+        if tensor is None:
+            return
+        lengths = tensor.numpy()
+        longest = math.inf if seq_length is None else seq_length
+        if lengths.size and not (lengths.min() >= 0 and lengths.max() <= longest):
+            raise self._invalid(f"sequence_lens is {lengths.tolist()}", f"values from 0 to {longest} are allowed")
+
+    def _dims(self, symbol: str) -> Dims | None:
+        return dims_of(self.inputs[symbol], self.constants.get(symbol)) if symbol in self.inputs else None

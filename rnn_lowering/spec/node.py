@@ -1,0 +1,241 @@
+"""What a recurrent node says: the only place that knows attributes, their defaults and the op versions.
+
+`RecurrentSpec.parse` validates everything that the operator page and onnxruntime demand and edits nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
+from rnn_lowering.recurrence.activations import ACTIVATIONS, CANONICAL_NAMES
+from rnn_lowering.spec.connections import Ends
+
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+"""Gates per operator: the rows of W and R are GATES * hidden_size."""
+
+DIRECTIONS = {"forward": ("forward",), "reverse": ("reverse",), "bidirectional": ("forward", "reverse")}
+
+_DEFAULT_ACTIVATIONS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An activation of one gate in one direction, with the parameters it takes (0.0 where it takes none)."""
+
+    name: str
+    alpha: float = 0.0
+    beta: float = 0.0
+
+    def __str__(self) -> str:
+        row = ACTIVATIONS[self.name]
+        taken = [(row.alpha, self.alpha), (row.beta, self.beta)]
+        numbers = [f"{number:g}" for default, number in taken if default is not None]
+        return f"{self.name}({', '.join(numbers)})" if numbers else self.name
+
+
+@dataclass(frozen=True)
+class RecurrentSpec:
+    """A validated RNN, GRU or LSTM node.
+
+    Attributes:
+        node: Its name, operator and scope.
+        version: Version of the operator: 1, 3, 7, 14 or 22.
+        dtype: Element type T of the operator page.
+        directions: ("forward",), ("reverse",) or ("forward", "reverse").
+        hidden_size: From the attribute or the shape of R.
+        seq_length: T, None if it is not known; likewise batch_size and input_size.
+        layout: 0: X is [seq, batch, input]; 1: X is [batch, seq, input].
+        activations: One tuple per direction.
+        clip: Bound of the pre-activations, None for none.
+        input_forget: LSTM: f = 1 - i.
+        linear_before_reset: GRU: the recurrent bias sits inside the reset product.
+        inputs: The connected inputs by their names on the operator page.
+        outputs: The outputs that something takes, by their names on the operator page.
+        constants: The tensors of those inputs that are constants.
+        warnings: What had to be interpreted.
+    """
+
+    node: NodeRef
+    version: int
+    dtype: ir.DataType
+    directions: tuple[str, ...]
+    hidden_size: int
+    seq_length: int | None
+    batch_size: int | None
+    input_size: int | None
+    layout: int
+    activations: tuple[tuple[Activation, ...], ...]
+    clip: float | None
+    input_forget: bool
+    linear_before_reset: bool
+    inputs: Mapping[str, ir.Value] = field(repr=False)
+    outputs: Mapping[str, ir.Value] = field(repr=False)
+    constants: Mapping[str, ir.TensorProtocol] = field(repr=False)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def op_type(self) -> str:
+        return self.node.operator
+
+    @classmethod
+    def parse(cls, node: ir.Node, opset: int, scope: str = "main graph") -> RecurrentSpec:
+        """Read a node of the default domain at `opset`.
+
+        Raises:
+            InvalidNodeError: It says what the specification does not allow.
+            UnsupportedError: Its opset is newer than the onnx package knows, or it stands in a function and
+                refers to its attributes.
+        """
+        return _Parser(node, opset, scope).parse()
+
+
+def is_recurrent(node: ir.Node) -> bool:
+    """Whether a node is an RNN, GRU or LSTM of the default domain."""
+    return node.domain == "" and node.op_type in GATES
+
+
+def node_ref(node: ir.Node, scope: str) -> NodeRef:
+    """Return the reference of a node; one without a name goes by its first output."""
+    name = node.name or next((f"-> {v.name}" for v in node.outputs if v.name), "unnamed")
+    return NodeRef(name, node.op_type, scope)
+
+
+class _Parser:
+    """One node's parse: holds what every step needs."""
+
+    def __init__(self, node: ir.Node, opset: int, scope: str) -> None:
+        self.node = node
+        self.ref = node_ref(node, scope)
+        self.op_type = node.op_type
+        newest = onnx.defs.onnx_opset_version()
+        if not 1 <= opset <= newest:
+            raise UnsupportedError(
+                f"opset {opset} is not one that the installed onnx package knows (1 to {newest})",
+                hint="upgrade the onnx package, or mend the model's opset import",
+                node=self.ref,
+            )
+        self.opset = opset
+        self.schema = onnx.defs.get_schema(self.op_type, opset, "")
+        self.version = self.schema.since_version
+        self.warnings: list[str] = []
+
+    def invalid(self, reason: str, hint: str = "") -> InvalidNodeError:
+        return InvalidNodeError(reason, hint=hint, node=self.ref)
+
+    def parse(self) -> RecurrentSpec:
+        self._check_attributes()
+        ends = Ends(self.node, self.ref, self.schema, self.opset)
+        directions = self._directions()
+        layout = self._flag("layout")
+        if layout not in (0, 1):
+            raise self.invalid(f"layout is {layout}", "0 and 1 are allowed")
+        gates = GATES[self.op_type]
+        hidden_size = ends.hidden_size(self._attribute("hidden_size", None), gates)
+        sizes = ends.sizes(gates, len(directions), hidden_size, layout)
+        activations = self._activations(len(directions))
+        spec = RecurrentSpec(
+            node=self.ref,
+            version=self.version,
+            dtype=ends.dtype(),
+            directions=directions,
+            hidden_size=hidden_size,
+            seq_length=sizes.get("seq_length"),
+            batch_size=sizes.get("batch_size"),
+            input_size=sizes.get("input_size"),
+            layout=layout,
+            activations=activations,
+            clip=self._clip(),
+            input_forget=bool(self._flag("input_forget")),
+            linear_before_reset=bool(self._flag("linear_before_reset")),
+            inputs=ends.inputs,
+            outputs=ends.outputs,
+            constants=ends.constants,
+            warnings=(*ends.warnings, *self.warnings),
+        )
+        ends.check_lengths(spec.seq_length)
+        return spec
+
+    def _check_attributes(self) -> None:
+        for name, attribute in self.node.attributes.items():
+            known = self.schema.attributes.get(name)
+            if known is None:
+                raise self.invalid(
+                    f"{self.op_type}-{self.version} has no attribute '{name}'",
+                    f"its attributes are {', '.join(sorted(self.schema.attributes))}",
+                )
+            if attribute.is_ref():
+                raise UnsupportedError(
+                    f"attribute '{name}' refers to the function's attribute '{attribute.ref_attr_name}'",
+                    hint="inline the function first (onnx.inliner)",
+                    node=self.ref,
+                )
+            wanted = str(known.type).rpartition(".")[2]
+            if attribute.type.name != wanted:
+                raise self.invalid(f"attribute '{name}' is of type {attribute.type.name}, not {wanted}")
+
+    def _attribute(self, name: str, default: Any) -> Any:
+        attribute = self.node.attributes.get(name)
+        return default if attribute is None else attribute.value
+
+    def _flag(self, name: str) -> int:
+        return int(self._attribute(name, 0))
+
+    def _directions(self) -> tuple[str, ...]:
+        direction = self._attribute("direction", "forward")
+        if direction == "foward" and self.version < 7:
+            direction = "forward"  # the page of GRU-1 spells its default so
+        if direction not in DIRECTIONS:
+            raise self.invalid(f"direction is '{direction}'", f"{', '.join(DIRECTIONS)} are allowed")
+        return DIRECTIONS[direction]
+
+    def _clip(self) -> float | None:
+        clip = self._attribute("clip", None)
+        if clip is None or clip == math.inf:
+            return None
+        if self.op_type != "RNN" and not clip > 0:
+            raise self.invalid(f"clip is {clip:g}", "it must be positive; remove the attribute for no clipping")
+        return float(clip) if clip >= 0 else None  # a negative or NaN clip of an RNN is none
+
+    def _activations(self, num_directions: int) -> tuple[tuple[Activation, ...], ...]:
+        default = _DEFAULT_ACTIVATIONS[self.op_type]
+        names = list(self._attribute("activations", ())) or list(default * num_directions)
+        wanted = len(default) * num_directions
+        if self.op_type == "RNN" and num_directions == 1 and len(names) == 2:
+            names = names[:1]  # the page's own default names two
+        if len(names) != wanted:
+            raise self.invalid(
+                f"{len(names)} activations, not {wanted}",
+                f"a {self.op_type} takes {len(default)} per direction",
+            )
+        alphas = list(self._attribute("activation_alpha", ()))
+        betas = list(self._attribute("activation_beta", ()))
+        parsed = [self._activation(name, alphas, betas) for name in names]
+        return tuple(tuple(parsed[n : n + len(default)]) for n in range(0, wanted, len(default)))
+
+    def _activation(self, name: str, alphas: list[float], betas: list[float]) -> Activation:
+        """Read one activation; alpha and beta are queues that only those which take a parameter read from."""
+        canonical = CANONICAL_NAMES.get(name.lower())
+        if canonical is None:
+            raise self.invalid(f"activation '{name}' does not exist", f"known are {', '.join(ACTIVATIONS)}")
+        row = ACTIVATIONS[canonical]
+        parameters: list[float] = []
+        defaulted = False
+        for default, queue in ((row.alpha, alphas), (row.beta, betas)):
+            defaulted = defaulted or (default is not None and not queue)
+            # A FLOAT attribute holds 32 bits, and so does its default.
+            parameters.append(0.0 if default is None else float(np.float32(queue.pop(0) if queue else default)))
+        activation = Activation(canonical, parameters[0], parameters[1])
+        if defaulted and row.defaults_disputed:
+            self.warnings.append(
+                f"{self.ref}: parameters of {canonical} are not given; onnxruntime's default 0 is taken, which is "
+                f"not the operator page's: {activation}; set activation_alpha and activation_beta"
+            )
+        return activation

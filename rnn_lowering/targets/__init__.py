@@ -1,0 +1,1 @@
+"""Runtimes, what each supports, and the form of a node for one."""

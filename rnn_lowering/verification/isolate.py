@@ -1,0 +1,207 @@
+"""One lowered node on its own: cut out of the lowered model, run, and judged by the operator page in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rnn_lowering.model.dimensions import fix_dimensions
+from rnn_lowering.model.scopes import (
+    Found,
+    clone,
+    graphs_by_scope,
+    inferred_shapes,
+    inline_functions,
+    recurrent_nodes,
+    sort_nodes,
+)
+from rnn_lowering.spec.node import GATES, RecurrentSpec
+from rnn_lowering.verification import reference
+from rnn_lowering.verification.runner import Ran, Session, SessionError, run_all, write_feed
+from rnn_lowering.verification.subgraph import cut_out, runnable, whole
+from rnn_lowering.verification.tolerance import Array
+
+_SIZES = {"seq_length": 7, "batch_size": 3, "input_size": 4}
+
+
+@dataclass(frozen=True)
+class IsolatedNode:
+    """A recurrent node of the original and what became of it.
+
+    Attributes:
+        spec: What the node says.
+        attributes: Its attributes as Python values.
+        feeds: The inputs that are not constants: symbol of the operator page -> name of the value.
+        cut: The subgraph that replaces it, as a model from those inputs to its connected outputs; None where the
+            lowered model has none.
+        whole: The node itself as a model.
+    """
+
+    spec: RecurrentSpec
+    attributes: Mapping[str, Any]
+    feeds: Mapping[str, str]
+    cut: onnx.ModelProto | None
+    whole: onnx.ModelProto
+
+    def random_feed(self, rng: np.random.Generator, **sizes: int) -> dict[str, Array]:
+        """Return random inputs by symbol: ragged lengths, T and 0 among them; weights that keep states bounded.
+
+        Args:
+            sizes: What the node leaves open: seq_length (at least the longest constant length), batch_size and
+                input_size.
+        """
+        s = self.spec
+        known = {size: getattr(s, size) for size in _SIZES if getattr(s, size) is not None}
+        T, N, width = (_SIZES | sizes | known).values()
+        if s.seq_length is None and "sequence_lens" in s.constants:
+            T = max(T, int(s.constants["sequence_lens"].numpy().max(initial=0)))
+        H = s.hidden_size
+        dirs, rows = len(s.directions), GATES[s.op_type] * s.hidden_size
+        shapes = {
+            "X": (N, T, width) if s.layout else (T, N, width),
+            "W": (dirs, rows, width),
+            "R": (dirs, rows, H),
+            "B": (dirs, 2 * rows),
+            "P": (dirs, 3 * H),
+        }
+        state = (N, dirs, H) if s.layout else (dirs, N, H)
+        feed: dict[str, Array] = {}
+        for symbol in self.feeds:
+            if symbol == "sequence_lens":
+                feed[symbol] = rng.integers(0, T + 1, N).astype(np.int32)
+                feed[symbol][1:2] = 0
+                feed[symbol][:1] = T
+                continue
+            scale = 1.0 if symbol == "X" or symbol.startswith("initial") else H**-0.5
+            feed[symbol] = rng.uniform(-scale, scale, shapes.get(symbol, state)).astype(s.dtype.numpy())
+        first = {name: symbol for symbol, name in reversed(list(self.feeds.items()))}
+        return {symbol: feed[first[name]] for symbol, name in self.feeds.items()}  # one value may enter twice
+
+    def expected(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """The node's connected outputs by the operator page, in float64."""
+        constants = {symbol: tensor.numpy() for symbol, tensor in self.spec.constants.items()}
+        result = reference.evaluate(self.spec.op_type, self.attributes, {**constants, **feed})
+        return {symbol: result[symbol] for symbol in self.spec.outputs}
+
+
+Symbols = dict[str, Array]
+
+
+def run_nodes(
+    nodes: Sequence[IsolatedNode],
+    feeds: Sequence[Sequence[Symbols]],
+    scratch: Path,
+    *,
+    native: bool = False,
+    ran: Ran = lambda: None,
+) -> list[list[Symbols]]:
+    """Run lowered nodes in onnxruntime; return the connected outputs by symbol, per node and feed.
+
+    Args:
+        native: Run the nodes as they were.
+        ran: Called after each feed.
+
+    Raises:
+        SessionError: onnxruntime cannot run one of them.
+    """
+    jobs = []
+    for n, (node, inputs) in enumerate(zip(nodes, feeds, strict=True)):
+        model = node.whole if native else node.cut
+        if model is None:
+            raise SessionError(f"{node.spec.node} has no counterpart in the lowered model")
+        path = scratch / f"node{n}.onnx"
+        onnx.save(runnable(model), path)
+        named = [_named(node, model, feed) for feed in inputs]
+        files = [write_feed(scratch, f"node{n}-{k}.npz", feed) for k, feed in enumerate(named)]
+        jobs.append((Session(path, scratch, scratch), [[file] for file in files]))
+    results = []
+    for node, outcome in zip(nodes, run_all(jobs, ran) if jobs else [], strict=True):
+        errors = [o["error"] for o in (outcome, *outcome.get("groups", ())) if "error" in o]
+        if errors:
+            raise SessionError(f"{node.spec.node}: {errors[0]}")
+        held = [Session(scratch, scratch, scratch).outputs(group["feed"]) for group in outcome["groups"]]
+        results.append([{s: outputs[f"{k}:0"] for k, s in enumerate(node.spec.outputs)} for outputs in held])
+    return results
+
+
+def _named(node: IsolatedNode, model: onnx.ModelProto, feed: Mapping[str, Array]) -> Symbols:
+    taken = {value.name for value in model.graph.input}
+    arrays = {name: feed[symbol] for symbol, name in node.feeds.items() if name in taken}
+    half = node.spec.dtype == ir.DataType.BFLOAT16
+    return {n: a.astype(np.float32) if half and a.dtype.kind != "i" else a for n, a in arrays.items()}
+
+
+def isolated_nodes(original: ir.Model, lowered: ir.Model) -> Iterator[IsolatedNode]:
+    """Yield every recurrent node of the original that the lowered model no longer has.
+
+    Functions that the lowered model no longer has are inlined first, as the lowering does: only where they are
+    called do the attributes of their nodes become known. Sizes that the lowered model fixes are fixed first, since
+    constants follow from them. The nodes of `original` are sorted in place.
+
+    Raises:
+        RnnLoweringError: A node of the original cannot be read.
+    """
+    sort_nodes(original)
+    original = _as_sized(original, lowered)
+    if original.functions.keys() - lowered.functions.keys():
+        original = clone(original)
+        inline_functions(original, lambda found: _identifier(found) not in lowered.functions)
+    found = list(recurrent_nodes(original))
+    values = _values(lowered)
+    left = {(entry.scope, v.name) for entry in recurrent_nodes(lowered) for v in entry.node.outputs}
+    gone = [e for e in found if not left.intersection((e.scope, v.name) for v in e.node.outputs if v.name)]
+    with inferred_shapes(original, gone):
+        specs = [RecurrentSpec.parse(e.node, e.opset, e.scope) for e in gone]
+    for entry, spec in zip(gone, specs, strict=True):
+        if not spec.outputs:
+            continue
+        feeds = {s: v.name or "" for s, v in spec.inputs.items() if s not in spec.constants}
+        found_values = [values.get((entry.scope, v.name or "")) for v in spec.outputs.values()]
+        outputs = [value for value in found_values if value is not None]
+        cut = cut_out(lowered, outputs, feeds, spec) if len(outputs) == len(found_values) else None
+        yield IsolatedNode(spec, _attributes(entry), feeds, cut, whole(entry, spec, feeds))
+
+
+def _as_sized(original: ir.Model, lowered: ir.Model) -> ir.Model:
+    """Return the original with the input sizes that only the lowered model knows, itself where there are none."""
+    fixed = {value.name: value.shape for value in lowered.graph.inputs}
+    dims: dict[str, int] = {}
+    shapes: dict[str, list[int]] = {}
+    for value in original.graph.inputs:
+        before, after = value.shape, fixed.get(value.name)
+        if after is None or (before is not None and len(before) != len(after)):
+            continue
+        pairs = list(zip(before if before is not None else [None] * len(after), after, strict=True))
+        dims |= {a.value: b for a, b in pairs if isinstance(a, ir.SymbolicDim) and a.value and isinstance(b, int)}
+        sizes = [size for size in after if isinstance(size, int)]
+        if len(sizes) == len(after) and not all(isinstance(a, int) for a, _ in pairs):
+            shapes[value.name or ""] = sizes
+    if not dims and not shapes:
+        return original
+    sized = clone(original)
+    fix_dimensions(sized, dims, shapes)
+    return sized
+
+
+def _values(model: ir.Model) -> dict[tuple[str, str], ir.Value | None]:
+    """What nodes compute by scope and name, as bodies may share names; None where that is not enough."""
+    values: dict[tuple[str, str], ir.Value | None] = {}
+    for scope, graph in graphs_by_scope(model):
+        for value in (v for node in graph for v in node.outputs):
+            key = scope, value.name or ""
+            values[key] = None if key in values else value
+    return values
+
+
+def _identifier(found: Found) -> ir.OperatorIdentifier | None:
+    return found.function.identifier() if found.function else None
+
+
+def _attributes(entry: Found) -> dict[str, Any]:
+    return {name: a.value for name, a in entry.node.attributes.items() if not a.is_ref()}

@@ -1,0 +1,166 @@
+"""Random inputs that a model accepts: sizes for its dynamic dimensions, values its nodes can take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from rnn_lowering.spec.node import GATES
+from rnn_lowering.verification.tolerance import Array
+
+Feed = dict[str, Array]
+
+_SIZES = ((2, 7), (1, 1), (3, 16), (1, 5), (2, 12))
+"""(batch, sequence) of the runs."""
+
+_FALLBACKS = ((1, 1), (1, 16), (2, 33), (1, 64), (1, 128), (1, 257), (1, 512), (1, 1024), (2, 2), (3, 3))
+"""Tried in turn where a model does not accept the sizes of a run."""
+
+
+@dataclass(frozen=True)
+class _Use:
+    """How a recurrent or indexing node uses an input."""
+
+    roles: tuple[str | None, ...] = ()
+    bound: int | None = None
+    lengths: bool = False
+
+
+def candidates(
+    model: onnx.ModelProto,
+    run: int,
+    seed: int,
+    declared: onnx.ModelProto | None = None,
+    given: Mapping[str, Array] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Iterator[Feed]:
+    """Yield feeds for one run of `model`, the likeliest to be accepted first.
+
+    Args:
+        model: The original model; its graph inputs that are not initializers are fed.
+        run: Number of the run: each has other sizes for dynamic dimensions.
+        seed: Seed of the values.
+        declared: Where the inputs' shapes are taken from, if not from `model`: its lowered form, which may have
+            fixed dimensions.
+        given: Inputs to take as they are.
+        shapes: Shapes of random inputs, by name; symbolic names in them are those sizes in the other inputs too.
+    """
+    given = given or {}
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    inputs = [v for v in (declared or model).graph.input if v.name not in initializers]
+    uses = {value.name: _use(model.graph, value.name) for value in inputs}
+    fixed = {name: list(shape) for name, shape in (shapes or {}).items()}
+    fixed |= {name: list(array.shape) for name, array in given.items()}
+    preferred = _SIZES[run % len(_SIZES)]
+    for batch, seq in (preferred, *(pair for pair in _FALLBACKS if pair != preferred)):
+        sizes = _dimension_sizes(inputs, uses, batch, seq, fixed)
+        longest = next((_length(sizes[v.name], uses[v.name]) for v in inputs if "seq" in uses[v.name].roles), seq)
+        for ragged in (True, False) if any(use.lengths for use in uses.values()) else (True,):
+            for positive in (False, True):
+                rng = np.random.default_rng((seed, run))
+                random = {
+                    v.name: _values(rng, v, sizes[v.name], uses[v.name], longest if ragged else 1, positive)
+                    for v in inputs
+                    if v.name not in given
+                }
+                yield {**given, **random}
+
+
+def length_inputs(graph: onnx.GraphProto) -> set[str]:
+    """Name the inputs of a graph that are lengths of sequences."""
+    return {value.name for value in graph.input if _use(graph, value.name).lengths}
+
+
+def _length(shape: list[int], use: _Use) -> int:
+    axis = use.roles.index("seq")
+    return shape[axis] if axis < len(shape) else 1
+
+
+def _dimension_sizes(
+    inputs: list[onnx.ValueInfoProto], uses: dict[str, _Use], batch: int, seq: int, fixed: dict[str, list[int]]
+) -> dict[str, list[int]]:
+    """Choose the sizes of all inputs; a symbolic name has one size throughout."""
+    by_role = {"batch": batch, "seq": seq}
+    named: dict[str, int] = {}
+    for value in inputs:
+        for size, dim in zip(fixed.get(value.name, ()), value.type.tensor_type.shape.dim, strict=False):
+            named.setdefault(dim.dim_param, size)
+    for value in inputs:
+        for role, dim in zip(uses[value.name].roles, value.type.tensor_type.shape.dim, strict=False):
+            if role and dim.dim_param:
+                named.setdefault(dim.dim_param, by_role[role])
+    sizes: dict[str, list[int]] = {}
+    for value in inputs:
+        dims = list(value.type.tensor_type.shape.dim)
+        roles = [*uses[value.name].roles, *[None] * len(dims)]
+        chosen = []
+        for axis, dim in enumerate(dims):
+            role = roles[axis] or _role_by_name(dim.dim_param, axis)
+            size = dim.dim_value if dim.HasField("dim_value") else by_role[role]
+            chosen.append(named.setdefault(dim.dim_param, size) if dim.dim_param else size)
+        sizes[value.name] = fixed.get(value.name, chosen)
+    return sizes
+
+
+def _role_by_name(name: str, axis: int) -> str:
+    if re.search(r"batch|^b$|^n$|bs\b", name.lower()):
+        return "batch"
+    if re.search(r"seq|time|len|^t$|frame|step|width", name.lower()):
+        return "seq"
+    return "seq" if axis else "batch"
+
+
+def _values(
+    rng: np.random.Generator,
+    value: onnx.ValueInfoProto,
+    shape: list[int],
+    use: _Use,
+    longest: int,
+    positive: bool,
+) -> Array:
+    dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+    if dtype.kind == "f" or dtype.name == "bfloat16":
+        numbers = rng.standard_normal(shape) * 0.5
+        return (np.abs(numbers) + 0.01 if positive else numbers).astype(dtype)  # a magnitude may meet a logarithm
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(dtype)
+    if use.lengths:
+        lengths = np.sort(rng.integers(1, longest + 1, shape))[::-1].copy()
+        lengths.flat[:1] = longest  # packed sequences start with a full one
+        return lengths.astype(dtype)
+    return rng.integers(0, 4 if use.bound is None else max(use.bound, 1), shape).astype(dtype)
+
+
+def _use(graph: onnx.GraphProto, name: str) -> _Use:
+    for node, slot in _consumers(graph, name, depth=3):
+        if node.op_type in GATES and slot == 0:
+            layout = next((a.i for a in node.attribute if a.name == "layout"), 0)
+            return _Use(roles=("batch", "seq") if layout else ("seq", "batch"))
+        if node.op_type in GATES and slot == 4:
+            return _Use(lengths=True)
+        if node.op_type in GATES and slot in (5, 6):
+            return _Use(roles=(None, "batch"))
+        if node.op_type == "ReverseSequence" and slot == 1:
+            return _Use(lengths=True)
+        if node.op_type.startswith("Gather") and slot == 1:
+            table = next((t for t in graph.initializer if t.name == node.input[0]), None)
+            return _Use(bound=table.dims[0] if table is not None else 1)
+    return _Use()
+
+
+def _consumers(graph: onnx.GraphProto, name: str, depth: int) -> Iterator[tuple[onnx.NodeProto, int]]:
+    """Yield the nodes that take a value, also through casts, and in subgraphs, with the number of the input."""
+    for node in graph.node:
+        for slot, given in enumerate(node.input):
+            if given == name:
+                yield node, slot
+                if depth and node.op_type in ("Cast", "Identity"):
+                    yield from _consumers(graph, node.output[0], depth - 1)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _consumers(attribute.g, name, depth)

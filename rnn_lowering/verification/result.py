@@ -1,0 +1,117 @@
+"""The result of a verification, as data: each run, each output, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from rnn_lowering.verification.tolerance import Array
+
+WHOLE = "onnxruntime"
+NODES = "each node against float64 NumPy"
+JUDGED = "onnxruntime, differences judged by float64 NumPy"
+
+
+@dataclass(frozen=True)
+class OutputCheck:
+    """One output of the model (or of one node), in one run or over all of them.
+
+    Attributes:
+        name: Of an output of the model its name; of one of a node "Y of LSTM node 'name' in scope".
+        max_abs: The largest absolute difference; infinite where type or shape differ, or only one side is NaN.
+        passed: Whether it is equal enough.
+        reason: Why it is not.
+    """
+
+    name: str
+    max_abs: float
+    passed: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class RunInput:
+    """An input of a run: its name, its shape, and of sequence lengths the least and the greatest."""
+
+    name: str
+    shape: tuple[int, ...]
+    lengths: tuple[int, int] | None = None
+
+    @classmethod
+    def of(cls, name: str, array: Array, *, are_lengths: bool) -> RunInput:
+        lengths = (int(array.min()), int(array.max())) if are_lengths and array.size else None
+        return cls(name, array.shape, lengths)
+
+
+@dataclass(frozen=True)
+class RunCheck:
+    """One run: what went in, and how far what came out is apart."""
+
+    inputs: tuple[RunInput, ...]
+    outputs: tuple[OutputCheck, ...]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result of `verify`.
+
+    Attributes:
+        status: "verified", "failed", or "not verified" where nothing could be compared.
+        method: How it was compared: `WHOLE`, `NODES` or `JUDGED`.
+        runs: How many runs were compared.
+        outputs: One entry per output of the model over all runs; with `NODES` per output of each node.
+        reason: Why it failed or was not possible, or what of it was not.
+        each_run: The runs one by one.
+        nodes: One entry per output of each node that was also compared on its own with float64, over all its runs.
+    """
+
+    status: str
+    method: str = WHOLE
+    runs: int = 0
+    outputs: tuple[OutputCheck, ...] = ()
+    reason: str = ""
+    each_run: tuple[RunCheck, ...] = ()
+    nodes: tuple[OutputCheck, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.status == "verified"
+
+    @property
+    def max_abs(self) -> float:
+        """The largest absolute difference of any output in any run."""
+        return max((o.max_abs for o in self.outputs), default=0.0)
+
+    def __str__(self) -> str:
+        if self.status == "verified":
+            return f"verified ({self.method}): {self.runs} runs, largest difference {self.max_abs:.2g}"
+        if self.status == "failed":
+            return f"verification failed ({self.method}): {self.reason}"
+        return f"not verified: {self.reason}"
+
+    def judged(self, reason: str) -> Verification:
+        """Return a failed comparison as one that passes by the judgement of float64."""
+        each_run = tuple(RunCheck(run.inputs, _passed(run.outputs)) for run in self.each_run)
+        return Verification("verified", JUDGED, self.runs, _passed(self.outputs), reason, each_run)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data: the fields by name, and `max_abs`."""
+        return asdict(self) | {"max_abs": self.max_abs}
+
+
+def _passed(checks: Iterable[OutputCheck]) -> tuple[OutputCheck, ...]:
+    return tuple(replace(check, passed=True) for check in checks)
+
+
+def over_all(runs: Iterable[RunCheck]) -> tuple[OutputCheck, ...]:
+    """Return one check per output over several runs; the reason is that of the worst."""
+    found: dict[str, list[OutputCheck]] = {}
+    for run in runs:
+        for check in run.outputs:
+            found.setdefault(check.name, []).append(check)
+    return tuple(_over_all(checks) for checks in found.values())
+
+
+def _over_all(checks: list[OutputCheck]) -> OutputCheck:
+    worst = min(checks, key=lambda check: (check.passed, -check.max_abs))
+    return OutputCheck(worst.name, max(check.max_abs for check in checks), worst.passed, worst.reason)

@@ -1,0 +1,134 @@
+"""A recurrent node, or the part of a lowered model that replaces it, as a model of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rnn_lowering.model.scopes import Found, graphs_by_scope
+from rnn_lowering.spec.node import RecurrentSpec
+
+_NEWEST_RUNNABLE = 26
+"""The newest opset that onnxruntime runs; the operators that a lowering emits are the same in 27 and 28."""
+
+
+def cut_out(
+    model: ir.Model, outputs: list[ir.Value], feeds: Mapping[str, str], spec: RecurrentSpec
+) -> onnx.ModelProto | None:
+    """Return the part of a model between the values of `feeds` and `outputs`, None where it needs others."""
+    stop = set(feeds.values())
+    needed: set[ir.Node] = set()
+    initializers: dict[str, ir.TensorProtocol] = {}
+    inputs: set[str] = set()
+    pending = list(outputs)
+    while pending:
+        value = pending.pop()
+        node = value.producer()
+        if value.name in stop:
+            inputs.add(value.name)
+        elif node is not None:
+            pending += () if node in needed else _needs(node)
+            needed.add(node)
+        elif value.const_value is None:
+            return None
+        else:
+            initializers[value.name or ""] = value.const_value
+    nodes = [node for _, graph in graphs_by_scope(model) for node in graph if node in needed]
+    given = {name: symbol for symbol, name in feeds.items() if name in inputs}
+    opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx", 1))
+    return _model(nodes, initializers, given, spec, opset)
+
+
+def whole(entry: Found, spec: RecurrentSpec, feeds: Mapping[str, str]) -> onnx.ModelProto:
+    """Return the node itself as a model from the values of `feeds` to its connected outputs."""
+    constants = {spec.inputs[symbol].name or "": tensor for symbol, tensor in spec.constants.items()}
+    given = {name: symbol for symbol, name in feeds.items()}
+    return _model([entry.node], constants, given, spec, entry.opset)
+
+
+def _model(
+    nodes: Iterable[ir.Node],
+    initializers: Mapping[str, ir.TensorProtocol],
+    inputs: Mapping[str, str],
+    spec: RecurrentSpec,
+    opset: int,
+) -> onnx.ModelProto:
+    """Return a model of some nodes; `inputs`: name of the value -> symbol of the operator page."""
+    graph = onnx.GraphProto(name="node")
+    graph.node.extend(_node(node) for node in nodes)
+    graph.initializer.extend(_tensor(tensor, name) for name, tensor in initializers.items())
+    for name, symbol in inputs.items():
+        dtype = onnx.TensorProto.INT32 if symbol == "sequence_lens" else int(spec.dtype)
+        rank = {"sequence_lens": 1, "B": 2, "P": 2}.get(symbol, 3)
+        graph.input.append(onnx.helper.make_tensor_value_info(name, dtype, [None] * rank))
+    for value in spec.outputs.values():
+        graph.output.append(onnx.helper.make_tensor_value_info(value.name or "", int(spec.dtype), None))
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=10)
+
+
+def _node(node: ir.Node) -> onnx.NodeProto:
+    """Return a node whose bodies hold their tensors, wherever the model has them."""
+    proto: onnx.NodeProto = ir.to_proto(node)
+    bodies = {a.name: a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH}
+    for attribute in proto.attribute:
+        if attribute.name in bodies:
+            _hold(attribute.g, bodies[attribute.name])
+    return proto
+
+
+def _hold(proto: onnx.GraphProto, body: ir.Graph) -> None:
+    for tensor in proto.initializer:
+        held = body.initializers[tensor.name].const_value
+        if isinstance(held, ir.ExternalTensor):
+            tensor.CopyFrom(_tensor(held, tensor.name))
+    for n, node in enumerate(body):
+        proto.node[n].CopyFrom(_node(node))
+
+
+def _tensor(tensor: ir.TensorProtocol, name: str) -> onnx.TensorProto:
+    held: onnx.TensorProto = ir.to_proto(ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name))
+    return held
+
+
+def _needs(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield the values that a node takes, those included that its bodies capture."""
+    yield from (v for v in node.inputs if v is not None)
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            body = attribute.as_graph()
+            inside = {body, *body.subgraphs()}
+            for inner in body.all_nodes():
+                for value in inner.inputs:
+                    producer = None if value is None else value.producer()
+                    home = value and (value.graph if producer is None else producer.graph)
+                    if value is not None and home not in inside:
+                        yield value
+
+
+def runnable(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy that onnxruntime's CPU runs: bfloat16 as float32, an opset it knows."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    copy.opset_import[0].version = min(copy.opset_import[0].version, _NEWEST_RUNNABLE)
+    _widen(copy.graph)
+    return copy
+
+
+def _widen(graph: onnx.GraphProto) -> None:
+    half, full = onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT
+    for info in (*graph.input, *graph.output, *graph.value_info):
+        if info.type.tensor_type.elem_type == half:
+            info.type.tensor_type.elem_type = full
+    attributes = [a for node in graph.node for a in node.attribute]
+    for tensor in (*graph.initializer, *(a.t for a in attributes if a.HasField("t"))):
+        if tensor.data_type == half:
+            name, array = tensor.name, onnx.numpy_helper.to_array(tensor).astype(np.float32)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, name))
+    for attribute in attributes:
+        if attribute.name == "to" and attribute.i == half:
+            attribute.i = full
+        if attribute.HasField("g"):
+            _widen(attribute.g)

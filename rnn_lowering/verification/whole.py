@@ -1,0 +1,193 @@
+"""Whether two models compute the same: both run in onnxruntime, in processes of their own, on random inputs.
+
+Where onnxruntime cannot run the original, each lowered node is cut out and compared with the operator page in
+float64. Where outputs differ, each lowered node is fed what the original's was fed: the first that differs is
+named, or, when every one is at least as close to float64 as the original's kernel, the model passes.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rnn_lowering.files.external_data import data_files, save
+from rnn_lowering.progress import LOWERED, ORIGINAL, Progress, counter
+from rnn_lowering.verification.extra_outputs import entering, watching
+from rnn_lowering.verification.per_node import Comparison, Judge
+from rnn_lowering.verification.random_inputs import candidates, length_inputs
+from rnn_lowering.verification.result import WHOLE, OutputCheck, RunCheck, RunInput, Verification, over_all
+from rnn_lowering.verification.runner import Outputs, Session, SessionError, write_feed
+from rnn_lowering.verification.tolerance import Array, Tolerance, compare
+
+__all__ = ["Verification", "verify"]
+
+PathLike = str | os.PathLike[str]
+
+
+def verify(
+    original: onnx.ModelProto | ir.Model | PathLike,
+    lowered: onnx.ModelProto | ir.Model | PathLike,
+    *,
+    runs: int = 3,
+    seed: int = 0,
+    tolerance: Tolerance | None = None,
+    feeds: Sequence[Mapping[str, Array]] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    progress: Progress | None = None,
+) -> Verification:
+    """Run both models in onnxruntime and compare all outputs.
+
+    Args:
+        original, lowered: Models or paths. Each runs in a process of its own.
+        runs: How many runs with random inputs; each has other sizes for dynamic dimensions.
+        seed: Seed of the inputs.
+        tolerance: What counts as equal; NaN must meet NaN.
+        feeds: Inputs to use instead of random ones, one run each; those that one does not name are random.
+        shapes: Shapes of random inputs, by name.
+        progress: Called as progress(phase, done, total) when a phase begins and after each run.
+
+    Returns:
+        A result that is true only when something was compared, in every run, and agreed.
+    """
+    with tempfile.TemporaryDirectory(prefix="rnn-lower-") as folder:
+        scratch = Path(folder)
+        first, second = (_as_file(m, scratch / f"model{n}.onnx") for n, m in enumerate((original, lowered)))
+        check = _Check(first, second, scratch, tolerance or Tolerance(), seed, progress)
+        odd = check.odd_inputs()
+        if odd:
+            return check.judge.nodes(runs, f"inputs that are not tensors of numbers cannot be made up: {odd}")
+        groups = check.write_feeds([{}] * runs if feeds is None else feeds, shapes)
+        return check.whole(groups, runs, all_must_run=feeds is not None)
+
+
+def _as_file(model: onnx.ModelProto | ir.Model | PathLike, path: Path) -> Path:
+    if isinstance(model, onnx.ModelProto):
+        onnx.save(model, path)
+    elif isinstance(model, ir.Model):
+        save(model, path, f"{path.name}.data" if data_files(model) else None)
+    else:
+        return Path(model).absolute()
+    return path
+
+
+class _Check(Comparison):
+    """A comparison of whole models."""
+
+    @property
+    def judge(self) -> Judge:
+        """What compares single nodes of the same models."""
+        return Judge(**vars(self))
+
+    def odd_inputs(self) -> list[str]:
+        """Name the inputs of the original that are not tensors of numbers or truth values."""
+        graph = onnx.load(self.original, load_external_data=False).graph
+        given = {tensor.name for tensor in graph.initializer}
+        text, none = onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED
+        return [v.name for v in graph.input if v.name not in given and v.type.tensor_type.elem_type in (text, none)]
+
+    def write_feeds(
+        self, given: Sequence[Mapping[str, Array]], shapes: Mapping[str, Sequence[int]] | None
+    ) -> list[list[str]]:
+        """Write the inputs of all runs; return those of each, alternatives of which the first accepted counts."""
+        original, lowered = (onnx.load(p, load_external_data=False) for p in (self.original, self.lowered))
+        names = [value.name for value in original.graph.input]
+        groups = []
+        for run, feed in enumerate(given):
+            alternatives = (
+                iter([dict(feed)])
+                if feed and feed.keys() >= set(names) - {t.name for t in original.graph.initializer}
+                else candidates(original, run, self.seed, lowered, feed, shapes)
+            )
+            groups.append([write_feed(self.scratch, f"feed{run}-{n}.npz", f) for n, f in enumerate(alternatives)])
+        return groups
+
+    def whole(self, groups: list[list[str]], runs: int, *, all_must_run: bool) -> Verification:
+        """Compare the outputs of the two models, then their nodes."""
+        try:
+            session, names, expected = self._run_original(groups, all_must_run)
+        except SessionError as error:
+            reason = f"onnxruntime cannot run the original: {error}"
+            return Verification("not verified", reason=reason) if all_must_run else self.judge.nodes(runs, reason)
+        try:
+            new_names, found, unoptimised = self._run_lowered(list(expected), session.optimise)
+        except SessionError as error:
+            return Verification("failed", reason=f"onnxruntime cannot run the lowered model: {error}")
+        if names != new_names:
+            return Verification("failed", reason=f"outputs {names} became {new_names}")
+        result = self._compare(names, {feed: (expected[feed], found[feed]) for feed in expected})
+        if not result:
+            by_type = self.tolerance == Tolerance()
+            return self.judge.examine(result, list(expected), session.optimise) if by_type else result
+        each = self.judge.nodes(runs, "no node was compared on its own")  # a network may damp what is wrong in one
+        reason = "; ".join(filter(None, (unoptimised, each.reason)))
+        return each if each.status == "failed" else replace(result, nodes=each.outputs, reason=reason)
+
+    def _run_original(
+        self, groups: list[list[str]], all_must_run: bool
+    ) -> tuple[Session, list[str], dict[str, Outputs]]:
+        """Return how it ran, the names of its outputs, and their values by the feed that each run accepted."""
+        session = watching(self.original, self.scratch, entering)
+        try:
+            outcome = session.run(groups, counter(self.progress, ORIGINAL, len(groups)))
+        except SessionError as error:
+            if not error.crashed:
+                raise
+            session = replace(session, optimise=False)  # its optimiser crashes on some models, its kernels too
+            outcome = session.run(groups, counter(self.progress, ORIGINAL, len(groups)))
+        accepted = [group["feed"] for group in outcome["groups"] if "feed" in group]
+        errors = [group["error"] for group in outcome["groups"] if "error" in group]
+        if not accepted or (all_must_run and errors):
+            raise SessionError(errors[0] if errors else "no runs were asked for")
+        names = outcome["names"][: len(onnx.load(self.original, load_external_data=False).graph.output)]
+        return session, names, {feed: session.outputs(feed) for feed in accepted}
+
+    def _run_lowered(self, feeds: list[str], optimise: bool) -> tuple[list[str], dict[str, Outputs], str]:
+        """Return the names of its outputs, their values by feed, each of which it must accept, and why it ran
+        without onnxruntime's optimiser, if it did: that refuses some models that it saved itself."""
+        session = Session(self.lowered, self.lowered.parent, self.scratch, optimise)
+        try:
+            return *self._run_all(session, feeds), ""
+        except SessionError as error:
+            if not optimise:
+                raise
+            try:
+                names, found = self._run_all(replace(session, optimise=False), feeds)
+            except SessionError:
+                raise error from None
+            return names, found, f"the lowered model runs only with onnxruntime's optimisations disabled: {error}"
+
+    def _run_all(self, session: Session, feeds: list[str]) -> tuple[list[str], dict[str, Outputs]]:
+        outcome = session.run([[feed] for feed in feeds], counter(self.progress, LOWERED, len(feeds)))
+        for group in outcome["groups"]:
+            if "error" in group:
+                raise SessionError(group["error"])
+        return outcome["names"], {feed: session.outputs(feed) for feed in feeds}
+
+    def _compare(self, names: list[str], pairs: Mapping[str, tuple[Outputs, Outputs]]) -> Verification:
+        """Compare the outputs of both models, numbered as their names are, by the feeds that gave them."""
+        lengths = length_inputs(onnx.load(self.original, load_external_data=False).graph)
+        each_run = []
+        for feed, (before, after) in pairs.items():
+            with np.load(self.scratch / feed) as held:
+                inputs = tuple(RunInput.of(name, held[name], are_lengths=name in lengths) for name in held)
+            outputs = tuple(self._compare_output(n, name, before, after) for n, name in enumerate(names))
+            each_run.append(RunCheck(inputs, outputs))
+        checks = over_all(each_run)
+        wrong = "; ".join(f"output '{c.name}': {c.reason}" for c in checks if not c.passed)
+        return Verification("failed" if wrong else "verified", WHOLE, len(pairs), checks, wrong, tuple(each_run))
+
+    def _compare_output(self, n: int, name: str, before: Outputs, after: Outputs) -> OutputCheck:
+        parts = [
+            compare(before.get(key), after.get(key), self.tolerance)
+            for key in sorted(before.keys() | after.keys())
+            if key.split(":")[0] == str(n)
+        ]
+        reason = next((text for _, text in parts if text), "")
+        return OutputCheck(name, max((d for d, _ in parts), default=0.0), not reason, reason)
