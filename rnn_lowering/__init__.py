@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rnn_lowering._version import __version__
     from rnn_lowering.api import inspect, lower, lower_file
     from rnn_lowering.errors import (
         InvalidNodeError,
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from rnn_lowering.verification.tolerance import Tolerance
     from rnn_lowering.verification.whole import verify
 
-__version__ = "0.1.0"
-
 __all__ = [
     "InvalidNodeError",
     "LowerRecurrentPass",
@@ -40,6 +39,7 @@ __all__ = [
     "Tolerance",
     "UnsupportedError",
     "VerificationError",
+    "__version__",
     "inspect",
     "lower",
     "lower_file",
@@ -47,6 +47,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "__version__": "_version",
     "inspect": "api",
     "lower": "api",
     "lower_file": "api",

@@ -13,16 +13,20 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import VerificationError
+from rnn_lowering.files.atomic import temporary_beside
 from rnn_lowering.files.external_data import choose_data_file, data_files, save
-from rnn_lowering.files.reading import from_proto, load_model, refuse_external, temporary_beside
+from rnn_lowering.files.reading import from_proto, load_model, refuse_external
 from rnn_lowering.model.dimensions import fix_dimensions, fixed_dimensions
-from rnn_lowering.model.scopes import clone, inferred_shapes, inline_functions, recurrent_nodes
+from rnn_lowering.model.inference import inferred_shapes
+from rnn_lowering.model.prepare import clone, inline_functions
+from rnn_lowering.model.scopes import recurrent_nodes
 from rnn_lowering.passes.lower import LowerRecurrentPass
 from rnn_lowering.passes.report import ModelFile, Report, count_operators
 from rnn_lowering.progress import WRITING, Progress
 from rnn_lowering.reporting.report_file import report_writer
 from rnn_lowering.spec.node import RecurrentSpec
-from rnn_lowering.verification.tolerance import Array, Tolerance
+from rnn_lowering.types import Array
+from rnn_lowering.verification.tolerance import Tolerance
 from rnn_lowering.verification.whole import verify
 
 PathLike = str | os.PathLike[str]

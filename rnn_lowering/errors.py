@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rnn_lowering.passes.report import Report
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -54,10 +51,10 @@ class VerificationError(RnnLoweringError):
     """The lowered model computes something else than the original: it has not been written.
 
     Args:
-        report: What was done and how far the outputs are apart.
+        report: The `Report`: what was done and how far the outputs are apart.
     """
 
-    def __init__(self, reason: str, *, hint: str = "", report: Report | None = None) -> None:
+    def __init__(self, reason: str, *, hint: str = "", report: Any = None) -> None:
         self.report = report
         super().__init__(reason, hint=hint)
 

@@ -141,9 +141,9 @@ MUTANTS = [
     ),
     Mutant("bidirectional is reverse first", "spec/node", '": ("forward", "reverse")', '": ("reverse", "forward")'),
     Mutant("overridable initializers are constants", "spec/constants", "if value.is_graph_input():", "if False:"),
-    Mutant("default alpha of LeakyRelu", "recurrence/activations", "ActivationRow(0.01,", "ActivationRow(0.02,"),
-    Mutant("default beta of HardSigmoid", "recurrence/activations", "0.2, 0.5,", "0.2, 0.6,"),
-    Mutant("default alpha of Elu", "recurrence/activations", "ActivationRow(1.0,", "ActivationRow(0.9,"),
+    Mutant("default alpha of LeakyRelu", "spec/activations", "Parameters(0.01)", "Parameters(0.02)"),
+    Mutant("default beta of HardSigmoid", "spec/activations", "Parameters(0.2, 0.5)", "Parameters(0.2, 0.6)"),
+    Mutant("default alpha of Elu", "spec/activations", "Parameters(1.0)", "Parameters(0.9)"),
     Mutant(
         "alpha and beta of ScaledTanh swapped",
         "recurrence/activations",

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rnn_lowering import __version__
+from rnn_lowering._version import __version__
 from rnn_lowering.errors import RnnLoweringError
 
 if TYPE_CHECKING:
-    from rnn_lowering.verification.tolerance import Array
+    from rnn_lowering.types import Array
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,8 +11,27 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.names import Names
-from rnn_lowering.emit.tensors import Array, Constant, Dims, Tensor, constant_zeros, static
+from rnn_lowering.emit.spelling import Spelling
+from rnn_lowering.emit.tensors import Constant, Tensor, constant_zeros, static
+from rnn_lowering.types import Array, Dims
+
+
+class Names:
+    """Names that are unique in the whole model: a body must not shadow a name of an outer scope."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+        self._next: dict[str, int] = {}
+
+    def unique(self, hint: str) -> str:
+        """Return `hint`, or `hint_1`, `hint_2`, ... where it is taken."""
+        name, count = hint, self._next.get(hint, 0)
+        while name in self._taken:
+            count += 1
+            name = f"{hint}_{count}"
+        self._next[hint] = count
+        self._taken.add(name)
+        return name
 
 
 @dataclass
@@ -24,20 +43,6 @@ class _Scope:
     initializers: list[ir.Value] = field(default_factory=list)
     cache: dict[Any, ir.Value] = field(default_factory=dict)
     added: list[Any] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Spelling:
-    """How a runtime wants the same values computed.
-
-    Attributes:
-        fused: For onnxruntime: a Gemm for each activation, which it fuses, and nothing in a body that can be
-            computed for all steps at once.
-        composed: Operators that the runtime lacks and that are composed of others.
-    """
-
-    fused: bool = False
-    composed: frozenset[str] = frozenset()
 
 
 class Emitter(ABC):

@@ -10,7 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.builder import Emitter
-from rnn_lowering.emit.tensors import Array, Constant, Dims, Tensor, broadcast, constant_zeros, static
+from rnn_lowering.emit.tensors import Constant, Tensor, broadcast, constant_zeros, static
+from rnn_lowering.types import Array, Dims
 
 _FAR_BEFORE_FIRST = -(2**31)
 """End of a backwards Slice; not the smallest int64, which some runtimes get wrong."""

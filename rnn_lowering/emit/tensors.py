@@ -14,13 +14,10 @@ import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
-
-if TYPE_CHECKING:
-    from rnn_lowering.emit.builder import Emitter
 
 Dims = tuple["int | None", ...]
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -60,9 +57,21 @@ class Constant:
         return ir.LazyTensor(evaluate, dtype=self.dtype, shape=ir.Shape(self.shape), name=name)
 
 
+class Arithmetic(Protocol):
+    """What the operators of a `Tensor` call."""
+
+    def add(self, a: Tensor, b: Tensor) -> Tensor: ...
+
+    def sub(self, a: Tensor, b: Tensor) -> Tensor: ...
+
+    def mul(self, a: Tensor, b: Tensor) -> Tensor: ...
+
+    def matmul(self, a: Tensor, b: Tensor) -> Tensor: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A value with its known dimensions and the emitter that its operators call.
+    """A value with its known dimensions and the arithmetic that its operators call.
 
     Attributes:
         value: Of the graph, or a constant; None: a symbolic zero.
@@ -72,7 +81,7 @@ class Tensor:
     value: ir.Value | Constant | None
     dtype: ir.DataType
     shape: Dims
-    op: Emitter
+    op: Arithmetic
     terms: tuple[Tensor, ...] = ()
 
     @property

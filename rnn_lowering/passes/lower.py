@@ -10,26 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from rnn_lowering.emit.names import Names
+from rnn_lowering.emit.builder import Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import NodeRef, RnnLoweringError, RnnLoweringWarning, UnsupportedError
+from rnn_lowering.model.inference import inferred_shapes
 from rnn_lowering.model.old_opsets import FIRST_OPSET, NEW_OPSET, modernize
-from rnn_lowering.model.scopes import (
-    Found,
-    all_names,
-    clone,
-    default_opset,
-    inferred_shapes,
-    inline_functions,
-    recurrent_nodes,
-    replace_content,
-    sort_nodes,
-)
+from rnn_lowering.model.prepare import clone, inline_functions, replace_content, sort_nodes
+from rnn_lowering.model.replace import prefix_of, replace_node
+from rnn_lowering.model.scopes import Found, all_names, default_opset, recurrent_nodes
 from rnn_lowering.passes.report import NodeReport, Report, count_operators
-from rnn_lowering.recurrence.node import lower_node
-from rnn_lowering.spec.constants import FOLDABLE
 from rnn_lowering.spec.node import RecurrentSpec, node_ref
-from rnn_lowering.targets.table import FORMS, Choice, choose, target_named
+from rnn_lowering.targets.choice import FORMS, Choice, choose
+from rnn_lowering.targets.table import target_named
 
 COMPUTE = ("native", "float32")
 REFUSED, LEFT = "refused", "left as it is"
@@ -123,13 +115,13 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             op = Ops(
                 entry.opset,
                 names,
-                _prefix(entry.node),
+                prefix_of(entry.node),
                 ir.DataType.FLOAT if self.compute == "float32" and spec.dtype in _HALF else spec.dtype,
                 choice.spelling,
                 constants_as="initializer" if model.ir_version >= 4 else "node",
                 shared=shared.setdefault(entry.graph, {}),
             )
-            _replace(entry, spec, choice, op)
+            replace_node(entry, spec, choice.fold, op)
             report.nodes.append(NodeReport.of(spec, choice))
         report.operators_after = count_operators(model)
         return LoweringResult(model, bool(plan), report)
@@ -225,51 +217,3 @@ def _quantized(model: ir.Model) -> list[str]:
         for node in model.graph.all_nodes()
         if node.op_type == "DynamicQuantizeLSTM" and node.domain == "com.microsoft"
     ]
-
-
-def _replace(entry: Found, spec: RecurrentSpec, choice: Choice, op: Ops) -> None:
-    node, graph = entry.node, entry.graph
-    outputs = lower_node(op, spec, choice.fold)
-    for old, new in [(spec.outputs[symbol], op.output(tensor)) for symbol, tensor in outputs.items()]:
-        _take_over(old, new, spec)
-    op.prune()
-    for value in op.initializers:
-        graph.register_initializer(value)
-    graph.insert_before(node, op.nodes)
-    inputs = [value for value in node.inputs if value is not None]
-    graph.remove(node, safe=True)
-    _drop_unused(inputs)
-
-
-def _prefix(node: ir.Node) -> str:
-    return node.name or f"{node.op_type}_{next((v.name for v in node.outputs if v.name), 'unused')}"
-
-
-def _take_over(old: ir.Value, new: ir.Value, spec: RecurrentSpec) -> None:
-    """Put `new` in the place of an output of the node, under its name and with what was declared of it."""
-    name = old.name
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
-    old.name = None
-    new.name = name
-    new.type = old.type or ir.TensorType(spec.dtype)
-    new.shape = old.shape
-    new.doc_string = old.doc_string
-    new.metadata_props.update(old.metadata_props)
-
-
-def _drop_unused(values: list[ir.Value]) -> None:
-    """Remove the constants, and the chains that computed constants, that only a replaced node used."""
-    pending = list(values)
-    while pending:
-        value = pending.pop()
-        if value.uses() or value.is_graph_output() or value.is_graph_input():
-            continue
-        node = value.producer()
-        if value.is_initializer():
-            if value.graph is not None and value.name is not None:
-                value.graph.initializers.pop(value.name, None)
-        elif node is not None and node.graph is not None and node.domain == "" and node.op_type in FOLDABLE:
-            if any(v.uses() or v.is_graph_output() for v in node.outputs):
-                continue
-            pending += [v for v in node.inputs if v is not None]
-            node.graph.remove(node, safe=True)

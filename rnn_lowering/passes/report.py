@@ -12,9 +12,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from rnn_lowering import __version__
+from rnn_lowering._version import __version__
 from rnn_lowering.spec.node import RecurrentSpec
-from rnn_lowering.targets.table import Choice
+from rnn_lowering.targets.choice import Choice
 
 SCHEMA = 1
 """Number of the fields that docs/report.md describes: it rises when one goes or means something else."""

@@ -1,7 +1,7 @@
-"""The eleven activation functions of the recurrent operators: one row each.
+"""The formulas of the eleven activation functions, a row each.
 
-A formula takes the emitter, the argument and the activation's alpha and beta. The operators of the same
-name are used where they have a kernel; `compose` holds the formula of primitive operators for the types
+A formula is a function of the emitter, the argument and the activation's alpha and beta. The operator of the same
+name is used where it has a kernel; `compose` holds the formula of primitive operators for the types
 that have none (onnxruntime has no float64 kernel for six of them).
 """
 
@@ -17,22 +17,16 @@ Formula = Callable[[Ops, Tensor, float, float], Tensor]
 
 
 @dataclass(frozen=True)
-class ActivationRow:
-    """An activation function.
+class ActivationFormula:
+    """An activation function as operators.
 
     Attributes:
-        alpha: Its default, None where it takes none.
-        beta: Its default, None where it takes none.
-        operator: Its formula as one ONNX operator, or the usual few.
-        compose: Its formula in Exp, Log, Abs, Neg, Relu and arithmetic; None where `operator` always has kernels.
-        defaults_disputed: onnxruntime's defaults (given here) are not the operator pages'.
+        operator: As one ONNX operator, or the usual few.
+        compose: In Exp, Log, Abs, Neg, Relu and arithmetic; None where `operator` always has kernels.
     """
 
-    alpha: float | None
-    beta: float | None
     operator: Formula
     compose: Formula | None = None
-    defaults_disputed: bool = False
 
 
 def _thresholded_relu(op: Ops, x: Tensor, alpha: float, _: float) -> Tensor:
@@ -66,33 +60,21 @@ def _softsign(op: Ops, x: Tensor, _a: float, _b: float) -> Tensor:
     return op.div(x, op.unary("Abs", x) - op.constant(-1.0))
 
 
-ACTIVATIONS: dict[str, ActivationRow] = {
-    "Relu": ActivationRow(None, None, lambda op, x, a, b: op.unary("Relu", x)),
-    "Tanh": ActivationRow(None, None, lambda op, x, a, b: op.unary("Tanh", x)),
-    "Sigmoid": ActivationRow(None, None, lambda op, x, a, b: op.unary("Sigmoid", x)),
-    "Affine": ActivationRow(
-        0.0, 0.0, lambda op, x, a, b: x * op.constant(a) + op.constant(b), defaults_disputed=True
+FORMULAS: dict[str, ActivationFormula] = {
+    "Relu": ActivationFormula(lambda op, x, a, b: op.unary("Relu", x)),
+    "Tanh": ActivationFormula(lambda op, x, a, b: op.unary("Tanh", x)),
+    "Sigmoid": ActivationFormula(lambda op, x, a, b: op.unary("Sigmoid", x)),
+    "Affine": ActivationFormula(lambda op, x, a, b: x * op.constant(a) + op.constant(b)),
+    "ScaledTanh": ActivationFormula(lambda op, x, a, b: op.unary("Tanh", x * op.constant(b)) * op.constant(a)),
+    "LeakyRelu": ActivationFormula(lambda op, x, a, b: op.unary("LeakyRelu", x, alpha=a), _leaky_relu),
+    "ThresholdedRelu": ActivationFormula(
+        lambda op, x, a, b: op.unary("ThresholdedRelu", x, alpha=a), _thresholded_relu
     ),
-    "ScaledTanh": ActivationRow(
-        0.0,
-        0.0,
-        lambda op, x, a, b: op.unary("Tanh", x * op.constant(b)) * op.constant(a),
-        defaults_disputed=True,
+    "HardSigmoid": ActivationFormula(
+        lambda op, x, a, b: op.unary("HardSigmoid", x, alpha=a, beta=b), _hard_sigmoid
     ),
-    "LeakyRelu": ActivationRow(0.01, None, lambda op, x, a, b: op.unary("LeakyRelu", x, alpha=a), _leaky_relu),
-    "ThresholdedRelu": ActivationRow(
-        0.0,
-        None,
-        lambda op, x, a, b: op.unary("ThresholdedRelu", x, alpha=a),
-        _thresholded_relu,
-        defaults_disputed=True,
-    ),
-    "HardSigmoid": ActivationRow(
-        0.2, 0.5, lambda op, x, a, b: op.unary("HardSigmoid", x, alpha=a, beta=b), _hard_sigmoid
-    ),
-    "Elu": ActivationRow(1.0, None, lambda op, x, a, b: op.unary("Elu", x, alpha=a), _elu),
-    "Softsign": ActivationRow(None, None, lambda op, x, a, b: op.unary("Softsign", x), _softsign),
-    "Softplus": ActivationRow(None, None, lambda op, x, a, b: op.unary("Softplus", x), _softplus),
+    "Elu": ActivationFormula(lambda op, x, a, b: op.unary("Elu", x, alpha=a), _elu),
+    "Softsign": ActivationFormula(lambda op, x, a, b: op.unary("Softsign", x), _softsign),
+    "Softplus": ActivationFormula(lambda op, x, a, b: op.unary("Softplus", x), _softplus),
 }
-
-CANONICAL_NAMES = {name.lower(): name for name in ACTIVATIONS}
+"""By the name of the activation."""

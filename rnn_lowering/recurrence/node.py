@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.sizes import zeros
-from rnn_lowering.emit.tensors import Dims, Tensor
+from rnn_lowering.emit.tensors import Tensor
 from rnn_lowering.recurrence.directions import STATES, run_directions
 from rnn_lowering.recurrence.folds import Fold, Tensors
 from rnn_lowering.recurrence.ragged import Lengths, read_lengths
 from rnn_lowering.recurrence.weights import incoming
 from rnn_lowering.spec.node import RecurrentSpec
+from rnn_lowering.types import Dims
 
 
 def lower_node(op: Ops, spec: RecurrentSpec, fold: Fold) -> dict[str, Tensor]:

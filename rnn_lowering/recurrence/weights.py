@@ -12,9 +12,10 @@ import ml_dtypes
 import onnx_ir as ir
 
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.tensors import Array, Constant, Dims, Tensor
-from rnn_lowering.recurrence.activations import ACTIVATIONS
+from rnn_lowering.emit.tensors import Constant, Tensor
+from rnn_lowering.recurrence.activations import FORMULAS
 from rnn_lowering.spec.node import GATES, Activation, RecurrentSpec
+from rnn_lowering.types import Array, Dims
 
 Function = Callable[[Tensor], Tensor]
 
@@ -185,7 +186,7 @@ def _groups(op: Ops, spec: RecurrentSpec) -> tuple[list[int], list[int]]:
 
 
 def _function(op: Ops, activation: Activation) -> Function:
-    row = ACTIVATIONS[activation.name]
+    row = FORMULAS[activation.name]
     lacks_kernel = op.dtype == ir.DataType.DOUBLE or (activation.name == "ThresholdedRelu" and op.opset < 10)
     lacks_kernel |= activation.name in op.spelling.composed
     formula = row.compose if row.compose is not None and lacks_kernel else row.operator

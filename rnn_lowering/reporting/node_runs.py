@@ -11,9 +11,10 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.passes.report import NodeReport
+from rnn_lowering.types import Array
 from rnn_lowering.verification.isolate import IsolatedNode, Symbols, isolated_nodes, run_nodes
 from rnn_lowering.verification.runner import SessionError
-from rnn_lowering.verification.tolerance import Array, distance
+from rnn_lowering.verification.tolerance import distance
 
 ORIGINAL, LOWERED = "original in onnxruntime", "lowered"
 

@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 
-from rnn_lowering import __version__
+from rnn_lowering._version import __version__
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.files.reading import load_model
 from rnn_lowering.passes.report import Report

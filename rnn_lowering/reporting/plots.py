@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from rnn_lowering.verification.tolerance import Array
+from rnn_lowering.types import Array
 
 UNIT = 72
 """Units of an SVG in an inch."""

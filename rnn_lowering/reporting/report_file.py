@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from rnn_lowering.errors import ModelFileError, UnsupportedError
-from rnn_lowering.files.reading import temporary_beside
+from rnn_lowering.files.atomic import temporary_beside
 from rnn_lowering.passes.report import Report
 
 KINDS = (".json", ".html")

@@ -7,10 +7,10 @@ import math
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.emit.tensors import Dims
 from rnn_lowering.errors import InvalidNodeError, NodeRef
 from rnn_lowering.spec.constants import constant_of, dims_of
 from rnn_lowering.spec.shapes import agree, describe, pages
+from rnn_lowering.types import Dims
 
 
 class Ends:

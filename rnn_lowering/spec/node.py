@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
-from rnn_lowering.recurrence.activations import ACTIVATIONS, CANONICAL_NAMES
+from rnn_lowering.spec.activations import ACTIVATIONS, CANONICAL_NAMES
 from rnn_lowering.spec.connections import Ends
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}

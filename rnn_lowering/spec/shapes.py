@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rnn_lowering.emit.tensors import Dims
+from rnn_lowering.types import Dims
 
 Page = tuple["str | int", ...]
 """A shape on an operator page: sizes that are known, and names of sizes."""

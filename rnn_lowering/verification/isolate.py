@@ -12,20 +12,14 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.model.dimensions import fix_dimensions
-from rnn_lowering.model.scopes import (
-    Found,
-    clone,
-    graphs_by_scope,
-    inferred_shapes,
-    inline_functions,
-    recurrent_nodes,
-    sort_nodes,
-)
+from rnn_lowering.model.inference import inferred_shapes
+from rnn_lowering.model.prepare import clone, inline_functions, sort_nodes
+from rnn_lowering.model.scopes import Found, graphs_by_scope, recurrent_nodes
 from rnn_lowering.spec.node import GATES, RecurrentSpec
+from rnn_lowering.types import Array
 from rnn_lowering.verification import reference
 from rnn_lowering.verification.runner import Ran, Session, SessionError, run_all, write_feed
 from rnn_lowering.verification.subgraph import cut_out, runnable, whole
-from rnn_lowering.verification.tolerance import Array
 
 _SIZES = {"seq_length": 7, "batch_size": 3, "input_size": 4}
 

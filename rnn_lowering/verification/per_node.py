@@ -12,11 +12,12 @@ from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.files.reading import load_model
 from rnn_lowering.progress import NODES as RUNNING_NODES
 from rnn_lowering.progress import Progress, counter
+from rnn_lowering.types import Array
 from rnn_lowering.verification.extra_outputs import watching
 from rnn_lowering.verification.isolate import IsolatedNode, isolated_nodes, run_nodes
 from rnn_lowering.verification.result import NODES, OutputCheck, RunCheck, RunInput, Verification, over_all
 from rnn_lowering.verification.runner import Outputs, SessionError
-from rnn_lowering.verification.tolerance import Array, Tolerance, compare, distance
+from rnn_lowering.verification.tolerance import Tolerance, compare, distance
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import onnx
 from onnx import helper
 
 from rnn_lowering.spec.node import GATES
-from rnn_lowering.verification.tolerance import Array
+from rnn_lowering.types import Array
 
 Feed = dict[str, Array]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rnn_lowering.verification.tolerance import Array
+from rnn_lowering.types import Array
 
 WHOLE = "onnxruntime"
 NODES = "each node against float64 NumPy"

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rnn_lowering.verification.tolerance import Array
+from rnn_lowering.types import Array
 
 Outputs = dict[str, Array]
 Ran = Callable[[], None]

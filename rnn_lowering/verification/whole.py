@@ -19,12 +19,13 @@ import onnx_ir as ir
 
 from rnn_lowering.files.external_data import data_files, save
 from rnn_lowering.progress import LOWERED, ORIGINAL, Progress, counter
+from rnn_lowering.types import Array
 from rnn_lowering.verification.extra_outputs import entering, watching
 from rnn_lowering.verification.per_node import Comparison, Judge
 from rnn_lowering.verification.random_inputs import candidates, length_inputs
 from rnn_lowering.verification.result import WHOLE, OutputCheck, RunCheck, RunInput, Verification, over_all
 from rnn_lowering.verification.runner import Outputs, Session, SessionError, write_feed
-from rnn_lowering.verification.tolerance import Array, Tolerance, compare
+from rnn_lowering.verification.tolerance import Tolerance, compare
 
 __all__ = ["Verification", "verify"]
 

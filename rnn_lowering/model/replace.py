@@ -1,0 +1,62 @@
+"""Putting the equivalent of a recurrent node in its place."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rnn_lowering.emit.ops import Ops
+from rnn_lowering.model.scopes import Found
+from rnn_lowering.recurrence.folds import Fold
+from rnn_lowering.recurrence.node import lower_node
+from rnn_lowering.spec.constants import FOLDABLE
+from rnn_lowering.spec.node import RecurrentSpec
+
+
+def replace_node(entry: Found, spec: RecurrentSpec, fold: Fold, op: Ops) -> None:
+    """Emit the equivalent of a node with `op` and let it take the node's place in its graph."""
+    node, graph = entry.node, entry.graph
+    outputs = lower_node(op, spec, fold)
+    for old, new in [(spec.outputs[symbol], op.output(tensor)) for symbol, tensor in outputs.items()]:
+        _take_over(old, new, spec)
+    op.prune()
+    for value in op.initializers:
+        graph.register_initializer(value)
+    graph.insert_before(node, op.nodes)
+    inputs = [value for value in node.inputs if value is not None]
+    graph.remove(node, safe=True)
+    _drop_unused(inputs)
+
+
+def prefix_of(node: ir.Node) -> str:
+    """Return what the names of the values that replace a node start with."""
+    return node.name or f"{node.op_type}_{next((v.name for v in node.outputs if v.name), 'unused')}"
+
+
+def _take_over(old: ir.Value, new: ir.Value, spec: RecurrentSpec) -> None:
+    """Put `new` in the place of an output of the node, under its name and with what was declared of it."""
+    name = old.name
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    old.name = None
+    new.name = name
+    new.type = old.type or ir.TensorType(spec.dtype)
+    new.shape = old.shape
+    new.doc_string = old.doc_string
+    new.metadata_props.update(old.metadata_props)
+
+
+def _drop_unused(values: list[ir.Value]) -> None:
+    """Remove the constants, and the chains that computed constants, that only a replaced node used."""
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        if value.uses() or value.is_graph_output() or value.is_graph_input():
+            continue
+        node = value.producer()
+        if value.is_initializer():
+            if value.graph is not None and value.name is not None:
+                value.graph.initializers.pop(value.name, None)
+        elif node is not None and node.graph is not None and node.domain == "" and node.op_type in FOLDABLE:
+            if any(v.uses() or v.is_graph_output() for v in node.outputs):
+                continue
+            pending += [v for v in node.inputs if v is not None]
+            node.graph.remove(node, safe=True)

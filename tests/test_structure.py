@@ -1,0 +1,61 @@
+"""The order of the folders: the README shows it, and no import runs against it."""
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1] / "rnn_lowering"
+
+ORDER = [
+    *("types", "errors", "progress", "_version"),
+    *("spec", "emit", "recurrence", "targets", "model", "passes", "files", "verification", "reporting"),
+    *("api", "cli", "__init__", "__main__"),
+]
+"""Folders and modules at the top: each imports from those before it only."""
+
+UNRELATED = {"spec", "emit"}
+"""Folders that do not know each other."""
+
+
+def imports() -> Iterator[tuple[str, str]]:
+    """Yield (module, imported module) of the package, wherever in a module the import is."""
+    modules = {_name(path): path for path in PACKAGE.rglob("*.py")}
+    for module, path in modules.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            found: list[str] = []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                inner = [f"{node.module}.{alias.name}" for alias in node.names]
+                found = [name if name in modules else node.module for name in inner]
+            elif isinstance(node, ast.Import):
+                found = [alias.name for alias in node.names]
+            yield from ((module, name) for name in found if name.startswith("rnn_lowering"))
+
+
+def _name(path: Path) -> str:
+    parts = ("rnn_lowering", *path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 2 else parts)
+
+
+def _place(module: str) -> str:
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def test_every_place_has_an_order() -> None:
+    assert {_place(_name(path)) for path in PACKAGE.rglob("*.py")} == set(ORDER)
+
+
+def test_no_import_runs_upward() -> None:
+    upward = [(a, b) for a, b in imports() if ORDER.index(_place(b)) > ORDER.index(_place(a))]
+    assert upward == []
+
+
+def test_folders_that_do_not_know_each_other() -> None:
+    assert [(a, b) for a, b in imports() if {_place(a), _place(b)} == UNRELATED] == []
+
+
+def test_no_import_circle() -> None:
+    graph: dict[str, set[str]] = {}
+    for module, name in imports():
+        graph.setdefault(module, set()).add(name)
+    tuple(TopologicalSorter(graph).static_order())
