@@ -15,50 +15,85 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rnn_lowering._version import __version__
-    from rnn_lowering.api import inspect, lower, lower_file
+    from rnn_lowering.api import inspect, lower, lower_file, preview
     from rnn_lowering.errors import (
         InvalidNodeError,
         ModelFileError,
+        OptionError,
         RnnLoweringError,
         RnnLoweringWarning,
         UnsupportedError,
         VerificationError,
     )
-    from rnn_lowering.passes.lower import LowerRecurrentPass
+    from rnn_lowering.options import Check, Lowering, Tolerance
+    from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass, Preview
+    from rnn_lowering.passes.report import NodeReport, Report
+    from rnn_lowering.progress import Progress
     from rnn_lowering.spec.node import RecurrentSpec
-    from rnn_lowering.verification.tolerance import Tolerance
+    from rnn_lowering.targets.table import TARGETS, Target
+    from rnn_lowering.verification.result import Verification
     from rnn_lowering.verification.whole import verify
 
+_MODULES = {
+    "_version": ("__version__",),
+    "api": ("inspect", "lower", "lower_file", "preview"),
+    "errors": (
+        "InvalidNodeError",
+        "ModelFileError",
+        "OptionError",
+        "RnnLoweringError",
+        "RnnLoweringWarning",
+        "UnsupportedError",
+        "VerificationError",
+    ),
+    "options": ("Check", "Lowering", "Tolerance"),
+    "passes.lower": ("LowerRecurrentPass", "LoweringResult", "Preview"),
+    "passes.report": ("NodeReport", "Report"),
+    "progress": ("Progress",),
+    "spec.node": ("RecurrentSpec",),
+    "targets.table": ("TARGETS", "Target"),
+    "verification.result": ("Verification",),
+    "verification.whole": ("verify",),
+}
+"""Module -> its public names, imported at first use: the command's --help needs none."""
+
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
 __all__ = [
+    "TARGETS",
+    "Check",
     "InvalidNodeError",
     "LowerRecurrentPass",
+    "Lowering",
+    "LoweringResult",
     "ModelFileError",
+    "NodeReport",
+    "OptionError",
+    "Preview",
+    "Progress",
     "RecurrentSpec",
+    "Report",
     "RnnLoweringError",
     "RnnLoweringWarning",
+    "Target",
     "Tolerance",
     "UnsupportedError",
+    "Verification",
     "VerificationError",
     "__version__",
     "inspect",
     "lower",
     "lower_file",
+    "preview",
     "verify",
 ]
 
-_MODULES = {
-    "__version__": "_version",
-    "inspect": "api",
-    "lower": "api",
-    "lower_file": "api",
-    "verify": "verification.whole",
-    "LowerRecurrentPass": "passes.lower",
-    "RecurrentSpec": "spec.node",
-    "Tolerance": "verification.tolerance",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module 'rnn_lowering' has no attribute '{name}'")
-    return getattr(import_module(f"rnn_lowering.{_MODULES.get(name, 'errors')}"), name)
+    return getattr(import_module(f"rnn_lowering.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

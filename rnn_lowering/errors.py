@@ -43,6 +43,10 @@ class UnsupportedError(RnnLoweringError):
     """A valid model, node or option that this package (or the chosen form) cannot lower."""
 
 
+class OptionError(UnsupportedError, ValueError):
+    """An option has a value that does not exist."""
+
+
 class ModelFileError(RnnLoweringError):
     """A file that cannot be read as an ONNX model, or cannot be written."""
 

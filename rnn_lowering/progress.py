@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
+from typing import Protocol
 
-Progress = Callable[[str, int, int], None]
-"""Called as progress(phase, done, total), with a phase below, after each tensor or run; runs also begin at 0."""
+
+class Progress(Protocol):
+    """Called as progress(phase, done, total) after each tensor or run; the phases are below. Runs also begin at 0."""
+
+    def __call__(self, phase: str, done: int, total: int, /) -> None: ...
+
 
 WRITING = "writing tensors"
 ORIGINAL = "running the original"

@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "rnn_lowering"
 
 ORDER = [
     *("types", "errors", "progress", "_version"),
-    *("spec", "emit", "recurrence", "targets", "model", "passes", "files", "verification", "reporting"),
+    *("spec", "emit", "recurrence", "targets", "options", "model", "passes", "files", "verification", "reporting"),
     *("api", "cli", "__init__", "__main__"),
 ]
 """Folders and modules at the top: each imports from those before it only."""

@@ -11,6 +11,7 @@ from rnn_lowering._version import __version__
 from rnn_lowering.errors import RnnLoweringError
 
 if TYPE_CHECKING:
+    from rnn_lowering.options import Check, Lowering
     from rnn_lowering.types import Array
 
 T = TypeVar("T")
@@ -209,7 +210,36 @@ def _feed(text: str) -> tuple[str, str]:
     return name, path
 
 
-def once(pairs: list[tuple[str, T]], option: str) -> dict[str, T]:
+def lowering_options(args: argparse.Namespace) -> Lowering:
+    """Return what the arguments say of the lowering."""
+    from rnn_lowering.options import Lowering
+
+    return Lowering(
+        to=args.to,
+        target=args.target or "portable",
+        only=args.only,
+        except_=args.except_,
+        max_unroll=args.max_unroll,
+        compute=args.compute,
+        dims=_once(args.set_dim, "--set-dim"),
+        input_shapes=_once(args.input_shape, "--input-shape"),
+    )
+
+
+def check_options(args: argparse.Namespace) -> Check:
+    """Return what the arguments say of the comparison."""
+    from rnn_lowering.options import Check, Tolerance
+
+    return Check(
+        runs=args.verify,
+        seed=args.seed,
+        tolerance=Tolerance(args.rtol, args.atol),
+        feeds=[_read_feeds(args.feed)] if args.feed else None,
+        shapes=_once(args.test_shape, "--test-shape"),
+    )
+
+
+def _once(pairs: list[tuple[str, T]], option: str) -> dict[str, T]:
     """Return named values; a name that is given two values is an error."""
     result: dict[str, T] = {}
     for name, value in pairs:
@@ -220,7 +250,7 @@ def once(pairs: list[tuple[str, T]], option: str) -> dict[str, T]:
     return result
 
 
-def read_feeds(files: list[tuple[str, str]]) -> dict[str, Array]:
+def _read_feeds(files: list[tuple[str, str]]) -> dict[str, Array]:
     """Return the arrays in .npy files by the names of their inputs."""
     import numpy as np
 

@@ -10,9 +10,8 @@ import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
-from rnn_lowering.cli.arguments import once, parser, read_feeds
+from rnn_lowering.cli.arguments import check_options, lowering_options, parser
 from rnn_lowering.errors import ModelFileError, RnnLoweringError, RnnLoweringWarning, VerificationError
 
 __all__ = ["main", "parser"]
@@ -55,33 +54,19 @@ def _show_runs(error: VerificationError, args: argparse.Namespace) -> None:
 def _list(args: argparse.Namespace) -> int:
     from rnn_lowering.cli.console import print_previews
     from rnn_lowering.files.reading import load_model
-    from rnn_lowering.model.dimensions import fix_dimensions
     from rnn_lowering.passes.lower import LowerRecurrentPass
 
-    lowering = LowerRecurrentPass(args.to, **_choices(args))
+    lowers = LowerRecurrentPass(lowering_options(args))
     model = load_model(args.input, trust_external_data=args.trust_external_data)
-    fix_dimensions(model, **_sizes(args))
-    previews, report = lowering.preview(model)
+    previews, report = lowers.preview(model)
     if not args.quiet:
         print_previews(previews, report, args.input)
     return 4 if previews else 0
 
 
-def _choices(args: argparse.Namespace) -> dict[str, Any]:
-    """What `lower` and `LowerRecurrentPass` take."""
-    names = ("only", "except_", "max_unroll", "compute")
-    return {"target": args.target or "portable"} | {name: getattr(args, name) for name in names}
-
-
-def _sizes(args: argparse.Namespace) -> dict[str, Any]:
-    dims, shapes = once(args.set_dim, "--set-dim"), once(args.input_shape, "--input-shape")
-    return {"dims": dims, "input_shapes": shapes}
-
-
 def _lower(args: argparse.Namespace) -> int:
     from rnn_lowering.api import lower_file
     from rnn_lowering.cli.console import print_report, progress_bar
-    from rnn_lowering.verification.tolerance import Tolerance
 
     if _exists(args.output) and not args.force:
         raise ModelFileError(f"'{args.output}' exists", hint="give --force to replace it")
@@ -90,14 +75,8 @@ def _lower(args: argparse.Namespace) -> int:
         report = lower_file(
             args.input,
             args.output,
-            args.to,
-            **_choices(args),
-            **_sizes(args),
-            verify=args.verify,
-            tolerance=Tolerance(args.rtol, args.atol),
-            seed=args.seed,
-            feeds=[read_feeds(args.feed)] if args.feed else None,
-            test_shapes=once(args.test_shape, "--test-shape"),
+            lowering_options(args),
+            check=check_options(args),
             keep_failed=args.keep_failed,
             report=args.report,
             external_data=args.external_data,

@@ -19,8 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import onnx_ir as ir
 
-Dims = tuple["int | None", ...]
-Array = np.ndarray[Any, np.dtype[Any]]
+from rnn_lowering.types import Array, Dims
 
 _BLOCK_BYTES = 1 << 24
 

@@ -93,13 +93,13 @@ def _fold(model: ir.Model) -> bool:
 @contextmanager
 def fixed_dimensions(
     model: ir.Model, dims: Mapping[str, int] | None, input_shapes: Mapping[str, Sequence[int]] | None
-) -> Iterator[None]:
-    """Fix dimensions as `fix_dimensions` does; when the block fails, all shapes are as they were."""
+) -> Iterator[bool]:
+    """Fix dimensions as `fix_dimensions` does, and yield what that returns; when the block fails, all shapes are as
+    they were."""
     before = [(v, v.shape, v.type) for v in _values(model)] if dims or input_shapes else []
     graph, functions = model.graph, dict(model.functions)
     try:
-        fix_dimensions(model, dims, input_shapes)
-        yield
+        yield fix_dimensions(model, dims, input_shapes)
     except BaseException:
         replace_content(model, graph, functions)
         for value, shape, value_type in before:

@@ -9,21 +9,22 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
+from typing_extensions import Unpack
 
 from rnn_lowering.emit.builder import Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import NodeRef, RnnLoweringError, RnnLoweringWarning, UnsupportedError
+from rnn_lowering.model.dimensions import fix_dimensions, fixed_dimensions
 from rnn_lowering.model.inference import inferred_shapes
 from rnn_lowering.model.old_opsets import FIRST_OPSET, NEW_OPSET, modernize
 from rnn_lowering.model.prepare import clone, inline_functions, replace_content, sort_nodes
 from rnn_lowering.model.replace import prefix_of, replace_node
 from rnn_lowering.model.scopes import Found, all_names, default_opset, recurrent_nodes
+from rnn_lowering.options import Lowering, LoweringOptions, lowering_of
 from rnn_lowering.passes.report import NodeReport, Report, count_operators
 from rnn_lowering.spec.node import RecurrentSpec, node_ref
-from rnn_lowering.targets.choice import FORMS, Choice, choose
-from rnn_lowering.targets.table import target_named
+from rnn_lowering.targets.choice import Choice, choose
 
-COMPUTE = ("native", "float32")
 REFUSED, LEFT = "refused", "left as it is"
 
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -61,39 +62,17 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
     Every node is validated before the first is replaced: when one is refused, the model is as it was.
 
     Args:
-        to: "auto", "scan", "loop" or "unroll". A sequence of length 1 is written out straight in each.
-        target: The runtime that the result is for, a name in `TARGETS`: which forms, operators and spellings.
-        only: Lower only nodes whose operator or name matches one of these (names as shell globs).
-        except_: Leave nodes that match one of these.
-        max_unroll: The most steps that "unroll" writes out.
-        compute: "native" keeps each node's element type; "float32" casts those of 16 bits at their edges.
+        lowering: What is lowered and how, or a form.
+        options: The attributes of `Lowering` as keywords.
 
     Raises:
-        InvalidNodeError: A node says what its operator page does not allow.
-        UnsupportedError: A valid node that the chosen form cannot express.
+        InvalidNodeError: A node specifies what its operator does not allow.
+        UnsupportedError: A valid node that the chosen form cannot express, or an option that does not exist.
     """
 
-    def __init__(
-        self,
-        to: str = "auto",
-        *,
-        target: str = "portable",
-        only: Collection[str] = (),
-        except_: Collection[str] = (),
-        max_unroll: int = 512,
-        compute: str = "native",
-    ) -> None:
+    def __init__(self, lowering: Lowering | str = "auto", **options: Unpack[LoweringOptions]) -> None:
         super().__init__()
-        if to not in FORMS:
-            raise UnsupportedError(f"form '{to}' does not exist", hint=f"known are {', '.join(FORMS)}")
-        self.to = to
-        self.target = target_named(target)
-        self.only = only
-        self.except_ = except_
-        if compute not in COMPUTE:
-            raise UnsupportedError(f"compute '{compute}' does not exist", hint=f"known are {', '.join(COMPUTE)}")
-        self.max_unroll = max_unroll
-        self.compute = compute
+        self.lowering = lowering_of(lowering, options)
 
     if TYPE_CHECKING:  # the result of a call is that of `call`
 
@@ -101,30 +80,36 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> LoweringResult:
         """Lower `model` in place."""
-        report = Report(self.target.name, operators_before=count_operators(model))
-        work = self._prepared(model, report)
-        plan = self._plan(work, report)
+        report = Report(self.lowering.target, operators_before=count_operators(model))
+        with fixed_dimensions(model, self.lowering.dims, self.lowering.input_shapes) as folded:
+            report.notes += ["folded what follows from the fixed sizes"] if folded else []
+            work = self._prepared(model, report)
+            plan = self._plan(work, report)
         for _, spec, _ in plan:
             for text in spec.warnings:
                 warnings.warn(text, RnnLoweringWarning, stacklevel=3)
         if work is not model:
             replace_content(model, work.graph, work.functions)
+        self._carry_out(plan, model, report)
+        report.operators_after = count_operators(model)
+        return LoweringResult(model, bool(plan) or self.lowering.fixes_sizes, report)
+
+    def _carry_out(self, plan: list[tuple[Found, RecurrentSpec, Choice]], model: ir.Model, report: Report) -> None:
         names = Names(all_names(model) if plan else ())
         shared: dict[ir.Graph, dict[Any, ir.Value]] = {}
+        widened = self.lowering.compute == "float32"
         for entry, spec, choice in plan:
             op = Ops(
                 entry.opset,
                 names,
                 prefix_of(entry.node),
-                ir.DataType.FLOAT if self.compute == "float32" and spec.dtype in _HALF else spec.dtype,
+                ir.DataType.FLOAT if widened and spec.dtype in _HALF else spec.dtype,
                 choice.spelling,
                 constants_as="initializer" if model.ir_version >= 4 else "node",
                 shared=shared.setdefault(entry.graph, {}),
             )
             replace_node(entry, spec, choice.fold, op)
-            report.nodes.append(NodeReport.of(spec, choice))
-        report.operators_after = count_operators(model)
-        return LoweringResult(model, bool(plan), report)
+            report.nodes.append(NodeReport.of(spec, choice.form, choice.reason))
 
     def preview(self, model: ir.Model) -> tuple[list[Preview], Report]:
         """Say what would become of every recurrent node, and in a report what else of the model.
@@ -135,6 +120,9 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             InvalidNodeError, UnsupportedError: A selected node that cannot be read.
         """
         report = Report()
+        if self.lowering.fixes_sizes:
+            model = clone(model)
+            fix_dimensions(model, self.lowering.dims, self.lowering.input_shapes)
         try:
             work, refusal = self._prepared(model, report), None
         except UnsupportedError as error:
@@ -192,15 +180,16 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         return list(zip(found, specs, choices, strict=True))
 
     def _choose(self, entry: Found, spec: RecurrentSpec) -> Choice:
-        return choose(spec, entry.opset, self.to, self.max_unroll, self.target)
+        options = self.lowering
+        return choose(spec, entry.opset, options.to, options.max_unroll, options.runtime)
 
     def _selected(self, entry: Found) -> bool:
-        node = entry.node
+        node, options = entry.node, self.lowering
 
         def matches(patterns: Collection[str]) -> bool:
             return any(p == node.op_type or fnmatchcase(node.name or "", p) for p in patterns)
 
-        return (not self.only or matches(self.only)) and not matches(self.except_)
+        return (not options.only or matches(options.only)) and not matches(options.except_)
 
 
 def _readable(entry: Found) -> RecurrentSpec | None:

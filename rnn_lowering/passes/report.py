@@ -14,7 +14,6 @@ import onnx_ir as ir
 
 from rnn_lowering._version import __version__
 from rnn_lowering.spec.node import RecurrentSpec
-from rnn_lowering.targets.choice import Choice
 
 SCHEMA = 1
 """Number of the fields that docs/report.md describes: it rises when one goes or means something else."""
@@ -51,7 +50,7 @@ class NodeReport:
     warnings: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, spec: RecurrentSpec, choice: Choice) -> NodeReport:
+    def of(cls, spec: RecurrentSpec, form: str, reason: str) -> NodeReport:
         return cls(
             name=spec.node.name,
             operator=spec.op_type,
@@ -63,8 +62,8 @@ class NodeReport:
             batch_size=spec.batch_size,
             input_size=spec.input_size,
             hidden_size=spec.hidden_size,
-            form=choice.form,
-            reason=choice.reason,
+            form=form,
+            reason=reason,
             warnings=spec.warnings,
         )
 

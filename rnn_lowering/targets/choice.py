@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import onnx_ir as ir
 
@@ -13,8 +12,6 @@ from rnn_lowering.recurrence.folds import Fold, loop, scan, unroll
 from rnn_lowering.spec.node import RecurrentSpec
 from rnn_lowering.targets.table import Target
 
-To = Literal["auto", "scan", "loop", "unroll"]
-FORMS: tuple[str, ...] = get_args(To)
 _FOLDS: dict[str, Fold] = {"scan": scan, "loop": loop, "unroll": unroll}
 _FIRST_OPSET_OF_SCAN = 9
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
-from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.errors import OptionError
+
+To = Literal["auto", "scan", "loop", "unroll"]
+FORMS: tuple[str, ...] = get_args(To)
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,8 @@ def target_named(name: str) -> Target:
     """Return a row of the table.
 
     Raises:
-        UnsupportedError: There is none of this name.
+        OptionError: There is none of this name.
     """
     if name not in TARGETS:
-        raise UnsupportedError(f"target '{name}' does not exist", hint=f"known are {', '.join(TARGETS)}")
+        raise OptionError(f"target '{name}' does not exist", hint=f"known are {', '.join(TARGETS)}")
     return TARGETS[name]

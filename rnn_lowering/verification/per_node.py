@@ -10,6 +10,7 @@ import numpy as np
 
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.files.reading import load_model
+from rnn_lowering.options import Tolerance
 from rnn_lowering.progress import NODES as RUNNING_NODES
 from rnn_lowering.progress import Progress, counter
 from rnn_lowering.types import Array
@@ -17,7 +18,7 @@ from rnn_lowering.verification.extra_outputs import watching
 from rnn_lowering.verification.isolate import IsolatedNode, isolated_nodes, run_nodes
 from rnn_lowering.verification.result import NODES, OutputCheck, RunCheck, RunInput, Verification, over_all
 from rnn_lowering.verification.runner import Outputs, SessionError
-from rnn_lowering.verification.tolerance import Tolerance, compare, distance
+from rnn_lowering.verification.tolerance import compare, distance, excess
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ class Judge(Comparison):
     def _first_step(self, node: IsolatedNode, symbol: str, native: Array, got: Array) -> str:
         if symbol != "Y" or native.shape != got.shape:
             return ""
-        wrong = self.tolerance.excess(native, got) > 0
+        wrong = excess(native, got, self.tolerance) > 0
         time = 1 if node.spec.layout else 0
         steps = wrong.any(axis=tuple(axis for axis in range(wrong.ndim) if axis != time))
         order = np.flatnonzero(steps)

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from rnn_lowering.types import Array
+
 Function = Callable[[Array], Array]
 
 

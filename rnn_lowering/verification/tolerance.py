@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from rnn_lowering.options import Tolerance
+from rnn_lowering.types import Array
 
 _BY_TYPE = {
     "float32": (1e-4, 1e-5),
@@ -17,27 +15,16 @@ _BY_TYPE = {
 }
 
 
-@dataclass(frozen=True)
-class Tolerance:
-    """What counts as equal: |a - b| <= atol + rtol * |a|, NaN where NaN is, infinities alike.
+def excess(expected: Array, actual: Array, tolerance: Tolerance) -> Array:
+    """By how much each element of two float64 arrays is too far off; not positive where it is equal enough.
 
-    None: by the type (float32: rtol 1e-4, atol 1e-5; float64: 1e-9, 1e-10; float16: 1e-2, 2e-3; bfloat16: 8e-2,
-    4e-2; others exactly equal).
+    The type is that of `expected`.
     """
-
-    rtol: float | None = None
-    atol: float | None = None
-
-    def excess(self, expected: Array, actual: Array) -> Array:
-        """By how much each element of two float64 arrays is too far off; not positive where it is equal enough.
-
-        The type is that of `expected`.
-        """
-        rtol, atol = _BY_TYPE.get(expected.dtype.name, (0.0, 0.0))
-        rtol = rtol if self.rtol is None else self.rtol
-        atol = atol if self.atol is None else self.atol
-        a = expected.astype(np.float64)
-        return distance(a, actual) - (atol + rtol * np.abs(np.nan_to_num(a)))
+    rtol, atol = _BY_TYPE.get(expected.dtype.name, (0.0, 0.0))
+    rtol = rtol if tolerance.rtol is None else tolerance.rtol
+    atol = atol if tolerance.atol is None else tolerance.atol
+    a = expected.astype(np.float64)
+    return distance(a, actual) - (atol + rtol * np.abs(np.nan_to_num(a)))
 
 
 def distance(a: Array, b: Array) -> Array:
@@ -58,7 +45,7 @@ def compare(expected: Array | None, actual: Array | None, tolerance: Tolerance) 
     if expected.dtype.name not in _BY_TYPE:
         wrong = int((expected != actual).sum())
         return float(wrong > 0), f"{wrong} of {expected.size} elements differ" if wrong else ""
-    wrong = int((tolerance.excess(expected, actual) > 0).sum())
+    wrong = int((excess(expected, actual, tolerance) > 0).sum())
     largest = float(distance(expected, actual).max(initial=0.0))
     if wrong and np.isinf(largest) and not np.array_equal(np.isnan(expected), np.isnan(actual)):
         return largest, f"NaN in different places, {wrong} of {expected.size} elements differ"

@@ -7,7 +7,6 @@ named, or, when every one is at least as close to float64 as the original's kern
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,56 +15,57 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
+from typing_extensions import Unpack
 
 from rnn_lowering.files.external_data import data_files, save
+from rnn_lowering.options import Check, CheckOptions, Tolerance, check_of
 from rnn_lowering.progress import LOWERED, ORIGINAL, Progress, counter
-from rnn_lowering.types import Array
+from rnn_lowering.types import Array, PathLike
 from rnn_lowering.verification.extra_outputs import entering, watching
 from rnn_lowering.verification.per_node import Comparison, Judge
 from rnn_lowering.verification.random_inputs import candidates, length_inputs
 from rnn_lowering.verification.result import WHOLE, OutputCheck, RunCheck, RunInput, Verification, over_all
 from rnn_lowering.verification.runner import Outputs, Session, SessionError, write_feed
-from rnn_lowering.verification.tolerance import Tolerance, compare
+from rnn_lowering.verification.tolerance import compare
 
 __all__ = ["Verification", "verify"]
-
-PathLike = str | os.PathLike[str]
 
 
 def verify(
     original: onnx.ModelProto | ir.Model | PathLike,
     lowered: onnx.ModelProto | ir.Model | PathLike,
     *,
-    runs: int = 3,
-    seed: int = 0,
-    tolerance: Tolerance | None = None,
-    feeds: Sequence[Mapping[str, Array]] | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    check: Check | None = None,
     progress: Progress | None = None,
+    **options: Unpack[CheckOptions],
 ) -> Verification:
     """Run both models in onnxruntime and compare all outputs.
 
     Args:
         original, lowered: Models or paths. Each runs in a process of its own.
-        runs: How many runs with random inputs; each has other sizes for dynamic dimensions.
-        seed: Seed of the inputs.
-        tolerance: What counts as equal; NaN must meet NaN.
-        feeds: Inputs to use instead of random ones, one run each; those that one does not name are random.
-        shapes: Shapes of random inputs, by name.
+        check: How they are compared.
         progress: Called as progress(phase, done, total) when a phase begins and after each run.
+        options: The attributes of `Check` as keywords.
 
     Returns:
         A result that is true only when something was compared, in every run, and agreed.
+
+    Raises:
+        OptionError: An option has a value that does not exist.
     """
+    check = check_of(check, options)
     with tempfile.TemporaryDirectory(prefix="rnn-lower-") as folder:
         scratch = Path(folder)
         first, second = (_as_file(m, scratch / f"model{n}.onnx") for n, m in enumerate((original, lowered)))
-        check = _Check(first, second, scratch, tolerance or Tolerance(), seed, progress)
-        odd = check.odd_inputs()
+        comparison = _Check(first, second, scratch, check.tolerance, check.seed, progress)
+        odd = comparison.odd_inputs()
         if odd:
-            return check.judge.nodes(runs, f"inputs that are not tensors of numbers cannot be made up: {odd}")
-        groups = check.write_feeds([{}] * runs if feeds is None else feeds, shapes)
-        return check.whole(groups, runs, all_must_run=feeds is not None)
+            return comparison.judge.nodes(
+                check.runs, f"inputs that are not tensors of numbers cannot be made up: {odd}"
+            )
+        feeds = [{}] * check.runs if check.feeds is None else check.feeds
+        groups = comparison.write_feeds(feeds, check.shapes)
+        return comparison.whole(groups, check.runs, all_must_run=check.feeds is not None)
 
 
 def _as_file(model: onnx.ModelProto | ir.Model | PathLike, path: Path) -> Path:

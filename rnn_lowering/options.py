@@ -1,0 +1,186 @@
+"""The options of a lowering and of a verification, as frozen objects and as the keywords of today's calls."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypedDict, TypeVar
+
+from rnn_lowering.errors import OptionError
+from rnn_lowering.targets.table import FORMS, Target, target_named
+from rnn_lowering.types import Array, Shapes
+
+COMPUTE = ("native", "float32")
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What counts as equal: |a - b| <= atol + rtol * |a|, NaN where NaN is, infinities alike.
+
+    None: by the type (float32: rtol 1e-4, atol 1e-5; float64: 1e-9, 1e-10; float16: 1e-2, 2e-3; bfloat16: 8e-2,
+    4e-2; others exactly equal).
+    """
+
+    rtol: float | None = None
+    atol: float | None = None
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """What is lowered, and how.
+
+    Attributes:
+        to: The form: "scan", "loop", "unroll" (straight-line, for a known sequence length), or "auto": for each
+            node straight-line at length 1, else what the target prefers; portable: Scan where the opset has it,
+            else Loop.
+        target: The runtime that the result is for, a name in `TARGETS`: which forms and operators it supports.
+        only: Lower only nodes whose operator or name matches one of these (names as shell globs).
+        except_: Leave nodes that match one of these.
+        max_unroll: The most steps that "unroll" writes out.
+        compute: "native" keeps each node's element type; "float32" casts those of 16 bits at their edges, which is
+            what onnxruntime's float16 kernels do, and lets a bfloat16 model run on its CPU.
+        dims: Sizes to fix symbolic dimensions at, by name. Where T is then still unknown, what follows from the
+            sizes is folded into constants.
+        input_shapes: Shapes to fix inputs at, by input name.
+
+    Raises:
+        OptionError: A form, target or way of computing that does not exist, or a negative limit.
+    """
+
+    to: str = "auto"
+    target: str = "portable"
+    only: Collection[str] = ()
+    except_: Collection[str] = ()
+    max_unroll: int = 512
+    compute: str = "native"
+    dims: Mapping[str, int] = field(default_factory=dict)
+    input_shapes: Shapes = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.to not in FORMS:
+            raise OptionError(f"form '{self.to}' does not exist", hint=f"known are {', '.join(FORMS)}")
+        if self.compute not in COMPUTE:
+            raise OptionError(f"compute '{self.compute}' does not exist", hint=f"known are {', '.join(COMPUTE)}")
+        if self.max_unroll < 0:
+            raise OptionError(f"max_unroll cannot be {self.max_unroll}", hint="give 0 or more")
+        target_named(self.target)
+
+    @property
+    def runtime(self) -> Target:
+        """The row of the table of targets."""
+        return target_named(self.target)
+
+    @property
+    def fixes_sizes(self) -> bool:
+        """Whether sizes of inputs are given."""
+        return bool(self.dims or self.input_shapes)
+
+
+class LoweringOptions(TypedDict, total=False):
+    """The attributes of `Lowering` as keywords."""
+
+    to: str
+    target: str
+    only: Collection[str]
+    except_: Collection[str]
+    max_unroll: int
+    compute: str
+    dims: Mapping[str, int] | None
+    input_shapes: Shapes | None
+
+
+@dataclass(frozen=True)
+class Check:
+    """How two models are compared.
+
+    Attributes:
+        runs: How many runs with random inputs, each with other sizes for dynamic dimensions; 0 for no comparison.
+        seed: Seed of the random inputs.
+        tolerance: What counts as equal.
+        feeds: Inputs to compare with instead of random ones, one run each; those that one does not name are random.
+        shapes: Shapes of the random inputs, by name.
+
+    Raises:
+        OptionError: A negative number of runs.
+    """
+
+    runs: int = 3
+    seed: int = 0
+    tolerance: Tolerance = Tolerance()
+    feeds: Sequence[Mapping[str, Array]] | None = None
+    shapes: Shapes | None = None
+
+    def __post_init__(self) -> None:
+        if self.runs < 0:
+            raise OptionError(f"{self.runs} runs are not possible", hint="give 0 or more")
+
+
+class CheckOptions(TypedDict, total=False):
+    """The attributes of `Check` as keywords of `verify`."""
+
+    runs: int
+    seed: int
+    tolerance: Tolerance | None
+    feeds: Sequence[Mapping[str, Array]] | None
+    shapes: Shapes | None
+
+
+class FileOptions(LoweringOptions, total=False):
+    """The attributes of `Lowering` and `Check` as keywords of `lower_file`; `verify` stands for `runs`."""
+
+    verify: int
+    seed: int
+    tolerance: Tolerance | None
+    feeds: Sequence[Mapping[str, Array]] | None
+    test_shapes: Shapes | None
+
+
+_CHECK_KEYWORDS = {
+    "verify": "runs",
+    "seed": "seed",
+    "tolerance": "tolerance",
+    "feeds": "feeds",
+    "test_shapes": "shapes",
+}
+
+
+def lowering_of(given: Lowering | str, options: LoweringOptions) -> Lowering:
+    """Return a lowering from an object or a form, with keywords, which take precedence; None is no keyword.
+
+    Raises:
+        OptionError: As `Lowering`; or a form that is given twice.
+        TypeError: A keyword that does not exist.
+    """
+    if isinstance(given, str) and given != "auto" and options.get("to", given) != given:
+        raise OptionError(f"two forms are given: '{given}' and '{options['to']}'", hint="give one")
+    return _with(given if isinstance(given, Lowering) else Lowering(given), options)
+
+
+def check_of(given: Check | None, options: CheckOptions) -> Check:
+    """Return a check from an object, with keywords, which take precedence; None is no keyword.
+
+    Raises:
+        OptionError: As `Check`.
+        TypeError: A keyword that does not exist.
+    """
+    return _with(given or Check(), options)
+
+
+def split_file_options(options: FileOptions) -> tuple[LoweringOptions, CheckOptions]:
+    """Return the keywords of `lower_file` as those of a lowering and those of a check."""
+    lowering = LoweringOptions()
+    check = CheckOptions()
+    for name, value in options.items():
+        if name in _CHECK_KEYWORDS:
+            check[_CHECK_KEYWORDS[name]] = value  # type: ignore[literal-required]
+        else:
+            lowering[name] = value  # type: ignore[literal-required]
+    return lowering, check
+
+
+_Options = TypeVar("_Options", Lowering, Check)
+
+
+def _with(given: _Options, options: LoweringOptions | CheckOptions) -> _Options:
+    named = {name: value for name, value in options.items() if value is not None}
+    return replace(given, **named)  # type: ignore[arg-type]
