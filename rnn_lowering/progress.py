@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Called as progress(phase, done, total) after each tensor or run; the phases are below. Runs also begin at 0."""
+    """Called as progress(phase, done, total), with a phase below, when runs begin and after each tensor or run."""
 
     def __call__(self, phase: str, done: int, total: int, /) -> None: ...
 
