@@ -698,3 +698,18 @@ def test_an_absent_output_beside_an_absent_state(op_type: str) -> None:
     check = rl.verify(original, rl.lower(original), runs=1)
     assert check
     assert check.method == "onnxruntime"
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", ["file", "allow_pickle", "a/../b", "names\n", "é\0", "n" * 70_000], ids=ascii)
+def test_inputs_of_any_name_are_compared(name: str) -> None:
+    original = changed(model(Case("verify_names", "RNN"), 17))
+    renamed = original.graph.input[0].name
+    for node in original.graph.node:
+        node.input[:] = [name if given == renamed else given for given in node.input]
+    original.graph.input[0].name = name
+    check = verify(original, rl.lower(original), runs=1)
+    assert check.status == "verified", check
+    assert [given.name for run in check.each_run for given in run.inputs] == [name]

@@ -14,6 +14,7 @@ from rnn_lowering.options import Tolerance
 from rnn_lowering.progress import NODES as RUNNING_NODES
 from rnn_lowering.progress import Progress, counter
 from rnn_lowering.types import Array
+from rnn_lowering.verification.arrays import read_arrays
 from rnn_lowering.verification.extra_outputs import watching
 from rnn_lowering.verification.isolate import IsolatedNode, isolated_nodes, run_nodes
 from rnn_lowering.verification.result import NODES, OutputCheck, RunCheck, RunInput, Verification, over_all
@@ -109,8 +110,7 @@ class Judge(Comparison):
             differs = False
             for feed in feeds:
                 values = {name: session.outputs(feed).get(f"{n}:0") for n, name in enumerate(names)}
-                with np.load(self.scratch / feed) as held:
-                    values |= dict(held)
+                values |= read_arrays(self.scratch / feed)
                 for node in nodes:
                     where, closer = self._against_original(node, values)
                     if where and not closer:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rnn_lowering.types import Array
+from rnn_lowering.verification.arrays import read_arrays, write_arrays
 
 Outputs = dict[str, Array]
 Ran = Callable[[], None]
@@ -65,8 +64,7 @@ class Session:
 
     def outputs(self, feed: str) -> Outputs:
         """Read the outputs of the last run of a feed, by "number of the output:number of its part"."""
-        with np.load(self.scratch / f"{feed}.out.npz") as held:
-            return dict(held)
+        return read_arrays(self.scratch / f"{feed}.out.npz")
 
 
 def run_all(
@@ -109,7 +107,7 @@ def _work(scratch: Path, ran: Ran) -> int:
 
 def write_feed(scratch: Path, name: str, feed: Mapping[str, Array]) -> str:
     """Write the inputs of a run; return the name that `Session.run` takes."""
-    np.savez(scratch / name, allow_pickle=False, **feed)
+    write_arrays(scratch / name, feed)
     return name
 
 

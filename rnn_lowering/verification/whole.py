@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 from typing_extensions import Unpack
@@ -21,6 +20,7 @@ from rnn_lowering.files.external_data import data_files, save
 from rnn_lowering.options import Check, CheckOptions, Tolerance, check_of
 from rnn_lowering.progress import LOWERED, ORIGINAL, Progress, counter
 from rnn_lowering.types import Array, PathLike
+from rnn_lowering.verification.arrays import read_arrays
 from rnn_lowering.verification.extra_outputs import entering, watching
 from rnn_lowering.verification.per_node import Comparison, Judge
 from rnn_lowering.verification.random_inputs import candidates, length_inputs
@@ -176,8 +176,8 @@ class _Check(Comparison):
         lengths = length_inputs(onnx.load(self.original, load_external_data=False).graph)
         each_run = []
         for feed, (before, after) in pairs.items():
-            with np.load(self.scratch / feed) as held:
-                inputs = tuple(RunInput.of(name, held[name], are_lengths=name in lengths) for name in held)
+            given = read_arrays(self.scratch / feed)
+            inputs = tuple(RunInput.of(name, given[name], are_lengths=name in lengths) for name in given)
             outputs = tuple(self._compare_output(n, name, before, after) for n, name in enumerate(names))
             each_run.append(RunCheck(inputs, outputs))
         checks = over_all(each_run)

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from rnn_lowering.verification.arrays import read_arrays, write_arrays
+
 
 def main(folder: Path, ran: Callable[[], None]) -> None:
     """Run the jobs in `folder`; call `ran` after each group of feeds."""
@@ -50,8 +52,7 @@ def _run(job: dict[str, Any], folder: Path, ran: Callable[[], None]) -> dict[str
 def _run_group(session: Any, folder: Path, group: list[str]) -> dict[str, str]:
     outcome = {"error": "no input to try"}
     for feed in group:
-        with np.load(folder / feed) as held:
-            inputs = dict(held)
+        inputs = read_arrays(folder / feed)
         try:
             outputs = session.run(None, inputs)
         except Exception as error:
@@ -61,7 +62,7 @@ def _run_group(session: Any, folder: Path, group: list[str]) -> dict[str, str]:
         if finite or "feed" not in outcome:
             outcome = {"feed": feed}
             flat = {f"{n}:{k}": part for n, value in enumerate(outputs) for k, part in enumerate(_flat(value))}
-            np.savez(folder / f"{feed}.out.npz", allow_pickle=False, **flat)
+            write_arrays(folder / f"{feed}.out.npz", flat)
         if finite:
             break
     return outcome
