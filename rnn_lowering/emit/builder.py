@@ -125,17 +125,10 @@ class Emitter(ABC):
         return Tensor(value, dtype, shape, self)
 
     def body_graph(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> ir.Graph:
-        """Return the open scope as a graph. Each output becomes a value of its own that a node of this scope
-        computes: onnxruntime's Scan is wrong when one value is listed twice."""
-        seen: set[ir.Value] = set()
-        values = []
-        for tensor in outputs:
-            value = self.output(tensor)
-            if value in seen:
-                value = self.value(self.identity(tensor))
-            seen.add(value)
+        """Return the open scope as a graph."""
+        values = self.outputs(outputs)
+        for value, tensor in zip(values, outputs, strict=True):
             value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
-            values.append(value)
         return ir.Graph(
             [self.value(t) for t in inputs],
             values,
@@ -144,13 +137,27 @@ class Emitter(ABC):
             name=self._names.unique(f"{self._prefix}/body"),
         )
 
-    def output(self, tensor: Tensor) -> ir.Value:
-        """Return a value that a node of the open scope computes: `tensor`, or an Identity of it."""
-        value = self.value(tensor)
+    def outputs(self, tensors: Sequence[Tensor]) -> list[ir.Value]:
+        """Return a value for each tensor, its own or that of an Identity: no two are one, and a node of the open
+        scope computes each.
+
+        An output's value takes over a name, so it can be neither an input, nor a constant that others share. And
+        onnxruntime's Scan is wrong when a body lists one value twice.
+        """
+        found: dict[ir.Value, None] = {}
+        for tensor in tensors:
+            value = self.value(tensor)
+            if value in found or not self._emitted_here(value):
+                value = self.value(self.identity(tensor))
+            found[value] = None
+        return list(found)
+
+    def _emitted_here(self, value: ir.Value) -> bool:
+        """Whether an operator of the open scope computes a value; a Constant node, which may be shared, is none."""
         producer = value.producer()
-        if producer is not None and any(node is producer for node in reversed(self.nodes)):
-            return value
-        return self.value(self.identity(tensor))
+        if producer is None or producer.op_type == "Constant":
+            return False
+        return any(node is producer for node in reversed(self.nodes))
 
     def emit(
         self,

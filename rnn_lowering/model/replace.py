@@ -16,8 +16,8 @@ def replace_node(entry: Found, spec: RecurrentSpec, fold: Fold, op: Ops) -> None
     """Emit the equivalent of a node with `op` and let it take the node's place in its graph."""
     node, graph = entry.node, entry.graph
     outputs = lower_node(op, spec, fold)
-    for old, new in [(spec.outputs[symbol], op.output(tensor)) for symbol, tensor in outputs.items()]:
-        _take_over(old, new, spec)
+    for symbol, value in zip(outputs, op.outputs(list(outputs.values())), strict=True):
+        _take_over(spec.outputs[symbol], value, spec)
     op.prune()
     for value in op.initializers:
         graph.register_initializer(value)
