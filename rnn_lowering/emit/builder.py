@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from rnn_lowering.emit.rewrite import with_gemms
 from rnn_lowering.emit.spelling import Spelling
 from rnn_lowering.emit.tensors import Constant, Tensor, constant_zeros, static
 from rnn_lowering.types import Array, Dims
@@ -129,10 +130,11 @@ class Emitter(ABC):
         values = self.outputs(outputs)
         for value, tensor in zip(values, outputs, strict=True):
             value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
+        nodes = with_gemms(self.nodes, values, self._names.unique) if self.spelling.gemm else self.nodes
         return ir.Graph(
             [self.value(t) for t in inputs],
             values,
-            nodes=self.nodes,
+            nodes=nodes,
             initializers=self.initializers,
             name=self._names.unique(f"{self._prefix}/body"),
         )

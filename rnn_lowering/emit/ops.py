@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.builder import Emitter
+from rnn_lowering.emit.rewrite import RANK
 from rnn_lowering.emit.tensors import Constant, Tensor, broadcast, constant_zeros, static
 from rnn_lowering.types import Array, Dims
 
@@ -27,20 +28,7 @@ class Ops(Emitter):
     def add(self, a: Tensor, b: Tensor) -> Tensor:
         if a.is_zero or b.is_zero:
             return b if a.is_zero else a
-        product = a.value.producer() if isinstance(a.value, ir.Value) else None
-        if self.spelling.fused and product in self.nodes and product.op_type == "MatMul" and a.rank == 2:
-            return self._gemm(product, a, b)
         return self._binary("Add", np.add, a, b)
-
-    def _gemm(self, product: ir.Node, a: Tensor, b: Tensor) -> Tensor:
-        """a + b by making the node of the product a, [m, k] @ [k, n], which nothing else uses, a Gemm."""
-        addend = self.value(b)
-        product.op_type = "Gemm"
-        product.resize_inputs(3)
-        product.replace_input_with(2, addend)
-        self.nodes.remove(product)
-        self.nodes.append(product)  # after what computes the addend
-        return a
 
     def sub(self, a: Tensor, b: Tensor) -> Tensor:
         if a.is_zero or b.is_zero:
@@ -63,7 +51,11 @@ class Ops(Emitter):
     def matmul(self, a: Tensor, b: Tensor) -> Tensor:
         """a [..., m, k] @ b [k, n]."""
         shape = (*a.shape[:-1], b.shape[-1])
-        return self.zero(shape) if a.is_zero else self.emit("MatMul", [a, b], [shape])[0]
+        if a.is_zero:
+            return self.zero(shape)
+        (product,) = self.emit("MatMul", [a, b], [shape])
+        self.value(product).meta[RANK] = product.rank
+        return product
 
     def neg(self, x: Tensor) -> Tensor:
         return x if x.is_zero else self.unary("Neg", x)

@@ -51,7 +51,7 @@ def _side_by_side(op: Ops, spec: RecurrentSpec, ks: list[Operands]) -> bool:
     constant = all(isinstance(R.value, Constant) for k in ks for R in k.R)
     alike = len(ks) == 2 and spec.activations[0] == spec.activations[1]
     most = 32 if spec.batch_size is None else 64 if spec.batch_size <= 4 else 0
-    return op.spelling.fused and constant and alike and spec.hidden_size <= most
+    return op.spelling.join_directions and constant and alike and spec.hidden_size <= most
 
 
 def _together(

@@ -121,9 +121,9 @@ def _stackable(op: Ops, ys: Tensors, states: Tensors) -> tuple[Tensors, Callable
 
     Never a state, nor for most runtimes anything that the body uses: onnxruntime computes a body wrongly that
     lists a value twice, and tract one that uses what it stacks. An Unsqueeze stays where an optimiser would remove
-    an Identity, and saves one outside. For onnxruntime a sum or product is taken after the loop, of all steps.
+    an Identity, and saves one outside. With `stack_outside` a sum or product is computed after the loop.
     """
-    if not op.spelling.fused:
+    if not op.spelling.stack_outside:
         return [op.unsqueeze(y, [0]) for y in ys], lambda stacked: stacked
     stacked: Tensors = []
     makers: list[tuple[int, str]] = []

@@ -173,12 +173,12 @@ def _of_direction(
 def _groups(op: Ops, spec: RecurrentSpec) -> tuple[list[int], list[int]]:
     """Return how the rows of W and those of R are grouped: the gates of a group share a product.
 
-    The hidden gate of a GRU is apart, but in R with linear_before_reset. For onnxruntime each activation has
-    products of its own.
+    The hidden gate of a GRU is apart, but in R with linear_before_reset. With `gemm_per_activation` each
+    activation has products of its own.
     """
     H, rows = spec.hidden_size, GATES[spec.op_type] * spec.hidden_size
     together, apart = [rows], [rows - H, H]
-    if op.spelling.fused and spec.op_type != "RNN":
+    if op.spelling.gemm_per_activation and spec.op_type != "RNN":
         return apart, apart
     if spec.op_type != "GRU":
         return together, together

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -62,8 +62,9 @@ def choose(spec: RecurrentSpec, opset: int, to: str, max_unroll: int, target: Ta
 
 def _choice(form: str, reason: str, spec: RecurrentSpec, opset: int, target: Target) -> Choice:
     # onnxruntime fuses a Gemm with its activation in float32; a flip of unknown length needs opset 10.
-    fused = target.fused and form != "unroll" and spec.dtype == ir.DataType.FLOAT and opset >= 10
-    return Choice(form, reason, _FOLDS[form], Spelling(fused, frozenset(target.composed)))
+    tuned = form != "unroll" and spec.dtype == ir.DataType.FLOAT and opset >= 10
+    spelling = replace(target.in_loops if tuned else Spelling(), composed=frozenset(target.composed))
+    return Choice(form, reason, _FOLDS[form], spelling)
 
 
 def _check_target(spec: RecurrentSpec, opset: int, target: Target) -> None:

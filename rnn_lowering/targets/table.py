@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from rnn_lowering.emit.spelling import Spelling
 from rnn_lowering.errors import OptionError
 
 To = Literal["auto", "scan", "loop", "unroll"]
 FORMS: tuple[str, ...] = get_args(To)
+
+_PLAIN = Spelling()
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Target:
         composed: Operators that it lacks and that are composed of others; Gather: one of rows at any places.
         sequence_lens: Whether lengths may be known at run time only.
         sizes: Which of T and N must be known.
-        fused: Whether it is onnxruntime, whose fusions a spelling of its own is for.
+        in_loops: How it wants the loops of float32, from opset 10 on.
     """
 
     name: str
@@ -34,14 +37,19 @@ class Target:
     composed: tuple[str, ...] = ()
     sequence_lens: bool = True
     sizes: tuple[str, ...] = ()
-    fused: bool = False
+    in_loops: Spelling = _PLAIN
 
 
 TARGETS = {
     target.name: target
     for target in (
         Target("portable", "", ("scan", "loop", "unroll")),
-        Target("onnxruntime", "1.31.1", ("scan", "loop", "unroll"), fused=True),
+        Target(
+            "onnxruntime",
+            "1.31.1",
+            ("scan", "loop", "unroll"),
+            in_loops=Spelling(gemm=True, gemm_per_activation=True, stack_outside=True, join_directions=True),
+        ),
         Target("tinygrad", "0.14.0", ("unroll",)),
         Target("tvm", "apache-tvm 0.27.0", ("unroll",)),
         Target(
