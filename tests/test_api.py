@@ -16,12 +16,12 @@ from cases import Case, feed, model
 from chains import Link, chain
 from one_process import run_workers_here
 from onnx_ir.passes import common
+from paths import SRC
 from running import assert_close, operators, recurrent_left, run
 
 import rnn_lowering as rl
 from rnn_lowering.passes.report import Report
 
-SRC = Path(rl.__file__).resolve().parents[1]
 FORMS = ("auto", "scan", "loop", "unroll")
 LSTM = Case("api_lstm", "LSTM", {"direction": "bidirectional"}, optional=("B", "P", "sequence_lens"))
 THREE = (Link("LSTM", "first"), Link("GRU", "second", {"direction": "reverse"}), Link("RNN", "third"))

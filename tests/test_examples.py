@@ -10,13 +10,12 @@ from pathlib import Path
 
 import onnx
 import pytest
+from paths import EXAMPLES, ROOT
 from running import recurrent_left
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main, parser
 
-ROOT = Path(__file__).resolve().parents[1]
-EXAMPLES = ROOT / "examples"
 DENOISER = EXAMPLES / "denoiser.onnx"
 FORMS = ("scan", "loop", "unroll", "auto")
 

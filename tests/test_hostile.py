@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import damage
 import onnx
 import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
@@ -189,7 +190,7 @@ def test_what_campaigns_found(edit: Callable[[onnx.ModelProto], Any], little_mem
 @pytest.mark.parametrize("part", range(2))
 def test_damaged_files(part: int) -> None:
     count = EXAMPLES * 2
-    command = [sys.executable, str(Path(__file__).with_name("damage.py")), str(part * count), str(count)]
+    command = [sys.executable, damage.__file__, str(part * count), str(count)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert lines[-1] == {"done": count}, f"ended in {lines[-1]}: {done.stderr[-3000:]}"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1] / "rnn_lowering"
+from paths import PACKAGE
 
 ORDER = [
     *("types", "errors", "progress", "_version"),

@@ -1,6 +1,6 @@
 """The environment of each client, and of PyTorch, made with
 
-    PYTHONPATH=tests python -m clients.environments [CLIENT ...]
+    PYTHONPATH=tests:tests/support python -m clients.environments [CLIENT ...]
 
 in .clients/ in the root of the repository, from CLIENT.txt beside this file, installed without dependencies since
 one of them asks for what it does not use. An environment is kept until that file changes.
@@ -30,7 +30,7 @@ def why_absent(client: str) -> str | None:
     if failed.exists():
         return f"{client} could not be installed: {failed.read_text()}"
     if not made.exists() or made.read_text() != _requirements(client).read_text():
-        return f"{client} is not installed: PYTHONPATH=tests python -m clients.environments {client}"
+        return f"{client} is not installed: PYTHONPATH=tests:tests/support python -m clients.environments {client}"
     return None
 
 

@@ -1,7 +1,7 @@
 """The table of runtimes in the README.
 
-PYTHONPATH=tests python -m clients.table [CLIENT ...]     measures, stores the outcomes, writes the table
-PYTHONPATH=tests python -m clients.table --stored         writes the table from what is stored
+PYTHONPATH=tests:tests/support python -m clients.table [CLIENT ...]    measures, stores outcomes, writes the table
+PYTHONPATH=tests:tests/support python -m clients.table --stored        writes the table from what is stored
 """
 
 import json
@@ -9,14 +9,14 @@ import sys
 from collections import Counter
 from typing import Any
 
-from test_real_models import MODELS
+from paths import MODELS
 
 from clients.driving import OUTCOMES
 from clients.environments import CLIENTS, HERE, make
 from clients.measuring import STORED, measure, stored
 
 README = HERE.parents[1] / "README.md"
-BEGIN = "<!-- measured: PYTHONPATH=tests python -m clients.table -->"
+BEGIN = "<!-- measured: PYTHONPATH=tests:tests/support python -m clients.table -->"
 END = "<!-- end of what was measured -->"
 NAMES = {"tvm": "TVM (Relax)", "mnn": "MNN", "openvino": "OpenVINO (CPU)", "iree": "IREE (CPU)"}
 SAID = {"wrong": "wrong without an error", "rejects": "rejected", "crashes": "crash"}

@@ -1,7 +1,7 @@
 """What the clients do with recurrent nodes and without; see outcomes.json for what they did when last looked at."""
 
 import pytest
-from test_real_models import MODELS
+from paths import MODELS
 
 from clients import table
 from clients.driving import OUTCOMES

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 from cases import Case
+from paths import MODELS
 from running import assert_close, recurrent_left, run
-from test_real_models import MODELS
 
 from clients.environments import CLIENTS, HERE, python, why_absent
 from clients.trials import original, truth

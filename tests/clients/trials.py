@@ -9,8 +9,9 @@ import onnx_ir as ir
 import onnxscript.optimizer
 from cases import Arrays, Case, expected, feed, model
 from oracle import GATES
+from paths import MODELS
 from running import run
-from test_real_models import MODELS, variants
+from stored_models import variants
 
 import rnn_lowering as rl
 from clients.driving import Job

@@ -13,10 +13,10 @@ from cases import Case, model
 from chains import Link, chain
 from onnx import TensorProto, helper, numpy_helper
 from oracle import GATES
+from paths import MODELS as STORED
 
 import rnn_lowering as rl
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "models"
 FORMS = ("scan", "loop", "unroll")
 LARGEST = 60_000
 """Bytes of a stored model that is looked at here."""
@@ -359,7 +359,7 @@ def test_checker(op_type: str, opset: int) -> None:
 
 
 def stored() -> list[Any]:
-    manifest = SHARED / "manifest.json"
+    manifest = STORED / "manifest.json"
     if not manifest.exists():
         return [pytest.param("", marks=pytest.mark.skip(reason="the folder of stored models is not there"))]
     entries = json.loads(manifest.read_text())
@@ -369,7 +369,7 @@ def stored() -> list[Any]:
 
 @pytest.mark.parametrize("name", stored())
 def test_stored_model(name: str) -> None:
-    original = onnx.load(SHARED / name)
+    original = onnx.load(STORED / name)
     if original.functions:
         pytest.skip("functions are inlined")
     if min(entry.version for entry in original.opset_import if entry.domain in ("", "ai.onnx")) < 7:

@@ -13,8 +13,8 @@ from cases import Array, Case, feed, model
 from chains import Link, chain
 from one_process import run_workers_here
 from onnx import TensorProto, helper, numpy_helper
+from paths import MODELS
 from running import assert_close, operators, recurrent_left, run
-from test_real_models import MODELS
 from texts import parse
 
 import rnn_lowering as rl

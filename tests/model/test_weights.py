@@ -10,6 +10,7 @@ import pytest
 from onnx import numpy_helper
 from oracle import evaluate
 from running import assert_close, nodes, run
+from scope_models import OVERRIDABLE, SHARED
 from texts import FORMS, assert_same, initializers, lowered, parse, random_feed
 
 import rnn_lowering as rl
@@ -227,14 +228,6 @@ def list_as_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-OVERRIDABLE = """
-main (float[5,2,3] X) => (float[5,1,2,4] Y) <float[1,12,3] w = {}, float[1,12,4] R = {}, float[1,24] B = {}> {
-    W = Identity(w)
-    Y = GRU <hidden_size=4> (X, W, R, B)
-}
-"""
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("opset", "ir_version"), [(8, 4), (13, 7), (17, 8)])
 def test_other_weights_can_be_fed(opset: int, ir_version: int, form: str) -> None:
@@ -280,16 +273,6 @@ def test_weights_of_which_one_can_be_fed() -> None:
 
 
 # What is stored
-
-
-SHARED = """
-main (float[4,2,30] X) => (float[4,1,2,40] A, float[4,1,2,40] B)
-<float[1,160,30] W = {}, float[1,160,40] R = {}> {
-    n = Neg(X)
-    A = LSTM <hidden_size=40> (X, W, R)
-    B = LSTM <hidden_size=40> (n, W, R)
-}
-"""
 
 
 def sizes_of_tensors(model: onnx.ModelProto) -> list[list[int]]:

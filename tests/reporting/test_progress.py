@@ -13,11 +13,11 @@ import onnx
 import pytest
 from chains import Link, chain
 from one_process import run_workers_here
+from paths import SRC
 
 import rnn_lowering as rl
 
 TWO = (Link("LSTM", "first", hidden=16), Link("GRU", "second", hidden=16))
-SRC = Path(rl.__file__).resolve().parents[1]
 Calls = list[tuple[str, int, int]]
 
 

@@ -1,7 +1,5 @@
 """Models of real exporters, lowered and compared with the originals in onnxruntime."""
 
-import importlib.util
-import json
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -14,34 +12,16 @@ from cases import Arrays
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 from oracle import GATES
+from paths import MODELS
 from running import assert_close, operators, recurrent_left, run
-from vectors import SHARED
+from stored_models import Entry, entries, load, optimised, parameters, variants
 
 import rnn_lowering as rl
 
-MODELS = SHARED / "models"
 FORMS = ("auto", "scan", "loop", "unroll")
 LONGEST_UNROLLED = 512
-Entry = dict[str, Any]
 
 pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
-
-
-def entries(kind: str) -> list[Entry]:
-    """The models without recurrent nodes ("plain"), those that onnxruntime runs ("runs") and the others."""
-    manifest = MODELS / "manifest.json"
-    return [e for e in json.loads(manifest.read_text()) if _kind(e) == kind] if manifest.exists() else []
-
-
-def _kind(entry: Entry) -> str:
-    if not GATES.keys() & entry["recurrent"].keys():
-        return "plain"
-    return "runs" if entry["ort"]["runs"] else "refused"
-
-
-def parameters(kind: str) -> list[Any]:
-    absent = pytest.param({}, marks=pytest.mark.skip(reason=f"{MODELS.name} is not there"))
-    return [pytest.param(entry, id=entry["file"]) for entry in entries(kind)] or [absent]
 
 
 def forms() -> list[Any]:
@@ -53,27 +33,6 @@ def forms() -> list[Any]:
         for form in FORMS
         if form != "scan" or entry["opsets"]["ai.onnx"] >= 9
     ] or [absent]
-
-
-def load(entry: Entry) -> onnx.ModelProto:
-    return onnx.load(MODELS / entry["file"])
-
-
-@lru_cache(maxsize=2)
-def variants(file: str) -> list[tuple[str, Arrays]]:
-    """The inputs for a model, by label."""
-    spec = importlib.util.spec_from_file_location("feeds", MODELS / "feeds.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found: list[tuple[str, Arrays]] = module.variants(file)
-    return found
-
-
-def optimised(entry: Entry) -> bool:
-    """Whether onnxruntime's optimiser survives the original."""
-    return bool(entry["ort"]["with_optimisations"] == "ok")
 
 
 @lru_cache(maxsize=2)

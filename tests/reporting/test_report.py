@@ -12,12 +12,13 @@ import pytest
 from cases import Case, model
 from chains import Link, chain
 from one_process import run_workers_here
+from paths import ROOT
 from texts import parse
 
 import rnn_lowering as rl
 from rnn_lowering.recurrence import cells
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "report.md"
+DOCUMENT = ROOT / "docs" / "report.md"
 TYPES: dict[str, Callable[[Any], bool]] = {
     "string": lambda value: isinstance(value, str),
     "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),

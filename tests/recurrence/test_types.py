@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
+import cases
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
@@ -272,7 +273,7 @@ def run_in_a_child(models: Mapping[str, tuple[onnx.ModelProto, Arrays]], folder:
     for name, (model, feed) in models.items():
         onnx.save(model, folder / f"{name}.onnx")
         np.savez(folder / f"{name}.feed.npz", allow_pickle=False, **feed)
-    subprocess.run([sys.executable, "-c", CHILD, str(folder)], cwd=Path(__file__).parent, check=False)
+    subprocess.run([sys.executable, "-c", CHILD, str(folder)], cwd=Path(cases.__file__).parent, check=False)
     results = {}
     for name in models:
         if (path := folder / f"{name}.results.npz").exists():

@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from test_scopes import CAPTURED, LOCAL, SCOPES
-from test_weights import OVERRIDABLE, SHARED
+from paths import EXAMPLES
+from scope_models import CAPTURED, LOCAL, OVERRIDABLE, SCOPES, SHARED
 from texts import parse
 
 import rnn_lowering as rl
 
 MEMORY = 4 << 30
 SECONDS = 20
-EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "denoiser.onnx"
+EXAMPLE = EXAMPLES / "denoiser.onnx"
 INTEGERS = (0, 1, -1, 2, 3, 7, 22, 127, 128, 2**31 - 1, -(2**31), 2**31, 2**62, 2**63 - 1, -(2**63))
 FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-40, 3e38, float("inf"), float("-inf"), float("nan"))
 STRINGS = ("", " ", "X", "W", "R", "ai.onnx", "a/b", "\0", "\u00e9", "x" * 5000, "forward", "bidirectional")

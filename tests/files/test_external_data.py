@@ -17,6 +17,7 @@ import onnxruntime as ort
 import pytest
 from cases import Arrays
 from onnx import TensorProto
+from paths import ROOT
 from running import assert_close, recurrent_left, run
 from texts import FORMS, graphs, parse, random_feed
 
@@ -577,7 +578,7 @@ def test_other_spellings_inside_the_folder_are_read(location: str, tmp_path: Pat
 
 def peak_memory(gib: float) -> float:
     """The MiB that the benchmark measures."""
-    benchmark = Path(__file__).resolve().parents[1] / "benchmarks" / "memory.py"
+    benchmark = ROOT / "benchmarks" / "memory.py"
     command = [sys.executable, str(benchmark), "--gib", str(gib)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("peak memory"))

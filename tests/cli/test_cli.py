@@ -18,12 +18,12 @@ from cases import Case, feed, model
 from chains import Link, chain
 from one_process import run_workers_here
 from onnx import TensorProto, helper
+from paths import SRC
 from running import assert_close, operators, recurrent_left, run
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
 
-SRC = Path(rl.__file__).resolve().parents[1]
 SYMBOLIC = Case("cli_symbolic", "LSTM", x="symbolic")
 STATIC = Case("cli_static", "GRU")
 DISPUTED = Case("cli_disputed", "RNN", {"activations": ["Affine"]})

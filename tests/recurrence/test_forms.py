@@ -9,13 +9,13 @@ import numpy as np
 import onnx
 import pytest
 from cases import ALL_OPTIONAL, BY_NAME, CASES, Arrays, Case, expected, feed, model
+from forms import FORMS, emitted_opset, exists, has_no_steps_to_repeat, runs
 from onnx.reference import ReferenceEvaluator
 from running import NEWEST_OPSET, assert_close, operators, recurrent_left, run
 
 import rnn_lowering as rl
 
 OPSETS = [1, 3, 6, 7, 8, 9, 10, 11, 13, 14, 15, 18, 21, 22, 26, 27, 28]
-FORMS = ("scan", "loop", "unroll")
 CORE = [
     *[
         f"{op}_{name}"
@@ -45,38 +45,11 @@ CORE = [
 AGREEMENT = {"float32": (2e-5, 2e-6), "float64": (1e-12, 1e-13), "float16": (2e-3, 1e-3)}
 """rtol, atol between two forms of one node."""
 
-RESULT_OF_OLD_OPSETS = 13
 LOOPS = {"Scan", "Loop", "If", "ReverseSequence"}
 SIZES_AT_RUN_TIME = {"Shape", "Range", "ConstantOfShape", "NonZero", "Size"}
 
 KNOWN_BUGS: list[tuple[str, Callable[[Case, int], bool]]] = []
 """What the package does wrong, and at which cases and opsets."""
-
-
-def emitted_opset(opset: int) -> int:
-    return opset if opset >= 7 else RESULT_OF_OLD_OPSETS
-
-
-def has_no_steps_to_repeat(case: Case) -> bool:
-    return (case.knows_length and case.T <= 1) or (case.knows_batch and case.N == 0)
-
-
-def exists(case: Case, form: str, opset: int) -> bool:
-    """Whether the node of a case can take a form at an opset."""
-    has_where_and_scan = emitted_opset(opset) >= 9
-    if form == "scan":
-        return has_where_and_scan
-    if form == "unroll":
-        sizes_known = has_where_and_scan or case.knows_batch or "sequence_lens" not in case.inputs
-        return case.knows_length and sizes_known
-    return True
-
-
-def runs(case: Case, form: str, opset: int) -> bool:
-    """Whether onnxruntime can run the lowered model."""
-    if case.dtype == "bfloat16" or (form == "scan" and case.T == 0 and not case.knows_length):
-        return False
-    return exists(case, form, opset)
 
 
 def runs_natively(case: Case, opset: int) -> bool:

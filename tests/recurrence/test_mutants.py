@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 from cases import BY_NAME, expected, feed, model
+from forms import FORMS, runs
+from paths import PACKAGE
 from running import assert_close, run
-from test_forms import FORMS, runs
 
 import rnn_lowering as rl
 
-PACKAGE = Path(rl.__file__).parent
 SUBSET = [
     *[(f"{op}_plain", 13) for op in ("RNN", "GRU", "LSTM")],
     *[(f"{op}_initial_states_{d}", 13) for op in ("RNN", "GRU", "LSTM") for d in ("reverse", "bidirectional")],

@@ -6,7 +6,8 @@ from typing import Any
 import onnx
 import pytest
 from one_process import run_workers_here
-from test_real_models import MODELS, Entry, load, parameters
+from paths import MODELS
+from stored_models import Entry, load, parameters
 
 import rnn_lowering as rl
 from rnn_lowering.passes.report import NodeReport

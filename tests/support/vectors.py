@@ -3,15 +3,14 @@
 import importlib
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from cases import Arrays
 from oracle import GATES
+from paths import SHARED
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
 VECTORS = SHARED / "vectors" / "onnxruntime_unit_tests.json"
 COARSE_VECTORS = {
     "LSTMTest.ONNXRuntime_TestLSTMBatchReallocation": 5e-6,  # expected values of five digits
