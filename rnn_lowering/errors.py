@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class NodeRef:
-    """Where a node stands: its name (or its first output's), its operator and the scope that holds it."""
+    """A node in an error: its name (or that of its first output), its operator and the scope that it is in."""
 
     name: str
     operator: str
@@ -19,7 +19,7 @@ class NodeRef:
 
 
 class RnnLoweringError(Exception):
-    """Base of every error that this package raises for a model, a file or an option it cannot serve.
+    """Base of every error that this package raises for a model, a file or an option.
 
     Args:
         reason: The fact.
@@ -36,7 +36,7 @@ class RnnLoweringError(Exception):
 
 
 class InvalidNodeError(RnnLoweringError):
-    """A node says what its operator page does not allow."""
+    """A node specifies what its operator does not allow."""
 
 
 class UnsupportedError(RnnLoweringError):
@@ -64,4 +64,4 @@ class VerificationError(RnnLoweringError):
 
 
 class RnnLoweringWarning(UserWarning):
-    """A node whose meaning is a matter of interpretation: says which one was taken."""
+    """A node whose meaning the specification leaves open: the message tells how it was understood."""

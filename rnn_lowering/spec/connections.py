@@ -1,4 +1,4 @@
-"""The inputs and outputs of a recurrent node: which are connected, constants, their type and their sizes."""
+"""The inputs and outputs of a recurrent node: which are connected, which are constant, their type and sizes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef
 from rnn_lowering.spec.constants import constant_of, dims_of
-from rnn_lowering.spec.shapes import agree, describe, pages
+from rnn_lowering.spec.shapes import agree, describe, specified_shapes
 from rnn_lowering.types import Dims
 
 
-class Ends:
-    """The inputs of a node that are connected and the outputs that something takes, by their names on `schema`, its
-    operator page.
+class Connections:
+    """The inputs of a node that are connected and the outputs that something uses, by their names in its schema.
 
     Attributes:
         inputs, outputs: The values.
         constants: The tensors of those inputs that are constants.
-        warnings: What had to be interpreted.
+        warnings: What the model declares wrongly and is ignored.
 
     Raises:
         InvalidNodeError: The operator does not have so many, or one that it needs is missing.
@@ -49,7 +48,7 @@ class Ends:
         return InvalidNodeError(reason, hint=hint, node=self.ref)
 
     def dtype(self) -> ir.DataType:
-        """Return the element type T of the operator page."""
+        """Return the element type T of the operator specification."""
         types: dict[str, ir.DataType] = {}
         for symbol, value in self.inputs.items():
             tensor = self.constants.get(symbol)
@@ -84,14 +83,14 @@ class Ends:
         else:
             raise self._invalid("neither hidden_size nor the shape of R is known", "set the attribute hidden_size")
         if declared is not None and found != declared:
-            raise self._invalid(f"hidden_size is {declared}, but R says {found}")
+            raise self._invalid(f"hidden_size is {declared}, but R has {found} columns")
         if found <= 0:
-            raise self._invalid(f"R says that hidden_size is {found}", "it must be positive")
+            raise self._invalid(f"R has {found} columns", "it must be positive")
         return found
 
     def sizes(self, gates: int, dirs: int, hidden: int, layout: int) -> dict[str, int]:
         """Return those of seq_length, batch_size and input_size that are known; the shapes must agree on them."""
-        wanted = pages(gates, dirs, hidden, layout)
+        wanted = specified_shapes(gates, dirs, hidden, layout)
         shapes = {symbol: shape for symbol in wanted if (shape := self._dims(symbol)) is not None}
         sizes, wrong = agree(shapes, wanted)
         if wrong is None:

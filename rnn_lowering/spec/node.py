@@ -1,6 +1,7 @@
-"""What a recurrent node says: the only place that knows attributes, their defaults and the op versions.
+"""What a recurrent node specifies: the only place that knows attributes, their defaults and the operator versions.
 
-`RecurrentSpec.parse` validates everything that the operator page and onnxruntime demand and edits nothing.
+`RecurrentSpec.parse` validates everything that the specification and onnxruntime require, and edits nothing.
+Specifications: https://onnx.ai/onnx/operators/onnx__RNN.html, onnx__GRU.html and onnx__LSTM.html.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
 from rnn_lowering.spec.activations import ACTIVATIONS, CANONICAL_NAMES
-from rnn_lowering.spec.connections import Ends
+from rnn_lowering.spec.connections import Connections
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-"""Gates per operator: the rows of W and R are GATES * hidden_size."""
+"""Gates per operator: W and R have GATES * hidden_size rows in each direction."""
 
 DIRECTIONS = {"forward": ("forward",), "reverse": ("reverse",), "bidirectional": ("forward", "reverse")}
 
@@ -28,7 +29,7 @@ _DEFAULT_ACTIVATIONS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("
 
 @dataclass(frozen=True)
 class Activation:
-    """An activation of one gate in one direction, with the parameters it takes (0.0 where it takes none)."""
+    """An activation of one gate in one direction, with its parameters (0.0 for one that it does not have)."""
 
     name: str
     alpha: float = 0.0
@@ -48,19 +49,19 @@ class RecurrentSpec:
     Attributes:
         node: Its name, operator and scope.
         version: Version of the operator: 1, 3, 7, 14 or 22.
-        dtype: Element type T of the operator page.
+        dtype: Element type T of the operator specification.
         directions: ("forward",), ("reverse",) or ("forward", "reverse").
         hidden_size: From the attribute or the shape of R.
-        seq_length: T, None if it is not known; likewise batch_size and input_size.
+        seq_length, batch_size, input_size: T, N and I; None where they are not known.
         layout: 0: X is [seq, batch, input]; 1: X is [batch, seq, input].
         activations: One tuple per direction.
         clip: Bound of the pre-activations, None for none.
-        input_forget: LSTM: f = 1 - i.
-        linear_before_reset: GRU: the recurrent bias sits inside the reset product.
-        inputs: The connected inputs by their names on the operator page.
-        outputs: The outputs that something takes, by their names on the operator page.
+        input_forget: LSTM: whether f = 1 - i.
+        linear_before_reset: GRU: whether the recurrent bias is inside the product with the reset gate.
+        inputs: The connected inputs by their names in the operator specification.
+        outputs: The outputs that something uses, by their names in the operator specification.
         constants: The tensors of those inputs that are constants.
-        warnings: What had to be interpreted.
+        warnings: What the specification leaves open, and how it was decided.
     """
 
     node: NodeRef
@@ -90,9 +91,9 @@ class RecurrentSpec:
         """Read a node of the default domain at `opset`.
 
         Raises:
-            InvalidNodeError: It says what the specification does not allow.
-            UnsupportedError: Its opset is newer than the onnx package knows, or it stands in a function and
-                refers to its attributes.
+            InvalidNodeError: It specifies what its operator does not allow.
+            UnsupportedError: Its opset is newer than the onnx package knows, or it is in a function and refers to
+                the function's attributes.
         """
         return _Parser(node, opset, scope).parse()
 
@@ -109,7 +110,7 @@ def node_ref(node: ir.Node, scope: str) -> NodeRef:
 
 
 class _Parser:
-    """One node's parse: holds what every step needs."""
+    """The reading of one node: holds what every step of it needs."""
 
     def __init__(self, node: ir.Node, opset: int, scope: str) -> None:
         self.node = node
@@ -119,7 +120,7 @@ class _Parser:
         if not 1 <= opset <= newest:
             raise UnsupportedError(
                 f"opset {opset} is not one that the installed onnx package knows (1 to {newest})",
-                hint="upgrade the onnx package, or mend the model's opset import",
+                hint="upgrade the onnx package, or correct the model's opset import",
                 node=self.ref,
             )
         self.opset = opset
@@ -132,19 +133,19 @@ class _Parser:
 
     def parse(self) -> RecurrentSpec:
         self._check_attributes()
-        ends = Ends(self.node, self.ref, self.schema, self.opset)
+        connections = Connections(self.node, self.ref, self.schema, self.opset)
         directions = self._directions()
         layout = self._flag("layout")
         if layout not in (0, 1):
             raise self.invalid(f"layout is {layout}", "0 and 1 are allowed")
         gates = GATES[self.op_type]
-        hidden_size = ends.hidden_size(self._attribute("hidden_size", None), gates)
-        sizes = ends.sizes(gates, len(directions), hidden_size, layout)
+        hidden_size = connections.hidden_size(self._attribute("hidden_size", None), gates)
+        sizes = connections.sizes(gates, len(directions), hidden_size, layout)
         activations = self._activations(len(directions))
         spec = RecurrentSpec(
             node=self.ref,
             version=self.version,
-            dtype=ends.dtype(),
+            dtype=connections.dtype(),
             directions=directions,
             hidden_size=hidden_size,
             seq_length=sizes.get("seq_length"),
@@ -155,12 +156,12 @@ class _Parser:
             clip=self._clip(),
             input_forget=bool(self._flag("input_forget")),
             linear_before_reset=bool(self._flag("linear_before_reset")),
-            inputs=ends.inputs,
-            outputs=ends.outputs,
-            constants=ends.constants,
-            warnings=(*ends.warnings, *self.warnings),
+            inputs=connections.inputs,
+            outputs=connections.outputs,
+            constants=connections.constants,
+            warnings=(*connections.warnings, *self.warnings),
         )
-        ends.check_lengths(spec.seq_length)
+        connections.check_lengths(spec.seq_length)
         return spec
 
     def _check_attributes(self) -> None:
@@ -191,7 +192,7 @@ class _Parser:
     def _directions(self) -> tuple[str, ...]:
         direction = self._attribute("direction", "forward")
         if direction == "foward" and self.version < 7:
-            direction = "forward"  # the page of GRU-1 spells its default so
+            direction = "forward"  # the default in the schema of GRU-1, a typing error
         if direction not in DIRECTIONS:
             raise self.invalid(f"direction is '{direction}'", f"{', '.join(DIRECTIONS)} are allowed")
         return DIRECTIONS[direction]
@@ -209,11 +210,11 @@ class _Parser:
         names = list(self._attribute("activations", ())) or list(default * num_directions)
         wanted = len(default) * num_directions
         if self.op_type == "RNN" and num_directions == 1 and len(names) == 2:
-            names = names[:1]  # the page's own default names two
+            names = names[:1]  # the specification's own default has two
         if len(names) != wanted:
             raise self.invalid(
                 f"{len(names)} activations, not {wanted}",
-                f"a {self.op_type} takes {len(default)} per direction",
+                f"a {self.op_type} has {len(default)} per direction",
             )
         alphas = list(self._attribute("activation_alpha", ()))
         betas = list(self._attribute("activation_beta", ()))
@@ -221,7 +222,7 @@ class _Parser:
         return tuple(tuple(parsed[n : n + len(default)]) for n in range(0, wanted, len(default)))
 
     def _activation(self, name: str, alphas: list[float], betas: list[float]) -> Activation:
-        """Read one activation; alpha and beta are queues that only those which take a parameter read from."""
+        """Read one activation; alpha and beta are queues, read only by activations that have such a parameter."""
         canonical = CANONICAL_NAMES.get(name.lower())
         if canonical is None:
             raise self.invalid(f"activation '{name}' does not exist", f"known are {', '.join(ACTIVATIONS)}")
@@ -235,7 +236,7 @@ class _Parser:
         activation = Activation(canonical, parameters[0], parameters[1])
         if defaulted and row.defaults_disputed:
             self.warnings.append(
-                f"{self.ref}: parameters of {canonical} are not given; onnxruntime's default 0 is taken, which is "
-                f"not the operator page's: {activation}; set activation_alpha and activation_beta"
+                f"{self.ref}: parameters of {canonical} are not given; onnxruntime's default 0 is used, which is "
+                f"not that of the operator specification: {activation}; set activation_alpha and activation_beta"
             )
         return activation

@@ -1,4 +1,4 @@
-"""The shapes of a recurrent node's inputs on its operator page, and the sizes on which the actual ones agree."""
+"""The shapes that the specification gives a node's inputs, and the sizes on which the actual ones agree."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from rnn_lowering.types import Dims
 
-Page = tuple["str | int", ...]
-"""A shape on an operator page: sizes that are known, and names of sizes."""
+SpecifiedShape = tuple["str | int", ...]
+"""A shape in the operator specification: sizes that are known, and names of sizes."""
 
 
-def pages(gates: int, dirs: int, hidden: int, layout: int) -> dict[str, Page]:
+def specified_shapes(gates: int, dirs: int, hidden: int, layout: int) -> dict[str, SpecifiedShape]:
     """Return the shapes of the inputs by symbol; "seq_length", "batch_size" and "input_size" are to be found."""
-    state: Page = ("batch_size", dirs, hidden) if layout else (dirs, "batch_size", hidden)
+    state: SpecifiedShape = ("batch_size", dirs, hidden) if layout else (dirs, "batch_size", hidden)
     return {
         "W": (dirs, gates * hidden, "input_size"),
         "R": (dirs, gates * hidden, hidden),
@@ -25,7 +25,7 @@ def pages(gates: int, dirs: int, hidden: int, layout: int) -> dict[str, Page]:
     }
 
 
-def agree(shapes: Mapping[str, Dims], wanted: Mapping[str, Page]) -> tuple[dict[str, int], str | None]:
+def agree(shapes: Mapping[str, Dims], wanted: Mapping[str, SpecifiedShape]) -> tuple[dict[str, int], str | None]:
     """Return the sizes that shapes agree on, and the input that is to blame where they do not.
 
     The first in the order of `wanted` that does not fit those before it is to blame, but sequence_lens where all
@@ -39,28 +39,30 @@ def agree(shapes: Mapping[str, Dims], wanted: Mapping[str, Page]) -> tuple[dict[
     return (sizes, wrong) if still_wrong else (found, "sequence_lens")
 
 
-def describe(page: Page, sizes: Mapping[str, int]) -> str:
-    """Return a shape of the page as text, with the sizes that are known."""
-    return "[" + ", ".join(f"{n}={sizes[n]}" if isinstance(n, str) and n in sizes else str(n) for n in page) + "]"
+def describe(specified: SpecifiedShape, sizes: Mapping[str, int]) -> str:
+    """Return a specified shape as text, with the sizes that are known."""
+    return (
+        "[" + ", ".join(f"{n}={sizes[n]}" if isinstance(n, str) and n in sizes else str(n) for n in specified) + "]"
+    )
 
 
-def _in_turn(shapes: Mapping[str, Dims], wanted: Mapping[str, Page]) -> tuple[dict[str, int], str | None]:
+def _in_turn(shapes: Mapping[str, Dims], wanted: Mapping[str, SpecifiedShape]) -> tuple[dict[str, int], str | None]:
     """Return the sizes known before the first input that does not fit, and that one."""
     sizes: dict[str, int] = {}
-    for symbol, page in wanted.items():
-        matched = _match(shapes[symbol], page, sizes) if symbol in shapes else sizes
+    for symbol, specified in wanted.items():
+        matched = _match(shapes[symbol], specified, sizes) if symbol in shapes else sizes
         if matched is None:
             return sizes, symbol
         sizes = matched
     return sizes, None
 
 
-def _match(actual: Dims, page: Page, sizes: Mapping[str, int]) -> dict[str, int] | None:
-    """Return the sizes known after a shape has been matched with its page; None where it does not fit."""
-    if len(actual) != len(page):
+def _match(actual: Dims, specified: SpecifiedShape, sizes: Mapping[str, int]) -> dict[str, int] | None:
+    """Return the sizes known after a shape has been matched with the specified one; None where it does not fit."""
+    if len(actual) != len(specified):
         return None
     found = dict(sizes)
-    for size, wanted in zip(actual, page, strict=True):
+    for size, wanted in zip(actual, specified, strict=True):
         expected = found.setdefault(wanted, size) if isinstance(wanted, str) and size is not None else wanted
         if size is not None and size != expected:
             return None

@@ -157,7 +157,11 @@ ATTRIBUTES: list[tuple[str, int, dict[str, Any], str]] = [
         for op in OPS
         for size in (0, -4)
     ],
-    *[(op, 17, {"hidden_size": size}, f"hidden_size is {size}.*R says {H}") for op in OPS for size in (1, 5, 8)],
+    *[
+        (op, 17, {"hidden_size": size}, f"hidden_size is {size}.*R has {H} columns")
+        for op in OPS
+        for size in (1, 5, 8)
+    ],
 ]
 
 
@@ -202,7 +206,7 @@ SHAPES = [
 def test_wrong_shape(op_type: str, symbol: str, shape: tuple[int, ...]) -> None:
     for constants in ([], [symbol])[: 1 if symbol == "X" else 2]:
         proto = node_model(op_type, shapes={symbol: shape}, constants=constants)
-        assert_refused(proto, r"has shape \[.*\], not \[.*\]|but R says")
+        assert_refused(proto, r"has shape \[.*\], not \[.*\]|but R has")
 
 
 @pytest.mark.parametrize("op_type", OPS)
@@ -265,7 +269,7 @@ def test_no_hidden_units(op_type: str) -> None:
     proto = node_model(
         op_type, {"hidden_size": None}, shapes={s: shapes.get(s, d) for s, d in page(op_type).items()}
     )
-    assert_refused(proto, "hidden_size is 0")
+    assert_refused(proto, "R has 0 columns")
 
 
 @pytest.mark.parametrize("op_type", OPS)
