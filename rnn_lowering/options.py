@@ -99,9 +99,11 @@ class Check:
         tolerance: What counts as equal.
         feeds: Inputs to compare with instead of random ones, one run each; those that one does not name are random.
         shapes: Shapes of the random inputs, by name.
+        timeout: Seconds for loading a model and for each of its runs, which may be infinite; a model that needs
+            more is not verified.
 
     Raises:
-        OptionError: A negative number of runs.
+        OptionError: A negative number of runs, or a time limit that is not positive.
     """
 
     runs: int = 3
@@ -109,10 +111,13 @@ class Check:
     tolerance: Tolerance = Tolerance()
     feeds: Sequence[Mapping[str, Array]] | None = None
     shapes: Shapes | None = None
+    timeout: float = 120.0
 
     def __post_init__(self) -> None:
         if self.runs < 0:
             raise OptionError(f"{self.runs} runs are not possible", hint="give 0 or more")
+        if not self.timeout > 0:
+            raise OptionError(f"a time limit of {self.timeout} seconds is not possible", hint="give more than 0")
 
 
 class CheckOptions(TypedDict, total=False):
@@ -123,6 +128,7 @@ class CheckOptions(TypedDict, total=False):
     tolerance: Tolerance | None
     feeds: Sequence[Mapping[str, Array]] | None
     shapes: Shapes | None
+    timeout: float | None
 
 
 class FileOptions(LoweringOptions, total=False):
@@ -133,6 +139,7 @@ class FileOptions(LoweringOptions, total=False):
     tolerance: Tolerance | None
     feeds: Sequence[Mapping[str, Array]] | None
     test_shapes: Shapes | None
+    verify_timeout: float | None
 
 
 _CHECK_KEYWORDS = {
@@ -141,6 +148,7 @@ _CHECK_KEYWORDS = {
     "tolerance": "tolerance",
     "feeds": "feeds",
     "test_shapes": "shapes",
+    "verify_timeout": "timeout",
 }
 
 

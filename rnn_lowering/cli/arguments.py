@@ -111,6 +111,13 @@ def _add_checks(p: argparse.ArgumentParser) -> None:
     )
     check.add_argument("--no-verify", action="store_const", const=0, dest="verify", help="do not compare")
     p.add_argument(
+        "--verify-timeout",
+        type=_seconds,
+        default=120.0,
+        metavar="SECONDS",
+        help="for loading a model and for each of its runs; what takes longer is not verified (default: 120)",
+    )
+    p.add_argument(
         "--feed", action="append", default=[], type=_feed, metavar="NAME=FILE.npy", help="compare with this input"
     )
     p.add_argument(
@@ -188,6 +195,13 @@ def _tolerance(text: str) -> float:
     return number
 
 
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError("must be more than 0")
+    return number
+
+
 def _dim(text: str) -> tuple[str, int]:
     name, separator, size = text.rpartition("=")
     if not separator or not size.isdigit():
@@ -236,6 +250,7 @@ def check_options(args: argparse.Namespace) -> Check:
         tolerance=Tolerance(args.rtol, args.atol),
         feeds=[_read_feeds(args.feed)] if args.feed else None,
         shapes=_once(args.test_shape, "--test-shape"),
+        timeout=args.verify_timeout,
     )
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.passes.report import NodeReport
 from rnn_lowering.types import Array
-from rnn_lowering.verification.isolate import IsolatedNode, Symbols, isolated_nodes, run_nodes
-from rnn_lowering.verification.runner import SessionError
+from rnn_lowering.verification.isolate import IsolatedNode, Symbols, isolated_nodes, run_node
+from rnn_lowering.verification.runner import Runner, SessionError
 from rnn_lowering.verification.tolerance import distance
 
 ORIGINAL, LOWERED = "original in onnxruntime", "lowered"
@@ -103,9 +101,10 @@ def trials(reports: Sequence[NodeReport], original: ir.Model, lowered: ir.Model)
     for n, report in enumerate(reports):
         if nodes := found.get((report.name, report.scope)):
             jobs[n] = nodes[0], nodes.pop(0).random_feed(rng, **_sizes(report))
-    with tempfile.TemporaryDirectory(prefix="rnn-lower-") as folder:
-        native, ours = (_run(list(jobs.values()), Path(folder), native) for native in (True, False))
-    return {n: _trial(*job, *runs) for (n, job), *runs in zip(jobs.items(), native, ours, strict=True)}
+    with Runner() as runner:
+        return {
+            n: _trial(*job, *(_run(*job, runner, native) for native in (True, False))) for n, job in jobs.items()
+        }
 
 
 _Job = tuple[IsolatedNode, Symbols]
@@ -117,13 +116,13 @@ def _sizes(report: NodeReport) -> dict[str, int]:
     return {"seq_length": _STEPS} | {size: number for size, number in told.items() if number is not None}
 
 
-def _run(jobs: Sequence[_Job], scratch: Path, native: bool) -> list[Symbols | str]:
-    """Return the outputs of each node, or why it cannot be run."""
+def _run(node: IsolatedNode, feed: Symbols, runner: Runner, native: bool) -> Symbols | str:
+    """Return the outputs of a node, or why it cannot be run."""
     try:
-        results = run_nodes([node for node, _ in jobs], [[feed] for _, feed in jobs], scratch, native=native)
-        return [outputs for (outputs,) in results]
+        (outputs,) = run_node(node, [feed], runner, native=native)
     except SessionError as error:
-        return [str(error)] if len(jobs) == 1 else [_run([job], scratch, native)[0] for job in jobs]
+        return str(error)
+    return {symbol: np.array(array) for symbol, array in outputs.items()}
 
 
 def _trial(node: IsolatedNode, feed: Symbols, native: Symbols | str, ours: Symbols | str) -> Trial:

@@ -1,5 +1,4 @@
-"""Named arrays in one .npz file. Names come from models: whatever they hold, they are data in the file, never the
-names of its entries or of arguments."""
+"""Arrays in files, by name: what passes between processes without being held in both."""
 
 from __future__ import annotations
 
@@ -11,15 +10,22 @@ import numpy as np
 
 from rnn_lowering.types import Array
 
-
-def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write arrays: entry 0 holds their names as JSON in UTF-8, entries 1, 2, ... the arrays in that order."""
-    names = np.frombuffer(json.dumps(list(arrays)).encode(), np.uint8)
-    np.savez(path, allow_pickle=False, **{str(n): a for n, a in enumerate((names, *arrays.values()))})
+_NAMES = "names.json"
 
 
-def read_arrays(path: Path) -> dict[str, Array]:
-    """Read what `write_arrays` wrote."""
-    with np.load(path, allow_pickle=False) as held:
-        names = json.loads(held["0"].tobytes())
-        return {name: held[str(n)] for n, name in enumerate(names, 1)}
+def write_arrays(folder: Path, arrays: Mapping[str, Array]) -> None:
+    """Write arrays of any names into a new folder.
+
+    Raises:
+        ValueError: One holds Python objects.
+    """
+    folder.mkdir()
+    for n, array in enumerate(arrays.values()):
+        np.save(folder / f"{n}.npy", array, allow_pickle=False)
+    (folder / _NAMES).write_text(json.dumps(list(arrays)))
+
+
+def read_arrays(folder: Path) -> dict[str, Array]:
+    """Return the arrays of a folder, mapped and read-only: a part is in memory only while it is looked at."""
+    names = json.loads((folder / _NAMES).read_text())
+    return {name: np.load(folder / f"{n}.npy", mmap_mode="r") for n, name in enumerate(names)}

@@ -28,7 +28,7 @@ def watching(original: Path, scratch: Path, names: Callable[[onnx.ModelProto], I
     path = scratch / "watching.onnx"
     _root(proto.graph, original.parent)
     onnx.save(proto, path)
-    return Session(path, Path(original.anchor), scratch)
+    return Session(path, Path(original.anchor))
 
 
 def entering(proto: onnx.ModelProto) -> Iterator[str]:

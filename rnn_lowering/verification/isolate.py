@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,11 @@ from rnn_lowering.model.scopes import Found, graphs_by_scope, recurrent_nodes
 from rnn_lowering.spec.node import GATES, RecurrentSpec
 from rnn_lowering.types import Array
 from rnn_lowering.verification import reference
-from rnn_lowering.verification.runner import Ran, Session, SessionError, run_all, write_feed
-from rnn_lowering.verification.subgraph import cut_out, runnable, whole
+from rnn_lowering.verification.runner import Ran, Runner, Session, SessionError
+from rnn_lowering.verification.subgraph import cut_out, runnable, sized, whole
+
+_LONG = 256
+"""More nodes get a session for each combination of sizes: with open sizes, creating one takes half a minute."""
 
 _SIZES = {"seq_length": 7, "batch_size": 3, "input_size": 4}
 
@@ -87,41 +90,40 @@ class IsolatedNode:
 Symbols = dict[str, Array]
 
 
-def run_nodes(
-    nodes: Sequence[IsolatedNode],
-    feeds: Sequence[Sequence[Symbols]],
-    scratch: Path,
-    *,
-    native: bool = False,
-    ran: Ran = lambda: None,
-) -> list[list[Symbols]]:
-    """Run lowered nodes in onnxruntime; return the connected outputs by symbol, per node and feed.
+def run_node(
+    node: IsolatedNode, feeds: Sequence[Symbols], runner: Runner, *, native: bool = False, ran: Ran = lambda: None
+) -> list[Symbols]:
+    """Run a lowered node in onnxruntime, in one session; return its connected outputs by symbol, for each feed.
+
+    The arrays are mapped files, as `Run.outputs` returns them.
 
     Args:
-        native: Run the nodes as they were.
+        native: Run the node as it was.
         ran: Called after each feed.
 
     Raises:
-        SessionError: onnxruntime cannot run one of them.
+        SessionError: onnxruntime cannot run it.
     """
-    jobs = []
-    for n, (node, inputs) in enumerate(zip(nodes, feeds, strict=True)):
-        model = node.whole if native else node.cut
-        if model is None:
-            raise SessionError(f"{node.spec.node} has no counterpart in the lowered model")
-        path = scratch / f"node{n}.onnx"
-        onnx.save(runnable(model), path)
-        named = [_named(node, model, feed) for feed in inputs]
-        files = [write_feed(scratch, f"node{n}-{k}.npz", feed) for k, feed in enumerate(named)]
-        jobs.append((Session(path, scratch, scratch), [[file] for file in files]))
-    results = []
-    for node, outcome in zip(nodes, run_all(jobs, ran) if jobs else [], strict=True):
-        errors = [o["error"] for o in (outcome, *outcome.get("groups", ())) if "error" in o]
-        if errors:
-            raise SessionError(f"{node.spec.node}: {errors[0]}")
-        held = [Session(scratch, scratch, scratch).outputs(group["feed"]) for group in outcome["groups"]]
-        results.append([{s: outputs[f"{k}:0"] for k, s in enumerate(node.spec.outputs)} for outputs in held])
-    return results
+    model = node.whole if native else node.cut
+    if model is None:
+        raise SessionError(f"{node.spec.node} has no counterpart in the lowered model")
+    named = [_named(node, model, feed) for feed in feeds]
+    held: list[Symbols] = []
+    try:
+        for sizes, group in groupby(named, _sizes if len(model.graph.node) > _LONG else lambda _: {}):
+            path = runner.folder / "node.onnx"
+            onnx.save(sized(runnable(model), sizes), path)
+            for run in runner.run(Session(path), [[runner.write_feed(feed)] for feed in group], ran).runs:
+                if run.error:
+                    raise SessionError(run.error)
+                held.append(run.outputs())
+    except SessionError as error:
+        raise error.about(node.spec.node) from None
+    return [{s: outputs[f"{k}:0"] for k, s in enumerate(node.spec.outputs)} for outputs in held]
+
+
+def _sizes(feed: Symbols) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in feed.items()}
 
 
 def _named(node: IsolatedNode, model: onnx.ModelProto, feed: Mapping[str, Array]) -> Symbols:

@@ -14,21 +14,20 @@ from rnn_lowering.options import Tolerance
 from rnn_lowering.progress import NODES as RUNNING_NODES
 from rnn_lowering.progress import Progress, counter
 from rnn_lowering.types import Array
-from rnn_lowering.verification.arrays import read_arrays
 from rnn_lowering.verification.extra_outputs import watching
-from rnn_lowering.verification.isolate import IsolatedNode, isolated_nodes, run_nodes
+from rnn_lowering.verification.isolate import IsolatedNode, isolated_nodes, run_node
 from rnn_lowering.verification.result import NODES, OutputCheck, RunCheck, RunInput, Verification, over_all
-from rnn_lowering.verification.runner import Outputs, SessionError
+from rnn_lowering.verification.runner import Outputs, Runner, SessionError
 from rnn_lowering.verification.tolerance import compare, distance, excess
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of two models: their files, a folder for what it writes, what counts as equal, and the seed of the inputs."""
+    """Of two models: their files, what runs them, what counts as equal, and the seed of the inputs."""
 
     original: Path
     lowered: Path
-    scratch: Path
+    runner: Runner
     tolerance: Tolerance
     seed: int
     progress: Progress | None
@@ -61,7 +60,7 @@ class Judge(Comparison):
         nodes = list(self._isolated())
         feeds = [[node.random_feed(rng) for _ in range(runs)] for node in nodes]
         ran = counter(self.progress, RUNNING_NODES, runs * len(nodes))
-        results = run_nodes(nodes, feeds, self.scratch, ran=ran)
+        results = [run_node(node, given, self.runner, ran=ran) for node, given in zip(nodes, feeds, strict=True)]
         for run in range(runs):
             inputs: list[RunInput] = []
             outputs: list[OutputCheck] = []
@@ -85,7 +84,7 @@ class Judge(Comparison):
 
     def _no_worse(self, node: IsolatedNode, feed: Outputs, symbol: str, want: Outputs, got: Array) -> bool:
         try:
-            ((native,),) = run_nodes([node], [[feed]], self.scratch, native=True)
+            (native,) = run_node(node, [dict(feed)], self.runner, native=True)
         except SessionError:
             return False
         return _no_further(got, native[symbol], want[symbol])
@@ -105,12 +104,17 @@ class Judge(Comparison):
         """
         try:
             nodes = list(self._isolated())
-            session = replace(watching(self.original, self.scratch, lambda _: _around(nodes)), optimise=optimise)
-            names = session.run([[feed] for feed in feeds])["names"]
+            session = replace(
+                watching(self.original, self.runner.folder, lambda _: _around(nodes)), optimise=optimise
+            )
+            outcome = self.runner.run(session, [[feed] for feed in feeds])
             differs = False
-            for feed in feeds:
-                values = {name: session.outputs(feed).get(f"{n}:0") for n, name in enumerate(names)}
-                values |= read_arrays(self.scratch / feed)
+            for feed, run in zip(feeds, outcome.runs, strict=True):
+                if run.error:
+                    return failed
+                outputs = run.outputs()
+                values = {name: outputs.get(f"{n}:0") for n, name in enumerate(outcome.names)}
+                values |= self.runner.feed(feed)
                 for node in nodes:
                     where, closer = self._against_original(node, values)
                     if where and not closer:
@@ -128,7 +132,7 @@ class Judge(Comparison):
         if any(array is None for array in feed.values()):
             raise SessionError("the node stands in a subgraph")
         known = {symbol: array for symbol, array in feed.items() if array is not None}
-        (((got,),), want) = run_nodes([node], [[known]], self.scratch), node.expected(known)
+        (got,), want = run_node(node, [known], self.runner), node.expected(known)
         where, closer = "", True
         for symbol, value in node.spec.outputs.items():
             native = values.get(value.name or "")

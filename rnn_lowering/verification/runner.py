@@ -1,30 +1,50 @@
-"""Running models in onnxruntime, each in a process of its own."""
+"""Running models in onnxruntime, in a process of its own, which a native kernel may crash or never end."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from types import TracebackType
 from typing import Any
 
+from rnn_lowering.options import Check
 from rnn_lowering.types import Array
 from rnn_lowering.verification.arrays import read_arrays, write_arrays
 
-Outputs = dict[str, Array]
+Outputs = Mapping[str, Array]
 Ran = Callable[[], None]
 """Called after each run, in the process of the caller."""
 
+_START = 60.0
+"""Seconds for starting Python and importing onnxruntime, at least."""
+
 
 class SessionError(Exception):
-    """onnxruntime does not load the model, or its process died (`crashed`)."""
+    """onnxruntime does not load or run the model.
 
-    def __init__(self, reason: str, crashed: bool = False) -> None:
+    Attributes:
+        crashed: Its process died.
+        timed_out: It took longer than the runner's `timeout`.
+    """
+
+    def __init__(self, reason: str, *, crashed: bool = False, timed_out: bool = False) -> None:
         self.crashed = crashed
+        self.timed_out = timed_out
         super().__init__(reason)
+
+    def about(self, what: object) -> SessionError:
+        """Return the same error about a part of the model."""
+        return SessionError(f"{what}: {self}", crashed=self.crashed, timed_out=self.timed_out)
 
 
 @dataclass(frozen=True)
@@ -33,82 +53,199 @@ class Session:
 
     Attributes:
         model: Path of the model.
-        data: Folder of its external data.
-        scratch: Folder for what passes between the processes.
+        data: Folder that the locations of its external data start from; None: the model's.
         optimise: Whether onnxruntime optimises the graph.
     """
 
     model: Path
-    data: Path
-    scratch: Path
+    data: Path | None = None
     optimise: bool = True
 
-    def run(self, groups: Sequence[Sequence[str]], ran: Ran = lambda: None) -> dict[str, Any]:
-        """Run groups of feeds, files of `scratch`; of each the first counts that the model takes and answers with
-        finite numbers, else the first that it takes.
+
+@dataclass(frozen=True)
+class Run:
+    """What came of a group of feeds.
+
+    Attributes:
+        feed: The feed that counts; "" where the model accepts none.
+        error: Why it accepts none; "" where it does.
+    """
+
+    feed: str
+    error: str
+    folder: Path = field(repr=False)
+
+    def outputs(self) -> dict[str, Array]:
+        """Return the outputs by "number of the output:number of its part", a tensor being part 0.
+
+        The arrays are mapped files, read-only and in C order, so `reshape(-1)` and slices are views: looking at
+        them in blocks needs memory for a block only. They are valid as long as the runner is.
+        """
+        return read_arrays(self.folder)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The names of a model's outputs, and one run for each group of feeds."""
+
+    names: tuple[str, ...]
+    runs: tuple[Run, ...]
+
+
+class Runner:
+    """A scratch folder and one process in which models run one after another; both end with the `with` block.
+
+    Promises: the process is started at once, so that it imports onnxruntime while the caller prepares; at most one
+    session exists at a time, and it serves all groups of a call; a job in whose course the process dies is tried
+    once more in a fresh one, where earlier jobs cannot be the cause; no process outlives the block, nor, however it
+    is killed, the caller.
+
+    Args:
+        timeout: Seconds for loading a model and for each of its runs; may be infinite.
+
+    Attributes:
+        folder: The scratch folder, for whatever the caller likes.
+    """
+
+    def __init__(self, timeout: float = Check.timeout) -> None:
+        self._scratch = tempfile.TemporaryDirectory(prefix="rnn-lower-", ignore_cleanup_errors=True)
+        self.folder = Path(self._scratch.name)
+        self._timeout = None if math.isinf(timeout) else timeout
+        self._process: Process | None = None
+        self._written = 0
+
+    def __enter__(self) -> Runner:
+        self._process = Process()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self._end_process()
+        self._scratch.cleanup()
+
+    def write_feed(self, feed: Mapping[str, Array]) -> str:
+        """Write the inputs of a run to files; return the name that `run` and `feed` understand."""
+        folder = self._new_folder("feed")
+        write_arrays(folder, feed)
+        return str(folder)
+
+    def feed(self, name: str) -> dict[str, Array]:
+        """Return the inputs that `write_feed` wrote, mapped and read-only."""
+        return read_arrays(Path(name))
+
+    def run(self, session: Session, groups: Sequence[Sequence[str]], ran: Ran = lambda: None) -> Outcome:
+        """Run groups of alternative feeds; of each the first counts that the model accepts and answers with finite
+        numbers, else the first that it accepts.
 
         Args:
-            groups: Names of the files, as `write_feed` gives them.
+            groups: Names that `write_feed` gave.
             ran: Called after each group.
 
-        Returns:
-            {"names": [...], "groups": [{"feed": name} or {"error": text}, ...]}.
+        Raises:
+            SessionError: The model does not load, the process died, or the time is up.
+        """
+        again = self._process is not None and self._process.jobs > 0
+        try:
+            return self._run(session, groups, ran)
+        except SessionError as error:
+            if not (error.crashed and again):
+                raise
+        return self._run(session, groups, lambda: None)
+
+    def _run(self, session: Session, groups: Sequence[Sequence[str]], ran: Ran) -> Outcome:
+        if self._process is None:
+            self._process = Process()
+        out = self._new_folder("out")
+        out.mkdir()
+        job = {
+            "model": str(session.model),
+            "data": str(session.data or session.model.parent),
+            "optimise": session.optimise,
+            "groups": groups,
+            "out": str(out),
+        }
+        names: tuple[str, ...] | None = None
+        runs: list[Run] = []
+        try:
+            for message in self._process.answers(job, self._timeout):
+                if "names" in message:
+                    names = tuple(message["names"])
+                elif names is None:
+                    raise SessionError(message["error"])
+                else:
+                    group = groups[len(runs)]
+                    feed = group[message["feed"]] if "feed" in message else ""
+                    runs.append(Run(feed, message.get("error", ""), Path(message.get("out", out))))
+                    ran()
+        except SessionError as error:
+            if error.crashed or error.timed_out:
+                self._end_process()
+            raise
+        return Outcome(names or (), tuple(runs))
+
+    def _new_folder(self, kind: str) -> Path:
+        self._written += 1
+        return self.folder / f"{kind}{self._written}"
+
+    def _end_process(self) -> None:
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+
+class Process:
+    """A worker process. Its messages are read in a thread, since waiting for a pipe has no time limit everywhere.
+
+    Attributes:
+        jobs: How many it was given.
+    """
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "rnn_lowering.verification.worker"]
+        pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+        self.jobs = 0
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere, env=_environment())
+        self._messages: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+        self._reader = Thread(target=self._receive, daemon=True)
+        self._reader.start()
+
+    def answers(self, job: Mapping[str, Any], timeout: float | None) -> Iterator[dict[str, Any]]:
+        """Do a job; yield the worker's messages but for the last.
 
         Raises:
-            SessionError: The model does not load, or the process died.
+            SessionError: A message did not come in time, or never will.
         """
-        (outcome,) = run_all([(self, groups)], ran)
-        if "error" in outcome:
-            raise SessionError(outcome["error"])
-        return outcome
+        if not self.jobs:
+            self._next(None if timeout is None else max(timeout, _START))
+        self.jobs += 1
+        with suppress(OSError):  # it has died: the end of its messages says so
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps(job).encode() + b"\n")
+            self._process.stdin.flush()
+        while not (message := self._next(timeout)).get("done"):
+            yield message
 
-    def outputs(self, feed: str) -> Outputs:
-        """Read the outputs of the last run of a feed, by "number of the output:number of its part"."""
-        return read_arrays(self.scratch / f"{feed}.out.npz")
-
-
-def run_all(
-    jobs: Sequence[tuple[Session, Sequence[Sequence[str]]]], ran: Ran = lambda: None
-) -> list[dict[str, Any]]:
-    """Run several sessions of one scratch folder in one process, as `Session.run` does; a model that does not load
-    gives {"error": text}.
-
-    Raises:
-        SessionError: The process died.
-    """
-    scratch = jobs[0][0].scratch
-    described = [
-        {"model": str(s.model), "data": str(s.data), "optimise": s.optimise, "groups": groups} for s, groups in jobs
-    ]
-    (scratch / "job.json").write_text(json.dumps(described))
-    result = scratch / "result.json"
-    result.unlink(missing_ok=True)
-    code = _work(scratch, ran)
-    if not result.exists():
-        raise SessionError(f"its process died (exit {code})", crashed=True)
-    outcomes: list[dict[str, Any]] = json.loads(result.read_text())
-    return outcomes
-
-
-def _work(scratch: Path, ran: Ran) -> int:
-    """Run the jobs in a folder in a process, which ends with this call at the latest; return its exit code."""
-    command = [sys.executable, "-m", "rnn_lowering.verification.worker", str(scratch)]
-    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
-    with subprocess.Popen(command, stdout=pipe, stderr=nowhere, env=_environment()) as process:
+    def _next(self, timeout: float | None) -> dict[str, Any]:
         try:
-            for line in process.stdout or ():
-                if line.endswith(b"ran\n"):
-                    ran()
-        except BaseException:
-            process.kill()
-            raise
-    return process.returncode
+            message = self._messages.get(timeout=timeout)
+        except Empty:
+            raise SessionError(f"timed out after {timeout:g} seconds", timed_out=True) from None
+        if message is None:
+            raise SessionError(f"its process died (exit {self._process.wait()})", crashed=True)
+        return message
 
+    def _receive(self) -> None:
+        for line in self._process.stdout or ():
+            self._messages.put(json.loads(line))
+        self._messages.put(None)
 
-def write_feed(scratch: Path, name: str, feed: Mapping[str, Array]) -> str:
-    """Write the inputs of a run; return the name that `Session.run` takes."""
-    write_arrays(scratch / name, feed)
-    return name
+    def end(self) -> None:
+        """Kill the process, whatever it does, and wait for its end."""
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):  # what was still to be written no longer can be
+                pipe and pipe.close()
 
 
 def _environment() -> dict[str, str]:

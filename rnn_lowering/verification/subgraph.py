@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -115,6 +115,14 @@ def runnable(model: onnx.ModelProto) -> onnx.ModelProto:
     copy.opset_import[0].version = min(copy.opset_import[0].version, _NEWEST_RUNNABLE)
     _widen(copy.graph)
     return copy
+
+
+def sized(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
+    """Give inputs of a model shapes, in place; return the model."""
+    for value in model.graph.input:
+        for dim, size in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):
+            dim.dim_value = size
+    return model
 
 
 def _widen(graph: onnx.GraphProto) -> None:

@@ -7,7 +7,6 @@ named, or, when every one is at least as close to float64 as the original's kern
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +19,11 @@ from rnn_lowering.files.external_data import data_files, save
 from rnn_lowering.options import Check, CheckOptions, Tolerance, check_of
 from rnn_lowering.progress import LOWERED, ORIGINAL, Progress, counter
 from rnn_lowering.types import Array, PathLike
-from rnn_lowering.verification.arrays import read_arrays
 from rnn_lowering.verification.extra_outputs import entering, watching
 from rnn_lowering.verification.per_node import Comparison, Judge
 from rnn_lowering.verification.random_inputs import candidates, length_inputs
 from rnn_lowering.verification.result import WHOLE, OutputCheck, RunCheck, RunInput, Verification, over_all
-from rnn_lowering.verification.runner import Outputs, Session, SessionError, write_feed
+from rnn_lowering.verification.runner import Outputs, Runner, Session, SessionError
 from rnn_lowering.verification.tolerance import compare
 
 __all__ = ["Verification", "verify"]
@@ -42,7 +40,7 @@ def verify(
     """Run both models in onnxruntime and compare all outputs.
 
     Args:
-        original, lowered: Models or paths. Each runs in a process of its own.
+        original, lowered: Models or paths. They run in a process of their own.
         check: How they are compared.
         progress: Called as progress(phase, done, total) when a phase begins and after each run.
         options: The attributes of `Check` as keywords.
@@ -54,10 +52,9 @@ def verify(
         OptionError: An option has a value that does not exist.
     """
     check = check_of(check, options)
-    with tempfile.TemporaryDirectory(prefix="rnn-lower-") as folder:
-        scratch = Path(folder)
-        first, second = (_as_file(m, scratch / f"model{n}.onnx") for n, m in enumerate((original, lowered)))
-        comparison = _Check(first, second, scratch, check.tolerance, check.seed, progress)
+    with Runner(check.timeout) as runner:
+        first, second = (_as_file(m, runner.folder / f"model{n}.onnx") for n, m in enumerate((original, lowered)))
+        comparison = _Check(first, second, runner, check.tolerance, check.seed, progress)
         odd = comparison.odd_inputs()
         if odd:
             return comparison.judge.nodes(
@@ -106,7 +103,7 @@ class _Check(Comparison):
                 if feed and feed.keys() >= set(names) - {t.name for t in original.graph.initializer}
                 else candidates(original, run, self.seed, lowered, feed, shapes)
             )
-            groups.append([write_feed(self.scratch, f"feed{run}-{n}.npz", f) for n, f in enumerate(alternatives)])
+            groups.append([self.runner.write_feed(f) for f in alternatives])
         return groups
 
     def whole(self, groups: list[list[str]], runs: int, *, all_must_run: bool) -> Verification:
@@ -114,11 +111,15 @@ class _Check(Comparison):
         try:
             session, names, expected = self._run_original(groups, all_must_run)
         except SessionError as error:
+            if error.timed_out:
+                return Verification("not verified", reason=f"the original {error}")
             reason = f"onnxruntime cannot run the original: {error}"
             return Verification("not verified", reason=reason) if all_must_run else self.judge.nodes(runs, reason)
         try:
             new_names, found, unoptimised = self._run_lowered(list(expected), session.optimise)
         except SessionError as error:
+            if error.timed_out:
+                return Verification("not verified", reason=f"the lowered model {error}")
             return Verification("failed", reason=f"onnxruntime cannot run the lowered model: {error}")
         if names != new_names:
             return Verification("failed", reason=f"outputs {names} became {new_names}")
@@ -134,25 +135,25 @@ class _Check(Comparison):
         self, groups: list[list[str]], all_must_run: bool
     ) -> tuple[Session, list[str], dict[str, Outputs]]:
         """Return how it ran, the names of its outputs, and their values by the feed that each run accepted."""
-        session = watching(self.original, self.scratch, entering)
+        session = watching(self.original, self.runner.folder, entering)
         try:
-            outcome = session.run(groups, counter(self.progress, ORIGINAL, len(groups)))
+            outcome = self.runner.run(session, groups, counter(self.progress, ORIGINAL, len(groups)))
         except SessionError as error:
             if not error.crashed:
                 raise
             session = replace(session, optimise=False)  # its optimiser crashes on some models, its kernels too
-            outcome = session.run(groups, counter(self.progress, ORIGINAL, len(groups)))
-        accepted = [group["feed"] for group in outcome["groups"] if "feed" in group]
-        errors = [group["error"] for group in outcome["groups"] if "error" in group]
+            outcome = self.runner.run(session, groups, counter(self.progress, ORIGINAL, len(groups)))
+        accepted = [run for run in outcome.runs if not run.error]
+        errors = [run.error for run in outcome.runs if run.error]
         if not accepted or (all_must_run and errors):
             raise SessionError(errors[0] if errors else "no runs were asked for")
-        names = outcome["names"][: len(onnx.load(self.original, load_external_data=False).graph.output)]
-        return session, names, {feed: session.outputs(feed) for feed in accepted}
+        names = list(outcome.names[: len(onnx.load(self.original, load_external_data=False).graph.output)])
+        return session, names, {run.feed: run.outputs() for run in accepted}
 
     def _run_lowered(self, feeds: list[str], optimise: bool) -> tuple[list[str], dict[str, Outputs], str]:
         """Return the names of its outputs, their values by feed, each of which it must accept, and why it ran
         without onnxruntime's optimiser, if it did: that refuses some models that it saved itself."""
-        session = Session(self.lowered, self.lowered.parent, self.scratch, optimise)
+        session = Session(self.lowered, optimise=optimise)
         try:
             return *self._run_all(session, feeds), ""
         except SessionError as error:
@@ -165,18 +166,18 @@ class _Check(Comparison):
             return names, found, f"the lowered model runs only with onnxruntime's optimisations disabled: {error}"
 
     def _run_all(self, session: Session, feeds: list[str]) -> tuple[list[str], dict[str, Outputs]]:
-        outcome = session.run([[feed] for feed in feeds], counter(self.progress, LOWERED, len(feeds)))
-        for group in outcome["groups"]:
-            if "error" in group:
-                raise SessionError(group["error"])
-        return outcome["names"], {feed: session.outputs(feed) for feed in feeds}
+        outcome = self.runner.run(session, [[f] for f in feeds], counter(self.progress, LOWERED, len(feeds)))
+        for run in outcome.runs:
+            if run.error:
+                raise SessionError(run.error)
+        return list(outcome.names), {run.feed: run.outputs() for run in outcome.runs}
 
     def _compare(self, names: list[str], pairs: Mapping[str, tuple[Outputs, Outputs]]) -> Verification:
         """Compare the outputs of both models, numbered as their names are, by the feeds that gave them."""
         lengths = length_inputs(onnx.load(self.original, load_external_data=False).graph)
         each_run = []
         for feed, (before, after) in pairs.items():
-            given = read_arrays(self.scratch / feed)
+            given = self.runner.feed(feed)
             inputs = tuple(RunInput.of(name, given[name], are_lengths=name in lengths) for name in given)
             outputs = tuple(self._compare_output(n, name, before, after) for n, name in enumerate(names))
             each_run.append(RunCheck(inputs, outputs))

@@ -1,68 +1,76 @@
-"""Runs a model in a process of its own: a native kernel can take the whole process down with it.
+"""Runs models in a process of its own: a native kernel can take the whole process down with it, or never end.
 
-Called as `python -m rnn_lowering.verification.worker FOLDER`. FOLDER/job.json holds a list of jobs, each {"model":
-path, "data": folder of its external data, "optimise": bool, "groups": [[feed, ...], ...]}. Of each group the first
-feed counts that the model accepts and answers with finite numbers, else the first that it accepts; its outputs go
-to FOLDER/<feed>.out.npz. FOLDER/result.json holds a list, for each job {"error": text} or {"names": [...],
-"groups": [{"feed": ...} or {"error": ...}, ...]}. A line "ran" goes to stdout after each group.
+Called as `python -m rnn_lowering.verification.worker`. It reads jobs from stdin and writes messages to stdout, each
+a line of JSON; the first is {"ready": true}. It ends, even in the middle of a run, when stdin does.
+
+A job: {"model": path, "data": folder of its external data, "optimise": bool, "groups": [[feed, ...], ...], "out":
+folder}, where a feed is a folder of arrays. Answered by {"names": [...]} when the model is loaded, one message for
+each group, and {"done": true}; or by {"error": text} where the model does not load. The message for a group is
+{"feed": index, "out": folder} or {"error": text}: the first feed counts that the model accepts and answers with
+finite numbers, else the first that it accepts. Outputs are arrays by "number of the output:number of its part".
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shutil
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
 from rnn_lowering.verification.arrays import read_arrays, write_arrays
 
-
-def main(folder: Path, ran: Callable[[], None]) -> None:
-    """Run the jobs in `folder`; call `ran` after each group of feeds."""
-    results: list[dict[str, Any]] = []
-    for job in json.loads((folder / "job.json").read_text()):
-        try:
-            results.append(_run(job, folder, ran))
-        except Exception as error:  # whatever onnxruntime raises belongs in the result
-            results.append({"error": _one_line(error)})
-    (folder / "result.json").write_text(json.dumps(results))
+Message = dict[str, Any]
 
 
-def _run(job: dict[str, Any], folder: Path, ran: Callable[[], None]) -> dict[str, Any]:
+def answers(job: Message) -> Iterator[Message]:
+    """Do a job; yield its messages."""
+    try:
+        session = _load(job)
+        yield {"names": [output.name for output in session.get_outputs()]}
+    except Exception as error:  # whatever onnxruntime raises is part of the answer
+        yield {"error": _one_line(error)}
+        return
+    for n, group in enumerate(job["groups"]):
+        yield _run_group(session, group, Path(job["out"]) / str(n))
+    yield {"done": True}
+
+
+def _load(job: Message) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    options.enable_cpu_mem_arena = False  # what one run needed goes back before the next model is loaded
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", job["data"])
+    options.add_session_config_entry("session.disable_prepacking", "1")  # weights once, not a second time packed
     if not job["optimise"]:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     model = Path(job["model"]).read_bytes()
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    groups = []
-    for group in job["groups"]:
-        groups.append(_run_group(session, folder, group))
-        ran()
-    return {"names": names, "groups": groups}
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def _run_group(session: Any, folder: Path, group: list[str]) -> dict[str, str]:
-    outcome = {"error": "no input to try"}
-    for feed in group:
-        inputs = read_arrays(folder / feed)
+def _run_group(session: Any, group: Sequence[str], out: Path) -> Message:
+    outcome: Message = {"error": "no input to try"}
+    for n, feed in enumerate(group):
         try:
-            outputs = session.run(None, inputs)
+            outputs = session.run(None, {name: np.asarray(a) for name, a in read_arrays(Path(feed)).items()})
         except Exception as error:
             outcome = outcome if "feed" in outcome else {"error": _one_line(error)}
             continue
         finite = all(np.isfinite(part).all() for part in _flat(outputs) if part.dtype.kind == "f")
         if finite or "feed" not in outcome:
-            outcome = {"feed": feed}
-            flat = {f"{n}:{k}": part for n, value in enumerate(outputs) for k, part in enumerate(_flat(value))}
-            write_arrays(folder / f"{feed}.out.npz", flat)
+            outcome = {"feed": n, "out": str(out)}
+            flat = {f"{i}:{k}": part for i, value in enumerate(outputs) for k, part in enumerate(_flat(value))}
+            shutil.rmtree(out, ignore_errors=True)
+            write_arrays(out, flat)
         if finite:
             break
     return outcome
@@ -82,5 +90,26 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:500]
 
 
+def main() -> None:
+    """Do the jobs that stdin gives."""
+    messages = os.fdopen(os.dup(1), "w")  # native code may print to the descriptor that was stdout
+    os.dup2(2, 1)
+    jobs: SimpleQueue[Message] = SimpleQueue()
+    threading.Thread(target=_receive, args=(jobs,), daemon=True).start()
+    import onnxruntime  # noqa: F401  # while the caller writes the first inputs
+
+    print(json.dumps({"ready": True}), file=messages, flush=True)
+    while True:
+        for message in answers(jobs.get()):
+            print(json.dumps(message), file=messages, flush=True)
+
+
+def _receive(jobs: SimpleQueue[Message]) -> None:
+    with contextlib.suppress(ValueError):  # a line that was cut off: the caller is gone
+        for line in sys.stdin:
+            jobs.put(json.loads(line))
+    os._exit(0)
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), lambda: print("ran", flush=True))
+    main()

@@ -1,0 +1,155 @@
+"""What runs models: it ends in time, leaves no process, and one model's crash does not touch the next."""
+
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from chains import Link, chain
+from onnx import TensorProto, helper, numpy_helper
+
+import rnn_lowering as rl
+from rnn_lowering.verification import runner as running
+from rnn_lowering.verification.arrays import read_arrays, write_arrays
+from rnn_lowering.verification.runner import Runner, Session, SessionError
+
+ONE = (Link("GRU", "first", hidden=4),)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """The processes that ran; none of them may be left."""
+    found: list[subprocess.Popen[bytes]] = []
+
+    class Recorded(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            found.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Recorded)
+    yield found
+    assert all(process.returncode is not None for process in found)
+
+
+def endless(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with a Loop of 2^60 steps behind its first output."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    body = onnx.GraphProto(name="body")
+    body.input.append(helper.make_tensor_value_info("step", TensorProto.INT64, []))
+    body.input.append(helper.make_tensor_value_info("go_in", TensorProto.BOOL, []))
+    body.input.append(helper.make_tensor_value_info("state", TensorProto.INT64, []))
+    body.node.append(helper.make_node("Identity", ["go_in"], ["go_out"]))
+    body.node.append(helper.make_node("Add", ["state", "step"], ["state_out"]))
+    body.output.append(helper.make_tensor_value_info("go_out", TensorProto.BOOL, []))
+    body.output.append(helper.make_tensor_value_info("state_out", TensorProto.INT64, []))
+    for name, number in {"trips": np.array(2**60), "go": np.array(True), "zero": np.array(0)}.items():
+        copy.graph.initializer.append(numpy_helper.from_array(number, name))
+    copy.graph.node.append(helper.make_node("Loop", ["trips", "go", "zero"], ["sum"], body=body))
+    copy.graph.output.append(helper.make_tensor_value_info("sum", TensorProto.INT64, []))
+    return copy
+
+
+@pytest.mark.parametrize("which", ["original", "lowered"])
+def test_a_model_that_never_ends(which: str, started: list[subprocess.Popen[bytes]]) -> None:
+    original = chain(*ONE)
+    models = {"original": original, "lowered": rl.lower(original)}
+    models[which] = endless(models[which])
+    start = time.perf_counter()
+    check = rl.verify(models["original"], models["lowered"], timeout=2)
+    assert check.status == "not verified"
+    assert f"the {which}" in check.reason
+    assert "timed out after 2 seconds" in check.reason
+    assert time.perf_counter() - start < 60
+    assert {process.returncode for process in started} == {-signal.SIGKILL}
+
+
+def test_one_process_for_everything(started: list[subprocess.Popen[bytes]]) -> None:
+    original = chain(*ONE, *ONE)
+    assert rl.verify(original, rl.lower(original))
+    assert len(started) == 1
+
+
+def saved(folder: Path) -> Session:
+    path = folder / "model.onnx"
+    onnx.save(chain(*ONE), path)
+    return Session(path)
+
+
+def test_a_process_that_an_earlier_job_damaged_is_replaced(
+    tmp_path: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
+    session = saved(tmp_path)
+    with Runner() as runner:
+        feed = runner.write_feed({"X": np.zeros((5, 2, 3), np.float32)})
+        first = runner.run(session, [[feed]])
+        started[0].kill()
+        second = runner.run(session, [[feed]])
+        assert len(started) == 2
+        assert first.names == second.names
+        for name, array in first.runs[0].outputs().items():
+            np.testing.assert_array_equal(array, second.runs[0].outputs()[name])
+
+
+def test_a_first_job_that_kills_its_process_is_not_repeated(
+    tmp_path: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
+    with Runner() as runner:
+        started[0].kill()
+        with pytest.raises(SessionError, match="its process died") as raised:
+            runner.run(saved(tmp_path), [])
+        assert raised.value.crashed
+        assert len(started) == 1
+        assert runner.run(saved(tmp_path), []).runs == ()
+
+
+def test_the_process_ends_with_its_caller() -> None:
+    process = running.Process()
+    pipe = process._process.stdin
+    assert pipe is not None
+    pipe.close()
+    assert process._process.wait(60) == 0
+    process.end()
+
+
+def test_the_first_feed_that_is_accepted_counts(tmp_path: Path, started: list[subprocess.Popen[bytes]]) -> None:
+    with Runner() as runner:
+        feeds = [runner.write_feed({"X": np.zeros((5, 2, width), np.float32)}) for width in (9, 3)]
+        good, bad = runner.run(saved(tmp_path), [feeds, feeds[:1]]).runs
+        assert (good.feed, good.error) == (feeds[1], "")
+        assert bad.feed == ""
+        assert "invalid dimensions" in bad.error
+
+
+ARRAYS = {
+    "file": np.arange(6, dtype=np.int8).reshape(2, 3),
+    "allow_pickle": np.array(1.5),
+    "/../a\x1b\n": np.zeros((0, 3)),
+    "x" * 70_000: np.array(["a", "bc"]),
+    "": np.array([True]),
+}
+
+
+def test_arrays_of_any_name(tmp_path: Path) -> None:
+    write_arrays(tmp_path / "arrays", ARRAYS)
+    found = read_arrays(tmp_path / "arrays")
+    assert list(found) == list(ARRAYS)
+    for name, array in ARRAYS.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+def test_a_time_limit_that_is_not_positive(timeout: float) -> None:
+    with pytest.raises(rl.RnnLoweringError, match="time limit"):
+        rl.Check(timeout=timeout)
+
+
+def test_without_a_time_limit() -> None:
+    original = chain(*ONE)
+    assert rl.verify(original, rl.lower(original), runs=1, timeout=float("inf"))
