@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from rnn_lowering.options import Check, Lowering, Tolerance
     from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass, Preview
     from rnn_lowering.passes.report import NodeReport, Report
+    from rnn_lowering.passes.stream import StreamPass
     from rnn_lowering.progress import Progress
     from rnn_lowering.spec.node import RecurrentSpec
+    from rnn_lowering.streaming.host import Stream
+    from rnn_lowering.streaming.plan import State, StreamPlan
     from rnn_lowering.targets.table import TARGETS, Target
     from rnn_lowering.verification.result import Verification
     from rnn_lowering.verification.whole import verify
@@ -49,8 +52,11 @@ _MODULES = {
     "options": ("Check", "Lowering", "Tolerance"),
     "passes.lower": ("LowerRecurrentPass", "LoweringResult", "Preview"),
     "passes.report": ("NodeReport", "Report"),
+    "passes.stream": ("StreamPass",),
     "progress": ("Progress",),
     "spec.node": ("RecurrentSpec",),
+    "streaming.host": ("Stream",),
+    "streaming.plan": ("State", "StreamPlan"),
     "targets.table": ("TARGETS", "Target"),
     "verification.result": ("Verification",),
     "verification.whole": ("verify",),
@@ -75,6 +81,10 @@ __all__ = [
     "Report",
     "RnnLoweringError",
     "RnnLoweringWarning",
+    "State",
+    "Stream",
+    "StreamPass",
+    "StreamPlan",
     "Target",
     "Tolerance",
     "UnsupportedError",

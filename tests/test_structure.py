@@ -9,8 +9,8 @@ from paths import PACKAGE
 
 ORDER = [
     *("types", "errors", "progress", "_version"),
-    *("spec", "emit", "recurrence", "targets", "options", "model", "passes", "files", "verification", "reporting"),
-    *("api", "cli", "__init__", "__main__"),
+    *("spec", "emit", "recurrence", "targets", "options", "model", "streaming", "passes", "files"),
+    *("verification", "reporting", "api", "cli", "__init__", "__main__"),
 ]
 """Folders and modules at the top: each imports from those before it only."""
 

@@ -36,6 +36,23 @@ def inline_functions(model: ir.Model, wanted: Callable[[Found], bool]) -> None:
         ) from error
 
 
+def inline_all(model: ir.Model) -> None:
+    """Inline, in place, every function.
+
+    Raises:
+        UnsupportedError: They cannot be inlined.
+    """
+    if not model.functions:
+        return
+    try:
+        InlinePass()(model)
+    except (ValueError, RuntimeError, ir.passes.InvariantError, ir.passes.PassError) as error:
+        raise UnsupportedError(
+            f"its functions cannot be inlined: {error}",
+            hint="inline them first (onnx.inliner.inline_local_functions)",
+        ) from error
+
+
 def sort_nodes(model: ir.Model) -> bool:
     """Sort the nodes of every graph by their dependencies, in place, where they are not; return whether.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Hashable
+from collections.abc import Collection
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 from typing_extensions import Unpack
@@ -96,7 +96,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
     def _carry_out(self, plan: list[tuple[Found, RecurrentSpec, Choice]], model: ir.Model, report: Report) -> None:
         names = Names(all_names(model) if plan else ())
-        shared: dict[ir.Graph, dict[Hashable, ir.Value]] = {}
+        shared: dict[ir.Graph, dict[Any, ir.Value]] = {}
         widened = self.lowering.compute == "float32"
         for entry, spec, choice in plan:
             op = Ops(

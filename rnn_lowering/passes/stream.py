@@ -1,0 +1,140 @@
+"""The pass: a model of whole sequences becomes one that is called chunk by chunk, its states inputs and outputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from rnn_lowering.errors import OptionError
+from rnn_lowering.model.dimensions import fix_dimensions
+from rnn_lowering.model.inference import inferred_shapes
+from rnn_lowering.model.old_opsets import FIRST_OPSET, modernize
+from rnn_lowering.model.onnx_inference import infer_shapes
+from rnn_lowering.model.prepare import clone, inline_all, replace_content, sort_nodes
+from rnn_lowering.model.scopes import default_opset, recurrent_nodes
+from rnn_lowering.spec.node import RecurrentSpec
+from rnn_lowering.streaming.carrying import Carrying, Naming
+from rnn_lowering.streaming.frames import Flow
+from rnn_lowering.streaming.plan import KEY, StreamPlan
+from rnn_lowering.streaming.states import node_states
+from rnn_lowering.streaming.time_inputs import TimeInputs, time_inputs
+from rnn_lowering.streaming.timeline import follow
+
+Stream = str | Mapping[str, int | None]
+"""AXIS, or the number of frames by AXIS: a symbolic dimension of the inputs, or INPUT:AXIS."""
+
+
+@dataclass
+class StreamResult(ir.passes.PassResult):
+    """What the pass returns: `model`, `modified` and `plan`."""
+
+    plan: StreamPlan
+
+
+class StreamPass(ir.passes.InPlacePass):
+    """Let a model that computes whole sequences be called chunk by chunk: its states become inputs and outputs.
+
+    Recurrent nodes stay recurrent nodes. Convolutions, poolings and paddings along time keep their past frames.
+    Nothing runs; a model that is refused is exactly as it was.
+
+    Args:
+        stream: The axis of time, or the number of frames of a chunk by axis: None for any number.
+
+    Raises:
+        OptionError: An axis that no input has, or a number of frames that is not possible.
+        UnsupportedError: A node looks beyond its frame, or a state cannot be brought out.
+        InvalidNodeError: A recurrent node specifies what its operator does not allow.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__()
+        self.stream = parse_stream(stream)
+
+    if TYPE_CHECKING:  # the result of a call is that of `call`
+
+        def __call__(self, model_or_result: ir.Model | ir.passes.PassResult, /) -> StreamResult: ...
+
+    def call(self, model: ir.Model) -> StreamResult:
+        """Change `model` in place."""
+        work = _prepared(model)
+        time = time_inputs(work, self.stream)
+        flow, size = follow(work, time)
+        _check_strides(flow, time)
+        states = node_states(flow, work.graph)
+        plan = Carrying(work, flow, time, Naming(work, time, size)).carry(states)
+        _declare(work, flow, time)
+        work.metadata_props[KEY] = plan.to_json()
+        if time.frames is not None:
+            fix_dimensions(work, {time.symbol: time.frames})
+        replace_content(model, work.graph, work.functions)
+        model.metadata_props[KEY] = plan.to_json()
+        return StreamResult(model, True, plan)
+
+
+def parse_stream(stream: Stream) -> dict[str, int | None]:
+    """Return the number of frames by axis, from "AXIS", "AXIS=FRAMES" or a mapping.
+
+    Raises:
+        OptionError: FRAMES is no positive integer, or no axis is named.
+    """
+    given = dict([_parsed(stream)]) if isinstance(stream, str) else dict(stream)
+    for axis, frames in given.items():
+        if not axis:
+            raise OptionError("the axis of time has no name", hint="give AXIS or AXIS=FRAMES")
+        if frames is not None and (isinstance(frames, bool) or not isinstance(frames, int) or frames < 1):
+            raise OptionError(f"a call cannot have {frames} frames", hint="give 1 or more, or none for any number")
+    return given
+
+
+def _parsed(text: str) -> tuple[str, int | None]:
+    axis, equals, frames = text.rpartition("=")
+    if not equals:
+        return text, None
+    if not frames.isdecimal():
+        raise OptionError(f"'{frames}' is no number of frames", hint="give AXIS or AXIS=FRAMES")
+    return axis, int(frames)
+
+
+def _prepared(model: ir.Model) -> ir.Model:
+    """Return a copy with sorted nodes, without functions, of an opset that is edited, its recurrent nodes valid."""
+    work = clone(model)
+    sort_nodes(work)
+    inline_all(work)
+    found = list(recurrent_nodes(work))
+    with inferred_shapes(work, found):
+        for entry in found:
+            RecurrentSpec.parse(entry.node, entry.opset, entry.scope)
+    opset = default_opset(work.opset_imports)
+    if opset < FIRST_OPSET:
+        modernize(work, opset)
+    return work
+
+
+def _check_strides(flow: Flow, time: TimeInputs) -> None:
+    for node, _ in flow.strided:
+        strides = math.lcm(*(stride for _, stride in flow.strided))
+        if time.frames is None or time.frames % strides:
+            raise flow.refuse(
+                node,
+                f"a stride over time needs a number of frames that {strides} divides",
+                f"give {' or '.join(f'{axis}={strides}' for axis in list(time.axes)[:1])}: one for each call",
+            )
+
+
+def _declare(work: ir.Model, flow: Flow, time: TimeInputs) -> None:
+    """Let the inputs say which axes are open, and infer all shapes that hold frames anew."""
+    for value in work.graph.inputs:
+        name = value.name or ""
+        if name in time.others:
+            dims = list(time.others[name])
+            if name in time.axes:
+                dims[time.axes[name]] = time.symbol
+            value.shape = ir.Shape(dims)
+    for value in (v for node in work.graph.all_nodes() for v in node.outputs):
+        if value not in flow.short.shapes or flow.short.shapes[value] != flow.long.shapes.get(value):
+            value.shape = None
+    infer_shapes(work)

@@ -1,0 +1,191 @@
+"""Bringing the states of a model out: each becomes an input and an output, with what a host must know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.spec.node import node_ref
+from rnn_lowering.streaming.edit import Editor, keep_past, keep_where_empty, plain, trim
+from rnn_lowering.streaming.frames import Context, Flow, Frames, Mark
+from rnn_lowering.streaming.plan import Dim, State, StreamPlan
+from rnn_lowering.streaming.sized import SizingError, sized
+from rnn_lowering.streaming.states import SLOTS, NodeState
+from rnn_lowering.streaming.time_inputs import TimeInputs
+from rnn_lowering.types import Array
+
+
+class Naming:
+    """The sizes of axes other than time, as multiples of the open dimensions of the inputs."""
+
+    def __init__(self, model: ir.Model, time: TimeInputs, size: int) -> None:
+        self.base = sized(model, time.shapes(96, size))
+        self.size = size
+        self.varied = {}
+        for symbol in sorted(time.symbols):
+            try:
+                self.varied[symbol] = sized(model, time.shapes(96, size, {symbol: 3 * size}))
+            except SizingError:  # it is bound to another: the states do not depend on it alone
+                continue
+
+    def dims(self, value: ir.Value) -> tuple[Dim, ...]:
+        """The dimensions of a value: numbers, names, or "2*name"."""
+        shape = self.base.shapes[value]
+        return tuple(self._dim(value, axis, number) for axis, number in enumerate(shape))
+
+    def _dim(self, value: ir.Value, axis: int, number: int) -> Dim:
+        grown = {s: known.shapes[value][axis] for s, known in self.varied.items() if value in known.shapes}
+        names = [symbol for symbol, other in grown.items() if other != number]
+        if not names:
+            return number
+        times, rest = divmod(number, self.size)
+        if len(names) > 1 or rest or grown[names[0]] != 3 * number:
+            raise UnsupportedError(
+                f"axis {axis} of '{value.name}' depends on {' and '.join(names)}: a state cannot have that size",
+                hint="fix them with dims= or --set-dim",
+            )
+        return names[0] if times == 1 else f"{times}*{names[0]}"
+
+
+class Carrying:
+    """Brings the states of one model out."""
+
+    def __init__(self, work: ir.Model, flow: Flow, time: TimeInputs, naming: Naming) -> None:
+        self.work, self.flow, self.time, self.naming = work, flow, time, naming
+        self.editor = Editor(work, flow.opset)
+        self.states: list[State] = []
+
+    def carry(self, states: Sequence[NodeState]) -> StreamPlan:
+        """Edit the model; return how it is driven."""
+        graph = self.work.graph
+        inputs = [v for v in graph.inputs if not v.is_initializer()]
+        outputs = list(graph.outputs)
+        axes = {v.name or "": _axis(self.flow.marks.get(v)) for v in outputs}
+        contexts = [(c, self._context_dims(c)) for c in self.flow.contexts]
+        shapes = [self._state_dims(s) for s in states]
+        self._check(states)
+        for found in self.flow.trims:
+            trim(self.editor, found)
+        for state, dims in zip(states, shapes, strict=True):
+            self._recurrent(state, dims)
+        for context, dims in contexts:
+            self._context(context, dims)
+        taken = {s.input for s in self.states} | {s.output for s in self.states}
+        named = {v.name or "": self.time.axes.get(v.name or "") for v in inputs}
+        return StreamPlan(
+            self.time.frames,
+            {name: axis for name, axis in named.items() if name not in taken},
+            {name: axis for name, axis in axes.items() if name not in taken},
+            tuple(self.states),
+        )
+
+    def _check(self, states: Sequence[NodeState]) -> None:
+        for state in states:
+            node = state.recurrent.node
+            if self.flow.opset < 9 and len(node.inputs) > 4 and node.inputs[4] is not None:
+                raise self.flow.refuse(node, "a stream with sequence_lens needs opset 9", "convert the model first")
+
+    def _state_dims(self, state: NodeState) -> tuple[Dim, ...]:
+        node = state.recurrent.node
+        x, r = node.inputs[0], node.inputs[2]
+        assert x is not None
+        assert r is not None
+        batch_first = node.attributes.get_int("layout", 0) == 1
+        batch, hidden = self.naming.dims(x)[0 if batch_first else 1], self.flow.shape(r, node)[2]
+        return (batch, 1, hidden) if batch_first else (1, batch, hidden)
+
+    def _context_dims(self, context: Context) -> tuple[Dim, ...]:
+        value = context.node.outputs[0] if context.node.op_type == "Pad" else context.source
+        dims = list(self.naming.dims(value))
+        dims[context.axis] = context.past
+        return tuple(dims)
+
+    def _recurrent(self, state: NodeState, dims: tuple[Dim, ...]) -> None:
+        node, (slot, output) = state.recurrent.node, SLOTS[state.kind]
+        x = node.inputs[0]
+        assert x is not None
+        dtype = self.flow.short.types[x]
+        label = node.name or next((v.name for v in node.outputs if v.name), "")
+        past = state.input if state.input is not None else None
+        name = self.editor.name(f"past_{plain(label)}_{state.kind}") if past is None else past.name or ""
+        if past is None:
+            past = self.editor.add_input(name, dtype, dims)
+            node.resize_inputs(max(len(node.inputs), slot + 1))
+            node.replace_input_with(slot, past)
+        if len(node.outputs) <= output:
+            node.resize_outputs(output + 1)
+        final = node.outputs[output]
+        if not final.name:
+            final.name = self.editor.name(f"{label}_Y_{state.kind}")
+        final.type = final.type or ir.TensorType(dtype)
+        lengths = node.inputs[4] if len(node.inputs) > 4 else None
+        if lengths is not None and self.flow.short.constant(lengths) is None:
+            initial = node.inputs[slot]
+            assert initial is not None
+            final = keep_where_empty(self.editor, node, final, initial)
+        if state.output is not None:
+            self._pair(state, past)
+            return
+        wanted = self.editor.name(f"present_{plain(label)}_{state.kind}")
+        present = self.editor.add_output(wanted, final, past, state.recurrent.path)
+        self._add(past, present, node, state.kind, dims, state.constant)
+
+    def _pair(self, state: NodeState, past: ir.Value) -> None:
+        """An input that an output returns already: one state, of all nodes that it goes to."""
+        node, output = state.recurrent.node, state.output
+        assert output is not None
+        for n, known in enumerate(self.states):
+            if known.input == past.name:
+                ref = node_ref(node, self.flow.scope).name
+                both = known.node if ref in known.node.split(", ") else f"{known.node}, {ref}"
+                self.states[n] = replace(known, node=both)
+                return
+        default = None if past.const_value is None else past.const_value.numpy()
+        self._add(past, output, node, state.kind, self.naming.dims(past), default)
+
+    def _context(self, context: Context, dims: tuple[Dim, ...]) -> None:
+        node = context.node
+        if not context.past:
+            keep_past(self.editor, context, None)
+            return
+        label = node.name or node.outputs[0].name or ""
+        dtype = self.flow.short.types[context.source]
+        past = self.editor.add_input(self.editor.name(f"past_{plain(label)}_x"), dtype, dims)
+        inner = keep_past(self.editor, context, past)
+        assert inner is not None
+        present = self.editor.add_output(self.editor.name(f"present_{plain(label)}_x"), inner, past, context.path)
+        initial = np.asarray(context.initial)
+        if not initial.ndim:
+            initial = initial.reshape((1,) * len(dims))
+        self._add(past, present, node, "x", dims, initial)
+
+    def _add(
+        self,
+        past: ir.Value,
+        present: ir.Value,
+        node: ir.Node,
+        kind: str,
+        dims: tuple[Dim, ...],
+        initial: Array | None,
+    ) -> None:
+        dtype = past.dtype or ir.DataType.FLOAT
+        zeros = initial is None or not initial.any()
+        self.states.append(
+            State(
+                past.name or "",
+                present.name or "",
+                node_ref(node, self.flow.scope).name,
+                kind,
+                dims,
+                dtype.numpy().name,
+                "zeros" if zeros or initial is None else np.asarray(initial, np.float64).tolist(),
+            )
+        )
+
+
+def _axis(mark: Mark) -> int | None:
+    return mark.axis if isinstance(mark, Frames) else None

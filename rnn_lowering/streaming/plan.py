@@ -1,0 +1,123 @@
+"""What a host must know of a model that is called chunk by chunk, as data and as the JSON in the model.
+
+`metadata_props["rnn_lowering.stream"]` holds it; docs/streaming.md describes its fields.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rnn_lowering.errors import ModelFileError
+
+KEY = "rnn_lowering.stream"
+VERSION = 1
+
+Dim = int | str
+"""A size; the name of an open dimension of the inputs; or "2*name", so many times that."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What a host keeps between two calls.
+
+    Attributes:
+        input: The input of the model that receives it.
+        output: The output that gives it for the next call.
+        node: The node, or the nodes, whose state it is.
+        state: "h" or "c" of a recurrent node; "x": the past frames of a convolution or padding.
+        shape: Its shape.
+        dtype: The name of its NumPy type.
+        initial: What the first call receives: "zeros", or nested lists of numbers that broadcast to `shape`.
+    """
+
+    input: str
+    output: str
+    node: str
+    state: str
+    shape: tuple[Dim, ...]
+    dtype: str
+    initial: Any = "zeros"
+
+    def sizes(self, known: Mapping[str, int]) -> tuple[int, ...]:
+        """Return the shape, with the sizes of open dimensions by name.
+
+        Raises:
+            KeyError: One is not known.
+        """
+        return tuple(dim if isinstance(dim, int) else _size(dim, known) for dim in self.shape)
+
+
+def _size(dim: str, known: Mapping[str, int]) -> int:
+    if dim in known:
+        return known[dim]
+    times, _, name = dim.partition("*")
+    return int(times) * known[name]
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """How a model is driven.
+
+    Attributes:
+        frames: How many frames each call is given; None: any number.
+        inputs, outputs: The axis of the frames by name, None where there is none. States are not among them.
+        states: What is kept from call to call.
+    """
+
+    frames: int | None
+    inputs: Mapping[str, int | None]
+    outputs: Mapping[str, int | None]
+    states: tuple[State, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as the JSON holds it."""
+        states = [asdict(state) | {"shape": list(state.shape)} for state in self.states]
+        return {
+            "version": VERSION,
+            "frames": self.frames,
+            "inputs": dict(self.inputs),
+            "outputs": dict(self.outputs),
+            "states": states,
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> StreamPlan:
+        """Read the JSON of a model.
+
+        Raises:
+            ModelFileError: It is not what `to_json` writes.
+        """
+        try:
+            held = json.loads(text)
+            if held["version"] != VERSION:
+                raise ModelFileError(f"the stream's metadata are of version {held['version']}, not {VERSION}")
+            plan = cls(held["frames"], held["inputs"], held["outputs"], tuple(_state(s) for s in held["states"]))
+            plan._check()
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ModelFileError(f"the stream's metadata are damaged: {error!r}") from error
+        return plan
+
+    def _check(self) -> None:
+        """Refuse what is of another type, or names a state twice."""
+        axes = [*self.inputs.values(), *self.outputs.values(), self.frames]
+        if not all(axis is None or (type(axis) is int and axis >= 0) for axis in axes) or self.frames == 0:
+            raise ValueError("an axis or the frames are no number")
+        for names in ([s.input for s in self.states], [s.output for s in self.states]):
+            if len(set(names)) < len(names):
+                raise ValueError("a state is named twice")
+
+
+def _state(held: Mapping[str, Any]) -> State:
+    state = State(**{**held, "shape": tuple(held["shape"])})
+    texts = (state.input, state.output, state.node, state.state, state.dtype)
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("a name is no text")
+    if not all(isinstance(d, str) or (type(d) is int and d >= 0) for d in state.shape):
+        raise ValueError(f"shape {list(state.shape)}")
+    return state

@@ -1,0 +1,131 @@
+"""Small models for the tests of streaming, and a host that knows nothing but the metadata."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+from cases import Array, Arrays
+from onnx import numpy_helper
+from oracle import GATES
+
+import rnn_lowering as rl
+
+KEY = "rnn_lowering.stream"
+CHUNKINGS = ([1], [5], [3, 1, 4, 7, 2])
+"""Sizes of chunks, repeated as often as it takes."""
+
+
+def net(text: str, weights: Mapping[str, Array] | None = None, opset: int = 17) -> onnx.ModelProto:
+    """A model from the text of its graph, with weights by name."""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text}')
+    for name, array in (weights or {}).items():
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    onnx.checker.check_model(model)
+    return model
+
+
+def recurrent(
+    operator: str, inputs: int, hidden: int, prefix: str = "", directions: int = 1, seed: int = 0
+) -> Arrays:
+    """W, R and B of a node, by these names behind a prefix."""
+    rng = np.random.default_rng((seed, inputs, hidden, len(operator)))
+    rows = GATES[operator] * hidden
+    shapes = {"W": (directions, rows, inputs), "R": (directions, rows, hidden), "B": (directions, 2 * rows)}
+    return {f"{prefix}{name}": random(shape, rng, hidden**-0.5) for name, shape in shapes.items()}
+
+
+def random(shape: Sequence[int], rng: np.random.Generator | int = 0, scale: float = 1.0) -> Array:
+    rng = np.random.default_rng(rng)
+    return rng.uniform(-scale, scale, shape).astype(np.float32)
+
+
+def streamed(model: onnx.ModelProto, stream: Any, to: str = "keep") -> onnx.ModelProto:
+    """The model as a stream; with "keep" its recurrent nodes stay."""
+    held = ir.from_proto(model)
+    rl.StreamPass(stream)(held)
+    if to != "keep":
+        rl.LowerRecurrentPass(to)(held)
+    proto = ir.to_proto(held)
+    onnx.checker.check_model(proto, full_check=True)
+    return proto
+
+
+def plan_of(model: onnx.ModelProto) -> dict[str, Any]:
+    """The metadata of a stream."""
+    (text,) = [p.value for p in model.metadata_props if p.key == KEY]
+    plan: dict[str, Any] = json.loads(text)
+    return plan
+
+
+def session(model: onnx.ModelProto) -> Any:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def whole(model: onnx.ModelProto, feed: Arrays) -> Arrays:
+    """What a model computes of whole sequences."""
+    running = session(model)
+    return dict(zip((o.name for o in running.get_outputs()), running.run(None, feed), strict=True))
+
+
+def chunked(model: onnx.ModelProto, feed: Arrays, sizes: Sequence[int], states: Arrays | None = None) -> Arrays:
+    """What a stream computes of the same, fed chunks of these sizes in turn; "lens" counts down."""
+    plan, running = plan_of(model), session(model)
+    named = {value.name: value.shape for value in running.get_inputs()}
+    bound = {d: n for name in plan["inputs"] for d, n in zip(named[name], feed[name].shape, strict=True)}
+    carried = {s["input"]: _initial(s, bound) for s in plan["states"]} | (states or {})
+    length = next(feed[name].shape[axis] for name, axis in plan["inputs"].items() if axis is not None)
+    parts: dict[str, list[Array]] = {name: [] for name in plan["outputs"]}
+    start = turn = 0
+    while start < length:
+        count = min(sizes[turn % len(sizes)], length - start)
+        chunk = {
+            name: np.clip(feed[name] - start, 0, count).astype(feed[name].dtype)
+            if name == "lens"
+            else feed[name]
+            if axis is None
+            else feed[name].take(range(start, start + count), axis)
+            for name, axis in plan["inputs"].items()
+        }
+        results = dict(
+            zip((o.name for o in running.get_outputs()), running.run(None, chunk | carried), strict=True)
+        )
+        carried = {s["input"]: results[s["output"]] for s in plan["states"]}
+        for name in parts:
+            parts[name].append(results[name])
+        start, turn = start + count, turn + 1
+    axes = plan["outputs"]
+    return {n: p[-1] if axes[n] is None else np.concatenate(p, axes[n]) for n, p in parts.items()}
+
+
+def _initial(state: Mapping[str, Any], sizes: Mapping[str, int]) -> Array:
+    shape = []
+    for dim in state["shape"]:
+        times, _, name = str(dim).rpartition("*")
+        shape.append(dim if isinstance(dim, int) else int(times or 1) * sizes[name])
+    held = 0 if state["initial"] == "zeros" else np.array(state["initial"])
+    return np.broadcast_to(held, shape).astype(state["dtype"])
+
+
+def assert_streams(
+    model: onnx.ModelProto,
+    stream: Any,
+    feed: Arrays,
+    sizes: Sequence[Sequence[int]] = CHUNKINGS,
+    atol: float = 1e-5,
+) -> onnx.ModelProto:
+    """Compare chunks with the whole, with the recurrent nodes and lowered; return the former."""
+    expected = whole(model, feed)
+    kept = streamed(model, stream)
+    for stepped in (kept, streamed(model, stream, "auto")):
+        for chunks in sizes:
+            got = chunked(stepped, feed, chunks)
+            for name, array in got.items():
+                np.testing.assert_allclose(array, expected[name], rtol=0, atol=atol, err_msg=f"{name} {chunks}")
+    return kept
