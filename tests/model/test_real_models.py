@@ -15,6 +15,7 @@ from oracle import GATES
 from paths import MODELS
 from running import assert_close, operators, recurrent_left, run
 from stored_models import Entry, entries, load, optimised, parameters, variants
+from thinning import thinned
 
 import rnn_lowering as rl
 
@@ -25,14 +26,15 @@ pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning
 
 
 def forms() -> list[Any]:
-    """The models that onnxruntime runs, each in all forms that its opset has."""
+    """The models that onnxruntime runs, each in all forms that its opset has; a third of it in the default run."""
     absent = pytest.param({}, "", marks=pytest.mark.skip(reason=f"{MODELS.name} is not there"))
-    return [
-        pytest.param(entry, form, id=f"{entry['file']}-{form}")
+    found = [
+        pytest.param(entry, form, id=f"{entry['file']}-{form}", marks=pytest.mark.shared)
         for entry in entries("runs")
         for form in FORMS
         if form != "scan" or entry["opsets"]["ai.onnx"] >= 9
-    ] or [absent]
+    ]
+    return thinned(found, 3) or [absent]
 
 
 @lru_cache(maxsize=2)

@@ -12,6 +12,7 @@ from cases import ALL_OPTIONAL, BY_NAME, CASES, Arrays, Case, expected, feed, mo
 from forms import FORMS, emitted_opset, exists, has_no_steps_to_repeat, runs
 from onnx.reference import ReferenceEvaluator
 from running import NEWEST_OPSET, assert_close, operators, recurrent_left, run
+from thinning import exhaustive
 
 import rnn_lowering as rl
 
@@ -64,23 +65,33 @@ def runs_natively(case: Case, opset: int) -> bool:
     )
 
 
+EMISSION_CHANGES = (6, 7, 8, 9, 10, 11, 13)
+"""Opsets, of those that are tested, from which on something is emitted in another way."""
+
+
 def picks() -> list[Any]:
-    """Every case in each of its forms at two opsets, the core cases at all."""
+    """Every case in each of its forms at an opset, and at a second one and the core cases at all for the exhaustive
+    run; the default run has the core cases at the opsets at which the emission changes."""
     found = []
     for index, case in enumerate(CASES):
         for form in FORMS:
             possible = [o for o in OPSETS if o in case.opsets and runs(case, form, o)]
             count = len(possible)
-            chosen = {index % count, (index + count // 2) % count} if count else set()
-            for n in range(count) if case.name in CORE else sorted(chosen):
-                found.append(_parameter(case, form, possible[n]))
+            first, second = (index % count, (index + count // 2) % count) if count else (0, 0)
+            core = case.name in CORE
+            for n, opset in enumerate(possible):
+                if not core and n not in (first, second):
+                    continue
+                always = opset in EMISSION_CHANGES if core else n == first
+                found.append(_parameter(case, form, opset, always))
     return found
 
 
-def _parameter(case: Case, form: str, opset: int) -> Any:
+def _parameter(case: Case, form: str, opset: int, always: bool) -> Any:
     bugs = [reason for reason, concerns in KNOWN_BUGS if concerns(case, opset)]
     marks = [pytest.mark.xfail(reason=reason, strict=True) for reason in bugs]
-    return pytest.param(case, form, opset, id=f"{case.name}-{form}-{opset}", marks=marks)
+    parameter = pytest.param(case, form, opset, id=f"{case.name}-{form}-{opset}", marks=marks)
+    return parameter if always else exhaustive(parameter)
 
 
 def lower(case: Case, form: str, opset: int) -> onnx.ModelProto:
@@ -124,7 +135,7 @@ def fused_picks() -> list[Any]:
         for form in ("scan", "loop"):
             possible = [o for o in OPSETS if o in case.opsets and runs(case, form, o) and emitted_opset(o) >= 10]
             if possible and not has_no_steps_to_repeat(case):
-                found.append(_parameter(case, form, possible[index % len(possible)]))
+                found.append(_parameter(case, form, possible[index % len(possible)], index % 2 == (form == "scan")))
     return found
 
 
@@ -157,6 +168,7 @@ def check_structure(lowered: onnx.ModelProto, original: onnx.ModelProto, case: C
     assert "ReverseSequence" not in used
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", [c for c in CASES if c.dtype != "bfloat16"], ids=lambda c: c.name)
 def test_forms_agree(case: Case) -> None:
     possible = [o for o in OPSETS if o in case.opsets]

@@ -394,6 +394,7 @@ def browser(tmp_path: Path) -> list[str]:
     return [path, *options, *offline]
 
 
+@pytest.mark.browser
 def test_the_console_is_read(browser: list[str], tmp_path: Path) -> None:
     """The tests below would notice an error."""
     wrong = tmp_path / "wrong.html"
@@ -404,6 +405,7 @@ def test_the_console_is_read(browser: list[str], tmp_path: Path) -> None:
     assert "noticed" in done.stderr
 
 
+@pytest.mark.browser
 @pytest.mark.parametrize(
     "options",
     [["--window-size=1280,2000"], ["--window-size=400,2000"], ["--blink-settings=preferredColorScheme=0"]],
@@ -417,6 +419,7 @@ def test_in_a_browser(ragged: Path, browser: list[str], tmp_path: Path, options:
     assert picture.stat().st_size > 20_000
 
 
+@pytest.mark.browser
 def test_the_plots_in_a_browser(ragged: Path, browser: list[str]) -> None:
     command = [*browser, "--dump-dom", ragged.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)

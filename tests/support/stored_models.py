@@ -28,7 +28,7 @@ def _kind(entry: Entry) -> str:
 
 def parameters(kind: str) -> list[Any]:
     absent = pytest.param({}, marks=pytest.mark.skip(reason=f"{MODELS.name} is not there"))
-    return [pytest.param(entry, id=entry["file"]) for entry in entries(kind)] or [absent]
+    return [pytest.param(entry, id=entry["file"], marks=pytest.mark.shared) for entry in entries(kind)] or [absent]
 
 
 def load(entry: Entry) -> onnx.ModelProto:

@@ -25,7 +25,11 @@ def load_vectors(expect: str) -> list[Any]:
     if not VECTORS.exists():
         return [pytest.param({}, marks=pytest.mark.skip(reason=f"{VECTORS.name} is not there"))]
     vectors = json.loads(VECTORS.read_text())
-    return [pytest.param(vector, id=vector["name"]) for vector in vectors if vector["expect"] == expect]
+    return [
+        pytest.param(vector, id=vector["name"], marks=pytest.mark.shared)
+        for vector in vectors
+        if vector["expect"] == expect
+    ]
 
 
 def to_arrays(tensors: Mapping[str, Any]) -> Arrays:

@@ -8,6 +8,7 @@ import pytest
 from one_process import run_workers_here
 from paths import MODELS
 from stored_models import Entry, load, parameters
+from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.passes.report import NodeReport
@@ -18,7 +19,8 @@ NODES = "each node against float64 NumPy"
 
 pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
 
-models = pytest.mark.parametrize("entry", [*parameters("runs"), *parameters("refused"), *parameters("plain")])
+STORED = [*parameters("runs"), *parameters("refused"), *parameters("plain")]
+models = pytest.mark.parametrize("entry", thinned(STORED, 6))
 
 
 @models

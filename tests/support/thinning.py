@@ -1,0 +1,19 @@
+"""Which of many parameters the default run leaves to the exhaustive one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+
+def thinned(parameters: Sequence[Any], keep: int) -> list[Any]:
+    """Return the parameters, all but every `keep`-th marked exhaustive."""
+    return [p if n % keep == 0 else exhaustive(p) for n, p in enumerate(parameters)]
+
+
+def exhaustive(parameter: Any) -> Any:
+    """Return a parameter (a value, a tuple or what `pytest.param` gives) marked exhaustive."""
+    if hasattr(parameter, "values") and hasattr(parameter, "marks"):
+        return pytest.param(*parameter.values, id=parameter.id, marks=[*parameter.marks, pytest.mark.exhaustive])
+    values = parameter if isinstance(parameter, tuple) else (parameter,)
+    return pytest.param(*values, marks=pytest.mark.exhaustive)
