@@ -15,8 +15,11 @@ from rnn_lowering.types import Array
 
 Feed = dict[str, Array]
 
-_SIZES = ((2, 7), (1, 1), (3, 16), (1, 5), (2, 12))
+_SIZES = ((2, 7), (1, 1), (4, 33), (9, 5), (2, 70))
 """(batch, sequence) of the runs."""
+
+_SCALES = (0.5, 2.0, 0.5, 0.05, 1.0)
+"""Standard deviation of real numbers in the runs."""
 
 _FALLBACKS = ((1, 1), (1, 16), (2, 33), (1, 64), (1, 128), (1, 257), (1, 512), (1, 1024), (2, 2), (3, 3))
 """Tried in turn where a model does not accept the sizes of a run."""
@@ -56,7 +59,7 @@ def candidates(
     uses = {value.name: _use(model.graph, value.name) for value in inputs}
     fixed = {name: list(shape) for name, shape in (shapes or {}).items()}
     fixed |= {name: list(array.shape) for name, array in given.items()}
-    preferred = _SIZES[run % len(_SIZES)]
+    preferred, scale = _SIZES[run % len(_SIZES)], _SCALES[run % len(_SCALES)]
     for batch, seq in (preferred, *(pair for pair in _FALLBACKS if pair != preferred)):
         sizes = _dimension_sizes(inputs, uses, batch, seq, fixed)
         longest = next((_length(sizes[v.name], uses[v.name]) for v in inputs if "seq" in uses[v.name].roles), seq)
@@ -64,7 +67,7 @@ def candidates(
             for positive in (False, True):
                 rng = np.random.default_rng((seed, run))
                 random = {
-                    v.name: _values(rng, v, sizes[v.name], uses[v.name], longest if ragged else 1, positive)
+                    v.name: _values(rng, v, sizes[v.name], uses[v.name], longest if ragged else 1, scale, positive)
                     for v in inputs
                     if v.name not in given
                 }
@@ -121,16 +124,17 @@ def _values(
     shape: list[int],
     use: _Use,
     longest: int,
+    scale: float,
     positive: bool,
 ) -> Array:
     dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
     if dtype.kind == "f" or dtype.name == "bfloat16":
-        numbers = rng.standard_normal(shape) * 0.5
+        numbers = rng.standard_normal(shape) * scale
         return (np.abs(numbers) + 0.01 if positive else numbers).astype(dtype)  # a magnitude may meet a logarithm
     if dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(dtype)
     if use.lengths:
-        lengths = np.sort(rng.integers(1, longest + 1, shape))[::-1].copy()
+        lengths = np.sort(rng.integers(min(longest, 1), longest + 1, shape))[::-1].copy()
         lengths.flat[:1] = longest  # packed sequences start with a full one
         return lengths.astype(dtype)
     return rng.integers(0, 4 if use.bound is None else max(use.bound, 1), shape).astype(dtype)

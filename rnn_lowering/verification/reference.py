@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM of the operator pages in float64 NumPy, to judge a lowering by.
+"""RNN, GRU and LSTM of the operator specification in float64 NumPy, to judge a lowering by.
 
 It is written independently of what it judges: it reads attributes and computes steps on its own. A sequence is
 reversed before the steps and its output after them, each row within its length, so that one loop over time
@@ -18,23 +18,33 @@ from rnn_lowering.types import Array
 Function = Callable[[Array], Array]
 
 
-def evaluate(op_type: str, attributes: Mapping[str, Any], inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Return Y, Y_h and, for an LSTM, Y_c in float64.
+def evaluate(
+    op_type: str, attributes: Mapping[str, Any], inputs: Mapping[str, Array], dtype: Any = np.float64
+) -> dict[str, Array]:
+    """Return Y, Y_h and, for an LSTM, Y_c.
 
     Args:
         op_type: "RNN", "GRU" or "LSTM".
-        attributes: Python values by attribute name; defaults are the operator page's, except where onnxruntime's
-            differ (parameters of Affine, ScaledTanh and ThresholdedRelu are 0).
-        inputs: X, W, R and what else is connected, by their names on the operator page.
+        attributes: Python values by attribute name; defaults are the operator specification's, except where
+            onnxruntime's differ (parameters of Affine, ScaledTanh and ThresholdedRelu are 0).
+        inputs: X, W, R and what else is connected, by their names in the operator specification.
+        dtype: The type to compute in; float32 shows what rounding does to the result.
     """
-    page = {name: np.asarray(a, np.float64) for name, a in inputs.items() if name != "sequence_lens"}
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _evaluate(op_type, attributes, inputs, dtype)
+
+
+def _evaluate(
+    op_type: str, attributes: Mapping[str, Any], inputs: Mapping[str, Array], dtype: Any
+) -> dict[str, Array]:
+    page = {name: np.asarray(a, dtype) for name, a in inputs.items() if name != "sequence_lens"}
     batch_first = bool(attributes.get("layout", 0))
     X = page["X"].swapaxes(0, 1) if batch_first else page["X"]
     T, N = X.shape[:2]
     dirs, H = page["R"].shape[0], page["R"].shape[2]
     lengths = np.asarray(inputs.get("sequence_lens", np.full(N, T)), np.int64)
     functions = _functions(op_type, attributes, dirs)
-    Y, finals = np.zeros((T, dirs, N, H)), []
+    Y, finals = np.zeros((T, dirs, N, H), dtype), []
     for d in range(dirs):
         backwards = attributes.get("direction") == "reverse" or d == 1
         order = _order(T, lengths, backwards)
@@ -56,7 +66,7 @@ def evaluate(op_type: str, attributes: Mapping[str, Any], inputs: Mapping[str, A
 _PER_DIRECTION = {"RNN": 1, "GRU": 2, "LSTM": 3}
 _DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 
-# name: (function of x, alpha, beta; default alpha; default beta), None for a parameter that it does not take
+# name: (function of x, alpha, beta; default alpha; default beta), None for a parameter that it does not have
 _ACTIVATIONS: dict[str, tuple[Callable[..., Array], float | None, float | None]] = {
     "relu": (lambda x, a, b: np.maximum(x, 0), None, None),
     "tanh": (lambda x, a, b: np.tanh(x), None, None),
@@ -88,7 +98,7 @@ def _apply(function: Callable[..., Array], alpha: float | None, beta: float | No
 
 
 def _order(T: int, lengths: Array, backwards: bool) -> Array:
-    """Which step of X each row takes at each time, [seq, batch]."""
+    """Which step of X each row reads at each time, [seq, batch]."""
     forwards = np.repeat(np.arange(T)[:, None], len(lengths), axis=1)
     within = lengths[None, :] - 1 - forwards
     return np.where(within >= 0, within, forwards) if backwards else forwards
@@ -96,7 +106,7 @@ def _order(T: int, lengths: Array, backwards: bool) -> Array:
 
 def _initial(page: Mapping[str, Array], name: str, d: int, shape: tuple[int, int], batch_first: bool) -> Array:
     if name not in page:
-        return np.zeros(shape)
+        return np.zeros(shape, page["X"].dtype)
     return page[name][:, d] if batch_first else page[name][d]
 
 
@@ -107,7 +117,7 @@ def _step(
     gates = k["W"].shape[0] // H
     W = [k["W"][n * H : (n + 1) * H].T for n in range(gates)]
     R = [k["R"][n * H : (n + 1) * H].T for n in range(gates)]
-    bias = k.get("B", np.zeros(2 * gates * H)).reshape(2, gates, H)
+    bias = k.get("B", np.zeros(2 * gates * H, k["W"].dtype)).reshape(2, gates, H)
     bound = attributes.get("clip")
     bound = np.inf if bound is None or np.isnan(bound) or bound < 0 else bound
 
@@ -130,7 +140,7 @@ def _step(
         return (1 - z) * functions[1](clip(hidden)) + z * h, c
 
     def lstm(x: Array, h: Array, c: Array) -> tuple[Array, Array]:
-        p = k.get("P", np.zeros(3 * H)).reshape(3, H)
+        p = k.get("P", np.zeros(3 * H, k["W"].dtype)).reshape(3, H)
         i = functions[0](clip(affine(0, x, h) + p[0] * c))
         f = 1 - i if attributes.get("input_forget", 0) else functions[0](clip(affine(2, x, h) + p[2] * c))
         new = f * c + i * functions[1](clip(affine(3, x, h)))

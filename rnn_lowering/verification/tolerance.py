@@ -15,16 +15,18 @@ _BY_TYPE = {
 }
 
 
-def excess(expected: Array, actual: Array, tolerance: Tolerance) -> Array:
-    """By how much each element of two float64 arrays is too far off; not positive where it is equal enough.
+def allowance(expected: Array, tolerance: Tolerance) -> Array:
+    """By how much each element may differ from what is expected, in float64.
 
-    The type is that of `expected`.
+    The default absolute tolerance of a type is relative to the largest number where that is below 1: what is small
+    throughout is compared as closely as the rest.
     """
     rtol, atol = _BY_TYPE.get(expected.dtype.name, (0.0, 0.0))
     rtol = rtol if tolerance.rtol is None else tolerance.rtol
-    atol = atol if tolerance.atol is None else tolerance.atol
-    a = expected.astype(np.float64)
-    return distance(a, actual) - (atol + rtol * np.abs(np.nan_to_num(a)))
+    size = np.abs(np.where(np.isfinite(expected), expected, 0).astype(np.float64))
+    atol = atol * min(1.0, size.max(initial=0.0)) if tolerance.atol is None else tolerance.atol
+    allowed: Array = atol + rtol * size
+    return allowed
 
 
 def distance(a: Array, b: Array) -> Array:
@@ -45,7 +47,7 @@ def compare(expected: Array | None, actual: Array | None, tolerance: Tolerance) 
     if expected.dtype.name not in _BY_TYPE:
         wrong = int((expected != actual).sum())
         return float(wrong > 0), f"{wrong} of {expected.size} elements differ" if wrong else ""
-    wrong = int((excess(expected, actual, tolerance) > 0).sum())
+    wrong = int((distance(expected, actual) > allowance(expected, tolerance)).sum())
     largest = float(distance(expected, actual).max(initial=0.0))
     if wrong and np.isinf(largest) and not np.array_equal(np.isnan(expected), np.isnan(actual)):
         return largest, f"NaN in different places, {wrong} of {expected.size} elements differ"

@@ -124,12 +124,15 @@ class _Check(Comparison):
         if names != new_names:
             return Verification("failed", reason=f"outputs {names} became {new_names}")
         result = self._compare(names, {feed: (expected[feed], found[feed]) for feed in expected})
+        if not result and self.tolerance == Tolerance():
+            result = self.judge.examine(result, list(expected), session.optimise)
         if not result:
-            by_type = self.tolerance == Tolerance()
-            return self.judge.examine(result, list(expected), session.optimise) if by_type else result
+            return result
         each = self.judge.nodes(runs, "no node was compared on its own")  # a network may damp what is wrong in one
-        reason = "; ".join(filter(None, (unoptimised, each.reason)))
-        return each if each.status == "failed" else replace(result, nodes=each.outputs, reason=reason)
+        facts = (result.reason, unoptimised, "" if each else each.reason)
+        if each.status == "failed":
+            return each
+        return replace(result, nodes=each.outputs, reason="; ".join(filter(None, facts)))
 
     def _run_original(
         self, groups: list[list[str]], all_must_run: bool

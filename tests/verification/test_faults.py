@@ -1,4 +1,5 @@
-"""Faults planted in lowered models, as a wrong lowering would write them: the default verification catches each."""
+"""Faults planted in lowered models, as a wrong lowering would write them, and models that compute almost the same:
+the default verification catches each."""
 
 from collections.abc import Callable, Iterator
 
@@ -6,6 +7,8 @@ import numpy as np
 import onnx
 import pytest
 from cases import Array, Case, model
+from impostors import IMPOSTORS, Impostor
+from one_process import run_workers_here
 from onnx import TensorProto, helper, numpy_helper
 
 import rnn_lowering as rl
@@ -186,6 +189,11 @@ FAULTS: list[tuple[str, str, str, Fault]] = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_workers_here(monkeypatch)
+
+
 @pytest.fixture(scope="module")
 def originals() -> dict[str, onnx.ModelProto]:
     return {name: model(case, 17) for name, case in CASES.items()}
@@ -207,3 +215,19 @@ def test_is_caught(name: str, form: str, fault: Fault, originals: dict[str, onnx
     lowered = rl.lower(originals[name], form, input_shapes={"X": (6, 3, 2)} if form == "unroll" else None)
     fault(lowered)
     assert rl.verify(originals[name], lowered).status == "failed"
+
+
+@pytest.mark.parametrize("impostor", [pytest.param(i, id=name) for name, i in IMPOSTORS])
+def test_an_impostor_is_caught(impostor: Impostor) -> None:
+    original, _, wrong = impostor.models()
+    assert rl.verify(original, wrong, runs=1).status == "failed"
+
+
+@pytest.mark.parametrize("impostor", [pytest.param(i, id=name) for name, i in IMPOSTORS[::8]])
+def test_what_an_impostor_imitates_is_verified(impostor: Impostor) -> None:
+    original, right, _ = impostor.models()
+    assert rl.verify(original, right, runs=1)
+
+
+def test_there_are_enough_impostors() -> None:
+    assert len({name for name, _ in IMPOSTORS}) == len(IMPOSTORS) >= 209

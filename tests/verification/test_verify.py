@@ -434,7 +434,7 @@ def test_an_original_that_does_not_run_is_judged_by_its_nodes(name: str) -> None
     check = verify(original, rl.lower(original), runs=2)
     assert check.status == "verified", check.reason
     assert check.method == "each node against float64 NumPy"
-    assert check.runs == 2
+    assert check.runs == len(check.each_run) >= 2
     assert all("recurrent" in output.name for output in check.outputs)
     assert str(check).startswith("verified")
     assert "float64" in str(check)

@@ -1,0 +1,183 @@
+"""Inputs for one node on its own, chosen from what the node specifies.
+
+Each row of a batch has magnitudes of its own: such that pre-activations stay linear, saturate, or lie on both sides
+of each clip and threshold. Sizes that the node leaves open vary. Where a term of the node matters to none of these
+rows, rows to which it matters are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice, product
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.spec.node import GATES, RecurrentSpec
+from rnn_lowering.types import Array
+from rnn_lowering.verification.sensitivity import rows_that_matter
+
+Symbols = dict[str, Array]
+
+_SIZES = ((1, 1), (5, 9), (2, 4), (70, 4), (33, 9), (3, 3), (4, 2))
+"""(seq_length, batch_size) where the node leaves them open."""
+
+_INPUT_SIZE = 4
+_PROBE_LENGTH = 3
+_FEWEST_FEEDS, _MOST_FEEDS = 3, 12
+_LARGEST, _LARGEST_HALF = 1e6, 1e2
+"""Bounds of the standard deviation of X."""
+
+_BUDGET = 1e9
+"""Multiplications of the reference for all inputs of one node, about: a large node gets fewer and shorter ones."""
+
+_PER_STEP = 3e5
+"""What a step of the reference costs beside its multiplications, in the same unit."""
+
+
+@dataclass(frozen=True)
+class _Magnitudes:
+    """Of one row: standard deviation of W * X, and bounds of initial_h and initial_c."""
+
+    x: float
+    h: float
+    c: float
+
+
+_USUAL = (_Magnitudes(1, 0.5, 0.5), _Magnitudes(6, 1, 3), _Magnitudes(0.05, 0.05, 0.05), _Magnitudes(1, 10, 10))
+_OTHERS = tuple(_Magnitudes(*three) for three in product((1e-3, 0.1, 0.5, 2, 30, 1e3), (0.1, 1, 30), (0.1, 1, 30)))
+
+
+def chosen_feeds(
+    spec: RecurrentSpec, attributes: Mapping[str, Any], names: Mapping[str, str], rng: np.random.Generator
+) -> list[Symbols]:
+    """Return inputs of several runs of a node, by symbol.
+
+    Args:
+        spec: What the node specifies.
+        attributes: Its attributes as Python values.
+        names: The inputs that are not constants: symbol of the operator specification -> name of the value. One
+            value may enter twice.
+        rng: Source of the numbers; weights that are not constants are such that states stay bounded.
+    """
+    make = _Maker(spec, attributes, names, rng)
+    rows = make.rows()
+    order = cycle(rows)
+    return [make.feed(T, list(islice(order, N)), run) for run, (T, N) in enumerate(make.sizes(len(rows)))]
+
+
+class _Maker:
+    """Makes the inputs of one node; those weights that are not constants are the same in all runs."""
+
+    def __init__(
+        self, spec: RecurrentSpec, attributes: Mapping[str, Any], names: Mapping[str, str], rng: np.random.Generator
+    ) -> None:
+        self.spec, self.attributes, self.names, self.rng = spec, attributes, names, rng
+        self.dtype = spec.dtype.numpy()
+        self.constants = {symbol: tensor.numpy() for symbol, tensor in spec.constants.items()}
+        self.lengths = self.constants.get("sequence_lens")
+        H, dirs = spec.hidden_size, len(spec.directions)
+        gate_rows = GATES[spec.op_type] * H
+        self.width = _INPUT_SIZE if spec.input_size is None else spec.input_size
+        shapes = {"W": (gate_rows, self.width), "R": (gate_rows, H), "B": (2 * gate_rows,), "P": (3 * H,)}
+        fed = {s: rng.uniform(-1, 1, (dirs, *shapes[s])) * H**-0.5 for s in shapes if s in names}
+        self.weights: Symbols = {symbol: array.astype(self.dtype) for symbol, array in fed.items()}
+        W = np.asarray({**self.constants, **self.weights}["W"], np.float32)
+        norm = float(np.median(np.sqrt(np.square(W).sum(axis=2)))) if W.size else 0.0
+        self.x_unit = 1 / norm if norm > 0 else 1.0
+
+    def rows(self) -> list[_Magnitudes]:
+        """Choose the magnitudes of the rows, the most usual first."""
+        usual = [*_USUAL, *(_Magnitudes(1.5 * bound, 1, bound) for bound in self._bounds())]
+        tried = [*usual, *_OTHERS]
+        terms = 4 * GATES[self.spec.op_type] + 8
+        if "X" not in self.names or terms * self._cost(_PROBE_LENGTH, len(tried)) > 2 * _BUDGET:
+            return usual
+        T = self.spec.seq_length
+        inputs = self._probe(_PROBE_LENGTH if T is None else min(T, _PROBE_LENGTH), tried)
+        known = self.spec.op_type, self.attributes, inputs, computed_in(self.spec), list(self.spec.outputs)
+        return [*usual, *(tried[n] for n in rows_that_matter(*known, len(usual)))]
+
+    def _probe(self, T: int, rows: Sequence[_Magnitudes]) -> Symbols:
+        """Return all inputs of a run of full length, whatever batch size the node has."""
+        batch_axis = 0 if self.spec.layout else 1
+        inputs = {**self.constants, **self.feed(T, rows, 0)}
+        inputs.pop("sequence_lens", None)
+        for symbol in self.constants.keys() & {"initial_h", "initial_c"}:
+            order = np.arange(len(rows)) % max(inputs[symbol].shape[batch_axis], 1)
+            inputs[symbol] = inputs[symbol].take(order, batch_axis)
+        return inputs
+
+    def _bounds(self) -> Iterator[float]:
+        """Yield where pre-activations are bounded, or activations have a bend or a jump."""
+        spec = self.spec
+        if spec.clip:
+            yield spec.clip
+        for activation in {a for direction in spec.activations for a in direction}:
+            if activation.name == "ThresholdedRelu" and activation.alpha:
+                yield abs(activation.alpha)
+            if activation.name == "HardSigmoid" and activation.alpha:
+                yield max(abs(activation.beta), abs(1 - activation.beta)) / abs(activation.alpha)
+
+    def sizes(self, rows: int) -> list[tuple[int, int]]:
+        """Choose (seq_length, batch_size) of each run, so that all rows occur and the budget is kept."""
+        T, N = self.spec.seq_length, self.spec.batch_size
+        least = 1 if self.lengths is None else int(self.lengths.max(initial=1))
+        open_sizes = [(max(t, least) if T is None else T, n if N is None else N) for t, n in _SIZES]
+        sizes = list(dict.fromkeys(open_sizes))
+        while sum(n for _, n in sizes) < 2 * rows and len(sizes) < _MOST_FEEDS:
+            sizes.append(open_sizes[len(sizes) % len(open_sizes)])
+        share, spent = _BUDGET / len(sizes), 0.0
+        kept: list[tuple[int, int]] = []
+        for t, n in sizes:
+            while N is None and n > 1 and self._cost(t, n) > share:
+                n //= 2
+            while T is None and t > least and self._cost(t, n) > share:
+                t = max(t // 2, least)
+            spent += self._cost(t, n)
+            if spent <= _BUDGET or len(kept) < _FEWEST_FEEDS:
+                kept.append((t, n))
+        return kept
+
+    def _cost(self, T: int, N: int) -> float:
+        """What the reference computes for one run, about, in multiplications."""
+        s = self.spec
+        per_row = len(s.directions) * GATES[s.op_type] * s.hidden_size * (self.width + s.hidden_size)
+        return T * (_PER_STEP * len(s.directions) + float(per_row) * max(N, 4))
+
+    def feed(self, T: int, rows: Sequence[_Magnitudes], run: int) -> Symbols:
+        """Return the inputs of one run."""
+        N, spec = len(rows), self.spec
+        limit = _LARGEST_HALF if self.dtype == np.float16 else _LARGEST
+        x, h, c = (np.array([getattr(row, name) for row in rows]).reshape(N) for name in ("x", "h", "c"))
+        made: Symbols = dict(self.weights)
+        if "X" in self.names:
+            scale = np.minimum(x * self.x_unit, limit)[:, None]
+            made["X"] = self._per_row(self.rng.standard_normal((T, N, self.width)) * scale)
+        for symbol, bound in {"initial_h": h, "initial_c": c}.items():
+            if symbol in self.names:
+                shape = len(spec.directions), N, spec.hidden_size
+                made[symbol] = self._per_row(self.rng.uniform(-1, 1, shape) * bound[:, None])
+        if "sequence_lens" in self.names:
+            made["sequence_lens"] = self._lengths(T, N, run)
+        first = {name: symbol for symbol, name in reversed(list(self.names.items()))}
+        return {symbol: made[first[name]] for symbol, name in self.names.items()}
+
+    def _per_row(self, array: Array) -> Array:
+        """[seq or directions, batch, size] -> the node's type and layout."""
+        return (array.swapaxes(0, 1) if self.spec.layout else array).astype(self.dtype)
+
+    def _lengths(self, T: int, N: int, run: int) -> Array:
+        """Choose lengths from 0 to T: T first (where there is one row, in every other run), 0 and 1 among them."""
+        lengths = self.rng.integers(min(2, T), T + 1, N)
+        special = [T, T // 2, 0, min(1, T)]
+        for row in range(min(N, len(special))):
+            lengths[row] = special[row if N > 1 else (0, run // 2 % 4)[run % 2]]
+        return lengths.astype(np.int32)
+
+
+def computed_in(spec: RecurrentSpec) -> Any:
+    """The type in which a lowered node runs on its own: float32 for bfloat16, which onnxruntime's CPU lacks."""
+    return np.float32 if spec.dtype == ir.DataType.BFLOAT16 else spec.dtype.numpy()
