@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
 import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
@@ -28,8 +31,10 @@ def constant_of(value: ir.Value, opset: int) -> ir.TensorProtocol | None:
     if value.producer() is None or not _collect(value, nodes, leaves):
         return None
 
+    steps = [_Step.of(node, opset) for node in nodes]
+
     def evaluate() -> ir.TensorProtocol:
-        return _evaluate(value, list(nodes), leaves, opset)
+        return _evaluate(value, steps, leaves)
 
     try:
         tensor = evaluate()
@@ -92,21 +97,48 @@ def _collect(value: ir.Value, nodes: dict[ir.Node, None], leaves: dict[ir.Value,
     return True
 
 
-def _evaluate(
-    value: ir.Value, nodes: list[ir.Node], leaves: dict[ir.Value, ir.TensorProtocol], opset: int
-) -> ir.TensorProtocol:
-    """Compute a constant with onnx's reference evaluator, node by node."""
-    known = dict(leaves)
-    for node in nodes:
-        inputs = [v for v in dict.fromkeys(node.inputs) if v is not None]
-        graph = onnx.GraphProto(name="constant", node=[ir.to_proto(node)])
-        for given in inputs:
-            tensor = known[given]
-            graph.initializer.append(ir.to_proto(ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=given.name)))
-        graph.output.extend(onnx.ValueInfoProto(name=output.name) for output in node.outputs)
+@dataclass(frozen=True)
+class _Step:
+    """A node of a chain as a model of its own: the graph may lose the node before the chain is computed.
+
+    Attributes:
+        model: The node between its inputs and outputs, without their types and tensors.
+        inputs, outputs: The values of the graph that these are.
+    """
+
+    model: onnx.ModelProto
+    inputs: tuple[ir.Value, ...]
+    outputs: tuple[ir.Value, ...]
+
+    @classmethod
+    def of(cls, node: ir.Node, opset: int) -> _Step:
+        inputs = tuple(v for v in dict.fromkeys(node.inputs) if v is not None)
+        proto = ir.to_proto(node)
+        graph = onnx.GraphProto(name="constant", node=[proto])
+        graph.input.extend(onnx.ValueInfoProto(name=value.name) for value in inputs)
+        graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in node.outputs)
         # The evaluator knows DequantizeLinear from 19 on; it means the same before.
         version = max(opset, 19) if node.op_type == "DequantizeLinear" else opset
         model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", version)])
-        results = ReferenceEvaluator(model).run(None, {})
-        known |= {v: ir.tensor(r, name=v.name) for v, r in zip(node.outputs, results, strict=True)}
+        return cls(model, inputs, node.outputs)
+
+    def run(self, tensors: Mapping[ir.Value, ir.TensorProtocol]) -> dict[ir.Value, ir.TensorProtocol]:
+        """Return the tensors of the outputs."""
+        names = [value.name for value in self.model.graph.input]
+        feed = {name: tensors[value].numpy() for name, value in zip(names, self.inputs, strict=True)}
+        results = ReferenceEvaluator(self.model).run(None, feed)
+        return {v: ir.tensor(r, name=v.name) for v, r in zip(self.outputs, results, strict=True)}
+
+
+def _evaluate(
+    value: ir.Value, steps: Sequence[_Step], leaves: Mapping[ir.Value, ir.TensorProtocol]
+) -> ir.TensorProtocol:
+    """Compute a constant with onnx's reference evaluator, node by node; a tensor is held until its last use."""
+    last = {given: step for step in steps for given in step.inputs}
+    known = dict(leaves)
+    for step in steps:
+        known |= step.run(known)
+        for given in step.inputs:
+            if last[given] is step:
+                del known[given]
     return known[value]

@@ -14,6 +14,7 @@ from scope_models import OVERRIDABLE, SHARED
 from texts import FORMS, assert_same, initializers, lowered, parse, random_feed
 
 import rnn_lowering as rl
+from rnn_lowering.spec import constants
 
 LSTM = """
 main (float[5,2,3] X) => (float[5,1,2,4] Y) <{tensors}> {{
@@ -129,6 +130,36 @@ def test_a_chain_is_folded(original: onnx.ModelProto, form: str) -> None:
     assert emitted_tensors(new) == []
     twin = lowered(constant_model(original.opset_import[0].version), form)
     assert sorted(n.op_type for n in nodes(new)) == sorted(n.op_type for n in nodes(twin))
+
+
+LARGE = """
+main (float[3,2,32] X) => (float[3,1,2,16] Y) <{tensors}, float[1,64,16] R = {{}}> {{
+    {chain}
+    Y = LSTM <hidden_size=16> (X, W, R)
+}}
+"""
+LARGE_CHAINS = {
+    "transpose": ("float[1,32,64] w = {}", "W = Transpose <perm=[0,2,1]> (w)"),
+    "concat": ("float[1,16,32] i = {}, float[1,48,32] ofc = {}", "W = Concat <axis=1> (i, ofc)"),
+    "dequantize": ("int8[1,64,32] w = {}, float[64] scale = {}", "W = DequantizeLinear <axis=1> (w, scale)"),
+    "several": (
+        "float[32,16] a = {}, float[32,48] b = {}, int64[1] zero = {0}",
+        "ab = Concat <axis=1> (a, b) t = Transpose(ab) i = Identity(t) W = Unsqueeze(i, zero)",
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", LARGE_CHAINS)
+def test_a_chain_that_is_computed_late_needs_nothing_of_the_graph(
+    name: str, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large constant is computed when the result is written: its nodes have left the graph by then."""
+    monkeypatch.setattr(constants, "_KEPT_BYTES", 0)
+    tensors, chain = LARGE_CHAINS[name]
+    original = parse(LARGE.format(tensors=tensors, chain=chain))
+    new = assert_same(original, random_feed(original), form)
+    assert not {"w", "i", "ofc", "a", "b"} & initializers(new)
 
 
 def constant_model(opset: int) -> onnx.ModelProto:
