@@ -18,7 +18,7 @@ from onnx import shape_inference, version_converter
 
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.spec.constants import dims_of
-from rnn_lowering.spec.node import GATES, RecurrentSpec, is_recurrent
+from rnn_lowering.spec.node import GATES, RecurrentSpec, default_opset, is_recurrent
 
 FIRST_OPSET = 7
 """The oldest opset at which nodes are lowered in place."""
@@ -79,7 +79,7 @@ def _outputs(node: ir.Node, model: ir.Model) -> Iterator[tuple[ir.Value, ir.Data
     if not missing:
         return
     if is_recurrent(node) and node.inputs[0] is not None and node.inputs[0].shape is not None:
-        spec = RecurrentSpec.parse(node, model.opset_imports.get("", 1))
+        spec = RecurrentSpec.parse(node, default_opset(model.opset_imports))
         T, N, dirs, H = spec.seq_length, spec.batch_size, len(spec.directions), spec.hidden_size
         for symbol, value in spec.outputs.items():
             if value in missing:
@@ -98,7 +98,7 @@ def _hide(proto: onnx.ModelProto, opset: int) -> None:
     nodes: list[onnx.NodeProto] = []
     for node in proto.graph.node:
         attributes = {a.name: a.i for a in node.attribute}
-        if node.op_type in GATES and node.domain in ("", "ai.onnx"):
+        if is_recurrent(node):
             node.domain = _DOMAIN
         elif node.op_type in _LIKE_FIRST_INPUT and attributes.get("broadcast", 0):
             nodes += _aligned(node, attributes.get("axis"), ranks, opset)

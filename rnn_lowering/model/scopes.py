@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef
-from rnn_lowering.spec.node import is_recurrent, node_ref
+from rnn_lowering.spec.node import default_opset, is_recurrent, node_ref
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,6 @@ def _bodies(node: ir.Node, scope: str) -> Iterator[tuple[str, ir.Graph]]:
             bodies = attribute.as_graphs()
         for body in bodies:
             yield f"{scope} > {node_ref(node, '').name} ({node.op_type}) {name}", body
-
-
-def default_opset(imports: dict[str, int]) -> int:
-    """Return the version of the default domain."""
-    return imports.get("", imports.get("ai.onnx", 1))
 
 
 def all_names(model: ir.Model) -> Iterator[str]:

@@ -19,10 +19,10 @@ from rnn_lowering.model.inference import inferred_shapes
 from rnn_lowering.model.old_opsets import FIRST_OPSET, NEW_OPSET, modernize
 from rnn_lowering.model.prepare import clone, inline_functions, replace_content, sort_nodes
 from rnn_lowering.model.replace import prefix_of, replace_node
-from rnn_lowering.model.scopes import Found, all_names, default_opset, recurrent_nodes
+from rnn_lowering.model.scopes import Found, all_names, recurrent_nodes
 from rnn_lowering.options import Lowering, LoweringOptions, lowering_of
 from rnn_lowering.passes.report import NodeReport, Report, count_operators
-from rnn_lowering.spec.node import RecurrentSpec, node_ref
+from rnn_lowering.spec.node import RecurrentSpec, default_opset, node_ref
 from rnn_lowering.targets.choice import Choice, choose
 
 REFUSED, LEFT = "refused", "left as it is"

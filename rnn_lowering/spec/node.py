@@ -98,9 +98,18 @@ class RecurrentSpec:
         return _Parser(node, opset, scope).parse()
 
 
-def is_recurrent(node: ir.Node) -> bool:
+DEFAULT_DOMAIN = ("", "ai.onnx")
+"""The two names of ONNX's own domain. In the intermediate form a node has the first, an opset import either."""
+
+
+def is_recurrent(node: ir.Node | onnx.NodeProto) -> bool:
     """Whether a node is an RNN, GRU or LSTM of the default domain."""
-    return node.domain == "" and node.op_type in GATES
+    return node.op_type in GATES and node.domain in DEFAULT_DOMAIN
+
+
+def default_opset(imports: Mapping[str, int]) -> int:
+    """Return the version of the default domain among opset imports."""
+    return next((imports[name] for name in DEFAULT_DOMAIN if name in imports), 1)
 
 
 def node_ref(node: ir.Node, scope: str) -> NodeRef:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 
-from rnn_lowering.spec.node import GATES
+from rnn_lowering.spec.node import is_recurrent
 from rnn_lowering.verification.runner import Session
 
 
@@ -34,7 +34,7 @@ def watching(original: Path, scratch: Path, names: Callable[[onnx.ModelProto], I
 def entering(proto: onnx.ModelProto) -> Iterator[str]:
     """What enters recurrent nodes: it must be finite, since native kernels do not pass on NaN."""
     for node in proto.graph.node:
-        if node.op_type in GATES:
+        if is_recurrent(node):
             yield from (*node.input[:1], *node.input[5:7])
 
 

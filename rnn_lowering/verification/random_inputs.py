@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from rnn_lowering.spec.node import GATES
+from rnn_lowering.spec.node import is_recurrent
 from rnn_lowering.types import Array
 
 Feed = dict[str, Array]
@@ -142,12 +142,12 @@ def _values(
 
 def _use(graph: onnx.GraphProto, name: str) -> _Use:
     for node, slot in _consumers(graph, name, depth=3):
-        if node.op_type in GATES and slot == 0:
+        if is_recurrent(node) and slot == 0:
             layout = next((a.i for a in node.attribute if a.name == "layout"), 0)
             return _Use(roles=("batch", "seq") if layout else ("seq", "batch"))
-        if node.op_type in GATES and slot == 4:
+        if is_recurrent(node) and slot == 4:
             return _Use(lengths=True)
-        if node.op_type in GATES and slot in (5, 6):
+        if is_recurrent(node) and slot in (5, 6):
             return _Use(roles=(None, "batch"))
         if node.op_type == "ReverseSequence" and slot == 1:
             return _Use(lengths=True)

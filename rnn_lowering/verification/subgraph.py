@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.model.scopes import Found, graphs_by_scope
-from rnn_lowering.spec.node import RecurrentSpec
+from rnn_lowering.spec.node import RecurrentSpec, default_opset
 
 _NEWEST_RUNNABLE = 26
 """The newest opset that onnxruntime runs; the operators that a lowering emits are the same in 27 and 28."""
@@ -38,7 +38,7 @@ def cut_out(
             initializers[value.name or ""] = value.const_value
     nodes = [node for _, graph in graphs_by_scope(model) for node in graph if node in needed]
     given = {name: symbol for symbol, name in feeds.items() if name in inputs}
-    opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx", 1))
+    opset = default_opset(model.opset_imports)
     return _model(nodes, initializers, given, spec, opset)
 
 
