@@ -16,8 +16,9 @@ from rnn_lowering.errors import VerificationError
 from rnn_lowering.files.atomic import temporary_beside
 from rnn_lowering.files.external_data import choose_data_file, data_files, save
 from rnn_lowering.files.reading import from_proto, load_model, refuse_external
-from rnn_lowering.model.inference import inferred_shapes
-from rnn_lowering.model.prepare import clone, inline_functions
+from rnn_lowering.model.copying import clone
+from rnn_lowering.model.plan import read
+from rnn_lowering.model.prepare import inline_functions
 from rnn_lowering.model.scopes import recurrent_nodes
 from rnn_lowering.options import (
     Check,
@@ -219,6 +220,4 @@ def inspect(model: onnx.ModelProto | ir.Model | PathLike) -> list[RecurrentSpec]
     if any(entry.function for entry in recurrent_nodes(model)):
         work = clone(model)
         inline_functions(work, lambda _: True)
-    found = list(recurrent_nodes(work))
-    with inferred_shapes(work, found):
-        return [RecurrentSpec.parse(entry.node, entry.opset, entry.scope) for entry in found]
+    return read(work, list(recurrent_nodes(work)))

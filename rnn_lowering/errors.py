@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,3 +67,14 @@ class VerificationError(RnnLoweringError):
 
 class RnnLoweringWarning(UserWarning):
     """A node whose meaning the specification leaves open: the message tells how it was understood."""
+
+
+_INNER = ("rnn_lowering", "onnx_ir", "onnxscript")
+
+
+def warn(text: str) -> None:
+    """Warn of an interpretation, at the line of the caller outside this package and the passes around it."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INNER:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, RnnLoweringWarning, stacklevel=level)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypedDict, TypeVar
+
+import onnx_ir as ir
 
 from rnn_lowering.errors import OptionError
 from rnn_lowering.targets.table import FORMS, Target, target_named
 from rnn_lowering.types import Array, Shapes
 
 COMPUTE = ("native", "float32")
+
+Selection = str | Iterable[str] | Callable[[ir.Node], bool]
+"""Which nodes: an operator or a shell glob of names, several of them, or a function that decides for each node."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +39,9 @@ class Lowering:
             node straight-line at length 1, else what the target prefers; portable: Scan where the opset has it,
             else Loop.
         target: The runtime that the result is for, a name in `TARGETS`: which forms and operators it supports.
-        only: Lower only nodes whose operator or name matches one of these (names as shell globs).
-        except_: Leave nodes that match one of these.
+        only: Lower only nodes whose operator or name matches this, or one of several (names as shell globs), or
+            those for which a function of the onnx_ir node is true. What matches no node is refused with the model.
+        except_: Leave the nodes that match this.
         max_unroll: The most steps that "unroll" writes out.
         compute: "native" keeps each node's element type; "float32" casts those of 16 bits at their edges, which is
             what onnxruntime's float16 kernels do, and lets a bfloat16 model run on its CPU.
@@ -44,13 +50,14 @@ class Lowering:
         input_shapes: Shapes to fix inputs at, by input name.
 
     Raises:
-        OptionError: A form, target or way of computing that does not exist, or a negative limit.
+        OptionError: A form, target or way of computing that does not exist, a negative limit, or a pattern that is
+            no text.
     """
 
     to: str = "auto"
     target: str = "portable"
-    only: Collection[str] = ()
-    except_: Collection[str] = ()
+    only: Selection = ()
+    except_: Selection = ()
     max_unroll: int = 512
     compute: str = "native"
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -63,6 +70,8 @@ class Lowering:
             raise OptionError(f"compute '{self.compute}' does not exist", hint=f"known are {', '.join(COMPUTE)}")
         if self.max_unroll < 0:
             raise OptionError(f"max_unroll cannot be {self.max_unroll}", hint="give 0 or more")
+        for name in ("only", "except_"):
+            object.__setattr__(self, name, _selection(name, getattr(self, name)))
         target_named(self.target)
 
     @property
@@ -76,13 +85,23 @@ class Lowering:
         return bool(self.dims or self.input_shapes)
 
 
+def _selection(name: str, given: object) -> Selection:
+    """Return a selection as a tuple of patterns or a function."""
+    if callable(given):
+        return given
+    patterns = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
+    if not all(isinstance(pattern, str) for pattern in patterns):
+        raise OptionError(f"{name} cannot be {given!r}", hint="give a name, several, or a function of a node")
+    return patterns
+
+
 class LoweringOptions(TypedDict, total=False):
     """The attributes of `Lowering` as keywords."""
 
     to: str
     target: str
-    only: Collection[str]
-    except_: Collection[str]
+    only: Selection
+    except_: Selection
     max_unroll: int
     compute: str
     dims: Mapping[str, int] | None

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import ModelFileError, UnsupportedError
 from rnn_lowering.files import external_data as external
+from rnn_lowering.model.copying import own_tensors
 
 
 def load_model(path: Path, *, trust_external_data: bool = False) -> ir.Model:
@@ -59,7 +60,7 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
             )
     try:
         model = ir.from_proto(proto)
-        _own_metadata(model)
+        own_tensors(model)
         return model
     except Exception as error:  # the deserializer raises whatever a malformed model makes it meet
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -94,14 +95,6 @@ def _is_text(graph: onnx.GraphProto) -> bool:
             *(a.name for a in node.attribute),
         ]
     return all(isinstance(name, str) for name in names)
-
-
-def _own_metadata(model: ir.Model) -> None:
-    """Forget metadata of tensors that the TensorProto behind them holds: onnx_ir would write it twice."""
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if isinstance(value.const_value, ir.TensorProtoTensor):
-                value.const_value.metadata_props.clear()
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from rnn_lowering.model.copying import clone
 from rnn_lowering.model.onnx_inference import infer_shapes, is_anonymous
-from rnn_lowering.model.prepare import clone
 from rnn_lowering.spec.constants import constant_of
 
 VARIES = "rnn_lowering_varies"

@@ -9,8 +9,8 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.model.copying import clone, replace_content
 from rnn_lowering.model.onnx_inference import infer_shapes
-from rnn_lowering.model.prepare import clone, replace_content
 from rnn_lowering.model.scopes import recurrent_nodes
 
 

@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 import onnx_ir as ir
 
 from rnn_lowering.model.carried import VARIES, computed_values, inferred_values
 from rnn_lowering.model.onnx_inference import is_anonymous
 from rnn_lowering.model.scopes import Found
+from rnn_lowering.spec.connections import Known, KnownValues
 
 
-@contextmanager
-def inferred_shapes(model: ir.Model, found: list[Found]) -> Iterator[None]:
-    """Let the inputs of nodes have, for a while, the types and shapes that follow from the model's inputs.
+def known_inputs(model: ir.Model, found: Iterable[Found]) -> KnownValues:
+    """Return the types and shapes of computed inputs of nodes that follow from the model's inputs.
 
     What a model declares of computed values may be wrong: it counts only where inference knows nothing.
+
+    Raises:
+        UnsupportedError: A node has an input that nothing defines.
     """
-    before: list[tuple[ir.Value, ir.TypeProtocol | None, ir.Shape | None]] = []
     computed = set(computed_values(model))
-    if any(value in computed for entry in found for value in entry.node.inputs):
-        known = inferred_values(model)
-        for value in (v for entry in found for v in entry.node.inputs):
-            if value is not None and value in known:
-                before.append((value, value.type, value.shape))
-                value.type, value.shape = value.type or known[value].type, merged(known[value].shape, value.shape)
-    try:
-        yield
-    finally:
-        for value, value_type, shape in reversed(before):
-            value.type, value.shape = value_type, shape
+    wanted = [v for entry in found for v in entry.node.inputs if v is not None and v in computed]
+    if not wanted:
+        return {}
+    inferred = inferred_values(model)
+    return {
+        value: Known(value.dtype or inferred[value].dtype, merged(inferred[value].shape, value.shape))
+        for value in wanted
+        if value in inferred
+    }
 
 
 def merged(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 
 import onnx
 import onnx_ir as ir
-from onnx import shape_inference, version_converter
 
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
+from rnn_lowering.model import native
 from rnn_lowering.spec.constants import dims_of
 from rnn_lowering.spec.node import GATES, RecurrentSpec, default_opset, is_recurrent
 
@@ -45,7 +45,7 @@ def modernize(model: ir.Model, opset: int) -> None:
     try:
         proto = _annotated(ir.to_proto(model))
         _hide(proto, opset)
-        converted = version_converter.convert_version(proto, NEW_OPSET)
+        converted = native.convert(proto, NEW_OPSET)
         _unhide(converted)
         if model.ir_version < 4:
             _list_initializers(converted.graph)
@@ -53,7 +53,7 @@ def modernize(model: ir.Model, opset: int) -> None:
         graph = ir.from_proto(converted).graph
     except RnnLoweringError:
         raise
-    except Exception as error:  # the converter's assertions and the checker have no common class
+    except Exception as error:  # the checker and onnx_ir have no common class
         reason = " ".join(str(error).split())
         raise UnsupportedError(f"opset {opset} cannot be brought to {NEW_OPSET}: {reason}", hint=hint) from error
     model.graph = graph
@@ -62,7 +62,7 @@ def modernize(model: ir.Model, opset: int) -> None:
 def _annotated(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with all shapes that can be known."""
     while True:
-        proto = shape_inference.infer_shapes(proto)
+        proto = native.infer_shapes(proto)
         model = ir.from_proto(proto)
         found = [(v, dtype, dims) for node in model.graph for v, dtype, dims in _outputs(node, model)]
         if not found:
@@ -86,7 +86,7 @@ def _outputs(node: ir.Node, model: ir.Model) -> Iterator[tuple[ir.Value, ir.Data
                 yield value, spec.dtype, [T, dirs, N, H] if symbol == "Y" else [dirs, N, H]
     elif node.op_type in _LIKE_FIRST_INPUT and node.inputs[0] is not None:
         first = node.inputs[0]
-        dims = dims_of(first, None)
+        dims = dims_of(first.shape)
         compares = node.op_type in ("Greater", "Less", "Equal")
         if dims is not None and first.dtype is not None:
             yield missing[0], ir.DataType.BOOL if compares else first.dtype, list(dims)

@@ -2,22 +2,99 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Iterator
 
+import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
+
+from rnn_lowering.model import native
+from rnn_lowering.spec.node import default_opset
+
+_SMALL = 1000
+"""Bytes of a tensor from whose numbers shapes may follow; of a larger one inference gets type and shape only."""
+
+_BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def infer_shapes(model: ir.Model) -> None:
     """Infer types and shapes, in place, as far as ONNX can; what it cannot is no error."""
-    logger = logging.getLogger("onnx_ir.passes.common.shape_inference")
-    before, logger.disabled = logger.disabled, True
-    try:
-        ShapeInferencePass(check_type=False, strict_mode=False)(model)
-    finally:
-        logger.disabled = before
+    for value, info in _read(model.graph, native.infer_shapes(_described(model)).graph):
+        shape = ir.serde.deserialize_type_proto_for_shape(info.type)
+        value_type = ir.serde.deserialize_type_proto_for_type(info.type)
+        value.shape = value.shape if shape is None else shape
+        if value_type is not None and value_type.dtype != value.dtype:
+            value.type = value_type
 
 
 def is_anonymous(dim: int | ir.SymbolicDim) -> bool:
     """Whether a dimension has neither a size nor a name that a model gave it."""
     return isinstance(dim, ir.SymbolicDim) and (dim.value is None or dim.value.startswith("unk__"))
+
+
+def _described(model: ir.Model) -> onnx.ModelProto:
+    """Return a model without its large tensors: in the main graph they become inputs."""
+    imports = {**model.opset_imports, "": default_opset(model.opset_imports)}
+    proto = onnx.ModelProto(ir_version=model.ir_version)
+    proto.opset_import.extend(
+        onnx.helper.make_opsetid(domain, version) for domain, version in imports.items() if domain != "ai.onnx"
+    )
+    proto.functions.extend(ir.to_proto(function) for function in model.functions.values())
+    _describe(model.graph, proto.graph, main=True)
+    return proto
+
+
+def _describe(graph: ir.Graph, proto: onnx.GraphProto, *, main: bool = False) -> None:
+    proto.name = graph.name or "graph"
+    proto.input.extend(ir.serde.serialize_value(value) for value in graph.inputs)
+    inputs = {value.name for value in graph.inputs}
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if tensor is None or not value.name:
+            continue
+        if value.name not in inputs:
+            info = onnx.helper.make_tensor_value_info(value.name, int(tensor.dtype), tensor.shape.numpy())
+            (proto.input if main else proto.value_info).append(info)
+        if tensor.nbytes <= _SMALL:
+            proto.initializer.append(ir.serde.serialize_tensor(tensor))
+            proto.initializer[-1].name = value.name
+    for node in graph:
+        _describe_node(node, proto.node.add())
+        known = (v for v in node.outputs if v.name and not v.is_graph_output() and (v.type or v.shape))
+        proto.value_info.extend(ir.serde.serialize_value(value) for value in known)
+    proto.output.extend(ir.serde.serialize_value(value) for value in graph.outputs)
+
+
+def _describe_node(node: ir.Node, proto: onnx.NodeProto) -> None:
+    if not any(_graphs(attribute) for attribute in node.attributes.values()):
+        proto.CopyFrom(ir.to_proto(node))
+        return
+    proto.op_type, proto.domain, proto.overload = node.op_type, node.domain, node.overload
+    proto.input.extend("" if value is None else value.name or "" for value in node.inputs)
+    proto.output.extend(value.name or "" for value in node.outputs)
+    for name, attribute in node.attributes.items():
+        bodies = _graphs(attribute)
+        if not bodies:
+            proto.attribute.append(ir.to_proto(attribute))
+            continue
+        held = proto.attribute.add(name=name, type=int(attribute.type))
+        for body in bodies:
+            _describe(body, held.g if attribute.type == ir.AttributeType.GRAPH else held.graphs.add())
+
+
+def _graphs(attribute: ir.Attr) -> tuple[ir.Graph, ...]:
+    if attribute.is_ref() or attribute.type not in _BODIES:
+        return ()
+    return (attribute.as_graph(),) if attribute.type == ir.AttributeType.GRAPH else tuple(attribute.as_graphs())
+
+
+def _read(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, onnx.ValueInfoProto]]:
+    """Yield the values of a graph and its bodies with what a message of them declares."""
+    infos = {info.name: info for info in (*proto.input, *proto.value_info, *proto.output)}
+    for value in (*graph.inputs, *(v for node in graph for v in node.outputs)):
+        if value.name in infos:
+            yield value, infos[value.name]
+    for node, described in zip(graph, proto.node, strict=True):
+        bodies = [body for attribute in node.attributes.values() for body in _graphs(attribute)]
+        inner = [g for a in described.attribute for g in ((a.g,) if a.HasField("g") else a.graphs)]
+        for body, body_proto in zip(bodies, inner, strict=True):
+            yield from _read(body, body_proto)

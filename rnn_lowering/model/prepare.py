@@ -1,8 +1,8 @@
-"""What is done to a model before its nodes are read: copying, inlining, sorting."""
+"""What is done to a model before its nodes are read: inlining, sorting."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
@@ -83,28 +83,3 @@ def _is_sorted(graph: ir.Graph) -> bool:
                 return False
         behind.add(node)
     return True
-
-
-def replace_content(
-    model: ir.Model, graph: ir.Graph, functions: Mapping[ir.OperatorIdentifier, ir.Function]
-) -> None:
-    """Give a model another graph and other functions."""
-    model.graph = graph
-    model.functions.clear()
-    model.functions.update(functions)
-
-
-def clone(model: ir.Model) -> ir.Model:
-    """Return a copy that shares the tensors.
-
-    Raises:
-        UnsupportedError: A node takes a value that nothing defines.
-    """
-    try:
-        return model.clone()
-    except (RuntimeError, ValueError) as error:
-        cause = error.__cause__ or error
-        reason = " ".join(str(cause).split())[:300]
-        raise UnsupportedError(
-            f"the model does not hang together: {reason}", hint="see what onnx.checker says"
-        ) from error

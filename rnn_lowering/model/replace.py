@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+
 import onnx_ir as ir
 
+from rnn_lowering.emit.builder import Names
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.model.scopes import Found
+from rnn_lowering.model.plan import Planned
+from rnn_lowering.model.scopes import Found, all_names
 from rnn_lowering.recurrence.folds import Fold
 from rnn_lowering.recurrence.node import lower_node
 from rnn_lowering.spec.constants import FOLDABLE
 from rnn_lowering.spec.node import RecurrentSpec
+
+_HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+
+def replace_nodes(model: ir.Model, plan: Sequence[Planned], *, widen: bool) -> None:
+    """Replace nodes of a model as planned, in place.
+
+    Args:
+        widen: Compute nodes of 16 bits in float32.
+    """
+    names = Names(all_names(model) if plan else ())
+    shared: dict[ir.Graph, dict[Hashable, ir.Value]] = {}
+    for planned in plan:
+        found, spec = planned.found, planned.spec
+        op = Ops(
+            found.opset,
+            names,
+            prefix_of(found.node),
+            ir.DataType.FLOAT if widen and spec.dtype in _HALF else spec.dtype,
+            planned.choice.spelling,
+            constants_as="initializer" if model.ir_version >= 4 else "node",
+            shared=shared.setdefault(found.graph, {}),
+        )
+        replace_node(found, spec, planned.choice.fold, op)
 
 
 def replace_node(entry: Found, spec: RecurrentSpec, fold: Fold, op: Ops) -> None:

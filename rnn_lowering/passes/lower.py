@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Collection
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 from typing_extensions import Unpack
 
-from rnn_lowering.emit.builder import Names
-from rnn_lowering.emit.ops import Ops
-from rnn_lowering.errors import NodeRef, RnnLoweringError, RnnLoweringWarning, UnsupportedError
-from rnn_lowering.model.dimensions import fix_dimensions, fixed_dimensions
-from rnn_lowering.model.inference import inferred_shapes
-from rnn_lowering.model.old_opsets import FIRST_OPSET, NEW_OPSET, modernize
-from rnn_lowering.model.prepare import clone, inline_functions, replace_content, sort_nodes
-from rnn_lowering.model.replace import prefix_of, replace_node
-from rnn_lowering.model.scopes import Found, all_names, recurrent_nodes
+from rnn_lowering.errors import NodeRef, OptionError, RnnLoweringError, UnsupportedError, warn
+from rnn_lowering.model.copying import replace_content, restored, restored_on_failure
+from rnn_lowering.model.dimensions import fix_dimensions
+from rnn_lowering.model.inference import known_inputs
+from rnn_lowering.model.plan import Planned, Prepared, prepare, read
+from rnn_lowering.model.replace import replace_nodes
+from rnn_lowering.model.scopes import Found, recurrent_nodes
+from rnn_lowering.model.selection import Choose
 from rnn_lowering.options import Lowering, LoweringOptions, lowering_of
 from rnn_lowering.passes.report import NodeReport, Report, count_operators
-from rnn_lowering.spec.node import RecurrentSpec, default_opset, node_ref
-from rnn_lowering.targets.choice import Choice, choose
+from rnn_lowering.spec.connections import KnownValues
+from rnn_lowering.spec.node import RecurrentSpec, node_ref
+from rnn_lowering.targets.choice import choose
 
 REFUSED, LEFT = "refused", "left as it is"
-
-_HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 @dataclass
@@ -81,120 +76,77 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> LoweringResult:
         """Lower `model` in place."""
         report = Report(self.lowering.target, operators_before=count_operators(model))
-        with fixed_dimensions(model, self.lowering.dims, self.lowering.input_shapes) as folded:
-            report.notes += ["folded what follows from the fixed sizes"] if folded else []
-            work = self._prepared(model, report)
-            plan = self._plan(work, report)
-        for _, spec, _ in plan:
-            for text in spec.warnings:
-                warnings.warn(text, RnnLoweringWarning, stacklevel=3)
-        if work is not model:
-            replace_content(model, work.graph, work.functions)
-        self._carry_out(plan, model, report)
+        with restored_on_failure(model):
+            self._fix_sizes(model, report)
+            prepared = self._prepared(model, report)
+            specs = read(prepared.model, prepared.wanted)
+            plan = [self._planned(entry, spec) for entry, spec in zip(prepared.wanted, specs, strict=True)]
+        for text in (text for spec in specs for text in spec.warnings):
+            warn(text)
+        replace_content(model, prepared.model.graph, prepared.model.functions)
+        replace_nodes(model, plan, widen=self.lowering.compute == "float32")
+        report.nodes = [NodeReport.of(node.spec, node.choice.form, node.choice.reason) for node in plan]
         report.operators_after = count_operators(model)
         return LoweringResult(model, bool(plan) or self.lowering.fixes_sizes, report)
 
-    def _carry_out(self, plan: list[tuple[Found, RecurrentSpec, Choice]], model: ir.Model, report: Report) -> None:
-        names = Names(all_names(model) if plan else ())
-        shared: dict[ir.Graph, dict[Any, ir.Value]] = {}
-        widened = self.lowering.compute == "float32"
-        for entry, spec, choice in plan:
-            op = Ops(
-                entry.opset,
-                names,
-                prefix_of(entry.node),
-                ir.DataType.FLOAT if widened and spec.dtype in _HALF else spec.dtype,
-                choice.spelling,
-                constants_as="initializer" if model.ir_version >= 4 else "node",
-                shared=shared.setdefault(entry.graph, {}),
-            )
-            replace_node(entry, spec, choice.fold, op)
-            report.nodes.append(NodeReport.of(spec, choice.form, choice.reason))
-
     def preview(self, model: ir.Model) -> tuple[list[Preview], Report]:
-        """Say what would become of every recurrent node, and in a report what else of the model.
-
-        The model is as it was, but for the order of its nodes where that was wrong.
+        """Return what would become of every recurrent node, and in a report what else of the model, which stays as
+        it is.
 
         Raises:
             InvalidNodeError, UnsupportedError: A selected node that cannot be read.
         """
-        report = Report()
-        if self.lowering.fixes_sizes:
-            model = clone(model)
-            fix_dimensions(model, self.lowering.dims, self.lowering.input_shapes)
-        try:
-            work, refusal = self._prepared(model, report), None
-        except UnsupportedError as error:
-            work, refusal = model, error
-        found = list(recurrent_nodes(work))
-        report.left += _quantized(work)
-        with inferred_shapes(work, found):
-            return [self._preview(entry, refusal) for entry in found], report
+        report = Report(self.lowering.target)
+        with restored(model):
+            self._fix_sizes(model, report)
+            try:
+                prepared, refusal = self._prepared(model, report), None
+            except OptionError:
+                raise
+            except UnsupportedError as error:
+                found = list(recurrent_nodes(model))
+                prepared, refusal = Prepared(model, found, self._choose(found)), error
+            known = known_inputs(prepared.model, prepared.found)
+            wanted = set(prepared.wanted)
+            return [self._preview(e, e in wanted, known, refusal) for e in prepared.found], report
 
-    def _preview(self, entry: Found, refusal: UnsupportedError | None) -> Preview:
-        if not self._selected(entry):
-            return Preview(entry.ref, _readable(entry), LEFT, "not selected")
+    @property
+    def _choose(self) -> Choose:
+        return Choose(self.lowering.only, self.lowering.except_)
+
+    def _fix_sizes(self, model: ir.Model, report: Report) -> None:
+        if fix_dimensions(model, self.lowering.dims, self.lowering.input_shapes):
+            report.notes.append("folded what follows from the fixed sizes")
+
+    def _prepared(self, model: ir.Model, report: Report) -> Prepared:
+        """Prepare a model, in place or in a copy, and report that and what stays as it is."""
+        prepared = prepare(model, self._choose)
+        wanted = set(prepared.wanted)
+        report.notes += prepared.notes
+        report.left += [f"{e.ref}: not selected" for e in prepared.found if e not in wanted]
+        report.left += _quantized(prepared.model)
+        return prepared
+
+    def _planned(self, entry: Found, spec: RecurrentSpec) -> Planned:
+        options = self.lowering
+        return Planned(entry, spec, choose(spec, entry.opset, options.to, options.max_unroll, options.runtime))
+
+    def _preview(self, entry: Found, wanted: bool, known: KnownValues, refusal: UnsupportedError | None) -> Preview:
+        if not wanted:
+            return Preview(entry.ref, _readable(entry, known), LEFT, "not selected")
         if refusal is not None:
-            return Preview(entry.ref, _readable(entry), REFUSED, refusal.reason, refusal.hint)
-        spec = RecurrentSpec.parse(entry.node, entry.opset, entry.scope)
+            return Preview(entry.ref, _readable(entry, known), REFUSED, refusal.reason, refusal.hint)
+        spec = RecurrentSpec.parse(entry.node, entry.opset, entry.scope, known)
         try:
-            choice = self._choose(entry, spec)
+            choice = self._planned(entry, spec).choice
         except UnsupportedError as error:
             return Preview(entry.ref, spec, REFUSED, error.reason, error.hint)
         return Preview(entry.ref, spec, choice.form, choice.reason)
 
-    def _prepared(self, model: ir.Model, report: Report) -> ir.Model:
-        """Return the model, or a changed clone of it where functions are inlined or the opset is too old."""
-        wanted = [entry for entry in recurrent_nodes(model) if self._selected(entry)]
-        if wanted and sort_nodes(model):
-            report.notes.append("sorted the nodes by their dependencies")
-        opset = default_opset(model.opset_imports)
-        if not wanted or (opset >= FIRST_OPSET and not any(entry.function for entry in wanted)):
-            return model
-        work = clone(model)
-        inline_functions(work, self._selected)
-        inlined = model.functions.keys() - work.functions.keys()
-        report.notes += [f"inlined function {domain}::{name}" for domain, name, _ in sorted(inlined)]
-        if opset < FIRST_OPSET:
-            old = [entry for entry in recurrent_nodes(work) if self._selected(entry)]
-            with inferred_shapes(work, old):  # at the versions that they have: the newer ones allow more
-                for entry in old:
-                    RecurrentSpec.parse(entry.node, entry.opset, entry.scope)
-            modernize(work, opset)
-            report.notes.append(f"brought from opset {opset} to {NEW_OPSET}")
-        return work
 
-    def _plan(self, model: ir.Model, report: Report) -> list[tuple[Found, RecurrentSpec, Choice]]:
-        """Read and validate all nodes and choose their forms; nothing is changed yet."""
-        found = []
-        for entry in recurrent_nodes(model):
-            if self._selected(entry):
-                found.append(entry)
-            else:
-                report.left.append(f"{entry.ref}: not selected")
-        report.left += _quantized(model)
-        with inferred_shapes(model, found):
-            specs = [RecurrentSpec.parse(entry.node, entry.opset, entry.scope) for entry in found]
-        choices = [self._choose(entry, spec) for entry, spec in zip(found, specs, strict=True)]
-        return list(zip(found, specs, choices, strict=True))
-
-    def _choose(self, entry: Found, spec: RecurrentSpec) -> Choice:
-        options = self.lowering
-        return choose(spec, entry.opset, options.to, options.max_unroll, options.runtime)
-
-    def _selected(self, entry: Found) -> bool:
-        node, options = entry.node, self.lowering
-
-        def matches(patterns: Collection[str]) -> bool:
-            return any(p == node.op_type or fnmatchcase(node.name or "", p) for p in patterns)
-
-        return (not options.only or matches(options.only)) and not matches(options.except_)
-
-
-def _readable(entry: Found) -> RecurrentSpec | None:
+def _readable(entry: Found, known: KnownValues) -> RecurrentSpec | None:
     try:
-        return RecurrentSpec.parse(entry.node, entry.opset, entry.scope)
+        return RecurrentSpec.parse(entry.node, entry.opset, entry.scope, known)
     except RnnLoweringError:
         return None
 

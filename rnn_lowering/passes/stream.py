@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from rnn_lowering.errors import OptionError
+from rnn_lowering.model.copying import clone, replace_content
 from rnn_lowering.model.dimensions import fix_dimensions
-from rnn_lowering.model.inference import inferred_shapes
 from rnn_lowering.model.old_opsets import FIRST_OPSET, modernize
 from rnn_lowering.model.onnx_inference import infer_shapes
-from rnn_lowering.model.prepare import clone, inline_all, replace_content, sort_nodes
-from rnn_lowering.model.scopes import default_opset, recurrent_nodes
-from rnn_lowering.spec.node import RecurrentSpec
+from rnn_lowering.model.plan import read
+from rnn_lowering.model.prepare import inline_all, sort_nodes
+from rnn_lowering.model.scopes import recurrent_nodes
+from rnn_lowering.spec.node import default_opset
 from rnn_lowering.streaming.carrying import Carrying, Naming
 from rnn_lowering.streaming.frames import Flow
 from rnn_lowering.streaming.plan import KEY, StreamPlan
@@ -104,10 +105,7 @@ def _prepared(model: ir.Model) -> ir.Model:
     work = clone(model)
     sort_nodes(work)
     inline_all(work)
-    found = list(recurrent_nodes(work))
-    with inferred_shapes(work, found):
-        for entry in found:
-            RecurrentSpec.parse(entry.node, entry.opset, entry.scope)
+    read(work, list(recurrent_nodes(work)))  # every node is validated before the first edit
     opset = default_opset(work.opset_imports)
     if opset < FIRST_OPSET:
         modernize(work, opset)

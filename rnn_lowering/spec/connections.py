@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import onnx
 import onnx_ir as ir
@@ -13,8 +15,22 @@ from rnn_lowering.spec.shapes import agree, describe, specified_shapes
 from rnn_lowering.types import Dims
 
 
+@dataclass(frozen=True)
+class Known:
+    """What is known of a value beside what its model declares."""
+
+    dtype: ir.DataType | None
+    shape: ir.Shape | None
+
+
+KnownValues = Mapping[ir.Value, Known]
+
+
 class Connections:
     """The inputs of a node that are connected and the outputs that something uses, by their names in its schema.
+
+    Args:
+        known: Types and shapes of inputs that count instead of the declared ones.
 
     Attributes:
         inputs, outputs: The values.
@@ -25,8 +41,11 @@ class Connections:
         InvalidNodeError: The operator does not have so many, or one that it needs is missing.
     """
 
-    def __init__(self, node: ir.Node, ref: NodeRef, schema: onnx.defs.OpSchema, opset: int) -> None:
+    def __init__(
+        self, node: ir.Node, ref: NodeRef, schema: onnx.defs.OpSchema, opset: int, known: KnownValues
+    ) -> None:
         self.ref = ref
+        self.known = known
         self.schema = schema
         self.warnings: list[str] = []
         if not schema.min_input <= len(node.inputs) <= schema.max_input:
@@ -52,7 +71,7 @@ class Connections:
         types: dict[str, ir.DataType] = {}
         for symbol, value in self.inputs.items():
             tensor = self.constants.get(symbol)
-            dtype = tensor.dtype if tensor is not None else value.dtype
+            dtype = tensor.dtype if tensor is not None else self._known(value).dtype
             if dtype is not None:
                 types[symbol] = dtype
         lengths = types.pop("sequence_lens", ir.DataType.INT32)
@@ -114,4 +133,10 @@ class Connections:
             raise self._invalid(f"sequence_lens is {lengths.tolist()}", f"values from 0 to {longest} are allowed")
 
     def _dims(self, symbol: str) -> Dims | None:
-        return dims_of(self.inputs[symbol], self.constants.get(symbol)) if symbol in self.inputs else None
+        if symbol not in self.inputs:
+            return None
+        tensor = self.constants.get(symbol)
+        return dims_of(self._known(self.inputs[symbol]).shape) if tensor is None else dims_of(tensor.shape)
+
+    def _known(self, value: ir.Value) -> Known:
+        return self.known.get(value) or Known(value.dtype, value.shape)

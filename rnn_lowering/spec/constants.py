@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
+
+from rnn_lowering.types import Dims
 
 FOLDABLE = frozenset(
     (
@@ -31,12 +33,11 @@ def constant_of(value: ir.Value, opset: int) -> ir.TensorProtocol | None:
     if value.producer() is None or not _collect(value, nodes, leaves):
         return None
 
-    steps = [_Step.of(node, opset) for node in nodes]
-
     def evaluate() -> ir.TensorProtocol:
         return _evaluate(value, steps, leaves)
 
     try:
+        steps = [_Step.of(node, opset) for node in nodes]
         tensor = evaluate()
     except Exception:  # the evaluator has no common error; what it cannot do stays in the graph
         return None
@@ -45,9 +46,8 @@ def constant_of(value: ir.Value, opset: int) -> ir.TensorProtocol | None:
     return ir.LazyTensor(evaluate, tensor.dtype, ir.Shape(tensor.shape.numpy()), name=value.name)
 
 
-def dims_of(value: ir.Value, tensor: ir.TensorProtocol | None) -> tuple[int | None, ...] | None:
-    """Return the dimensions of a value, None where one is not a number; None for an unknown rank."""
-    shape = tensor.shape if tensor is not None else value.shape
+def dims_of(shape: Iterable[object] | None) -> Dims | None:
+    """Return the dimensions of a shape, None where one is not a number; None for an unknown rank."""
     # Old exporters write -1 for a size that is not known.
     return None if shape is None else tuple(d if isinstance(d, int) and d >= 0 else None for d in shape)
 
@@ -120,7 +120,7 @@ class _Step:
         # The evaluator knows DequantizeLinear from 19 on; it means the same before.
         version = max(opset, 19) if node.op_type == "DequantizeLinear" else opset
         model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", version)])
-        return cls(model, inputs, node.outputs)
+        return cls(model, inputs, tuple(node.outputs))
 
     def run(self, tensors: Mapping[ir.Value, ir.TensorProtocol]) -> dict[ir.Value, ir.TensorProtocol]:
         """Return the tensors of the outputs."""

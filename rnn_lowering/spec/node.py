@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
 from rnn_lowering.spec.activations import ACTIVATIONS, CANONICAL_NAMES
-from rnn_lowering.spec.connections import Connections
+from rnn_lowering.spec.connections import Connections, KnownValues
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 """Gates per operator: W and R have GATES * hidden_size rows in each direction."""
@@ -87,15 +88,27 @@ class RecurrentSpec:
         return self.node.operator
 
     @classmethod
-    def parse(cls, node: ir.Node, opset: int, scope: str = "main graph") -> RecurrentSpec:
+    def parse(
+        cls,
+        node: ir.Node,
+        opset: int,
+        scope: str = "main graph",
+        known: KnownValues = MappingProxyType({}),
+    ) -> RecurrentSpec:
         """Read a node of the default domain at `opset`.
+
+        Args:
+            node: The node.
+            opset: The version of the default domain that its graph imports.
+            scope: Where the node is, for messages.
+            known: Types and shapes of inputs that count instead of the declared ones.
 
         Raises:
             InvalidNodeError: It specifies what its operator does not allow.
             UnsupportedError: Its opset is newer than the onnx package knows, or it is in a function and refers to
                 the function's attributes.
         """
-        return _Parser(node, opset, scope).parse()
+        return _Parser(node, opset, scope).parse(known)
 
 
 DEFAULT_DOMAIN = ("", "ai.onnx")
@@ -140,9 +153,9 @@ class _Parser:
     def invalid(self, reason: str, hint: str = "") -> InvalidNodeError:
         return InvalidNodeError(reason, hint=hint, node=self.ref)
 
-    def parse(self) -> RecurrentSpec:
+    def parse(self, known: KnownValues) -> RecurrentSpec:
         self._check_attributes()
-        connections = Connections(self.node, self.ref, self.schema, self.opset)
+        connections = Connections(self.node, self.ref, self.schema, self.opset, known)
         directions = self._directions()
         layout = self._flag("layout")
         if layout not in (0, 1):

@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-from rnn_lowering.model.scopes import default_opset
+from rnn_lowering.spec.node import default_opset
 from rnn_lowering.types import Array
 
 Shape = tuple[int, ...]

@@ -7,8 +7,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.model.scopes import default_opset
-from rnn_lowering.spec.node import is_recurrent, node_ref
+from rnn_lowering.spec.node import default_opset, is_recurrent, node_ref
 from rnn_lowering.streaming.causal import WINDOWED, joined_along, padded, picked, windowed
 from rnn_lowering.streaming.frame_rules import frame_by_frame
 from rnn_lowering.streaming.frames import Flow, Frames, Mark, Other, Recurrent

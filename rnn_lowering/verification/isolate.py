@@ -11,9 +11,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from rnn_lowering.model.copying import clone
 from rnn_lowering.model.dimensions import fix_dimensions
-from rnn_lowering.model.inference import inferred_shapes
-from rnn_lowering.model.prepare import clone, inline_functions, sort_nodes
+from rnn_lowering.model.inference import known_inputs
+from rnn_lowering.model.prepare import inline_functions, sort_nodes
 from rnn_lowering.model.scopes import Found, graphs_by_scope, recurrent_nodes
 from rnn_lowering.spec.node import GATES, RecurrentSpec
 from rnn_lowering.types import Array
@@ -152,8 +153,8 @@ def isolated_nodes(original: ir.Model, lowered: ir.Model) -> Iterator[IsolatedNo
     values = _values(lowered)
     left = {(entry.scope, v.name) for entry in recurrent_nodes(lowered) for v in entry.node.outputs}
     gone = [e for e in found if not left.intersection((e.scope, v.name) for v in e.node.outputs if v.name)]
-    with inferred_shapes(original, gone):
-        specs = [RecurrentSpec.parse(e.node, e.opset, e.scope) for e in gone]
+    known = known_inputs(original, gone)
+    specs = [RecurrentSpec.parse(e.node, e.opset, e.scope, known) for e in gone]
     for entry, spec in zip(gone, specs, strict=True):
         if not spec.outputs:
             continue

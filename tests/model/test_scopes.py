@@ -56,7 +56,7 @@ def test_a_function_without_recurrent_nodes_stays() -> None:
 
 def test_functions_stay_where_their_nodes_are_not_selected() -> None:
     original = parse(FUNCTION, domains=LOCAL)
-    assert rl.lower(original, only=["GRU"]) == original
+    assert rl.lower(original, except_="LSTM") == original
 
 
 def test_an_attribute_of_a_function_has_a_default() -> None:

@@ -1,0 +1,156 @@
+"""Copies of models that share the numbers and nothing else, and models that are put back as they were."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+
+from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.spec.node import DEFAULT_DOMAIN, default_opset
+
+
+def clone(model: ir.Model) -> ir.Model:
+    """Return a copy that shares the numbers of the tensors; the default domain is imported as "".
+
+    Raises:
+        UnsupportedError: A node has an input that nothing defines.
+    """
+    try:
+        copied = model.clone()
+    except (RuntimeError, ValueError) as error:
+        cause = error.__cause__ or error
+        reason = " ".join(str(cause).split())[:300]
+        raise UnsupportedError(
+            f"the model does not hang together: {reason}", hint="see what onnx.checker reports"
+        ) from error
+    own_tensors(copied)
+    for graph in copied.graphs():
+        for value in _values(graph):
+            value.type = _own_type(value.type)  # setting a value's dtype changes its type, shared or not
+    for imports in (copied.opset_imports, *(function.opset_imports for function in copied.functions.values())):
+        if any(name in imports for name in DEFAULT_DOMAIN):
+            imports[""] = default_opset(imports)
+            imports.pop(DEFAULT_DOMAIN[1], None)
+    return copied
+
+
+def own_tensors(model: ir.Model) -> None:
+    """Give every initializer and Constant node of a model a tensor of its own, in place, which shares the numbers:
+    renaming a value renames its tensor, and with it the message or the other model that the tensor came from."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                value.const_value = _own(value.const_value)
+        for node in graph:
+            held = node.attributes.get("value") if node.op_type == "Constant" else None
+            if held is not None and not held.is_ref() and held.type == ir.AttributeType.TENSOR:
+                node.attributes["value"] = ir.AttrTensor("value", _own(held.as_tensor()), held.doc_string)
+
+
+def _own_type(given: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
+    if isinstance(given, ir.TensorType):
+        return ir.TensorType(given.dtype, denotation=given.denotation)
+    return copy.deepcopy(given)
+
+
+class _Borrowed(ir.serde.TensorProtoTensor):
+    """A tensor of somebody else's message, under a name of its own; its metadata are the message's."""
+
+    def __init__(self, proto: onnx.TensorProto, name: str | None) -> None:
+        super().__init__(proto)
+        self.metadata_props.clear()  # onnx_ir would write them twice
+        self._own_name = name or ""
+
+    @property
+    def name(self) -> str:
+        return self._own_name
+
+    @name.setter
+    def name(self, name: str | None) -> None:
+        self._own_name = name or ""
+
+    @property
+    def raw(self) -> onnx.TensorProto:
+        if self._own_name == self._proto.name:
+            return self._proto
+        renamed = onnx.TensorProto()
+        renamed.CopyFrom(self._proto)
+        renamed.name = self._own_name
+        return renamed
+
+    def borrow(self) -> _Borrowed:
+        """Return the same under a name that can change without this one's."""
+        return _Borrowed(self._proto, self._own_name)
+
+
+def _own(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    if isinstance(tensor, _Borrowed):
+        return tensor.borrow()
+    if isinstance(tensor, ir.serde.TensorProtoTensor):
+        return _Borrowed(tensor.raw, tensor.name)
+    return copy.copy(tensor)
+
+
+@contextmanager
+def restored_on_failure(model: ir.Model) -> Iterator[None]:
+    """Put a model back as it was when the block fails: its graph and functions, the order of their nodes, and the
+    types and shapes of values. Nothing else may be changed in the block."""
+    before = _State.of(model)
+    try:
+        yield
+    except BaseException:
+        before.restore()
+        raise
+
+
+@contextmanager
+def restored(model: ir.Model) -> Iterator[None]:
+    """Put a model back as it was after the block, as `restored_on_failure` does."""
+    before = _State.of(model)
+    try:
+        yield
+    finally:
+        before.restore()
+
+
+@dataclass(frozen=True)
+class _State:
+    model: ir.Model
+    graph: ir.Graph
+    functions: dict[ir.OperatorIdentifier, ir.Function]
+    nodes: list[tuple[ir.Graph, list[ir.Node]]]
+    values: list[tuple[ir.Value, ir.TypeProtocol | None, ir.Shape | None]]
+
+    @classmethod
+    def of(cls, model: ir.Model) -> _State:
+        graphs = list(model.graphs())
+        values = [(v, v.type, v.shape) for graph in graphs for v in _values(graph)]
+        return cls(model, model.graph, dict(model.functions), [(graph, list(graph)) for graph in graphs], values)
+
+    def restore(self) -> None:
+        replace_content(self.model, self.graph, self.functions)
+        for graph, nodes in self.nodes:
+            if list(graph) != nodes:
+                graph.extend(nodes)  # moves each behind the one before
+        for value, value_type, shape in self.values:
+            value.type, value.shape = value_type, shape
+
+
+def replace_content(model: ir.Model, graph: ir.Graph, functions: dict[ir.OperatorIdentifier, ir.Function]) -> None:
+    """Give a model another graph and other functions."""
+    if model.graph is not graph:
+        model.graph = graph
+    if model.functions != functions:
+        model.functions.clear()
+        model.functions.update(functions)
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from {*graph.inputs, *graph.initializers.values()}
+    for node in graph:
+        yield from node.outputs

@@ -1,0 +1,98 @@
+"""onnx's native code can neither end nor hold up the caller's process, and ordinary models do not pay for that."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import pytest
+from cases import Case, model
+from chains import Link, chain
+from onnx import helper
+from paths import EXAMPLES
+from stored_models import entries, load
+from texts import refusal
+
+import rnn_lowering as rl
+from rnn_lowering.model import native
+
+ORDINARY = {
+    "symbolic": lambda: chain(Link("LSTM", "first"), Link("GRU", "second")),
+    "unknown": lambda: model(Case("native_unranked", "LSTM", x="unranked"), 17),
+    "branch": lambda: model(Case("native_if", "GRU", scope="if", weights="node"), 17),
+    "function": lambda: model(Case("native_function", "GRU", scope="function"), 17),
+    "example": lambda: onnx.load(EXAMPLES / "denoiser.onnx"),
+}
+REAL = [e for e in entries("runs") if e["bytes"] < 300_000][:20]
+
+
+def behind(node: onnx.NodeProto, opset: int, **attributes: Any) -> onnx.ModelProto:
+    """A model with a GRU whose X a node computes."""
+    proto = chain(Link("GRU", "only", attributes), opset=opset, dims=(5, 2))
+    nodes = [copy.deepcopy(n) for n in proto.graph.node]
+    nodes[0].input[0] = node.output[0]
+    del proto.graph.node[:]
+    proto.graph.node.extend([node, *nodes])
+    return proto
+
+
+def with_attribute(op_type: str, inputs: list[str], name: str, value: Any) -> onnx.NodeProto:
+    return helper.make_node(op_type, inputs, ["x"], "odd", **{name: value})
+
+
+CRASHES: dict[str, Callable[[], onnx.ModelProto]] = {
+    "a number that is no axis": lambda: behind(
+        with_attribute("LayerNormalization", ["X", "X"], "axis", 2**63 - 1), 23
+    ),
+    "an attribute of another type": lambda: behind(with_attribute("EyeLike", ["X"], "dtype", 1.5), 18),
+    "an input too few": lambda: behind(helper.make_node("RegexFullMatch", [], ["x"], "odd"), 20),
+}
+
+
+@pytest.mark.parametrize("make", CRASHES.values(), ids=list(CRASHES))
+def test_inference_that_may_crash_runs_elsewhere(
+    make: Callable[[], onnx.ModelProto], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "_inferred", lambda proto: pytest.fail("in this process"))
+    assert native.infer_shapes(make()).graph.name == "chain"
+    rl.inspect(make())
+
+
+@pytest.mark.parametrize("value", ["x", 1.5, [0.5], ["x"]], ids=str)
+@pytest.mark.parametrize("opset", [5, 6])
+def test_a_conversion_that_crashes_is_refused(opset: int, value: Any) -> None:
+    odd = with_attribute("Unsqueeze", ["X"], "axes", value)
+    proto = behind(odd, opset)
+    assert f"opset {opset} cannot be brought to 13" in refusal(lambda: rl.lower(proto))
+
+
+def test_what_hangs_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_SECONDS", 0.01)
+    assert "does not finish" in refusal(lambda: rl.lower(model(Case("native_old", "GRU"), 6)))
+
+
+@pytest.mark.parametrize("make", ORDINARY.values(), ids=list(ORDINARY))
+def test_an_ordinary_model_needs_no_other_process(
+    make: Callable[[], onnx.ModelProto], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "_in_child", lambda *_: pytest.fail("a process of its own"))
+    rl.lower(make())
+
+
+@pytest.mark.parametrize("entry", REAL, ids=lambda entry: entry["file"])
+def test_a_real_model_needs_no_other_process(entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_in_child", lambda *_: pytest.fail("a process of its own"))
+    rl.preview(load(entry))
+
+
+def test_nothing_inferred_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    proto = chain(Link("LSTM", "first"), Link("GRU", "second"))
+
+    def fail(task: str, proto: onnx.ModelProto) -> onnx.ModelProto:
+        raise native.NativeError("crashed")
+
+    monkeypatch.setattr(native, "_is_sound", lambda proto: False)
+    monkeypatch.setattr(native, "_in_child", fail)
+    assert rl.inspect(rl.lower(proto)) == []
+    assert ir.from_proto(proto).graph.name == "chain"
