@@ -1,10 +1,10 @@
-"""The step equations of RNN, GRU and LSTM, once, in the notation of the operator pages.
+"""The step equations of RNN, GRU and LSTM, once, in the notation of the operator specification.
 
-A cell maps (emitter, operands, states, projected inputs) to the new states; the first is Ht, which is also
-the output. Its arguments are `Tensor`s in a graph, or anything else with the same arithmetic and an emitter
-with `split`, `constant` and `name`, such as NumPy arrays.
+A cell maps (op, operands, states, projected inputs) to the new states; the first is Ht, which is also the output.
+It calls nothing but `split`, `constant` and `name` of op, the functions among the operands, and + - * @ of tensors:
+with NumPy arrays and such an op it computes at once.
 
-The projected inputs are Xt*(W^T) + Wb + Rb, with hidden gates last. `h @ R` stands left of the sum: one
+The projected inputs are Xt*(W^T) + Wb + Rb, with hidden gates last. `h @ R` is the left term of its sum: one
 runtime computes a plain RNN wrongly otherwise.
 """
 
@@ -58,11 +58,11 @@ def lstm(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> 
     Ht = ot (.) h(Ct)
     """
     (h, c), H = state, k.hidden_size
-    Pi, Po, Pf = k.P
     iof, g = _parts(op, [h @ R + xw for R, xw in zip(k.R, x, strict=True)], [3 * H, H])
-    if Pi.is_zero and Po.is_zero and Pf.is_zero:  # then one activation serves three gates
+    if k.P is None:  # then one activation serves three gates
         it, ot, ft = op.split(k.f(k.clip(iof)), [H, H, H])
     else:
+        Pi, Po, Pf = k.P
         i, o, f = op.split(iof, [H, H, H])
         it, ot, ft = k.f(k.clip(i + Pi * c)), o, f
         if not k.input_forget:
@@ -71,7 +71,7 @@ def lstm(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> 
         ft = op.constant(1.0) - it
     ct = k.g(k.clip(g))
     Ct = ft * c + it * ct
-    if not Po.is_zero:
+    if k.P is not None:
         ot = k.f(k.clip(ot + Po * Ct))
     Ht = ot * k.h(Ct)
     op.name(it=it, ot=ot, ft=ft, ct=ct, Ct=Ct, Ht=Ht)

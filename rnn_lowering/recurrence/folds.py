@@ -152,7 +152,7 @@ def _apart(op: Ops, y: Tensor, states: Tensors) -> tuple[Tensors, str]:
 
 def _four(op: Ops, y: Tensor) -> Tensor:
     """Return [seq, batch, hidden] as [seq, 1, batch, hidden]."""
-    return y if y.rank == 4 else op.unsqueeze(y, [1])
+    return y if len(y.shape) == 4 else op.unsqueeze(y, [1])
 
 
 def _carried(op: Ops, states: Sequence[Tensor], like: Tensor) -> Tensors:

@@ -29,7 +29,7 @@ class Operands:
         Wb: Sums of the biases that are added to X W^T, each [...]; for a GRU with linear_before_reset without Rbh.
         R: Transposed recurrent weights by gate group, each [hidden, ...].
         Rbh: GRU with linear_before_reset: the recurrent bias of the hidden gate [hidden]; else zero.
-        P: LSTM: the peepholes i, o, f, each [hidden], or zeros.
+        P: LSTM: the peepholes i, o, f, each [hidden]; None without them.
         f, g, h: The activations of the operator page.
         clip: Bounds a pre-activation.
         hidden_size: H.
@@ -40,7 +40,7 @@ class Operands:
     Wb: tuple[Tensor, ...]
     R: tuple[Tensor, ...]
     Rbh: Tensor
-    P: tuple[Tensor, Tensor, Tensor]
+    P: tuple[Tensor, Tensor, Tensor] | None
     f: Function
     g: Function
     h: Function
@@ -123,12 +123,15 @@ def joined(op: Ops, forward: Operands, reverse: Operands) -> Operands:
         below = [part for gate in op.split(b, gates) for part in (zero, gate)]
         return op.concat([op.concat(above, 1), op.concat(below, 1)], 0)
 
-    Pi, Po, Pf = (op.concat([a, b], 0) for a, b in zip(forward.P, reverse.P, strict=True))
+    peepholes: tuple[Tensor, Tensor, Tensor] | None = None
+    if forward.P is not None and reverse.P is not None:
+        Pi, Po, Pf = (op.concat([a, b], 0) for a, b in zip(forward.P, reverse.P, strict=True))
+        peepholes = Pi, Po, Pf
     return replace(
         forward,
         R=tuple(block_diagonal(a, b) for a, b in zip(forward.R, reverse.R, strict=True)),
         Rbh=op.concat([forward.Rbh, reverse.Rbh], 0),
-        P=(Pi, Po, Pf),
+        P=peepholes,
         hidden_size=2 * H,
     )
 
@@ -159,7 +162,7 @@ def _of_direction(
         Wb=tuple(op.split(Wb + Rb, x_groups)),
         R=tuple(op.transpose(part, [1, 0]) for part in op.split(R, h_groups, axis=0)),
         Rbh=Rbh,
-        P=(Pi, Po, Pf),
+        P=None if P.is_zero else (Pi, Po, Pf),
         f=f,
         g=g,
         h=h,
