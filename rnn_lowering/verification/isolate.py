@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -20,7 +21,8 @@ from rnn_lowering.spec.node import GATES, RecurrentSpec
 from rnn_lowering.types import Array
 from rnn_lowering.verification import reference
 from rnn_lowering.verification.runner import Ran, Runner, Session, SessionError
-from rnn_lowering.verification.subgraph import cut_out, runnable, sized, whole
+from rnn_lowering.verification.stored_tensors import StoredTensors, root
+from rnn_lowering.verification.subgraph import cut_out, sized, whole
 
 _LONG = 256
 """More nodes get a session for each combination of sizes: with open sizes, creating one takes half a minute."""
@@ -38,14 +40,14 @@ class IsolatedNode:
         feeds: The inputs that are not constants: symbol of the operator page -> name of the value.
         cut: The subgraph that replaces it, as a model from those inputs to its connected outputs; None where the
             lowered model has none.
-        whole: The node itself as a model.
+        whole: Returns the node itself as a model.
     """
 
     spec: RecurrentSpec
     attributes: Mapping[str, Any]
     feeds: Mapping[str, str]
     cut: onnx.ModelProto | None
-    whole: onnx.ModelProto
+    whole: Callable[[], onnx.ModelProto]
 
     def random_feed(self, rng: np.random.Generator, **sizes: int) -> dict[str, Array]:
         """Return random inputs by symbol: ragged lengths, T and 0 among them; weights that keep states bounded.
@@ -105,7 +107,7 @@ def run_node(
     Raises:
         SessionError: onnxruntime cannot run it.
     """
-    model = node.whole if native else node.cut
+    model = node.whole() if native else node.cut
     if model is None:
         raise SessionError(f"{node.spec.node} has no counterpart in the lowered model")
     named = [_named(node, model, feed) for feed in feeds]
@@ -113,8 +115,10 @@ def run_node(
     try:
         for sizes, group in groupby(named, _sizes if len(model.graph.node) > _LONG else lambda _: {}):
             path = runner.folder / "node.onnx"
-            onnx.save(sized(runnable(model), sizes), path)
-            for run in runner.run(Session(path), [[runner.write_feed(feed)] for feed in group], ran).runs:
+            onnx.save(sized(model, sizes), path)
+            for run in runner.run(
+                Session(path, root(path)), [[runner.write_feed(feed)] for feed in group], ran
+            ).runs:
                 if run.error:
                     raise SessionError(run.error)
                 held.append(run.outputs())
@@ -134,12 +138,17 @@ def _named(node: IsolatedNode, model: onnx.ModelProto, feed: Mapping[str, Array]
     return {n: a.astype(np.float32) if half and a.dtype.kind != "i" else a for n, a in arrays.items()}
 
 
-def isolated_nodes(original: ir.Model, lowered: ir.Model) -> Iterator[IsolatedNode]:
+def isolated_nodes(
+    original: ir.Model, lowered: ir.Model, tensors: StoredTensors | None = None
+) -> Iterator[IsolatedNode]:
     """Yield every recurrent node of the original that the lowered model no longer has.
 
     Functions that the lowered model no longer has are inlined first, as the lowering does: only where they are
     called do the attributes of their nodes become known. Sizes that the lowered model fixes are fixed first, since
     constants follow from them. The nodes of `original` are sorted in place.
+
+    Args:
+        tensors: Where large tensors of the models of single nodes are; None: in those models.
 
     Raises:
         RnnLoweringError: A node of the original cannot be read.
@@ -161,8 +170,8 @@ def isolated_nodes(original: ir.Model, lowered: ir.Model) -> Iterator[IsolatedNo
         feeds = {s: v.name or "" for s, v in spec.inputs.items() if s not in spec.constants}
         found_values = [values.get((entry.scope, v.name or "")) for v in spec.outputs.values()]
         outputs = [value for value in found_values if value is not None]
-        cut = cut_out(lowered, outputs, feeds, spec) if len(outputs) == len(found_values) else None
-        yield IsolatedNode(spec, _attributes(entry), feeds, cut, whole(entry, spec, feeds))
+        cut = cut_out(lowered, outputs, feeds, spec, tensors) if len(outputs) == len(found_values) else None
+        yield IsolatedNode(spec, _attributes(entry), feeds, cut, partial(whole, entry, spec, feeds, tensors))
 
 
 def _as_sized(original: ir.Model, lowered: ir.Model) -> ir.Model:

@@ -22,6 +22,7 @@ from rnn_lowering.verification.node_inputs import chosen_feeds, computed_in
 from rnn_lowering.verification.result import NODES, OutputCheck, RunCheck, RunInput, Verification, over_all
 from rnn_lowering.verification.rounding import expected
 from rnn_lowering.verification.runner import Runner, SessionError
+from rnn_lowering.verification.stored_tensors import StoredTensors
 from rnn_lowering.verification.tolerance import allowance, compare
 
 
@@ -112,8 +113,8 @@ class Judge(Comparison):
         return native
 
     def _isolated(self) -> Iterator[IsolatedNode]:
-        trusted = (load_model(path, trust_external_data=True) for path in (self.original, self.lowered))
-        return isolated_nodes(*trusted)
+        original, lowered = (load_model(path, trust_external_data=True) for path in (self.original, self.lowered))
+        return isolated_nodes(original, lowered, StoredTensors(self.runner.folder))
 
     def examine(self, failed: Verification, feeds: list[str], optimise: bool) -> Verification:
         """Find the first lowered node that differs from the original's, given the same inputs, and say so. Where no

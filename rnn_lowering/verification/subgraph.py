@@ -10,13 +10,18 @@ import onnx_ir as ir
 
 from rnn_lowering.model.scopes import Found, graphs_by_scope
 from rnn_lowering.spec.node import RecurrentSpec, default_opset
+from rnn_lowering.verification.stored_tensors import StoredTensors
 
 _NEWEST_RUNNABLE = 26
 """The newest opset that onnxruntime runs; the operators that a lowering emits are the same in 27 and 28."""
 
 
 def cut_out(
-    model: ir.Model, outputs: list[ir.Value], feeds: Mapping[str, str], spec: RecurrentSpec
+    model: ir.Model,
+    outputs: list[ir.Value],
+    feeds: Mapping[str, str],
+    spec: RecurrentSpec,
+    tensors: StoredTensors | None = None,
 ) -> onnx.ModelProto | None:
     """Return the part of a model between the values of `feeds` and `outputs`, None where it needs others."""
     stop = set(feeds.values())
@@ -39,14 +44,16 @@ def cut_out(
     nodes = [node for _, graph in graphs_by_scope(model) for node in graph if node in needed]
     given = {name: symbol for symbol, name in feeds.items() if name in inputs}
     opset = default_opset(model.opset_imports)
-    return _model(nodes, initializers, given, spec, opset)
+    return _model(nodes, initializers, given, spec, opset, tensors or StoredTensors())
 
 
-def whole(entry: Found, spec: RecurrentSpec, feeds: Mapping[str, str]) -> onnx.ModelProto:
+def whole(
+    entry: Found, spec: RecurrentSpec, feeds: Mapping[str, str], tensors: StoredTensors | None = None
+) -> onnx.ModelProto:
     """Return the node itself as a model from the values of `feeds` to its connected outputs."""
     constants = {spec.inputs[symbol].name or "": tensor for symbol, tensor in spec.constants.items()}
     given = {name: symbol for symbol, name in feeds.items()}
-    return _model([entry.node], constants, given, spec, entry.opset)
+    return _model([entry.node], constants, given, spec, entry.opset, tensors or StoredTensors())
 
 
 def _model(
@@ -55,18 +62,25 @@ def _model(
     inputs: Mapping[str, str],
     spec: RecurrentSpec,
     opset: int,
+    tensors: StoredTensors,
 ) -> onnx.ModelProto:
-    """Return a model of some nodes; `inputs`: name of the value -> symbol of the operator page."""
+    """Return a model of some nodes as onnxruntime's CPU runs it: bfloat16 as float32, an opset that it knows.
+
+    Args:
+        inputs: Name of the value -> symbol of the operator specification.
+    """
     graph = onnx.GraphProto(name="node")
     graph.node.extend(_node(node) for node in nodes)
-    graph.initializer.extend(_tensor(tensor, name) for name, tensor in initializers.items())
+    graph.initializer.extend(tensors.proto(t, name, widen=True) for name, t in initializers.items())
     for name, symbol in inputs.items():
         dtype = onnx.TensorProto.INT32 if symbol == "sequence_lens" else int(spec.dtype)
         rank = {"sequence_lens": 1, "B": 2, "P": 2}.get(symbol, 3)
         graph.input.append(onnx.helper.make_tensor_value_info(name, dtype, [None] * rank))
     for value in spec.outputs.values():
         graph.output.append(onnx.helper.make_tensor_value_info(value.name or "", int(spec.dtype), None))
-    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=10)
+    _widen(graph)
+    imports = [onnx.helper.make_opsetid("", min(opset, _NEWEST_RUNNABLE))]
+    return onnx.helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 
 def _node(node: ir.Node) -> onnx.NodeProto:
@@ -83,14 +97,9 @@ def _hold(proto: onnx.GraphProto, body: ir.Graph) -> None:
     for tensor in proto.initializer:
         held = body.initializers[tensor.name].const_value
         if isinstance(held, ir.ExternalTensor):
-            tensor.CopyFrom(_tensor(held, tensor.name))
+            tensor.CopyFrom(StoredTensors().proto(held, tensor.name))
     for n, node in enumerate(body):
         proto.node[n].CopyFrom(_node(node))
-
-
-def _tensor(tensor: ir.TensorProtocol, name: str) -> onnx.TensorProto:
-    held: onnx.TensorProto = ir.to_proto(ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name))
-    return held
 
 
 def _needs(node: ir.Node) -> Iterator[ir.Value]:
@@ -108,21 +117,14 @@ def _needs(node: ir.Node) -> Iterator[ir.Value]:
                         yield value
 
 
-def runnable(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy that onnxruntime's CPU runs: bfloat16 as float32, an opset it knows."""
+def sized(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
+    """Return a copy of a model whose inputs have shapes."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    copy.opset_import[0].version = min(copy.opset_import[0].version, _NEWEST_RUNNABLE)
-    _widen(copy.graph)
-    return copy
-
-
-def sized(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
-    """Give inputs of a model shapes, in place; return the model."""
-    for value in model.graph.input:
+    for value in copy.graph.input:
         for dim, size in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):
             dim.dim_value = size
-    return model
+    return copy
 
 
 def _widen(graph: onnx.GraphProto) -> None:

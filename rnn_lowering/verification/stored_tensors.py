@@ -1,0 +1,75 @@
+"""Large tensors of models that run: references into the files that hold them, or into one written for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+_LARGE = 1 << 16
+"""Smaller tensors, in bytes, are in the model itself: onnxruntime folds and fuses only such."""
+
+_ALIGNMENT = 64
+
+
+class StoredTensors:
+    """Gives tensors as protos, the large ones as references into files.
+
+    Args:
+        folder: Where tensors that are in no file yet are written, each once; None: they are in the proto.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._file = None if folder is None else folder / "tensors.data"
+        self._written: dict[tuple[int, bool], tuple[ir.TensorProtocol, onnx.TensorProto]] = {}
+
+    def proto(self, tensor: ir.TensorProtocol, name: str, *, widen: bool = False) -> onnx.TensorProto:
+        """Return a tensor by a name; `widen` makes bfloat16 float32, which onnxruntime's CPU computes.
+
+        Locations start from the root of the file system, links followed: a `Session` needs `data=root(...)`.
+        """
+        widen = widen and tensor.dtype == ir.DataType.BFLOAT16
+        if self._file is None or tensor.nbytes < _LARGE or tensor.dtype == ir.DataType.STRING:
+            return _inline(tensor, name, widen)
+        if isinstance(tensor, ir.ExternalTensor) and not widen:
+            return _reference(name, tensor, Path(tensor.path), tensor.offset or 0)
+        key = id(tensor), widen
+        if key not in self._written:  # the tensor is kept with it: another may not get its identity
+            self._written[key] = tensor, self._write(tensor, widen)
+        copy = onnx.TensorProto()
+        copy.CopyFrom(self._written[key][1])
+        copy.name = name
+        return copy
+
+    def _write(self, tensor: ir.TensorProtocol, widen: bool) -> onnx.TensorProto:
+        assert self._file is not None
+        stored = ir.Tensor(tensor.numpy().astype(np.float32)) if widen else tensor
+        with self._file.open("ab") as file:
+            file.write(bytes(-file.tell() % _ALIGNMENT))
+            offset = file.tell()
+            file.write(stored.tobytes())
+        return _reference("", stored, self._file, offset)
+
+
+def root(path: Path) -> Path:
+    """Return the folder that references start from."""
+    return Path(path.absolute().anchor)
+
+
+def _inline(tensor: ir.TensorProtocol, name: str, widen: bool) -> onnx.TensorProto:
+    array = tensor.numpy()
+    held = ir.Tensor(array.astype(np.float32), name=name) if widen else ir.Tensor(array, tensor.dtype, name=name)
+    proto: onnx.TensorProto = ir.to_proto(held)
+    return proto
+
+
+def _reference(name: str, tensor: ir.TensorProtocol, path: Path, offset: int) -> onnx.TensorProto:
+    place = path.resolve()
+    proto = onnx.TensorProto(name=name, data_type=int(tensor.dtype), dims=list(tensor.shape.numpy()))
+    proto.data_location = onnx.TensorProto.EXTERNAL
+    fields = {"location": place.relative_to(place.anchor).as_posix(), "offset": offset, "length": tensor.nbytes}
+    for key, value in fields.items():
+        proto.external_data.add(key=key, value=str(value))
+    return proto
