@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rnn_lowering._version import __version__
     from rnn_lowering.api import inspect, lower, lower_file, preview
     from rnn_lowering.errors import (
+        InternalError,
         InvalidNodeError,
         ModelFileError,
         OptionError,
@@ -41,6 +42,7 @@ _MODULES = {
     "_version": ("__version__",),
     "api": ("inspect", "lower", "lower_file", "preview"),
     "errors": (
+        "InternalError",
         "InvalidNodeError",
         "ModelFileError",
         "OptionError",
@@ -68,6 +70,7 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = [
     "TARGETS",
     "Check",
+    "InternalError",
     "InvalidNodeError",
     "LowerRecurrentPass",
     "Lowering",

@@ -12,13 +12,14 @@ import onnx
 import onnx_ir as ir
 from typing_extensions import Unpack
 
+from rnn_lowering.boundary import boundary, callers
 from rnn_lowering.errors import VerificationError
 from rnn_lowering.files.atomic import temporary_beside
 from rnn_lowering.files.external_data import choose_data_file, data_files, save
 from rnn_lowering.files.reading import from_proto, load_model, refuse_external
 from rnn_lowering.model.copying import clone
+from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.plan import read
-from rnn_lowering.model.prepare import inline_functions
 from rnn_lowering.model.scopes import recurrent_nodes
 from rnn_lowering.options import (
     Check,
@@ -77,10 +78,11 @@ def lower(
         return (model, report) if full else model
     if not isinstance(model, onnx.ModelProto):
         raise TypeError(f"expected onnx.ModelProto or onnx_ir.Model, got {type(model).__name__}")
-    read = from_proto(model)
-    refuse_external(read)
-    result = lowers(read)
-    new = ir.to_proto(read) if result.modified else _copy(model)
+    with boundary():
+        read = from_proto(model)
+        refuse_external(read)
+        result = lowers(read)
+        new = ir.to_proto(read) if result.modified else _copy(model)
     return (new, result.report) if full else new
 
 
@@ -134,13 +136,15 @@ def lower_file(
     source, destination = Path(source), Path(destination)
     for_lowering, for_check = split_file_options(options)
     lowers, check = LowerRecurrentPass(lowering, **for_lowering), check_of(check, for_check)
-    write_report = report_writer(report, (source, destination))
-    model = load_model(source, trust_external_data=trust_external_data)
-    original = ModelFile.of(source, data_files(model))
-    data_file = choose_data_file(model, destination, external_data, source)
-    result = lowers.call(model)
-    result.report.original = original
-    with temporary_beside(destination) as written:
+    progress = None if progress is None else callers(progress)
+    with boundary():
+        write_report = report_writer(report, (source, destination))
+        model = load_model(source, trust_external_data=trust_external_data)
+        original = ModelFile.of(source, data_files(model))
+        data_file = choose_data_file(model, destination, external_data, source)
+        result = lowers.call(model)
+        result.report.original = original
+    with boundary(), temporary_beside(destination) as written:
         if not result.modified and external_data == "auto" and not data_files(model):
             shutil.copyfile(source, written)
             result.report.lowered = ModelFile.of(written, ())
@@ -199,8 +203,10 @@ def preview(
         OptionError: An option has a value that does not exist.
         ModelFileError: The path is not that of an ONNX model.
     """
-    read = clone(model) if isinstance(model, ir.Model) else _read(model)
-    return LowerRecurrentPass(lowering, **options).preview(read)[0]
+    lowers = LowerRecurrentPass(lowering, **options)
+    with boundary():
+        read = clone(model) if isinstance(model, ir.Model) else _read(model)
+        return lowers.preview(read)[0]
 
 
 def _read(model: onnx.ModelProto | ir.Model | PathLike) -> ir.Model:
@@ -216,8 +222,9 @@ def inspect(model: onnx.ModelProto | ir.Model | PathLike) -> list[RecurrentSpec]
         InvalidNodeError, UnsupportedError: A node that cannot be read.
         ModelFileError: The path is not that of an ONNX model.
     """
-    model = work = _read(model)
-    if any(entry.function for entry in recurrent_nodes(model)):
-        work = clone(model)
-        inline_functions(work, lambda _: True)
-    return read(work, list(recurrent_nodes(work)))
+    with boundary():
+        model = work = _read(model)
+        if any(entry.function for entry in recurrent_nodes(model)):
+            work = clone(model)
+            inline_functions(work, lambda _: True, Lowering.max_nodes)
+        return read(work, list(recurrent_nodes(work)))

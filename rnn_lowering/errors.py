@@ -7,21 +7,29 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
+from rnn_lowering.printable import NAME, printable
+
 
 @dataclass(frozen=True)
 class NodeRef:
-    """A node in an error: its name (or that of its first output), its operator and the scope that it is in."""
+    """A node in an error: its name (or that of its first output), its operator and the scope that it is in.
+
+    As text all three are such that they can be printed.
+    """
 
     name: str
     operator: str
     scope: str
 
     def __str__(self) -> str:
-        return f"{self.operator} node '{self.name}' in {self.scope}"
+        name, scope = printable(self.name, NAME), printable(self.scope, 2 * NAME)
+        return f"{printable(self.operator, NAME)} node '{name}' in {scope}"
 
 
 class RnnLoweringError(Exception):
     """Base of every error that this package raises for a model, a file or an option.
+
+    Its text is one line that can be printed; `reason` and `hint` are in full what was found, names included.
 
     Args:
         reason: The fact.
@@ -33,8 +41,8 @@ class RnnLoweringError(Exception):
         self.reason = reason
         self.hint = hint
         self.node = node
-        text = f"{node}: {reason}" if node else reason
-        super().__init__(f"{text}; {hint}" if hint else text)
+        text = f"{node}: {printable(reason)}" if node else printable(reason)
+        super().__init__(f"{text}; {printable(hint)}" if hint else text)
 
 
 class InvalidNodeError(RnnLoweringError):
@@ -51,6 +59,10 @@ class OptionError(UnsupportedError, ValueError):
 
 class ModelFileError(RnnLoweringError):
     """A file that cannot be read as an ONNX model, or cannot be written."""
+
+
+class InternalError(RnnLoweringError):
+    """A fault of this package, which a model brought to light: its cause is the exception that was not expected."""
 
 
 class VerificationError(RnnLoweringError):

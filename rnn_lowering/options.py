@@ -43,6 +43,7 @@ class Lowering:
             those for which a function of the onnx_ir node is true. What matches no node is refused with the model.
         except_: Leave the nodes that match this.
         max_unroll: The most steps that "unroll" writes out.
+        max_nodes: The most nodes that inlining functions with recurrent nodes may give the model.
         compute: "native" keeps each node's element type; "float32" casts those of 16 bits at their edges, which is
             what onnxruntime's float16 kernels do, and lets a bfloat16 model run on its CPU.
         dims: Sizes to fix symbolic dimensions at, by name. Where T is then still unknown, what follows from the
@@ -59,6 +60,7 @@ class Lowering:
     only: Selection = ()
     except_: Selection = ()
     max_unroll: int = 512
+    max_nodes: int = 100_000
     compute: str = "native"
     dims: Mapping[str, int] = field(default_factory=dict)
     input_shapes: Shapes = field(default_factory=dict)
@@ -70,6 +72,8 @@ class Lowering:
             raise OptionError(f"compute '{self.compute}' does not exist", hint=f"known are {', '.join(COMPUTE)}")
         if self.max_unroll < 0:
             raise OptionError(f"max_unroll cannot be {self.max_unroll}", hint="give 0 or more")
+        if self.max_nodes < 0:
+            raise OptionError(f"max_nodes cannot be {self.max_nodes}", hint="give 0 or more")
         for name in ("only", "except_"):
             object.__setattr__(self, name, _selection(name, getattr(self, name)))
         target_named(self.target)
@@ -103,6 +107,7 @@ class LoweringOptions(TypedDict, total=False):
     only: Selection
     except_: Selection
     max_unroll: int
+    max_nodes: int
     compute: str
     dims: Mapping[str, int] | None
     input_shapes: Shapes | None

@@ -92,6 +92,13 @@ def _add_forms(p: argparse.ArgumentParser) -> None:
         "--max-unroll", type=_count, default=512, metavar="T", help="most steps to write out (default: 512)"
     )
     p.add_argument(
+        "--max-nodes",
+        type=_count,
+        default=100_000,
+        metavar="N",
+        help="most nodes that inlined functions may give the model (default: 100000)",
+    )
+    p.add_argument(
         "--compute",
         choices=("native", "float32"),
         default="native",
@@ -234,6 +241,7 @@ def lowering_options(args: argparse.Namespace) -> Lowering:
         only=args.only,
         except_=args.except_,
         max_unroll=args.max_unroll,
+        max_nodes=args.max_nodes,
         compute=args.compute,
         dims=_once(args.set_dim, "--set-dim"),
         input_shapes=_once(args.input_shape, "--input-shape"),

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+from rnn_lowering.boundary import boundary
 from rnn_lowering.cli.arguments import check_options, lowering_options, parser
 from rnn_lowering.errors import ModelFileError, RnnLoweringError, RnnLoweringWarning, VerificationError
+from rnn_lowering.printable import printable
 
 __all__ = ["main", "parser"]
 
@@ -26,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.output is None and not args.list:
         p.error("OUT.onnx is missing (or give --list)")
     try:
-        return _list(args) if args.list else _lower(args)
+        with boundary():
+            return _list(args) if args.list else _lower(args)
     except VerificationError as error:
         _show_runs(error, args)
         return _fail(error, 3, args.verbose)
@@ -39,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _fail(error: RnnLoweringError, code: int, verbose: int) -> int:
     if verbose > 1:
-        traceback.print_exception(error)
+        lines = "".join(traceback.format_exception(error)).split("\n")
+        print(*map(printable, lines), sep="\n", file=sys.stderr)
     print(f"rnn-lower: error: {error}", file=sys.stderr)
     return code
 
@@ -87,7 +91,7 @@ def _lower(args: argparse.Namespace) -> int:
         return 0
     for warning in caught:
         if issubclass(warning.category, RnnLoweringWarning):
-            print(f"rnn-lower: warning: {warning.message}", file=sys.stderr)
+            print(f"rnn-lower: warning: {printable(warning.message)}", file=sys.stderr)
     print_report(report, args.input, args.output, each_run=args.verbose > 0)
     return 0
 

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from rnn_lowering.printable import NAME, printable
+
 if TYPE_CHECKING:
     from rnn_lowering.passes.lower import Preview
     from rnn_lowering.passes.report import Report
@@ -22,9 +24,17 @@ if TYPE_CHECKING:
 
 
 def console() -> Console:
-    """Return what prints to stdout: names as they are, and whole lines into a pipe."""
+    """Return what prints to stdout: no markup, and whole lines into a pipe."""
     width = None if sys.stdout.isatty() else 100_000
     return Console(highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
+
+
+def _print(out: Console, line: str) -> None:
+    out.print(printable(line))
+
+
+def _add_row(table: Table, *cells: object, style: str = "") -> None:
+    table.add_row(*(printable(cell, 3 * NAME) for cell in cells), style=style)
 
 
 def _size(number: int | None) -> str:
@@ -39,10 +49,10 @@ def print_previews(previews: Sequence[Preview], report: Report, source: Path) ->
     for preview in previews:
         node, spec = preview.node, preview.spec
         operator, *said = _said(spec) if spec else [node.operator, "?", *"????", "?", "?"]
-        table.add_row(node.name, operator, node.scope, *said, preview.form, preview.reason)
-    out.print(table if previews else f"{source}: no recurrent nodes")
+        _add_row(table, node.name, operator, node.scope, *said, preview.form, preview.reason)
+    out.print(table if previews else printable(f"{source}: no recurrent nodes"))
     for hint in dict.fromkeys(preview.hint for preview in previews if preview.hint):
-        out.print(f"for what is refused: {hint}")
+        _print(out, f"for what is refused: {hint}")
     _print_rest(report, out)
 
 
@@ -57,28 +67,28 @@ def print_report(report: Report, source: Path, target: Path, *, each_run: bool) 
     """Print what was done; with `each_run` every run of the verification too."""
     out = console()
     if not report.nodes:
-        out.print(f"{source}: nothing to lower; written unchanged to {target}")
+        _print(out, f"{source}: nothing to lower; written unchanged to {target}")
     else:
         table = Table("node", "operator", "direction", "T", "N", "I", "H", "form", box=None)
         for n in report.nodes:
             sizes = [_size(s) for s in (n.seq_length, n.batch_size, n.input_size, n.hidden_size)]
-            table.add_row(n.name, f"{n.operator}-{n.version}", n.direction, *sizes, n.form)
+            _add_row(table, n.name, f"{n.operator}-{n.version}", n.direction, *sizes, n.form)
         out.print(table)
         out.print(_operator_table(report))
     _print_rest(report, out)
     if report.verification is not None:
         if each_run:
             print_runs(report.verification)
-        out.print(_verification_line(report))
+        _print(out, _verification_line(report))
     if report.nodes:
-        out.print(f"written to {target}")
+        _print(out, f"written to {target}")
 
 
 def _print_rest(report: Report, out: Console) -> None:
     for text in report.notes:
-        out.print(text)
+        _print(out, text)
     for text in report.left:
-        out.print(f"left as it is: {text}")
+        _print(out, f"left as it is: {text}")
 
 
 def _operator_table(report: Report) -> Table:
@@ -86,8 +96,8 @@ def _operator_table(report: Report) -> Table:
     table = Table("operator", "before", "after", box=None)
     for name in sorted(before.keys() | after.keys()):
         if before.get(name, 0) != after.get(name, 0):
-            table.add_row(name, str(before.get(name, 0)), str(after.get(name, 0)))
-    table.add_row("all", str(sum(before.values())), str(sum(after.values())))
+            _add_row(table, name, str(before.get(name, 0)), str(after.get(name, 0)))
+    _add_row(table, "all", str(sum(before.values())), str(sum(after.values())))
     return table
 
 
@@ -95,13 +105,13 @@ def print_runs(check: Mapping[str, Any]) -> None:
     """Print the runs of a verification, as `Verification.to_dict` gives it, and its checks of single nodes."""
     out = console()
     if check["each_run"]:
-        out.print(f"compared by {check['method']}:")
+        _print(out, f"compared by {check['method']}:")
         out.print(_run_table(check["each_run"]))
     if check["nodes"]:
-        out.print("each node on its own, against float64:")
+        _print(out, "each node on its own, against float64:")
         table = Table("output", "largest difference", "result", box=None)
         for node in check["nodes"]:
-            table.add_row(*_cells(node), style=_style(node))
+            _add_row(table, *_cells(node), style=_style(node))
         out.print(table)
 
 
@@ -112,7 +122,7 @@ def _run_table(runs: Sequence[Mapping[str, Any]]) -> Table:
         for row, (given, output) in enumerate(zip_longest(run["inputs"], run["outputs"])):
             entering = [given["name"], _shape(given["shape"]), _range(given["lengths"])] if given else [""] * 3
             leaving = _cells(output) if output else [""] * 3
-            table.add_row("" if row else str(n), *entering, *leaving, style=_style(output))
+            _add_row(table, "" if row else str(n), *entering, *leaving, style=_style(output))
     return table
 
 
@@ -149,7 +159,8 @@ def print_targets() -> None:
     )
     for target in TARGETS.values():
         limits = {"from": target.oldest_opset, "to": target.newest_opset}
-        table.add_row(
+        _add_row(
+            table,
             target.name,
             target.measured,
             ", ".join(target.forms),
@@ -172,7 +183,7 @@ def progress_bar(delay: float = 1.0) -> Iterator[Progress | None]:
     timer = Timer(delay, bar.start)
 
     def show(phase: str, done: int, total: int) -> None:
-        bar.update(task, description=phase, completed=done, total=total)
+        bar.update(task, description=printable(phase), completed=done, total=total)
 
     timer.start()
     try:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.spec.node import DEFAULT_DOMAIN, default_opset
+
+T = TypeVar("T")
 
 
 def clone(model: ir.Model) -> ir.Model:
@@ -20,14 +23,7 @@ def clone(model: ir.Model) -> ir.Model:
     Raises:
         UnsupportedError: A node has an input that nothing defines.
     """
-    try:
-        copied = model.clone()
-    except (RuntimeError, ValueError) as error:
-        cause = error.__cause__ or error
-        reason = " ".join(str(cause).split())[:300]
-        raise UnsupportedError(
-            f"the model does not hang together: {reason}", hint="see what onnx.checker reports"
-        ) from error
+    copied = _copied(model.clone)
     own_tensors(copied)
     for graph in copied.graphs():
         for value in _values(graph):
@@ -37,6 +33,30 @@ def clone(model: ir.Model) -> ir.Model:
             imports[""] = default_opset(imports)
             imports.pop(DEFAULT_DOMAIN[1], None)
     return copied
+
+
+def clone_graph(graph: ir.Graph) -> ir.Graph:
+    """Return a copy that shares the tensors.
+
+    Raises:
+        UnsupportedError: A node has an input that nothing before it defines.
+    """
+    return _copied(graph.clone)
+
+
+def _copied(make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except (RuntimeError, ValueError) as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # each level of the copy adds an error about all below it
+            cause = cause.__cause__
+        if isinstance(cause, RecursionError | MemoryError):
+            raise cause from None
+        raise UnsupportedError(
+            f"the model does not hang together: {' '.join(str(cause).split())}",
+            hint="see what onnx.checker reports",
+        ) from error
 
 
 def own_tensors(model: ir.Model) -> None:

@@ -9,8 +9,9 @@ import onnx_ir as ir
 
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inference import known_inputs
+from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.old_opsets import FIRST_OPSET, NEW_OPSET, modernize
-from rnn_lowering.model.prepare import inline_functions, sort_nodes
+from rnn_lowering.model.prepare import sort_nodes
 from rnn_lowering.model.scopes import Found, recurrent_nodes
 from rnn_lowering.model.selection import Choose
 from rnn_lowering.spec.node import RecurrentSpec, default_opset
@@ -43,8 +44,11 @@ class Planned:
     choice: Choice
 
 
-def prepare(model: ir.Model, selected: Choose) -> Prepared:
+def prepare(model: ir.Model, selected: Choose, max_nodes: int) -> Prepared:
     """Sort the nodes, in place; inline functions with wanted nodes and bring an old opset up to date, in a copy.
+
+    Args:
+        max_nodes: The most nodes that inlining may give the model.
 
     Raises:
         InvalidNodeError, UnsupportedError: A wanted node cannot be read or brought up to date.
@@ -59,7 +63,7 @@ def prepare(model: ir.Model, selected: Choose) -> Prepared:
     if opset >= FIRST_OPSET and not any(entry.function for entry in wanted):
         return Prepared(model, found, wanted, tuple(notes))
     work = clone(model)
-    inline_functions(work, lambda entry: bool(selected([entry])))
+    inline_functions(work, lambda entry: bool(selected([entry])), max_nodes)
     inlined = model.functions.keys() - work.functions.keys()
     notes += [f"inlined function {domain}::{name}" for domain, name, _ in sorted(inlined)]
     if opset < FIRST_OPSET:

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 
 import onnx_ir as ir
 
+from rnn_lowering.boundary import boundary
 from rnn_lowering.emit.builder import Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.model.plan import Planned
@@ -37,7 +38,8 @@ def replace_nodes(model: ir.Model, plan: Sequence[Planned], *, widen: bool) -> N
             constants_as="initializer" if model.ir_version >= 4 else "node",
             shared=shared.setdefault(found.graph, {}),
         )
-        replace_node(found, spec, planned.choice.fold, op)
+        with boundary(found.ref):
+            replace_node(found, spec, planned.choice.fold, op)
 
 
 def replace_node(entry: Found, spec: RecurrentSpec, fold: Fold, op: Ops) -> None:

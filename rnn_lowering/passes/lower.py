@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 from typing_extensions import Unpack
 
+from rnn_lowering.boundary import boundary
 from rnn_lowering.errors import NodeRef, OptionError, RnnLoweringError, UnsupportedError, warn
 from rnn_lowering.model.copying import replace_content, restored, restored_on_failure
 from rnn_lowering.model.dimensions import fix_dimensions
@@ -75,6 +76,10 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> LoweringResult:
         """Lower `model` in place."""
+        with boundary():
+            return self._lowered(model)
+
+    def _lowered(self, model: ir.Model) -> LoweringResult:
         report = Report(self.lowering.target, operators_before=count_operators(model))
         with restored_on_failure(model):
             self._fix_sizes(model, report)
@@ -96,6 +101,10 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         Raises:
             InvalidNodeError, UnsupportedError: A selected node that cannot be read.
         """
+        with boundary():
+            return self._previewed(model)
+
+    def _previewed(self, model: ir.Model) -> tuple[list[Preview], Report]:
         report = Report(self.lowering.target)
         with restored(model):
             self._fix_sizes(model, report)
@@ -120,7 +129,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
     def _prepared(self, model: ir.Model, report: Report) -> Prepared:
         """Prepare a model, in place or in a copy, and report that and what stays as it is."""
-        prepared = prepare(model, self._choose)
+        prepared = prepare(model, self._choose, self.lowering.max_nodes)
         wanted = set(prepared.wanted)
         report.notes += prepared.notes
         report.left += [f"{e.ref}: not selected" for e in prepared.found if e not in wanted]

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from rnn_lowering.boundary import boundary
 from rnn_lowering.errors import OptionError
 from rnn_lowering.model.copying import clone, replace_content
 from rnn_lowering.model.dimensions import fix_dimensions
+from rnn_lowering.model.inlining import inline_all
 from rnn_lowering.model.old_opsets import FIRST_OPSET, modernize
 from rnn_lowering.model.onnx_inference import infer_shapes
 from rnn_lowering.model.plan import read
-from rnn_lowering.model.prepare import inline_all, sort_nodes
+from rnn_lowering.model.prepare import sort_nodes
 from rnn_lowering.model.scopes import recurrent_nodes
+from rnn_lowering.options import Lowering
 from rnn_lowering.spec.node import default_opset
 from rnn_lowering.streaming.carrying import Carrying, Naming
 from rnn_lowering.streaming.frames import Flow
@@ -61,6 +64,10 @@ class StreamPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> StreamResult:
         """Change `model` in place."""
+        with boundary():
+            return self._streamed(model)
+
+    def _streamed(self, model: ir.Model) -> StreamResult:
         work = _prepared(model)
         time = time_inputs(work, self.stream)
         flow, size = follow(work, time)
@@ -104,7 +111,7 @@ def _prepared(model: ir.Model) -> ir.Model:
     """Return a copy with sorted nodes, without functions, of an opset that is edited, its recurrent nodes valid."""
     work = clone(model)
     sort_nodes(work)
-    inline_all(work)
+    inline_all(work, Lowering.max_nodes)
     read(work, list(recurrent_nodes(work)))  # every node is validated before the first edit
     opset = default_opset(work.opset_imports)
     if opset < FIRST_OPSET:

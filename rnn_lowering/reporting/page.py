@@ -15,6 +15,7 @@ from rnn_lowering._version import __version__
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.files.reading import load_model
 from rnn_lowering.passes.report import Report
+from rnn_lowering.printable import printable
 from rnn_lowering.reporting.node_runs import LOWERED, ORIGINAL, Trial, trials
 
 try:
@@ -83,11 +84,20 @@ def render(original: Path, lowered: Path, report: Report) -> str:
 
 def _template() -> jinja2.Template:
     environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_shown,
     )
     return environment.from_string(
         files("rnn_lowering.reporting").joinpath("page.html.j2").read_text(encoding="utf-8")
     )
+
+
+def _shown(value: object) -> object:
+    """Return what the page shows: text from a model shortened and without control characters."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _sections(report: Report, original: ir.Model, lowered: ir.Model) -> list[Section]:

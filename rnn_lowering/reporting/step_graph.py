@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.path import Path as Curve
 
+from rnn_lowering.printable import printable
 from rnn_lowering.reporting.plots import COLOURS, UNIT, style, svg
 
 Names = dict[str, str]
@@ -43,7 +44,7 @@ def step_graph(cut: onnx.GraphProto, names: Mapping[str, str]) -> nx.DiGraph:
         entering = {v: _origin(v, producers, names) for v in node.input if v not in made}
         weights = [symbol for symbol in entering.values() if symbol in _WEIGHTS]
         ports |= {v: symbol for v, symbol in entering.items() if symbol and symbol not in weights}
-        graph.add_node(n, label=" ".join([node.op_type, *weights]), kind="operator")
+        graph.add_node(n, label=" ".join([printable(node.op_type, 24), *weights]), kind="operator")
         graph.add_edges_from((v, n) for v in node.input if v in made or v in ports)
         graph.add_edges_from((n, v) for v in node.output)
     for v in [v for v in graph if isinstance(v, str)]:

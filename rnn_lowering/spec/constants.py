@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,9 @@ FOLDABLE = frozenset(
 """Operators of the default domain that exporters put between a constant and a recurrent node."""
 
 _KEPT_BYTES = 1 << 24
+
+_MOST_BYTES = 1 << 30
+"""A constant that a shape makes larger than this stays a computation."""
 
 
 def constant_of(value: ir.Value, opset: int) -> ir.TensorProtocol | None:
@@ -58,7 +62,7 @@ def _leaf(value: ir.Value) -> ir.TensorProtocol | None:
         if isinstance(tensor, ir.TensorProtoTensor):
             tensor.numpy()  # its numbers fit its type and shape
         return tensor
-    except (TypeError, ValueError, KeyError, OverflowError, MemoryError):  # damaged: not known
+    except Exception:  # whatever damaged nodes and tensors raise: not known
         return None
 
 
@@ -78,23 +82,33 @@ def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
 
 def _collect(value: ir.Value, nodes: dict[ir.Node, None], leaves: dict[ir.Value, ir.TensorProtocol]) -> bool:
     """Gather, in order, the nodes that compute a value, and their constants; False where it is not constant."""
-    if value in leaves:
-        return True
-    leaf = _leaf(value)
-    if leaf is not None:
-        leaves[value] = leaf
-        return True
-    node = value.producer()
-    if node is None or node.domain != "" or node.op_type not in FOLDABLE or node.op_type == "Shape":
-        return False
-    if node in nodes:
-        return True
-    if any(attribute.is_ref() for attribute in node.attributes.values()):
-        return False
-    if not all(_collect(given, nodes, leaves) for given in node.inputs if given is not None):
-        return False
-    nodes[node] = None
+    entered: set[ir.Node] = set()
+    pending = [value]
+    while pending:
+        node = pending[-1].producer()
+        if pending[-1] in leaves or node in nodes:
+            pending.pop()
+            continue
+        leaf = _leaf(pending[-1])
+        if leaf is not None:
+            leaves[pending.pop()] = leaf
+            continue
+        if node is None or not _is_foldable(node):
+            return False
+        missing = [v for v in node.inputs if v is not None and v not in leaves and v.producer() not in nodes]
+        if not missing:
+            nodes[node] = None
+        elif node in entered:  # it depends on itself
+            return False
+        entered.add(node)
+        pending += reversed(missing)
     return True
+
+
+def _is_foldable(node: ir.Node) -> bool:
+    if node.domain != "" or node.op_type not in FOLDABLE or node.op_type == "Shape":
+        return False
+    return not any(attribute.is_ref() for attribute in node.attributes.values())
 
 
 @dataclass(frozen=True)
@@ -123,9 +137,18 @@ class _Step:
         return cls(model, inputs, tuple(node.outputs))
 
     def run(self, tensors: Mapping[ir.Value, ir.TensorProtocol]) -> dict[ir.Value, ir.TensorProtocol]:
-        """Return the tensors of the outputs."""
+        """Return the tensors of the outputs.
+
+        Raises:
+            MemoryError: They would be larger than any weights.
+        """
         names = [value.name for value in self.model.graph.input]
         feed = {name: tensors[value].numpy() for name, value in zip(names, self.inputs, strict=True)}
+        node = self.model.graph.node[0]
+        if node.op_type in ("ConstantOfShape", "Expand"):  # a few bytes may ask for any size
+            count = math.prod(int(size) for size in feed[names[-1]].ravel())
+            if count * (1 if node.op_type == "ConstantOfShape" else feed[names[0]].itemsize) > _MOST_BYTES:
+                raise MemoryError(f"{node.op_type} of {count} numbers")
         results = ReferenceEvaluator(self.model).run(None, feed)
         return {v: ir.tensor(r, name=v.name) for v, r in zip(self.outputs, results, strict=True)}
 

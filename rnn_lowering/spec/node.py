@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from rnn_lowering.boundary import boundary
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
 from rnn_lowering.spec.activations import ACTIVATIONS, CANONICAL_NAMES
 from rnn_lowering.spec.connections import Connections, KnownValues
@@ -108,7 +109,8 @@ class RecurrentSpec:
             UnsupportedError: Its opset is newer than the onnx package knows, or it is in a function and refers to
                 the function's attributes.
         """
-        return _Parser(node, opset, scope).parse(known)
+        with boundary(node_ref(node, scope)):
+            return _Parser(node, opset, scope).parse(known)
 
 
 DEFAULT_DOMAIN = ("", "ai.onnx")

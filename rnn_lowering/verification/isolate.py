@@ -15,8 +15,10 @@ import onnx_ir as ir
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.dimensions import fix_dimensions
 from rnn_lowering.model.inference import known_inputs
-from rnn_lowering.model.prepare import inline_functions, sort_nodes
+from rnn_lowering.model.inlining import inline_functions
+from rnn_lowering.model.prepare import sort_nodes
 from rnn_lowering.model.scopes import Found, graphs_by_scope, recurrent_nodes
+from rnn_lowering.options import Lowering
 from rnn_lowering.spec.node import GATES, RecurrentSpec
 from rnn_lowering.types import Array
 from rnn_lowering.verification import reference
@@ -157,7 +159,8 @@ def isolated_nodes(
     original = _as_sized(original, lowered)
     if original.functions.keys() - lowered.functions.keys():
         original = clone(original)
-        inline_functions(original, lambda found: _identifier(found) not in lowered.functions)
+        most = max(Lowering.max_nodes, sum(1 for _ in lowered.graph.all_nodes()))  # a lowering makes no fewer
+        inline_functions(original, lambda found: _identifier(found) not in lowered.functions, most)
     found = list(recurrent_nodes(original))
     values = _values(lowered)
     left = {(entry.scope, v.name) for entry in recurrent_nodes(lowered) for v in entry.node.outputs}

@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 from typing_extensions import Unpack
 
+from rnn_lowering.boundary import boundary, callers
 from rnn_lowering.files.external_data import data_files, save
 from rnn_lowering.options import Check, CheckOptions, Tolerance, check_of
 from rnn_lowering.progress import LOWERED, ORIGINAL, Progress, counter
@@ -52,7 +53,8 @@ def verify(
         OptionError: An option has a value that does not exist.
     """
     check = check_of(check, options)
-    with Runner(check.timeout) as runner:
+    progress = None if progress is None else callers(progress)
+    with boundary(), Runner(check.timeout) as runner:
         first, second = (_as_file(m, runner.folder / f"model{n}.onnx") for n, m in enumerate((original, lowered)))
         comparison = _Check(first, second, runner, check.tolerance, check.seed, progress)
         odd = comparison.odd_inputs()

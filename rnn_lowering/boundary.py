@@ -1,0 +1,84 @@
+"""The boundary of the package: what comes out is a result or an `RnnLoweringError`, never a stray exception."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn, ParamSpec, TypeVar
+
+from rnn_lowering.errors import (
+    InternalError,
+    ModelFileError,
+    NodeRef,
+    RnnLoweringError,
+    RnnLoweringWarning,
+    UnsupportedError,
+)
+from rnn_lowering.printable import printable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _PassedError(BaseException):
+    """Carries an exception of the caller's own function through every handler to the boundary."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        super().__init__(error)
+
+
+@contextmanager
+def boundary(node: NodeRef | None = None) -> Iterator[None]:
+    """Turn any unexpected exception of a block into an `RnnLoweringError`. What passes: KeyboardInterrupt and
+    SystemExit, exceptions of `callers` functions, and warnings that the caller has made errors.
+
+    Args:
+        node: The recurrent node that the block is about.
+
+    Raises:
+        ModelFileError: The system refuses a file.
+        UnsupportedError: Not enough memory, or a model that is nested too deeply.
+        InternalError: Anything else; the exception is its cause.
+    """
+    try:
+        yield
+    except (RnnLoweringError, RnnLoweringWarning):
+        raise
+    except _PassedError as passed:
+        raise passed.error from passed.error.__cause__
+    except Exception as error:
+        _raise(error, node)
+
+
+def callers(function: Callable[P, R]) -> Callable[P, R]:
+    """Return a function of the caller's such that its exceptions reach the caller as they are; each of several
+    nested boundaries needs one."""
+
+    def passing(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except (Exception, _PassedError) as error:
+            raise _PassedError(error) from error
+
+    return passing
+
+
+def _raise(error: Exception, node: NodeRef | None) -> NoReturn:
+    if isinstance(error, OSError):
+        what = f"'{error.filename}': " if error.filename else ""
+        raise ModelFileError(f"{what}{error.strerror or error}", node=node) from error
+    if isinstance(error, MemoryError):
+        raise UnsupportedError(
+            "there is not enough memory", hint="use smaller sizes, or more memory", node=node
+        ) from error
+    if isinstance(error, RecursionError):
+        raise UnsupportedError(
+            "the model is nested too deeply", hint="use fewer levels of subgraphs and functions", node=node
+        ) from error
+    said = printable(" ".join(str(error).split()), 300)
+    raise InternalError(
+        f"{type(error).__name__}: {said}" if said else type(error).__name__,
+        hint="this is a fault of rnn-lowering: please report it with the model (-vv shows the traceback)",
+        node=node,
+    ) from error

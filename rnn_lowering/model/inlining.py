@@ -1,0 +1,256 @@
+"""Functions put in the place of their calls, in time that is linear in the nodes that result.
+
+1. The functions that lead to a wanted node are found, callees first (`_with_callers`).
+2. The nodes that would result are counted over the graph of calls, before any is made: calls that are nested can
+   double them at each level.
+3. Each call in these functions, then in the main graph, is replaced by a copy of the function's body, in which
+   nothing is left to inline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from itertools import count
+
+import onnx_ir as ir
+
+from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.model.copying import clone_graph
+from rnn_lowering.model.scopes import Found, recurrent_nodes
+from rnn_lowering.printable import NAME, printable
+from rnn_lowering.spec.node import DEFAULT_DOMAIN, default_opset
+
+Identifier = ir.OperatorIdentifier
+
+_HINT = "inline them first (onnx.inliner.inline_local_functions)"
+
+
+def inline_functions(model: ir.Model, wanted: Callable[[Found], bool], most: int) -> None:
+    """Inline, in place, the functions that hold a wanted node, and those that call them: only at the place
+    of the call do attribute references, types and shapes become known.
+
+    Args:
+        model: The model; where an error is raised, it is in an undefined state.
+        wanted: Which recurrent nodes are to be in a graph.
+        most: How many nodes the result may have.
+
+    Raises:
+        UnsupportedError: They call themselves, have too many nodes, or a call does not match its function.
+    """
+    holders = {e.function.identifier() for e in recurrent_nodes(model) if e.function is not None and wanted(e)}
+    _inline(model, holders, most)
+
+
+def inline_all(model: ir.Model, most: int) -> None:
+    """Inline, in place, every function; otherwise as `inline_functions`."""
+    _inline(model, model.functions.keys(), most)
+
+
+def _inline(model: ir.Model, holders: Collection[Identifier], most: int) -> None:
+    inlined = _with_callers(model, holders) if holders else {}
+    if not inlined:
+        return
+    _check_size(model, inlined, most)
+    for function in inlined.values():
+        _inline_calls(function.graph, inlined, function.opset_imports)
+    _inline_calls(model.graph, inlined, model.opset_imports)
+    for identifier in inlined:
+        del model.functions[identifier]
+
+
+def _with_callers(model: ir.Model, holders: Collection[Identifier]) -> dict[Identifier, ir.Function]:
+    """Return the given functions and all that call them, at any depth, callees first."""
+    calls = {i: {n.op_identifier() for n in f.graph.all_nodes()} for i, f in model.functions.items()}
+    calls = {identifier: called & calls.keys() for identifier, called in calls.items()}
+    try:
+        order = list(TopologicalSorter(calls).static_order())
+    except CycleError as error:
+        circle = " -> ".join(_name(identifier) for identifier in error.args[1])
+        raise UnsupportedError(f"functions call themselves: {printable(circle, 3 * NAME)}") from error
+    found: dict[Identifier, ir.Function] = {}
+    for identifier in order:
+        if identifier in holders or not found.keys().isdisjoint(calls[identifier]):
+            found[identifier] = model.functions[identifier]
+    return found
+
+
+def _check_size(model: ir.Model, inlined: Mapping[Identifier, ir.Function], most: int) -> None:
+    sizes: dict[Identifier, int] = {}
+    for identifier, function in inlined.items():
+        sizes[identifier] = _size(function.graph, sizes)
+    total = _size(model.graph, sizes)
+    if total > most:
+        worst = max(inlined, key=lambda identifier: sizes[identifier])
+        number = f"{total:,}" if total < 10**18 else "more than 10^18"
+        raise UnsupportedError(
+            f"inlining functions with recurrent nodes would make {number} nodes, more than {most:,}; "
+            f"function {_name(worst)} is the largest",
+            hint="raise the limit (--max-nodes, max_nodes) if that is meant",
+        )
+
+
+def _size(graph: ir.Graph, sizes: Mapping[Identifier, int]) -> int:
+    return sum(sizes.get(node.op_identifier(), 1) for node in graph.all_nodes())
+
+
+class _Names:
+    """Names that no node or value of a graph and its subgraphs has; each is found in constant time."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._taken: set[str | None] = set()
+        self._numbers: dict[str, Iterator[int]] = {}
+        for scope in (graph, *graph.subgraphs()):
+            self._taken.update(value.name for value in (*scope.inputs, *scope.initializers.values()))
+            for node in scope:
+                self._taken.add(node.name)
+                self._taken.update(value.name for value in node.outputs)
+
+    def unique(self, name: str) -> str:
+        """Return the name itself if it is free, else with a number."""
+        new, numbers = name, self._numbers.setdefault(name, count(2))
+        while new in self._taken:
+            new = f"{name}_{next(numbers)}"
+        self._taken.add(new)
+        return new
+
+
+def _inline_calls(graph: ir.Graph, inlined: Mapping[Identifier, ir.Function], imports: dict[str, int]) -> None:
+    """Replace every call of these functions in a graph, which has these opset imports, and in its subgraphs."""
+    names = None
+    for scope in (graph, *graph.subgraphs()):
+        for node in list(scope):
+            function = inlined.get(node.op_identifier())
+            if function is not None:
+                names = names or _Names(graph)
+                _join_imports(imports, function)
+                _Call(scope, node, function, names).replace()
+
+
+def _join_imports(imports: dict[str, int], function: ir.Function) -> None:
+    """Add what a function imports.
+
+    Raises:
+        UnsupportedError: It imports another version of a domain.
+    """
+    for domain, version in function.opset_imports.items():
+        has = default_opset(imports) if domain in DEFAULT_DOMAIN else imports.setdefault(domain, version)
+        if has != version:
+            raise UnsupportedError(
+                f"function {_name(function.identifier())} imports version {version} of domain "
+                f"'{domain or 'ai.onnx'}', its caller version {has}",
+                hint="inline it first (onnx.inliner.inline_local_functions with convert_version=True)",
+            )
+
+
+class _Call:
+    """A call, the graph that holds it, the function, and the names of that graph and all around it."""
+
+    def __init__(self, graph: ir.Graph, node: ir.Node, function: ir.Function, names: _Names) -> None:
+        self.graph = graph
+        self.node = node
+        self.function = function
+        self.names = names
+
+    def replace(self) -> None:
+        """Put a copy of the function's body in the place of the call."""
+        attributes = self._arguments()
+        body = clone_graph(self.function.graph)
+        nodes, inputs, outputs = list(body), list(body.inputs), list(body.outputs)
+        for node in body.all_nodes():
+            _resolve(node, attributes)
+            node.metadata_props.update({**self.node.metadata_props, **node.metadata_props})
+        self._rename(body)
+        body.inputs.clear()
+        body.outputs.clear()
+        body.remove(nodes)
+        given = dict(zip(inputs, [*self.node.inputs, *[None] * len(inputs)], strict=False))
+        self._connect(given)
+        results, more = self._results(outputs, given)
+        self.graph.insert_before(self.node, [*nodes, *more])
+        for old, new in zip(self.node.outputs, results, strict=False):
+            _take_over(old, new)
+        self.graph.remove(self.node, safe=True)
+
+    def _arguments(self) -> dict[str, ir.Attr]:
+        """Return the attributes of the call, and the defaults of the function for those that it does not give."""
+        formal, given = self.function, self.node
+        if len(given.inputs) > len(formal.inputs) or len(given.outputs) > len(formal.outputs):
+            raise self._error("has more inputs or outputs than the function")
+        attributes = {a.name: a for a in formal.attributes.values() if a.value is not None}
+        attributes |= given.attributes
+        if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in attributes.values()):
+            raise self._error("has a graph as an attribute")
+        return attributes
+
+    def _rename(self, body: ir.Graph) -> None:
+        """Give nodes and values names that are free around the call."""
+        inputs = set(body.inputs)
+        for scope in (body, *body.subgraphs()):
+            for value in (*scope.inputs, *scope.initializers.values()):
+                if value not in inputs:
+                    value.name = self.names.unique(value.name or "value")
+            for node in scope:
+                node.name = self.names.unique(node.name or "node")
+                for value in node.outputs:
+                    value.name = self.names.unique(value.name) if value.name else value.name
+
+    def _connect(self, given: Mapping[ir.Value, ir.Value | None]) -> None:
+        """Let what took the function's inputs take those of the call."""
+        for formal, actual in given.items():
+            if actual is not None:
+                formal.replace_all_uses_with(actual, replace_graph_outputs=True)
+                continue
+            for user, slot in list(formal.uses()):
+                user.replace_input_with(slot, None)
+
+    def _results(
+        self, outputs: Sequence[ir.Value], given: Mapping[ir.Value, ir.Value | None]
+    ) -> tuple[list[ir.Value], list[ir.Node]]:
+        """Return a value of its own for each output, and the nodes that make those which the body does not."""
+        results: list[ir.Value] = []
+        more: list[ir.Node] = []
+        for output in outputs[: len(self.node.outputs)]:
+            source = given.get(output, output)
+            if source is None:
+                raise self._error("takes an output that is an input which it does not give")
+            if output in given or source in results:
+                more.append(ir.Node("", "Identity", [source], name=self.names.unique("Identity")))
+                source = more[-1].outputs[0]
+            results.append(source)
+        return results, more
+
+    def _error(self, fact: str) -> UnsupportedError:
+        name = printable(self.node.name or "", NAME)
+        return UnsupportedError(
+            f"the call '{name}' of function {_name(self.function.identifier())} {fact}", hint=_HINT
+        )
+
+
+def _resolve(node: ir.Node, attributes: Mapping[str, ir.Attr]) -> None:
+    """Replace references to the function's attributes; what the call leaves out is left out."""
+    for name, attribute in list(node.attributes.items()):
+        if attribute.is_ref():
+            actual = attributes.get(attribute.ref_attr_name or "")
+            if actual is None:
+                del node.attributes[name]
+            elif actual.is_ref():
+                node.attributes[name] = ir.RefAttr(name, actual.ref_attr_name or "", actual.type)
+            else:
+                node.attributes[name] = ir.Attr(name, actual.type, actual.value)
+
+
+def _take_over(old: ir.Value, new: ir.Value) -> None:
+    """Put a value in the place of a call's output, under its name and with what was declared of it."""
+    name = old.name
+    new.type = old.type or new.type
+    new.shape = new.shape if old.shape is None else old.shape
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    if name:
+        old.name = None
+        new.name = name
+
+
+def _name(identifier: Identifier) -> str:
+    domain, name, overload = identifier
+    return printable(f"{domain}::{name}" + (f":{overload}" if overload else ""), NAME)
