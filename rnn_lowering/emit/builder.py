@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
+from rnn_lowering.emit.constants import Constant, literal, zeros_of
 from rnn_lowering.emit.rewrite import with_gemms
 from rnn_lowering.emit.spelling import Spelling
-from rnn_lowering.emit.tensors import Constant, Tensor, constant_zeros, static
-from rnn_lowering.types import Array, Dims
+from rnn_lowering.emit.tensors import Tensor, static
+from rnn_lowering.emit.versions import since
+from rnn_lowering.types import Dims
+
+_FLOAT = ir.DataType.FLOAT
 
 
 class Names:
@@ -42,8 +45,8 @@ class _Scope:
     constants_as: str  # "initializer" or "node"
     nodes: list[ir.Node] = field(default_factory=list)
     initializers: list[ir.Value] = field(default_factory=list)
-    cache: dict[Any, ir.Value] = field(default_factory=dict)
-    added: list[Any] = field(default_factory=list)
+    cache: dict[Hashable, ir.Value] = field(default_factory=dict)
+    added: list[Hashable] = field(default_factory=list)
 
 
 class Emitter(ABC):
@@ -67,7 +70,7 @@ class Emitter(ABC):
         dtype: ir.DataType,
         spelling: Spelling,
         constants_as: str = "initializer",
-        shared: dict[Any, ir.Value] | None = None,
+        shared: dict[Hashable, ir.Value] | None = None,
     ) -> None:
         self.opset = opset
         self.dtype = dtype
@@ -218,51 +221,50 @@ class Emitter(ABC):
             return tensor.value
         constant = tensor.value
         if constant is None:
-            constant = constant_zeros(tensor.dtype, static(tensor.shape))
+            constant = zeros_of(tensor.dtype, static(tensor.shape))
         scope = self._scopes[-1]
-        key = self._key(constant)
+        key = constant.key()
         if key not in scope.cache:
             scope.cache[key] = self._write_constant(scope, constant)
             scope.added.append(key)
         return scope.cache[key]
 
-    @staticmethod
-    def _key(constant: Constant) -> Any:
-        if constant.size <= 16:
-            return constant.dtype, constant.shape, np.asarray(constant.read()).tobytes()
-        return constant if constant.key is None else (constant.key, constant.shape)
-
     def _write_constant(self, scope: _Scope, constant: Constant) -> ir.Value:
+        if scope.constants_as == "node":
+            return self._constant_node(constant)
         name = self._names.unique(f"{self._prefix}/{constant.name}")
-        tensor = constant.tensor(name)
-        if scope.constants_as == "initializer":
-            value = ir.Value(
-                name=name,
-                type=ir.TensorType(constant.dtype),
-                shape=ir.Shape(constant.shape),
-                const_value=tensor,
-            )
-            scope.initializers.append(value)
-            return value
-        as_float = self.opset < 9 and not constant.dtype.is_floating_point()  # Constant-1 holds floats only
-        held = ir.tensor(constant.read().astype(np.float32), name=name) if as_float else tensor
-        node = ir.Node("", "Constant", [], [ir.AttrTensor("value", held)], name=self._names.unique(f"{name}_node"))
-        node.outputs[0].name = name
-        scope.nodes.append(node)
-        if not as_float:
-            return node.outputs[0]
-        source = self.given(node.outputs[0], ir.DataType.FLOAT, constant.shape)
-        return self.value(
-            self.emit("Cast", [source], [constant.shape], [constant.dtype], to=int(constant.dtype))[0]
+        value = ir.Value(
+            name=name,
+            type=ir.TensorType(constant.dtype),
+            shape=ir.Shape(constant.shape),
+            const_value=constant.tensor(name),
         )
+        scope.initializers.append(value)
+        return value
+
+    @since(1)
+    def _constant_node(self, constant: Constant) -> ir.Value:
+        if constant.dtype.is_floating_point():
+            return self._constant_node_9(constant)
+        source = self.given(self._constant_node_9(constant.cast(_FLOAT)), _FLOAT, constant.shape)
+        (cast,) = self.emit("Cast", [source], [constant.shape], [constant.dtype], to=int(constant.dtype))
+        return self.value(cast)
+
+    @_constant_node.since(9)
+    def _constant_node_9(self, constant: Constant) -> ir.Value:
+        name = self._names.unique(f"{self._prefix}/{constant.name}")
+        tensor = ir.AttrTensor("value", constant.tensor(name))
+        node = ir.Node("", "Constant", [], [tensor], name=self._names.unique(f"{name}_node"))
+        node.outputs[0].name = name
+        self.nodes.append(node)
+        return node.outputs[0]
 
     # Constants
 
     def constant(self, number: float | Sequence[int], dtype: ir.DataType | None = None) -> Tensor:
         """Return a number, or a 1-D tensor of integers, as a constant of `dtype` or the recurrence's type."""
         dtype = dtype or (self.dtype if isinstance(number, float) else ir.DataType.INT64)
-        array = np.array(number).astype(dtype.numpy())
-        return self.known(Constant(dtype, array.shape, lambda: array))
+        return self.known(literal(number, dtype))
 
     def known(self, constant: Constant) -> Tensor:
         return Tensor(constant, constant.dtype, constant.shape, self)
@@ -274,24 +276,6 @@ class Emitter(ABC):
     def zero(self, shape: Dims) -> Tensor:
         """Return a symbolic zero: no node, no tensor, until something needs its numbers."""
         return Tensor(None, self.dtype, shape, self)
-
-    def _folded(self, label: Any, function: Callable[..., Array], shape: Dims, *args: Tensor) -> Tensor | None:
-        """Return function(*args) as a constant, or None when not all arguments are constants. Equal labels mean
-        equal functions."""
-        constants = [t.value for t in args if isinstance(t.value, Constant)]
-        if len(constants) != len(args):
-            return None
-        first = constants[0]
-        keys = tuple(c.key for c in constants)
-        return self.known(
-            Constant(
-                first.dtype,
-                static(shape),
-                lambda: function(*(c.read() for c in constants)),
-                first.name,
-                key=None if None in keys else (label, keys),
-            )
-        )
 
 
 def _is_taken(value: ir.Value) -> bool:

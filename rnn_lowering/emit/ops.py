@@ -1,52 +1,61 @@
-"""How a primitive operator is spelt at a given opset: nothing above this module and `sizes` knows one."""
+"""Primitive operators as each opset has them: nothing above this module and `sizes` knows one."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
+import onnx
 import onnx_ir as ir
 
 from rnn_lowering.emit.builder import Emitter
+from rnn_lowering.emit.constants import Constant, all_constant, elementwise, literal, one_hot, zeros_of
 from rnn_lowering.emit.rewrite import RANK
-from rnn_lowering.emit.tensors import Constant, Tensor, broadcast, constant_zeros, static
-from rnn_lowering.types import Array, Dims
+from rnn_lowering.emit.tensors import Tensor, broadcast, static
+from rnn_lowering.emit.versions import since
+from rnn_lowering.types import Dims
 
 _FAR_BEFORE_FIRST = -(2**31)
 """End of a backwards Slice; not the smallest int64, which some runtimes get wrong."""
 
 _LONGEST_WRITTEN = 1 << 20
 
+_INT64 = ir.DataType.INT64
+
 
 class Ops(Emitter):
     """Emits primitive operators of one opset, in the scope that is open."""
+
+    def exists(self, op_type: str) -> bool:
+        """Whether the default domain has an operator at this opset."""
+        return bool(onnx.defs.has(op_type, self.opset, ""))
 
     # Arithmetic
 
     def add(self, a: Tensor, b: Tensor) -> Tensor:
         if a.is_zero or b.is_zero:
             return b if a.is_zero else a
-        return self._binary("Add", np.add, a, b)
+        return self._binary("Add", a, b)
 
     def sub(self, a: Tensor, b: Tensor) -> Tensor:
         if a.is_zero or b.is_zero:
             return self.neg(b) if a.is_zero else a
-        return self._binary("Sub", np.subtract, a, b)
+        return self._binary("Sub", a, b)
 
     def mul(self, a: Tensor, b: Tensor) -> Tensor:
         if a.is_zero or b.is_zero:
             return self.zero(broadcast(a.shape, b.shape))
-        return self._binary("Mul", np.multiply, a, b)
+        return self._binary("Mul", a, b)
 
     def div(self, a: Tensor, b: Tensor) -> Tensor:
-        return self._binary("Div", np.divide, a, b)
+        return self._binary("Div", a, b)
 
-    def _binary(self, op_type: str, function: Callable[..., Array], a: Tensor, b: Tensor) -> Tensor:
-        shape = broadcast(a.shape, b.shape)
-        folded = self._folded(op_type, function, shape, a, b)
-        return folded or replace(self.emit(op_type, [a, b], [shape], [a.dtype])[0], terms=(a, b))
+    def _binary(self, op_type: str, a: Tensor, b: Tensor) -> Tensor:
+        if isinstance(a.value, Constant) and isinstance(b.value, Constant):
+            return self.known(elementwise(op_type, a.value, b.value))
+        (result,) = self.emit(op_type, [a, b], [broadcast(a.shape, b.shape)], [a.dtype])
+        return replace(result, terms=(a, b))
 
     def matmul(self, a: Tensor, b: Tensor) -> Tensor:
         """a [..., m, k] @ b [k, n]."""
@@ -66,26 +75,48 @@ class Ops(Emitter):
 
     def clip(self, x: Tensor, bound: float) -> Tensor:
         """Bound x to [-bound, bound]."""
-        if self.dtype == ir.DataType.DOUBLE and self.opset < 12:  # onnxruntime: no kernel
-            limit = self.constant(bound)
-            over, under = self.unary("Relu", x - limit), self.unary("Relu", self.neg(x + limit))
-            return x - over + under
-        if "Clip" in self.spelling.composed:
-            (floored,) = self.emit("Max", [x, self.constant(-bound)], [x.shape])
-            return self.emit("Min", [floored, self.constant(bound)], [x.shape])[0]
-        if self.opset < 11:
-            return self.unary("Clip", x, min=-bound, max=bound)
+        if "Clip" not in self.spelling.composed:
+            return self._clip(x, bound)
+        (floored,) = self.emit("Max", [x, self.constant(-bound)], [x.shape])
+        return self.emit("Min", [floored, self.constant(bound)], [x.shape])[0]
+
+    @since(1)
+    def _clip(self, x: Tensor, bound: float) -> Tensor:
+        if self.dtype == ir.DataType.DOUBLE:
+            return self._clip_by_relu(x, bound)
+        return self.unary("Clip", x, min=-bound, max=bound)
+
+    @_clip.since(11)
+    def _clip_11(self, x: Tensor, bound: float) -> Tensor:
+        if self.dtype == ir.DataType.DOUBLE:
+            return self._clip_by_relu(x, bound)
+        return self._clip_12(x, bound)
+
+    @_clip.since(12)
+    def _clip_12(self, x: Tensor, bound: float) -> Tensor:
         return self.emit("Clip", [x, self.constant(-bound), self.constant(bound)], [x.shape])[0]
 
+    def _clip_by_relu(self, x: Tensor, bound: float) -> Tensor:
+        """For float64, of which onnxruntime has no kernel of Clip before version 12."""
+        limit = self.constant(bound)
+        over, under = self.unary("Relu", x - limit), self.unary("Relu", self.neg(x + limit))
+        return x - over + under
+
     def less(self, a: Tensor, b: Tensor) -> Tensor:
-        shape = broadcast(a.shape, b.shape)
-        folded = self._folded("Less", np.less, shape, a, b)
-        if folded is not None:
-            assert isinstance(folded.value, Constant)
-            return self.known(Constant(ir.DataType.BOOL, folded.value.shape, folded.value.read, "mask"))
-        if self.opset < 9 and not a.dtype.is_floating_point():
-            a, b = self.cast(a, ir.DataType.FLOAT), self.cast(b, ir.DataType.FLOAT)
-        less = self.emit("Less", [a, b], [shape], [ir.DataType.BOOL])
+        if isinstance(a.value, Constant) and isinstance(b.value, Constant):
+            return self.known(elementwise("Less", a.value, b.value))
+        return self._less(a, b)
+
+    @since(1)
+    def _less(self, a: Tensor, b: Tensor) -> Tensor:
+        """Floats only."""
+        if a.dtype.is_floating_point():
+            return self._less_9(a, b)
+        return self._less_9(self.cast(a, ir.DataType.FLOAT), self.cast(b, ir.DataType.FLOAT))
+
+    @_less.since(9)
+    def _less_9(self, a: Tensor, b: Tensor) -> Tensor:
+        less = self.emit("Less", [a, b], [broadcast(a.shape, b.shape)], [ir.DataType.BOOL])
         self.declare(less)  # jaxonnxruntime casts declared values only
         return less[0]
 
@@ -96,10 +127,13 @@ class Ops(Emitter):
         one, over = self.constant(1.0), self.unary("Relu", x - self.constant(threshold))
         return one - self.unary("Relu", one - self.unary("Ceil", over))
 
+    @since(1)
     def zero_unless(self, condition: Tensor, x: Tensor) -> Tensor:
         """x where the condition [1] is true, else 0; before opset 9 x is finite."""
-        if self.opset < 9:
-            return x * self.cast(condition, self.dtype)
+        return x * self.cast(condition, self.dtype)
+
+    @zero_unless.since(9)
+    def _zero_unless_9(self, condition: Tensor, x: Tensor) -> Tensor:
         return self.emit("Where", [condition, x, self.constant(0.0)], [x.shape])[0]
 
     @staticmethod
@@ -113,58 +147,49 @@ class Ops(Emitter):
         if x.dtype == dtype:
             return x
         if isinstance(x.value, Constant):
-            held = x.value
-            key = None if held.key is None else (("Cast", dtype), held.key)
-            return self.known(Constant(dtype, held.shape, lambda: _cast(held.read(), dtype), held.name, key))
+            return self.known(x.value.cast(dtype))
         return self.emit("Cast", [x], [x.shape], [dtype], to=int(dtype))[0]
 
     def transpose(self, x: Tensor, perm: Sequence[int]) -> Tensor:
+        if isinstance(x.value, Constant):
+            return self.known(x.value.transposed(perm))
         shape = tuple(x.shape[axis] for axis in perm)
-        return (
-            self._folded(("Transpose", *perm), lambda a: a.transpose(perm), shape, x)
-            or self.emit("Transpose", [x], [shape], [x.dtype], perm=list(perm))[0]
-        )
+        return self.emit("Transpose", [x], [shape], [x.dtype], perm=list(perm))[0]
 
     def split(self, x: Tensor, sizes: Sequence[int], axis: int = -1) -> list[Tensor]:
         """Cut x into parts of the given sizes."""
         if len(sizes) == 1:
             return [x]
         axis %= x.rank
-        shapes = [(*x.shape[:axis], size, *x.shape[axis + 1 :]) for size in sizes]
         if x.is_zero:
-            return [self.zero(shape) for shape in shapes]
-        if isinstance(x.value, Constant):
-            ends = np.cumsum(sizes).tolist()
-            return [
-                self._cut(x, axis, end - size, end, shape)
-                for size, end, shape in zip(sizes, ends, shapes, strict=True)
-            ]
-        types = [x.dtype] * len(sizes)
-        if self.opset < 13:
-            return self.emit("Split", [x], shapes, types, axis=axis, split=list(sizes))
-        return self.emit("Split", [x, self.constant(list(sizes))], shapes, types, axis=axis)
+            return [self.zero((*x.shape[:axis], size, *x.shape[axis + 1 :])) for size in sizes]
+        if not isinstance(x.value, Constant):
+            return self._split(x, sizes, axis)
+        ends = [sum(sizes[: n + 1]) for n in range(len(sizes))]
+        return [self.known(x.value.sliced(axis, e - size, e)) for size, e in zip(sizes, ends, strict=True)]
 
-    def _cut(self, x: Tensor, axis: int, start: int, end: int, shape: Dims) -> Tensor:
-        where = (slice(None),) * axis + (slice(start, end),)
-        part = self._folded(("Slice", axis, start, end), lambda a: a[where], shape, x)
-        assert part is not None
-        return part
+    @since(1)
+    def _split(self, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]:
+        shapes = [(*x.shape[:axis], size, *x.shape[axis + 1 :]) for size in sizes]
+        return self.emit("Split", [x], shapes, [x.dtype] * len(sizes), axis=axis, split=list(sizes))
+
+    @_split.since(13)
+    def _split_13(self, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]:
+        shapes = [(*x.shape[:axis], size, *x.shape[axis + 1 :]) for size in sizes]
+        return self.emit("Split", [x, self.constant(list(sizes))], shapes, [x.dtype] * len(sizes), axis=axis)
 
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         if len(parts) == 1:
             return parts[0]
         axis %= parts[0].rank
-        sizes = [p.shape[axis] for p in parts]
-        total = None if None in sizes else sum(s for s in sizes if s is not None)
-        shape = tuple(
-            total if n == axis else next((p.shape[n] for p in parts if p.shape[n] is not None), None)
-            for n in range(parts[0].rank)
-        )
+        shape = _concatenated(parts, axis)
         if all(p.is_zero for p in parts):
             return self.zero(shape)
-        parts = [self.known(constant_zeros(p.dtype, static(p.shape))) if p.is_zero else p for p in parts]
-        folded = self._folded(("Concat", axis), lambda *arrays: np.concatenate(arrays, axis), shape, *parts)
-        return folded or self.emit("Concat", parts, [shape], [parts[0].dtype], axis=axis)[0]
+        parts = [self.known(zeros_of(p.dtype, static(p.shape))) if p.is_zero else p for p in parts]
+        constants = all_constant(p.value for p in parts)
+        if constants is not None:
+            return self.known(constants[0].followed_by(constants[1:], axis))
+        return self.emit("Concat", parts, [shape], [parts[0].dtype], axis=axis)[0]
 
     def unsqueeze(self, x: Tensor, axes: Sequence[int]) -> Tensor:
         """Insert dimensions of 1 at the given (non-negative) axes of the result."""
@@ -181,12 +206,15 @@ class Ops(Emitter):
         if x.is_zero:
             return self.zero(shape)
         if isinstance(x.value, Constant):
-            sizes = static(shape)
-            folded = self._folded(("Reshape", sizes), lambda a: a.reshape(sizes), shape, x)
-            assert folded is not None
-            return folded
-        if self.opset < 13:
-            return self.emit(op_type, [x], [shape], [x.dtype], axes=list(axes))[0]
+            return self.known(x.value.reshaped(static(shape)))
+        return self._with_axes(op_type, x, axes, shape)
+
+    @since(1)
+    def _with_axes(self, op_type: str, x: Tensor, axes: Sequence[int], shape: Dims) -> Tensor:
+        return self.emit(op_type, [x], [shape], [x.dtype], axes=list(axes))[0]
+
+    @_with_axes.since(13)
+    def _with_axes_13(self, op_type: str, x: Tensor, axes: Sequence[int], shape: Dims) -> Tensor:
         return self.emit(op_type, [x, self.constant(list(axes))], [shape], [x.dtype])[0]
 
     def flatten(self, x: Tensor) -> Tensor:
@@ -195,13 +223,18 @@ class Ops(Emitter):
         rows = None if None in sizes else math.prod(static(sizes))
         return self.emit("Flatten", [x], [(rows, x.shape[-1])], [x.dtype], axis=x.rank - 1)[0]
 
-    def can_flip(self, x: Tensor) -> bool:
-        """Whether `flip` is possible: a Slice with steps needs opset 10."""
-        return is_short(x.shape[0]) or self.opset >= 10
-
     def reshape(self, x: Tensor, sizes: Sequence[Tensor], shape: Dims) -> Tensor:
         """x with the given sizes, each an int64 [1]; a size of 0 is that of x."""
         return self.emit("Reshape", [x, self.concat(sizes, axis=0)], [shape], [x.dtype])[0]
+
+    @since(1)
+    def can_flip(self, x: Tensor) -> bool:
+        """Whether `flip` is possible: it needs constant indices, or a Slice with steps."""
+        return is_short(x.shape[0])
+
+    @can_flip.since(10)
+    def _can_flip_10(self, x: Tensor) -> bool:
+        return True
 
     def flip(self, x: Tensor) -> Tensor:
         """Reverse x along axis 0: by a Gather of constant indices where the length is known, else by a Slice
@@ -210,9 +243,7 @@ class Ops(Emitter):
         if length == 1:
             return x
         if isinstance(x.value, Constant):
-            folded = self._folded("Flip", lambda a: a[::-1], x.shape, x)
-            assert folded is not None
-            return folded
+            return self.known(x.value.flipped())
         if length is not None and is_short(length):
             return self.take(x, self.constant(range(length - 1, -1, -1)))
         bounds = [self.constant([n]) for n in (-1, _FAR_BEFORE_FIRST, 0, -1)]  # starts, ends, axes, steps
@@ -225,16 +256,16 @@ class Ops(Emitter):
         size = x.shape[axis]
         if size is not None:
             return self.constant([size])
-        shape = self.emit("Shape", [x], [(x.rank,)], [ir.DataType.INT64])[0]
-        return self.emit("Gather", [shape, self.constant([axis])], [(1,)], [ir.DataType.INT64], axis=0)[0]
+        shape = self.emit("Shape", [x], [(x.rank,)], [_INT64])[0]
+        return self.emit("Gather", [shape, self.constant([axis])], [(1,)], [_INT64], axis=0)[0]
 
     def loop_inputs(self) -> tuple[Tensor, Tensor]:
         """The first two inputs of a Loop body: the iteration number and the condition, of rank 0."""
-        return self.body_input("i", ir.DataType.INT64, ()), self.body_input("going", ir.DataType.BOOL, ())
+        return self.body_input("i", _INT64, ()), self.body_input("going", ir.DataType.BOOL, ())
 
     def true(self) -> Tensor:
         """The condition of a Loop that runs all its iterations."""
-        return self.known(Constant(ir.DataType.BOOL, (), lambda: np.array(True), "true"))
+        return self.known(literal(True, ir.DataType.BOOL, "true"))
 
     def take(self, x: Tensor, index: Tensor) -> Tensor:
         """x[index] along axis 0: [rows, ...] -> [*index.shape, ...]."""
@@ -245,21 +276,21 @@ class Ops(Emitter):
     def _picked(self, x: Tensor, index: Tensor) -> Tensor:
         """`take` of rows [rows, n], which are finite, by a constant index [a, b]: a product with rows of ones."""
         assert isinstance(index.value, Constant)
-        read, (rows, width) = index.value.read, static(x.shape)
-        a, b = static(index.shape)
-        chosen = self.known(Constant(x.dtype, (a * b, rows), lambda: _one_hot(read(), rows, x.dtype), "chosen"))
+        (rows, width), (a, b) = static(x.shape), static(index.shape)
+        chosen = self.known(one_hot(index.value, rows, x.dtype))
         sizes = [self.constant([size]) for size in (a, b, width)]
         return self.reshape(chosen @ x, sizes, (a, b, width))
+
+
+def _concatenated(parts: Sequence[Tensor], axis: int) -> Dims:
+    sizes = [p.shape[axis] for p in parts]
+    total = None if None in sizes else sum(s for s in sizes if s is not None)
+    return tuple(
+        total if n == axis else next((p.shape[n] for p in parts if p.shape[n] is not None), None)
+        for n in range(parts[0].rank)
+    )
 
 
 def is_short(length: int | None) -> bool:
     """Whether something of this many numbers is written out, rather than made at run time."""
     return length is not None and length <= _LONGEST_WRITTEN
-
-
-def _cast(array: Array, dtype: ir.DataType) -> Array:
-    return array.astype(dtype.numpy())
-
-
-def _one_hot(index: Array, rows: int, dtype: ir.DataType) -> Array:
-    return _cast(index.reshape(-1, 1) == np.arange(rows), dtype)

@@ -1,4 +1,4 @@
-"""What operators are emitted on: values that are read like the operator pages.
+"""What operators are emitted on: values that are read like the operator specification.
 
 A tensor is one of
 * a value of the graph that is being built,
@@ -9,51 +9,13 @@ A tensor is one of
 
 from __future__ import annotations
 
-import math
-import mmap
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.types import Array, Dims
-
-_BLOCK_BYTES = 1 << 24
-
-
-@dataclass(frozen=True, eq=False)
-class Constant:
-    """A tensor known at lowering time. It is read when it is written out, so that no copy of a large weight
-    is held meanwhile.
-
-    Attributes:
-        read: Computes it.
-        name: What an initializer of it is called.
-        key: Equal for equal constants that were computed alike from the same value of the model; None: unknown.
-    """
-
-    dtype: ir.DataType
-    shape: tuple[int, ...]
-    read: Callable[[], Array]
-    name: str = "const"
-    key: Any = None
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    def tensor(self, name: str) -> ir.TensorProtocol:
-        """Return the tensor of an initializer or Constant node: an array if small, else a lazy one."""
-
-        def evaluate() -> ir.TensorProtocol:
-            return ir.Tensor(_contiguous(self.read()).reshape(self.shape), dtype=self.dtype, name=name)
-
-        if self.size <= 1024:
-            return evaluate()
-        return ir.LazyTensor(evaluate, dtype=self.dtype, shape=ir.Shape(self.shape), name=name)
+from rnn_lowering.emit.constants import Constant
+from rnn_lowering.types import Dims
 
 
 class Arithmetic(Protocol):
@@ -122,25 +84,3 @@ def static(shape: Dims) -> tuple[int, ...]:
     if len(sizes) != len(shape):
         raise AssertionError(f"a constant needs known dimensions, not {shape}")
     return sizes
-
-
-@lru_cache(maxsize=64)
-def constant_zeros(dtype: ir.DataType, shape: tuple[int, ...]) -> Constant:
-    return Constant(dtype, shape, lambda: np.zeros(shape, dtype.numpy()), "zeros")
-
-
-def _contiguous(view: Array) -> Array:
-    """Copy a view in blocks, giving back the memory of a mapped file as it goes."""
-    base: Any = view
-    while isinstance(base, np.ndarray | memoryview):
-        base = base.base if isinstance(base, np.ndarray) else base.obj
-    if not isinstance(base, mmap.mmap) or view.nbytes <= _BLOCK_BYTES:
-        return np.array(view, order="C")
-    copy = np.empty(view.shape, view.dtype)
-    axis = int(np.argmax(np.abs(view.strides)))
-    count = -(-view.nbytes // _BLOCK_BYTES)
-    for rows in np.array_split(np.arange(view.shape[axis]), count):
-        block = (slice(None),) * axis + (slice(int(rows[0]), int(rows[-1]) + 1) if rows.size else slice(0),)
-        copy[block] = view[block]
-        base.madvise(mmap.MADV_DONTNEED)
-    return copy

@@ -6,8 +6,9 @@ from functools import partial
 
 import onnx_ir as ir
 
+from rnn_lowering.emit.constants import Constant
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.tensors import Constant, Tensor
+from rnn_lowering.emit.tensors import Tensor
 from rnn_lowering.recurrence.cells import CELLS
 from rnn_lowering.recurrence.folds import Fold, Step, Tensors
 from rnn_lowering.recurrence.ragged import Lengths, ragged

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 import ml_dtypes
 import onnx_ir as ir
 
+from rnn_lowering.emit.constants import leaf
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.tensors import Constant, Tensor
+from rnn_lowering.emit.tensors import Tensor
 from rnn_lowering.recurrence.activations import FORMULAS
 from rnn_lowering.spec.node import GATES, Activation, RecurrentSpec
-from rnn_lowering.types import Array, Dims
+from rnn_lowering.types import Dims
 
 Function = Callable[[Tensor], Tensor]
 
@@ -64,26 +65,10 @@ def incoming(op: Ops, spec: RecurrentSpec, symbol: str, page: Dims) -> Tensor:
     if tensor is None:
         given = op.given(value, ir.DataType.INT32 if lengths else spec.dtype, page)
         return given if lengths else op.cast(given, op.dtype)
-    shape = tuple(int(d) for d in tensor.shape.numpy())
-    constant = op.known(Constant(tensor.dtype, shape, lambda: _fresh(tensor), symbol, key=value))
+    constant = op.known(leaf(tensor, value, symbol))
     if symbol in ("B", "P", "initial_h", "initial_c") and not tensor.numpy().any():
-        return op.zero(shape)
+        return op.zero(constant.shape)
     return constant if lengths else op.cast(constant, op.dtype)
-
-
-def _fresh(tensor: ir.TensorProtocol) -> Array:
-    """Read a tensor; one in a file through a mapping of its own, which goes when the array goes."""
-    if isinstance(tensor, ir.ExternalTensor):
-        tensor = ir.ExternalTensor(
-            tensor.location,
-            tensor.offset,
-            tensor.length,
-            tensor.dtype,
-            shape=tensor.shape,
-            name=tensor.name or "",
-            base_dir=tensor.base_dir,
-        )
-    return tensor.numpy()
 
 
 def by_direction(op: Ops, spec: RecurrentSpec, symbol: str, page: Dims) -> list[Tensor]:
@@ -190,7 +175,7 @@ def _groups(op: Ops, spec: RecurrentSpec) -> tuple[list[int], list[int]]:
 
 def _function(op: Ops, activation: Activation) -> Function:
     row = FORMULAS[activation.name]
-    lacks_kernel = op.dtype == ir.DataType.DOUBLE or (activation.name == "ThresholdedRelu" and op.opset < 10)
+    lacks_kernel = op.dtype == ir.DataType.DOUBLE or not op.exists(activation.name)
     lacks_kernel |= activation.name in op.spelling.composed
     formula = row.compose if row.compose is not None and lacks_kernel else row.operator
     return lambda x: formula(op, x, activation.alpha, activation.beta)

@@ -1,0 +1,265 @@
+"""Tensors known at lowering time, as expressions over tensors of the model: data that compares, hashes, evaluates.
+
+Equal expressions are equal tensors, so that a graph holds each once. An expression is evaluated when it is written:
+no copy of a large weight is held meanwhile. A kind of constant that moves along with what is done to it, such as
+integers that the graph dequantizes, is a subclass that overrides the methods which make new expressions.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.types import Array
+
+_BLOCK_BYTES = 1 << 24
+_EAGER_SIZE = 1024
+_LITERAL_SIZE = 16
+
+
+@dataclass(frozen=True)
+class Constant(ABC):
+    """A tensor known at lowering time.
+
+    Attributes:
+        name: What an initializer of it is called.
+    """
+
+    dtype: ir.DataType
+    shape: tuple[int, ...]
+    name: str = field(compare=False)
+
+    @abstractmethod
+    def read(self) -> Array:
+        """Compute it."""
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def transposed(self, perm: Sequence[int]) -> Constant:
+        shape = tuple(self.shape[axis] for axis in perm)
+        return Transposed(self.dtype, shape, self.name, self, tuple(perm))
+
+    def sliced(self, axis: int, start: int, end: int) -> Constant:
+        """From `start` to before `end` along an axis."""
+        shape = (*self.shape[:axis], end - start, *self.shape[axis + 1 :])
+        return Sliced(self.dtype, shape, self.name, self, axis, start, end)
+
+    def reshaped(self, shape: tuple[int, ...]) -> Constant:
+        return Reshaped(self.dtype, shape, self.name, self)
+
+    def flipped(self) -> Constant:
+        """Reversed along axis 0."""
+        return Flipped(self.dtype, self.shape, self.name, self)
+
+    def cast(self, dtype: ir.DataType) -> Constant:
+        return Cast(dtype, self.shape, self.name, self)
+
+    def followed_by(self, others: Sequence[Constant], axis: int) -> Constant:
+        """Concatenated with others along an axis."""
+        parts = (self, *others)
+        shape = list(self.shape)
+        shape[axis] = sum(part.shape[axis] for part in parts)
+        return Concat(self.dtype, tuple(shape), self.name, parts, axis)
+
+    def key(self) -> Hashable:
+        """Return what is equal for equal tensors: the numbers of a small one, else the expression."""
+        return self if self.size > _LITERAL_SIZE else literal(self.read(), self.dtype)
+
+    def tensor(self, name: str) -> ir.TensorProtocol:
+        """Return the tensor of an initializer or Constant node: an array if small, else a lazy one."""
+
+        def evaluate() -> ir.TensorProtocol:
+            return ir.Tensor(_contiguous(self.read()).reshape(self.shape), dtype=self.dtype, name=name)
+
+        if self.size <= _EAGER_SIZE:
+            return evaluate()
+        return ir.LazyTensor(evaluate, dtype=self.dtype, shape=ir.Shape(self.shape), name=name)
+
+
+@dataclass(frozen=True)
+class Literal(Constant):
+    """Numbers, as the bytes of an array in C order."""
+
+    data: bytes
+
+    def key(self) -> Hashable:
+        return self
+
+    def read(self) -> Array:
+        return np.frombuffer(self.data, self.dtype.numpy()).reshape(self.shape)
+
+
+def literal(numbers: object, dtype: ir.DataType, name: str = "const") -> Literal:
+    """Return numbers as a constant of a type."""
+    array = np.asarray(numbers).astype(dtype.numpy(), order="C")
+    return Literal(dtype, array.shape, name, array.tobytes())
+
+
+@dataclass(frozen=True)
+class Leaf(Constant):
+    """A tensor of the model; tensors of one source are equal."""
+
+    source: Hashable
+    tensor_: ir.TensorProtocol = field(compare=False)
+
+    def read(self) -> Array:
+        return _fresh(self.tensor_).numpy()
+
+
+def leaf(tensor: ir.TensorProtocol, source: Hashable, name: str) -> Leaf:
+    """Return a tensor of the model, from the value `source`, as a constant."""
+    return Leaf(tensor.dtype, tuple(int(d) for d in tensor.shape.numpy()), name, source, tensor)
+
+
+@dataclass(frozen=True)
+class Zeros(Constant):
+    def read(self) -> Array:
+        return np.zeros(self.shape, self.dtype.numpy())
+
+
+def zeros_of(dtype: ir.DataType, shape: tuple[int, ...]) -> Zeros:
+    return Zeros(dtype, shape, "zeros")
+
+
+@dataclass(frozen=True)
+class Transposed(Constant):
+    of: Constant
+    perm: tuple[int, ...]
+
+    def read(self) -> Array:
+        return self.of.read().transpose(self.perm)
+
+
+@dataclass(frozen=True)
+class Sliced(Constant):
+    of: Constant
+    axis: int
+    start: int
+    end: int
+
+    def read(self) -> Array:
+        return self.of.read()[(slice(None),) * self.axis + (slice(self.start, self.end),)]
+
+
+@dataclass(frozen=True)
+class Reshaped(Constant):
+    of: Constant
+
+    def read(self) -> Array:
+        return self.of.read().reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class Flipped(Constant):
+    of: Constant
+
+    def read(self) -> Array:
+        return self.of.read()[::-1]
+
+
+@dataclass(frozen=True)
+class Cast(Constant):
+    of: Constant
+
+    def read(self) -> Array:
+        return self.of.read().astype(self.dtype.numpy())
+
+
+@dataclass(frozen=True)
+class Concat(Constant):
+    parts: tuple[Constant, ...]
+    axis: int
+
+    def read(self) -> Array:
+        return np.concatenate([part.read() for part in self.parts], self.axis)
+
+
+@dataclass(frozen=True)
+class Elementwise(Constant):
+    """A binary operator, one of `_FUNCTIONS`, with broadcasting."""
+
+    op_type: str
+    a: Constant
+    b: Constant
+
+    def read(self) -> Array:
+        result: Array = _FUNCTIONS[self.op_type](self.a.read(), self.b.read())
+        return result
+
+
+_FUNCTIONS: dict[str, Callable[[Array, Array], Any]] = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Div": np.divide,
+    "Less": np.less,
+}
+
+
+def elementwise(op_type: str, a: Constant, b: Constant) -> Elementwise:
+    """Return `a` and `b`, of one type, combined by Add, Sub, Mul, Div or Less."""
+    dtype, name = (ir.DataType.BOOL, "mask") if op_type == "Less" else (a.dtype, a.name)
+    return Elementwise(dtype, np.broadcast_shapes(a.shape, b.shape), name, op_type, a, b)
+
+
+@dataclass(frozen=True)
+class OneHot(Constant):
+    """Rows with a single 1 each, at the numbers of an index: [index.size, count]."""
+
+    index: Constant
+
+    def read(self) -> Array:
+        rows: Array = self.index.read().reshape(-1, 1) == np.arange(self.shape[1])
+        return rows.astype(self.dtype.numpy())
+
+
+def one_hot(index: Constant, count: int, dtype: ir.DataType) -> OneHot:
+    return OneHot(dtype, (index.size, count), "chosen", index)
+
+
+def all_constant(values: Iterable[object]) -> list[Constant] | None:
+    """Return the values where all are constants, else None."""
+    found = list(values)
+    constants = [value for value in found if isinstance(value, Constant)]
+    return constants if len(constants) == len(found) else None
+
+
+def _fresh(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """Return a tensor in a file with a mapping of its own, which goes when the array goes."""
+    if not isinstance(tensor, ir.ExternalTensor):
+        return tensor
+    return ir.ExternalTensor(
+        tensor.location,
+        tensor.offset,
+        tensor.length,
+        tensor.dtype,
+        shape=tensor.shape,
+        name=tensor.name or "",
+        base_dir=tensor.base_dir,
+    )
+
+
+def _contiguous(view: Array) -> Array:
+    """Copy a view in blocks, giving back the memory of a mapped file as it goes."""
+    base: Any = view
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    if not isinstance(base, mmap.mmap) or view.nbytes <= _BLOCK_BYTES:
+        return np.array(view, order="C")
+    copy = np.empty(view.shape, view.dtype)
+    axis = int(np.argmax(np.abs(view.strides)))
+    count = -(-view.nbytes // _BLOCK_BYTES)
+    for rows in np.array_split(np.arange(view.shape[axis]), count):
+        block = (slice(None),) * axis + (slice(int(rows[0]), int(rows[-1]) + 1) if rows.size else slice(0),)
+        copy[block] = view[block]
+        base.madvise(mmap.MADV_DONTNEED)
+    return copy
