@@ -176,10 +176,74 @@ def test_a_warning_that_is_an_error_leaves_the_model_as_it_was() -> None:
     assert serialized(ir_model) == before
 
 
-def test_a_warning_names_the_callers_line() -> None:
+DISPUTED = chain(Link("RNN", "disputed", {"activations": ["Affine"]}))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda path: rl.lower(DISPUTED),
+        lambda path: rl.lower(ir.from_proto(DISPUTED)),
+        lambda path: rl.lower_file(path / "in.onnx", path / "out.onnx", verify=0),
+        lambda path: rl.LowerRecurrentPass()(ir.from_proto(DISPUTED)),
+        lambda path: ir.passes.Sequential(rl.LowerRecurrentPass())(ir.from_proto(DISPUTED)),
+    ],
+    ids=["message", "model", "file", "pass", "passes"],
+)
+def test_a_warning_names_the_callers_line(call: Callable[[Path], Any], tmp_path: Path) -> None:
+    onnx.save(DISPUTED, tmp_path / "in.onnx")
     with pytest.warns(rl.RnnLoweringWarning, match="Affine") as caught:
-        rl.lower(chain(Link("RNN", "disputed", {"activations": ["Affine"]})))
-    assert len(caught) == 1
+        call(tmp_path)
+    assert [(w.filename, w.lineno) for w in caught] == [(__file__, call.__code__.co_firstlineno)]
+
+
+# Which nodes
+
+
+def _left(model: onnx.ModelProto) -> list[str]:
+    return [name.partition(" ")[2] for name in recurrent_left(model)]
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({"only": "LSTM"}, ["second", "third"]),
+        ({"only": "f*"}, ["second", "third"]),
+        ({"only": ["LSTM", "third"]}, ["second"]),
+        ({"only": (name for name in ("LSTM", "third"))}, ["second"]),
+        ({"only": lambda node: node.name != "second"}, ["second"]),
+        ({"except_": "GRU"}, ["second"]),
+        ({"except_": {"third", "LSTM"}}, ["first", "third"]),
+        ({"except_": lambda node: node.op_type == "RNN"}, ["third"]),
+        ({"only": "*", "except_": "first"}, ["first"]),
+        ({"only": lambda node: False}, ["first", "second", "third"]),
+    ],
+)
+def test_which_nodes(options: Any, left: list[str]) -> None:
+    lowering = rl.Lowering(**options)
+    assert _left(rl.lower(chain(*THREE), lowering)) == left
+    assert [p.node.name for p in rl.preview(chain(*THREE), lowering) if p.form == "left as it is"] == left
+
+
+@pytest.mark.parametrize("option", ["only", "except_"])
+@pytest.mark.parametrize("given", ["LSTMs", ["first", "fourth"], "lstm"], ids=str)
+def test_a_pattern_that_matches_nothing(option: str, given: Any) -> None:
+    options: Any = {option: given}
+    names = "there are LSTM 'first', GRU 'second', RNN 'third'"
+    for call in (rl.lower, rl.preview):
+        with pytest.raises(rl.OptionError, match=names):
+            call(chain(*THREE), **options)
+
+
+@pytest.mark.parametrize("given", [3, [3], [None], [["LSTM"]]], ids=str)
+def test_a_pattern_that_is_no_text(given: Any) -> None:
+    with pytest.raises(rl.OptionError, match="only cannot be"):
+        rl.Lowering(only=given)
+
+
+def test_without_recurrent_nodes_any_pattern_will_do() -> None:
+    lowered = rl.lower(chain(*THREE))
+    assert rl.lower(lowered, only="LSTM") == lowered
 
 
 # The pass

@@ -3,23 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef
 from rnn_lowering.spec.node import default_opset, is_recurrent, node_ref
 
+Path = tuple[str, ...]
+"""Where a graph is: the function, or "" for the main graph; then, for each node whose body leads to the graph, its
+first output, the attribute, and the number of the body in that attribute. Lowering keeps it."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A graph, its path, its description for messages, which several may share, and the opset it imports."""
+
+    graph: ir.Graph
+    path: Path
+    text: str
+    opset: int
+    function: ir.Function | None = None
+
 
 @dataclass(frozen=True)
 class Found:
-    """A recurrent node, the graph that holds it, that scope's name and the opset it imports."""
+    """A recurrent node and the scope that holds it."""
 
     node: ir.Node
-    graph: ir.Graph
-    scope: str
-    opset: int
-    function: ir.Function | None = None
+    held: Scope
+
+    @property
+    def graph(self) -> ir.Graph:
+        return self.held.graph
+
+    @property
+    def scope(self) -> str:
+        """The description of the scope."""
+        return self.held.text
+
+    @property
+    def path(self) -> Path:
+        return self.held.path
+
+    @property
+    def opset(self) -> int:
+        return self.held.opset
+
+    @property
+    def function(self) -> ir.Function | None:
+        return self.held.function
 
     @property
     def ref(self) -> NodeRef:
@@ -28,34 +61,36 @@ class Found:
 
 def recurrent_nodes(model: ir.Model) -> Iterator[Found]:
     """Yield the recurrent nodes of all scopes, in the order of the model."""
-    yield from _walk(model.graph, "main graph", default_opset(model.opset_imports), None)
-    for function in model.functions.values():
-        yield from _walk(function.graph, _function_scope(function), default_opset(function.opset_imports), function)
+    for scope in _roots(model):
+        yield from _recurrent(scope)
 
 
-def graphs_by_scope(model: ir.Model) -> Iterator[tuple[str, ir.Graph]]:
-    """Yield every graph of a model with its scope's name, which two may share where nodes have the same name."""
-    pending = [("main graph", model.graph)]
-    pending += [(_function_scope(function), function.graph) for function in model.functions.values()]
+def scopes(model: ir.Model) -> Iterator[Scope]:
+    """Yield every scope of a model, outer ones before their inner ones."""
+    pending = list(_roots(model))
     while pending:
-        scope, graph = pending.pop()
-        yield scope, graph
-        pending += [body for node in graph for body in _bodies(node, scope)]
+        scope = pending.pop()
+        yield scope
+        pending += [inner for node in scope.graph for inner in _bodies(node, scope)]
 
 
-def _function_scope(function: ir.Function) -> str:
-    return f"function {function.domain}::{function.name}"
+def _roots(model: ir.Model) -> Iterator[Scope]:
+    yield Scope(model.graph, ("",), "main graph", default_opset(model.opset_imports))
+    for identifier, function in model.functions.items():
+        text = f"function {function.domain}::{function.name}"
+        opset = default_opset(function.opset_imports)
+        yield Scope(function.graph, ("::".join(identifier),), text, opset, function)
 
 
-def _walk(graph: ir.Graph, scope: str, opset: int, function: ir.Function | None) -> Iterator[Found]:
-    for node in graph:
+def _recurrent(scope: Scope) -> Iterator[Found]:
+    for node in scope.graph:
         if is_recurrent(node):
-            yield Found(node, graph, scope, opset, function)
-        for inner, body in _bodies(node, scope):
-            yield from _walk(body, inner, opset, function)
+            yield Found(node, scope)
+        for inner in _bodies(node, scope):
+            yield from _recurrent(inner)
 
 
-def _bodies(node: ir.Node, scope: str) -> Iterator[tuple[str, ir.Graph]]:
+def _bodies(node: ir.Node, scope: Scope) -> Iterator[Scope]:
     for name, attribute in node.attributes.items():
         if attribute.is_ref():
             continue
@@ -63,9 +98,12 @@ def _bodies(node: ir.Node, scope: str) -> Iterator[tuple[str, ir.Graph]]:
         if attribute.type == ir.AttributeType.GRAPH:
             bodies = (attribute.as_graph(),)
         elif attribute.type == ir.AttributeType.GRAPHS:
-            bodies = attribute.as_graphs()
-        for body in bodies:
-            yield f"{scope} > {node_ref(node, '').name} ({node.op_type}) {name}", body
+            bodies = tuple(attribute.as_graphs())
+        first = next((v.name for v in node.outputs if v.name), "")
+        for n, body in enumerate(bodies):
+            path = (*scope.path, first, name, str(n))
+            text = f"{scope.text} > {node_ref(node, '').name} ({node.op_type}) {name}"
+            yield replace(scope, graph=body, path=path, text=text)
 
 
 def all_names(model: ir.Model) -> Iterator[str]:

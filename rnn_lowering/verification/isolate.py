@@ -17,7 +17,7 @@ from rnn_lowering.model.dimensions import fix_dimensions
 from rnn_lowering.model.inference import known_inputs
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.prepare import sort_nodes
-from rnn_lowering.model.scopes import Found, graphs_by_scope, recurrent_nodes
+from rnn_lowering.model.scopes import Found, Path, recurrent_nodes, scopes
 from rnn_lowering.options import Lowering
 from rnn_lowering.spec.node import GATES, RecurrentSpec
 from rnn_lowering.types import Array
@@ -163,15 +163,15 @@ def isolated_nodes(
         inline_functions(original, lambda found: _identifier(found) not in lowered.functions, most)
     found = list(recurrent_nodes(original))
     values = _values(lowered)
-    left = {(entry.scope, v.name) for entry in recurrent_nodes(lowered) for v in entry.node.outputs}
-    gone = [e for e in found if not left.intersection((e.scope, v.name) for v in e.node.outputs if v.name)]
+    left = {(entry.path, v.name) for entry in recurrent_nodes(lowered) for v in entry.node.outputs}
+    gone = [e for e in found if not left.intersection((e.path, v.name) for v in e.node.outputs if v.name)]
     known = known_inputs(original, gone)
     specs = [RecurrentSpec.parse(e.node, e.opset, e.scope, known) for e in gone]
     for entry, spec in zip(gone, specs, strict=True):
         if not spec.outputs:
             continue
         feeds = {s: v.name or "" for s, v in spec.inputs.items() if s not in spec.constants}
-        found_values = [values.get((entry.scope, v.name or "")) for v in spec.outputs.values()]
+        found_values = [values.get((entry.path, v.name or "")) for v in spec.outputs.values()]
         outputs = [value for value in found_values if value is not None]
         cut = cut_out(lowered, outputs, feeds, spec, tensors) if len(outputs) == len(found_values) else None
         yield IsolatedNode(spec, _attributes(entry), feeds, cut, partial(whole, entry, spec, feeds, tensors))
@@ -198,12 +198,12 @@ def _as_sized(original: ir.Model, lowered: ir.Model) -> ir.Model:
     return sized
 
 
-def _values(model: ir.Model) -> dict[tuple[str, str], ir.Value | None]:
+def _values(model: ir.Model) -> dict[tuple[Path, str], ir.Value | None]:
     """What nodes compute by scope and name, as bodies may share names; None where that is not enough."""
-    values: dict[tuple[str, str], ir.Value | None] = {}
-    for scope, graph in graphs_by_scope(model):
-        for value in (v for node in graph for v in node.outputs):
-            key = scope, value.name or ""
+    values: dict[tuple[Path, str], ir.Value | None] = {}
+    for scope in scopes(model):
+        for value in (v for node in scope.graph for v in node.outputs):
+            key = scope.path, value.name or ""
             values[key] = None if key in values else value
     return values
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.model.scopes import Found, graphs_by_scope
+from rnn_lowering.model.scopes import Found, scopes
 from rnn_lowering.spec.node import RecurrentSpec, default_opset
 from rnn_lowering.verification.stored_tensors import StoredTensors
 
@@ -41,7 +41,7 @@ def cut_out(
             return None
         else:
             initializers[value.name or ""] = value.const_value
-    nodes = [node for _, graph in graphs_by_scope(model) for node in graph if node in needed]
+    nodes = [node for scope in scopes(model) for node in scope.graph if node in needed]
     given = {name: symbol for symbol, name in feeds.items() if name in inputs}
     opset = default_opset(model.opset_imports)
     return _model(nodes, initializers, given, spec, opset, tensors or StoredTensors())

@@ -34,6 +34,30 @@ def lowered_to(original: onnx.ModelProto, form: str) -> onnx.ModelProto:
     return proto
 
 
+def aliased(original: onnx.ModelProto, *, imports: bool, nodes: bool) -> onnx.ModelProto:
+    """The model with the other name of the default domain."""
+    if imports:
+        original.opset_import[0].domain = "ai.onnx"
+    if nodes:
+        for node in original.graph.node:
+            node.domain = "ai.onnx"
+    return original
+
+
+@pytest.mark.parametrize(("imports", "nodes"), [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("opset", [6, 17])
+@pytest.mark.parametrize("op", GATES)
+def test_the_other_name_of_the_default_domain(op: str, opset: int, imports: bool, nodes: bool) -> None:
+    attributes = {"linear_before_reset": 1} if op == "GRU" else {}
+    case = Case(f"legacy_alias_{op}", op, attributes, x="transposed", weights="node", optional=ALL_OPTIONAL)
+    proto = rl.lower(aliased(model(case, opset), imports=imports, nodes=nodes), "loop")
+    onnx.checker.check_model(proto, full_check=True)
+    assert recurrent_left(proto) == []
+    assert_close(run(proto, feed(case)), expected(case))
+    plain = rl.lower(model(case, opset), "loop")
+    assert [n.op_type for n in proto.graph.node] == [n.op_type for n in plain.graph.node]
+
+
 # The nodes themselves
 
 
