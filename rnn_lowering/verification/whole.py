@@ -7,6 +7,7 @@ named, or, when every one is at least as close to float64 as the original's kern
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,8 @@ import onnx_ir as ir
 from typing_extensions import Unpack
 
 from rnn_lowering.boundary import boundary, callers
-from rnn_lowering.files.external_data import data_files, save
+from rnn_lowering.files.external_data import save
+from rnn_lowering.files.reading import from_proto
 from rnn_lowering.options import Check, CheckOptions, Tolerance, check_of
 from rnn_lowering.progress import LOWERED, ORIGINAL, Progress, counter
 from rnn_lowering.types import Array, PathLike
@@ -25,6 +27,7 @@ from rnn_lowering.verification.per_node import Comparison, Judge
 from rnn_lowering.verification.random_inputs import candidates, length_inputs
 from rnn_lowering.verification.result import WHOLE, OutputCheck, RunCheck, RunInput, Verification, over_all
 from rnn_lowering.verification.runner import Outputs, Runner, Session, SessionError
+from rnn_lowering.verification.split_file import LARGE, split_file
 from rnn_lowering.verification.tolerance import compare
 
 __all__ = ["Verification", "verify"]
@@ -68,13 +71,20 @@ def verify(
 
 
 def _as_file(model: onnx.ModelProto | ir.Model | PathLike, path: Path) -> Path:
-    if isinstance(model, onnx.ModelProto):
+    if isinstance(model, onnx.ModelProto) and _bytes_of(model) < LARGE:
         onnx.save(model, path)
+    elif isinstance(model, onnx.ModelProto):
+        save(from_proto(model), path, f"{path.name}.data")
     elif isinstance(model, ir.Model):
-        save(model, path, f"{path.name}.data" if data_files(model) else None)
+        save(model, path, f"{path.name}.data")
     else:
-        return Path(model).absolute()
+        return split_file(Path(model).absolute(), path)
     return path
+
+
+def _bytes_of(model: onnx.ModelProto) -> int:
+    """Count the bytes of the tensors by their shapes, since protobuf cannot of more than 2 GiB."""
+    return sum(4 * math.prod(tensor.dims) for tensor in model.graph.initializer)
 
 
 class _Check(Comparison):
