@@ -13,7 +13,7 @@ import onnx_ir as ir
 from typing_extensions import Unpack
 
 from rnn_lowering.boundary import boundary, callers
-from rnn_lowering.errors import VerificationError
+from rnn_lowering.errors import NotVerifiedError, OptionError, VerificationError
 from rnn_lowering.files.atomic import temporary_beside
 from rnn_lowering.files.external_data import choose_data_file, data_files, save
 from rnn_lowering.files.reading import from_proto, load_model, refuse_external
@@ -102,6 +102,7 @@ def lower_file(
     report: PathLike | None = None,
     external_data: str = "auto",
     trust_external_data: bool = False,
+    require_verified: bool = False,
     progress: Progress | None = None,
     **options: Unpack[FileOptions],
 ) -> Report:
@@ -118,6 +119,7 @@ def lower_file(
         external_data: "auto": tensors go to a file beside the model where the input has such a file or they are
             too large for one; "always"; "never"; or the name of that file.
         trust_external_data: Read data files outside the model's folder.
+        require_verified: Write nothing where no comparison is possible.
         progress: Called as progress(phase, done, total): after each written tensor, when they go to a file of their
             own, and after each run of the verification. The phases are words for the user.
         options: The attributes of `Lowering` and `Check` as keywords: `verify` is the number of runs, `test_shapes`
@@ -131,11 +133,15 @@ def lower_file(
         ModelFileError: A file cannot be read or written.
         VerificationError: The outputs differ; `destination` is not written. It says so too where `report` or
             `keep_failed` could not be written.
-        InvalidNodeError, UnsupportedError, OptionError: As in `lower`.
+        NotVerifiedError: `require_verified` is given and no comparison was possible; nothing is written.
+        InvalidNodeError, UnsupportedError, OptionError: As in `lower`; an input or a shape for the comparison that
+            the model does not have.
     """
     source, destination = Path(source), Path(destination)
     for_lowering, for_check = split_file_options(options)
     lowers, check = LowerRecurrentPass(lowering, **for_lowering), check_of(check, for_check)
+    if require_verified and not check.runs:
+        raise OptionError("a verification is required, and its number of runs is 0", hint="give 1 or more")
     progress = None if progress is None else callers(progress)
     with boundary():
         write_report = report_writer(report, (source, destination))
@@ -156,18 +162,28 @@ def lower_file(
             found = _verify(source, written, check=check, progress=progress)
             result.report.verification = found.to_dict()
             if found.status == "failed":
-                kept = f"it is kept as '{keep_failed}'" if keep_failed else "the model is not written"
+                kept = f"it is kept as '{keep_failed}'" if keep_failed else _NOT_KEPT
                 facts = (
                     _attempt(lambda: _keep(result.model, keep_failed, external_data), kept),
                     _attempt(lambda: write_report(source, written, result.report)),
                 )
-                hint = "; ".join(fact for fact in (*facts, "please report this model") if fact)
+                hint = "; ".join(fact for fact in (*facts, _ADVICE) if fact)
                 raise VerificationError(str(found), hint=hint, report=result.report)
+            if require_verified and not found:
+                failure = _attempt(lambda: write_report(source, written, result.report))
+                hint = "; ".join(fact for fact in ("the model is not written", failure) if fact)
+                raise NotVerifiedError(str(found), hint=hint, report=result.report)
         write_report(source, written, result.report)
     return result.report
 
 
 _verify = verify
+
+_NOT_KEPT = "the model is not written; --keep-failed FILE (keep_failed=) keeps it"
+_ADVICE = (
+    "where so large a difference is acceptable, raise --atol or --rtol (tolerance=); otherwise please report it "
+    "with the original, the kept model and the file of --report FILE.json"
+)
 
 
 def _attempt(write: Callable[[], None], success: str = "") -> str:

@@ -77,6 +77,10 @@ class VerificationError(RnnLoweringError):
         super().__init__(reason, hint=hint)
 
 
+class NotVerifiedError(VerificationError):
+    """A verification was required, and no comparison was possible: the lowered model has not been written."""
+
+
 class RnnLoweringWarning(UserWarning):
     """A node whose meaning the specification leaves open: the message tells how it was understood."""
 

@@ -22,6 +22,7 @@ _EXIT = """exit codes:
   2  usage
   3  verification failed; OUT.onnx is not written
   4  --list found recurrent nodes
+  5  --require-verified, and no comparison was possible; OUT.onnx is not written
   130  interrupted; nothing is written"""
 
 
@@ -117,6 +118,7 @@ def _add_checks(p: argparse.ArgumentParser) -> None:
         help="runs to compare in onnxruntime (default: 3)",
     )
     check.add_argument("--no-verify", action="store_const", const=0, dest="verify", help="do not compare")
+    p.add_argument("--require-verified", action="store_true", help="write nothing where no comparison is possible")
     p.add_argument(
         "--verify-timeout",
         type=_seconds,

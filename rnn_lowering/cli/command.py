@@ -13,7 +13,13 @@ from pathlib import Path
 
 from rnn_lowering.boundary import boundary
 from rnn_lowering.cli.arguments import check_options, lowering_options, parser
-from rnn_lowering.errors import ModelFileError, RnnLoweringError, RnnLoweringWarning, VerificationError
+from rnn_lowering.errors import (
+    ModelFileError,
+    NotVerifiedError,
+    RnnLoweringError,
+    RnnLoweringWarning,
+    VerificationError,
+)
 from rnn_lowering.printable import printable
 
 __all__ = ["main", "parser"]
@@ -27,12 +33,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # names may hold what the terminal cannot
     if args.output is None and not args.list:
         p.error("OUT.onnx is missing (or give --list)")
+    if args.require_verified and not args.verify:
+        p.error("--require-verified needs a comparison; leave --no-verify out")
     try:
         with boundary():
             return _list(args) if args.list else _lower(args)
     except VerificationError as error:
         _show_runs(error, args)
-        return _fail(error, 3, args.verbose)
+        return _fail(error, 5 if isinstance(error, NotVerifiedError) else 3, args.verbose)
     except RnnLoweringError as error:
         return _fail(error, 1, args.verbose)
     except KeyboardInterrupt:
@@ -83,6 +91,7 @@ def _lower(args: argparse.Namespace) -> int:
             check=check_options(args),
             keep_failed=args.keep_failed,
             report=args.report,
+            require_verified=args.require_verified,
             external_data=args.external_data,
             trust_external_data=args.trust_external_data,
             progress=show,

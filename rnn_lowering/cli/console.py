@@ -77,9 +77,11 @@ def print_report(report: Report, source: Path, target: Path, *, each_run: bool) 
         out.print(_operator_table(report))
     _print_rest(report, out)
     if report.verification is not None:
+        from rnn_lowering.verification.result import describe
+
         if each_run:
             print_runs(report.verification)
-        _print(out, _verification_line(report))
+        _print(out, describe(report.verification))
     if report.nodes:
         _print(out, f"written to {target}")
 
@@ -140,14 +142,6 @@ def _cells(check: Mapping[str, Any]) -> list[str]:
 
 def _style(check: Mapping[str, Any] | None) -> str:
     return "" if check is None or check["passed"] else "red"
-
-
-def _verification_line(report: Report) -> str:
-    check = report.verification or {}
-    if check["status"] != "verified":
-        return f"{check['status']}: {check['reason']}"
-    line = f"verified ({check['method']}): {check['runs']} runs, largest difference {check['max_abs']:.2g}"
-    return f"{line}; {check['reason']}" if check["reason"] else line
 
 
 def print_targets() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -78,16 +78,17 @@ class Verification:
         return self.status == "verified"
 
     @property
+    def whole(self) -> bool:
+        """Whether the outputs of the two models were compared, not only those of single nodes."""
+        return bool(self.runs) and self.method != NODES
+
+    @property
     def max_abs(self) -> float:
         """The largest absolute difference of any output in any run."""
         return max((o.max_abs for o in self.outputs), default=0.0)
 
     def __str__(self) -> str:
-        if self.status == "verified":
-            return f"verified ({self.method}): {self.runs} runs, largest difference {self.max_abs:.2g}"
-        if self.status == "failed":
-            return f"verification failed ({self.method}): {self.reason}"
-        return f"not verified: {self.reason}"
+        return describe(self.to_dict())
 
     def judged(self, reason: str) -> Verification:
         """Return a failed comparison as one that passes by the judgement of float64."""
@@ -95,8 +96,21 @@ class Verification:
         return Verification("verified", JUDGED, self.runs, _passed(self.outputs), reason, each_run)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data: the fields by name, and `max_abs`."""
-        return asdict(self) | {"max_abs": self.max_abs}
+        """Return plain data: the fields by name, `max_abs` and `whole`."""
+        return asdict(self) | {"max_abs": self.max_abs, "whole": self.whole}
+
+
+def describe(check: Mapping[str, Any]) -> str:
+    """Return a result in one line, from what `Verification.to_dict` returns."""
+    if check["status"] == "failed":
+        return f"verification failed ({check['method']}): {check['reason']}"
+    if check["status"] != "verified":
+        return f"not verified: {check['reason']}"
+    numbers = f"{check['runs']} runs, largest difference {check['max_abs']:.2g}"
+    if check["method"] == NODES:
+        return f"nodes verified, not the whole model ({NODES}): {numbers}; {check['reason']}"
+    line = f"verified ({check['method']}): {numbers}"
+    return f"{line}; {check['reason']}" if check["reason"] else line
 
 
 def _passed(checks: Iterable[OutputCheck]) -> tuple[OutputCheck, ...]:

@@ -23,6 +23,7 @@ from rnn_lowering.options import Check, CheckOptions, Tolerance, check_of
 from rnn_lowering.progress import LOWERED, ORIGINAL, Progress, counter
 from rnn_lowering.types import Array, PathLike
 from rnn_lowering.verification.extra_outputs import entering, watching
+from rnn_lowering.verification.given_inputs import check_given
 from rnn_lowering.verification.per_node import Comparison, Judge
 from rnn_lowering.verification.random_inputs import candidates, length_inputs
 from rnn_lowering.verification.result import WHOLE, OutputCheck, RunCheck, RunInput, Verification, over_all
@@ -53,12 +54,14 @@ def verify(
         A result that is true only when something was compared, in every run, and agreed.
 
     Raises:
-        OptionError: An option has a value that does not exist.
+        OptionError: An option has a value that does not exist, or a given input or shape is not one of the models'.
     """
     check = check_of(check, options)
     progress = None if progress is None else callers(progress)
     with boundary(), Runner(check.timeout) as runner:
         first, second = (_as_file(m, runner.folder / f"model{n}.onnx") for n, m in enumerate((original, lowered)))
+        graphs = [onnx.load(path, load_external_data=False).graph for path in (first, second)]
+        check_given(graphs, check.feeds or (), check.shapes or {})
         comparison = _Check(first, second, runner, check.tolerance, check.seed, progress)
         odd = comparison.odd_inputs()
         if odd:
@@ -126,7 +129,9 @@ class _Check(Comparison):
             if error.timed_out:
                 return Verification("not verified", reason=f"the original {error}")
             reason = f"onnxruntime cannot run the original: {error}"
-            return Verification("not verified", reason=reason) if all_must_run else self.judge.nodes(runs, reason)
+            if all_must_run:
+                return Verification("not verified", reason=f"{reason}; give other inputs (--feed, feeds=)")
+            return self.judge.nodes(runs, reason)
         try:
             new_names, found, unoptimised = self._run_lowered(list(expected), session.optimise)
         except SessionError as error:

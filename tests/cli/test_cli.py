@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cases import Case, feed, model
+from cases import Array, Case, feed, model
 from chains import Link, chain
 from one_process import run_workers_here
 from onnx import TensorProto, helper
@@ -790,6 +790,55 @@ def test_feed(rnn_lower: Command, tmp_path: Path) -> None:
     assert rnn_lower(source, tmp_path / "out.onnx", *options).code == 0
     check = json.loads(report.read_text())["verification"]
     assert (check["status"], check["method"], check["runs"]) == ("verified", "onnxruntime", 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "fact"),
+    [
+        ("Z", np.zeros((3, 2, 2), np.float32), "no input 'Z'"),
+        ("X", np.zeros((3, 2, 2)), "float64"),
+        ("X", np.zeros((3, 2, 5), np.float32), "[3, 2, 5]"),
+        ("X", np.zeros((3, 2), np.float32), "[3, 2]"),
+    ],
+)
+def test_a_feed_that_does_not_fit_is_refused(
+    rnn_lower: Command, tmp_path: Path, name: str, array: Array, fact: str
+) -> None:
+    source = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17))
+    np.save(tmp_path / "x.npy", array)
+    outcome = rnn_lower(source, tmp_path / "out.onnx", "--feed", f"{name}={tmp_path / 'x.npy'}")
+    assert_refused(outcome, fact)
+    assert not (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.parametrize(("required", "code"), [([], 0), (["--require-verified"], 5)])
+def test_a_required_verification(rnn_lower: Command, tmp_path: Path, required: list[str], code: int) -> None:
+    """onnxruntime has no RNN of float64, and given inputs are those of the whole model."""
+    source = saved(tmp_path / "in.onnx", model(Case("cli_double", "RNN", dtype="float64", x="symbolic"), 17))
+    np.save(tmp_path / "x.npy", np.zeros((3, 2, 2)))
+    outcome = rnn_lower(source, tmp_path / "out.onnx", "--feed", f"X={tmp_path / 'x.npy'}", *required)
+    assert outcome.code == code
+    assert "not verified: onnxruntime cannot run the original" in outcome.err + outcome.out
+    assert (tmp_path / "out.onnx").exists() == (code == 0)
+
+
+def test_a_required_verification_of_single_nodes(rnn_lower: Command, tmp_path: Path) -> None:
+    source = saved(tmp_path / "in.onnx", model(Case("cli_double", "RNN", dtype="float64", x="symbolic"), 17))
+    outcome = rnn_lower(source, tmp_path / "out.onnx", "--require-verified")
+    assert outcome.code == 0
+    assert "nodes verified, not the whole model" in outcome.out
+
+
+def test_a_required_verification_without_runs_is_wrong_usage(rnn_lower: Command, tmp_path: Path) -> None:
+    source = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17))
+    assert rnn_lower(source, tmp_path / "out.onnx", "--require-verified", "--no-verify").code == 2
+
+
+@pytest.mark.usefixtures("wrong_cell")
+def test_what_to_do_about_a_failure(rnn_lower: Command, tmp_path: Path) -> None:
+    source = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17))
+    outcome = rnn_lower(source, tmp_path / "out.onnx")
+    assert all(text in outcome.err for text in ("--atol", "--keep-failed", "--report FILE.json"))
 
 
 @pytest.mark.parametrize("contents", [None, b"", b"not an array", b"X=1\n"])

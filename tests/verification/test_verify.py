@@ -382,9 +382,31 @@ def test_given_feeds_decide() -> None:
 def test_feeds_that_the_original_does_not_take(given: Mapping[str, Array]) -> None:
     original = model(SYMBOLIC, 17)
     good = {"X": np.zeros((2, 3, 2), np.float32)}
-    check = verify(original, rl.lower(original), feeds=[good, given])
-    assert check.status == "not verified"
-    assert not check
+    with pytest.raises(rl.OptionError, match=r"[XZ]"):
+        verify(original, rl.lower(original), feeds=[good, given])
+
+
+def test_given_inputs_of_one_name_have_one_size() -> None:
+    original = model(Case("verify_one_size", "LSTM", x="symbolic", optional=("B", "initial_h")), 17)
+    given = {"X": np.zeros((2, 3, 2), np.float32), "initial_h": np.zeros((1, 4, 4), np.float32)}
+    with pytest.raises(rl.OptionError, match="initial_h"):
+        verify(original, rl.lower(original), feeds=[given])
+
+
+def test_given_shapes_are_those_of_inputs() -> None:
+    original = model(SYMBOLIC, 17)
+    for shapes in ({"Z": [1]}, {"X": [2, 3]}, {"X": [2, 3, 5]}):
+        with pytest.raises(rl.OptionError):
+            verify(original, rl.lower(original), shapes=shapes)
+
+
+def test_inputs_that_are_not_given_are_random() -> None:
+    case = Case("verify_rest", "LSTM", x="symbolic", optional=("B", "initial_h", "initial_c"))
+    original = model(case, 17)
+    check = verify(original, rl.lower(original), feeds=[{"X": np.zeros((6, 5, 2), np.float32)}])
+    assert check
+    shapes = {given.name: given.shape for given in check.each_run[0].inputs}
+    assert shapes == {"X": (6, 5, 2), "initial_h": (1, 5, 4), "initial_c": (1, 5, 4)}
 
 
 def test_no_runs_verify_nothing() -> None:
@@ -436,7 +458,8 @@ def test_an_original_that_does_not_run_is_judged_by_its_nodes(name: str) -> None
     assert check.method == "each node against float64 NumPy"
     assert check.runs == len(check.each_run) >= 2
     assert all("recurrent" in output.name for output in check.outputs)
-    assert str(check).startswith("verified")
+    assert not check.whole
+    assert str(check).startswith("nodes verified, not the whole model")
     assert "float64" in str(check)
 
 
