@@ -16,7 +16,7 @@ from rnn_lowering.boundary import boundary, callers
 from rnn_lowering.errors import NotVerifiedError, OptionError, VerificationError
 from rnn_lowering.files.atomic import temporary_beside
 from rnn_lowering.files.external_data import choose_data_file, data_files, save
-from rnn_lowering.files.reading import from_proto, load_model, refuse_external
+from rnn_lowering.files.reading import from_proto, load_model, refuse_external, text_format
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.plan import read
@@ -140,6 +140,11 @@ def lower_file(
     source, destination = Path(source), Path(destination)
     for_lowering, for_check = split_file_options(options)
     lowers, check = LowerRecurrentPass(lowering, **for_lowering), check_of(check, for_check)
+    if text_format(destination) == "onnxtxt":
+        raise OptionError(
+            f"'{destination}': onnx's text format cannot hold the bodies of Scan and Loop",
+            hint="end the name in .onnx, .json or .textproto",
+        )
     if require_verified and not check.runs:
         raise OptionError("a verification is required, and its number of runs is 0", hint="give 1 or more")
     progress = None if progress is None else callers(progress)

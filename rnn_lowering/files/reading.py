@@ -13,6 +13,12 @@ from rnn_lowering.files import external_data as external
 from rnn_lowering.model.copying import own_tensors
 
 
+def text_format(path: Path) -> str:
+    """Return the format of text that the name of a model file specifies, as onnx understands it; "" for binary."""
+    found = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
+    return "" if found in (None, "protobuf") else str(found)
+
+
 def load_model(path: Path, *, trust_external_data: bool = False) -> ir.Model:
     """Read an ONNX file; external data is mapped when it is needed.
 

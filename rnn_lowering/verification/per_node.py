@@ -15,13 +15,14 @@ from rnn_lowering.options import Tolerance
 from rnn_lowering.progress import NODES as RUNNING_NODES
 from rnn_lowering.progress import Progress, counter
 from rnn_lowering.types import Array
+from rnn_lowering.verification.exact import no_further
 from rnn_lowering.verification.extra_outputs import watching
 from rnn_lowering.verification.isolate import IsolatedNode, Symbols, isolated_nodes, run_node
 from rnn_lowering.verification.judged import Judged
 from rnn_lowering.verification.node_inputs import chosen_feeds, computed_in
 from rnn_lowering.verification.result import NODES, OutputCheck, RunCheck, RunInput, Verification, over_all
 from rnn_lowering.verification.rounding import expected
-from rnn_lowering.verification.runner import Runner, SessionError
+from rnn_lowering.verification.runner import Outputs, Runner, SessionError
 from rnn_lowering.verification.stored_tensors import StoredTensors
 from rnn_lowering.verification.tolerance import allowance, compare
 
@@ -116,15 +117,18 @@ class Judge(Comparison):
         original, lowered = (load_model(path, trust_external_data=True) for path in (self.original, self.lowered))
         return isolated_nodes(original, lowered, StoredTensors(self.runner.folder))
 
-    def examine(self, failed: Verification, feeds: list[str], optimise: bool) -> Verification:
-        """Find the first lowered node that differs from the original's, given the same inputs, and say so. Where no
-        node that differs is further from float64, the model passes after all.
+    def examine(
+        self, failed: Verification, pairs: Mapping[str, tuple[Outputs, Outputs]], optimise: bool
+    ) -> Verification:
+        """Find the first lowered node that is wrong, given the inputs of the original's, and name it. Where none
+        is, float64 decides: the model passes where its outputs are about as close to it as the original's.
 
         Args:
             failed: The comparison of the outputs.
-            feeds: Files of the inputs that were compared.
+            pairs: Outputs of both models, by the inputs that gave them.
             optimise: Whether onnxruntime optimises the original.
         """
+        feeds = list(pairs)
         try:
             nodes = list(self._isolated())
             session = replace(
@@ -145,9 +149,24 @@ class Judge(Comparison):
                     differs = differs or apart
         except (SessionError, RnnLoweringError):
             return failed
-        if not differs:
-            return failed  # no lowered node explains the difference
-        return failed.judged("no lowered node is further from float64")
+        closer = self._no_further(failed, pairs)
+        if closer is None:  # no lowered node explains the difference where none differs
+            return failed.judged("no lowered node is further from float64") if differs else failed
+        return failed.judged("the outputs are as close to float64 as the original's") if closer else failed
+
+    def _no_further(self, failed: Verification, pairs: Mapping[str, tuple[Outputs, Outputs]]) -> bool | None:
+        """Whether the outputs that differ are about as close to float64 as the original's; None: not known."""
+        verdicts: list[bool | None] = []
+        for run, (feed, (before, after)) in zip(failed.each_run, pairs.items(), strict=True):
+            wrong = [n for n, check in enumerate(run.outputs) if not check.passed]
+            keys = {n: f"{n}:0" for n in wrong}
+            if not all(key in before and key in after for key in keys.values()):
+                return False
+            held = {n: (before[key], after[key]) for n, key in keys.items()}
+            scratch = self.runner.folder / f"exact{len(verdicts)}"
+            if held:
+                verdicts.append(no_further(self.original, Path(feed), held, scratch, self.runner.timeout))
+        return None if None in verdicts else all(verdicts)
 
     def _against_original(self, node: IsolatedNode, values: Mapping[str, Array | None]) -> tuple[str, bool]:
         """Return where a lowered node, given what the original's was given, is further from float64 than rounding

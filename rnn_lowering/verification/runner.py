@@ -105,12 +105,13 @@ class Runner:
 
     Attributes:
         folder: The scratch folder, for whatever the caller likes.
+        timeout: Seconds; None for no limit.
     """
 
     def __init__(self, timeout: float = Check.timeout) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="rnn-lower-", ignore_cleanup_errors=True)
         self.folder = Path(self._scratch.name)
-        self._timeout = None if math.isinf(timeout) else timeout
+        self.timeout = None if math.isinf(timeout) else timeout
         self._process: Process | None = None
         self._written = 0
 
@@ -166,7 +167,7 @@ class Runner:
         names: tuple[str, ...] | None = None
         runs: list[Run] = []
         try:
-            for message in self._process.answers(job, self._timeout):
+            for message in self._process.answers(job, self.timeout):
                 if "names" in message:
                     names = tuple(message["names"])
                 elif names is None:
