@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.model.copying import clone, replace_content
-from rnn_lowering.model.onnx_inference import infer_shapes
+from rnn_lowering.model.onnx_inference import infer_shapes, is_sound
 from rnn_lowering.model.scopes import recurrent_nodes
 
 
@@ -70,7 +69,7 @@ def _unsized(model: ir.Model) -> int:
 def _fold(model: ir.Model) -> bool:
     """Fold constants, where that lets more sizes be known; return whether it did."""
     unsized = _unsized(model)
-    if not unsized:
+    if not unsized or not is_sound(model):
         return False
     from onnxscript.optimizer import fold_constants
 
@@ -88,23 +87,6 @@ def _fold(model: ir.Model) -> bool:
         return False
     replace_content(model, folded.graph, folded.functions)
     return True
-
-
-@contextmanager
-def fixed_dimensions(
-    model: ir.Model, dims: Mapping[str, int] | None, input_shapes: Mapping[str, Sequence[int]] | None
-) -> Iterator[bool]:
-    """Fix dimensions as `fix_dimensions` does, and yield what that returns; when the block fails, all shapes are as
-    they were."""
-    before = [(v, v.shape, v.type) for v in _values(model)] if dims or input_shapes else []
-    graph, functions = model.graph, dict(model.functions)
-    try:
-        yield fix_dimensions(model, dims, input_shapes)
-    except BaseException:
-        replace_content(model, graph, functions)
-        for value, shape, value_type in before:
-            value.shape, value.type = shape, value_type
-        raise
 
 
 def _with_sizes(shape: ir.Shape, sizes: Sequence[int | ir.SymbolicDim]) -> ir.Shape:

@@ -29,7 +29,7 @@ class NativeError(Exception):
 def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model with the types and shapes that ONNX infers; as it was where inference fails."""
     try:
-        return _inferred(proto) if _is_sound(proto) else _in_child("infer", proto)
+        return _inferred(proto) if is_sound(proto) else _in_child("infer", proto)
     except Exception:  # inference and protobuf have no common error: nothing is inferred
         return proto
 
@@ -47,7 +47,7 @@ def _inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
     return shape_inference.infer_shapes(proto, data_prop=True)
 
 
-def _is_sound(proto: onnx.ModelProto) -> bool:
+def is_sound(proto: onnx.ModelProto) -> bool:
     """Whether inference can neither crash nor hang."""
     if not _is_moderate(proto.graph):
         return False

@@ -26,6 +26,11 @@ def infer_shapes(model: ir.Model) -> None:
             value.type = value_type
 
 
+def is_sound(model: ir.Model) -> bool:
+    """Whether ONNX's inference of single nodes, which others run in this process, can neither crash nor hang."""
+    return native.is_sound(_described(model))
+
+
 def is_anonymous(dim: int | ir.SymbolicDim) -> bool:
     """Whether a dimension has neither a size nor a name that a model gave it."""
     return isinstance(dim, ir.SymbolicDim) and (dim.value is None or dim.value.startswith("unk__"))

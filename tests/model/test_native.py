@@ -16,6 +16,7 @@ from texts import refusal
 
 import rnn_lowering as rl
 from rnn_lowering.model import native
+from rnn_lowering.model.onnx_inference import is_sound
 
 ORDINARY = {
     "symbolic": lambda: chain(Link("LSTM", "first"), Link("GRU", "second")),
@@ -59,6 +60,13 @@ def test_inference_that_may_crash_runs_elsewhere(
     rl.inspect(make())
 
 
+@pytest.mark.parametrize("make", CRASHES.values(), ids=list(CRASHES))
+def test_what_may_crash_is_not_folded(make: Callable[[], onnx.ModelProto], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_inferred", lambda proto: pytest.fail("in this process"))
+    assert not is_sound(ir.from_proto(make()))
+    refusal(lambda: rl.lower(make(), "unroll", input_shapes={"X": [5, 2, 3]}))
+
+
 @pytest.mark.parametrize("value", ["x", 1.5, [0.5], ["x"]], ids=str)
 @pytest.mark.parametrize("opset", [5, 6])
 def test_a_conversion_that_crashes_is_refused(opset: int, value: Any) -> None:
@@ -92,7 +100,7 @@ def test_nothing_inferred_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(task: str, proto: onnx.ModelProto) -> onnx.ModelProto:
         raise native.NativeError("crashed")
 
-    monkeypatch.setattr(native, "_is_sound", lambda proto: False)
+    monkeypatch.setattr(native, "is_sound", lambda proto: False)
     monkeypatch.setattr(native, "_in_child", fail)
     assert rl.inspect(rl.lower(proto)) == []
     assert ir.from_proto(proto).graph.name == "chain"
