@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import damage
+import fuzz
 import onnx
 import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
@@ -196,6 +197,13 @@ def test_damaged_files(part: int) -> None:
     assert lines[-1] == {"done": count}, f"ended in {lines[-1]}: {done.stderr[-3000:]}"
     wrong = [line for line in lines if "wrong" in line]
     assert wrong == [], "\n".join(f"{line['number']}: {line['wrong']}" for line in wrong)
+
+
+@pytest.mark.parametrize("part", range(5))
+def test_mutants_of_whole_models(part: int) -> None:
+    """Five parts of 1,000; `python tests/support/fuzz.py 0 200000` is the long campaign."""
+    wrong = list(fuzz.campaign(part * EXAMPLES * 5, EXAMPLES * 5))
+    assert wrong == [], "\n".join(f"{number}: {what}" for number, what in wrong)
 
 
 # Nodes that say anything

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import onnx
 import onnx_ir as ir
 
+from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.model import native
 from rnn_lowering.spec.node import default_opset
 
@@ -71,7 +72,14 @@ def _describe(graph: ir.Graph, proto: onnx.GraphProto, *, main: bool = False) ->
 
 def _describe_node(node: ir.Node, proto: onnx.NodeProto) -> None:
     if not any(_graphs(attribute) for attribute in node.attributes.values()):
-        proto.CopyFrom(ir.to_proto(node))
+        try:
+            proto.CopyFrom(ir.to_proto(node))
+        except ir.serde.SerdeError as error:
+            cause = error.__cause__ or error
+            raise UnsupportedError(
+                f"node '{node.name}' ({node.op_type}) cannot be written: {' '.join(str(cause).split())}",
+                hint="do the types of its attributes fit their values?",
+            ) from error
         return
     proto.op_type, proto.domain, proto.overload = node.op_type, node.domain, node.overload
     proto.input.extend("" if value is None else value.name or "" for value in node.inputs)
