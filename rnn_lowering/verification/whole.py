@@ -17,6 +17,7 @@ import onnx_ir as ir
 from typing_extensions import Unpack
 
 from rnn_lowering.boundary import boundary, callers
+from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.files.external_data import save
 from rnn_lowering.files.reading import from_proto, load_model, text_format
 from rnn_lowering.options import Check, CheckOptions, Tolerance, check_of
@@ -55,6 +56,7 @@ def verify(
         A result that is true only when something was compared, in every run, and agreed.
 
     Raises:
+        UnsupportedError: Sizes are fixed at which neither model runs.
         OptionError: An option has a value that does not exist, or a given input or shape is not one of the models'.
     """
     check = check_of(check, options)
@@ -91,6 +93,10 @@ def _as_file(model: onnx.ModelProto | ir.Model | PathLike, path: Path) -> Path:
 def _bytes_of(model: onnx.ModelProto) -> int:
     """Count the bytes of the tensors by their shapes, since protobuf cannot of more than 2 GiB."""
     return sum(4 * math.prod(tensor.dims) for tensor in model.graph.initializer)
+
+
+class _NotAcceptedError(SessionError):
+    """onnxruntime loads the model, and runs it on none of the inputs."""
 
 
 class _Check(Comparison):
@@ -132,6 +138,11 @@ class _Check(Comparison):
             if error.timed_out:
                 return Verification("not verified", reason=f"the original {error}")
             reason = f"onnxruntime cannot run the original: {error}"
+            if isinstance(error, _NotAcceptedError) and self._fixed_sizes() and not self._lowered_runs(groups):
+                raise UnsupportedError(
+                    f"the result does not run at these sizes, and neither does the original: {error}",
+                    hint="choose sizes that the model supports: it may have been exported for some only",
+                ) from None
             if all_must_run:
                 return Verification("not verified", reason=f"{reason}; give other inputs (--feed, feeds=)")
             return self.judge.nodes(runs, reason)
@@ -156,6 +167,20 @@ class _Check(Comparison):
         if each.status == "failed":
             return each
         return replace(result, nodes=each.outputs, reason="; ".join(filter(None, facts)))
+
+    def _fixed_sizes(self) -> bool:
+        """Whether the lowered model fixes sizes of inputs that the original leaves open."""
+        models = (onnx.load(path, load_external_data=False) for path in (self.original, self.lowered))
+        before, after = ({v.name: v.type for v in model.graph.input} for model in models)
+        return any(before[name] != given for name, given in after.items() if name in before)
+
+    def _lowered_runs(self, groups: list[list[str]]) -> bool:
+        """Whether onnxruntime runs the lowered model on some of the inputs."""
+        try:
+            outcome = self.runner.run(Session(self.lowered), groups)
+        except SessionError:
+            return False
+        return not outcome.runs or any(not run.error for run in outcome.runs)
 
     def _undetermined(self, failed: Verification, session: Session, expected: Mapping[str, Outputs]) -> str:
         """Return why the outputs that differ need not be equal: they are random, by their operators or since the
@@ -192,7 +217,7 @@ class _Check(Comparison):
         accepted = [run for run in outcome.runs if not run.error]
         errors = [run.error for run in outcome.runs if run.error]
         if not accepted or (all_must_run and errors):
-            raise SessionError(errors[0] if errors else "no runs were asked for")
+            raise _NotAcceptedError(errors[0] if errors else "no runs were asked for")
         names = list(outcome.names[: len(onnx.load(self.original, load_external_data=False).graph.output)])
         return session, names, {run.feed: run.outputs() for run in accepted}
 

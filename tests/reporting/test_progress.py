@@ -26,7 +26,7 @@ def counted(phase: str, total: int) -> Calls:
 
 
 RUNS = (
-    counted("running the original", 3) + counted("running the lowered model", 3) + counted("running each node", 6)
+    counted("running the original", 3) + counted("running the lowered model", 3) + counted("running each node", 2)
 )
 
 

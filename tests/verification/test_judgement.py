@@ -128,3 +128,17 @@ def test_text_that_cannot_hold_the_result(tmp_path: Path) -> None:
     with pytest.raises(rl.OptionError, match=r"\.textproto"):
         rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnxtxt")
     assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
+
+
+def traced() -> onnx.ModelProto:
+    """A model whose exporter wrote the sizes of its example, T = 5 and N = 3, into a Reshape."""
+    return followed_by(helper.make_node("Reshape", ["Y_before", "traced"], ["Y"]), traced=np.array([5, 3, 4]))
+
+
+def test_sizes_at_which_the_original_does_not_run(tmp_path: Path) -> None:
+    onnx.save(traced(), tmp_path / "in.onnx")
+    with pytest.raises(rl.UnsupportedError, match="neither does the original"):
+        rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", input_shapes={"X": [4, 2, 2]})
+    assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
+    report = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", input_shapes={"X": [5, 3, 2]})
+    assert (report.verification or {})["whole"]
