@@ -53,6 +53,18 @@ class UnsupportedError(RnnLoweringError):
     """A valid model, node or option that this package (or the chosen form) cannot lower."""
 
 
+class UnknownSizeError(UnsupportedError):
+    """A form or target needs sizes of a node that do not follow from the model.
+
+    Args:
+        sizes: Which of T and N.
+    """
+
+    def __init__(self, reason: str, *, hint: str = "", node: NodeRef | None = None, sizes: tuple[str, ...]) -> None:
+        self.sizes = sizes
+        super().__init__(reason, hint=hint, node=node)
+
+
 class OptionError(UnsupportedError, ValueError):
     """An option has a value that does not exist."""
 

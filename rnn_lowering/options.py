@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import OptionError
 from rnn_lowering.targets.table import FORMS, Target, target_named
-from rnn_lowering.types import Array, Shapes
+from rnn_lowering.types import Array, ArrayLike, Shapes
 
 COMPUTE = ("native", "float32")
 
@@ -49,6 +49,8 @@ class Lowering:
         dims: Sizes to fix symbolic dimensions at, by name. Where T is then still unknown, what follows from the
             sizes is folded into constants.
         input_shapes: Shapes to fix inputs at, by input name.
+        set_inputs: Values of inputs that become constants, by input name: the lowered model lacks these inputs, and
+            an If whose condition follows from them is replaced by its branch. One number, or an array.
 
     Raises:
         OptionError: A form, target or way of computing that does not exist, a negative limit, or a pattern that is
@@ -64,6 +66,7 @@ class Lowering:
     compute: str = "native"
     dims: Mapping[str, int] = field(default_factory=dict)
     input_shapes: Shapes = field(default_factory=dict)
+    set_inputs: Mapping[str, ArrayLike] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.to not in FORMS:
@@ -84,9 +87,9 @@ class Lowering:
         return target_named(self.target)
 
     @property
-    def fixes_sizes(self) -> bool:
-        """Whether sizes of inputs are given."""
-        return bool(self.dims or self.input_shapes)
+    def fixes_inputs(self) -> bool:
+        """Whether sizes or values of inputs are given."""
+        return bool(self.dims or self.input_shapes or self.set_inputs)
 
 
 def _selection(name: str, given: object) -> Selection:
@@ -111,6 +114,7 @@ class LoweringOptions(TypedDict, total=False):
     compute: str
     dims: Mapping[str, int] | None
     input_shapes: Shapes | None
+    set_inputs: Mapping[str, ArrayLike] | None
 
 
 @dataclass(frozen=True)

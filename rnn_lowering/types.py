@@ -10,6 +10,9 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+ArrayLike = Array | float | int | bool | Sequence[Any]
+"""What NumPy makes an array of numbers of."""
+
 Dims = tuple["int | None", ...]
 """Dimensions of a value, None for one that is not known."""
 

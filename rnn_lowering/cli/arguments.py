@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,7 +13,7 @@ from rnn_lowering.errors import RnnLoweringError
 
 if TYPE_CHECKING:
     from rnn_lowering.options import Check, Lowering
-    from rnn_lowering.types import Array
+    from rnn_lowering.types import Array, ArrayLike
 
 T = TypeVar("T")
 
@@ -88,6 +89,14 @@ def _add_forms(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument(
         "--input-shape", action="append", default=[], type=_shape, metavar="NAME:D0,D1,...", help="fix an input"
+    )
+    p.add_argument(
+        "--set-input",
+        action="append",
+        default=[],
+        type=_value,
+        metavar="NAME=VALUE|FILE.npy",
+        help="make an input a constant, and decide what follows from it",
     )
     p.add_argument(
         "--max-unroll", type=_count, default=512, metavar="T", help="most steps to write out (default: 512)"
@@ -226,6 +235,20 @@ def _shape(text: str) -> tuple[str, list[int]]:
     return name, [int(size) for size in sizes]
 
 
+def _value(text: str) -> tuple[str, int | float | bool | str]:
+    name, _, value = text.partition("=")
+    if not name:
+        raise argparse.ArgumentTypeError(f"'{text}' names no input")
+    if value.endswith(".npy"):
+        return name, value
+    if value.lower() in ("true", "false"):
+        return name, value.lower() == "true"
+    for number in (int, float):
+        with suppress(ValueError):
+            return name, number(value)
+    raise argparse.ArgumentTypeError(f"'{text}' is neither NAME=NUMBER nor NAME=FILE.npy")
+
+
 def _feed(text: str) -> tuple[str, str]:
     name, separator, path = text.partition("=")
     if not separator or not name or not path:
@@ -247,6 +270,7 @@ def lowering_options(args: argparse.Namespace) -> Lowering:
         compute=args.compute,
         dims=_once(args.set_dim, "--set-dim"),
         input_shapes=_once(args.input_shape, "--input-shape"),
+        set_inputs=_read_values(_once(args.set_input, "--set-input")),
     )
 
 
@@ -273,6 +297,12 @@ def _once(pairs: list[tuple[str, T]], option: str) -> dict[str, T]:
                 f"{option} gives '{name}' twice: {result[name]} and {value}", hint="give it once"
             )
     return result
+
+
+def _read_values(given: dict[str, int | float | bool | str]) -> dict[str, ArrayLike]:
+    """Return the values of inputs; a text is the name of a .npy file."""
+    arrays = _read_feeds([(name, value) for name, value in given.items() if isinstance(value, str)])
+    return {name: arrays[name] if isinstance(value, str) else value for name, value in given.items()}
 
 
 def _read_feeds(files: list[tuple[str, str]]) -> dict[str, Array]:

@@ -1,95 +1,87 @@
-"""Fixing symbolic dimensions, so that a form that needs known sizes can follow."""
+"""Sizes for symbolic dimensions, and sizes or values for inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.model.copying import clone, replace_content
-from rnn_lowering.model.onnx_inference import infer_shapes, is_sound
-from rnn_lowering.model.scopes import recurrent_nodes
+from rnn_lowering.errors import OptionError, UnsupportedError
+from rnn_lowering.model.carried import computed_values, inferred_values
+from rnn_lowering.model.inference import contradicts, merged
+from rnn_lowering.model.set_inputs import fix_inputs
+from rnn_lowering.types import Array, Shapes
 
 
 def fix_dimensions(
     model: ir.Model,
     dims: Mapping[str, int] | None = None,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
-) -> bool:
-    """Give symbolic dimensions sizes throughout a model, in place, and infer all shapes anew.
+    input_shapes: Shapes | None = None,
+    arrays: Mapping[str, Array] | None = None,
+) -> None:
+    """Give symbolic dimensions sizes throughout a model, in place, and infer all other shapes anew.
 
-    Where a recurrent node's sizes are then still unknown, what follows from the sizes is folded into constants:
-    paddings and branches may depend on them.
+    What is declared of computed values counts only where inference knows nothing. Where it contradicts inference
+    anywhere, it was traced at other sizes: then only dimensions with a name count that is fixed here.
 
     Args:
         model: The model.
         dims: Sizes by symbolic name.
         input_shapes: Whole shapes by input name; a symbolic name in that input is fixed everywhere.
-
-    Returns:
-        Whether anything was folded.
+        arrays: Inputs that become constants, as `input_arrays` gives them.
 
     Raises:
         UnsupportedError: A name that the model does not have, or a size that contradicts another. The model is
             as it was.
     """
-    if not dims and not input_shapes:
-        return False
     sizes = dict(dims or {})
-    unnamed = {}
-    for name, shape in (input_shapes or {}).items():
-        unnamed[name] = _bind(_input(model, name), list(shape), sizes)
+    arrays = arrays or {}
+    inputs = {value.name: value for value in model.graph.inputs}
+    for name, array in arrays.items():
+        _bind(inputs[name], list(array.shape), sizes)
+    shapes = {name: _bind(_input(model, name), list(shape), sizes) for name, shape in (input_shapes or {}).items()}
+    _check(sizes, model)
+    for value in model.graph.inputs:
+        if value.shape is not None:
+            value.shape = _with_sizes(value.shape, [_fixed(dim, sizes) for dim in value.shape])
+    for name, shape in shapes.items():
+        value = _input(model, name)
+        value.shape = ir.Shape(shape) if value.shape is None else _with_sizes(value.shape, shape)
+    fix_inputs(model, arrays)
+    _infer_anew(model, sizes)
+
+
+def _infer_anew(model: ir.Model, sizes: Mapping[str, int]) -> None:
+    known = inferred_values(model)
+    traced = any(contradicts(other.shape, _sized(value.shape, sizes)) for value, other in known.items())
+    for value, other in known.items():
+        declared = _named(value.shape, sizes) if traced else _sized(value.shape, sizes)
+        value.type, value.shape = value.type or other.type, merged(other.shape, declared)
+
+
+def _check(sizes: Mapping[str, int], model: ir.Model) -> None:
     present = {d.value for v in _values(model) for d in v.shape or () if isinstance(d, ir.SymbolicDim) and d.value}
     for name, size in sizes.items():
         if size < 0:
-            raise UnsupportedError(f"dimension '{name}' cannot be {size}", hint="give a size of 0 or more")
+            raise OptionError(f"dimension '{name}' cannot be {size}", hint="give a size of 0 or more")
         if name not in present:
             known = ", ".join(sorted(present)) or "none"
-            raise UnsupportedError(
-                f"no dimension is called '{name}'", hint=f"the model's symbolic dimensions: {known}"
-            )
-    for value in _values(model):
-        if value.shape is not None and any(isinstance(d, ir.SymbolicDim) for d in value.shape):
-            value.shape = _with_sizes(value.shape, [_fixed(d, sizes) for d in value.shape])
-    for name, shape in unnamed.items():
-        value = _input(model, name)
-        value.shape = ir.Shape(shape) if value.shape is None else _with_sizes(value.shape, shape)
-    infer_shapes(model)
-    return _fold(model)
+            raise OptionError(f"no dimension is called '{name}'", hint=f"the model's symbolic dimensions: {known}")
 
 
-def _unsized(model: ir.Model) -> int:
-    """How many recurrent nodes have an X of unknown length or batch size."""
-    shapes = [entry.node.inputs[0].shape for entry in recurrent_nodes(model) if entry.node.inputs[0] is not None]
-    return sum(shape is None or not all(isinstance(size, int) for size in shape[:2]) for shape in shapes)
+def _sized(shape: ir.Shape | None, sizes: Mapping[str, int]) -> ir.Shape | None:
+    """Return a shape with sizes for its names."""
+    return None if shape is None else _with_sizes(shape, [_fixed(dim, sizes) for dim in shape])
 
 
-def _fold(model: ir.Model) -> bool:
-    """Fold constants, where that lets more sizes be known; return whether it did."""
-    unsized = _unsized(model)
-    if not unsized or not is_sound(model):
-        return False
-    from onnxscript.optimizer import fold_constants
-
-    folded = clone(model)
-    try:
-        fold_constants(
-            folded,
-            onnx_shape_inference=True,
-            should_fold=lambda node: True if node.op_type == "ConstantOfShape" else None,
-        )
-    except Exception:  # a node that the folder cannot evaluate, whatever it raises: it then stays
-        return False
-    RemoveUnusedNodesPass()(folded)
-    if _unsized(folded) >= unsized:
-        return False
-    replace_content(model, folded.graph, folded.functions)
-    return True
+def _named(shape: ir.Shape | None, sizes: Mapping[str, int]) -> ir.Shape | None:
+    """Return a shape with sizes for its names, and without the sizes that it had."""
+    if shape is None:
+        return None
+    return _with_sizes(shape, [None if isinstance(dim, int) else _fixed(dim, sizes) for dim in shape])
 
 
-def _with_sizes(shape: ir.Shape, sizes: Sequence[int | ir.SymbolicDim]) -> ir.Shape:
+def _with_sizes(shape: ir.Shape, sizes: Sequence[int | ir.SymbolicDim | None]) -> ir.Shape:
     return ir.Shape(sizes, [shape.get_denotation(axis) for axis in range(len(shape))])
 
 
@@ -103,7 +95,7 @@ def _input(model: ir.Model, name: str) -> ir.Value:
         if value.name == name:
             return value
     known = ", ".join(str(v.name) for v in inputs)
-    raise UnsupportedError(f"the model has no input '{name}'", hint=f"its inputs: {known}")
+    raise OptionError(f"the model has no input '{name}'", hint=f"its inputs: {known}")
 
 
 def _bind(value: ir.Value, shape: list[int], sizes: dict[str, int]) -> list[int]:
@@ -124,7 +116,5 @@ def _bind(value: ir.Value, shape: list[int], sizes: dict[str, int]) -> list[int]
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:
     """Every value of the main graph and its subgraphs."""
-    for graph in (model.graph, *model.graph.subgraphs()):
-        yield from graph.inputs
-        for node in graph:
-            yield from node.outputs
+    yield from model.graph.inputs
+    yield from computed_values(model)

@@ -32,6 +32,16 @@ def known_inputs(model: ir.Model, found: Iterable[Found]) -> KnownValues:
     }
 
 
+def contradicts(inferred: ir.Shape | None, declared: ir.Shape | None) -> bool:
+    """Whether a declared shape has another rank or another size than the inferred one."""
+    if inferred is None or declared is None:
+        return False
+    if len(inferred) != len(declared):
+        return True
+    pairs = zip(inferred, declared, strict=True)
+    return any(isinstance(i, int) and isinstance(d, int) and i != d for i, d in pairs)
+
+
 def merged(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
     """Return an inferred shape, with declared sizes where it has none and no name either."""
     if inferred is None:

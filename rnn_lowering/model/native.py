@@ -34,6 +34,17 @@ def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
         return proto
 
 
+def fault_of(proto: onnx.ModelProto) -> str:
+    """Return why strict inference refuses a model, in one line; empty where it does not, or cannot judge."""
+    if not is_sound(proto):
+        return ""
+    try:
+        shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
+    except Exception as error:  # inference and protobuf have no common error
+        return " ".join(str(error).split())
+    return ""
+
+
 def convert(proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     """Return a model at another opset.
 

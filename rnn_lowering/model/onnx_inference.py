@@ -32,6 +32,11 @@ def is_sound(model: ir.Model) -> bool:
     return native.is_sound(_described(model))
 
 
+def fault_of(model: ir.Model) -> str:
+    """Return what strict inference of all types and shapes says against a model, in one line; empty: nothing."""
+    return native.fault_of(_described(model))
+
+
 def is_anonymous(dim: int | ir.SymbolicDim) -> bool:
     """Whether a dimension has neither a size nor a name that a model gave it."""
     return isinstance(dim, ir.SymbolicDim) and (dim.value is None or dim.value.startswith("unk__"))

@@ -11,7 +11,7 @@ from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inference import known_inputs
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.old_opsets import FIRST_OPSET, NEW_OPSET, modernize
-from rnn_lowering.model.prepare import sort_nodes
+from rnn_lowering.model.prepare import SORTED, sort_nodes
 from rnn_lowering.model.scopes import Found, recurrent_nodes
 from rnn_lowering.model.selection import Choose
 from rnn_lowering.spec.node import RecurrentSpec, default_opset
@@ -58,7 +58,7 @@ def prepare(model: ir.Model, selected: Choose, max_nodes: int) -> Prepared:
     wanted = selected(found)
     if not wanted:
         return Prepared(model, found, wanted)
-    notes = ["sorted the nodes by their dependencies"] if sort_nodes(model) else []
+    notes = [SORTED] if sort_nodes(model) else []
     opset = default_opset(model.opset_imports)
     if opset >= FIRST_OPSET and not any(entry.function for entry in wanted):
         return Prepared(model, found, wanted, tuple(notes))

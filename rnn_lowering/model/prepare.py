@@ -6,6 +6,8 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
 
+SORTED = "sorted the nodes by their dependencies"
+
 
 def sort_nodes(model: ir.Model) -> bool:
     """Sort the nodes of every graph by their dependencies, in place, where they are not; return whether.

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 from typing_extensions import Unpack
 
 from rnn_lowering.boundary import boundary
-from rnn_lowering.errors import NodeRef, OptionError, RnnLoweringError, UnsupportedError, warn
+from rnn_lowering.errors import (
+    InvalidNodeError,
+    NodeRef,
+    OptionError,
+    RnnLoweringError,
+    UnknownSizeError,
+    UnsupportedError,
+    warn,
+)
 from rnn_lowering.model.copying import replace_content, restored, restored_on_failure
-from rnn_lowering.model.dimensions import fix_dimensions
+from rnn_lowering.model.folding import folded
 from rnn_lowering.model.inference import known_inputs
 from rnn_lowering.model.plan import Planned, Prepared, prepare, read
 from rnn_lowering.model.replace import replace_nodes
 from rnn_lowering.model.scopes import Found, recurrent_nodes
 from rnn_lowering.model.selection import Choose
+from rnn_lowering.model.set_inputs import input_arrays, record
 from rnn_lowering.options import Lowering, LoweringOptions, lowering_of
+from rnn_lowering.passes.advice import deciding_input, open_sizes
 from rnn_lowering.passes.report import NodeReport, Report, count_operators
+from rnn_lowering.passes.sizing import FOLDED, as_given
 from rnn_lowering.spec.connections import KnownValues
 from rnn_lowering.spec.node import RecurrentSpec, node_ref
 from rnn_lowering.targets.choice import choose
@@ -82,17 +94,18 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
     def _lowered(self, model: ir.Model) -> LoweringResult:
         report = Report(self.lowering.target, operators_before=count_operators(model))
         with restored_on_failure(model):
-            self._fix_sizes(model, report)
-            prepared = self._prepared(model, report)
-            specs = read(prepared.model, prepared.wanted)
-            plan = [self._planned(entry, spec) for entry, spec in zip(prepared.wanted, specs, strict=True)]
-        for text in (text for spec in specs for text in spec.warnings):
+            arrays = input_arrays(model, self.lowering.set_inputs)
+            given = as_given(model, self.lowering, report)
+            prepared, plan = self._folded_plan(self._prepare(given), report)
+            self._tell(prepared, report)
+        for text in (text for node in plan for text in node.spec.warnings):
             warn(text)
+        record(model, arrays)
         replace_content(model, prepared.model.graph, prepared.model.functions)
         replace_nodes(model, plan, widen=self.lowering.compute == "float32")
         report.nodes = [NodeReport.of(node.spec, node.choice.form, node.choice.reason) for node in plan]
         report.operators_after = count_operators(model)
-        return LoweringResult(model, bool(plan) or self.lowering.fixes_sizes, report)
+        return LoweringResult(model, bool(plan) or self.lowering.fixes_inputs, report)
 
     def preview(self, model: ir.Model) -> tuple[list[Preview], Report]:
         """Return what would become of every recurrent node, and in a report what else of the model, which stays as
@@ -107,47 +120,89 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
     def _previewed(self, model: ir.Model) -> tuple[list[Preview], Report]:
         report = Report(self.lowering.target)
         with restored(model):
-            self._fix_sizes(model, report)
+            given = as_given(model, self.lowering, report)
             try:
-                prepared, refusal = self._prepared(model, report), None
+                prepared, refusal = self._prepare(given), None
             except OptionError:
                 raise
             except UnsupportedError as error:
-                found = list(recurrent_nodes(model))
-                prepared, refusal = Prepared(model, found, self._choose(found)), error
+                found = list(recurrent_nodes(given))
+                prepared, refusal = Prepared(given, found, self._choose(found)), error
+            with suppress(RnnLoweringError):  # it is said of each node
+                prepared, _ = self._folded_plan(prepared, report)
+            self._tell(prepared, report)
             known = known_inputs(prepared.model, prepared.found)
-            wanted = set(prepared.wanted)
-            return [self._preview(e, e in wanted, known, refusal) for e in prepared.found], report
+            return [self._preview(e, prepared, known, refusal) for e in prepared.found], report
 
     @property
     def _choose(self) -> Choose:
         return Choose(self.lowering.only, self.lowering.except_)
 
-    def _fix_sizes(self, model: ir.Model, report: Report) -> None:
-        if fix_dimensions(model, self.lowering.dims, self.lowering.input_shapes):
-            report.notes.append("folded what follows from the fixed sizes")
+    def _prepare(self, model: ir.Model) -> Prepared:
+        return prepare(model, self._choose, self.lowering.max_nodes)
 
-    def _prepared(self, model: ir.Model, report: Report) -> Prepared:
-        """Prepare a model, in place or in a copy, and report that and what stays as it is."""
-        prepared = prepare(model, self._choose, self.lowering.max_nodes)
+    def _tell(self, prepared: Prepared, report: Report) -> None:
+        """Report what was done to a model before its nodes are replaced, and what stays as it is."""
         wanted = set(prepared.wanted)
         report.notes += prepared.notes
         report.left += [f"{e.ref}: not selected" for e in prepared.found if e not in wanted]
         report.left += _quantized(prepared.model)
-        return prepared
 
-    def _planned(self, entry: Found, spec: RecurrentSpec) -> Planned:
+    def _folded_plan(self, prepared: Prepared, report: Report) -> tuple[Prepared, list[Planned]]:
+        """Return the model and its plan; those of a folded copy where a form needs sizes that this makes known, or
+        where a branch is not valid and cannot be taken."""
+        model = prepared.model
+        try:
+            return prepared, self._plan(prepared)
+        except UnknownSizeError:
+            known = folded(model)
+            if known is None:
+                raise
+        except InvalidNodeError as error:
+            if error.node is None or " > " not in error.node.scope:
+                raise
+            known = folded(model, decide=True)
+            if known is None or not self._is_valid(known):
+                hint = deciding_input(known or model, self._is_valid)
+                raise InvalidNodeError(error.reason, hint=hint or error.hint, node=error.node) from None
+        again = self._prepare(known)
+        plan = self._plan(again)
+        report.notes.append(FOLDED)
+        return replace(again, notes=prepared.notes), plan
+
+    def _is_valid(self, model: ir.Model) -> bool:
+        try:
+            read(model, self._choose(list(recurrent_nodes(model))))
+        except InvalidNodeError:
+            return False
+        return True
+
+    def _plan(self, prepared: Prepared) -> list[Planned]:
+        specs = read(prepared.model, prepared.wanted)
+        return [self._planned(e, spec, prepared.model) for e, spec in zip(prepared.wanted, specs, strict=True)]
+
+    def _planned(self, entry: Found, spec: RecurrentSpec, model: ir.Model) -> Planned:
         options = self.lowering
-        return Planned(entry, spec, choose(spec, entry.opset, options.to, options.max_unroll, options.runtime))
+        try:
+            choice = choose(spec, entry.opset, options.to, options.max_unroll, options.runtime)
+        except UnknownSizeError as error:
+            axes = tuple({"T": spec.layout, "N": 1 - spec.layout}[size] for size in error.sizes)
+            sizes = open_sizes(model, spec.inputs["X"], axes)
+            hints = (f"fix the sizes of the inputs: {sizes}" if sizes else "", error.hint)
+            hint = ", or ".join(text for text in hints if text)
+            raise UnknownSizeError(error.reason, hint=hint, node=error.node, sizes=error.sizes) from None
+        return Planned(entry, spec, choice)
 
-    def _preview(self, entry: Found, wanted: bool, known: KnownValues, refusal: UnsupportedError | None) -> Preview:
-        if not wanted:
+    def _preview(
+        self, entry: Found, prepared: Prepared, known: KnownValues, refusal: UnsupportedError | None
+    ) -> Preview:
+        if entry not in prepared.wanted:
             return Preview(entry.ref, _readable(entry, known), LEFT, "not selected")
         if refusal is not None:
             return Preview(entry.ref, _readable(entry, known), REFUSED, refusal.reason, refusal.hint)
         spec = RecurrentSpec.parse(entry.node, entry.opset, entry.scope, known)
         try:
-            choice = self._planned(entry, spec).choice
+            choice = self._planned(entry, spec, prepared.model).choice
         except UnsupportedError as error:
             return Preview(entry.ref, spec, REFUSED, error.reason, error.hint)
         return Preview(entry.ref, spec, choice.form, choice.reason)

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from rnn_lowering._version import __version__
 from rnn_lowering.spec.node import RecurrentSpec
+from rnn_lowering.types import Array
 
 SCHEMA = 1
 """Number of the fields that docs/report.md describes: it rises when one goes or means something else."""
@@ -68,6 +69,20 @@ class NodeReport:
         )
 
 
+@dataclass(frozen=True)
+class SetInput:
+    """An input that became a constant: `value` where it is one number, else None."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    value: float | int | bool | None
+
+    @classmethod
+    def of(cls, name: str, array: Array) -> SetInput:
+        return cls(name, array.dtype.name, array.shape, array.item() if array.size == 1 else None)
+
+
 @dataclass
 class Report:
     """What a lowering did.
@@ -77,6 +92,7 @@ class Report:
         nodes: The lowered nodes, in the order of the model.
         left: Recurrent nodes that were not lowered, as text, and why.
         notes: What else was done to the model.
+        set_inputs: Inputs that became constants: the lowered model lacks them.
         operators_before: How often each operator stood in the model, all scopes together; likewise after.
         verification: The result of `verify`, as data; None where none was asked for.
         original, lowered: The model files; None where the model came from no file.
@@ -86,6 +102,7 @@ class Report:
     nodes: list[NodeReport] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    set_inputs: list[SetInput] = field(default_factory=list)
     operators_before: dict[str, int] = field(default_factory=dict)
     operators_after: dict[str, int] = field(default_factory=dict)
     verification: dict[str, Any] | None = None
@@ -103,6 +120,7 @@ class Report:
             "nodes": [vars(node) for node in self.nodes],
             "left": self.left,
             "notes": self.notes,
+            "set_inputs": [vars(given) for given in self.set_inputs],
             "operators": {"before": self.operators_before, "after": self.operators_after},
             "verification": self.verification,
         }

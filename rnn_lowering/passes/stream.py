@@ -12,13 +12,13 @@ import onnx_ir as ir
 from rnn_lowering.boundary import boundary
 from rnn_lowering.errors import OptionError
 from rnn_lowering.model.copying import clone, replace_content
-from rnn_lowering.model.dimensions import fix_dimensions
 from rnn_lowering.model.inlining import inline_all
 from rnn_lowering.model.old_opsets import FIRST_OPSET, modernize
 from rnn_lowering.model.onnx_inference import infer_shapes
 from rnn_lowering.model.plan import read
 from rnn_lowering.model.prepare import sort_nodes
 from rnn_lowering.model.scopes import recurrent_nodes
+from rnn_lowering.model.sizing import at_sizes
 from rnn_lowering.options import Lowering
 from rnn_lowering.spec.node import default_opset
 from rnn_lowering.streaming.carrying import Carrying, Naming
@@ -77,7 +77,7 @@ class StreamPass(ir.passes.InPlacePass):
         _declare(work, flow, time)
         work.metadata_props[KEY] = plan.to_json()
         if time.frames is not None:
-            fix_dimensions(work, {time.symbol: time.frames})
+            work = at_sizes(work, {time.symbol: time.frames}, {}).model
         replace_content(model, work.graph, work.functions)
         model.metadata_props[KEY] = plan.to_json()
         return StreamResult(model, True, plan)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from rnn_lowering.emit.spelling import Spelling
-from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.errors import UnknownSizeError, UnsupportedError
 from rnn_lowering.recurrence.folds import Fold, loop, scan, unroll
 from rnn_lowering.spec.node import RecurrentSpec
 from rnn_lowering.targets.table import Target
@@ -90,10 +90,10 @@ def _check_target(spec: RecurrentSpec, opset: int, target: Target) -> None:
     ]
     if unknown:
         names = {"T": "sequence length", "N": "batch size"}
-        raise UnsupportedError(
+        raise UnknownSizeError(
             f"{target.name} needs a known {' and '.join(names[u] for u in unknown)}",
-            hint="fix the input's dimensions (--set-dim NAME=SIZE or --input-shape NAME:D0,D1,...)",
             node=spec.node,
+            sizes=tuple(unknown),
         )
 
 
@@ -117,10 +117,11 @@ def _check_form(form: str, spec: RecurrentSpec, opset: int, max_unroll: int, tar
 
 def _check_unroll(spec: RecurrentSpec, opset: int, max_unroll: int, instead: str) -> None:
     if spec.seq_length is None:
-        raise UnsupportedError(
+        raise UnknownSizeError(
             "the sequence length is not known, so its steps cannot be written out",
-            hint=f"fix the input's dimension (--set-dim NAME=SIZE or --input-shape NAME:D0,D1,...){instead}",
+            hint=instead.removeprefix(", or "),
             node=spec.node,
+            sizes=("T",),
         )
     if spec.seq_length > max_unroll:
         raise UnsupportedError(
@@ -129,8 +130,9 @@ def _check_unroll(spec: RecurrentSpec, opset: int, max_unroll: int, instead: str
             node=spec.node,
         )
     if _needs_count(spec, opset):
-        raise UnsupportedError(
+        raise UnknownSizeError(
             f"sequence_lens with an unknown batch size cannot be unrolled at opset {opset}",
-            hint=f"fix the batch size (--set-dim), or convert the model to opset 9 or later{instead}",
+            hint=f"convert the model to opset 9 or later{instead}",
             node=spec.node,
+            sizes=("N",),
         )

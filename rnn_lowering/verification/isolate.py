@@ -13,15 +13,15 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.model.copying import clone
-from rnn_lowering.model.dimensions import fix_dimensions
 from rnn_lowering.model.inference import known_inputs
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.prepare import sort_nodes
-from rnn_lowering.model.scopes import Found, Path, recurrent_nodes, scopes
+from rnn_lowering.model.scopes import Found, recurrent_nodes
 from rnn_lowering.options import Lowering
 from rnn_lowering.spec.node import GATES, RecurrentSpec
 from rnn_lowering.types import Array
 from rnn_lowering.verification import reference
+from rnn_lowering.verification.as_lowered import as_folded, as_sized, computed_by_name
 from rnn_lowering.verification.runner import Ran, Runner, Session, SessionError
 from rnn_lowering.verification.stored_tensors import StoredTensors, root
 from rnn_lowering.verification.subgraph import cut_out, sized, whole
@@ -156,13 +156,14 @@ def isolated_nodes(
         RnnLoweringError: A node of the original cannot be read.
     """
     sort_nodes(original)
-    original = _as_sized(original, lowered)
+    original = as_sized(original, lowered)
     if original.functions.keys() - lowered.functions.keys():
         original = clone(original)
         most = max(Lowering.max_nodes, sum(1 for _ in lowered.graph.all_nodes()))  # a lowering makes no fewer
         inline_functions(original, lambda found: _identifier(found) not in lowered.functions, most)
+    original = as_folded(original, lowered)
     found = list(recurrent_nodes(original))
-    values = _values(lowered)
+    values = computed_by_name(lowered)
     left = {(entry.path, v.name) for entry in recurrent_nodes(lowered) for v in entry.node.outputs}
     gone = [e for e in found if not left.intersection((e.path, v.name) for v in e.node.outputs if v.name)]
     known = known_inputs(original, gone)
@@ -175,37 +176,6 @@ def isolated_nodes(
         outputs = [value for value in found_values if value is not None]
         cut = cut_out(lowered, outputs, feeds, spec, tensors) if len(outputs) == len(found_values) else None
         yield IsolatedNode(spec, _attributes(entry), feeds, cut, partial(whole, entry, spec, feeds, tensors))
-
-
-def _as_sized(original: ir.Model, lowered: ir.Model) -> ir.Model:
-    """Return the original with the input sizes that only the lowered model knows, itself where there are none."""
-    fixed = {value.name: value.shape for value in lowered.graph.inputs}
-    dims: dict[str, int] = {}
-    shapes: dict[str, list[int]] = {}
-    for value in original.graph.inputs:
-        before, after = value.shape, fixed.get(value.name)
-        if after is None or (before is not None and len(before) != len(after)):
-            continue
-        pairs = list(zip(before if before is not None else [None] * len(after), after, strict=True))
-        dims |= {a.value: b for a, b in pairs if isinstance(a, ir.SymbolicDim) and a.value and isinstance(b, int)}
-        sizes = [size for size in after if isinstance(size, int)]
-        if len(sizes) == len(after) and not all(isinstance(a, int) for a, _ in pairs):
-            shapes[value.name or ""] = sizes
-    if not dims and not shapes:
-        return original
-    sized = clone(original)
-    fix_dimensions(sized, dims, shapes)
-    return sized
-
-
-def _values(model: ir.Model) -> dict[tuple[Path, str], ir.Value | None]:
-    """What nodes compute by scope and name, as bodies may share names; None where that is not enough."""
-    values: dict[tuple[Path, str], ir.Value | None] = {}
-    for scope in scopes(model):
-        for value in (v for node in scope.graph for v in node.outputs):
-            key = scope.path, value.name or ""
-            values[key] = None if key in values else value
-    return values
 
 
 def _identifier(found: Found) -> ir.OperatorIdentifier | None:

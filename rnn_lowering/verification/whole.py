@@ -20,6 +20,7 @@ from rnn_lowering.boundary import boundary, callers
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.files.external_data import save
 from rnn_lowering.files.reading import from_proto, load_model, text_format
+from rnn_lowering.model.set_inputs import recorded
 from rnn_lowering.options import Check, CheckOptions, Tolerance, check_of
 from rnn_lowering.progress import LOWERED, ORIGINAL, Progress, counter
 from rnn_lowering.types import Array, PathLike
@@ -120,8 +121,9 @@ class _Check(Comparison):
         """Write the inputs of all runs; return those of each, alternatives of which the first accepted counts."""
         original, lowered = (onnx.load(p, load_external_data=False) for p in (self.original, self.lowered))
         names = [value.name for value in original.graph.input]
+        constant = recorded(*(ir.from_proto(model) for model in (original, lowered)))
         groups = []
-        for run, feed in enumerate(given):
+        for run, feed in enumerate({**feed, **constant} for feed in given):
             alternatives = (
                 iter([dict(feed)])
                 if feed and feed.keys() >= set(names) - {t.name for t in original.graph.initializer}

@@ -59,9 +59,11 @@ def _load(job: Message) -> Any:
 
 def _run_group(session: Any, group: Sequence[str], out: Path) -> Message:
     outcome: Message = {"error": "no input to try"}
+    inputs = {i.name for i in (*session.get_inputs(), *session.get_overridable_initializers())}
     for n, feed in enumerate(group):
         try:
-            outputs = session.run(None, {name: np.asarray(a) for name, a in read_arrays(Path(feed)).items()})
+            arrays = read_arrays(Path(feed))
+            outputs = session.run(None, {name: np.asarray(a) for name, a in arrays.items() if name in inputs})
         except Exception as error:
             outcome = outcome if "feed" in outcome else {"error": _one_line(error)}
             continue

@@ -493,3 +493,71 @@ def test_states_that_follow_from_the_sizes_are_compared_as_such() -> None:
     state = next(t for t in lowered.graph.initializer if list(t.dims)[-2:] == [2, 4] or list(t.dims) == [1, 1, 4])
     state.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(state) + np.float32(0.5), state.name))
     assert rl.verify(original, lowered, runs=2).status == "failed"
+
+
+def test_an_unsorted_model_may_have_its_sizes_fixed(tmp_path: Path) -> None:
+    original = annotated()
+    original.graph.node.insert(0, original.graph.node.pop())
+    onnx.save(original, tmp_path / "in.onnx")
+    report = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", "unroll", dims={"seq": 4, "batch": 2})
+    assert report.notes == ["sorted the nodes by their dependencies"]
+    assert report.verification is not None
+    assert report.verification["status"] == "verified"
+
+
+def test_shapes_traced_at_other_sizes_are_inferred_anew() -> None:
+    """What an exporter wrote down of inner values holds at the sizes of its example only."""
+    original = annotated()
+    for value in original.graph.value_info:
+        value.type.tensor_type.shape.dim[0].dim_value = 9
+    original.graph.value_info.append(helper.make_tensor_value_info("x1", TensorProto.FLOAT, [9, 2, 4]))
+    fixed = rl.lower(original, "unroll", dims={"seq": 4, "batch": 2})
+    assert shapes(fixed)["Y0"] == [4, 2, 2, 4]
+    assert 9 not in {dim for dims in shapes(fixed).values() for dim in dims}
+    onnx.checker.check_model(fixed, full_check=True)
+    given = inputs(4, 2)
+    assert run(fixed, given)["out"].shape == (4, 2, 4)
+
+
+def test_sizes_that_a_model_cannot_have_are_refused() -> None:
+    """A table of positions fits one length only."""
+    original = parse(
+        """g (float[seq,batch,3] X) => (float[?,?,?] Y)
+        <float[1,9,3] W = {}, float[1,9,3] R = {}, float[7,1,3] positions = {}>
+        { x = Add (X, positions)  , Y = GRU <hidden_size = 3> (x, W, R) }"""
+    )
+    assert rl.lower(original, "unroll", dims={"seq": 7, "batch": 2})
+    with pytest.raises(rl.UnsupportedError, match=r"not valid at these sizes: .*Add"):
+        rl.lower(original, "unroll", dims={"seq": 5, "batch": 2})
+
+
+def test_sizes_that_the_model_has_need_not_be_told() -> None:
+    original = padded()
+    for dim, size in zip(original.graph.input[0].type.tensor_type.shape.dim, (5, 2, 3), strict=True):
+        dim.dim_value = size
+    before = original.SerializeToString()
+    lowered = rl.lower(original, "unroll")
+    assert not operators(lowered) & {"LSTM", "If", "Loop", "Scan"}
+    assert original.SerializeToString() == before
+    check = rl.verify(original, lowered, runs=1)
+    assert check
+    assert check.nodes
+    assert operators(rl.lower(original, "scan")) >= {"If", "Scan"}  # which needs no sizes
+
+
+def test_a_hint_names_what_can_be_fixed() -> None:
+    original = annotated()
+    with pytest.raises(rl.UnsupportedError, match=r": --set-dim seq=\?, or take"):
+        rl.lower(original, "unroll")
+    with pytest.raises(rl.UnsupportedError, match=r": --set-dim seq=\? --set-dim batch=\?"):
+        rl.lower(original, target="iree")
+    unnamed = chain(*STACKED, dims=(None, 2))
+    with pytest.raises(rl.UnsupportedError, match=r": --input-shape X:\?,2,3, or take"):
+        rl.lower(unnamed, "unroll")
+    hopeless = parse(
+        """g (float[5,2,3] X) => (float[?,?,?] Y) <float[1,9,3] W = {}, float[1,9,3] R = {}, int64[1] axis = {1}>
+        { places = NonZero (X)  count = Shape (places)  n = Gather (count, axis)  rows = ConstantOfShape (n)
+          row = Cast <to = 7> (rows)  x = Gather (X, row)  , Y = GRU <hidden_size = 3> (x, W, R) }"""
+    )
+    with pytest.raises(rl.UnsupportedError, match=r"written out; take the form scan or loop$"):
+        rl.lower(hopeless, "unroll")

@@ -76,6 +76,7 @@ SCENARIOS: dict[str, tuple[onnx.ModelProto, dict[str, Any]]] = {
     "brought to another opset": (model(Case("report_old", "LSTM"), 6), {}),
     "failed": (chain(Link("RNN", "wrong")), {}),
     "not verified": (chain(Link("RNN", "unchecked")), {"verify": 0}),
+    "set": (parse("g (float[n] a, float[1] s) => (float[n] b) { b = Mul (a, s) }"), {"set_inputs": {"s": 2.0}}),
     "nothing to lower": (parse("g (float[n] a) => (float[n] b) { b = Relu (a) }"), {}),
 }
 

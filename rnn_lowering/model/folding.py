@@ -1,0 +1,92 @@
+"""Folding what follows from sizes and constants, so that more sizes are known and branches are decided."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from rnn_lowering.model.carried import computed_values, inferred_values
+from rnn_lowering.model.copying import clone
+from rnn_lowering.model.inference import merged
+from rnn_lowering.model.onnx_inference import is_sound
+from rnn_lowering.model.scopes import recurrent_nodes
+
+_MOST_PASSES = 4
+_MOST_ELEMENTS = 1 << 22
+"""The largest tensor that is computed."""
+
+
+def folded(model: ir.Model, *, decide: bool = False) -> ir.Model | None:
+    """Return a copy in which constants are folded; None where that makes no sizes of recurrent nodes known.
+
+    Only shapes that follow from the model's inputs count: what it declares of computed values may be wrong.
+
+    Args:
+        model: The model.
+        decide: Return the copy also where it has fewer If nodes, as their conditions are constant.
+    """
+    best, current = None, _inferred(model)
+    open_ends = _open_ends(current, decide)
+    for _ in range(_MOST_PASSES):
+        trial = clone(current)
+        if not open_ends or not is_sound(trial) or not _fold(trial):
+            break
+        trial = _inferred(trial)
+        if _open_ends(trial, decide) >= open_ends:
+            break
+        best, current, open_ends = trial, trial, _open_ends(trial, decide)
+    if best is not None:
+        _declare_again(best, model)
+    return best
+
+
+def _inferred(model: ir.Model) -> ir.Model:
+    """Return a copy with the shapes of computed values that follow from the model's inputs, no others."""
+    copy = clone(model)
+    for value, known in inferred_values(copy).items():
+        value.type, value.shape = value.type or known.type, merged(known.shape, None)
+    return copy
+
+
+def _fold(model: ir.Model) -> bool:
+    """Fold constants, in place; return whether it could."""
+    from onnxscript.optimizer import fold_constants
+
+    try:
+        fold_constants(model, onnx_shape_inference=True, should_fold=_should_fold)
+    except Exception:  # a node that the folder cannot evaluate, whatever it raises
+        return False
+    RemoveUnusedNodesPass()(model)
+    return True
+
+
+def _should_fold(node: ir.Node) -> bool | None:
+    """Fold ConstantOfShape too, which the folder keeps otherwise; nothing large. None: as the folder likes."""
+    sizes = [v.shape.numpy() for v in node.outputs if v.shape is not None and v.shape.is_static()]
+    if any(_count(shape) > _MOST_ELEMENTS for shape in sizes):
+        return False
+    return True if node.op_type == "ConstantOfShape" and sizes else None
+
+
+def _count(sizes: tuple[int, ...]) -> int:
+    count = 1
+    for size in sizes:
+        count *= size
+    return count
+
+
+def _open_ends(model: ir.Model, decide: bool) -> int:
+    """Count the recurrent nodes with an X of unknown length or batch size, and if asked for the If nodes."""
+    shapes = [entry.node.inputs[0].shape for entry in recurrent_nodes(model) if entry.node.inputs[0] is not None]
+    unsized = sum(shape is None or not all(isinstance(size, int) for size in shape[:2]) for shape in shapes)
+    return unsized + (sum(node.op_type == "If" for node in model.graph.all_nodes()) if decide else 0)
+
+
+def _declare_again(model: ir.Model, before: ir.Model) -> None:
+    """Give values what was declared of them where inference knows nothing, found by names that no two have."""
+    names = Counter(value.name for value in computed_values(before))
+    declared = {value.name: value.shape for value in computed_values(before) if names[value.name] == 1}
+    for value in computed_values(model):
+        value.shape = merged(value.shape, declared.get(value.name))

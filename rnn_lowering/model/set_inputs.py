@@ -1,0 +1,111 @@
+"""Inputs that become constants, so that what follows from their values can be decided."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.errors import OptionError
+from rnn_lowering.types import Array, ArrayLike
+
+_KEY = "rnn_lowering.set_inputs"
+
+
+def input_arrays(model: ir.Model, given: Mapping[str, ArrayLike]) -> dict[str, Array]:
+    """Return the values of inputs as arrays of the types and ranks that the model declares.
+
+    Args:
+        model: The model.
+        given: Arrays by input name; one number also for an input of rank 0 or with one element.
+
+    Raises:
+        OptionError: The model has no such input, or declares another type or shape.
+    """
+    inputs = {value.name: value for value in model.graph.inputs}
+    for name in given:
+        if name not in inputs:
+            raise OptionError(
+                f"the model has no input '{name}'", hint=f"its inputs: {', '.join(str(n) for n in inputs)}"
+            )
+    return {name: _shaped(inputs[name], _typed(inputs[name], value)) for name, value in given.items()}
+
+
+def fix_inputs(model: ir.Model, arrays: Mapping[str, Array]) -> None:
+    """Replace inputs by Constant nodes with the given arrays, in place; a default value of such an input goes."""
+    for value in [v for v in model.graph.inputs if v.name in arrays]:
+        name, dtype = value.name or "", value.dtype
+        model.graph.inputs.remove(value)
+        model.graph.initializers.pop(name, None)
+        tensor = ir.Tensor(arrays[name], dtype=dtype, name=name)
+        node = ir.node("Constant", [], {"value": tensor}, num_outputs=1)
+        constant = node.outputs[0]
+        constant.type, constant.shape = value.type, ir.Shape(tensor.shape)
+        value.replace_all_uses_with(constant, replace_graph_outputs=True)
+        value.name, constant.name = None, name
+        if len(model.graph):
+            model.graph.insert_before(model.graph[0], node)
+        else:
+            model.graph.append(node)
+
+
+def record(model: ir.Model, given: Mapping[str, Array]) -> None:
+    """Write into the metadata of a model which inputs it lacks and their values, which a comparison needs."""
+    if given:
+        model.metadata_props[_KEY] = json.dumps({name: array.tolist() for name, array in given.items()})
+
+
+def recorded(original: ir.Model, lowered: ir.Model) -> dict[str, Array]:
+    """Return the values of those inputs of the original that the lowered model lacks, as `record` wrote them."""
+    left = {value.name for value in lowered.graph.inputs}
+    names = {value.name for value in original.graph.inputs} - left
+    with suppress(ValueError, TypeError, AttributeError, OptionError):  # whatever is written there
+        given = json.loads(lowered.metadata_props.get(_KEY, "{}"))
+        return input_arrays(original, {name: given[name] for name in given if name in names})
+    return {}
+
+
+def _typed(value: ir.Value, given: ArrayLike) -> Array:
+    """Return a value as an array of the type that an input declares, whose numbers are the same."""
+    if not isinstance(value.type, ir.TensorType) or value.dtype in (None, ir.DataType.STRING):
+        raise OptionError(f"input '{value.name}' is no tensor of numbers and cannot be set")
+    dtype = value.type.dtype
+    try:
+        array: np.ndarray[Any, Any] = np.asarray(given)
+    except ValueError as error:
+        raise OptionError(f"the value of input '{value.name}' is no array: {error}") from error
+    if array.dtype.kind not in "biufV" or (array.dtype.kind == "V" and array.dtype != dtype.numpy()):
+        raise OptionError(f"the value of input '{value.name}' is not made of numbers but of {array.dtype}")
+    with np.errstate(all="ignore"):
+        typed = array.astype(dtype.numpy())
+        rounds = array.dtype.kind == "f" and dtype.is_floating_point()
+        same = np.isfinite(typed.astype(np.float64)) == np.isfinite(array) if rounds else typed == array
+    if not np.all(same):
+        raise OptionError(
+            f"input '{value.name}' is of type {dtype.name.lower()}, which cannot hold the given value",
+            hint="give numbers of that type",
+        )
+    return typed
+
+
+def _shaped(value: ir.Value, array: Array) -> Array:
+    """Return an array of the declared rank: one number also for one element."""
+    shape = value.shape
+    if shape is None:
+        return array
+    if array.ndim == 0 and all(size == 1 for size in shape):
+        return array.reshape([1] * len(shape))
+    fits = len(shape) == array.ndim and all(
+        not isinstance(size, int) or size == given for size, given in zip(shape, array.shape, strict=True)
+    )
+    if not fits:
+        declared = ",".join(str(size) if isinstance(size, int) else size.value or "?" for size in shape)
+        raise OptionError(
+            f"input '{value.name}' has the shape [{declared}], the given value {list(array.shape)}",
+            hint="give an array of that shape (--set-input NAME=FILE.npy)",
+        )
+    return array

@@ -1,0 +1,116 @@
+"""What to try where sizes or branches stand in the way, in terms of the model's own inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import permutations
+from shlex import quote
+
+import onnx_ir as ir
+
+from rnn_lowering.errors import RnnLoweringError
+from rnn_lowering.model.carried import inferred_values
+from rnn_lowering.model.copying import clone
+from rnn_lowering.model.dimensions import fix_dimensions
+from rnn_lowering.model.folding import folded
+from rnn_lowering.model.set_inputs import input_arrays
+from rnn_lowering.spec.constants import constant_of
+from rnn_lowering.spec.node import default_opset
+
+_COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
+_SAME_NUMBERS = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")
+_MOST_CANDIDATES = 12
+
+
+def open_sizes(model: ir.Model, value: ir.Value, axes: tuple[int, ...]) -> str:
+    """Return the options that fix sizes of a value, with ? for what the user has to give.
+
+    Args:
+        model: The model.
+        value: A value of it, or of one of its subgraphs.
+        axes: Those of its dimensions that must be known.
+
+    Returns:
+        Options as they are written in a command; empty where no size that the value may depend on is open.
+    """
+    inputs = [v for v in model.graph.inputs if v.shape is not None and not v.is_initializer()]
+    names = {d.value for v in inputs for d in v.shape or () if isinstance(d, ir.SymbolicDim) and d.value}
+    known = inferred_values(model).get(value, value).shape
+    wanted = [known[axis] for axis in axes] if known is not None and len(known) > max(axes) else [None]
+    missing = [dim.value if isinstance(dim, ir.SymbolicDim) else None for dim in wanted if not isinstance(dim, int)]
+    if missing and all(name in names for name in missing):
+        return " ".join(f"--set-dim {quote(f'{name}=')}?" for name in missing)
+    behind = _behind(value, model)
+    return " ".join(
+        f"--input-shape {quote(f'{v.name}:')}{','.join(_size(d) for d in v.shape or ())}"
+        for v in inputs
+        if v in behind and not (v.shape is not None and v.shape.is_static())
+    )
+
+
+def _size(dim: int | ir.SymbolicDim) -> str:
+    return str(dim) if isinstance(dim, int) and dim >= 0 else "?"
+
+
+def _behind(value: ir.Value, model: ir.Model) -> set[ir.Value]:
+    """Return the values that a value is computed from."""
+    holders = {body: node for node in model.graph.all_nodes() for body in _bodies(node)}
+    behind: set[ir.Value] = set()
+    pending: list[ir.Value | None] = [value]
+    while pending:
+        current = pending.pop()
+        if current is None or current in behind:
+            continue
+        behind.add(current)
+        node = current.producer()
+        if node is not None:
+            pending += (*node.inputs, *(output for body in _bodies(node) for output in body.outputs))
+        elif current.graph in holders:
+            pending += holders[current.graph].inputs
+    return behind
+
+
+def _bodies(node: ir.Node) -> list[ir.Graph]:
+    graphs = [a for a in node.attributes.values() if not a.is_ref() and a.type == ir.AttributeType.GRAPH]
+    return [attribute.as_graph() for attribute in graphs]
+
+
+def deciding_input(model: ir.Model, accepts: Callable[[ir.Model], bool]) -> str:
+    """Return which input to set so that a branch that is not valid cannot be taken, as a hint; empty where none is.
+
+    Args:
+        model: The model.
+        accepts: Whether a model has no such branch any more.
+    """
+    for name, value in list(dict.fromkeys(_candidates(model)))[:_MOST_CANDIDATES]:
+        trial = clone(model)
+        try:
+            fix_dimensions(trial, {}, {}, input_arrays(trial, {name: value}))
+        except RnnLoweringError:
+            continue
+        trial = folded(trial, decide=True) or trial
+        if accepts(trial):
+            return f"if its branch is never taken, set the input that decides (--set-input {quote(name)}={value})"
+    return ""
+
+
+def _candidates(model: ir.Model) -> Iterator[tuple[str, int]]:
+    """Yield whole numbers that inputs are compared with, and those beside them, by input name."""
+    opset = default_opset(model.opset_imports)
+    for node in model.graph.all_nodes():
+        if node.domain or node.op_type not in _COMPARISONS:
+            continue
+        for value, other in permutations(node.inputs, 2):
+            source = _source(value)
+            tensor = None if other is None else constant_of(other, opset)
+            if source is not None and tensor is not None and tensor.size == 1 and tensor.dtype.is_integer():
+                number = int(tensor.numpy().item())
+                yield from ((source.name or "", number + step) for step in (0, 1, -1))
+
+
+def _source(value: ir.Value | None) -> ir.Value | None:
+    """Return the model's input of whole numbers that a value is, whatever its shape."""
+    while value is not None and (node := value.producer()) is not None:
+        value = node.inputs[0] if node.inputs and node.op_type in _SAME_NUMBERS else None
+    whole = value is not None and value.dtype is not None and value.dtype.is_integer()
+    return value if whole and value is not None and value.is_graph_input() else None

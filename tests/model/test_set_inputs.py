@@ -1,0 +1,210 @@
+"""Inputs that become constants: what follows from them is decided, and the lowered model lacks them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cases import Arrays
+from onnx import helper, numpy_helper
+from paths import SHARED
+from running import assert_close, operators, recurrent_left, run
+from texts import parse
+
+import rnn_lowering as rl
+from rnn_lowering.cli.command import main
+
+WEIGHTS = "float[1,9,3] W = {}, float[1,9,3] R = {}, int64 sixteen = {16000}, int64[1] one = {1}"
+X = np.random.default_rng(0).standard_normal((5, 2, 3)).astype(np.float32)
+
+
+def two_rates(place: int = 1) -> onnx.ModelProto:
+    """A voice detector in small: the rate decides which of two nodes reads the input, in subgraphs too."""
+    inputs = ["float[seq,batch,3] X", "float[1,batch,3] state"]
+    inputs.insert(place, "int64 sr")
+    return parse(
+        f"""g ({", ".join(inputs)}) => (float[?,?,?] Y, int64 rate) <{WEIGHTS}>
+        {{
+            rate = Identity (sr)
+            high = Equal (sr, sixteen)
+            Y = If (high) <
+                then_branch = a () => (float[?,?,?] A) {{ , A = GRU <hidden_size = 3> (X, W, R, , , state) }},
+                else_branch = b () => (float[?,?,?] B) {{
+                    factor = Cast <to = 1> (sr)
+                    scaled = Mul (X, factor)
+                    , B = GRU <hidden_size = 3, linear_before_reset = 1> (scaled, W, R, , , state)
+                }}>
+        }}"""
+    )
+
+
+def feed(sr: int | None = None) -> Arrays:
+    given: Arrays = {"X": X, "state": X[:1]}
+    return given if sr is None else given | {"sr": np.array(sr, np.int64)}
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("sr", [16000, 3])
+@pytest.mark.parametrize("form", ["unroll", "scan"])
+def test_an_input_becomes_a_constant(place: int, sr: int, form: str) -> None:
+    original = two_rates(place)
+    lowered = rl.lower(original, form, set_inputs={"sr": sr}, input_shapes={"X": X.shape})
+    assert [value.name for value in lowered.graph.input] == ["X", "state"]
+    assert "If" not in operators(lowered)
+    assert recurrent_left(lowered) == []
+    onnx.checker.check_model(lowered, full_check=True)
+    assert_close(run(lowered, feed()), run(original, feed(sr)))
+    check = rl.verify(original, lowered, runs=2)
+    assert check
+    assert check.nodes
+    assert original == two_rates(place)
+
+
+def test_another_value_is_not_verified() -> None:
+    """The comparison feeds the original with what the lowered model was made for, and could tell another."""
+    original = two_rates()
+    lowered = rl.lower(original, set_inputs={"sr": 3})
+    (prop,) = lowered.metadata_props
+    assert json.loads(prop.value) == {"sr": 3}
+    prop.value = '{"sr": 16000}'
+    assert rl.verify(original, lowered, runs=1).status == "failed"
+    prop.value = '{"sr": [[["'
+    assert not rl.verify(original, lowered, runs=1)
+
+
+def default(original: onnx.ModelProto) -> onnx.ModelProto:
+    original.graph.initializer.append(numpy_helper.from_array(np.array(8000), "sr"))
+    return original
+
+
+def in_the_outputs(original: onnx.ModelProto) -> onnx.ModelProto:
+    del original.graph.node[0]
+    original.graph.output[1].name = "sr"
+    return original
+
+
+def one_element(original: onnx.ModelProto) -> onnx.ModelProto:
+    for value in (original.graph.input[1], original.graph.output[1]):
+        value.type.tensor_type.shape.dim.add(dim_value=1)
+    original.graph.node.insert(1, helper.make_node("Squeeze", ["sr"], ["scalar"]))
+    original.graph.node[2].input[0] = "scalar"
+    return original
+
+
+def old_format(original: onnx.ModelProto) -> onnx.ModelProto:
+    """Before IR version 4 every initializer is an input too: what the rate is compared with is a default only."""
+    for tensor in original.graph.initializer:
+        original.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+    original.ir_version = 3
+    return original
+
+
+@pytest.mark.parametrize("change", [default, in_the_outputs, one_element, old_format])
+@pytest.mark.parametrize("sr", [16000, np.array(16000, np.int32)])
+def test_wherever_the_input_is(change: Any, sr: int) -> None:
+    original = change(two_rates())
+    if change is one_element and not isinstance(sr, int):
+        sr = np.reshape(sr, 1)
+    rank = len(original.graph.input[1].type.tensor_type.shape.dim)
+    given = feed() | {"sr": np.full([1] * rank, 16000, np.int64)}
+    lowered = rl.lower(original, "scan", set_inputs={"sr": sr})
+    assert "sr" not in {value.name for value in lowered.graph.input}
+    assert ("If" in operators(lowered)) == (change is old_format)
+    assert_close(run(lowered, feed()), run(original, given))
+    assert rl.verify(original, lowered, runs=1)
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no such input": ({"rate": 3}, r"no input 'rate'.*X, sr, state"),
+    "a fraction": ({"sr": 0.5}, "'sr' is of type int64, which cannot hold"),
+    "too large": ({"sr": 1 << 70}, "'sr'"),
+    "not a number": ({"sr": float("nan")}, "'sr' is of type int64"),
+    "text": ({"sr": "16000"}, "not made of numbers"),
+    "another rank": ({"sr": [16000]}, r"'sr' has the shape \[\], the given value \[1\]"),
+    "one number for many": ({"X": 1.0}, r"'X' has the shape \[seq,batch,3\], the given value \[\].*\.npy"),
+    "another shape": ({"X": np.zeros((5, 2, 4))}, r"\[seq,batch,3\], the given value \[5, 2, 4\]"),
+    "a ragged list": ({"X": [[1], [1, 2]]}, "'X'"),
+}
+
+
+@pytest.mark.parametrize(("given", "fact"), WRONG.values(), ids=WRONG)
+def test_what_an_input_cannot_be(given: dict[str, Any], fact: str) -> None:
+    with pytest.raises(rl.RnnLoweringError, match=fact):
+        rl.lower(two_rates(), set_inputs=given)
+
+
+def test_sizes_must_agree() -> None:
+    with pytest.raises(rl.UnsupportedError, match="dimension 'seq' is 6 and cannot be 5"):
+        rl.lower(two_rates(), set_inputs={"X": X}, dims={"seq": 6})
+    lowered = rl.lower(two_rates(), "unroll", set_inputs={"X": X})
+    assert [value.name for value in lowered.graph.input] == ["sr", "state"]
+    assert_close(run(lowered, {n: a for n, a in feed(3).items() if n != "X"}), run(two_rates(), feed(3)))
+
+
+def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target, value = (str(tmp_path / name) for name in ("in.onnx", "out.onnx", "sr.npy"))
+    onnx.save(two_rates(), source)
+    np.save(value, np.array(16000))
+    fixed = ["--set-dim", "seq=5", "--to", "unroll"]
+    assert main([source, "--list", *fixed, "--set-input", "sr=3"]) == 4
+    for given, kind in ((f"sr={value}", "npy"), ("sr=16000", "number")):
+        report = tmp_path / f"{kind}.json"
+        options = [*fixed, "--set-input", given, "--force", "--report", str(report), "--verify", "1"]
+        assert main([source, target, *options]) == 0
+        done = json.loads(report.read_text())
+        assert done["set_inputs"] == [{"name": "sr", "dtype": "int64", "shape": [], "value": 16000}]
+        assert done["verification"]["status"] == "verified"
+        assert "If" not in operators(onnx.load(target))
+    for wrong in ("sr", "=3", "sr=high"):
+        with pytest.raises(SystemExit):
+            main([source, target, "--set-input", wrong])
+    assert main([source, target, "--force", "--set-input", "sr=1", "--set-input", "sr=2"]) == 1
+
+
+def halves(op: str = "Equal") -> onnx.ModelProto:
+    """Of two branches, one cannot be valid at the sizes of the other: it reads another width."""
+    return parse(
+        f"""g (float[seq,batch,wide] X, int64 sr) => (float[?,?,?] Y)
+        <{WEIGHTS}, float[1,9,6] V = {{}}>
+        {{
+            high = {op} (sr, sixteen)
+            Y = If (high) <
+                then_branch = a () => (float[?,?,?] A) {{ , A = GRU <hidden_size = 3> (X, V, R) }},
+                else_branch = b () => (float[?,?,?] B) {{ , B = GRU <hidden_size = 3> (X, W, R) }}>
+        }}"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("op", "wide", "value"), [("Equal", 6, "16000"), ("Equal", 3, "1600[1-9]"), ("Greater", 6, "16001")]
+)
+def test_a_branch_that_cannot_be_valid_names_the_input_that_decides(op: str, wide: int, value: str) -> None:
+    shape = {"X": [4, 2, wide]}
+    with pytest.raises(rl.RnnLoweringError, match=rf"--set-input sr={value}\b") as caught:
+        rl.lower(halves(op), input_shapes=shape)
+    number = int(str(caught.value).split("--set-input sr=")[1].rstrip(")"))
+    lowered = rl.lower(halves(op), "unroll", input_shapes=shape, set_inputs={"sr": number})
+    assert operators(lowered).isdisjoint({"If", "GRU"})
+    x = np.random.default_rng(1).standard_normal((4, 2, wide)).astype(np.float32)
+    original = run(halves(op), {"X": x, "sr": np.array(number)}, optimise=False)
+    assert_close(run(lowered, {"X": x}), original)
+
+
+SILERO = SHARED / "models" / "github" / "snakers4__silero-vad" / "silero_vad_v6_op16.onnx"
+
+
+@pytest.mark.skipif(not SILERO.exists(), reason=f"{SILERO.name} is not there")
+@pytest.mark.parametrize(("sr", "samples"), [(16000, 576), (8000, 288)])
+def test_silero_is_straight_line(sr: int, samples: int) -> None:
+    original = onnx.load(SILERO)
+    shapes = {"input": [1, samples], "state": [2, 1, 128]}
+    if sr == 16000:
+        with pytest.raises(rl.RnnLoweringError, match=r"--set-input sr=16000\)$"):
+            rl.lower(original, target="tvm", input_shapes=shapes)
+    lowered = rl.lower(original, target="tvm", input_shapes=shapes, set_inputs={"sr": sr})
+    assert not operators(lowered) & {"LSTM", "If", "Loop", "Scan"}
+    check = rl.verify(original, lowered, runs=2)
+    assert check
+    assert check.nodes
