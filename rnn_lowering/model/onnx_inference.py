@@ -43,14 +43,24 @@ def is_anonymous(dim: int | ir.SymbolicDim) -> bool:
 
 
 def _described(model: ir.Model) -> onnx.ModelProto:
-    """Return a model without its large tensors: in the main graph they become inputs."""
+    """Return a model without its large tensors: in the main graph they become inputs.
+
+    Raises:
+        UnsupportedError: A node or a tensor cannot be written.
+    """
     imports = {**model.opset_imports, "": default_opset(model.opset_imports)}
     proto = onnx.ModelProto(ir_version=model.ir_version)
     proto.opset_import.extend(
         onnx.helper.make_opsetid(domain, version) for domain, version in imports.items() if domain != "ai.onnx"
     )
-    proto.functions.extend(ir.to_proto(function) for function in model.functions.values())
-    _describe(model.graph, proto.graph, main=True)
+    try:
+        proto.functions.extend(ir.to_proto(function) for function in model.functions.values())
+        _describe(model.graph, proto.graph, main=True)
+    except (ir.serde.SerdeError, TypeError, ValueError) as error:
+        cause = " ".join(str(error.__cause__ or error).split())
+        raise UnsupportedError(
+            f"the model cannot be written: {cause}", hint="do its types fit its values (onnx.checker)?"
+        ) from error
     return proto
 
 
@@ -77,14 +87,7 @@ def _describe(graph: ir.Graph, proto: onnx.GraphProto, *, main: bool = False) ->
 
 def _describe_node(node: ir.Node, proto: onnx.NodeProto) -> None:
     if not any(_graphs(attribute) for attribute in node.attributes.values()):
-        try:
-            proto.CopyFrom(ir.to_proto(node))
-        except ir.serde.SerdeError as error:
-            cause = error.__cause__ or error
-            raise UnsupportedError(
-                f"node '{node.name}' ({node.op_type}) cannot be written: {' '.join(str(cause).split())}",
-                hint="do the types of its attributes fit their values?",
-            ) from error
+        proto.CopyFrom(ir.to_proto(node))
         return
     proto.op_type, proto.domain, proto.overload = node.op_type, node.domain, node.overload
     proto.input.extend("" if value is None else value.name or "" for value in node.inputs)
