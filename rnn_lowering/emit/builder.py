@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from rnn_lowering.emit.constants import Constant, literal, zeros_of
+from rnn_lowering.emit.provenance import STEP, add_weights, set_symbol
 from rnn_lowering.emit.rewrite import with_gemms
 from rnn_lowering.emit.spelling import Spelling
 from rnn_lowering.emit.tensors import Tensor, static
@@ -60,6 +61,7 @@ class Emitter(ABC):
         spelling: How the runtime wants it.
         constants_as: "initializer", or "node" where initializers would have to be inputs too (IR version 3).
         shared: The constants that earlier nodes brought into the same graph; this one's are added.
+        origin: What every emitted node tells of where it comes from; in a written-out step the step's number.
     """
 
     def __init__(
@@ -71,12 +73,15 @@ class Emitter(ABC):
         spelling: Spelling,
         constants_as: str = "initializer",
         shared: dict[Hashable, ir.Value] | None = None,
+        origin: Mapping[str, str] | None = None,
     ) -> None:
         self.opset = opset
         self.dtype = dtype
         self.spelling = spelling
         self._names = names
         self._prefix = prefix
+        self._part = ""
+        self._origin = origin or {}
         self._scopes = [_Scope(constants_as, cache={} if shared is None else shared)]
 
     # What the arithmetic of tensors calls
@@ -108,9 +113,19 @@ class Emitter(ABC):
     @contextmanager
     def under(self, part: str) -> Iterator[None]:
         """Let the names of what is emitted meanwhile start with `part` below the present prefix."""
-        before, self._prefix = self._prefix, f"{self._prefix}/{part}" if part else self._prefix
+        before = self._prefix, self._part
+        if part:
+            self._prefix, self._part = f"{self._prefix}/{part}", f"{self._part}{part}/"
         yield
-        self._prefix = before
+        self._prefix, self._part = before
+
+    @contextmanager
+    def step(self, t: int) -> Iterator[None]:
+        """Let what is emitted meanwhile be step number `t` of those that are written out."""
+        before, self._origin = self._origin, {STEP: f"{self._part}{t}"}
+        with self.under(f"t{t}"):
+            yield
+        self._origin = before
 
     @contextmanager
     def body(self) -> Iterator[None]:
@@ -180,7 +195,9 @@ class Emitter(ABC):
             [ir.convenience.convert_attribute(k, v) for k, v in attributes.items()],
             num_outputs=len(shapes),
             name=self._names.unique(f"{self._prefix}/{op_type}"),
+            metadata_props=dict(self._origin),
         )
+        add_weights(node, (t.value.symbol for t in inputs if t is not None and isinstance(t.value, Constant)))
         for value in node.outputs:
             value.name = self._names.unique(f"{self._prefix}/{op_type}_output")
         self.nodes.append(node)
@@ -204,10 +221,12 @@ class Emitter(ABC):
                 del scope.cache[key]
 
     def name(self, **symbols: Tensor) -> None:
-        """Give values the symbols of the operator page: `op.name(Ht=H)`."""
+        """Give emitted values the symbols of the operator specification: `op.name(Ht=H)`."""
         for symbol, tensor in symbols.items():
-            if isinstance(tensor.value, ir.Value) and tensor.value.producer() is not None:
+            node = tensor.value.producer() if isinstance(tensor.value, ir.Value) else None
+            if isinstance(tensor.value, ir.Value) and node is not None and node.graph is None:
                 tensor.value.name = self._names.unique(f"{self._prefix}/{symbol}")
+                set_symbol(tensor.value, symbol)
 
     def declare(self, tensors: Sequence[Tensor]) -> None:
         """Write types and shapes of values into the model, where all dimensions are known."""

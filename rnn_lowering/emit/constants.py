@@ -11,7 +11,7 @@ import math
 import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,13 @@ class Constant(ABC):
     @property
     def size(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def symbol(self) -> str:
+        """The name of the first tensor of the model that it is computed from; "" where there is none."""
+        operands = (getattr(self, f.name) for f in fields(self))
+        flat = (o for operand in operands for o in (operand if isinstance(operand, tuple) else (operand,)))
+        return next((o.symbol for o in flat if isinstance(o, Constant) and o.symbol), "")
 
     def transposed(self, perm: Sequence[int]) -> Constant:
         shape = tuple(self.shape[axis] for axis in perm)
@@ -110,6 +117,10 @@ class Leaf(Constant):
 
     source: Hashable
     tensor_: ir.TensorProtocol = field(compare=False)
+
+    @property
+    def symbol(self) -> str:
+        return self.name
 
     def read(self) -> Array:
         return _fresh(self.tensor_).numpy()

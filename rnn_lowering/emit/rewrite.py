@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection
 
 import onnx_ir as ir
 
+from rnn_lowering.emit.provenance import WEIGHTS, add_weights
+
 RANK = "rnn_lowering.rank"
 """Key of the rank of a product in the `meta` of its value."""
 
@@ -25,6 +27,7 @@ def with_gemms(nodes: list[ir.Node], outputs: Collection[ir.Value], unique: Call
             continue
         a, b, c = *product.inputs, node.inputs[1]
         node.op_type = "Gemm"
+        add_weights(node, product.metadata_props.get(WEIGHTS, "").split(","))
         node.name = unique(f"{(node.name or '').rpartition('/')[0]}/Gemm")
         node.resize_inputs(3)
         for index, value in enumerate((a, b, c)):

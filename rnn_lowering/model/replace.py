@@ -9,6 +9,7 @@ import onnx_ir as ir
 from rnn_lowering.boundary import boundary
 from rnn_lowering.emit.builder import Names
 from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.provenance import NODE, OPERATOR
 from rnn_lowering.model.plan import Planned
 from rnn_lowering.model.scopes import Found, all_names
 from rnn_lowering.recurrence.folds import Fold
@@ -37,6 +38,7 @@ def replace_nodes(model: ir.Model, plan: Sequence[Planned], *, widen: bool) -> N
             planned.choice.spelling,
             constants_as="initializer" if model.ir_version >= 4 else "node",
             shared=shared.setdefault(found.graph, {}),
+            origin={NODE: prefix_of(found.node), OPERATOR: spec.op_type},
         )
         with boundary(found.ref):
             replace_node(found, spec, planned.choice.fold, op)

@@ -12,6 +12,7 @@ ys staying at their rows' places. step(states, rows) -> (states, rows) computes 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import onnx_ir as ir
 
@@ -111,7 +112,7 @@ def unroll(
     states = list(init)
     stacked: list[Tensors] = [[] for _ in range(length)]
     for t in reversed(range(length)) if reverse else range(length):
-        with op.under(f"t{t}" if length > 1 else ""):
+        with op.step(t) if length > 1 else nullcontext():
             states, stacked[t] = step(states, [x[t] for x in rows])
     return states, [_four(op, op.concat(list(y), axis=0)) for y in zip(*stacked, strict=True)]
 

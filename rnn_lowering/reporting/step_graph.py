@@ -1,9 +1,9 @@
-"""The graph of one step of a lowered node, in the symbols of the operator page, and its drawing."""
+"""The graph of one step of a lowered node, in the symbols of the operator specification, and its drawing."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 
 import networkx as nx
 import numpy as np
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.path import Path as Curve
 
-from rnn_lowering.printable import printable
+from rnn_lowering.emit.provenance import STEP, SYMBOLS, WEIGHTS
 from rnn_lowering.reporting.plots import COLOURS, UNIT, style, svg
 
 Names = dict[str, str]
@@ -21,8 +21,8 @@ Vertex = Hashable
 Layers = list[list[Vertex]]
 
 _WEIGHTS = ("W", "R", "B", "P")
-_BEFORE = {"state0": "Hₜ₋₁", "state1": "Cₜ₋₁", "Ht": "Hₜ₋₁", "Ct": "Cₜ₋₁", "Xt0": "XWₜ", "Xt1": "XWₜ", "XW": "XWₜ"}
-_ENTERING = _BEFORE | {name: name for name in ("i", *_WEIGHTS)}
+_STATES = ("H", "C")
+"""Symbols of the states that a step carries, in their order."""
 
 _ROW, _GAP, _MARGIN, _HALF_BOX = 30.0, 10.0, 4.0, 9.0
 
@@ -33,74 +33,115 @@ def step_graph(cut: onnx.GraphProto, names: Mapping[str, str]) -> nx.DiGraph:
 
     Args:
         cut: The lowered node.
-        names: Name of a value -> its symbol on the operator page, for the ends of the node.
+        names: Name of a value -> its symbol in the operator specification, for the inputs and outputs of the node.
     """
-    nodes, leaving = _step(cut)
-    made = {name for node in nodes for name in node.output}
-    producers = {name: node for node in cut.node for name in node.output}
-    ports = {v: _symbol(v) or names.get(v) or label for v, label in leaving.items()}
+    step = _step(cut)
+    made = {name for node in step.nodes for name in node.output}
+    symbols = {name: _in_step(s) for node in step.nodes for name, s in _symbols(node).items()}
+    origins = _Origins(cut, step.entering, names)
+    ports = {v: symbols.get(v) or names.get(v) or label for v, label in step.leaving.items()}
     graph = nx.DiGraph()
-    for n, node in enumerate(nodes):
-        entering = {v: _origin(v, producers, names) for v in node.input if v not in made}
-        weights = [symbol for symbol in entering.values() if symbol in _WEIGHTS]
-        ports |= {v: symbol for v, symbol in entering.items() if symbol and symbol not in weights}
-        graph.add_node(n, label=" ".join([printable(node.op_type, 24), *weights]), kind="operator")
+    for n, node in enumerate(step.nodes):
+        entering = {v: origins.symbol(v) for v in node.input if v not in made}
+        weights = dict.fromkeys(s for s in (*_weights(node), *entering.values()) if s in _WEIGHTS)
+        ports |= {v: symbol for v, symbol in entering.items() if symbol and symbol not in _WEIGHTS}
+        graph.add_node(n, label=" ".join([node.op_type, *weights]), kind="operator")
         graph.add_edges_from((v, n) for v in node.input if v in made or v in ports)
         graph.add_edges_from((n, v) for v in node.output)
     for v in [v for v in graph if isinstance(v, str)]:
-        graph.nodes[v].update(label=ports.get(v) or _symbol(v), kind="port" if v in ports else "value")
+        graph.nodes[v].update(label=ports.get(v) or symbols.get(v, ""), kind="port" if v in ports else "value")
         if not graph.nodes[v]["label"]:
             graph.add_edges_from([(before, after) for before in graph.pred[v] for after in graph.succ[v]])
             graph.remove_node(v)
     return graph.subgraph(max(nx.weakly_connected_components(graph), key=len)).copy()
 
 
-def _step(cut: onnx.GraphProto) -> tuple[list[onnx.NodeProto], Names]:
-    """Return the nodes of one step, and the values that leave it with their labels."""
+@dataclass(frozen=True)
+class _Step:
+    """The nodes of one step, and the values that enter and leave it with their labels."""
+
+    nodes: list[onnx.NodeProto]
+    entering: Names
+    leaving: Names
+
+
+def _step(cut: onnx.GraphProto) -> _Step:
     loops = [node for node in cut.node if node.op_type in ("Scan", "Loop")]
-    bodies = [(node.op_type, a.g) for node in loops for a in node.attribute if a.name == "body"]
-    if not bodies:
+    if not loops:
         return _written_out(cut)
-    kind, body = max(bodies, key=lambda found: len(found[1].node))
-    states = sum(_last(value.name).startswith("state") for value in body.input)
-    outputs = [value.name for value in body.output][kind == "Loop" :]
-    leaving = dict(zip(outputs, [*("Hₜ", "Cₜ")[:states], "Yₜ"], strict=False))
-    return [node for node in body.node if node.op_type != "Constant"], leaving
+    loop, body = max(((node, _body(node)) for node in loops), key=lambda found: len(found[1].node))
+    inputs, outputs = ([value.name for value in values] for values in (body.input, body.output))
+    if loop.op_type == "Loop":
+        number, inputs, outputs, rows = inputs[:1], inputs[2:], outputs[1:], 0
+    else:
+        number, rows = [], next(a.i for a in loop.attribute if a.name == "num_scan_inputs")
+    states = len(inputs) - rows
+    entering = dict.fromkeys(number, "i") | dict(zip(inputs, (f"{s}ₜ₋₁" for s in _STATES[:states]), strict=False))
+    entering |= dict.fromkeys(inputs[states:], "XWₜ")
+    leaving = dict(zip(outputs, [*(f"{s}ₜ" for s in _STATES[:states]), "Yₜ"], strict=False))
+    return _Step([node for node in body.node if node.op_type != "Constant"], entering, leaving)
 
 
-def _written_out(cut: onnx.GraphProto) -> tuple[list[onnx.NodeProto], Names]:
-    """`_step` for the straight-line form: a step in the middle, or all where there is only one."""
+def _body(node: onnx.NodeProto) -> onnx.GraphProto:
+    bodies: list[onnx.GraphProto] = [a.g for a in node.attribute if a.name == "body"]
+    return bodies[0]
+
+
+def _written_out(cut: onnx.GraphProto) -> _Step:
+    """The straight-line form: a step in the middle, or all where there is only one."""
     steps: dict[str, list[onnx.NodeProto]] = {}
     for node in cut.node:
-        if found := re.fullmatch(r"(.*/t\d+)/[^/]*", node.name, re.DOTALL):
-            steps.setdefault(found[1], []).append(node)
+        if step := _told(node).get(STEP):
+            steps.setdefault(step, []).append(node)
     most = max(map(len, steps.values()), default=0)
     fullest = [nodes for nodes in steps.values() if len(nodes) == most] or [list(cut.node)]
     nodes = fullest[(len(fullest) - 1) // 2]
     inside = {node.name for node in nodes}
     used = {name for node in cut.node if node.name not in inside for name in node.input}
     used |= {value.name for value in cut.output}
-    leaving = sorted((name for node in nodes for name in node.output if name in used), key=_symbol)
-    return nodes, dict(zip(leaving, ["Hₜ", "Cₜ", *[""] * len(leaving)], strict=False))
+    symbols = {name: symbol for node in nodes for name, symbol in _symbols(node).items()}
+    leaving = sorted((n for node in nodes for n in node.output if n in used), key=lambda n: symbols.get(n, ""))
+    return _Step(nodes, {}, dict(zip(leaving, ["Hₜ", "Cₜ", *[""] * len(leaving)], strict=False)))
 
 
-def _origin(name: str, producers: Mapping[str, onnx.NodeProto], names: Mapping[str, str]) -> str:
-    """Return the symbol of what a value that enters a step comes from; "" for what has none."""
-    while True:
-        known = names.get(name) or _ENTERING.get(_last(name), "")
-        if known or name not in producers or not producers[name].input:
-            return known
-        producer = producers[name]
-        name = producer.input[1 if producer.op_type == "Concat" else 0]
+class _Origins:
+    """What the values that enter a step come from."""
+
+    def __init__(self, cut: onnx.GraphProto, entering: Names, names: Mapping[str, str]) -> None:
+        self._producers = {name: node for node in cut.node for name in node.output}
+        self._known = dict(names) | entering
+
+    def symbol(self, name: str) -> str:
+        """Return the symbol of what a value comes from; "" for what has none."""
+        while True:
+            producer = self._producers.get(name)
+            told = _symbols(producer).get(name, "") if producer is not None else ""
+            known = self._known.get(name) or _BEFORE.get(told, "")
+            if known or producer is None or not producer.input:
+                return known
+            name = producer.input[1 if producer.op_type == "Concat" else 0]
 
 
-def _last(name: str) -> str:
-    return re.sub(r"_\d+$", "", name.rpartition("/")[2])
+_BEFORE = {"Ht": "Hₜ₋₁", "Ct": "Cₜ₋₁", "XW": "XWₜ"}
+"""Symbol of a value that was computed before the step -> what it is in the step."""
 
 
-def _symbol(name: str) -> str:
-    last = _last(name)
-    return f"{last[0]}ₜ" if re.fullmatch("[a-zA-Z]t", last) else ""
+def _told(node: onnx.NodeProto) -> Names:
+    return {entry.key: entry.value for entry in node.metadata_props}
+
+
+def _symbols(node: onnx.NodeProto) -> Names:
+    """Return the symbols of a node's outputs by their names."""
+    return {n: s for n, s in zip(node.output, _told(node).get(SYMBOLS, "").split(","), strict=False) if s}
+
+
+def _weights(node: onnx.NodeProto) -> list[str]:
+    return _told(node).get(WEIGHTS, "").split(",")
+
+
+def _in_step(symbol: str) -> str:
+    """Return how a symbol such as Ht or it is written on the page; "" for one that is not of a step."""
+    return f"{symbol[0]}ₜ" if len(symbol) == 2 and symbol[1] == "t" else ""
 
 
 def draw_step(graph: nx.DiGraph, salt: str) -> tuple[str, float]:

@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 import pytest
 from cases import RESULTS, Case, feed, model
-from running import run
+from chains import Link, chain
+from running import nodes, run
 
 import rnn_lowering as rl
 
@@ -123,3 +124,24 @@ def test_two_nodes_without_steps_share_constants(ir_version: int) -> None:
     check(original, lowered)
     case = case_of("LSTM", ("Y_h", "Y_c"), "T=0", "constant")
     assert run(lowered, feed(case)).keys() == {"Y_h", "Y_c", "Y_h2", "Y_c2", "sum"}
+
+
+# Where nodes come from
+
+
+@pytest.mark.parametrize("form", ["scan", "loop", "unroll"])
+def test_nodes_tell_where_they_come_from(form: str) -> None:
+    lowered = rl.lower(chain(Link("LSTM", "first", {"direction": "bidirectional"}), dims=(3, 2)), form)
+    told = [{p.key.removeprefix("rnn_lowering."): p.value for p in n.metadata_props} for n in nodes(lowered)]
+    ours = [t for n, t in zip(nodes(lowered), told, strict=True) if n.name.startswith("first/")]
+    assert all(t.get("node") == "first" and t["operator"] == "LSTM" for t in ours if "step" not in t)
+    steps = {t["step"] for t in ours if "step" in t}
+    assert steps == ({f"{d}/{t}" for d in ("forward", "reverse") for t in range(3)} if form == "unroll" else set())
+    symbols = {s for t in ours for s in t.get("symbols", "").split(",") if s}
+    assert symbols >= {"it", "ot", "ft", "ct", "Ct", "Ht", "XW"}
+    assert {w for t in ours for w in t.get("weights", "").split(",") if w} == {"W", "R", "B"}
+
+
+def test_other_nodes_tell_nothing() -> None:
+    lowered = rl.lower(chain(Link("GRU", "first")), "scan")
+    assert [list(n.metadata_props) for n in nodes(lowered) if n.name == "last"] == [[]]

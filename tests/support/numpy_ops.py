@@ -51,7 +51,7 @@ class NumpyOps:
         pass
 
     @contextmanager
-    def under(self, part: str) -> Iterator[None]:
+    def step(self, t: int) -> Iterator[None]:
         yield
 
 
