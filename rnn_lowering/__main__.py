@@ -1,8 +1,18 @@
-"""`python -m rnn_lowering` is `rnn-lower`."""
+"""The process of the command: `rnn-lower`, or `python -m rnn_lowering`."""
 
 import sys
 
-from rnn_lowering.cli.command import main
+from rnn_lowering.cli.signals import listen
+
+
+def main() -> int:
+    """Run the command with the arguments of the process; return its exit code."""
+    listen()
+    from rnn_lowering.cli import command, streams  # imports that take time, now that signals are heard
+
+    streams.open_closed()
+    return command.main()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar, overload
@@ -14,9 +16,11 @@ from typing_extensions import Unpack
 
 from rnn_lowering.boundary import boundary, callers
 from rnn_lowering.errors import NotVerifiedError, OptionError, VerificationError
-from rnn_lowering.files.atomic import temporary_beside
+from rnn_lowering.files.atomic import replacing
 from rnn_lowering.files.external_data import choose_data_file, data_files, save
-from rnn_lowering.files.reading import from_proto, load_model, refuse_external, text_format
+from rnn_lowering.files.outputs import Outputs, Place
+from rnn_lowering.files.reading import from_proto, load_model, readable_again, refuse_external, text_format
+from rnn_lowering.files.scratch import writing
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.plan import read
@@ -103,14 +107,18 @@ def lower_file(
     external_data: str = "auto",
     trust_external_data: bool = False,
     require_verified: bool = False,
+    overwrite: bool = False,
     progress: Progress | None = None,
     **options: Unpack[FileOptions],
 ) -> Report:
     """Lower the model in a file, compare both in onnxruntime, and write the result.
 
+    Files are written at once or not at all, a model together with its data file. None may be one of the input's, a
+    symbolic link, a folder, a FIFO or a device.
+
     Args:
-        source: An ONNX file; it is never changed.
-        destination: The file to write; an existing one is replaced, at once and only on success.
+        source: An ONNX file, which is never changed, or a pipe, which is read once.
+        destination: The file to write.
         lowering: What is lowered and how, or a form: "auto", "scan", "loop" or "unroll".
         check: How both models are compared; `Check(runs=0)` for no comparison.
         keep_failed: Where a model that fails the comparison is written all the same.
@@ -120,6 +128,7 @@ def lower_file(
             too large for one; "always"; "never"; or the name of that file.
         trust_external_data: Read data files outside the model's folder.
         require_verified: Write nothing where no comparison is possible.
+        overwrite: Replace files that exist.
         progress: Called as progress(phase, done, total): after each written tensor, when they go to a file of their
             own, and after each run of the verification. The phases are words for the user.
         options: The attributes of `Lowering` and `Check` as keywords: `verify` is the number of runs, `test_shapes`
@@ -130,12 +139,13 @@ def lower_file(
         cannot run the original; without recurrent nodes the destination is a copy of the source.
 
     Raises:
-        ModelFileError: A file cannot be read or written.
+        ModelFileError: A file cannot be read or written, or exists.
         VerificationError: The outputs differ; `destination` is not written. It says so too where `report` or
             `keep_failed` could not be written.
         NotVerifiedError: `require_verified` is given and no comparison was possible; nothing is written.
-        InvalidNodeError, UnsupportedError, OptionError: As in `lower`; an input or a shape for the comparison that
-            the model does not have.
+        UnsupportedError: As in `lower`; or a file to write is one of the input's, or two of them are one.
+        InvalidNodeError, OptionError: As in `lower`; an input or a shape for the comparison that the model does not
+            have.
     """
     source, destination = Path(source), Path(destination)
     for_lowering, for_check = split_file_options(options)
@@ -148,37 +158,39 @@ def lower_file(
     if require_verified and not check.runs:
         raise OptionError("a verification is required, and its number of runs is 0", hint="give 1 or more")
     progress = None if progress is None else callers(progress)
-    with boundary():
-        write_report = report_writer(report, (source, destination))
-        model = load_model(source, trust_external_data=trust_external_data)
-        original = ModelFile.of(source, data_files(model))
-        data_file = choose_data_file(model, destination, external_data, source)
+    kept, told = (None if path is None else Path(path) for path in (keep_failed, report))
+    outputs = Outputs(destination, kept=kept, report=told, overwrite=overwrite)
+    with boundary(), ExitStack() as last:
+        write_report = report_writer(told)
+        outputs.check([source])
+        file, pipe = last.enter_context(readable_again(source))
+        model = load_model(file, trust_external_data=trust_external_data, piped_from=pipe)
+        inputs = (source, *data_files(model))
+        outputs = replace(outputs, data=choose_data_file(model, destination.name, external_data))
+        outputs.check(inputs)
+        original = replace(ModelFile.of(file, data_files(model)), name=source.name)
         result = lowers.call(model)
         result.report.original = original
-    with boundary(), temporary_beside(destination) as written:
-        if not result.modified and external_data == "auto" and not data_files(model):
-            shutil.copyfile(source, written)
-            result.report.lowered = ModelFile.of(written, ())
-            write_report(source, written, result.report)
-            return result.report
-        save(model, written, data_file, None if progress is None else partial(progress, WRITING))
-        result.report.lowered = ModelFile.of(written, written.parent.iterdir())
-        if result.modified and check.runs:
-            found = _verify(source, written, check=check, progress=progress)
-            result.report.verification = found.to_dict()
-            if found.status == "failed":
-                kept = f"it is kept as '{keep_failed}'" if keep_failed else _NOT_KEPT
-                facts = (
-                    _attempt(lambda: _keep(result.model, keep_failed, external_data), kept),
-                    _attempt(lambda: write_report(source, written, result.report)),
-                )
-                hint = "; ".join(fact for fact in (*facts, _ADVICE) if fact)
-                raise VerificationError(str(found), hint=hint, report=result.report)
-            if require_verified and not found:
-                failure = _attempt(lambda: write_report(source, written, result.report))
-                hint = "; ".join(fact for fact in ("the model is not written", failure) if fact)
-                raise NotVerifiedError(str(found), hint=hint, report=result.report)
-        write_report(source, written, result.report)
+        place, place_of_kept = outputs.placed(inputs)
+        with replacing(destination, place.data, overwrite=overwrite, outdated=place.outdated) as written:
+            with writing(destination):
+                if not result.modified and external_data == "auto" and not data_files(model):
+                    shutil.copyfile(file, written)
+                else:
+                    save(model, written, place.data, None if progress is None else partial(progress, WRITING))
+            result.report.lowered = ModelFile.of(written, written.parent.iterdir())
+            tell = partial(write_report, file, written, result.report, overwrite=overwrite)
+            if result.modified and check.runs:
+                found = _verify(file, written, check=check, progress=progress)
+                result.report.verification = found.to_dict()
+                if found.status == "failed":
+                    keep = partial(_keep, result.model, place_of_kept, overwrite)
+                    facts = (_attempt(keep), _attempt(partial(_tell, tell)), _ADVICE)
+                    raise VerificationError(str(found), hint=_joined(facts), report=result.report)
+                if require_verified and not found:
+                    hint = _joined(("the model is not written", _attempt(partial(_tell, tell))))
+                    raise NotVerifiedError(str(found), hint=hint, report=result.report)
+            last.enter_context(tell())
     return result.report
 
 
@@ -191,20 +203,31 @@ _ADVICE = (
 )
 
 
-def _attempt(write: Callable[[], None], success: str = "") -> str:
+def _keep(model: ir.Model, place: Place | None, overwrite: bool) -> str:
+    """Write a model that failed; return where it is."""
+    if place is None:
+        return _NOT_KEPT
+    replaced = replacing(place.path, place.data, overwrite=overwrite, outdated=place.outdated)
+    with replaced as written, writing(place.path):
+        save(model, written, place.data)
+    return f"it is kept as '{place.path}'"
+
+
+def _tell(tell: Callable[[], AbstractContextManager[None]]) -> str:
+    with tell():
+        return ""
+
+
+def _joined(facts: Iterable[str]) -> str:
+    return "; ".join(fact for fact in facts if fact)
+
+
+def _attempt(write: Callable[[], str]) -> str:
     """Write something about a failed verification, which an error must not hide: return it as text."""
     try:
-        write()
+        return write()
     except Exception as error:
         return str(error)
-    return success
-
-
-def _keep(model: ir.Model, path: PathLike | None, external_data: str) -> None:
-    if path is not None:
-        with temporary_beside(Path(path)) as written:
-            policy = external_data if external_data in ("auto", "always", "never") else "auto"
-            save(model, written, choose_data_file(model, Path(path), policy))
 
 
 def preview(

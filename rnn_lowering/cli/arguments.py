@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,17 +20,25 @@ T = TypeVar("T")
 
 _EXIT = """exit codes:
   0  written, also when there was nothing to lower
-  1  cannot lower, bad model, or a file that cannot be read or written; nothing is written
+  1  cannot lower, bad model, or a file that cannot be read or written; nothing is written, unless it says so
   2  usage
   3  verification failed; OUT.onnx is not written
   4  --list found recurrent nodes
   5  --require-verified, and no comparison was possible; OUT.onnx is not written
-  130  interrupted; nothing is written"""
+  130  interrupted (129 SIGHUP, 143 SIGTERM); nothing is written, unless it says so
+
+No file to write may be one of the input's, a symbolic link, a folder, a FIFO or a device; what exists is replaced
+with --force only, a model and its data file together."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def _print_message(self, message: str, file: Any = None) -> None:  # that of argparse hides a full disk
+        (file or sys.stderr).write(message)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    p = argparse.ArgumentParser(
+    p = _Parser(
         prog="rnn-lower",
         description="Replace the RNN, GRU and LSTM nodes of an ONNX model by primitive operators.",
         epilog=_EXIT,
@@ -168,7 +177,9 @@ def _add_files(p: argparse.ArgumentParser) -> None:
         metavar="FILE.json|FILE.html",
         help="write what was done as JSON, or as a page with plots; a failed comparison gets it too",
     )
-    p.add_argument("--force", action="store_true", help="replace OUT.onnx if it exists")
+    p.add_argument(
+        "--force", action="store_true", help="replace files that exist; data whose name is taken gets a new one"
+    )
 
 
 class _ListTargets(argparse.Action):

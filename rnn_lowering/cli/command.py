@@ -8,18 +8,15 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from rnn_lowering.boundary import boundary
 from rnn_lowering.cli.arguments import check_options, lowering_options, parser
-from rnn_lowering.errors import (
-    ModelFileError,
-    NotVerifiedError,
-    RnnLoweringError,
-    RnnLoweringWarning,
-    VerificationError,
-)
+from rnn_lowering.cli.signals import Interrupted, unwinding
+from rnn_lowering.cli.streams import printing
+from rnn_lowering.errors import NotVerifiedError, RnnLoweringError, RnnLoweringWarning, VerificationError
+from rnn_lowering.files.scratch import remove_scratch
 from rnn_lowering.printable import printable
 
 __all__ = ["main", "parser"]
@@ -27,14 +24,11 @@ __all__ = ["main", "parser"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    p = parser()
-    args = p.parse_args(argv)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names may hold what the terminal cannot
-    if args.output is None and not args.list:
-        p.error("OUT.onnx is missing (or give --list)")
-    if args.require_verified and not args.verify:
-        p.error("--require-verified needs a comparison; leave --no-verify out")
+    try:
+        args = _arguments(argv)
+    except RnnLoweringError as error:
+        return _fail(error, 1, 0)
+    before = _identity(args.output)
     try:
         with boundary():
             return _list(args) if args.list else _lower(args)
@@ -43,9 +37,38 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(error, 5 if isinstance(error, NotVerifiedError) else 3, args.verbose)
     except RnnLoweringError as error:
         return _fail(error, 1, args.verbose)
-    except KeyboardInterrupt:
-        print("rnn-lower: interrupted; nothing was written", file=sys.stderr)
-        return 130  # as shells say of what SIGINT ends
+    except KeyboardInterrupt as error:
+        done = "nothing was written" if _identity(args.output) == before else f"'{args.output}' is written"
+        print(f"rnn-lower: interrupted; {done}", file=sys.stderr)
+        return error.code if isinstance(error, Interrupted) else 130  # as shells say of what SIGINT ends
+    finally:
+        remove_scratch()
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    p = parser()
+    try:
+        args = p.parse_args(argv)
+    except SystemExit:
+        with printing():  # the help may have been asked for
+            pass
+        raise
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names may hold what the terminal cannot
+    if args.output is None and not args.list:
+        p.error("OUT.onnx is missing (or give --list)")
+    if args.require_verified and not args.verify:
+        p.error("--require-verified needs a comparison; leave --no-verify out")
+    return args
+
+
+def _identity(path: Path | None) -> tuple[int, int] | None:
+    """What is different when a file has been replaced."""
+    try:
+        found = path.stat() if path else None
+    except (OSError, ValueError):
+        return None
+    return found and (found.st_ino, found.st_mtime_ns)
 
 
 def _fail(error: RnnLoweringError, code: int, verbose: int) -> int:
@@ -60,7 +83,8 @@ def _show_runs(error: VerificationError, args: argparse.Namespace) -> None:
     if args.verbose and not args.quiet and error.report and error.report.verification:
         from rnn_lowering.cli.console import print_runs
 
-        print_runs(error.report.verification)
+        with suppress(RnnLoweringError), printing():
+            print_runs(error.report.verification)
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -68,11 +92,13 @@ def _list(args: argparse.Namespace) -> int:
     from rnn_lowering.files.reading import load_model
     from rnn_lowering.passes.lower import LowerRecurrentPass
 
-    lowers = LowerRecurrentPass(lowering_options(args))
-    model = load_model(args.input, trust_external_data=args.trust_external_data)
-    previews, report = lowers.preview(model)
-    if not args.quiet:
-        print_previews(previews, report, args.input)
+    with unwinding():
+        lowers = LowerRecurrentPass(lowering_options(args))
+        model = load_model(args.input, trust_external_data=args.trust_external_data)
+        previews, report = lowers.preview(model)
+        if not args.quiet:
+            with printing():
+                print_previews(previews, report, args.input)
     return 4 if previews else 0
 
 
@@ -80,33 +106,30 @@ def _lower(args: argparse.Namespace) -> int:
     from rnn_lowering.api import lower_file
     from rnn_lowering.cli.console import print_report, progress_bar
 
-    if _exists(args.output) and not args.force:
-        raise ModelFileError(f"'{args.output}' exists", hint="give --force to replace it")
-    with warnings.catch_warnings(record=True) as caught, nullcontext() if args.quiet else progress_bar() as show:
-        warnings.simplefilter("always", RnnLoweringWarning)
-        report = lower_file(
-            args.input,
-            args.output,
-            lowering_options(args),
-            check=check_options(args),
-            keep_failed=args.keep_failed,
-            report=args.report,
-            require_verified=args.require_verified,
-            external_data=args.external_data,
-            trust_external_data=args.trust_external_data,
-            progress=show,
-        )
-    if args.quiet:
-        return 0
-    for warning in caught:
-        if issubclass(warning.category, RnnLoweringWarning):
-            print(f"rnn-lower: warning: {printable(warning.message)}", file=sys.stderr)
-    print_report(report, args.input, args.output, each_run=args.verbose > 0)
+    with unwinding():
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            nullcontext() if args.quiet else progress_bar() as show,
+        ):
+            warnings.simplefilter("always", RnnLoweringWarning)
+            report = lower_file(
+                args.input,
+                args.output,
+                lowering_options(args),
+                check=check_options(args),
+                keep_failed=args.keep_failed,
+                report=args.report,
+                external_data=args.external_data,
+                trust_external_data=args.trust_external_data,
+                overwrite=args.force,
+                require_verified=args.require_verified,
+                progress=show,
+            )
+        if args.quiet:
+            return 0
+        for warning in caught:
+            if issubclass(warning.category, RnnLoweringWarning):
+                print(f"rnn-lower: warning: {printable(warning.message)}", file=sys.stderr)
+        with printing(f"'{args.output}' is written"):
+            print_report(report, args.input, args.output, each_run=args.verbose > 0)
     return 0
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # no file can have this name: writing will say so
-        return False

@@ -23,10 +23,15 @@ if TYPE_CHECKING:
     from rnn_lowering.spec.node import RecurrentSpec
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:  # rich would end the process
+        raise
+
+
 def console() -> Console:
     """Return what prints to stdout: no markup, and whole lines into a pipe."""
     width = None if sys.stdout.isatty() else 100_000
-    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
+    return _Console(highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
 
 
 def _print(out: Console, line: str) -> None:

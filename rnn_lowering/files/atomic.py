@@ -1,36 +1,60 @@
-"""Writing files at once or not at all."""
+"""Replacing files at once or not at all, a model and its data file together."""
 
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rnn_lowering.errors import ModelFileError
+from rnn_lowering.files.outputs import refuse_unwritable
+from rnn_lowering.files.scratch import scratch_folder, writing
+from rnn_lowering.files.uninterrupted import uninterrupted
 
 
 @contextmanager
-def temporary_beside(destination: Path) -> Iterator[Path]:
-    """Yield a path in a new folder beside `destination`; the files written there move beside `destination` when
-    the block succeeds, and vanish when it does not.
+def replacing(
+    path: Path, data: str | None = None, *, overwrite: bool = False, outdated: Iterable[Path] = ()
+) -> Iterator[Path]:
+    """Yield a path in a new folder beside `path`; what is written there takes the place of `path` when the block
+    succeeds, and vanishes when it does not.
+
+    After each step `path` is the old model with its old data, or the new one with its new data: new data goes to a
+    name that is free, then the model replaces the old one, then the old data goes.
+
+    Args:
+        path: The file to write.
+        data: The name of a model's data file, which no file has; it is written beside the path that is yielded.
+        overwrite: Whether `path` may be replaced.
+        outdated: Files to remove when `path` is replaced.
 
     Raises:
-        ModelFileError: The folder does not exist or cannot be written.
+        ModelFileError: A file cannot be written, or exists; everything is as it was.
     """
-    moved: list[Path] = []
+    with scratch_folder(path) as folder:
+        written = folder / path.name
+        yield written
+        with uninterrupted():
+            refuse_unwritable(path, overwrite=overwrite)
+            if data is not None and (folder / data).exists():
+                refuse_unwritable(path.with_name(data), overwrite=False)
+                _replace_both(written, path, data)
+            else:
+                with writing(path):
+                    os.replace(written, path)
+            for file in outdated:
+                with suppress(OSError):
+                    file.unlink()
+
+
+def _replace_both(written: Path, path: Path, data: str) -> None:
+    target = path.with_name(data)
+    with writing(target):
+        os.replace(written.with_name(data), target)
     try:
-        if destination.is_dir():
-            raise IsADirectoryError("it is a folder")
-        with tempfile.TemporaryDirectory(prefix=".rnn-lower-", dir=destination.parent) as folder:
-            yield Path(folder) / destination.name
-            for path in sorted(Path(folder).iterdir(), key=lambda p: p.name == destination.name):
-                target = destination.parent / path.name
-                moved += [] if target.exists() else [target]
-                os.replace(path, target)
-    except (OSError, ValueError) as error:
-        for target in moved:
+        with writing(path):
+            os.replace(written, path)
+    except BaseException:
+        if written.exists():
             target.unlink(missing_ok=True)
-        reason = getattr(error, "strerror", None) or error
-        raise ModelFileError(f"cannot write '{destination}': {reason}") from error
+        raise

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
+from typing import TypeVar
 
 import onnx_ir as ir
 
 from rnn_lowering.errors import ModelFileError, UnsupportedError
+from rnn_lowering.files.locations import DataFolders
 
 INLINE_LIMIT = 1_800_000_000
 """Bytes of tensors that fit into one file with certainty: protobuf holds less than 2 GiB."""
@@ -19,25 +21,28 @@ _SMALL = 256
 Written = Callable[[int, int], None]
 
 
-def locate(model: ir.Model, folder: Path, *, trust: bool = False) -> None:
-    """Let every external tensor know the file that holds it, in place; symbolic links are followed.
+def locate(model: ir.Model, folders: DataFolders) -> None:
+    """Let every external tensor know the file that holds it, in place; links are followed. Those of attributes are
+    read, since an attribute can only be written inline.
 
     Args:
-        folder: The model's folder.
-        trust: Accept locations outside `folder`.
+        folders: Where the files may be.
 
     Raises:
-        ModelFileError: A data file is missing or too short, or lies outside the folder.
+        ModelFileError: A data file is missing or too short, or outside the folders.
     """
     for value in _initializers(model):
         if isinstance(value.const_value, ir.ExternalTensor):
-            value.const_value = _located(value.const_value, folder, trust)
+            value.const_value = _located(value.const_value, folders)
     for graph in _graphs(model):
         for node in graph:
             for name, attribute in list(node.attributes.items()):
-                tensor = attribute.value if attribute.type == ir.AttributeType.TENSOR else None
-                if isinstance(tensor, ir.ExternalTensor):  # a node's own tensor can only be written inline
-                    node.attributes[name] = ir.AttrTensor(name, _inline(_located(tensor, folder, trust)))
+                if attribute.is_ref():
+                    continue
+                if attribute.type == ir.AttributeType.TENSOR:
+                    node.attributes[name] = ir.AttrTensor(name, _read(attribute.value, folders))
+                elif attribute.type == ir.AttributeType.TENSORS:
+                    node.attributes[name] = ir.AttrTensors(name, [_read(t, folders) for t in attribute.value])
 
 
 def data_files(model: ir.Model) -> set[Path]:
@@ -46,19 +51,17 @@ def data_files(model: ir.Model) -> set[Path]:
     return {Path(tensor.path) for tensor in tensors if isinstance(tensor, ir.ExternalTensor)}
 
 
-def choose_data_file(model: ir.Model, destination: Path, policy: str, source: Path | None = None) -> str | None:
+def choose_data_file(model: ir.Model, destination: str, policy: str) -> str | None:
     """Return the name of the file beside `destination` for the tensors, or None to keep them inline.
 
     Args:
+        destination: The name of the file that the model is written to.
         policy: "auto": external where the input has external data or is too large for one file; "always";
             "never"; or a file name.
-        source: The input's file, which is not to be overwritten; nor are its data files.
 
     Raises:
-        UnsupportedError: "never" with too much data, a name with a folder, or a file that the input needs.
+        UnsupportedError: "never" with too much data, or a name with a folder.
     """
-    needed = {path.resolve() for path in (*data_files(model), *([source] if source else []))}
-    _refuse_overwriting(destination, needed)
     total = sum(v.const_value.nbytes for v in _initializers(model) if v.const_value is not None)
     if policy == "never" or (policy == "auto" and total <= INLINE_LIMIT and not data_files(model)):
         if total > INLINE_LIMIT:
@@ -66,27 +69,12 @@ def choose_data_file(model: ir.Model, destination: Path, policy: str, source: Pa
                 f"{total / 2**30:.1f} GiB of tensors do not fit into one file", hint="use --external-data auto"
             )
         return None
-    name = f"{destination.name}.data" if policy in ("auto", "always") else policy
-    if Path(name).name != name or "\0" in name or name == destination.name:
+    name = f"{destination}.data" if policy in ("auto", "always") else policy
+    if not name or Path(name).name != name or "\0" in name or name == destination:
         raise UnsupportedError(
             f"external data cannot go to '{name}'", hint="give a file name for the folder of the output"
         )
-    _refuse_overwriting(destination.parent / name, needed)
     return name
-
-
-def _refuse_overwriting(target: Path, needed: set[Path]) -> None:
-    try:
-        overwrites = target.resolve() in needed or any(
-            target.exists() and path.exists() and target.samefile(path) for path in needed
-        )
-    except (OSError, ValueError, RuntimeError):  # no file can have this name: writing will say so
-        overwrites = False
-    if overwrites:
-        raise UnsupportedError(
-            f"'{target}' is the same file as one of the input's and would be overwritten",
-            hint="write to another file or folder",
-        )
 
 
 def save(model: ir.Model, path: Path, data_file: str | None, written: Written | None = None) -> None:
@@ -130,32 +118,20 @@ def _inline(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
     return ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
 
 
-def _located(tensor: ir.ExternalTensor, folder: Path, trust: bool) -> ir.ExternalTensor:
+_Tensor = TypeVar("_Tensor", bound=ir.TensorProtocol)
+
+
+def _read(tensor: _Tensor, folders: DataFolders) -> _Tensor | ir.TensorProtocol:
+    return _inline(_located(tensor, folders)) if isinstance(tensor, ir.ExternalTensor) else tensor
+
+
+def _located(tensor: ir.ExternalTensor, folders: DataFolders) -> ir.ExternalTensor:
     location = os.fspath(tensor.location)
-    leaves = (
-        PurePosixPath(location).is_absolute()
-        or PureWindowsPath(location).is_absolute()
-        or os.path.normpath(location).split(os.sep)[0] == os.pardir
-    )
-    if leaves and not trust:
+    path = folders.find(location, tensor.name or "")
+    size, length = path.stat().st_size, tensor.length or tensor.nbytes
+    if size < (tensor.offset or 0) + length or length < tensor.nbytes:
         raise ModelFileError(
-            f"tensor '{tensor.name}' lies in '{location}', outside the model's folder",
-            hint="give --trust-external-data if that is meant",
-        )
-    try:
-        path = (folder / location).resolve()
-        size = path.stat().st_size if path.is_file() else None
-    except (OSError, ValueError, RuntimeError):  # a name that no file can have, or links in a circle
-        size = None
-    if size is None:
-        raise ModelFileError(
-            f"the data file '{folder / location}' of tensor '{tensor.name}' is missing",
-            hint="put it beside the model",
-        )
-    needed = (tensor.offset or 0) + (tensor.length or tensor.nbytes)
-    if size < needed or (tensor.length or tensor.nbytes) < tensor.nbytes:
-        raise ModelFileError(
-            f"the data file '{folder / location}' is too short for tensor '{tensor.name}'",
+            f"the data file '{folders.named / location}' is too short for tensor '{tensor.name}'",
             hint="is the file complete?",
         )
     return ir.ExternalTensor(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import onnx
@@ -10,6 +13,8 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import ModelFileError, UnsupportedError
 from rnn_lowering.files import external_data as external
+from rnn_lowering.files.locations import DataFolders, external_entries
+from rnn_lowering.files.scratch import scratch_folder
 from rnn_lowering.model.copying import own_tensors
 
 
@@ -19,27 +24,74 @@ def text_format(path: Path) -> str:
     return "" if found in (None, "protobuf") else str(found)
 
 
-def load_model(path: Path, *, trust_external_data: bool = False) -> ir.Model:
+def load_model(path: Path, *, trust_external_data: bool = False, piped_from: Path | None = None) -> ir.Model:
     """Read an ONNX file; external data is mapped when it is needed.
 
     Args:
         path: The file.
         trust_external_data: Accept data files outside the model's folder.
+        piped_from: What `path` is a copy of, if it is one.
 
     Raises:
         ModelFileError: The file or its data cannot be read, or it is not an ONNX model.
         UnsupportedError: It holds what the intermediate form would lose.
     """
+    named = piped_from or path
     try:
+        _refuse_device(path)
         proto = onnx.load(path, load_external_data=False)
     except OSError as error:
-        raise ModelFileError(f"cannot read '{path}': {error.strerror or error}") from error
+        raise _cannot_read(named, error) from error
     except Exception as error:  # protobuf, text and JSON parsers each have errors of their own
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ModelFileError(f"'{path}' is not an ONNX model: {reason}", hint="is the file complete?") from error
-    model = from_proto(proto, f"'{path}'")
-    external.locate(model, path.parent, trust=trust_external_data)
+        raise ModelFileError(f"'{named}' is not an ONNX model: {reason}", hint="is the file complete?") from error
+    if piped_from and (entry := next(external_entries(proto), None)):
+        raise ModelFileError(
+            f"'{named}' refers to data in '{entry[1].value}', but what comes from a pipe is in no folder",
+            hint="name the file itself",
+        )
+    model = from_proto(proto, f"'{named}'")
+    external.locate(model, DataFolders.of(path, trust=trust_external_data))
     return model
+
+
+@contextmanager
+def readable_again(path: Path) -> Iterator[tuple[Path, Path | None]]:
+    """Yield a file that can be read several times, also by other processes, and the pipe that it is a copy of, if
+    it is one; a copy is gone when the block ends.
+
+    Raises:
+        ModelFileError: It cannot be read.
+    """
+    try:
+        mode = path.stat().st_mode
+        special = {Path("/dev"), Path("/proc")} & {*path.absolute().parents}
+        real = path.resolve() if special else path
+        piped = stat.S_ISFIFO(mode) or (stat.S_ISREG(mode) and not real.exists())  # deleted since it was opened
+    except (OSError, ValueError, RuntimeError):
+        real, piped = path, False  # reading says what is wrong
+    if not piped:
+        yield real, None
+        return
+    with scratch_folder() as folder:
+        copy = folder / path.name
+        try:
+            given = path.open("rb")
+        except OSError as error:
+            raise _cannot_read(path, error) from error
+        with given, copy.open("wb") as kept:
+            shutil.copyfileobj(given, kept)
+        yield copy, path
+
+
+def _refuse_device(path: Path) -> None:
+    """Refuse what may have no end."""
+    if stat.S_ISCHR(mode := path.stat().st_mode) or stat.S_ISBLK(mode):
+        raise OSError("it is a device")
+
+
+def _cannot_read(path: Path, error: Exception) -> ModelFileError:
+    return ModelFileError(f"cannot read '{path}': {getattr(error, 'strerror', None) or error}")
 
 
 def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:

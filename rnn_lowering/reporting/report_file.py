@@ -2,54 +2,57 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Protocol
 
-from rnn_lowering.errors import ModelFileError, UnsupportedError
-from rnn_lowering.files.atomic import temporary_beside
+from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.files.atomic import replacing
+from rnn_lowering.files.scratch import writing
 from rnn_lowering.passes.report import Report
 
 KINDS = (".json", ".html")
 
-Writer = Callable[[Path, Path, Report], None]
-"""Takes the files of the original and of the lowered model, and what was done. Raises ModelFileError."""
+Render = Callable[[Path, Path, Report], str]
+"""Called with the files of the original and of the lowered model, and what was done."""
 
 
-def report_writer(path: str | os.PathLike[str] | None, models: Collection[Path]) -> Writer:
-    """Return what writes a report to `path`, at once or not at all; with None, nothing is written.
+class Writer(Protocol):
+    """Writes a report on the models of two files. It is beside its place at once, so that nothing can go wrong
+    later, and takes that place when the block ends; an existing file is replaced with `overwrite` only."""
 
-    Args:
-        path: A file whose name ends in .json or .html.
-        models: Files that it must not replace.
+    def __call__(
+        self, original: Path, lowered: Path, report: Report, *, overwrite: bool
+    ) -> AbstractContextManager[None]: ...
+
+
+def report_writer(file: Path | None) -> Writer:
+    """Return what writes a report to `file`; with None, nothing is written.
 
     Raises:
-        UnsupportedError: The name ends otherwise, or is that of a model.
-        ModelFileError: Nothing can be written there.
+        UnsupportedError: The name ends in neither .json nor .html.
         RnnLoweringError: The libraries that a page needs are missing.
     """
-    if path is None:
-        return lambda original, lowered, report: None
-    file = Path(path)
-    if file.suffix not in KINDS:
+    if file is not None and file.suffix not in KINDS:
         raise UnsupportedError(f"report '{file}' ends in neither {' nor '.join(KINDS)}")
-    if file.resolve() in {model.resolve() for model in models}:
-        raise UnsupportedError(f"the report would replace the model '{file}'", hint="write it to another file")
-    if not file.parent.is_dir():
-        raise ModelFileError(f"cannot write '{file}': its folder does not exist")
-    if file.is_dir():
-        raise ModelFileError(f"cannot write '{file}': it is a folder")
-    render = _page() if file.suffix == ".html" else _json
+    render = _page() if file is not None and file.suffix == ".html" else _json
 
-    def write(original: Path, lowered: Path, report: Report) -> None:
+    @contextmanager
+    def write(original: Path, lowered: Path, report: Report, *, overwrite: bool) -> Iterator[None]:
+        if file is None:
+            yield
+            return
         text = render(original, lowered, report)
-        with temporary_beside(file) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        with replacing(file, overwrite=overwrite) as temporary:
+            with writing(file):
+                temporary.write_text(text, encoding="utf-8")
+            yield
 
     return write
 
 
-def _page() -> Callable[[Path, Path, Report], str]:
+def _page() -> Render:
     from rnn_lowering.reporting.page import render  # its libraries are needed for a page only
 
     return render

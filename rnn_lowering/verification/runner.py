@@ -7,7 +7,6 @@ import math
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from threading import Thread
 from types import TracebackType
 from typing import Any
 
+from rnn_lowering.files.scratch import scratch_folder
 from rnn_lowering.options import Check
 from rnn_lowering.types import Array
 from rnn_lowering.verification.arrays import read_arrays, write_arrays
@@ -109,8 +109,8 @@ class Runner:
     """
 
     def __init__(self, timeout: float = Check.timeout) -> None:
-        self._scratch = tempfile.TemporaryDirectory(prefix="rnn-lower-", ignore_cleanup_errors=True)
-        self.folder = Path(self._scratch.name)
+        self._scratch = scratch_folder()
+        self.folder = self._scratch.__enter__()
         self.timeout = None if math.isinf(timeout) else timeout
         self._process: Process | None = None
         self._written = 0
@@ -119,9 +119,13 @@ class Runner:
         self._process = Process()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        self._end_process()
-        self._scratch.cleanup()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._end_process()
+        finally:
+            self._scratch.__exit__(kind, error, trace)
 
     def write_feed(self, feed: Mapping[str, Array]) -> str:
         """Write the inputs of a run to files; return the name that `run` and `feed` understand."""

@@ -13,9 +13,8 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
-from cases import Arrays
+from model_files import LAYERS, layers, relocate, results_of, state, write
 from onnx import TensorProto
 from paths import ROOT
 from running import assert_close, recurrent_left, run
@@ -23,61 +22,7 @@ from texts import FORMS, graphs, parse, random_feed
 
 import rnn_lowering as rl
 
-LAYERS = """
-main (float[6,2,16] X) => (float[6,1,2,16] Y, float[6,1,2,16] Z)
-<float[1,64,16] W = {}, float[1,64,16] R = {}, float[1,128] B = {}, float[1,48,16] V = {}, float[1,48,16] S = {},
- int64[1] one = {1}, float[3] odd = {1,2,3}> {
-    [lstm] Y = LSTM <hidden_size=16> (X, W, R, B)
-    y = Squeeze(Y, one)
-    [gru] Z = GRU <hidden_size=16, direction="reverse"> (y, V, S)
-}
-"""
 INLINE_BYTES = 256
-
-
-def layers() -> onnx.ModelProto:
-    return parse(LAYERS)
-
-
-def write(path: Path, data: str = "weights.bin", location: str | None = None) -> Path:
-    """Write the model with all large tensors in the file `data` beside it, referred to as `location`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    model = layers()
-    onnx.save(model, path, save_as_external_data=True, location=data, size_threshold=0, convert_attribute=True)
-    if location is not None:
-        relocate(path, location)
-    return path
-
-
-def relocate(path: Path, location: str, **extra: int) -> None:
-    """Change the data file that the tensors of a model refer to, and other entries."""
-    model = onnx.load(path, load_external_data=False)
-    for tensor in model.graph.initializer:
-        for entry in tensor.external_data:
-            if entry.key in ("location", *extra):
-                entry.value = location if entry.key == "location" else str(extra[entry.key])
-    path.write_bytes(model.SerializeToString())
-
-
-def state(folder: Path) -> dict[str, str]:
-    """Every file below a folder with a hash of its contents, every link with its target."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        name = str(path.relative_to(folder))
-        if path.is_symlink():
-            found[name] = os.readlink(path)
-        elif path.is_file():
-            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-        else:
-            found[name] = "folder"
-    return found
-
-
-def results_of(path: Path) -> Arrays:
-    """What onnxruntime computes from a file, reading its data itself."""
-    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(None, random_feed(layers())), strict=True))
 
 
 def external(path: Path) -> dict[str, str]:
@@ -453,7 +398,7 @@ def test_a_full_disk(external_data: str, source: Path, existing: Path, monkeypat
 
     monkeypatch.setattr(ir, "save", full)
     with pytest.raises(rl.ModelFileError, match=os.strerror(errno.ENOSPC)):
-        rl.lower_file(source, existing, verify=0, external_data=external_data)
+        rl.lower_file(source, existing, overwrite=True, verify=0, external_data=external_data)
 
 
 @pytest.mark.parametrize("external_data", ["auto", "never"])
@@ -462,7 +407,7 @@ def test_an_error_of_the_writer(
 ) -> None:
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(PermissionError(errno.EACCES, "denied")))
     with pytest.raises(rl.ModelFileError, match="denied"):
-        rl.lower_file(source, existing, verify=0, external_data=external_data)
+        rl.lower_file(source, existing, overwrite=True, verify=0, external_data=external_data)
 
 
 CHILD = """
@@ -475,7 +420,7 @@ def progress(phase, done, count):
     if done == kill_at:
         os.kill(os.getpid(), signal.SIGKILL)
 try:
-    rl.lower_file(sys.argv[1], sys.argv[2], verify=0, progress=progress)
+    rl.lower_file(sys.argv[1], sys.argv[2], overwrite=True, verify=0, progress=progress)
 except rl.ModelFileError as error:
     sys.exit(f"refused: {error}")
 """
@@ -498,7 +443,7 @@ def test_a_killed_process_leaves_the_earlier_output(source: Path, out: Path) -> 
     assert in_a_child(source, out, kill_at=3).returncode == -signal.SIGKILL
     assert out.read_bytes() == b"earlier model"
     assert out.with_name("out.onnx.data").read_bytes() == b"earlier data"
-    rl.lower_file(source, out, verify=0)
+    rl.lower_file(source, out, verify=0, overwrite=True)
     assert_right(out)
 
 
@@ -509,7 +454,7 @@ def test_an_interrupted_write(error: type[BaseException], source: Path, existing
             raise error
 
     with pytest.raises((error, rl.RnnLoweringError)):
-        rl.lower_file(source, existing, verify=0, progress=progress)
+        rl.lower_file(source, existing, overwrite=True, verify=0, progress=progress)
 
 
 # Data paths that leave the folder
