@@ -161,7 +161,7 @@ def lower_file(
     kept, told = (None if path is None else Path(path) for path in (keep_failed, report))
     outputs = Outputs(destination, kept=kept, report=told, overwrite=overwrite)
     with boundary(), ExitStack() as last:
-        write_report = report_writer(told)
+        write_report = report_writer(told, trust=trust_external_data)
         outputs.check([source])
         file, pipe = last.enter_context(readable_again(source))
         model = load_model(file, trust_external_data=trust_external_data, piped_from=pipe)
@@ -181,7 +181,9 @@ def lower_file(
             result.report.lowered = ModelFile.of(written, written.parent.iterdir())
             tell = partial(write_report, file, written, result.report, overwrite=overwrite)
             if result.modified and check.runs:
-                found = _verify(file, written, check=check, progress=progress)
+                found = _verify(
+                    file, written, check=check, trust_external_data=trust_external_data, progress=progress
+                )
                 result.report.verification = found.to_dict()
                 if found.status == "failed":
                     keep = partial(_keep, result.model, place_of_kept, overwrite)

@@ -85,6 +85,29 @@ def external_entries(model: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto,
     yield from _in_graph(model.graph)
 
 
+def check_locations(path: Path, *, trust: bool) -> None:
+    """Refuse a model file whose data is missing, or outside the folders where it may be.
+
+    Raises:
+        ModelFileError: It is so.
+    """
+    folders = DataFolders.of(path, trust=trust)
+    for tensor, entry in external_entries(onnx.load(path, load_external_data=False)):
+        folders.find(entry.value, tensor.name)
+
+
+def from_the_root(model: onnx.ModelProto, path: Path, *, trust: bool) -> None:
+    """Let the external tensors of a file's model name their files from the root on, links followed.
+
+    Raises:
+        ModelFileError: As `check_locations`.
+    """
+    folders = DataFolders.of(path, trust=trust)
+    for tensor, entry in external_entries(model):
+        file = folders.find(entry.value, tensor.name)
+        entry.value = str(file.relative_to(file.anchor))
+
+
 def _in_graph(graph: onnx.GraphProto) -> Iterator[tuple[onnx.TensorProto, onnx.StringStringEntryProto]]:
     for tensor in graph.initializer:
         yield from _of_tensor(tensor)

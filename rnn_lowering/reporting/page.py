@@ -63,17 +63,18 @@ class Section:
     largest: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
-def render(original: Path, lowered: Path, report: Report) -> str:
+def render(original: Path, lowered: Path, report: Report, *, trust: bool = False) -> str:
     """Return the page about a lowering, be it verified or not.
 
     Args:
         original, lowered: The model files.
         report: What was done.
+        trust: Read data outside the folder of the original.
 
     Raises:
         ModelFileError: A file cannot be read.
     """
-    before, after = (load_model(file, trust_external_data=True) for file in (original, lowered))
+    before, after = (load_model(file, trust_external_data=trust) for file in (original, lowered))
     return _template().render(
         report=report,
         check=report.verification or _NOT_COMPARED,

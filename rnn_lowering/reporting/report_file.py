@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -27,8 +28,11 @@ class Writer(Protocol):
     ) -> AbstractContextManager[None]: ...
 
 
-def report_writer(file: Path | None) -> Writer:
+def report_writer(file: Path | None, *, trust: bool = False) -> Writer:
     """Return what writes a report to `file`; with None, nothing is written.
+
+    Args:
+        trust: Read data outside the folder of the original.
 
     Raises:
         UnsupportedError: The name ends in neither .json nor .html.
@@ -36,7 +40,7 @@ def report_writer(file: Path | None) -> Writer:
     """
     if file is not None and file.suffix not in KINDS:
         raise UnsupportedError(f"report '{file}' ends in neither {' nor '.join(KINDS)}")
-    render = _page() if file is not None and file.suffix == ".html" else _json
+    render = _page(trust) if file is not None and file.suffix == ".html" else _json
 
     @contextmanager
     def write(original: Path, lowered: Path, report: Report, *, overwrite: bool) -> Iterator[None]:
@@ -52,10 +56,10 @@ def report_writer(file: Path | None) -> Writer:
     return write
 
 
-def _page() -> Render:
+def _page(trust: bool) -> Render:
     from rnn_lowering.reporting.page import render  # its libraries are needed for a page only
 
-    return render
+    return partial(render, trust=trust)
 
 
 def _json(original: Path, lowered: Path, report: Report) -> str:

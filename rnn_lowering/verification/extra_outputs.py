@@ -7,17 +7,24 @@ from pathlib import Path
 
 import onnx
 
+from rnn_lowering.files.locations import from_the_root
 from rnn_lowering.spec.node import is_recurrent
 from rnn_lowering.verification.runner import Session
 
 
-def watching(original: Path, scratch: Path, names: Callable[[onnx.ModelProto], Iterable[str]]) -> Session:
+def watching(
+    original: Path, scratch: Path, names: Callable[[onnx.ModelProto], Iterable[str]], *, trust: bool = False
+) -> Session:
     """Return a session of the original that gives more values.
 
     Args:
         original: The model file.
         scratch: Folder for the model that gives more.
         names: Names those values of the model; such as are not in the main graph are left out.
+        trust: Read data outside the folder of the original.
+
+    Raises:
+        ModelFileError: Its data is missing, or outside.
     """
     proto = onnx.load(original, load_external_data=False)
     inner = {name for node in proto.graph.node for name in node.output if name}
@@ -26,7 +33,7 @@ def watching(original: Path, scratch: Path, names: Callable[[onnx.ModelProto], I
         if name in inner:
             proto.graph.output.append(onnx.ValueInfoProto(name=name))
     path = scratch / "watching.onnx"
-    _root(proto.graph, original.parent)
+    from_the_root(proto, original, trust=trust)  # onnxruntime follows no links, and reads the copy elsewhere
     onnx.save(proto, path)
     return Session(path, Path(original.anchor))
 
@@ -36,17 +43,3 @@ def entering(proto: onnx.ModelProto) -> Iterator[str]:
     for node in proto.graph.node:
         if is_recurrent(node):
             yield from (*node.input[:1], *node.input[5:7])
-
-
-def _root(graph: onnx.GraphProto, folder: Path) -> None:
-    """Let external tensors say where they lie from the root on, links followed, which onnxruntime does not do for
-    a model that is not read from its own folder."""
-    for tensor in graph.initializer:
-        for entry in tensor.external_data:
-            if entry.key == "location":
-                path = (folder / entry.value).resolve()
-                entry.value = str(path.relative_to(path.anchor))
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                _root(attribute.g, folder)

@@ -29,7 +29,8 @@ from rnn_lowering.verification.tolerance import allowance, compare
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of two models: their files, what runs them, what counts as equal, and the seed of the inputs."""
+    """Of two models: their files, what runs them, what counts as equal, the seed of the inputs, and
+    whether data outside the folders of the models is read."""
 
     original: Path
     lowered: Path
@@ -37,6 +38,7 @@ class Comparison:
     tolerance: Tolerance
     seed: int
     progress: Progress | None
+    trust: bool = False
 
 
 class Judge(Comparison):
@@ -114,7 +116,8 @@ class Judge(Comparison):
         return native
 
     def _isolated(self) -> Iterator[IsolatedNode]:
-        original, lowered = (load_model(path, trust_external_data=True) for path in (self.original, self.lowered))
+        files = (self.original, self.lowered)
+        original, lowered = (load_model(file, trust_external_data=self.trust) for file in files)
         return isolated_nodes(original, lowered, StoredTensors(self.runner.folder))
 
     def examine(
@@ -132,7 +135,8 @@ class Judge(Comparison):
         try:
             nodes = list(self._isolated())
             session = replace(
-                watching(self.original, self.runner.folder, lambda _: _around(nodes)), optimise=optimise
+                watching(self.original, self.runner.folder, lambda _: _around(nodes), trust=self.trust),
+                optimise=optimise,
             )
             outcome = self.runner.run(session, [[feed] for feed in feeds])
             differs = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from typing_extensions import Unpack
 from rnn_lowering.boundary import boundary, callers
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.files.external_data import save
-from rnn_lowering.files.reading import from_proto, load_model, text_format
+from rnn_lowering.files.locations import check_locations
+from rnn_lowering.files.reading import from_proto, load_model, readable_again, text_format
 from rnn_lowering.model.set_inputs import recorded
 from rnn_lowering.options import Check, CheckOptions, Tolerance, check_of
 from rnn_lowering.progress import LOWERED, ORIGINAL, Progress, counter
@@ -42,6 +44,7 @@ def verify(
     lowered: onnx.ModelProto | ir.Model | PathLike,
     *,
     check: Check | None = None,
+    trust_external_data: bool = False,
     progress: Progress | None = None,
     **options: Unpack[CheckOptions],
 ) -> Verification:
@@ -50,6 +53,7 @@ def verify(
     Args:
         original, lowered: Models or paths. They run in a process of their own.
         check: How they are compared.
+        trust_external_data: Read data files outside the folders of the models.
         progress: Called as progress(phase, done, total) when a phase begins and after each run.
         options: The attributes of `Check` as keywords.
 
@@ -59,14 +63,20 @@ def verify(
     Raises:
         UnsupportedError: Sizes are fixed at which neither model runs.
         OptionError: An option has a value that does not exist, or a given input or shape is not one of the models'.
+        ModelFileError: A file cannot be read, or its data is missing or outside its folder.
     """
     check = check_of(check, options)
     progress = None if progress is None else callers(progress)
-    with boundary(), Runner(check.timeout) as runner:
-        first, second = (_as_file(m, runner.folder / f"model{n}.onnx") for n, m in enumerate((original, lowered)))
+    with boundary(), Runner(check.timeout) as runner, ExitStack() as pipes:
+        first, second = (
+            _as_file(model, runner.folder / f"model{n}.onnx", trust_external_data, pipes)
+            for n, model in enumerate((original, lowered))
+        )
+        for path in (first, second):
+            check_locations(path, trust=trust_external_data)
         graphs = [onnx.load(path, load_external_data=False).graph for path in (first, second)]
         check_given(graphs, check.feeds or (), check.shapes or {})
-        comparison = _Check(first, second, runner, check.tolerance, check.seed, progress)
+        comparison = _Check(first, second, runner, check.tolerance, check.seed, progress, trust_external_data)
         odd = comparison.odd_inputs()
         if odd:
             return comparison.judge.nodes(
@@ -77,7 +87,7 @@ def verify(
         return comparison.whole(groups, check.runs, all_must_run=check.feeds is not None)
 
 
-def _as_file(model: onnx.ModelProto | ir.Model | PathLike, path: Path) -> Path:
+def _as_file(model: onnx.ModelProto | ir.Model | PathLike, path: Path, trust: bool, pipes: ExitStack) -> Path:
     if isinstance(model, onnx.ModelProto) and _bytes_of(model) < LARGE:
         onnx.save(model, path)
     elif isinstance(model, onnx.ModelProto):
@@ -85,9 +95,10 @@ def _as_file(model: onnx.ModelProto | ir.Model | PathLike, path: Path) -> Path:
     elif isinstance(model, ir.Model):
         save(model, path, f"{path.name}.data")
     elif text_format(Path(model)):
-        return _as_file(load_model(Path(model), trust_external_data=True), path)
+        return _as_file(load_model(Path(model), trust_external_data=trust), path, trust, pipes)
     else:
-        return split_file(Path(model).absolute(), path)
+        file = pipes.enter_context(readable_again(Path(model).absolute()))[0]
+        return split_file(file, path)
     return path
 
 
@@ -208,7 +219,7 @@ class _Check(Comparison):
         self, groups: list[list[str]], all_must_run: bool
     ) -> tuple[Session, list[str], dict[str, Outputs]]:
         """Return how it ran, the names of its outputs, and their values by the feed that each run accepted."""
-        session = watching(self.original, self.runner.folder, entering)
+        session = watching(self.original, self.runner.folder, entering, trust=self.trust)
         try:
             outcome = self.runner.run(session, groups, counter(self.progress, ORIGINAL, len(groups)))
         except SessionError as error:

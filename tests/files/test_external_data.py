@@ -532,3 +532,50 @@ def peak_memory(gib: float) -> float:
 
 def test_memory_does_not_grow_with_the_model() -> None:
     assert peak_memory(0.2) - peak_memory(0.05) < 150 / 3
+
+
+# Links that leave the folder
+
+
+LEAVING_LINKS = {
+    "a link": {"weights.bin": "../outside.bin"},
+    "an absolute link": {"weights.bin": "{folder}/outside.bin"},
+    "a chain of links": {"weights.bin": "second", "second": "../outside.bin"},
+    "a link to a folder": {"there": ".."},
+}
+
+
+@pytest.mark.parametrize("kind", LEAVING_LINKS)
+def test_links_that_leave_the_folder_need_trust(kind: str, tmp_path: Path, out: Path) -> None:
+    path = write(tmp_path / "source" / "in.onnx")
+    path.with_name("weights.bin").rename(tmp_path / "outside.bin")
+    for name, target in LEAVING_LINKS[kind].items():
+        path.with_name(name).symlink_to(target.format(folder=tmp_path))
+    if kind == "a link to a folder":
+        relocate(path, "there/outside.bin")
+    (tmp_path / "link.onnx").symlink_to(path)
+    plain = tmp_path / "plain.onnx"
+    onnx.save(layers(), plain)
+    for call in (
+        lambda: rl.lower_file(path, out, verify=0),
+        lambda: rl.inspect(path),
+        lambda: rl.verify(path, plain, runs=1),
+        lambda: rl.verify(plain, path, runs=1),
+    ):
+        with pytest.raises(rl.ModelFileError, match="outside the model's folder"):
+            call()
+    assert state(out.parent) == {}
+    report = rl.lower_file(path, out, verify=1, trust_external_data=True)
+    assert report.verification is not None
+    assert report.verification["status"] == "verified"
+    assert_right(out)
+
+
+@pytest.mark.parametrize("location", ["there/weights.bin", "sub/../weights.bin"])
+def test_links_that_stay_in_the_folder_need_none(location: str, tmp_path: Path, out: Path) -> None:
+    path = write(tmp_path / "source" / "in.onnx")
+    (path.parent / "sub").mkdir()
+    path.with_name("there").symlink_to(".")
+    relocate(path, location)
+    rl.lower_file(path, out, verify=1)
+    assert_right(out)
