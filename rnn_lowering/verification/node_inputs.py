@@ -13,7 +13,6 @@ from itertools import cycle, islice, product
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from rnn_lowering.spec.node import GATES, RecurrentSpec
 from rnn_lowering.types import Array
@@ -97,7 +96,7 @@ class _Maker:
             return usual
         T = self.spec.seq_length
         inputs = self._probe(_PROBE_LENGTH if T is None else min(T, _PROBE_LENGTH), tried)
-        known = self.spec.op_type, self.attributes, inputs, computed_in(self.spec), list(self.spec.outputs)
+        known = self.spec.op_type, self.attributes, inputs, self.dtype, list(self.spec.outputs)
         return [*usual, *(tried[n] for n in rows_that_matter(*known, len(usual)))]
 
     def _probe(self, T: int, rows: Sequence[_Magnitudes]) -> Symbols:
@@ -176,8 +175,3 @@ class _Maker:
         for row in range(min(N, len(special))):
             lengths[row] = special[row if N > 1 else (0, run // 2 % 4)[run % 2]]
         return lengths.astype(np.int32)
-
-
-def computed_in(spec: RecurrentSpec) -> Any:
-    """The type in which a lowered node runs on its own: float32 for bfloat16, which onnxruntime's CPU lacks."""
-    return np.float32 if spec.dtype == ir.DataType.BFLOAT16 else spec.dtype.numpy()

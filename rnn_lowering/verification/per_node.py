@@ -19,7 +19,7 @@ from rnn_lowering.verification.exact import no_further
 from rnn_lowering.verification.extra_outputs import watching
 from rnn_lowering.verification.isolate import IsolatedNode, Symbols, isolated_nodes, run_node
 from rnn_lowering.verification.judged import Judged
-from rnn_lowering.verification.node_inputs import chosen_feeds, computed_in
+from rnn_lowering.verification.node_inputs import chosen_feeds
 from rnn_lowering.verification.result import NODES, OutputCheck, RunCheck, RunInput, Verification, over_all
 from rnn_lowering.verification.rounding import expected
 from rnn_lowering.verification.runner import Outputs, Runner, SessionError
@@ -100,7 +100,7 @@ class Judge(Comparison):
 
     def _judged(self, node: IsolatedNode, feed: Symbols, got: Symbols) -> list[Judged]:
         """Compare the outputs of a lowered node with float64."""
-        spec, dtype = node.spec, computed_in(node.spec)
+        spec, dtype = node.spec, node.spec.dtype.numpy()
         inputs = {**{symbol: tensor.numpy() for symbol, tensor in spec.constants.items()}, **feed}
         truth, allowed = expected(spec.op_type, node.attributes, inputs, dtype)
         if self.tolerance != Tolerance():

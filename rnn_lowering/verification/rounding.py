@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from rnn_lowering.types import Array
@@ -19,9 +20,10 @@ Symbols = dict[str, Array]
 
 _EPS = float(np.finfo(np.float32).eps)
 
-_FACTORS = {"float32": (4, 16, 8), "float64": (4, 16, 8), "float16": (2, 4, 4)}
+_FACTORS = {"float32": (4, 16, 8), "float64": (4, 16, 8), "float16": (2, 4, 4), "bfloat16": (1, 1, 2)}
 """How many roundings are allowed: of 1, which a gate is near to; of the largest number in the row; and of what
-float32 shows. float16 kernels compute in float32 inside and round what enters and leaves them."""
+float32 shows. float16 kernels compute in float32 inside and round what enters and leaves them; bfloat16 runs in
+float32 with constants that are rounded."""
 
 _BAND = 8
 """How many roundings a pre-activation may be off where a threshold is near."""
@@ -34,12 +36,12 @@ def expected(
 
     Args:
         op_type, attributes, inputs: As in `reference.evaluate`.
-        dtype: The type that the lowering computes in: float16, float32 or float64.
+        dtype: The type of the node.
 
     Returns:
         Two dictionaries by symbol, of equal shapes. What is allowed is infinite for rows that exceed the type.
     """
-    info = np.finfo(dtype)
+    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     batch_first = bool(attributes.get("layout", 0))
     eps, largest = float(info.eps), float(info.max) ** 0.75
     of_one, of_size, of_shown = _FACTORS[np.dtype(dtype).name]

@@ -142,3 +142,12 @@ def test_sizes_at_which_the_original_does_not_run(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
     report = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", input_shapes={"X": [5, 3, 2]})
     assert (report.verification or {})["whole"]
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_constants_of_bfloat16_are_rounded(factor: float) -> None:
+    """The sum of two biases is, too."""
+    case = Case("judgement_bfloat16", "LSTM", {"direction": "bidirectional"}, dtype="bfloat16", x="symbolic")
+    original = model(case, 22)
+    check = rl.verify(original, rl.lower(scaled(original, "R", factor)))
+    assert check.status == ("verified" if factor == 1 else "failed")
