@@ -39,6 +39,7 @@ from rnn_lowering.progress import WRITING, Progress
 from rnn_lowering.reporting.report_file import report_writer
 from rnn_lowering.spec.node import RecurrentSpec
 from rnn_lowering.types import PathLike
+from rnn_lowering.verification.chunked import verify_stream
 from rnn_lowering.verification.whole import verify
 
 M = TypeVar("M", onnx.ModelProto, ir.Model)
@@ -63,7 +64,7 @@ def lower(
 
     Args:
         model: A ModelProto, which stays as it is, or an onnx_ir Model, which is changed in place.
-        lowering: What is lowered and how, or a form: "auto", "scan", "loop" or "unroll".
+        lowering: What is lowered and how, or a form: "auto", "scan", "loop", "unroll" or "keep".
         full: Return the report of what was done, too.
         options: The attributes of `Lowering` as keywords.
 
@@ -119,7 +120,7 @@ def lower_file(
     Args:
         source: An ONNX file, which is never changed, or a pipe, which is read once.
         destination: The file to write.
-        lowering: What is lowered and how, or a form: "auto", "scan", "loop" or "unroll".
+        lowering: What is lowered and how, or a form: "auto", "scan", "loop", "unroll" or "keep".
         check: How both models are compared; `Check(runs=0)` for no comparison.
         keep_failed: Where a model that fails the comparison is written all the same.
         report: A file to write about all this, also when the comparison fails: data where its name ends in .json
@@ -181,7 +182,8 @@ def lower_file(
             result.report.lowered = ModelFile.of(written, written.parent.iterdir())
             tell = partial(write_report, file, written, result.report, overwrite=overwrite)
             if result.modified and check.runs:
-                found = _verify(
+                compare = _verify if result.report.stream is None else verify_stream
+                found = compare(
                     file, written, check=check, trust_external_data=trust_external_data, progress=progress
                 )
                 result.report.verification = found.to_dict()

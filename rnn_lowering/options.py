@@ -13,6 +13,11 @@ from rnn_lowering.targets.table import FORMS, Target, target_named
 from rnn_lowering.types import Array, ArrayLike, Shapes
 
 COMPUTE = ("native", "float32")
+KEEP = "keep"
+"""Instead of a form: recurrent nodes stay."""
+
+Stream = str | Mapping[str, int | None]
+"""AXIS or "AXIS=FRAMES", or the frames by AXIS: a symbolic dimension of the inputs, or INPUT:AXIS."""
 
 Selection = str | Iterable[str] | Callable[[ir.Node], bool]
 """Which nodes: an operator or a shell glob of names, several of them, or a function that decides for each node."""
@@ -37,7 +42,7 @@ class Lowering:
     Attributes:
         to: The form: "scan", "loop", "unroll" (straight-line, for a known sequence length), or "auto": for each
             node straight-line at length 1, else what the target prefers; portable: Scan where the opset has it,
-            else Loop.
+            else Loop; "keep": they stay, for a stream whose runtime has them.
         target: The runtime that the result is for, a name in `TARGETS`: which forms and operators it supports.
         only: Lower only nodes whose operator or name matches this, or one of several (names as shell globs), or
             those for which a function of the onnx_ir node is true. What matches no node is refused with the model.
@@ -51,10 +56,12 @@ class Lowering:
         input_shapes: Shapes to fix inputs at, by input name.
         set_inputs: Values of inputs that become constants, by input name: the lowered model lacks these inputs, and
             an If whose condition follows from them is replaced by its branch. One number, or an array.
+        stream: The axis of time of a model that is to be called chunk by chunk, its states inputs and outputs:
+            "time", "time=1" for one frame in each call, or {"X:1": None} for axis 1 of X and any number of frames.
 
     Raises:
-        OptionError: A form, target or way of computing that does not exist, a negative limit, or a pattern that is
-            no text.
+        OptionError: A form, target or way of computing that does not exist, a negative limit, a pattern that is no
+            text, or a number of frames that is not possible.
     """
 
     to: str = "auto"
@@ -67,10 +74,14 @@ class Lowering:
     dims: Mapping[str, int] = field(default_factory=dict)
     input_shapes: Shapes = field(default_factory=dict)
     set_inputs: Mapping[str, ArrayLike] = field(default_factory=dict)
+    stream: Stream | None = None
 
     def __post_init__(self) -> None:
-        if self.to not in FORMS:
-            raise OptionError(f"form '{self.to}' does not exist", hint=f"known are {', '.join(FORMS)}")
+        if self.to not in (*FORMS, KEEP):
+            known = ", ".join((*FORMS, KEEP))
+            raise OptionError(f"form '{self.to}' does not exist", hint=f"known are {known}")
+        if self.stream is not None:
+            parse_stream(self.stream)
         if self.compute not in COMPUTE:
             raise OptionError(f"compute '{self.compute}' does not exist", hint=f"known are {', '.join(COMPUTE)}")
         if self.max_unroll < 0:
@@ -115,6 +126,7 @@ class LoweringOptions(TypedDict, total=False):
     dims: Mapping[str, int] | None
     input_shapes: Shapes | None
     set_inputs: Mapping[str, ArrayLike] | None
+    stream: Stream | None
 
 
 @dataclass(frozen=True)
@@ -220,3 +232,27 @@ _Options = TypeVar("_Options", Lowering, Check)
 def _with(given: _Options, options: LoweringOptions | CheckOptions) -> _Options:
     named = {name: value for name, value in options.items() if value is not None}
     return replace(given, **named)  # type: ignore[arg-type]
+
+
+def parse_stream(stream: Stream) -> dict[str, int | None]:
+    """Return the number of frames by axis, from "AXIS", "AXIS=FRAMES" or a mapping.
+
+    Raises:
+        OptionError: FRAMES is no positive integer, or no axis is named.
+    """
+    given = dict([_parsed(stream)]) if isinstance(stream, str) else dict(stream)
+    for axis, frames in given.items():
+        if not axis:
+            raise OptionError("the axis of time has no name", hint="give AXIS or AXIS=FRAMES")
+        if frames is not None and (isinstance(frames, bool) or not isinstance(frames, int) or frames < 1):
+            raise OptionError(f"a call cannot have {frames} frames", hint="give 1 or more, or none for any number")
+    return given
+
+
+def _parsed(text: str) -> tuple[str, int | None]:
+    axis, equals, frames = text.rpartition("=")
+    if not equals:
+        return text, None
+    if not frames.isdecimal():
+        raise OptionError(f"'{frames}' is no number of frames", hint="give AXIS or AXIS=FRAMES")
+    return axis, int(frames)

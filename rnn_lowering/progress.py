@@ -17,6 +17,7 @@ WRITING = "writing tensors"
 ORIGINAL = "running the original"
 LOWERED = "running the lowered model"
 NODES = "running each node"
+CHUNKS = "running the stream chunk by chunk"
 
 
 def counter(progress: Progress | None, phase: str, total: int) -> Callable[[], None]:

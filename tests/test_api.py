@@ -451,7 +451,7 @@ def test_report_as_json(source: Path) -> None:
     assert json.loads(report.to_json()) == json.loads(json.dumps(report.to_dict()))
     data = json.loads(report.to_json())
     about = {"schema", "version", "target", "files"}
-    assert data.keys() == about | {"nodes", "left", "notes", "set_inputs", "operators", "verification"}
+    assert data.keys() == about | {"nodes", "left", "notes", "set_inputs", "operators", "stream", "verification"}
     assert [node["form"] for node in data["nodes"]] == ["scan"] * 3
     assert data["verification"] is None
     assert data["operators"]["after"] == report.operators_after

@@ -67,9 +67,9 @@ def parser() -> argparse.ArgumentParser:
 def _add_forms(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--to",
-        choices=("auto", "scan", "loop", "unroll"),
+        choices=("auto", "scan", "loop", "unroll", "keep"),
         default="auto",
-        help="form of the lowered nodes (default: auto, what the target prefers)",
+        help="form of the lowered nodes (default: auto, what the target prefers); keep: they stay",
     )
     p.add_argument(
         "--target",
@@ -106,6 +106,15 @@ def _add_forms(p: argparse.ArgumentParser) -> None:
         type=_value,
         metavar="NAME=VALUE|FILE.npy",
         help="make an input a constant, and decide what follows from it",
+    )
+    p.add_argument(
+        "--stream",
+        action="append",
+        default=[],
+        type=_stream,
+        metavar="AXIS[=FRAMES]",
+        help="make a model that is called chunk by chunk, its states inputs and outputs: AXIS is the dimension of "
+        "time, or INPUT:AXIS; FRAMES the frames of each call (default: any number)",
     )
     p.add_argument(
         "--max-unroll", type=_count, default=512, metavar="T", help="most steps to write out (default: 512)"
@@ -238,6 +247,16 @@ def _dim(text: str) -> tuple[str, int]:
     return name, int(size)
 
 
+def _stream(text: str) -> tuple[str, int | None]:
+    from rnn_lowering.options import parse_stream
+
+    try:
+        ((axis, frames),) = parse_stream(text).items()
+    except RnnLoweringError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return axis, frames
+
+
 def _shape(text: str) -> tuple[str, list[int]]:
     name, separator, shape = text.rpartition(":")
     sizes = shape.split(",") if shape else []
@@ -282,6 +301,7 @@ def lowering_options(args: argparse.Namespace) -> Lowering:
         dims=_once(args.set_dim, "--set-dim"),
         input_shapes=_once(args.input_shape, "--input-shape"),
         set_inputs=_read_values(_once(args.set_input, "--set-input")),
+        stream=_once(args.stream, "--stream") or None,
     )
 
 

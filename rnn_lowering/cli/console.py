@@ -15,12 +15,14 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from rnn_lowering.printable import NAME, printable
+from rnn_lowering.streaming.plan import host_loop
 
 if TYPE_CHECKING:
     from rnn_lowering.passes.lower import Preview
     from rnn_lowering.passes.report import Report
     from rnn_lowering.progress import Progress
     from rnn_lowering.spec.node import RecurrentSpec
+    from rnn_lowering.streaming.plan import StreamPlan
 
 
 class _Console(Console):
@@ -71,9 +73,9 @@ def _said(spec: RecurrentSpec) -> list[str]:
 def print_report(report: Report, source: Path, target: Path, *, each_run: bool) -> None:
     """Print what was done; with `each_run` every run of the verification too."""
     out = console()
-    if not report.nodes:
+    if not report.nodes and report.stream is None:
         _print(out, f"{source}: nothing to lower; written unchanged to {target}")
-    else:
+    elif report.nodes:
         table = Table("node", "operator", "direction", "T", "N", "I", "H", "form", box=None)
         for n in report.nodes:
             sizes = [_size(s) for s in (n.seq_length, n.batch_size, n.input_size, n.hidden_size)]
@@ -81,14 +83,27 @@ def print_report(report: Report, source: Path, target: Path, *, each_run: bool) 
         out.print(table)
         out.print(_operator_table(report))
     _print_rest(report, out)
+    if report.stream is not None:
+        _print_stream(report.stream, out)
     if report.verification is not None:
         from rnn_lowering.verification.result import describe
 
         if each_run:
             print_runs(report.verification)
         _print(out, describe(report.verification))
-    if report.nodes:
+    if report.nodes or report.stream is not None:
         _print(out, f"written to {target}")
+
+
+def _print_stream(plan: StreamPlan, out: Console) -> None:
+    """Print the states and what a host does."""
+    table = Table("state", "next", "node", "shape", "type", "initial", box=None)
+    for s in plan.states:
+        initial = s.initial if isinstance(s.initial, str) else "numbers in the metadata"
+        _add_row(table, s.input, s.output, s.node, _shape(s.shape), s.dtype, initial)
+    out.print(table if plan.states else "the stream has no states")
+    for line in host_loop(plan).splitlines():
+        _print(out, line)
 
 
 def _print_rest(report: Report, out: Console) -> None:
@@ -133,7 +148,7 @@ def _run_table(runs: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _shape(sizes: Sequence[int]) -> str:
+def _shape(sizes: Sequence[int | str]) -> str:
     return ",".join(str(size) for size in sizes) or "scalar"
 
 

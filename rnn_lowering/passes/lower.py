@@ -19,7 +19,7 @@ from rnn_lowering.errors import (
     UnsupportedError,
     warn,
 )
-from rnn_lowering.model.copying import replace_content, restored, restored_on_failure
+from rnn_lowering.model.copying import clone, replace_content, restored, restored_on_failure
 from rnn_lowering.model.folding import folded
 from rnn_lowering.model.inference import known_inputs
 from rnn_lowering.model.plan import Planned, Prepared, prepare, read
@@ -27,12 +27,14 @@ from rnn_lowering.model.replace import replace_nodes
 from rnn_lowering.model.scopes import Found, recurrent_nodes
 from rnn_lowering.model.selection import Choose
 from rnn_lowering.model.set_inputs import input_arrays, record
-from rnn_lowering.options import Lowering, LoweringOptions, lowering_of
+from rnn_lowering.options import KEEP, Lowering, LoweringOptions, lowering_of
 from rnn_lowering.passes.advice import deciding_input, open_sizes
 from rnn_lowering.passes.report import NodeReport, Report, count_operators
 from rnn_lowering.passes.sizing import FOLDED, as_given
+from rnn_lowering.passes.stream import StreamPass
 from rnn_lowering.spec.connections import KnownValues
 from rnn_lowering.spec.node import RecurrentSpec, node_ref
+from rnn_lowering.streaming.plan import KEY
 from rnn_lowering.targets.choice import choose
 
 REFUSED, LEFT = "refused", "left as it is"
@@ -95,17 +97,20 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         report = Report(self.lowering.target, operators_before=count_operators(model))
         with restored_on_failure(model):
             arrays = input_arrays(model, self.lowering.set_inputs)
-            given = as_given(model, self.lowering, report)
+            given = self._as_stream(as_given(model, self.lowering, report), report)
             prepared, plan = self._folded_plan(self._prepare(given), report)
             self._tell(prepared, report)
         for text in (text for node in plan for text in node.spec.warnings):
             warn(text)
         record(model, arrays)
+        if report.stream is not None:
+            model.metadata_props[KEY] = report.stream.to_json()
         replace_content(model, prepared.model.graph, prepared.model.functions)
         replace_nodes(model, plan, widen=self.lowering.compute == "float32")
         report.nodes = [NodeReport.of(node.spec, node.choice.form, node.choice.reason) for node in plan]
         report.operators_after = count_operators(model)
-        return LoweringResult(model, bool(plan) or self.lowering.fixes_inputs, report)
+        modified = bool(plan) or self.lowering.fixes_inputs or report.stream is not None
+        return LoweringResult(model, modified, report)
 
     def preview(self, model: ir.Model) -> tuple[list[Preview], Report]:
         """Return what would become of every recurrent node, and in a report what else of the model, which stays as
@@ -120,7 +125,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
     def _previewed(self, model: ir.Model) -> tuple[list[Preview], Report]:
         report = Report(self.lowering.target)
         with restored(model):
-            given = as_given(model, self.lowering, report)
+            given = self._as_stream(as_given(model, self.lowering, report), report)
             try:
                 prepared, refusal = self._prepare(given), None
             except OptionError:
@@ -136,7 +141,16 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
     @property
     def _choose(self) -> Choose:
-        return Choose(self.lowering.only, self.lowering.except_)
+        only = _nothing if self.lowering.to == KEEP else self.lowering.only
+        return Choose(only, self.lowering.except_)
+
+    def _as_stream(self, model: ir.Model, report: Report) -> ir.Model:
+        """Return the model, or where a stream is wanted a copy that is one."""
+        if self.lowering.stream is None:
+            return model
+        copy = clone(model)
+        report.stream = StreamPass(self.lowering.stream).call(copy).plan
+        return copy
 
     def _prepare(self, model: ir.Model) -> Prepared:
         return prepare(model, self._choose, self.lowering.max_nodes)
@@ -145,7 +159,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         """Report what was done to a model before its nodes are replaced, and what stays as it is."""
         wanted = set(prepared.wanted)
         report.notes += prepared.notes
-        report.left += [f"{e.ref}: not selected" for e in prepared.found if e not in wanted]
+        why = "kept" if self.lowering.to == KEEP else "not selected"
+        report.left += [f"{e.ref}: {why}" for e in prepared.found if e not in wanted]
         report.left += _quantized(prepared.model)
 
     def _folded_plan(self, prepared: Prepared, report: Report) -> tuple[Prepared, list[Planned]]:
@@ -206,6 +221,10 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         except UnsupportedError as error:
             return Preview(entry.ref, spec, REFUSED, error.reason, error.hint)
         return Preview(entry.ref, spec, choice.form, choice.reason)
+
+
+def _nothing(_: ir.Node) -> bool:
+    return False
 
 
 def _readable(entry: Found, known: KnownValues) -> RecurrentSpec | None:

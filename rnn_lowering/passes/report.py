@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from rnn_lowering._version import __version__
 from rnn_lowering.spec.node import RecurrentSpec
+from rnn_lowering.streaming.plan import StreamPlan
 from rnn_lowering.types import Array
 
 SCHEMA = 1
@@ -94,6 +95,7 @@ class Report:
         notes: What else was done to the model.
         set_inputs: Inputs that became constants: the lowered model lacks them.
         operators_before: How often each operator stood in the model, all scopes together; likewise after.
+        stream: How the result is driven, where it is called chunk by chunk.
         verification: The result of `verify`, as data; None where none was asked for.
         original, lowered: The model files; None where the model came from no file.
     """
@@ -105,6 +107,7 @@ class Report:
     set_inputs: list[SetInput] = field(default_factory=list)
     operators_before: dict[str, int] = field(default_factory=dict)
     operators_after: dict[str, int] = field(default_factory=dict)
+    stream: StreamPlan | None = None
     verification: dict[str, Any] | None = None
     original: ModelFile | None = None
     lowered: ModelFile | None = None
@@ -122,6 +125,7 @@ class Report:
             "notes": self.notes,
             "set_inputs": [vars(given) for given in self.set_inputs],
             "operators": {"before": self.operators_before, "after": self.operators_after},
+            "stream": None if self.stream is None else self.stream.to_dict(),
             "verification": self.verification,
         }
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from rnn_lowering.boundary import boundary
-from rnn_lowering.errors import OptionError
 from rnn_lowering.model.copying import clone, replace_content
 from rnn_lowering.model.inlining import inline_all
 from rnn_lowering.model.old_opsets import FIRST_OPSET, modernize
@@ -19,7 +17,7 @@ from rnn_lowering.model.plan import read
 from rnn_lowering.model.prepare import sort_nodes
 from rnn_lowering.model.scopes import recurrent_nodes
 from rnn_lowering.model.sizing import at_sizes
-from rnn_lowering.options import Lowering
+from rnn_lowering.options import Lowering, Stream, parse_stream
 from rnn_lowering.spec.node import default_opset
 from rnn_lowering.streaming.carrying import Carrying, Naming
 from rnn_lowering.streaming.frames import Flow
@@ -27,9 +25,6 @@ from rnn_lowering.streaming.plan import KEY, StreamPlan
 from rnn_lowering.streaming.states import node_states
 from rnn_lowering.streaming.time_inputs import TimeInputs, time_inputs
 from rnn_lowering.streaming.timeline import follow
-
-Stream = str | Mapping[str, int | None]
-"""AXIS, or the number of frames by AXIS: a symbolic dimension of the inputs, or INPUT:AXIS."""
 
 
 @dataclass
@@ -81,30 +76,6 @@ class StreamPass(ir.passes.InPlacePass):
         replace_content(model, work.graph, work.functions)
         model.metadata_props[KEY] = plan.to_json()
         return StreamResult(model, True, plan)
-
-
-def parse_stream(stream: Stream) -> dict[str, int | None]:
-    """Return the number of frames by axis, from "AXIS", "AXIS=FRAMES" or a mapping.
-
-    Raises:
-        OptionError: FRAMES is no positive integer, or no axis is named.
-    """
-    given = dict([_parsed(stream)]) if isinstance(stream, str) else dict(stream)
-    for axis, frames in given.items():
-        if not axis:
-            raise OptionError("the axis of time has no name", hint="give AXIS or AXIS=FRAMES")
-        if frames is not None and (isinstance(frames, bool) or not isinstance(frames, int) or frames < 1):
-            raise OptionError(f"a call cannot have {frames} frames", hint="give 1 or more, or none for any number")
-    return given
-
-
-def _parsed(text: str) -> tuple[str, int | None]:
-    axis, equals, frames = text.rpartition("=")
-    if not equals:
-        return text, None
-    if not frames.isdecimal():
-        raise OptionError(f"'{frames}' is no number of frames", hint="give AXIS or AXIS=FRAMES")
-    return axis, int(frames)
 
 
 def _prepared(model: ir.Model) -> ir.Model:

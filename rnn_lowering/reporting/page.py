@@ -17,6 +17,7 @@ from rnn_lowering.files.reading import load_model
 from rnn_lowering.passes.report import Report
 from rnn_lowering.printable import printable
 from rnn_lowering.reporting.node_runs import LOWERED, ORIGINAL, Trial, trials
+from rnn_lowering.streaming.plan import host_loop
 
 try:
     import jinja2
@@ -79,6 +80,7 @@ def render(original: Path, lowered: Path, report: Report, *, trust: bool = False
         report=report,
         check=report.verification or _NOT_COMPARED,
         sections=_sections(report, before, after),
+        loop_text=host_loop(report.stream) if report.stream is not None else "",
         versions={"rnn-lowering": __version__, "onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__},
     )
 
@@ -103,6 +105,8 @@ def _shown(value: object) -> object:
 
 def _sections(report: Report, original: ir.Model, lowered: ir.Model) -> list[Section]:
     shown = report.nodes[:MOST_NODES]
+    if report.stream is not None:
+        return [Section(("There are no pictures: in a stream its states are inputs of the model.",))] * len(shown)
     try:
         done = trials(shown, original, lowered)
     except RnnLoweringError as error:

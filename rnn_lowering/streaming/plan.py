@@ -113,6 +113,31 @@ class StreamPlan:
                 raise ValueError("a state is named twice")
 
 
+def host_loop(plan: StreamPlan) -> str:
+    """Return what a host does, as text: `run` stands for a call of the model."""
+    chunk = "each chunk" if plan.frames is None else f"each chunk of {plan.frames} frame{'s'[: plan.frames > 1]}"
+    given = ", ".join(f'"{name}": {name}' for name in plan.inputs)
+    lines = ["states = {"]
+    lines += [f'    "{s.input}": {_start(s)},' for s in plan.states]
+    lines += ["}", f"for {chunk}{_axes(plan.inputs)}:", f"    outputs = run({{{given}, **states}})"]
+    lines += ["    states = {", *(f'        "{s.input}": outputs["{s.output}"],' for s in plan.states), "    }"]
+    for name, axis in plan.outputs.items():
+        lines.append(
+            f'outputs["{name}"]: ' + ("after the last chunk" if axis is None else f"joined along axis {axis}")
+        )
+    return "\n".join(lines)
+
+
+def _start(state: State) -> str:
+    shape = f"[{', '.join(map(str, state.shape))}]"
+    return f"zeros {shape}" if isinstance(state.initial, str) else f"the metadata's numbers, broadcast to {shape}"
+
+
+def _axes(inputs: Mapping[str, int | None]) -> str:
+    timed = [f"axis {axis} of {name}" for name, axis in inputs.items() if axis is not None]
+    return f" ({', '.join(timed)})" if timed else ""
+
+
 def _state(held: Mapping[str, Any]) -> State:
     state = State(**{**held, "shape": tuple(held["shape"])})
     texts = (state.input, state.output, state.node, state.state, state.dtype)

@@ -10,6 +10,9 @@ import numpy as np
 
 from rnn_lowering.types import Array
 
+STEPS = "steps.npz"
+"""The outputs of chunks, by \"number of the chunk:number of the output\", in one file: they are many and small."""
+
 _NAMES = "names.json"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import onnx
@@ -32,7 +32,70 @@ def watching(
     for name in dict.fromkeys(names(proto)):
         if name in inner:
             proto.graph.output.append(onnx.ValueInfoProto(name=name))
-    path = scratch / "watching.onnx"
+    return _saved(proto, original, scratch / "watching.onnx", trust)
+
+
+def watching_all(
+    original: Path, scratch: Path, label: str, axes: Mapping[str, int], *, trust: bool = False
+) -> tuple[Session, dict[str, str]]:
+    """Return a session that gives all values of a model's main graph too, and the node of each in their order.
+
+    Args:
+        original: The model file.
+        scratch: Folder for the model that gives more.
+        label: What that is called.
+        axes: The axis of inputs that is opened, by name.
+        trust: Read data outside the folder of the original.
+    """
+    proto = onnx.load(original, load_external_data=False)
+    _open(proto, axes)
+    given = {value.name for value in proto.graph.output}
+    nodes = {
+        name: f"{node.op_type} node '{node.name or f'-> {name}'}'"
+        for node in proto.graph.node
+        for name in node.output
+        if name
+    }
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in nodes if name not in given)
+    return _saved(proto, original, scratch / f"watching_{label}.onnx", trust), nodes
+
+
+def opened(original: Path, scratch: Path, axes: Mapping[str, int], *, trust: bool = False) -> Session:
+    """Return a session of the original in which axes of inputs have no fixed size.
+
+    Args:
+        original: The model file.
+        scratch: Folder for the model, where it has to be another.
+        axes: The axis by the name of the input.
+        trust: Read data outside the folder of the original.
+    """
+    proto = onnx.load(original, load_external_data=False)
+    return _saved(proto, original, scratch / "opened.onnx", trust) if _open(proto, axes) else Session(original)
+
+
+def _open(proto: onnx.ModelProto, axes: Mapping[str, int]) -> bool:
+    """Let axes of inputs have no fixed size; return whether one had."""
+    dims = [v.type.tensor_type.shape.dim[axes[v.name]] for v in proto.graph.input if v.name in axes]
+    if not any(dim.HasField("dim_value") for dim in dims):
+        return False
+    for dim in dims:
+        dim.dim_param = "frames"
+    _forget_shapes(proto.graph)
+    return True
+
+
+def _forget_shapes(graph: onnx.GraphProto) -> None:
+    """Drop what a graph declares of computed values."""
+    del graph.value_info[:]
+    for value in graph.output:
+        value.type.tensor_type.ClearField("shape")
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _forget_shapes(attribute.g)
+
+
+def _saved(proto: onnx.ModelProto, original: Path, path: Path, trust: bool) -> Session:
     from_the_root(proto, original, trust=trust)  # onnxruntime follows no links, and reads the copy elsewhere
     onnx.save(proto, path)
     return Session(path, Path(original.anchor))

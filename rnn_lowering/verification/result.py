@@ -10,6 +10,7 @@ from rnn_lowering.types import Array
 
 WHOLE = "onnxruntime"
 NODES = "each node against float64 NumPy"
+CHUNKED = "onnxruntime, in chunks"
 JUDGED = "onnxruntime, differences judged by float64 NumPy"
 
 
@@ -58,7 +59,7 @@ class Verification:
 
     Attributes:
         status: "verified", "failed", or "not verified" where nothing could be compared.
-        method: How it was compared: `WHOLE`, `NODES` or `JUDGED`.
+        method: How it was compared: `WHOLE`, `NODES`, `JUDGED`, or `CHUNKED` and the sizes of the chunks.
         runs: How many runs were compared.
         outputs: One entry per output of the model over all runs; with `NODES` per output of each node.
         reason: Why it failed or was not possible, or what of it was not.

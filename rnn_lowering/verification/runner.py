@@ -9,17 +9,19 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from rnn_lowering.files.scratch import scratch_folder
 from rnn_lowering.options import Check
 from rnn_lowering.types import Array
-from rnn_lowering.verification.arrays import read_arrays, write_arrays
+from rnn_lowering.verification.arrays import STEPS, read_arrays, write_arrays
 
 Outputs = Mapping[str, Array]
 Ran = Callable[[], None]
@@ -91,6 +93,30 @@ class Outcome:
     names: tuple[str, ...]
     runs: tuple[Run, ...]
 
+    def steps(self, number: int) -> list[dict[str, Array]]:
+        """Return the outputs by name of each chunk of a feed, where it ran in `Chunks`."""
+        with np.load(self.runs[number].folder / STEPS) as held:
+            arrays = dict(held)
+        count = 1 + max((int(key.split(":")[0]) for key in arrays), default=-1)
+        return [{name: arrays[f"{k}:{n}"] for n, name in enumerate(self.names)} for k in range(count)]
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """How feeds are cut into chunks, which run one after another.
+
+    Attributes:
+        sizes: For each feed the sizes of its chunks.
+        axes: The axes along which inputs are cut, by name; others are the same in each chunk.
+        lengths: Inputs that are lengths along that axis: they count down.
+        carried: Outputs and the inputs that receive them in the next chunk.
+    """
+
+    sizes: Sequence[Sequence[int]]
+    axes: Mapping[str, int] = field(default_factory=dict)
+    lengths: Sequence[str] = ()
+    carried: Mapping[str, str] = field(default_factory=dict)
+
 
 class Runner:
     """A scratch folder and one process in which models run one after another; both end with the `with` block.
@@ -137,26 +163,34 @@ class Runner:
         """Return the inputs that `write_feed` wrote, mapped and read-only."""
         return read_arrays(Path(name))
 
-    def run(self, session: Session, groups: Sequence[Sequence[str]], ran: Ran = lambda: None) -> Outcome:
+    def run(
+        self,
+        session: Session,
+        groups: Sequence[Sequence[str]],
+        ran: Ran = lambda: None,
+        *,
+        chunks: Chunks | None = None,
+    ) -> Outcome:
         """Run groups of alternative feeds; of each the first counts that the model accepts and answers with finite
         numbers, else the first that it accepts.
 
         Args:
             groups: Names that `write_feed` gave.
             ran: Called after each group.
+            chunks: How the first feed of each group is cut; `Outcome.steps` gives the outputs of each chunk.
 
         Raises:
             SessionError: The model does not load, the process died, or the time is up.
         """
         again = self._process is not None and self._process.jobs > 0
         try:
-            return self._run(session, groups, ran)
+            return self._run(session, groups, ran, chunks)
         except SessionError as error:
             if not (error.crashed and again):
                 raise
-        return self._run(session, groups, lambda: None)
+        return self._run(session, groups, lambda: None, chunks)
 
-    def _run(self, session: Session, groups: Sequence[Sequence[str]], ran: Ran) -> Outcome:
+    def _run(self, session: Session, groups: Sequence[Sequence[str]], ran: Ran, chunks: Chunks | None) -> Outcome:
         if self._process is None:
             self._process = Process()
         out = self._new_folder("out")
@@ -166,6 +200,7 @@ class Runner:
             "data": str(session.data or session.model.parent),
             "optimise": session.optimise,
             "groups": groups,
+            "chunks": None if chunks is None else asdict(chunks),
             "out": str(out),
         }
         names: tuple[str, ...] | None = None

@@ -69,7 +69,7 @@ def verify(
     progress = None if progress is None else callers(progress)
     with boundary(), Runner(check.timeout) as runner, ExitStack() as pipes:
         first, second = (
-            _as_file(model, runner.folder / f"model{n}.onnx", trust_external_data, pipes)
+            as_file(model, runner.folder / f"model{n}.onnx", trust_external_data, pipes)
             for n, model in enumerate((original, lowered))
         )
         for path in (first, second):
@@ -87,7 +87,8 @@ def verify(
         return comparison.whole(groups, check.runs, all_must_run=check.feeds is not None)
 
 
-def _as_file(model: onnx.ModelProto | ir.Model | PathLike, path: Path, trust: bool, pipes: ExitStack) -> Path:
+def as_file(model: onnx.ModelProto | ir.Model | PathLike, path: Path, trust: bool, pipes: ExitStack) -> Path:
+    """Return the path of a model that onnxruntime reads: its own, or `path`, written here."""
     if isinstance(model, onnx.ModelProto) and _bytes_of(model) < LARGE:
         onnx.save(model, path)
     elif isinstance(model, onnx.ModelProto):
@@ -95,7 +96,7 @@ def _as_file(model: onnx.ModelProto | ir.Model | PathLike, path: Path, trust: bo
     elif isinstance(model, ir.Model):
         save(model, path, f"{path.name}.data")
     elif text_format(Path(model)):
-        return _as_file(load_model(Path(model), trust_external_data=trust), path, trust, pipes)
+        return as_file(load_model(Path(model), trust_external_data=trust), path, trust, pipes)
     else:
         file = pipes.enter_context(readable_again(Path(model).absolute()))[0]
         return split_file(file, path)

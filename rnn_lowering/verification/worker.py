@@ -3,11 +3,13 @@
 Called as `python -m rnn_lowering.verification.worker`. It reads jobs from stdin and writes messages to stdout, each
 a line of JSON; the first is {"ready": true}. It ends, even in the middle of a run, when stdin does.
 
-A job: {"model": path, "data": folder of its external data, "optimise": bool, "groups": [[feed, ...], ...], "out":
-folder}, where a feed is a folder of arrays. Answered by {"names": [...]} when the model is loaded, one message for
-each group, and {"done": true}; or by {"error": text} where the model does not load. The message for a group is
-{"feed": index, "out": folder} or {"error": text}: the first feed counts that the model accepts and answers with
-finite numbers, else the first that it accepts. Outputs are arrays by "number of the output:number of its part".
+A job: {"model": path, "data": folder of its external data, "optimise": bool, "groups": [[feed, ...], ...],
+"chunks": null, "out": folder}, where a feed is a folder of arrays. Answered by {"names": [...]} when the model is
+loaded, one message for each group, and {"done": true}; or by {"error": text} where the model does not load. The
+message for a group is {"feed": index, "out": folder} or {"error": text}: the first feed counts that the model
+accepts and answers with finite numbers, else the first that it accepts. Outputs are arrays by "number of the
+output:number of its part". With "chunks", the fields of `runner.Chunks`, the first feed of a group is cut and
+its chunks run one after another; their outputs are in one file.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from rnn_lowering.verification.arrays import read_arrays, write_arrays
+from rnn_lowering.verification.arrays import STEPS, read_arrays, write_arrays
 
 Message = dict[str, Any]
 
@@ -39,7 +41,11 @@ def answers(job: Message) -> Iterator[Message]:
         yield {"error": _one_line(error)}
         return
     for n, group in enumerate(job["groups"]):
-        yield _run_group(session, group, Path(job["out"]) / str(n))
+        out = Path(job["out"]) / str(n)
+        if job.get("chunks") is None:
+            yield _run_group(session, group, out)
+        else:
+            yield _run_chunks(session, group[0], job["chunks"], job["chunks"]["sizes"][n], out)
     yield {"done": True}
 
 
@@ -76,6 +82,28 @@ def _run_group(session: Any, group: Sequence[str], out: Path) -> Message:
         if finite:
             break
     return outcome
+
+
+def _run_chunks(session: Any, feed: str, chunks: Message, sizes: Sequence[int], out: Path) -> Message:
+    names = [output.name for output in session.get_outputs()]
+    whole = {name: np.asarray(array) for name, array in read_arrays(Path(feed)).items()}
+    given, steps = dict(whole), dict[str, Any]()
+    start = 0
+    for n, size in enumerate(sizes):
+        for name, axis in chunks["axes"].items():
+            given[name] = whole[name].take(range(start, start + size), axis)
+        for name in chunks["lengths"]:
+            given[name] = np.clip(whole[name] - start, 0, size).astype(whole[name].dtype)
+        try:
+            outputs = dict(zip(names, session.run(None, given), strict=True))
+            given |= {entering: outputs[leaving] for leaving, entering in chunks["carried"].items()}
+        except Exception as error:
+            return {"error": _one_line(error)}
+        steps |= {f"{n}:{k}": np.asarray(value) for k, value in enumerate(outputs.values())}
+        start += size
+    out.mkdir()
+    np.savez(out / STEPS, allow_pickle=False, **steps)
+    return {"feed": 0, "out": str(out)}
 
 
 def _flat(value: Any) -> list[np.ndarray[Any, Any]]:

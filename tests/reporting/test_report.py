@@ -52,7 +52,9 @@ def emitted(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, data
     if isinstance(data, dict):
         for key, value in data.items():
-            name = "*" if path in ("operators.before", "operators.after") else key
+            name = (
+                "*" if path in ("operators.before", "operators.after", "stream.inputs", "stream.outputs") else key
+            )
             yield from emitted(value, f"{path}.{name}" if path else name)
     elif isinstance(data, list):
         for value in data:
@@ -71,6 +73,7 @@ def without_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 SCENARIOS: dict[str, tuple[onnx.ModelProto, dict[str, Any]]] = {
     "verified": (model(RAGGED, 17), {}),
+    "a stream": (chain(Link("LSTM", "stepped")), {"stream": "seq"}),
     "node by node": (model(Case("report_layout", "GRU", {"layout": 1}, optional=("sequence_lens",)), 17), {}),
     "warned, one left": (chain(AFFINE, Link("GRU", "kept")), {"only": ["RNN"]}),
     "brought to another opset": (model(Case("report_old", "LSTM"), 6), {}),

@@ -1,0 +1,310 @@
+"""Whether a stream computes what the original computes of whole sequences: chunk by chunk, its states fed back.
+
+The original runs on whole random sequences; the result on the same in chunks of one frame, of a few and of ragged
+sizes, one sequence after another in one session. Where they differ, values inside both tell the first node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import accumulate, cycle
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rnn_lowering.errors import ModelFileError
+from rnn_lowering.files.locations import check_locations
+from rnn_lowering.model.set_inputs import recorded
+from rnn_lowering.options import Check, Tolerance
+from rnn_lowering.progress import CHUNKS, ORIGINAL, Progress, counter
+from rnn_lowering.streaming.plan import KEY, State, StreamPlan
+from rnn_lowering.types import Array, PathLike
+from rnn_lowering.verification.extra_outputs import opened, watching_all
+from rnn_lowering.verification.given_inputs import check_given
+from rnn_lowering.verification.random_inputs import candidates, length_inputs
+from rnn_lowering.verification.result import CHUNKED, OutputCheck, RunCheck, RunInput, Verification, over_all
+from rnn_lowering.verification.runner import Chunks, Outcome, Ran, Runner, Session, SessionError
+from rnn_lowering.verification.tolerance import compare
+from rnn_lowering.verification.whole import as_file
+
+_FEW, _RAGGED = 5, (3, 1, 4, 7, 2)
+_FRAMES = (19, 11, 23)
+"""Frames of the sequences of the runs, where the model leaves them open."""
+
+
+@dataclass(frozen=True)
+class _Sequence:
+    """A whole sequence, and the chunks that it is fed in.
+
+    Attributes:
+        feed: The name of the inputs of the whole.
+        started: The name of the same with the states that the first chunk receives.
+        sizes: The number of frames of each chunk.
+    """
+
+    feed: str
+    started: str
+    sizes: tuple[int, ...]
+
+
+def verify_stream(
+    original: PathLike,
+    stepped: PathLike,
+    *,
+    check: Check | None = None,
+    trust_external_data: bool = False,
+    progress: Progress | None = None,
+) -> Verification:
+    """Run the original on whole sequences and a stream on their chunks, and compare all outputs of the original.
+
+    Args:
+        original, stepped: The files of the model and of the stream that was made of it.
+        check: How they are compared: `runs` is the number of sequences.
+        trust_external_data: Read data files outside the folders of the models.
+        progress: Called as progress(phase, done, total) when a phase begins and after each run.
+
+    Returns:
+        A result that is true only when every sequence agreed in every chunking; `method` names these.
+
+    Raises:
+        ModelFileError: `stepped` is no stream.
+    """
+    check = check or Check()
+    with Runner(check.timeout) as runner, ExitStack() as pipes:
+        first, second = (
+            as_file(model, runner.folder / f"model{n}.onnx", trust_external_data, pipes)
+            for n, model in enumerate((original, stepped))
+        )
+        for path in (first, second):
+            check_locations(path, trust=trust_external_data)
+        comparison = _Comparison(first, second, runner, check, trust_external_data, progress)
+        check_given([comparison.whole.graph], check.feeds or (), check.shapes or {})
+        return comparison.result()
+
+
+class _Comparison:
+    """One comparison: the files, the plan in the stream's metadata, and what runs them."""
+
+    def __init__(
+        self, original: Path, stepped: Path, runner: Runner, check: Check, trust: bool, progress: Progress | None
+    ) -> None:
+        self.runner, self.check, self.trust, self.progress = runner, check, trust, progress
+        self.original, self.stepped = original, stepped
+        self.graph = onnx.load(stepped, load_external_data=False)
+        held = [entry.value for entry in self.graph.metadata_props if entry.key == KEY]
+        if not held:
+            raise ModelFileError(f"'{stepped}' is no stream: its metadata lack {KEY}")
+        self.plan = StreamPlan.from_json(held[0])
+        self.axes = {name: axis for name, axis in self.plan.inputs.items() if axis is not None}
+        self.session = opened(original, runner.folder, self.axes, trust=trust)
+        self.whole = onnx.load(self.session.model, load_external_data=False)
+        self.lengths = length_inputs(self.whole.graph)
+
+    def result(self) -> Verification:
+        """Compare."""
+        try:
+            names, expected = self._run_whole()
+        except SessionError as error:
+            why = f"the original {error}" if error.timed_out else f"onnxruntime cannot run the original: {error}"
+            return Verification("not verified", CHUNKED, reason=why)
+        names = [name for name in names if name in self.plan.outputs]
+        sequences = [s for feed in expected for s in self._sequences(feed)]
+        if not sequences:
+            return Verification("not verified", CHUNKED, reason="no sequence has two chunks")
+        try:
+            outcome = self._run_chunks(Session(self.stepped), sequences)
+        except SessionError as error:
+            if error.timed_out:
+                return Verification("not verified", self._method(), reason=f"the stream {error}")
+            return Verification("failed", self._method(), reason=f"onnxruntime cannot run the stream: {error}")
+        runs, reasons = [], []
+        for n, sequence in enumerate(sequences):
+            parts = outcome.steps(n)
+            checks = [self._compare(name, sequence, expected[sequence.feed][name], parts) for name in names]
+            given = self.runner.feed(sequence.feed)
+            inputs = tuple(RunInput.of(k, a, are_lengths=k in self.lengths) for k, a in given.items())
+            runs.append(RunCheck(inputs, tuple(checks)))
+            reasons += [f"output '{c.name}': {c.reason}" for c in checks if not c.passed]
+        reason = reasons[0] + self._first_node(next(iter(expected))) if reasons else ""
+        checks_of_all = over_all(runs)
+        status = "failed" if reasons else "verified"
+        return Verification(status, self._method(), len(runs), checks_of_all, reason, tuple(runs))
+
+    def _method(self) -> str:
+        if self.plan.frames is not None:
+            return f"{CHUNKED} of {self.plan.frames} frame{'s'[: self.plan.frames > 1]}"
+        return f"{CHUNKED} of 1, of {_FEW} and of {', '.join(map(str, _RAGGED))} frames"
+
+    def _run_whole(self) -> tuple[list[str], dict[str, dict[str, Array]]]:
+        """Return the names of the original's outputs, and their values by the feed of each run."""
+        groups = [[self.runner.write_feed(f) for f in feeds] for feeds in self._feeds()]
+        outcome = self._run(self.session, groups, counter(self.progress, ORIGINAL, len(groups)))
+        accepted = [run for run in outcome.runs if not run.error]
+        errors = [run.error for run in outcome.runs if run.error]
+        if not accepted or (errors and self.check.feeds is not None):
+            raise SessionError(errors[0] if errors else "no runs were asked for")
+        names = list(outcome.names)
+        found = {}
+        for run in accepted:
+            outputs = run.outputs()
+            found[run.feed] = {name: outputs[f"{n}:0"] for n, name in enumerate(names) if f"{n}:0" in outputs}
+        return names, found
+
+    def _feeds(self) -> Iterator[list[dict[str, Array]]]:
+        """Yield the alternative inputs of each run."""
+        given = self.check.feeds
+        constants = recorded(ir.from_proto(self.whole), ir.from_proto(self.graph))
+        for run in range(self.check.runs if given is None else len(given)):
+            fixed = {**(given[run] if given is not None else {}), **constants}
+            declared = self._declared(self._frames(run))
+            feeds = candidates(self.whole, run, self.check.seed, declared, fixed, self.check.shapes)
+            yield [self._within(feed) for feed in feeds]
+
+    def _declared(self, frames: int) -> onnx.ModelProto:
+        """The original's inputs as the stream has them, which may have fixed sizes, with so many frames."""
+        fixed = {value.name: value for value in self.graph.graph.input}
+        declared = onnx.ModelProto()
+        declared.graph.input.extend(fixed.get(value.name, value) for value in self.whole.graph.input)
+        for value in declared.graph.input:
+            axis = self.plan.inputs.get(value.name)
+            if axis is not None:
+                value.type.tensor_type.shape.dim[axis].dim_value = frames
+        return declared
+
+    def _frames(self, run: int) -> int:
+        fixed = self.plan.frames
+        return _FRAMES[run % len(_FRAMES)] if fixed is None else fixed * max(2, min(4 + run, 64 // fixed))
+
+    def _within(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """Lengths are at most the number of frames."""
+        frames = self._count(feed)
+        return {k: np.minimum(a, frames).astype(a.dtype) if k in self.lengths else a for k, a in feed.items()}
+
+    def _count(self, feed: Mapping[str, Array]) -> int:
+        return next(int(feed[name].shape[axis]) for name, axis in self.plan.inputs.items() if axis is not None)
+
+    def _sequences(self, feed: str) -> Iterator[_Sequence]:
+        """Yield the chunkings of one whole sequence."""
+        given = self.runner.feed(feed)
+        frames = self._count(given)
+        if self.plan.frames is not None:
+            count, rest = divmod(frames, self.plan.frames)
+            chunkings = [(self.plan.frames,) * count] if not rest and count > 1 else []
+        else:
+            chunkings = list(dict.fromkeys(_split(frames, sizes) for sizes in ((1,), (_FEW,), _RAGGED)))
+        states = {s.input: _initial(s, self._sizes(given)) for s in self.plan.states if s.input not in given}
+        taken = {value.name: given[value.name] for value in self.graph.graph.input if value.name in given}
+        started = self.runner.write_feed({**taken, **states})
+        for sizes in chunkings:
+            yield _Sequence(feed, started, sizes)
+
+    def _sizes(self, given: Mapping[str, Array]) -> dict[str, int]:
+        """The sizes of open dimensions by name."""
+        return {
+            dim.dim_param: size
+            for value in self.graph.graph.input
+            if value.name in given
+            for dim, size in zip(value.type.tensor_type.shape.dim, given[value.name].shape, strict=True)
+            if dim.dim_param
+        }
+
+    def _run_chunks(self, session: Session, sequences: Sequence[_Sequence]) -> Outcome:
+        chunks = Chunks(
+            [sequence.sizes for sequence in sequences],
+            self.axes,
+            sorted(self.lengths),
+            {state.output: state.input for state in self.plan.states},
+        )
+        ran = counter(self.progress, CHUNKS, len(sequences))
+        outcome = self._run(session, [[s.started] for s in sequences], ran, chunks)
+        for run in outcome.runs:
+            if run.error:
+                raise SessionError(run.error)
+        return outcome
+
+    def _run(
+        self, session: Session, groups: Sequence[Sequence[str]], ran: Ran, chunks: Chunks | None = None
+    ) -> Outcome:
+        """Run, without onnxruntime's optimiser where that crashes or refuses the model."""
+        try:
+            return self.runner.run(session, groups, ran, chunks=chunks)
+        except SessionError as error:
+            if error.timed_out:
+                raise
+            try:
+                return self.runner.run(replace(session, optimise=False), groups, chunks=chunks)
+            except SessionError:
+                raise error from None
+
+    def _compare(
+        self, name: str, sequence: _Sequence, expected: Array, parts: Sequence[Mapping[str, Array]]
+    ) -> OutputCheck:
+        axis = self.plan.outputs[name]
+        arrays = [part[name] for part in parts if name in part]
+        if len(arrays) < len(parts):
+            return OutputCheck(name, np.inf, False, "the stream does not give it")
+        try:
+            got = arrays[-1] if axis is None else np.concatenate(arrays, axis)
+        except ValueError as error:  # the axis is wrong
+            return OutputCheck(name, np.inf, False, f"its chunks do not fit together along axis {axis}: {error}")
+        largest, reason = compare(expected, got, self.check.tolerance)
+        if reason and axis is not None:
+            reason = f"{reason}; {_where(expected, arrays, axis, sequence.sizes, self.check.tolerance)}"
+        return OutputCheck(name, largest, not reason, reason)
+
+    def _first_node(self, feed: str) -> str:
+        """Name the first node of the original whose frames differ from those of the chunks."""
+        sequence = next(self._sequences(feed))
+        try:
+            whole, names = watching_all(self.original, self.runner.folder, "whole", self.axes, trust=self.trust)
+            inner, others = watching_all(self.stepped, self.runner.folder, "chunks", {}, trust=self.trust)
+            (values,) = self.runner.run(whole, [[feed]], chunks=Chunks([[1]])).steps(0)
+            parts = self._run_chunks(inner, [sequence]).steps(0)
+        except (SessionError, ValueError, OSError):
+            return ""
+        for name in (n for n in names if n in others and n in values):
+            if _differ(values[name], [part[name] for part in parts], self.check.tolerance):
+                return f"; the first node that differs: {names[name]}"
+        return ""
+
+
+def _split(frames: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Chunks of these sizes in turn, the last one as much as is left."""
+    chunks: list[int] = []
+    for size in cycle(sizes):
+        if sum(chunks) == frames:
+            break
+        chunks.append(min(size, frames - sum(chunks)))
+    return tuple(chunks)
+
+
+def _initial(state: State, known: Mapping[str, int]) -> Array:
+    shape, dtype = state.sizes(known), np.dtype(state.dtype)
+    held = 0 if isinstance(state.initial, str) else np.asarray(state.initial)
+    return np.broadcast_to(held, shape).astype(dtype)
+
+
+def _where(expected: Array, arrays: Sequence[Array], axis: int, sizes: Sequence[int], tolerance: Tolerance) -> str:
+    """Say from which frame on the chunks differ."""
+    ends = list(accumulate((array.shape[axis] for array in arrays), initial=0))
+    for n, array in enumerate(arrays):
+        part = expected.take(range(ends[n], min(ends[n + 1], expected.shape[axis])), axis)
+        if compare(part, array, tolerance)[1]:
+            text = ", ".join(map(str, sizes[:6])) + (", ..." if len(sizes) > 6 else "")
+            return f"first in step {n + 1} of chunks of {text} frames, from frame {sum(sizes[:n])} on"
+    return ""
+
+
+def _differ(whole: Array, arrays: Sequence[Array], tolerance: Tolerance) -> bool:
+    """Whether chunks of an inner value differ from the whole, along the axis that they add up to."""
+    if any(array.ndim != whole.ndim for array in arrays) or whole.dtype.kind != "f":
+        return False
+    axes = [a for a in range(whole.ndim) if sum(array.shape[a] for array in arrays) == whole.shape[a] != 1]
+    others = [a for a in axes if any(array.shape[a] != whole.shape[a] for array in arrays)]
+    if len(others) != 1:
+        return False
+    return bool(compare(whole, np.concatenate(arrays, others[0]), tolerance)[1])

@@ -1,0 +1,139 @@
+"""`--stream` and `stream=`: from a file to a file, with a proof, a report and nothing written where it fails."""
+
+import json
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import pytest
+from one_process import run_workers_here
+from running import recurrent_left
+from stream_models import net, plan_of, random, recurrent
+
+import rnn_lowering as rl
+from rnn_lowering.cli.command import main
+from rnn_lowering.streaming.edit import Editor
+
+GRU = net(
+    "g (float[time, batch, 3] X) => (float[t, d, n, h] Y) { [only] Y = GRU <hidden_size = 4> (X, W, R, B) }",
+    recurrent("GRU", 3, 4),
+)
+BOTH = net(
+    """g (float[time, batch, 3] X) => (float[t, d, n, h] Y) {
+        [only] Y = GRU <hidden_size = 4, direction = "bidirectional"> (X, W, R, B) }""",
+    recurrent("GRU", 3, 4, directions=2),
+)
+
+
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_workers_here(monkeypatch)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> tuple[str, str]:
+    onnx.save(GRU, tmp_path / "in.onnx")
+    return str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx")
+
+
+def test_the_command_tells_states_loop_and_chunks(
+    paths: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*paths, "--stream", "time=1", "--target", "tvm", "--set-dim", "batch=2"]) == 0
+    shown = capsys.readouterr().out
+    assert "past_only_h  present_only_h  only  1,2,4  float32  zeros" in shown
+    assert '        "past_only_h": outputs["present_only_h"],' in shown
+    assert "for each chunk of 1 frame (axis 0 of X):" in shown
+    assert "verified (onnxruntime, in chunks of 1 frame): 3 runs" in shown
+    made = onnx.load(paths[1])
+    assert recurrent_left(made) == []
+    assert plan_of(made)["states"][0]["shape"] == [1, 2, 4]
+    assert rl.Stream(paths[1])({"X": random((1, 2, 3))})["Y"].shape == (1, 1, 2, 4)
+
+
+def test_recurrent_nodes_may_stay(paths: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*paths, "--stream", "X:0", "--to", "keep"]) == 0
+    shown = capsys.readouterr().out
+    assert "left as it is: GRU node 'only' in main graph: kept" in shown
+    assert "written to" in shown
+    assert recurrent_left(onnx.load(paths[1])) == ["GRU only"]
+
+
+@pytest.mark.parametrize("ending", ["json", "html"])
+def test_the_report_has_the_states(paths: tuple[str, str], tmp_path: Path, ending: str) -> None:
+    report = tmp_path / f"report.{ending}"
+    assert main([*paths, "--stream", "time", "--report", str(report), "-q"]) == 0
+    text = report.read_text()
+    if ending == "json":
+        data = json.loads(text)
+        assert data["stream"] == plan_of(onnx.load(paths[1]))
+        assert data["verification"]["method"].startswith("onnxruntime, in chunks of 1, of 5 and of")
+    else:
+        assert "<td>present_only_h</td>" in text
+        assert "for each chunk (axis 0 of X):" in text
+
+
+def test_the_list_shows_what_a_stream_would_become(
+    paths: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([paths[0], "--list", "--stream", "time=1"]) == 4
+    assert "unroll" in capsys.readouterr().out
+    assert not Path(paths[1]).exists()
+
+
+REFUSED = {
+    "no axis is called 'seq'; the model's inputs: X [time, batch, 3]": ["--stream", "seq"],
+    "have different numbers of frames": ["--stream", "time=1", "--stream", "X:0=2"],
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_a_wrong_axis_is_one_line_and_nothing_is_written(
+    paths: tuple[str, str], capsys: pytest.CaptureFixture[str], message: str
+) -> None:
+    assert main([*paths, *REFUSED[message]]) == 1
+    assert message in capsys.readouterr().err
+    assert not Path(paths[1]).exists()
+
+
+@pytest.mark.parametrize("text", ["time=0", "time=x", "time=-1", ""])
+def test_a_wrong_number_of_frames_is_wrong_usage(paths: tuple[str, str], text: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([*paths, "--stream", text])
+
+
+def test_a_bidirectional_node_is_refused(paths: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(BOTH, paths[0])
+    assert main([*paths, "--stream", "time"]) == 1
+    shown = capsys.readouterr().err
+    assert "GRU node 'only' in main graph: direction is bidirectional" in shown
+    assert not Path(paths[1]).exists()
+
+
+def test_a_stream_that_is_wrong_is_not_written(
+    paths: tuple[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the past state were given out instead of the next one."""
+    add_output = Editor.add_output
+    monkeypatch.setattr(
+        Editor, "add_output", lambda self, name, _, past, path: add_output(self, name, past, past, path)
+    )
+    assert main([*paths, "--stream", "time"]) == 3
+    shown = capsys.readouterr().err
+    assert "from frame 1 on; the first node that differs: GRU node 'only'" in shown
+    assert not Path(paths[1]).exists()
+
+
+def test_lower_takes_the_same() -> None:
+    lowered, report = rl.lower(GRU, "loop", stream={"time": None}, full=True)
+    assert report.stream is not None
+    assert report.stream.to_dict() == plan_of(lowered)
+    assert recurrent_left(lowered) == []
+
+
+def test_a_refused_form_leaves_the_model_as_it_was() -> None:
+    held = ir.from_proto(GRU)
+    before = ir.to_proto(held).SerializeToString(deterministic=True)
+    with pytest.raises(rl.UnsupportedError):
+        rl.lower(held, "unroll", stream="time")
+    assert ir.to_proto(held).SerializeToString(deterministic=True) == before
