@@ -48,9 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     p = parser()
     try:
-        args = p.parse_args(argv)
+        with printing():
+            args = p.parse_args(argv)
     except SystemExit:
-        with printing():  # the help may have been asked for
+        with printing():  # the help, which has been written but may not have left
             pass
         raise
     if isinstance(sys.stdout, io.TextIOWrapper):
