@@ -603,3 +603,11 @@ def test_operators_of_all_forms_are_primitive() -> None:
     for to in FORMS:
         used = operators(rl.lower(model(LSTM, 17), to))
         assert not used & {"LSTM", "GRU", "RNN", "ReverseSequence", "CastLike"}
+
+
+def test_the_log_tells_what_was_decided(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="rnn_lowering"):
+        rl.lower(chain(*THREE), "loop", except_="third")
+    told = [record.getMessage() for record in caplog.records if record.name == "rnn_lowering"]
+    assert sum("becomes loop: asked for" in line for line in told) == 2
+    assert [line for line in told if "not selected" in line and "third" in line]

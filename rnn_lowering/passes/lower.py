@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -36,6 +37,8 @@ from rnn_lowering.spec.connections import KnownValues
 from rnn_lowering.spec.node import RecurrentSpec, node_ref
 from rnn_lowering.streaming.plan import KEY
 from rnn_lowering.targets.choice import choose
+
+_LOG = logging.getLogger("rnn_lowering")
 
 REFUSED, LEFT = "refused", "left as it is"
 
@@ -107,6 +110,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             model.metadata_props[KEY] = report.stream.to_json()
         replace_content(model, prepared.model.graph, prepared.model.functions)
         replace_nodes(model, plan, widen=self.lowering.compute == "float32")
+        _log(plan, report)
         report.nodes = [NodeReport.of(node.spec, node.choice.form, node.choice.reason) for node in plan]
         report.operators_after = count_operators(model)
         modified = bool(plan) or self.lowering.fixes_inputs or report.stream is not None
@@ -232,6 +236,14 @@ def _readable(entry: Found, known: KnownValues) -> RecurrentSpec | None:
         return RecurrentSpec.parse(entry.node, entry.opset, entry.scope, known)
     except RnnLoweringError:
         return None
+
+
+def _log(plan: list[Planned], report: Report) -> None:
+    """Tell, under the name of the package, what was decided."""
+    for note in (*report.notes, *report.left):
+        _LOG.info("%s", note)
+    for node in plan:
+        _LOG.info("%s becomes %s: %s", node.found.ref, node.choice.form, node.choice.reason)
 
 
 def _quantized(model: ir.Model) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ from rnn_lowering.streaming.plan import KEY, StreamPlan
 from rnn_lowering.streaming.states import node_states
 from rnn_lowering.streaming.time_inputs import TimeInputs, time_inputs
 from rnn_lowering.streaming.timeline import follow
+
+_LOG = logging.getLogger("rnn_lowering")
 
 
 @dataclass
@@ -75,6 +78,8 @@ class StreamPass(ir.passes.InPlacePass):
             work = at_sizes(work, {time.symbol: time.frames}, {}).model
         replace_content(model, work.graph, work.functions)
         model.metadata_props[KEY] = plan.to_json()
+        for state in plan.states:
+            _LOG.info("%s of %s: state '%s', returned as '%s'", state.state, state.node, state.input, state.output)
         return StreamResult(model, True, plan)
 
 
