@@ -1,7 +1,8 @@
 """Train the small recurrent denoiser on generated signals and export it to ONNX.
 
 Needs torch, onnx and onnxruntime, about a minute of two processor cores, and no data. The result is a
-realistic thing to lower: a bidirectional LSTM and a GRU, with batch and time left open in the file.
+realistic thing to lower: a bidirectional LSTM and a GRU, with batch and time left open in the file. With
+`--forward` the LSTM looks back only, so that the denoiser can run frame by frame (stream_denoiser.py).
 """
 
 import argparse
@@ -26,15 +27,19 @@ OPSET = 17
 class Denoiser(nn.Module):  # type: ignore[misc, unused-ignore]  # a linter may have no torch
     """Estimate from noisy magnitudes how much of every frequency bin to keep, between 0 and 1."""
 
-    def __init__(self) -> None:
+    def __init__(self, forward_only: bool) -> None:
         super().__init__()
-        self.both_ways = nn.LSTM(signals.BINS, 48, batch_first=True, bidirectional=True)
-        self.onward = nn.GRU(2 * 48, 64, batch_first=True)
+        if forward_only:
+            self.first = nn.LSTM(signals.BINS, 64, batch_first=True)
+        else:
+            self.both_ways = nn.LSTM(signals.BINS, 48, batch_first=True, bidirectional=True)
+        self.onward = nn.GRU(64 if forward_only else 2 * 48, 64, batch_first=True)
         self.to_mask = nn.Linear(64, signals.BINS)
 
     def forward(self, magnitude: Tensor) -> Tensor:
         """Map (batch, time, bin) magnitudes to a mask of the same shape."""
-        hidden, _ = self.both_ways(torch.log(magnitude + 1e-3))
+        lstm = self.first if hasattr(self, "first") else self.both_ways
+        hidden, _ = lstm(torch.log(magnitude + 1e-3))
         hidden, _ = self.onward(hidden)
         return torch.sigmoid(self.to_mask(hidden))
 
@@ -108,18 +113,21 @@ def check(model: Denoiser, path: Path) -> None:
 def main() -> None:
     """Train, export and check."""
     parser = argparse.ArgumentParser(description="Train the example denoiser and export it to ONNX.")
-    parser.add_argument("output", type=Path, nargs="?", default=Path(__file__).with_name("denoiser.onnx"))
+    parser.add_argument("output", type=Path, nargs="?")
+    parser.add_argument("--forward", action="store_true", help="look back only")
     parser.add_argument("--steps", type=int, default=400)
     arguments = parser.parse_args()
 
     torch.manual_seed(SEED)
     torch.set_num_threads(2)  # sums are split by thread, and the seed should decide alone
-    model = Denoiser()
+    model = Denoiser(arguments.forward)
+    name = "denoiser_forward.onnx" if arguments.forward else "denoiser.onnx"
+    output = arguments.output or Path(__file__).with_name(name)
     train(model, arguments.steps)
     model.eval()
-    export(model, arguments.output)
-    check(model, arguments.output)
-    print(f"wrote {arguments.output}, {arguments.output.stat().st_size / 1000:.0f} kB")
+    export(model, output)
+    check(model, output)
+    print(f"wrote {output}, {output.stat().st_size / 1000:.0f} kB")
 
 
 if __name__ == "__main__":
