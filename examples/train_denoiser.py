@@ -119,7 +119,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     torch.manual_seed(SEED)
-    torch.set_num_threads(2)  # sums are split by thread, and the seed should decide alone
+    torch.set_num_threads(1)  # sums are split by thread, and the seed should decide alone
     model = Denoiser(arguments.forward)
     name = "denoiser_forward.onnx" if arguments.forward else "denoiser.onnx"
     output = arguments.output or Path(__file__).with_name(name)

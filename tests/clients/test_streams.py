@@ -1,0 +1,68 @@
+"""A stream of one frame in runtimes that hold no loop, driven by nothing but the metadata."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from cases import Arrays
+from paths import MODELS
+from stream_models import plan_of, random, whole
+from stream_nets import enhancer, keyword_spotter
+
+import rnn_lowering as rl
+from clients.driving import drive
+from clients.environments import why_absent
+
+FRAMES = 3
+
+
+def nets() -> dict[str, tuple[onnx.ModelProto, Arrays, str]]:
+    """Models with a whole sequence of the length above, and the name of their time."""
+    spotter, heard = keyword_spotter()
+    found = {"keyword spotter": (spotter, {"features": heard["features"][:1, :, :FRAMES]}, "time")}
+    spectra = enhancer()
+    found["speech enhancement"] = (spectra[0], {"spectra": spectra[1]["spectra"][:1, :, :FRAMES]}, "time")
+    for name, width, file in (("logspec", 161, "nsnet2_op12"), ("feat", 42, "rnnoise_op15")):
+        path = MODELS / "exported" / "nets" / f"{file}.onnx"
+        if path.exists():
+            found[file] = (onnx.load(path), {name: random((1, FRAMES, width), 8)}, "t")
+    return found
+
+
+LEFT = {
+    "ncnn": {"speech enhancement"},  # pnnx folds the batch of its reshapes
+    "tvm": set[str](),
+    "tract": set[str](),
+}
+
+
+@pytest.mark.parametrize("client", LEFT)
+def test_states_are_fed_back(client: str, tmp_path: Path) -> None:
+    if reason := why_absent(client):
+        pytest.skip(reason)
+    models = {name: net for name, net in nets().items() if name not in LEFT[client]}
+    steps: dict[str, onnx.ModelProto] = {}
+    for name, (model, _, time) in models.items():
+        batch = model.graph.input[0].type.tensor_type.shape.dim[0].dim_param
+        steps[name] = rl.lower(model, target=client, stream={time: 1}, dims={batch: 1})
+    plans = {name: plan_of(step) for name, step in steps.items()}
+    states = {
+        name: {s["input"]: np.zeros(s["shape"], s["dtype"]) for s in plan["states"]} for name, plan in plans.items()
+    }
+    frames: dict[str, list[Arrays]] = {name: [] for name in models}
+    for t in range(FRAMES):
+        jobs = {}
+        for name, (_, feed, _) in models.items():
+            given = {n: feed[n].take([t], axis) for n, axis in plans[name]["inputs"].items()}
+            jobs[name] = (steps[name], {**given, **states[name]})
+        for name, results in drive(client, jobs, tmp_path / str(t)).items():
+            assert not isinstance(results, str), f"{name}: {results}"
+            states[name] = {s["input"]: results[s["output"]] for s in plans[name]["states"]}
+            frames[name].append({n: results[n] for n in plans[name]["outputs"]})
+    for name, (model, feed, _) in models.items():
+        expected = whole(model, feed)
+        for output, axis in plans[name]["outputs"].items():
+            parts = [part[output] for part in frames[name]]
+            got = parts[-1] if axis is None else np.concatenate(parts, axis)
+            np.testing.assert_allclose(got, expected[output], rtol=0, atol=1e-5, err_msg=f"{name} {output}")

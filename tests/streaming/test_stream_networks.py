@@ -1,0 +1,91 @@
+"""Whole networks, of real exporters and like them, as streams: chunks of 1, of 5 and ragged, and after a reset."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cases import Arrays
+from paths import SHARED
+from stream_models import CHUNKINGS, plan_of, random, streamed, whole
+from stream_nets import enhancer, keras_batch_first, keyword_spotter, language_model
+
+import rnn_lowering as rl
+
+MODELS = SHARED / "models" / "exported"
+Net = tuple[onnx.ModelProto, Arrays]
+
+
+def stored(file: str, name: str, width: int) -> Callable[[], Net]:
+    return lambda: (onnx.load(MODELS / file), {name: random((2, 23, width), 8)})
+
+
+NETS: dict[str, tuple[Callable[[], Net], Any, list[str]]] = {
+    "keyword spotter": (keyword_spotter, "time", ["past_gru_h", "past_p_x"]),
+    "language model": (language_model, "time", ["h0", "c0"]),
+    "keras, batch first": (keras_batch_first, "time", ["past_lstm_h", "past_lstm_c", "past_gru_h"]),
+    "keras, static length": (
+        lambda: keras_batch_first("23"),
+        {"inputs:1": None},
+        ["past_lstm_h", "past_lstm_c", "past_gru_h"],
+    ),
+    "speech enhancement": (enhancer, "time", ["past_inter_h", "past_p_x", "past_q_x", "past_up_x"]),
+    "nsnet2": (stored("nets/nsnet2_op12.onnx", "logspec", 161), "t", ["past_g_GRU_h", "past_g_GRU_1_h"]),
+    "rnnoise": (
+        stored("nets/rnnoise_op15.onnx", "feat", 42),
+        "t",
+        ["past_v_GRU_h", "past_n_GRU_h", "past_g_GRU_h"],
+    ),
+}
+
+
+def given(label: str) -> tuple[onnx.ModelProto, Arrays, Any, list[str]]:
+    make, stream, states = NETS[label]
+    if label in ("nsnet2", "rnnoise") and not MODELS.exists():
+        pytest.skip("the stored models are not there")
+    return *make(), stream, states
+
+
+def run(stream: rl.Stream, feed: Arrays, sizes: list[int]) -> Arrays:
+    """Feed chunks of these sizes in turn."""
+    axes, parts, start, turn = stream.plan.inputs, [], 0, 0
+    frames = next(feed[name].shape[axis] for name, axis in axes.items() if axis is not None)
+    while start < frames:
+        count = min(sizes[turn % len(sizes)], frames - start)
+        parts.append(
+            stream(
+                {n: feed[n] if a is None else feed[n].take(range(start, start + count), a) for n, a in axes.items()}
+            )
+        )
+        start, turn = start + count, turn + 1
+    joined = stream.plan.outputs.items()
+    return {n: parts[-1][n] if a is None else np.concatenate([p[n] for p in parts], a) for n, a in joined}
+
+
+@pytest.mark.parametrize("to", ["keep", "auto"])
+@pytest.mark.parametrize("label", NETS)
+def test_chunks_give_what_the_whole_gives(label: str, to: str) -> None:
+    model, feed, axis, states = given(label)
+    stepped = streamed(model, axis, to)
+    assert [s["input"] for s in plan_of(stepped)["states"]] == states
+    expected = whole(model, feed)
+    stream = rl.Stream(stepped.SerializeToString())
+    for sizes in CHUNKINGS:
+        stream.reset()
+        for name, array in run(stream, feed, sizes).items():
+            np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-5, err_msg=f"{name} {sizes}")
+
+
+@pytest.mark.parametrize("label", NETS)
+def test_one_frame_is_straight_line(label: str) -> None:
+    model, feed, axis, _ = given(label)
+    frames = dict.fromkeys(axis if isinstance(axis, dict) else [axis], 1)
+    stepped = streamed(model, frames, "auto")
+    bodies = {n.op_type for n in stepped.graph.node} & {"Scan", "Loop", "If", "GRU", "LSTM"}
+    expected = whole(model, feed)
+    got = run(rl.Stream(stepped.SerializeToString()), feed, [1])
+    for name, array in got.items():
+        np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-5, err_msg=name)
+    # The GRU over the frequencies of a frame stays a loop over these, which are 8 and known.
+    assert bodies <= ({"Scan"} if label == "speech enhancement" else set())
