@@ -68,6 +68,26 @@ def test_both_denoise_alike(tmp_path: Path, to: str) -> None:
     assert float(difference[1]) < 1e-5
 
 
+def test_frame_by_frame_is_as_good_as_the_whole(tmp_path: Path) -> None:
+    denoiser, step = EXAMPLES / "denoiser_forward.onnx", tmp_path / "step.onnx"
+    rl.lower_file(denoiser, step, stream="time=1", verify=0)
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "stream_denoiser.py", denoiser, step],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = re.findall(r"SNR (\S+) dB -> (\S+) dB", done.stdout)
+    assert first == second
+    assert float(first[1]) > float(first[0]) + 5
+    difference = re.search(r"largest difference of the masks (\S+)", done.stdout)
+    assert difference is not None
+    assert float(difference[1]) < 1e-5
+    assert re.search(r"\d+ microseconds per frame", done.stdout)
+
+
 def test_the_example_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What the README shows is what is printed, but for the last digits of the difference."""
     assert main([str(DENOISER), str(tmp_path / "denoiser_lowered.onnx")]) == 0

@@ -116,6 +116,7 @@ def _declare(work: ir.Model, flow: Flow, time: TimeInputs) -> None:
                 dims[time.axes[name]] = time.symbol
             value.shape = ir.Shape(dims)
     for value in (v for node in work.graph.all_nodes() for v in node.outputs):
-        if value not in flow.short.shapes or flow.short.shapes[value] != flow.long.shapes.get(value):
-            value.shape = None
+        shape = flow.short.shapes.get(value)
+        if shape is not None and shape != flow.long.shapes.get(value):
+            value.shape = None if value.type is None else ir.Shape([None] * len(shape))
     infer_shapes(work)

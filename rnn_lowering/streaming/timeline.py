@@ -149,6 +149,8 @@ def _recurrent(flow: Flow, node: ir.Node) -> list[Mark]:
     batch_first = node.attributes.get_int("layout", 0) == 1
     sequence, batch = (1, 0) if batch_first else (0, 1)
     if mark.axis == batch:
+        if any(flow.grown(others[n], node) is None for n in (4, 5, 6) if n in others):
+            raise flow.refuse(node, "its frames are its batch, and its initial states or lengths have a fixed one")
         return [flow.framed(node, v, flow.joined(node, [value, *others.values()])) for v in outputs]  # type: ignore[list-item]
     if mark.axis != sequence or mark.outer != 1:
         raise flow.refuse(node, "its frames are merged with another axis")

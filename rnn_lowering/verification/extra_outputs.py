@@ -27,11 +27,7 @@ def watching(
         ModelFileError: Its data is missing, or outside.
     """
     proto = onnx.load(original, load_external_data=False)
-    inner = {name for node in proto.graph.node for name in node.output if name}
-    inner -= {value.name for value in proto.graph.output}
-    for name in dict.fromkeys(names(proto)):
-        if name in inner:
-            proto.graph.output.append(onnx.ValueInfoProto(name=name))
+    _watch(proto, names(proto))
     return _saved(proto, original, scratch / "watching.onnx", trust)
 
 
@@ -61,27 +57,35 @@ def watching_all(
 
 
 def opened(original: Path, scratch: Path, axes: Mapping[str, int], *, trust: bool = False) -> Session:
-    """Return a session of the original in which axes of inputs have no fixed size.
+    """Return a session of the original in which axes of inputs have no fixed size, and which gives what enters
+    recurrent nodes too.
 
     Args:
         original: The model file.
-        scratch: Folder for the model, where it has to be another.
+        scratch: Folder for that model.
         axes: The axis by the name of the input.
         trust: Read data outside the folder of the original.
     """
     proto = onnx.load(original, load_external_data=False)
-    return _saved(proto, original, scratch / "opened.onnx", trust) if _open(proto, axes) else Session(original)
+    _open(proto, axes)
+    _watch(proto, entering(proto))
+    return _saved(proto, original, scratch / "opened.onnx", trust)
 
 
-def _open(proto: onnx.ModelProto, axes: Mapping[str, int]) -> bool:
-    """Let axes of inputs have no fixed size; return whether one had."""
+def _watch(proto: onnx.ModelProto, names: Iterable[str]) -> None:
+    """Let a model give values of its main graph too."""
+    inner = {name for node in proto.graph.node for name in node.output if name}
+    inner -= {value.name for value in proto.graph.output}
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(names) if name in inner)
+
+
+def _open(proto: onnx.ModelProto, axes: Mapping[str, int]) -> None:
+    """Let axes of inputs have no fixed size."""
     dims = [v.type.tensor_type.shape.dim[axes[v.name]] for v in proto.graph.input if v.name in axes]
-    if not any(dim.HasField("dim_value") for dim in dims):
-        return False
-    for dim in dims:
-        dim.dim_param = "frames"
-    _forget_shapes(proto.graph)
-    return True
+    if any(dim.HasField("dim_value") for dim in dims):
+        for dim in dims:
+            dim.dim_param = "frames"
+        _forget_shapes(proto.graph)
 
 
 def _forget_shapes(graph: onnx.GraphProto) -> None:

@@ -1,24 +1,27 @@
 """Whole networks, of real exporters and like them, as streams: chunks of 1, of 5 and ragged, and after a reset."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from cases import Arrays
-from paths import SHARED
+from paths import MODELS, ROOT
 from stream_models import CHUNKINGS, plan_of, random, streamed, whole
 from stream_nets import enhancer, keras_batch_first, keyword_spotter, language_model
 
 import rnn_lowering as rl
+from rnn_lowering.streaming import frame_rules
 
-MODELS = SHARED / "models" / "exported"
+EXPORTED = MODELS / "exported"
 Net = tuple[onnx.ModelProto, Arrays]
 
 
 def stored(file: str, name: str, width: int) -> Callable[[], Net]:
-    return lambda: (onnx.load(MODELS / file), {name: random((2, 23, width), 8)})
+    return lambda: (onnx.load(EXPORTED / file), {name: random((2, 23, width), 8)})
 
 
 NETS: dict[str, tuple[Callable[[], Net], Any, list[str]]] = {
@@ -42,7 +45,7 @@ NETS: dict[str, tuple[Callable[[], Net], Any, list[str]]] = {
 
 def given(label: str) -> tuple[onnx.ModelProto, Arrays, Any, list[str]]:
     make, stream, states = NETS[label]
-    if label in ("nsnet2", "rnnoise") and not MODELS.exists():
+    if label in ("nsnet2", "rnnoise") and not EXPORTED.exists():
         pytest.skip("the stored models are not there")
     return *make(), stream, states
 
@@ -89,3 +92,30 @@ def test_one_frame_is_straight_line(label: str) -> None:
         np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-5, err_msg=name)
     # The GRU over the frequencies of a frame stays a loop over these, which are 8 and known.
     assert bodies <= ({"Scan"} if label == "speech enhancement" else set())
+
+
+DOCUMENT = ROOT / "docs" / "streaming.md"
+
+
+def test_the_recipe_for_onnxruntime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, feed = keras_batch_first()
+    text = DOCUMENT.read_text(encoding="utf-8")
+    code = text.split("<!-- onnxruntime -->\n```python\n")[1].split("```")[0]
+    onnx.save(rl.lower(model, stream="time=1", dims={"batch": 2}), tmp_path / "step.onnx")
+    monkeypatch.chdir(tmp_path)
+    held: dict[str, Any] = {"sequence": feed["inputs"]}
+    exec(code, held)
+    np.testing.assert_allclose(held["outputs"]["outputs"][:, 0], whole(model, feed)["outputs"][:, -1], atol=1e-5)
+
+
+def test_the_document_lists_the_operators_that_are_known() -> None:
+    known = {*frame_rules._RULES, *frame_rules.REARRANGING, "Pad", "Slice", *LAYOUT}
+    words = set(
+        re.findall(r"\b[A-Z]\w+\b", DOCUMENT.read_text(encoding="utf-8").split("\nKnown are")[1].split("##")[0])
+    )
+    assert words == known
+
+
+LAYOUT = {"Cast", "Clip", "Dropout", "Expand", "Identity", "OneHot", "QuantizeLinear", "DequantizeLinear", "Resize"}
+LAYOUT |= {"Tile", "Transpose", "Upsample", "Where"}
+"""Operators of `_ELEMENTWISE` that are not obvious."""

@@ -134,6 +134,16 @@ def test_a_convolution_that_looks_at_its_neighbours_is_found(tmp_path: Path) -> 
     assert "the first node that differs: Conv node 'seen'" in check.reason
 
 
+def test_what_enters_a_node_is_finite(tmp_path: Path) -> None:
+    """A native kernel hides NaN, a lowered node does not: a logarithm is given positive numbers."""
+    model = net(
+        """g (float[time, batch, 3] X) => (float[t, d, n, h] Y) {
+            x = Log (X)  Y = LSTM <hidden_size = 4> (x, W, R, B) }""",
+        recurrent("LSTM", 3, 4),
+    )
+    assert verified(model, streamed(model, "time=1", "auto"), tmp_path)
+
+
 def test_fixed_frames_are_the_only_chunks(tmp_path: Path) -> None:
     check = verified(TWO, streamed(TWO, "time=4", "auto"), tmp_path, runs=2)
     assert check
