@@ -427,8 +427,8 @@ def test_lower_file(source: Path, as_text: bool) -> None:
     given, wanted = (str(source), str(target)) if as_text else (source, target)
     report = rl.lower_file(given, wanted, "loop", except_=["third"], verify=2)
     assert [(n.name, n.form, n.reason) for n in report.nodes] == [
-        ("first", "loop", "asked for"),
-        ("second", "loop", "asked for"),
+        ("first", "loop", "requested"),
+        ("second", "loop", "requested"),
     ]
     assert report.left == ["RNN node 'third' in main graph: not selected"]
     assert (report.operators_before["LSTM"], report.operators_after.get("LSTM", 0)) == (1, 0)

@@ -169,7 +169,14 @@ def print_targets() -> None:
     from rnn_lowering.targets.table import TARGETS
 
     table = Table(
-        "target", "measured with", "forms", "opsets", "sequence_lens", "known sizes", "composed", box=None
+        "target",
+        "measured with",
+        "forms",
+        "opsets",
+        "sequence_lens",
+        "known sizes",
+        "unsupported operators",
+        box=None,
     )
     for target in TARGETS.values():
         limits = {"from": target.oldest_opset, "to": target.newest_opset}
@@ -181,7 +188,7 @@ def print_targets() -> None:
             " ".join(f"{word} {opset}" for word, opset in limits.items() if opset) or "any",
             "any" if target.sequence_lens else "constant",
             " and ".join(target.sizes),
-            ", ".join(target.composed),
+            ", ".join(target.unsupported),
         )
     console().print(table)
 

@@ -1,1 +1,1 @@
-"""The language in which graphs are written: tensors, operators at an opset, names. Knows nothing of recurrence."""
+"""How graphs are emitted: tensors, primitive operators at each opset, names. Knows nothing of recurrence."""

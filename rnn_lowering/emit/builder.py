@@ -1,9 +1,9 @@
-"""Nodes, names and constants of the (sub)graphs that are being built."""
+"""Nodes and constants of the (sub)graphs that are being built."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,9 +11,10 @@ from typing import Any
 import onnx_ir as ir
 
 from rnn_lowering.emit.constants import Constant, literal, zeros_of
+from rnn_lowering.emit.dialect import Dialect
+from rnn_lowering.emit.names import Names
 from rnn_lowering.emit.provenance import STEP, add_weights, set_symbol
 from rnn_lowering.emit.rewrite import with_gemms
-from rnn_lowering.emit.spelling import Spelling
 from rnn_lowering.emit.tensors import Tensor, static
 from rnn_lowering.emit.versions import since
 from rnn_lowering.types import Dims
@@ -21,29 +22,18 @@ from rnn_lowering.types import Dims
 _FLOAT = ir.DataType.FLOAT
 
 
-class Names:
-    """Names that are unique in the whole model: a body must not shadow a name of an outer scope."""
-
-    def __init__(self, taken: Iterable[str]) -> None:
-        self._taken = set(taken)
-        self._next: dict[str, int] = {}
-
-    def unique(self, hint: str) -> str:
-        """Return `hint`, or `hint_1`, `hint_2`, ... where it is taken."""
-        name, count = hint, self._next.get(hint, 0)
-        while name in self._taken:
-            count += 1
-            name = f"{hint}_{count}"
-        self._next[hint] = count
-        self._taken.add(name)
-        return name
-
-
 @dataclass
 class _Scope:
-    """The (sub)graph under construction: what is new in it, and its constants, the new ones by the keys `added`."""
+    """A (sub)graph under construction.
 
-    constants_as: str  # "initializer" or "node"
+    Attributes:
+        constants_as: "initializer" or "node".
+        nodes, initializers: Those that were added.
+        cache: The values of its constants by `Constant.key`; earlier nodes may have brought some of them.
+        added: The keys of the constants that were added.
+    """
+
+    constants_as: str
     nodes: list[ir.Node] = field(default_factory=list)
     initializers: list[ir.Value] = field(default_factory=list)
     cache: dict[Hashable, ir.Value] = field(default_factory=dict)
@@ -51,17 +41,17 @@ class _Scope:
 
 
 class Emitter(ABC):
-    """Emits nodes into the scope that is open.
+    """Emits nodes into the innermost open scope: the graph of the recurrent node, or a body that is being built.
 
     Args:
-        opset: Version of the default domain at which nodes are spelt.
+        opset: Version of the default domain whose operators are emitted.
         names: The name generator of the model.
         prefix: What the names of emitted values start with: the original node's name.
         dtype: Element type of the recurrence.
-        spelling: How the runtime wants it.
+        dialect: Which of several equivalent sets of operators the runtime prefers.
         constants_as: "initializer", or "node" where initializers would have to be inputs too (IR version 3).
-        shared: The constants that earlier nodes brought into the same graph; this one's are added.
-        origin: What every emitted node tells of where it comes from; in a written-out step the step's number.
+        shared: The constants that earlier nodes added to the same graph, by `Constant.key`; new ones are added.
+        origin: The metadata of every emitted node (see `provenance`); in an unrolled step the step number instead.
     """
 
     def __init__(
@@ -70,21 +60,21 @@ class Emitter(ABC):
         names: Names,
         prefix: str,
         dtype: ir.DataType,
-        spelling: Spelling,
+        dialect: Dialect,
         constants_as: str = "initializer",
         shared: dict[Hashable, ir.Value] | None = None,
         origin: Mapping[str, str] | None = None,
     ) -> None:
         self.opset = opset
         self.dtype = dtype
-        self.spelling = spelling
+        self.dialect = dialect
         self._names = names
         self._prefix = prefix
         self._part = ""
         self._origin = origin or {}
         self._scopes = [_Scope(constants_as, cache={} if shared is None else shared)]
 
-    # What the arithmetic of tensors calls
+    # The arithmetic of tensors
 
     @abstractmethod
     def add(self, a: Tensor, b: Tensor) -> Tensor: ...
@@ -112,7 +102,7 @@ class Emitter(ABC):
 
     @contextmanager
     def under(self, part: str) -> Iterator[None]:
-        """Let the names of what is emitted meanwhile start with `part` below the present prefix."""
+        """Add `part` to the prefix of the names of what is emitted in the block."""
         before = self._prefix, self._part
         if part:
             self._prefix, self._part = f"{self._prefix}/{part}", f"{self._part}{part}/"
@@ -121,7 +111,7 @@ class Emitter(ABC):
 
     @contextmanager
     def step(self, t: int) -> Iterator[None]:
-        """Let what is emitted meanwhile be step number `t` of those that are written out."""
+        """Mark what is emitted in the block as step number `t` of an unrolled recurrence."""
         before, self._origin = self._origin, {STEP: f"{self._part}{t}"}
         with self.under(f"t{t}"):
             yield
@@ -129,13 +119,13 @@ class Emitter(ABC):
 
     @contextmanager
     def body(self) -> Iterator[None]:
-        """Emit into a new scope, the body of a Scan or Loop, whose constants are its own."""
+        """Emit into a new scope, the body of a Scan or Loop, with constants of its own."""
         self._scopes.append(_Scope(self._scopes[0].constants_as))
         yield
         self._scopes.pop()
 
     def body_input(self, hint: str, dtype: ir.DataType, shape: Dims) -> Tensor:
-        """Return a declared input of the open body; `shape` is given without symbolic names."""
+        """Return a new input of the open body, with its type and shape declared."""
         value = ir.Value(
             name=self._names.unique(f"{self._prefix}/{hint}"),
             type=ir.TensorType(dtype),
@@ -148,7 +138,7 @@ class Emitter(ABC):
         values = self.outputs(outputs)
         for value, tensor in zip(values, outputs, strict=True):
             value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
-        nodes = with_gemms(self.nodes, values, self._names.unique) if self.spelling.gemm else self.nodes
+        nodes = with_gemms(self.nodes, values, self._names.unique) if self.dialect.gemm else self.nodes
         return ir.Graph(
             [self.value(t) for t in inputs],
             values,
@@ -158,11 +148,11 @@ class Emitter(ABC):
         )
 
     def outputs(self, tensors: Sequence[Tensor]) -> list[ir.Value]:
-        """Return a value for each tensor, its own or that of an Identity: no two are one, and a node of the open
-        scope computes each.
+        """Return a value for each tensor: all are different, and each is computed by a node of the open scope.
+        Where a tensor's own value is not so, it is the value of an Identity.
 
-        An output's value takes over a name, so it can be neither an input, nor a constant that others share. And
-        onnxruntime's Scan is wrong when a body lists one value twice.
+        The value of an output gets the name of the output, so it can be neither an input nor a constant that others
+        share. And onnxruntime's Scan computes wrongly when a body lists one value twice.
         """
         found: dict[ir.Value, None] = {}
         for tensor in tensors:
@@ -173,7 +163,7 @@ class Emitter(ABC):
         return list(found)
 
     def _emitted_here(self, value: ir.Value) -> bool:
-        """Whether an operator of the open scope computes a value; a Constant node, which may be shared, is none."""
+        """Whether a node of the open scope computes a value; a Constant node does not count, it may be shared."""
         producer = value.producer()
         if producer is None or producer.op_type == "Constant":
             return False
@@ -187,7 +177,12 @@ class Emitter(ABC):
         dtypes: Sequence[ir.DataType] | None = None,
         **attributes: Any,
     ) -> list[Tensor]:
-        """Append a node to the open scope; one output per entry of `shapes`, of `dtypes` or the recurrence's."""
+        """Append a node to the open scope.
+
+        Args:
+            shapes: One for each output.
+            dtypes: One for each output; without them all are of the type of the recurrence.
+        """
         node = ir.Node(
             "",
             op_type,
@@ -208,16 +203,16 @@ class Emitter(ABC):
         return self.emit("Identity", [x], [x.shape], [x.dtype])[0]
 
     def prune(self) -> None:
-        """Remove nodes and constants of the open scope whose results nothing takes."""
+        """Remove nodes and constants of the open scope whose results nothing uses."""
         scope = self._scopes[-1]
         for node in reversed(scope.nodes):
-            if not any(map(_is_taken, node.outputs)):
+            if not any(map(_is_used, node.outputs)):
                 for index in range(len(node.inputs)):
                     node.replace_input_with(index, None)
-        scope.nodes[:] = [node for node in scope.nodes if any(map(_is_taken, node.outputs))]
-        scope.initializers[:] = filter(_is_taken, scope.initializers)
+        scope.nodes[:] = [node for node in scope.nodes if any(map(_is_used, node.outputs))]
+        scope.initializers[:] = filter(_is_used, scope.initializers)
         for key in scope.added:
-            if not _is_taken(scope.cache[key]):
+            if not _is_used(scope.cache[key]):
                 del scope.cache[key]
 
     def name(self, **symbols: Tensor) -> None:
@@ -235,7 +230,7 @@ class Emitter(ABC):
                 tensor.value.type, tensor.value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
 
     def value(self, tensor: Tensor) -> ir.Value:
-        """Return the graph value of a tensor; a constant becomes one of the open scope."""
+        """Return the graph value of a tensor; a constant is added to the open scope."""
         if isinstance(tensor.value, ir.Value):
             return tensor.value
         constant = tensor.value
@@ -281,7 +276,11 @@ class Emitter(ABC):
     # Constants
 
     def constant(self, number: float | Sequence[int], dtype: ir.DataType | None = None) -> Tensor:
-        """Return a number, or a 1-D tensor of integers, as a constant of `dtype` or the recurrence's type."""
+        """Return a number, or integers as a 1-D tensor, as a constant.
+
+        Args:
+            dtype: Its type; by default that of the recurrence for a float, int64 for integers.
+        """
         dtype = dtype or (self.dtype if isinstance(number, float) else ir.DataType.INT64)
         return self.known(literal(number, dtype))
 
@@ -289,13 +288,13 @@ class Emitter(ABC):
         return Tensor(constant, constant.dtype, constant.shape, self)
 
     def given(self, value: ir.Value, dtype: ir.DataType, shape: Dims) -> Tensor:
-        """Return a value that exists already."""
+        """Return a value that is in the graph already as a tensor."""
         return Tensor(value, dtype, shape, self)
 
     def zero(self, shape: Dims) -> Tensor:
-        """Return a symbolic zero: no node, no tensor, until something needs its numbers."""
+        """Return a symbolic zero: there is no node and no constant for it until something needs its numbers."""
         return Tensor(None, self.dtype, shape, self)
 
 
-def _is_taken(value: ir.Value) -> bool:
+def _is_used(value: ir.Value) -> bool:
     return bool(value.uses()) or value.is_graph_output()

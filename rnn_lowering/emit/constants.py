@@ -1,8 +1,8 @@
-"""Tensors known at lowering time, as expressions over tensors of the model: data that compares, hashes, evaluates.
+"""Tensors known at lowering time, as expressions over tensors of the model that can be compared and evaluated.
 
-Equal expressions are equal tensors, so that a graph holds each once. An expression is evaluated when it is written:
-no copy of a large weight is held meanwhile. A kind of constant that moves along with what is done to it, such as
-integers that the graph dequantizes, is a subclass that overrides the methods which make new expressions.
+Equal expressions are equal tensors, so a graph holds each only once. An expression is evaluated when the model is
+written: until then no copy of a large weight is in memory. A subclass can override the methods that make new
+expressions, for example to keep integers that the graph dequantizes as integers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Constant(ABC):
     """A tensor known at lowering time.
 
     Attributes:
-        name: What an initializer of it is called.
+        name: The name of its initializer, without prefix and number.
     """
 
     dtype: ir.DataType
@@ -38,7 +38,7 @@ class Constant(ABC):
 
     @abstractmethod
     def read(self) -> Array:
-        """Compute it."""
+        """Compute the array."""
 
     @property
     def size(self) -> int:
@@ -56,7 +56,7 @@ class Constant(ABC):
         return Transposed(self.dtype, shape, self.name, self, tuple(perm))
 
     def sliced(self, axis: int, start: int, end: int) -> Constant:
-        """From `start` to before `end` along an axis."""
+        """Return the slice from `start` to before `end` along an axis."""
         shape = (*self.shape[:axis], end - start, *self.shape[axis + 1 :])
         return Sliced(self.dtype, shape, self.name, self, axis, start, end)
 
@@ -64,25 +64,26 @@ class Constant(ABC):
         return Reshaped(self.dtype, shape, self.name, self)
 
     def flipped(self) -> Constant:
-        """Reversed along axis 0."""
+        """Return the tensor reversed along axis 0."""
         return Flipped(self.dtype, self.shape, self.name, self)
 
     def cast(self, dtype: ir.DataType) -> Constant:
         return Cast(dtype, self.shape, self.name, self)
 
     def followed_by(self, others: Sequence[Constant], axis: int) -> Constant:
-        """Concatenated with others along an axis."""
+        """Return the concatenation of this tensor and others along an axis."""
         parts = (self, *others)
         shape = list(self.shape)
         shape[axis] = sum(part.shape[axis] for part in parts)
         return Concat(self.dtype, tuple(shape), self.name, parts, axis)
 
     def key(self) -> Hashable:
-        """Return what is equal for equal tensors: the numbers of a small one, else the expression."""
+        """Return a key under which a scope caches the tensor, so that it is written once: its numbers if it is
+        small, since different expressions may have the same, else the expression."""
         return self if self.size > _LITERAL_SIZE else literal(self.read(), self.dtype)
 
     def tensor(self, name: str) -> ir.TensorProtocol:
-        """Return the tensor of an initializer or Constant node: an array if small, else a lazy one."""
+        """Return the tensor of an initializer or Constant node: evaluated if small, else a lazy one."""
 
         def evaluate() -> ir.TensorProtocol:
             return ir.Tensor(_contiguous(self.read()).reshape(self.shape), dtype=self.dtype, name=name)
@@ -113,7 +114,7 @@ def literal(numbers: object, dtype: ir.DataType, name: str = "const") -> Literal
 
 @dataclass(frozen=True)
 class Leaf(Constant):
-    """A tensor of the model; tensors of one source are equal."""
+    """A tensor of the model; two with the same source, a value of the model, are equal."""
 
     source: Hashable
     tensor_: ir.TensorProtocol = field(compare=False)
@@ -224,7 +225,7 @@ def elementwise(op_type: str, a: Constant, b: Constant) -> Elementwise:
 
 @dataclass(frozen=True)
 class OneHot(Constant):
-    """Rows with a single 1 each, at the numbers of an index: [index.size, count]."""
+    """One-hot rows: row n is 1 at position index[n] and 0 elsewhere, [index.size, count]."""
 
     index: Constant
 
@@ -238,14 +239,14 @@ def one_hot(index: Constant, count: int, dtype: ir.DataType) -> OneHot:
 
 
 def all_constant(values: Iterable[object]) -> list[Constant] | None:
-    """Return the values where all are constants, else None."""
+    """Return the values if all are constants, else None."""
     found = list(values)
     constants = [value for value in found if isinstance(value, Constant)]
     return constants if len(constants) == len(found) else None
 
 
 def _fresh(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    """Return a tensor in a file with a mapping of its own, which goes when the array goes."""
+    """Return a tensor that opens its file anew, so that the file is closed as soon as the array is released."""
     if not isinstance(tensor, ir.ExternalTensor):
         return tensor
     return ir.ExternalTensor(
@@ -260,7 +261,7 @@ def _fresh(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 
 
 def _contiguous(view: Array) -> Array:
-    """Copy a view in blocks, giving back the memory of a mapped file as it goes."""
+    """Return a contiguous copy of a view, made in blocks; memory of a mapped file is released after each block."""
     base: Any = view
     while isinstance(base, np.ndarray | memoryview):
         base = base.base if isinstance(base, np.ndarray) else base.obj

@@ -1,4 +1,4 @@
-"""Primitive operators as each opset has them: nothing above this module and `sizes` knows one."""
+"""Primitive operators in the version of each opset: only this module, `builder` and `sizes` depend on the opset."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _INT64 = ir.DataType.INT64
 
 
 class Ops(Emitter):
-    """Emits primitive operators of one opset, in the scope that is open."""
+    """Emits primitive operators of one opset into the open scope; on constants they are computed at once."""
 
     def exists(self, op_type: str) -> bool:
-        """Whether the default domain has an operator at this opset."""
+        """Return whether the default domain has an operator at this opset."""
         return bool(onnx.defs.has(op_type, self.opset, ""))
 
     # Arithmetic
@@ -58,7 +58,7 @@ class Ops(Emitter):
         return replace(result, terms=(a, b))
 
     def matmul(self, a: Tensor, b: Tensor) -> Tensor:
-        """a [..., m, k] @ b [k, n]."""
+        """Return a [..., m, k] @ b [k, n] as [..., m, n]."""
         shape = (*a.shape[:-1], b.shape[-1])
         if a.is_zero:
             return self.zero(shape)
@@ -75,7 +75,7 @@ class Ops(Emitter):
 
     def clip(self, x: Tensor, bound: float) -> Tensor:
         """Bound x to [-bound, bound]."""
-        if "Clip" not in self.spelling.composed:
+        if "Clip" not in self.dialect.unsupported:
             return self._clip(x, bound)
         (floored,) = self.emit("Max", [x, self.constant(-bound)], [x.shape])
         return self.emit("Min", [floored, self.constant(bound)], [x.shape])[0]
@@ -97,7 +97,8 @@ class Ops(Emitter):
         return self.emit("Clip", [x, self.constant(-bound), self.constant(bound)], [x.shape])[0]
 
     def _clip_by_relu(self, x: Tensor, bound: float) -> Tensor:
-        """For float64, of which onnxruntime has no kernel of Clip before version 12."""
+        """Clip float64, for which onnxruntime has no kernel of Clip before version 12 (see its
+        OperatorKernels.md)."""
         limit = self.constant(bound)
         over, under = self.unary("Relu", x - limit), self.unary("Relu", self.neg(x + limit))
         return x - over + under
@@ -109,7 +110,7 @@ class Ops(Emitter):
 
     @since(1)
     def _less(self, a: Tensor, b: Tensor) -> Tensor:
-        """Floats only."""
+        """Less-1 and Less-7 compare floats only: integers are cast."""
         if a.dtype.is_floating_point():
             return self._less_9(a, b)
         return self._less_9(self.cast(a, ir.DataType.FLOAT), self.cast(b, ir.DataType.FLOAT))
@@ -122,14 +123,14 @@ class Ops(Emitter):
 
     def above(self, x: Tensor, threshold: float) -> Tensor:
         """Return 1 where x > threshold, else 0, of the type of x."""
-        if "Less" not in self.spelling.composed:
+        if "Less" not in self.dialect.unsupported:
             return self.cast(self.less(self.constant(threshold), x), x.dtype)
         one, over = self.constant(1.0), self.unary("Relu", x - self.constant(threshold))
         return one - self.unary("Relu", one - self.unary("Ceil", over))
 
     @since(1)
     def zero_unless(self, condition: Tensor, x: Tensor) -> Tensor:
-        """x where the condition [1] is true, else 0; before opset 9 x is finite."""
+        """Return x where the condition [1] is true, else 0; before opset 9 x must be finite."""
         return x * self.cast(condition, self.dtype)
 
     @zero_unless.since(9)
@@ -157,7 +158,7 @@ class Ops(Emitter):
         return self.emit("Transpose", [x], [shape], [x.dtype], perm=list(perm))[0]
 
     def split(self, x: Tensor, sizes: Sequence[int], axis: int = -1) -> list[Tensor]:
-        """Cut x into parts of the given sizes."""
+        """Split x into parts of the given sizes along an axis."""
         if len(sizes) == 1:
             return [x]
         axis %= x.rank
@@ -218,18 +219,20 @@ class Ops(Emitter):
         return self.emit(op_type, [x, self.constant(list(axes))], [shape], [x.dtype])[0]
 
     def flatten(self, x: Tensor) -> Tensor:
-        """[..., n] as [rows, n]."""
+        """Reshape [..., n] to [rows, n]."""
         sizes = x.shape[:-1]
         rows = None if None in sizes else math.prod(static(sizes))
         return self.emit("Flatten", [x], [(rows, x.shape[-1])], [x.dtype], axis=x.rank - 1)[0]
 
     def reshape(self, x: Tensor, sizes: Sequence[Tensor], shape: Dims) -> Tensor:
-        """x with the given sizes, each an int64 [1]; a size of 0 is that of x."""
+        """Reshape x to the given sizes, each an int64 [1]; 0 keeps the size of x. `shape` is what is known of
+        it."""
         return self.emit("Reshape", [x, self.concat(sizes, axis=0)], [shape], [x.dtype])[0]
 
     @since(1)
     def can_flip(self, x: Tensor) -> bool:
-        """Whether `flip` is possible: it needs constant indices, or a Slice with steps."""
+        """Return whether `flip` is possible: it needs constant indices, or (from opset 10 on) a Slice with
+        steps."""
         return is_short(x.shape[0])
 
     @can_flip.since(10)
@@ -252,7 +255,7 @@ class Ops(Emitter):
     # Run-time sizes
 
     def dim(self, x: Tensor, axis: int) -> Tensor:
-        """The size of an axis, int64 [1]."""
+        """Return the size of an axis as int64 [1]."""
         size = x.shape[axis]
         if size is not None:
             return self.constant([size])
@@ -260,21 +263,21 @@ class Ops(Emitter):
         return self.emit("Gather", [shape, self.constant([axis])], [(1,)], [_INT64], axis=0)[0]
 
     def loop_inputs(self) -> tuple[Tensor, Tensor]:
-        """The first two inputs of a Loop body: the iteration number and the condition, of rank 0."""
+        """Return the first two inputs of a Loop body: the iteration number and the condition, both of rank 0."""
         return self.body_input("i", _INT64, ()), self.body_input("going", ir.DataType.BOOL, ())
 
     def true(self) -> Tensor:
-        """The condition of a Loop that runs all its iterations."""
+        """Return the condition of a Loop that runs all its iterations."""
         return self.known(literal(True, ir.DataType.BOOL, "true"))
 
     def take(self, x: Tensor, index: Tensor) -> Tensor:
-        """x[index] along axis 0: [rows, ...] -> [*index.shape, ...]."""
-        if index.rank == 2 and "Gather" in self.spelling.composed:
-            return self._picked(x, index)
+        """Return x[index] along axis 0: x [rows, ...] -> [*index.shape, ...]."""
+        if index.rank == 2 and "Gather" in self.dialect.unsupported:
+            return self._rows_by_product(x, index)
         return self.emit("Gather", [x, index], [(*index.shape, *x.shape[1:])], [x.dtype], axis=0)[0]
 
-    def _picked(self, x: Tensor, index: Tensor) -> Tensor:
-        """`take` of rows [rows, n], which are finite, by a constant index [a, b]: a product with rows of ones."""
+    def _rows_by_product(self, x: Tensor, index: Tensor) -> Tensor:
+        """Return x[index] for finite x [rows, n] and a constant index [a, b] as a product with one-hot rows."""
         assert isinstance(index.value, Constant)
         (rows, width), (a, b) = static(x.shape), static(index.shape)
         chosen = self.known(one_hot(index.value, rows, x.dtype))
@@ -292,5 +295,6 @@ def _concatenated(parts: Sequence[Tensor], axis: int) -> Dims:
 
 
 def is_short(length: int | None) -> bool:
-    """Whether something of this many numbers is written out, rather than made at run time."""
+    """Return whether a constant of this many numbers is stored in the model; a longer one is computed at run
+    time."""
     return length is not None and length <= _LONGEST_WRITTEN

@@ -1,8 +1,9 @@
-"""Where emitted nodes come from, in their `metadata_props`.
+"""The `metadata_props` of emitted nodes: which recurrent node and which part of its equations they come from.
 
-A node has the name and the operator of the node that it replaces a part of; one in a written-out step has the
-number of the step instead, after the direction if there are two, since a thousand steps would repeat the rest. It
-also has the symbols of its results in the equations of the operator specification, and of the weights that it uses.
+An emitted node has the name (`NODE`) and operator (`OPERATOR`) of the recurrent node that it was emitted for. A
+node in an unrolled step has the number of the step (`STEP`) instead, after the direction if there are two: a
+thousand steps would repeat the rest. It also has the symbols that the operator specification's equations use for
+its outputs (`SYMBOLS`) and for the weights among its inputs (`WEIGHTS`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ WEIGHTS = "rnn_lowering.weights"
 
 
 def set_symbol(value: ir.Value, symbol: str) -> None:
-    """Let the node that computes a value tell the symbol of it."""
+    """Add the symbol of a value to the metadata of the node that computes it."""
     node, index = value.producer(), value.index()
     if node is None or index is None:
         return
@@ -32,7 +33,7 @@ def set_symbol(value: ir.Value, symbol: str) -> None:
 
 
 def add_weights(node: ir.Node, symbols: Iterable[str]) -> None:
-    """Let a node tell the symbols of weights that it uses."""
+    """Add the symbols of weights that a node uses to its metadata."""
     known = node.metadata_props.get(WEIGHTS, "").split(",")
     found = dict.fromkeys(symbol for symbol in (*known, *symbols) if symbol)
     if found:

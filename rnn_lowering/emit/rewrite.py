@@ -1,4 +1,4 @@
-"""What is rewritten in a finished body."""
+"""Rewriting a finished body: MatMul and Add become Gemm."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ RANK = "rnn_lowering.rank"
 
 
 def with_gemms(nodes: list[ir.Node], outputs: Collection[ir.Value], unique: Callable[[str], str]) -> list[ir.Node]:
-    """Return the nodes with Add(MatMul(a, b), c) as Gemm(a, b, c), where the product is of rank 2 and the sum alone
-    uses it.
+    """Return the nodes with Gemm(a, b, c) in place of Add(MatMul(a, b), c), where the product has rank 2 and no
+    other node uses it.
 
     Args:
-        outputs: What leaves the body.
+        nodes: Those of the body, which are changed.
+        outputs: The outputs of the body.
         unique: Makes a name unique.
     """
     replaced: set[ir.Node] = set()
@@ -39,7 +40,7 @@ def with_gemms(nodes: list[ir.Node], outputs: Collection[ir.Value], unique: Call
 
 
 def _product(node: ir.Node, outputs: Collection[ir.Value]) -> ir.Node | None:
-    """Return the MatMul that is the first term of a sum and can become one node with it."""
+    """Return the MatMul that is the first term of an Add and can be merged into a Gemm with it."""
     value = node.inputs[0] if node.op_type == "Add" else None
     product = None if value is None else value.producer()
     if value is None or product is None or product.op_type != "MatMul" or value.meta.get(RANK) != 2:

@@ -1,4 +1,4 @@
-"""Tensors whose sizes may be known at run time only: zeros, and the numbers of the steps."""
+"""Tensors whose sizes may be known at run time only: zeros, and the range 0, 1, 2, ..."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INT64 = ir.DataType.INT64
 
 
 def zeros(op: Ops, sizes: Sequence[Tensor]) -> Tensor:
-    """Zeros of the recurrence's type; each size is an int64 [1]."""
+    """Return zeros of the recurrence's type; each size is an int64 [1]."""
     dims = tuple(_known(size) for size in sizes)
     if None not in dims and is_short(math.prod(static(dims))):
         return op.known(zeros_of(op.dtype, static(dims)))
@@ -35,7 +35,7 @@ def _full_of_zeros_9(op: Ops, shape: Tensor, dims: Dims) -> Tensor:
 
 
 def steps(op: Ops, length: Tensor) -> Tensor:
-    """0, 1, ..., length - 1 as int64 [length]; `length` is an int64 [1]."""
+    """Return 0, 1, ..., length - 1 as int64 [length]; `length` is an int64 [1]."""
     count = _known(length)
     if count is not None and is_short(count):
         return op.known(literal(range(count), _INT64, "steps"))
@@ -44,7 +44,7 @@ def steps(op: Ops, length: Tensor) -> Tensor:
 
 @since(1)
 def _counted(op: Ops, length: Tensor) -> Tensor:
-    """0, 1, ..., length - 1, from the iterations of a Loop."""
+    """The numbers of the iterations of a Loop."""
     trips = op.squeeze(length, [0])
     with op.body():
         i, going = op.loop_inputs()
@@ -55,7 +55,7 @@ def _counted(op: Ops, length: Tensor) -> Tensor:
 
 @_counted.since(9)
 def _counted_9(op: Ops, length: Tensor) -> Tensor:
-    """The indices of as many ones."""
+    """The indices of the nonzero elements of `length` ones."""
     one = literal([1.0], ir.DataType.FLOAT).tensor("")
     ones = op.emit("ConstantOfShape", [length], [(None,)], value=one)
     return op.squeeze(op.emit("NonZero", ones, [(1, None)], [_INT64])[0], [0])
@@ -65,6 +65,11 @@ def _counted_9(op: Ops, length: Tensor) -> Tensor:
 def _counted_11(op: Ops, length: Tensor) -> Tensor:
     bounds = [op.constant(0, _INT64), op.squeeze(length, [0]), op.constant(1, _INT64)]
     return op.emit("Range", bounds, [(None,)], [_INT64])[0]
+
+
+def counting_needs_loop(opset: int) -> bool:
+    """Return whether `steps` of a length that is known at run time only emits a Loop."""
+    return _counted.at(opset) is _counted.variants[0][1]
 
 
 def _known(size: Tensor) -> int | None:

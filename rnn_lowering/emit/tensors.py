@@ -1,10 +1,10 @@
-"""What operators are emitted on: values that are read like the operator specification.
+"""Tensors with + - * @, so that code can be written like the equations of the operator specification.
 
 A tensor is one of
 * a value of the graph that is being built,
-* a `Constant`, known at lowering time: operations on constants are folded, not emitted, and an initializer
-  appears in whichever (sub)graph first uses one,
-* a symbolic zero (an absent bias, peephole or initial state): operations on it vanish.
+* a `Constant`, known at lowering time: operations on constants are folded, not emitted, and each (sub)graph that
+  uses one gets an initializer,
+* a symbolic zero (an absent bias, peephole or initial state): operations on it are not emitted either.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rnn_lowering.types import Dims
 
 
 class Arithmetic(Protocol):
-    """What the operators of a `Tensor` call."""
+    """The functions that + - * @ of a `Tensor` call."""
 
     def add(self, a: Tensor, b: Tensor) -> Tensor: ...
 
@@ -32,11 +32,12 @@ class Arithmetic(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A value with its known dimensions and the arithmetic that its operators call.
+    """A value with its type and its dimensions as far as they are known.
 
     Attributes:
-        value: Of the graph, or a constant; None: a symbolic zero.
-        terms: What it is the sum or product of, where it is one that was just emitted.
+        value: A value of the graph or a constant; None for a symbolic zero.
+        op: Computes + - * @.
+        terms: The two operands, if it is the result of an emitted element-wise operator.
     """
 
     value: ir.Value | Constant | None
@@ -67,7 +68,7 @@ class Tensor:
 
 
 def broadcast(*shapes: Dims) -> Dims:
-    """Return the dimensions of an element-wise result; None where they are not known."""
+    """Return the shape of an element-wise result, None for dimensions that are not known."""
     rank = max(len(s) for s in shapes)
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
 
@@ -80,6 +81,7 @@ def broadcast(*shapes: Dims) -> Dims:
 
 
 def static(shape: Dims) -> tuple[int, ...]:
+    """Return a shape whose dimensions are all known."""
     sizes = tuple(d for d in shape if d is not None)
     if len(sizes) != len(shape):
         raise AssertionError(f"a constant needs known dimensions, not {shape}")

@@ -1,4 +1,4 @@
-"""Functions that depend on the opset: variants, each with the version from which it holds.
+"""Functions that depend on the opset: each variant states the first opset that it is for.
 
     @since(1)
     def split(op, x): ...
@@ -19,7 +19,7 @@ import onnx
 
 
 class HasOpset(Protocol):
-    """What the first argument of a function with variants must have."""
+    """The first argument of a function with variants."""
 
     @property
     def opset(self) -> int: ...
@@ -34,7 +34,7 @@ class Versioned(Generic[Op, Args, Result]):
     """A function with variants; see `since`.
 
     Raises:
-        ValueError: A version does not exist, or does not follow those before it: when the module is imported.
+        ValueError: When the module is imported: an opset does not exist, or is not newer than those before it.
     """
 
     def __init__(self, opset: int, function: Callable[Concatenate[Op, Args], Result]) -> None:
@@ -46,7 +46,7 @@ class Versioned(Generic[Op, Args, Result]):
     def since(
         self, opset: int
     ) -> Callable[[Callable[Concatenate[Op, Args], Result]], Callable[Concatenate[Op, Args], Result]]:
-        """Return a decorator that adds a variant; variants come in the order of their versions."""
+        """Return a decorator that adds a variant; variants are added in the order of their opsets."""
         oldest = self.variants[-1][0] + 1 if self.variants else 1
         if not oldest <= opset <= onnx.defs.onnx_opset_version():
             raise ValueError(f"variant {opset} of {self._name} does not follow {oldest - 1}")
@@ -61,7 +61,7 @@ class Versioned(Generic[Op, Args, Result]):
         """Return the variant for an opset.
 
         Raises:
-            LookupError: Even the first is newer.
+            LookupError: All variants are for newer opsets.
         """
         for first, function in reversed(self.variants):
             if first <= opset:
@@ -83,8 +83,13 @@ class Versioned(Generic[Op, Args, Result]):
         return self if instance is None else partial(self.at(instance.opset), instance)
 
 
+def first_opset(function: object) -> int:
+    """Return the first opset for which a function has a variant; 1 for a function without variants."""
+    return function.variants[0][0] if isinstance(function, Versioned) else 1
+
+
 def since(
     opset: int,
 ) -> Callable[[Callable[Concatenate[Op, Args], Result]], Versioned[Op, Args, Result]]:
-    """Return a decorator that makes a function the first variant of one with variants."""
+    """Return a decorator that makes a function the first variant of a `Versioned` one."""
     return partial(Versioned, opset)

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 import onnx_ir as ir
 
 from rnn_lowering.boundary import boundary
-from rnn_lowering.emit.builder import Names
+from rnn_lowering.emit.names import Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.provenance import NODE, OPERATOR
 from rnn_lowering.model.plan import Planned
@@ -35,7 +35,7 @@ def replace_nodes(model: ir.Model, plan: Sequence[Planned], *, widen: bool) -> N
             names,
             prefix_of(found.node),
             ir.DataType.FLOAT if widen and spec.dtype in _HALF else spec.dtype,
-            planned.choice.spelling,
+            planned.choice.dialect,
             constants_as="initializer" if model.ir_version >= 4 else "node",
             shared=shared.setdefault(found.graph, {}),
             origin={NODE: prefix_of(found.node), OPERATOR: spec.op_type},

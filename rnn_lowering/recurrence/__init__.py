@@ -1,1 +1,1 @@
-"""The equations of RNN, GRU and LSTM as values, how they repeat over time, and a whole node made of them."""
+"""The equations of RNN, GRU and LSTM, their repetition over time, and the equivalent of a whole node."""

@@ -1,8 +1,9 @@
-"""The formulas of the eleven activation functions, a row each.
+"""The formulas of the eleven activation functions.
 
-A formula is a function of the emitter, the argument and the activation's alpha and beta. The operator of the same
-name is used where it has a kernel; `compose` holds the formula of primitive operators for the types
-that have none (onnxruntime has no float64 kernel for six of them).
+A formula is a function of the emitter, the argument and the activation's alpha and beta. Where the runtime has a
+kernel, the ONNX operator of the same name is emitted; where it has none (onnxruntime has no float64 kernel for six
+of them), `compose` emits the formula in simpler operators. The formulas are those in onnxruntime's
+onnxruntime/core/providers/cpu/rnn/rnn_helpers.cc and https://onnx.ai/onnx/operators/onnx__LSTM.html.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ class ActivationFormula:
     """An activation function as operators.
 
     Attributes:
-        operator: As one ONNX operator, or the usual few.
-        compose: In Exp, Log, Abs, Neg, Relu and arithmetic; None where `operator` always has kernels.
+        operator: Emits one ONNX operator, or the few that every runtime supports.
+        compose: Emits Exp, Log, Abs, Neg, Relu and arithmetic; None where `operator` always has kernels.
     """
 
     operator: Formula

@@ -1,11 +1,14 @@
-"""The step equations of RNN, GRU and LSTM, once, in the notation of the operator specification.
+"""The step equations of RNN, GRU and LSTM, in the notation of the operator specification:
+https://onnx.ai/onnx/operators/onnx__RNN.html, onnx__GRU.html and onnx__LSTM.html.
 
 A cell maps (op, operands, states, projected inputs) to the new states; the first is Ht, which is also the output.
-It calls nothing but `split`, `constant` and `name` of op, the functions among the operands, and + - * @ of tensors:
-with NumPy arrays and such an op it computes at once.
+It only calls `split`, `constant` and `name` of op, the functions in the operands, and + - * @ of tensors. So it
+also runs on NumPy arrays, with an op that has these three functions.
 
-The projected inputs are Xt*(W^T) + Wb + Rb, with hidden gates last. `h @ R` is the left term of its sum: one
-runtime computes a plain RNN wrongly otherwise.
+The projected inputs are Xt*(W^T) + Wb + Rb, with the gates in the order of the specification (z, r, h; i, o, f, c).
+`h @ R` is the left term of its sum, since one runtime computes a plain RNN wrongly otherwise. Where the
+specification leaves something open, onnxruntime decides:
+onnxruntime/core/providers/cpu/rnn/{rnn.cc, deep_cpu_gru.cc, uni_directional_lstm.cc}.
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ def lstm(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> 
     """
     (h, c), H = state, k.hidden_size
     iof, g = _parts(op, [h @ R + xw for R, xw in zip(k.R, x, strict=True)], [3 * H, H])
-    if k.P is None:  # then one activation serves three gates
+    if k.P is None:  # f is applied to three gates at once
         it, ot, ft = op.split(k.f(k.clip(iof)), [H, H, H])
     else:
         Pi, Po, Pf = k.P
@@ -79,7 +82,7 @@ def lstm(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> 
 
 
 def _parts(op: Ops, groups: list[Tensor], sizes: list[int]) -> list[Tensor]:
-    """Cut the gates of one product; those of a product each come apart."""
+    """Return one tensor for each size: the groups themselves, or the one group split."""
     return groups if len(groups) == len(sizes) else op.split(groups[0], sizes)
 
 

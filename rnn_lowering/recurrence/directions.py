@@ -1,4 +1,4 @@
-"""The directions of a node: one fold after another, or both in one."""
+"""The directions of a node: one fold for each, or one fold that computes both."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ STATES = {"RNN": ("h",), "GRU": ("h",), "LSTM": ("h", "c")}
 def run_directions(
     op: Ops, spec: RecurrentSpec, fold: Fold, X: Tensor, init: list[Tensors], lengths: Lengths | None
 ) -> tuple[list[Tensors], Tensors]:
-    """Run the recurrence of a node.
+    """Emit the recurrence of a node.
 
     Args:
-        X: As the node has it.
-        init: By state and direction, each [1, batch, hidden].
+        fold: How the steps are repeated.
+        X: The node's input X, [seq, batch, input] or with layout 1 [batch, seq, input].
+        init: Initial states by state and direction, each [1, batch, hidden].
+        lengths: Rows by sequence_lens; None where every sequence has full length.
 
     Returns:
         The final states by direction and state, each [1, batch, hidden]; Y by direction, each
-        [seq, 1, batch, hidden], nothing where it is not connected.
+        [seq, 1, batch, hidden], empty where Y is not connected.
     """
     if lengths is not None:
         fold = ragged(fold, lengths, [f"Y_{s}" in spec.outputs for s in STATES[spec.op_type]])
     ks = operands(op, spec)
-    if _side_by_side(op, spec, ks):
-        return _together(op, spec, ks, fold, X, init, lengths)
+    if _can_join(op, spec, ks):
+        return _run_joined(op, spec, ks, fold, X, init, lengths)
     finals, stacked = [], []
     for index, (direction, k) in enumerate(zip(spec.directions, ks, strict=True)):
         with op.under(direction if len(ks) > 1 else ""):
@@ -46,16 +48,16 @@ def run_directions(
     return finals, stacked
 
 
-def _side_by_side(op: Ops, spec: RecurrentSpec, ks: list[Operands]) -> bool:
-    """Whether both directions are computed in one loop, which in onnxruntime pays where a product costs less than
-    the other operators of a step."""
+def _can_join(op: Ops, spec: RecurrentSpec, ks: list[Operands]) -> bool:
+    """Return whether one loop computes both directions: in onnxruntime that is faster where a product costs less
+    than the other operators of a step."""
     constant = all(isinstance(R.value, Constant) for k in ks for R in k.R)
     alike = len(ks) == 2 and spec.activations[0] == spec.activations[1]
     most = 32 if spec.batch_size is None else 64 if spec.batch_size <= 4 else 0
-    return op.spelling.join_directions and constant and alike and spec.hidden_size <= most
+    return op.dialect.join_directions and constant and alike and spec.hidden_size <= most
 
 
-def _together(
+def _run_joined(
     op: Ops,
     spec: RecurrentSpec,
     ks: list[Operands],
@@ -64,10 +66,10 @@ def _together(
     init: list[Tensors],
     lengths: Lengths | None,
 ) -> tuple[list[Tensors], Tensors]:
-    """Both directions in one fold over states [batch, 2*hidden]."""
-    H, turn = spec.hidden_size, op.flip if lengths is None else partial(lengths.turn, op)
+    """Emit both directions as one fold over states [batch, 2*hidden]; otherwise as `run_directions`."""
+    H, flip = spec.hidden_size, op.flip if lengths is None else partial(lengths.reverse, op)
     forward, reverse = (_projected(op, spec, k, X) for k in ks)
-    xs = [_interleaved(op, a, turn(b), H) for a, b in zip(forward, reverse, strict=True)]
+    xs = [_interleaved(op, a, flip(b), H) for a, b in zip(forward, reverse, strict=True)]
     step = _step(op, spec, joined(op, *ks))
     final, ys = fold(op, step, [op.concat(states, -1) for states in init], xs, False)
     halves = [op.split(s, [H, H]) for s in final]
@@ -75,18 +77,18 @@ def _together(
     if not ys:
         return finals, []
     above, below = op.split(ys[0], [H, H])
-    return finals, [above, turn(below)]
+    return finals, [above, flip(below)]
 
 
 def _interleaved(op: Ops, a: Tensor, b: Tensor, H: int) -> Tensor:
-    """Gate by gate, that of a and that of b: twice [..., G*H] -> [..., G*2*H]."""
+    """Return gate 0 of a, gate 0 of b, gate 1 of a, ...: a and b [..., G*H] -> [..., G*2*H]."""
     gates = [H] * ((a.shape[-1] or 0) // H)
     pairs = zip(op.split(a, gates), op.split(b, gates), strict=True)
     return op.concat([part for pair in pairs for part in pair], -1)
 
 
 def _step(op: Ops, spec: RecurrentSpec, k: Operands) -> Step:
-    """The cell as a step of a fold."""
+    """Return the cell of the operator as the step of a fold."""
     cell, with_Y = CELLS[spec.op_type], "Y" in spec.outputs
 
     def step(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
@@ -97,7 +99,7 @@ def _step(op: Ops, spec: RecurrentSpec, k: Operands) -> Step:
 
 
 def _projected(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor) -> Tensors:
-    """X W^T + Wb (+ Rb) of all steps by gate group, each [seq, batch, ...]."""
+    """Return X W^T + Wb + Rb of all steps by gate group, each [seq, batch, ...] (see `Operands.Wb` for Rbh)."""
     # A float16 Transpose of [1, 0, 2], as exporters write before X, and a MatMul crash onnxruntime's optimiser.
     apart = spec.dtype == ir.DataType.FLOAT16
     products = [op.squeeze(op.unsqueeze(X, [0]) @ W, [0]) if apart else X @ W for W in k.W]

@@ -1,12 +1,16 @@
-"""How a step is repeated over time: by a Scan, by a Loop, or by writing every step out.
+"""How a step is repeated over time: by a Scan, by a Loop, or unrolled.
 
-All have one signature, the type of `jax.lax.scan`:
+All folds have one signature, that of `jax.lax.scan`:
 
     fold(op, step, init, xs, reverse) -> (final, ys)
 
-init, final: states, each [1, batch, hidden]; xs: what each step gets one row of, each [seq, batch, ...];
-ys: what each step gives one row of, each [seq, 1, batch, hidden]; reverse: from the last row to the first,
-ys staying at their rows' places. step(states, rows) -> (states, rows) computes with rank 2 or 3 alike.
+* init, final: the states before and after, each [1, batch, hidden];
+* xs: the inputs of all steps, each [seq, batch, ...]; a step gets one row of each;
+* ys: the outputs of all steps, each [seq, 1, batch, hidden]; a step returns one row of each;
+* reverse: run from the last row to the first; row t of ys is still the output of row t of xs;
+* step(states, rows) -> (states, rows): its tensors have rank 2 in a Scan or Loop and rank 3 unrolled.
+
+Operators: https://onnx.ai/onnx/operators/onnx__Scan.html and onnx__Loop.html.
 """
 
 from __future__ import annotations
@@ -19,17 +23,20 @@ import onnx_ir as ir
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.sizes import zeros
 from rnn_lowering.emit.tensors import Tensor
+from rnn_lowering.emit.versions import since
 
 Tensors = list[Tensor]
 Step = Callable[[Tensors, Tensors], "tuple[Tensors, Tensors]"]
 Fold = Callable[[Ops, Step, Sequence[Tensor], Sequence[Tensor], bool], "tuple[Tensors, Tensors]"]
 
 
+@since(9)
 def scan(
     op: Ops, step: Step, init: Sequence[Tensor], xs: Sequence[Tensor], reverse: bool
 ) -> tuple[Tensors, Tensors]:
-    """A Scan (opset 9). Reverse by flipping rows, which every runtime computes; only where nothing can flip
-    (opset 9 with unknown length) by the directions of the Scan."""
+    """Emit a Scan, not that of opset 8, which has a batch axis. In reverse the rows are flipped before and after,
+    which every runtime supports; where `can_flip` is false (opset 9 and unknown length), the Scan's direction
+    attributes are used instead."""
     by_directions = reverse and not op.can_flip(xs[0])
     flipped = reverse and not by_directions
     rows = [op.flip(x) for x in xs] if flipped else list(xs)
@@ -51,14 +58,15 @@ def scan(
     types = [*(s.dtype for s in states), *(y.dtype for y in ys)]
     outputs = op.emit("Scan", [*states, *rows], shapes, types, **attributes)
     final = [op.unsqueeze(s, [0]) for s in outputs[: len(states)]]
-    stacked = [_four(op, y) for y in assemble(outputs[len(states) :])]
+    stacked = [_rank_4(op, y) for y in assemble(outputs[len(states) :])]
     return final, [op.flip(y) for y in stacked] if flipped else stacked
 
 
 def loop(
     op: Ops, step: Step, init: Sequence[Tensor], xs: Sequence[Tensor], reverse: bool
 ) -> tuple[Tensors, Tensors]:
-    """A Loop. Reverse by flipping rows; where nothing can flip, by counting down and gathering Y by the counts."""
+    """Emit a Loop. In reverse the rows are flipped before and after; where `can_flip` is false, the Loop reads the
+    rows from the last to the first and its outputs are put in order by a Gather."""
     length = op.dim(xs[0], 0)
     counts_down = reverse and not op.can_flip(xs[0])
     flipped = reverse and not counts_down
@@ -78,7 +86,7 @@ def loop(
     outputs = op.emit("Loop", [op.squeeze(length, [0]), op.true(), *states], shapes, types, body=body)
     op.declare(outputs)
     final = [op.unsqueeze(s, [0]) for s in outputs[: len(states)]]
-    stacked = [_four(op, y) for y in assemble(outputs[len(states) : len(states) + len(ys)])]
+    stacked = [_rank_4(op, y) for y in assemble(outputs[len(states) : len(states) + len(ys)])]
     if counts:
         stacked = [op.take(y, outputs[-1]) for y in stacked]
     elif flipped:
@@ -89,8 +97,8 @@ def loop(
 def _if_empty(
     op: Ops, final: Tensors, ys: Tensors, init: Sequence[Tensor], like: Tensor
 ) -> tuple[Tensors, Tensors]:
-    """Mend what a Loop without a step gives: the operators' final states are zero then, not the initial ones, and
-    the batch size of an empty output is not known to the Loop."""
+    """Correct the results for a sequence length of 0: the recurrent operators' final states are then zero, but a
+    Loop's are its initial ones; and the empty output of a Loop has no batch size."""
     ran = op.less(op.constant([0]), op.dim(like, 0))
     final = [s if i.is_zero else op.zero_unless(ran, s) for s, i in zip(final, init, strict=True)]
     if ys and ys[0].shape[2] is None:
@@ -105,7 +113,7 @@ def _if_empty(
 def unroll(
     op: Ops, step: Step, init: Sequence[Tensor], xs: Sequence[Tensor], reverse: bool
 ) -> tuple[Tensors, Tensors]:
-    """Every step written out; the length of xs is known."""
+    """Emit every step; the length of xs must be known."""
     length = xs[0].shape[0]
     assert length is not None
     rows = [op.split(x, [1] * length, axis=0) for x in xs]
@@ -114,22 +122,24 @@ def unroll(
     for t in reversed(range(length)) if reverse else range(length):
         with op.step(t) if length > 1 else nullcontext():
             states, stacked[t] = step(states, [x[t] for x in rows])
-    return states, [_four(op, op.concat(list(y), axis=0)) for y in zip(*stacked, strict=True)]
+    return states, [_rank_4(op, op.concat(list(y), axis=0)) for y in zip(*stacked, strict=True)]
 
 
 def _stackable(op: Ops, ys: Tensors, states: Tensors) -> tuple[Tensors, Callable[[Tensors], Tensors]]:
-    """Return what a body stacks for its ys, and what makes them of the stacked.
+    """Return the values that a body outputs in place of its ys, and a function that computes ys from them after the
+    loop.
 
-    Never a state, nor for most runtimes anything that the body uses: onnxruntime computes a body wrongly that
-    lists a value twice, and tract one that uses what it stacks. An Unsqueeze stays where an optimiser would remove
-    an Identity, and saves one outside. With `stack_outside` a sum or product is computed after the loop.
+    A state cannot be output again as y: onnxruntime computes a body that lists a value twice wrongly, and tract one
+    that uses a value which it also stacks. So y is output through an Unsqueeze, which optimisers keep (they would
+    remove an Identity) and which is needed after the loop otherwise. With `stack_outside` the operands of a sum or
+    product are output, which is then computed once after the loop.
     """
-    if not op.spelling.stack_outside:
+    if not op.dialect.stack_outside:
         return [op.unsqueeze(y, [0]) for y in ys], lambda stacked: stacked
     stacked: Tensors = []
     makers: list[tuple[int, str]] = []
     for y in ys:
-        apart, operator = _apart(op, y, states)
+        apart, operator = _stackable_terms(op, y, states)
         makers.append((len(apart), operator))
         stacked += apart
 
@@ -141,8 +151,8 @@ def _stackable(op: Ops, ys: Tensors, states: Tensors) -> tuple[Tensors, Callable
     return stacked, assemble
 
 
-def _apart(op: Ops, y: Tensor, states: Tensors) -> tuple[Tensors, str]:
-    """Return values that are no states and the operator that makes y of them; "" where it is the one value."""
+def _stackable_terms(op: Ops, y: Tensor, states: Tensors) -> tuple[Tensors, str]:
+    """Return values that are not states, and the operator that computes y from them; "" if the one value is y."""
     if all(y.value is not state.value for state in states):
         return [y], ""
     producer = y.value.producer() if isinstance(y.value, ir.Value) else None
@@ -151,14 +161,16 @@ def _apart(op: Ops, y: Tensor, states: Tensors) -> tuple[Tensors, str]:
     return list(y.terms), producer.op_type
 
 
-def _four(op: Ops, y: Tensor) -> Tensor:
+def _rank_4(op: Ops, y: Tensor) -> Tensor:
     """Return [seq, batch, hidden] as [seq, 1, batch, hidden]."""
     return y if len(y.shape) == 4 else op.unsqueeze(y, [1])
 
 
 def _carried(op: Ops, states: Sequence[Tensor], like: Tensor) -> Tensors:
-    """Return states as a loop carries them, [batch, hidden]; symbolic zeros share one tensor of the sizes of `like`
-    and of the states."""
+    """Return the initial states of a Scan or Loop, [batch, hidden].
+
+    All symbolic zeros share one tensor, whose batch size is that of axis 1 of `like`.
+    """
     shared: Tensor | None = None
     carried = []
     for state in states:

@@ -1,4 +1,4 @@
-"""A recurrent node as values: layout, initial states, lengths, and the assembly of the outputs."""
+"""The equivalent of a whole recurrent node: its layout, initial states, sequence_lens and outputs."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from rnn_lowering.emit.tensors import Tensor
 from rnn_lowering.recurrence.directions import STATES, run_directions
 from rnn_lowering.recurrence.folds import Fold, Tensors
 from rnn_lowering.recurrence.ragged import Lengths, read_lengths
-from rnn_lowering.recurrence.weights import incoming
+from rnn_lowering.recurrence.weights import node_input
 from rnn_lowering.spec.node import RecurrentSpec
 from rnn_lowering.types import Dims
 
 
 def lower_node(op: Ops, spec: RecurrentSpec, fold: Fold) -> dict[str, Tensor]:
-    """Emit the equivalent of a node; return its connected outputs by their names on the operator page."""
+    """Emit the equivalent of a node; return its connected outputs by their names in the operator specification."""
     T, N = spec.seq_length, spec.batch_size
     sizes = (N, T) if spec.layout else (T, N)
-    X = incoming(op, spec, "X", (*sizes, spec.input_size))
+    X = node_input(op, spec, "X", (*sizes, spec.input_size))
     if T == 0 or N == 0:
-        return _nothing(op, spec, X)
+        return _empty_outputs(op, spec, X)
     lengths = _lengths(op, spec, X)
     init = [_initial_state(op, spec, f"initial_{s}") for s in STATES[spec.op_type]]
     finals, stacked = run_directions(op, spec, fold, X, init, lengths)
@@ -36,25 +36,25 @@ def lower_node(op: Ops, spec: RecurrentSpec, fold: Fold) -> dict[str, Tensor]:
 
 
 def _initial_state(op: Ops, spec: RecurrentSpec, symbol: str) -> Tensors:
-    """An initial state by direction, each [1, batch, hidden], or symbolic zeros."""
+    """Return an initial state by direction, each [1, batch, hidden]; symbolic zeros where it is absent."""
     dirs = len(spec.directions)
-    page: Dims = (dirs, spec.batch_size, spec.hidden_size)
+    shape: Dims = (dirs, spec.batch_size, spec.hidden_size)
     if spec.layout:
-        page = (spec.batch_size, dirs, spec.hidden_size)
-    parts = op.split(incoming(op, spec, symbol, page), [1] * dirs, axis=spec.layout)
+        shape = (spec.batch_size, dirs, spec.hidden_size)
+    parts = op.split(node_input(op, spec, symbol, shape), [1] * dirs, axis=spec.layout)
     return [op.unsqueeze(op.squeeze(part, [1]), [0]) for part in parts] if spec.layout else parts
 
 
 def _lengths(op: Ops, spec: RecurrentSpec, X: Tensor) -> Lengths | None:
-    """What sequence_lens say; None where every sequence is of full length."""
+    """Return the rows that sequence_lens specifies; None where every sequence is known to have full length."""
     if "sequence_lens" not in spec.inputs:
         return None
-    given = incoming(op, spec, "sequence_lens", (spec.batch_size,))
+    given = node_input(op, spec, "sequence_lens", (spec.batch_size,))
     return read_lengths(op, given, op.dim(X, spec.layout), op.dim(X, 1 - spec.layout))
 
 
-def _nothing(op: Ops, spec: RecurrentSpec, X: Tensor) -> dict[str, Tensor]:
-    """The outputs of no steps or no rows: Y is empty, the final states are zero."""
+def _empty_outputs(op: Ops, spec: RecurrentSpec, X: Tensor) -> dict[str, Tensor]:
+    """Return the outputs for a sequence length or batch size of 0: Y is empty, the final states are zero."""
     seq, batch = op.dim(X, spec.layout), op.dim(X, 1 - spec.layout)
     dirs, hidden = (op.constant([n]) for n in (len(spec.directions), spec.hidden_size))
     state = [batch, dirs, hidden] if spec.layout else [dirs, batch, hidden]
@@ -63,5 +63,5 @@ def _nothing(op: Ops, spec: RecurrentSpec, X: Tensor) -> dict[str, Tensor]:
 
 
 def _at_axis(op: Ops, state: Tensor, axis: int) -> Tensor:
-    """[1, batch, hidden] with its 1 at `axis`."""
+    """Move the axis of size 1 of [1, batch, hidden] to `axis`, 0 or 1."""
     return op.unsqueeze(op.squeeze(state, [0]), [1]) if axis else state

@@ -1,8 +1,8 @@
-"""sequence_lens, once for all folds: rows are picked before and after, so that a step knows nothing of lengths.
+"""sequence_lens for every fold: rows are gathered before and after it, so that a step needs to know no lengths.
 
-A row is one of t*batch + n. A recurrence runs over all steps, whatever comes of those beyond a length, which may
-be NaN: the outputs are then picked from its rows and one of zeros behind them. In reverse each sequence is turned
-within its length before, and its outputs are turned back.
+Row t*batch + n of [seq*batch, ...] is step t of sequence n. The recurrence runs over all steps. Those beyond the
+length of a sequence compute anything, even NaN; so the outputs are gathered from the computed rows and a row of
+zeros after them. In reverse each sequence is reversed within its length first, and its outputs are reversed back.
 """
 
 from __future__ import annotations
@@ -22,39 +22,42 @@ _INT64 = ir.DataType.INT64
 
 @dataclass(frozen=True)
 class Lengths:
-    """Which rows are where; the row of zeros is number seq*batch.
+    """Numbers of rows, int64; row seq*batch is a row of zeros.
 
     Attributes:
-        turned: The rows of each sequence from its last to its first, those beyond at their places [seq, batch].
-        within: Each row within the lengths at its place, that of zeros beyond them [seq, batch].
-        last: The row of each sequence's last step; that of zeros for length 0 [1, batch].
+        reversed: [seq, batch]: the rows of each sequence in reverse order; beyond its length, in their own order.
+        within: [seq, batch]: each row within the length of its sequence; beyond it, the row of zeros.
+        last: [1, batch]: the row of the last step of each sequence; for length 0, the row of zeros.
     """
 
-    turned: Tensor
+    reversed: Tensor
     within: Tensor
     last: Tensor
 
-    def turn(self, op: Ops, x: Tensor) -> Tensor:
-        """Reverse each sequence within its length: [seq, ..., batch, hidden], the same shape."""
-        rows = op.take(op.flatten(x), self.turned)
+    def reverse(self, op: Ops, x: Tensor) -> Tensor:
+        """Reverse each sequence of x [seq, ..., batch, hidden] within its length; the shape stays."""
+        rows = op.take(op.flatten(x), self.reversed)
         return op.unsqueeze(rows, [1]) if x.rank == 4 else rows
 
-    def cut(self, op: Ops, y: Tensor) -> Tensor:
-        """Let rows beyond the lengths be zero: [seq, 1, batch, hidden], the same shape."""
+    def mask(self, op: Ops, y: Tensor) -> Tensor:
+        """Replace rows of y [seq, 1, batch, hidden] beyond the lengths by zeros; the shape stays."""
         return op.unsqueeze(op.take(_with_zeros(op, y), self.within), [1])
 
     def final(self, op: Ops, states: Tensor) -> Tensor:
-        """The state after each sequence's last step: [seq, 1, batch, hidden] -> [1, batch, hidden]."""
+        """Return the state after each sequence's last step: [seq, 1, batch, hidden] -> [1, batch, hidden]."""
         return op.take(_with_zeros(op, states), self.last)
 
 
 def _with_zeros(op: Ops, y: Tensor) -> Tensor:
-    """The rows of [seq, 1, batch, hidden] and one of zeros. Not shared by two that pick: rknn rejects that."""
+    """Return the rows of [seq, 1, batch, hidden] and a row of zeros: [seq*batch + 1, hidden].
+
+    Each Gather has a Concat of its own: rknn rejects a shared one.
+    """
     return op.concat([op.flatten(y), op.zero((1, y.shape[-1]))], axis=0)
 
 
 def read_lengths(op: Ops, lengths: Tensor, seq: Tensor, batch: Tensor) -> Lengths | None:
-    """Return where rows are; None where all lengths are known to be seq (or more, which counts as seq).
+    """Return the rows for sequence_lens; None where all lengths are known to be seq (or more, which counts as seq).
 
     Args:
         lengths: int32 [batch].
@@ -71,16 +74,22 @@ def read_lengths(op: Ops, lengths: Tensor, seq: Tensor, batch: Tensor) -> Length
     some = op.cast(op.less(op.constant([0]), L), _INT64)
     one = op.constant([1])
     found = Lengths(
-        turned=place + inside * (L - t - t - one) * batch,
+        reversed=place + inside * (L - t - t - one) * batch,
         within=zeros + inside * (place - zeros),
         last=zeros + some * ((L - one) * batch + n - zeros),
     )
-    op.name(row=place, turned=found.turned, within=found.within, last=found.last)
+    op.name(row=place, reversed=found.reversed, within=found.within, last=found.last)
     return found
 
 
 def ragged(fold: Fold, lengths: Lengths, wanted: Sequence[bool]) -> Fold:
-    """Let a fold, of sequences of these lengths, give the final states that are wanted."""
+    """Return a fold over sequences of these lengths.
+
+    Args:
+        fold: A fold over sequences of full length.
+        lengths: Numbers of rows.
+        wanted: By state, whether its final value is needed.
+    """
 
     def fold_ragged(
         op: Ops, step: Step, init: Sequence[Tensor], xs: Sequence[Tensor], reverse: bool
@@ -95,14 +104,14 @@ def ragged(fold: Fold, lengths: Lengths, wanted: Sequence[bool]) -> Fold:
             ]
             return new, stacked
 
-        rows = [lengths.turn(op, x) for x in xs] if reverse else xs
+        rows = [lengths.reverse(op, x) for x in xs] if reverse else xs
         final, stacked = fold(op, stacking, init, rows, False)
         count = len(places) - len(final)
-        ys = [lengths.cut(op, stacked[place]) for place in places[:count]]
+        ys = [lengths.mask(op, stacked[place]) for place in places[:count]]
         finals = [
             s if place < 0 else lengths.final(op, stacked[place])
             for s, place in zip(final, places[count:], strict=True)
         ]
-        return finals, [lengths.turn(op, y) for y in ys] if reverse else ys
+        return finals, [lengths.reverse(op, y) for y in ys] if reverse else ys
 
     return fold_ragged

@@ -1,6 +1,6 @@
-"""W, R, B, P and the initial states of one direction, in the form in which a cell uses them.
+"""The inputs of a node as tensors; W, R, B and P of each direction as a cell uses them.
 
-Every operation here is one of `Ops`, which folds it when the operand is a constant and emits it when not.
+Every operation here is one of `Ops`: it is folded when its operand is a constant, and emitted otherwise.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Operands:
         R: Transposed recurrent weights by gate group, each [hidden, ...].
         Rbh: GRU with linear_before_reset: the recurrent bias of the hidden gate [hidden]; else zero.
         P: LSTM: the peepholes i, o, f, each [hidden]; None without them.
-        f, g, h: The activations of the operator page.
-        clip: Bounds a pre-activation.
-        hidden_size: H.
-        input_forget, linear_before_reset: The attributes.
+        f, g, h: The activations of the operator specification.
+        clip: Clips a pre-activation.
+        hidden_size: H of the operator specification.
+        input_forget, linear_before_reset: The attributes of the node.
     """
 
     W: tuple[Tensor, ...]
@@ -51,19 +51,20 @@ class Operands:
     linear_before_reset: bool
 
 
-def incoming(op: Ops, spec: RecurrentSpec, symbol: str, page: Dims) -> Tensor:
-    """Return an input of the node, a constant where it is one; a symbolic zero where it is absent.
+def node_input(op: Ops, spec: RecurrentSpec, symbol: str, shape: Dims) -> Tensor:
+    """Return an input of the node in the type of the recurrence; a symbolic zero where it is absent or all zero.
 
     Args:
-        page: Its shape on the operator page, None for what may vary at run time.
+        symbol: Its name in the operator specification.
+        shape: Its shape by the operator specification, None for a size that may vary at run time.
     """
     value = spec.inputs.get(symbol)
     if value is None:
-        return op.zero(page)
+        return op.zero(shape)
     lengths = symbol == "sequence_lens"
     tensor = spec.constants.get(symbol)
     if tensor is None:
-        given = op.given(value, ir.DataType.INT32 if lengths else spec.dtype, page)
+        given = op.given(value, ir.DataType.INT32 if lengths else spec.dtype, shape)
         return given if lengths else op.cast(given, op.dtype)
     constant = op.known(leaf(tensor, value, symbol))
     if symbol in ("B", "P", "initial_h", "initial_c") and not tensor.numpy().any():
@@ -71,10 +72,10 @@ def incoming(op: Ops, spec: RecurrentSpec, symbol: str, page: Dims) -> Tensor:
     return constant if lengths else op.cast(constant, op.dtype)
 
 
-def by_direction(op: Ops, spec: RecurrentSpec, symbol: str, page: Dims) -> list[Tensor]:
-    """Return an input whose first axis is the directions, cut along it: [dirs, *page] -> dirs times [*page]."""
+def by_direction(op: Ops, spec: RecurrentSpec, symbol: str, shape: Dims) -> list[Tensor]:
+    """Return an input split by its first axis, the directions: [dirs, *shape] -> for each direction [*shape]."""
     dirs = len(spec.directions)
-    whole = incoming(op, spec, symbol, (dirs, *page))
+    whole = node_input(op, spec, symbol, (dirs, *shape))
     return [op.squeeze(part, [0]) for part in op.split(whole, [1] * dirs, axis=0)]
 
 
@@ -95,9 +96,10 @@ def operands(op: Ops, spec: RecurrentSpec) -> list[Operands]:
 
 
 def joined(op: Ops, forward: Operands, reverse: Operands) -> Operands:
-    """Return what one recurrence of hidden size 2*H needs to compute both directions side by side.
+    """Return the operands of one recurrence of hidden size 2*H that computes both directions.
 
-    Each gate is [forward, reverse]; each R, a constant, is block diagonal. W and Wb stay those of `forward`.
+    Each gate is [forward, reverse]; each R, which must be constant, is block diagonal. W and Wb are those of
+    `forward`: the inputs of each direction are projected before.
     """
     H = forward.hidden_size
     zero = op.zero((H, H))
@@ -159,14 +161,14 @@ def _of_direction(
 
 
 def _groups(op: Ops, spec: RecurrentSpec) -> tuple[list[int], list[int]]:
-    """Return how the rows of W and those of R are grouped: the gates of a group share a product.
+    """Return how the rows of W and those of R are grouped: the gates of a group are computed by one product.
 
-    The hidden gate of a GRU is apart, but in R with linear_before_reset. With `gemm_per_activation` each
-    activation has products of its own.
+    The hidden gate of a GRU is a group of its own, except in R with linear_before_reset. With `gemm_per_activation`
+    the gates of each activation are a group.
     """
     H, rows = spec.hidden_size, GATES[spec.op_type] * spec.hidden_size
     together, apart = [rows], [rows - H, H]
-    if op.spelling.gemm_per_activation and spec.op_type != "RNN":
+    if op.dialect.gemm_per_activation and spec.op_type != "RNN":
         return apart, apart
     if spec.op_type != "GRU":
         return together, together
@@ -176,6 +178,6 @@ def _groups(op: Ops, spec: RecurrentSpec) -> tuple[list[int], list[int]]:
 def _function(op: Ops, activation: Activation) -> Function:
     row = FORMULAS[activation.name]
     lacks_kernel = op.dtype == ir.DataType.DOUBLE or not op.exists(activation.name)
-    lacks_kernel |= activation.name in op.spelling.composed
+    lacks_kernel |= activation.name in op.dialect.unsupported
     formula = row.compose if row.compose is not None and lacks_kernel else row.operator
     return lambda x: formula(op, x, activation.alpha, activation.beta)

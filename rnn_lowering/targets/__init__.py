@@ -1,1 +1,1 @@
-"""Runtimes, what each supports, and the form of a node for one."""
+"""Runtimes, what each supports, and the choice of the form of a node for one."""

@@ -1,32 +1,36 @@
-"""The table of runtimes: what each supports. Data only; choice.py reads it."""
+"""The table of runtimes: what each supports. Data only, for choice.py."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from rnn_lowering.emit.spelling import Spelling
+from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.errors import OptionError
 
 To = Literal["auto", "scan", "loop", "unroll"]
 FORMS: tuple[str, ...] = get_args(To)
 
-_PLAIN = Spelling()
+LOOP_DIALECT_OPSET = 10
+"""The first opset at which `Target.loop_dialect` is used: before, rows of unknown number cannot be flipped."""
+
+_PLAIN = Dialect()
 
 
 @dataclass(frozen=True)
 class Target:
-    """A runtime, as far as the form and the spelling of a recurrence go.
+    """A runtime, and what it supports of what a lowering emits.
 
     Attributes:
-        name: What `--target` calls it.
-        measured: The version that was run.
-        forms: Those that it takes, the preferred first.
-        newest_opset, oldest_opset: Of models that it takes; None: no limit is known.
-        composed: Operators that it lacks and that are composed of others; Gather: one of rows at any places.
-        sequence_lens: Whether lengths may be known at run time only.
+        name: Its name for `--target`.
+        measured: The version that was tested.
+        forms: The forms that it supports, the preferred one first.
+        newest_opset, oldest_opset: The opsets of models that it supports; None where no limit is known.
+        unsupported: Operators that it does not support, whose formulas are emitted instead; Gather: only that of
+            rows by an index of rank 2.
+        sequence_lens: Whether it supports sequence_lens that are known at run time only.
         sizes: Which of T and N must be known.
-        in_loops: How it wants the loops of float32, from opset 10 on.
+        loop_dialect: The operators that it runs fastest in loops of float32, from `LOOP_DIALECT_OPSET` on.
     """
 
     name: str
@@ -34,10 +38,10 @@ class Target:
     forms: tuple[str, ...]
     newest_opset: int | None = None
     oldest_opset: int | None = None
-    composed: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
     sequence_lens: bool = True
     sizes: tuple[str, ...] = ()
-    in_loops: Spelling = _PLAIN
+    loop_dialect: Dialect = _PLAIN
 
 
 TARGETS = {
@@ -48,7 +52,7 @@ TARGETS = {
             "onnxruntime",
             "1.31.1",
             ("scan", "loop", "unroll"),
-            in_loops=Spelling(gemm=True, gemm_per_activation=True, stack_outside=True, join_directions=True),
+            loop_dialect=Dialect(gemm=True, gemm_per_activation=True, stack_outside=True, join_directions=True),
         ),
         Target("tinygrad", "0.14.0", ("unroll",)),
         Target("tvm", "apache-tvm 0.27.0", ("unroll",)),
@@ -58,20 +62,22 @@ TARGETS = {
             ("unroll",),
             newest_opset=20,
             oldest_opset=14,
-            composed=("Softsign", "ThresholdedRelu", "HardSigmoid", "Elu", "Clip"),
+            unsupported=("Softsign", "ThresholdedRelu", "HardSigmoid", "Elu", "Clip"),
         ),
-        Target("onnx2torch", "1.5.15", ("unroll",), newest_opset=17, oldest_opset=9, composed=("ThresholdedRelu",)),
+        Target(
+            "onnx2torch", "1.5.15", ("unroll",), newest_opset=17, oldest_opset=9, unsupported=("ThresholdedRelu",)
+        ),
         Target(
             "ncnn",
             "pnnx 20261020",
             ("unroll",),
             newest_opset=26,
-            composed=("Softsign", "ThresholdedRelu", "Less", "Gather"),
+            unsupported=("Softsign", "ThresholdedRelu", "Less", "Gather"),
             sequence_lens=False,
         ),
         Target("mnn", "3.6.1", ("unroll", "loop"), sizes=("T",)),
         Target("tract", "0.23.9", ("scan", "unroll")),
-        Target("iree", "3.13.0", ("scan", "unroll"), oldest_opset=13, composed=("Softsign",), sizes=("T", "N")),
+        Target("iree", "3.13.0", ("scan", "unroll"), oldest_opset=13, unsupported=("Softsign",), sizes=("T", "N")),
         Target("openvino", "2026.4.1", ("scan", "loop", "unroll")),
         Target("emx-onnx-cgen", "1.4.0", ("scan", "unroll")),
         Target("ezkl", "23.0.5", ("unroll", "scan")),

@@ -227,21 +227,21 @@ def listed(outcome: Outcome) -> list[tuple[str, str, str]]:
 
 LEFT = ("?", "left as it is", "not selected")
 SCAN = ("?", "scan", "first choice for target portable")
-UNKNOWN = ("?", "refused", "the sequence length is not known, so its steps cannot be written out")
+UNKNOWN = ("?", "refused", "the sequence length is not known, so the steps cannot be unrolled")
 
 
 @pytest.mark.parametrize(
     ("options", "rows"),
     [
         ([], [SCAN] * 3),
-        (["--to", "loop"], [("?", "loop", "asked for")] * 3),
+        (["--to", "loop"], [("?", "loop", "requested")] * 3),
         (["--to", "unroll"], [UNKNOWN] * 3),
-        (["--to", "unroll", "--set-dim", "seq=9"], [("9", "unroll", "asked for")] * 3),
+        (["--to", "unroll", "--set-dim", "seq=9"], [("9", "unroll", "requested")] * 3),
         (["--set-dim", "seq=1"], [("1", "unroll", "sequence length 1 needs no loop")] * 3),
-        (["--to", "unroll", "--input-shape", "X:5,2,3"], [("5", "unroll", "asked for")] * 3),
+        (["--to", "unroll", "--input-shape", "X:5,2,3"], [("5", "unroll", "requested")] * 3),
         (
             ["--to", "unroll", "--set-dim", "seq=9", "--max-unroll", "8"],
-            [("9", "refused", "9 steps are more than the 8 that are written out")] * 3,
+            [("9", "refused", "9 steps are more than the limit of 8 for unrolling")] * 3,
         ),
         (["--only", "LSTM"], [SCAN, LEFT, LEFT]),
         (["--except", "/decoder/gru"], [SCAN, LEFT, SCAN]),
@@ -383,7 +383,7 @@ def test_report(rnn_lower: Command, tmp_path: Path) -> None:
         "input_size": 4,
         "hidden_size": 4,
         "form": "loop",
-        "reason": "asked for",
+        "reason": "requested",
         "warnings": [],
     }
     assert data["left"] == ["RNN node '/decoder/rnn' in main graph: not selected"]

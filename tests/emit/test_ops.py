@@ -12,11 +12,11 @@ from cases import Array
 from onnx.reference import ReferenceEvaluator
 from running import run
 
-from rnn_lowering.emit.builder import Names
 from rnn_lowering.emit.constants import Literal, literal
+from rnn_lowering.emit.dialect import Dialect
+from rnn_lowering.emit.names import Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.sizes import steps, zeros
-from rnn_lowering.emit.spelling import Spelling
 from rnn_lowering.emit.tensors import Tensor
 from rnn_lowering.emit.versions import Versioned, since
 
@@ -37,7 +37,7 @@ def emitted(
     *,
     known: bool = False,
     sized: bool = True,
-    composed: Sequence[str] = (),
+    unsupported: Sequence[str] = (),
 ) -> tuple[list[Array], onnx.ModelProto]:
     """What `emission(op, *tensors)` computes, and the model.
 
@@ -46,7 +46,7 @@ def emitted(
         sized: The sizes of inputs are known.
     """
     dtype = DTYPES.get(arrays[0].dtype.name, ir.DataType.FLOAT)
-    op = Ops(opset, Names(()), "n", dtype, Spelling(composed=frozenset(composed)))
+    op = Ops(opset, Names(()), "n", dtype, Dialect(unsupported=frozenset(unsupported)))
     inputs, tensors = [], []
     for n, array in enumerate(arrays):
         element, shape = ir.DataType.from_numpy(array.dtype), array.shape
@@ -134,7 +134,7 @@ def test_an_operator(name: str, opset: int) -> None:
 def test_of_sizes_that_are_not_known(name: str, opset: int) -> None:
     emission, arrays, expected = CASES[name]
     if name == "flip" and opset < 10:
-        op = Ops(opset, Names(()), "n", ir.DataType.FLOAT, Spelling())
+        op = Ops(opset, Names(()), "n", ir.DataType.FLOAT, Dialect())
         assert not op.can_flip(op.zero((None, 1)))
         return
     agrees(emitted(emission, arrays, opset, sized=False)[0], expected)
@@ -153,7 +153,7 @@ def test_constants_are_folded(name: str, opset: int) -> None:
 @pytest.mark.parametrize(("name", "lacks"), [("clip", "Clip"), ("above", "Less")])
 def test_composed_operators(name: str, lacks: str, opset: int) -> None:
     emission, arrays, expected = CASES[name]
-    found, model = emitted(emission, arrays, opset, composed=[lacks])
+    found, model = emitted(emission, arrays, opset, unsupported=[lacks])
     agrees(found, expected)
     assert lacks not in {node.op_type for node in model.graph.node}
 
@@ -161,7 +161,7 @@ def test_composed_operators(name: str, lacks: str, opset: int) -> None:
 def test_rows_are_picked_by_products() -> None:
     index = np.array([[5, 0], [1, 7]])
     found, model = emitted(
-        lambda op, x: op.take(x, op.known(literal(index, ir.DataType.INT64))), [FLAT], 13, composed=["Gather"]
+        lambda op, x: op.take(x, op.known(literal(index, ir.DataType.INT64))), [FLAT], 13, unsupported=["Gather"]
     )
     agrees(found, FLAT[index])
     assert "Gather" not in {node.op_type for node in model.graph.node}

@@ -3,15 +3,15 @@
 import onnx_ir as ir
 import pytest
 
-from rnn_lowering.emit.builder import Names
+from rnn_lowering.emit.dialect import Dialect
+from rnn_lowering.emit.names import Names
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.spelling import Spelling
 from rnn_lowering.emit.tensors import Tensor
 
 
 def operators(rank: int, more: str = "", *, gemm: bool = True) -> list[str]:
     """The operators of a body of x @ w + x and what `more` asks for."""
-    op = Ops(17, Names(()), "n", ir.DataType.FLOAT, Spelling(gemm=gemm))
+    op = Ops(17, Names(()), "n", ir.DataType.FLOAT, Dialect(gemm=gemm))
     with op.body():
         shape = (1, 2, 2)[3 - rank :]
         x, w = op.body_input("x", ir.DataType.FLOAT, shape), op.body_input("w", ir.DataType.FLOAT, (2, 2))

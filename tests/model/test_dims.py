@@ -547,17 +547,17 @@ def test_sizes_that_the_model_has_need_not_be_told() -> None:
 
 def test_a_hint_names_what_can_be_fixed() -> None:
     original = annotated()
-    with pytest.raises(rl.UnsupportedError, match=r": --set-dim seq=\?, or take"):
+    with pytest.raises(rl.UnsupportedError, match=r": --set-dim seq=\?, or use"):
         rl.lower(original, "unroll")
     with pytest.raises(rl.UnsupportedError, match=r": --set-dim seq=\? --set-dim batch=\?"):
         rl.lower(original, target="iree")
     unnamed = chain(*STACKED, dims=(None, 2))
-    with pytest.raises(rl.UnsupportedError, match=r": --input-shape X:\?,2,3, or take"):
+    with pytest.raises(rl.UnsupportedError, match=r": --input-shape X:\?,2,3, or use"):
         rl.lower(unnamed, "unroll")
     hopeless = parse(
         """g (float[5,2,3] X) => (float[?,?,?] Y) <float[1,9,3] W = {}, float[1,9,3] R = {}, int64[1] axis = {1}>
         { places = NonZero (X)  count = Shape (places)  n = Gather (count, axis)  rows = ConstantOfShape (n)
           row = Cast <to = 7> (rows)  x = Gather (X, row)  , Y = GRU <hidden_size = 3> (x, W, R) }"""
     )
-    with pytest.raises(rl.UnsupportedError, match=r"written out; take the form scan or loop$"):
+    with pytest.raises(rl.UnsupportedError, match=r"for unrolling; use the form scan or loop$"):
         rl.lower(hopeless, "unroll")

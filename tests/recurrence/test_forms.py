@@ -54,7 +54,7 @@ KNOWN_BUGS: list[tuple[str, Callable[[Case, int], bool]]] = []
 
 
 def runs_natively(case: Case, opset: int) -> bool:
-    """Whether onnxruntime's own operator takes the case, without taking the process down."""
+    """Whether onnxruntime's own operator supports the case, without ending the process."""
     return (
         case.native
         and case.hidden_size
@@ -129,7 +129,7 @@ def test_lowered(case: Case, form: str, opset: int, caplog: pytest.LogCaptureFix
 
 
 def fused_picks() -> list[Any]:
-    """Every case of float32 in the loops that onnxruntime's own spelling is for, at an opset that has it."""
+    """Every case of float32 in the loops that onnxruntime's own dialect is for, at an opset that has it."""
     found = []
     for index, case in enumerate(c for c in CASES if c.dtype == "float32"):
         for form in ("scan", "loop"):
@@ -141,7 +141,7 @@ def fused_picks() -> list[Any]:
 
 @pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
 @pytest.mark.parametrize(("case", "form", "opset"), fused_picks())
-def test_spelt_for_onnxruntime(case: Case, form: str, opset: int) -> None:
+def test_dialect_of_onnxruntime(case: Case, form: str, opset: int) -> None:
     original = model(case, opset)
     lowered = rl.lower(original, form, target="onnxruntime")
     check_structure(lowered, original, case, form)
@@ -184,7 +184,7 @@ def test_forms_agree(case: Case) -> None:
 
 @pytest.mark.parametrize("name", CORE)
 @pytest.mark.parametrize("opset", [7, 9, 28])
-def test_auto_takes_every_case(name: str, opset: int) -> None:
+def test_auto_lowers_every_case(name: str, opset: int) -> None:
     case = BY_NAME[name]
     if opset not in case.opsets:
         pytest.skip(f"opset {opset} cannot express it")

@@ -41,7 +41,7 @@ SUBSET = [
     ("RNN_default_parameters_of_HardSigmoid", 13),
     ("RNN_default_parameters_of_Elu", 13),
     ("RNN_default_parameters_of_Affine", 13),
-    ("RNN_forward_takes_the_first_of_two_names", 13),
+    ("RNN_forward_uses_the_first_of_two_names", 13),
     ("RNN_ThresholdedRelu_is_0_at_alpha_float32", 13),
     ("RNN_ThresholdedRelu_is_0_at_alpha_float64", 13),
     ("RNN_ScaledTanh_float32", 13),
@@ -80,7 +80,7 @@ MUTANTS = [
         "zt, rt = op.split(k.f(k.clip(h_zr",
         "rt, zt = op.split(k.f(k.clip(h_zr",
     ),
-    Mutant("GRU H takes the old state for the new", "recurrence/cells", "ht + zt * (h - ht)", "h + zt * (ht - h)"),
+    Mutant("GRU H swaps the old state and the new", "recurrence/cells", "ht + zt * (h - ht)", "h + zt * (ht - h)"),
     Mutant("reset after the product", "recurrence/cells", "(rt * h) @ Rh", "rt * (h @ Rh)"),
     Mutant("reset product is clipped", "recurrence/cells", "rt * (h_h + k.Rbh)", "rt * k.clip(h_h + k.Rbh)"),
     Mutant("Rbh outside of the reset product", "recurrence/cells", "rt * (h_h + k.Rbh)", "rt * h_h + k.Rbh"),
@@ -207,7 +207,7 @@ MUTANTS = [
     Mutant(
         "joined Y not turned back",
         "recurrence/directions",
-        "return finals, [above, turn(below)]",
+        "return finals, [above, flip(below)]",
         "return finals, [above, below]",
     ),
     Mutant(
@@ -217,7 +217,7 @@ MUTANTS = [
         "finals = [[half[1 - n] for half",
     ),
     Mutant(
-        "what is taken after the loop is the other operator",
+        "the operator after the loop is another",
         "recurrence/folds",
         "return list(y.terms), producer.op_type",
         'return list(y.terms), "Sub"',
@@ -246,13 +246,13 @@ MUTANTS = [
     Mutant(
         "ragged Y not turned back",
         "recurrence/ragged",
-        "[lengths.turn(op, y) for y in ys] if reverse",
+        "[lengths.reverse(op, y) for y in ys] if reverse",
         "ys if reverse",
     ),
     Mutant(
         "ragged X not turned",
         "recurrence/ragged",
-        "[lengths.turn(op, x) for x in xs] if reverse",
+        "[lengths.reverse(op, x) for x in xs] if reverse",
         "list(xs) if reverse",
     ),
     Mutant(

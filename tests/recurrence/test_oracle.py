@@ -44,7 +44,7 @@ def random_activations(rng: np.random.Generator, op: str, num_directions: int) -
     if op == "RNN" and num_directions == 1 and rng.random() < 0.3:
         count = 2
     names = [FUNCTIONS[i] for i in rng.integers(len(FUNCTIONS), size=count)]
-    if op != "RNN":  # the RNN of onnxruntime takes one letter case only
+    if op != "RNN":  # the RNN of onnxruntime accepts one letter case only
         names = [[name, name.lower(), name.upper()][rng.integers(3)] for name in names]
     attributes: dict[str, Any] = {"activations": names}
     for queue in ("activation_alpha", "activation_beta"):
@@ -158,7 +158,7 @@ def test_refuses_what_onnxruntime_refuses(op: str, attributes: dict[str, Any], c
     inputs |= {name: np.array(value, inputs[name].dtype) for name, value in changed.items()}
     with pytest.raises(ValueError, match=r"."):
         evaluate(op, attributes, inputs)
-    if attributes != {"activations": []}:  # make_node cannot spell an empty list
+    if attributes != {"activations": []}:  # make_node cannot make an empty list
         with pytest.raises(Exception, match="ONNXRuntimeError"):
             run_onnxruntime(op, {"hidden_size": 3} | attributes, inputs)
 

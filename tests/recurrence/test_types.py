@@ -283,7 +283,7 @@ def run_in_a_child(models: Mapping[str, tuple[onnx.ModelProto, Arrays]], folder:
 
 
 def deadly(model: onnx.ModelProto) -> list[str]:
-    """The MatMul nodes that take the result of a Transpose of [1, 0, 2]."""
+    """The MatMul nodes that use the result of a Transpose of [1, 0, 2]."""
     swapped = {
         node.output[0]
         for node in nodes(model)
@@ -318,7 +318,7 @@ def test_transposed_float16_in_optimised_sessions(form: str, tmp_path: Path) -> 
 
 
 def reference(original: onnx.ModelProto, feed: Mapping[str, Any]) -> Mapping[str, npt.NDArray[Any]]:
-    """What a float16 model computes, in onnxruntime or, where that does not take it, by the oracle."""
+    """What a float16 model computes, in onnxruntime or, where that does not support it, by the oracle."""
     (node,) = [n for n in original.graph.node if n.op_type == "LSTM"] or [None]
     if node is None or not any(a.name == "layout" and a.i for a in node.attribute):
         return run(original, feed, optimise=False)

@@ -309,7 +309,7 @@ def test_lengths_of_another_type(op_type: str, elem_type: int) -> None:
 
 @pytest.mark.parametrize("op_type", OPS)
 @pytest.mark.parametrize("elem_type", [INT32, TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING])
-def test_types_that_no_version_takes(op_type: str, elem_type: int) -> None:
+def test_types_that_no_version_supports(op_type: str, elem_type: int) -> None:
     name = TensorProto.DataType.Name(elem_type)
     assert_refused(node_model(op_type, dtype=elem_type), f"{name} is not a type of {op_type}-14")
 
@@ -360,7 +360,7 @@ def test_too_many_outputs(op_type: str) -> None:
 def test_unroll_without_a_length(op_type: str, length: str | None, option: str) -> None:
     proto = node_model(op_type, shapes={"X": (length, N, I)})
     assert_refused(
-        proto, f"length is not known.*: {option}, or take the form scan or loop", rl.UnsupportedError, "unroll"
+        proto, f"length is not known.*: {option}, or use the form scan or loop", rl.UnsupportedError, "unroll"
     )
 
 

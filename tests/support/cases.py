@@ -476,7 +476,7 @@ def _activation_attributes() -> Iterator[Case]:
         yield Case(f"{op}_letter_case", op, {"activations": names}, native=op != "RNN")
     for direction in ("forward", "reverse"):
         two = {"direction": direction, "activations": ["Softsign", "Relu"]}
-        yield Case(f"RNN_{direction}_takes_the_first_of_two_names", "RNN", two)
+        yield Case(f"RNN_{direction}_uses_the_first_of_two_names", "RNN", two)
     for dtype in ("float32", "float64", "float16"):
         yield Case(
             f"RNN_ThresholdedRelu_is_0_at_alpha_{dtype}",

@@ -1,4 +1,4 @@
-"""Targets: what each takes, what is refused for it, and operators that are composed of others."""
+"""Targets: what each supports, what is refused for it, and formulas for the operators that it does not support."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
 @pytest.mark.parametrize("ragged", [False, True])
-def test_takes_its_preferred_form(target: str, op_type: str, ragged: bool) -> None:
+def test_preferred_form(target: str, op_type: str, ragged: bool) -> None:
     lengths = {"lengths_from": "initializer", "lengths": (5, 3, 0)} if target == "ncnn" else {}
     fields: dict[str, Any] = {"optional": ("B", "sequence_lens"), **lengths} if ragged else {}
     case = Case("targets", op_type, {"direction": "bidirectional"}, **fields)
@@ -29,18 +29,18 @@ def test_takes_its_preferred_form(target: str, op_type: str, ragged: bool) -> No
     assert recurrent_left(lowered) == []
     form = TARGETS[target].forms[0]
     assert operators(lowered) & {"Scan", "Loop"} == ({LOOPS[form]} if form in LOOPS else set())
-    assert not operators(lowered) & set(TARGETS[target].composed)
+    assert not operators(lowered) & set(TARGETS[target].unsupported)
     assert_close(run(lowered, feed(case)), expected(case))
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_takes_its_other_forms_and_no_more(target: str) -> None:
+def test_other_forms_and_no_more(target: str) -> None:
     for form in ("scan", "loop", "unroll"):
         if form in TARGETS[target].forms:
             assert recurrent_left(rl.lower(model(Case("forms", "LSTM"), 17), form, target=target)) == []
             continue
         with pytest.raises(
-            rl.UnsupportedError, match=f"LSTM node 'recurrent' in main graph: {target} does not take"
+            rl.UnsupportedError, match=f"LSTM node 'recurrent' in main graph: {target} does not support"
         ):
             rl.lower(model(Case("forms", "LSTM"), 17), form, target=target)
 
@@ -58,14 +58,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("target", REFUSED)
-def test_refuses_what_it_cannot_take(target: str) -> None:
+def test_refuses_what_it_does_not_support(target: str) -> None:
     case, opset, message = REFUSED[target]
     with pytest.raises(rl.UnsupportedError, match=f"{case.op_type} node 'recurrent' in main graph: .*{message}"):
         rl.lower(model(case, opset), target=target)
 
 
-@pytest.mark.parametrize(("target", "hint"), [("tvm", r"--set-dim seq=\?$"), ("tract", "or take the form scan$")])
-def test_a_hint_names_forms_that_the_target_takes(target: str, hint: str) -> None:
+@pytest.mark.parametrize(("target", "hint"), [("tvm", r"--set-dim seq=\?$"), ("tract", "or use the form scan$")])
+def test_a_hint_names_forms_that_the_target_supports(target: str, hint: str) -> None:
     with pytest.raises(rl.UnsupportedError, match=hint):
         rl.lower(model(UNKNOWN, 17), "unroll", target=target)
 
@@ -92,18 +92,18 @@ def test_without_recurrent_nodes_nothing_is_refused() -> None:
     assert rl.lower(plain, target="jaxonnxruntime") == plain
 
 
-@pytest.mark.parametrize("target", [name for name, target in TARGETS.items() if target.composed])
+@pytest.mark.parametrize("target", [name for name, target in TARGETS.items() if target.unsupported])
 @pytest.mark.parametrize("opset", [10, 14, 17])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_composed_activations(target: str, opset: int, function: str) -> None:
     """Against the operator page, arguments from far below to far above zero and at thresholds included."""
     if opset < (TARGETS[target].oldest_opset or 0):
-        pytest.skip(f"{target} does not take opset {opset}")
+        pytest.skip(f"{target} does not support opset {opset}")
     attributes = {"activations": [function], "activation_alpha": [0.5], "activation_beta": [0.25]}
     for scale in (1.0, 30.0, 1e4):
         case = Case("composed", "RNN", attributes, T=4, N=8, x_scale=scale)
         lowered = rl.lower(model(case, opset), target=target)
-        assert not operators(lowered) & set(TARGETS[target].composed)
+        assert not operators(lowered) & set(TARGETS[target].unsupported)
         assert_close(run(lowered, feed(case)), expected(case))
 
 

@@ -1,4 +1,4 @@
-"""How the emitted graphs are spelt: what the runtimes that need them take."""
+"""What emitted graphs look like: what the runtimes that they are for support."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -128,7 +128,7 @@ def made_in(graph: onnx.GraphProto) -> set[str]:
 
 
 def captured(body: onnx.GraphProto) -> set[str]:
-    """What the nodes of a body take from outside."""
+    """The values from outside that the nodes of a body use."""
     return {name for node in body.node for name in node.input if name} - made_in(body)
 
 
@@ -179,7 +179,7 @@ def test_one_loop_per_direction(kind: Kind) -> None:
 
 @every_loop
 def test_bodies_hold_their_constants(kind: Kind) -> None:
-    """2: a Scan body takes nothing from outside, a Loop body only the tensors whose rows it takes."""
+    """2: a Scan body uses nothing from outside, a Loop body only the tensors whose rows it reads."""
     for node, body in bodies(lowered(kind)):
         outside = captured(body)
         if node.op_type == "Scan":
@@ -412,7 +412,7 @@ def test_unrolled_steps_share_their_weights(kind: Kind) -> None:
 def test_operators_per_step(cell: str, form: str, opset: int) -> None:
     for node, body in bodies(lowered(Kind(cell, form, opset))):
         count = len(body.node)
-        if node.op_type == "Loop":  # rows are taken, and the condition is passed on, by nodes of the body
+        if node.op_type == "Loop":  # rows are gathered, and the condition is passed on, by nodes of the body
             count -= len(captured(body)) + 1
         assert count <= MOST_OPERATORS[cell], [n.op_type for n in body.node]
 

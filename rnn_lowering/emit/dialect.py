@@ -1,0 +1,26 @@
+"""Which of several equivalent sets of operators a runtime supports or runs fastest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """Which of several equivalent sets of operators a runtime supports or runs fastest.
+
+    Attributes:
+        gemm: In a loop, a MatMul of rank 2 and the Add that is its only use are emitted as one Gemm.
+        gemm_per_activation: The gates of each activation have a product of their own, which onnxruntime fuses with
+            the activation (FusedGemm); otherwise as many gates as possible share one product.
+        stack_outside: A loop outputs the operands of its last sum or product, which is then computed after the
+            loop, once for all steps.
+        join_directions: A small bidirectional node becomes one loop that computes both directions in each step.
+        unsupported: Operators that the runtime does not support; their formulas are emitted instead.
+    """
+
+    gemm: bool = False
+    gemm_per_activation: bool = False
+    stack_outside: bool = False
+    join_directions: bool = False
+    unsupported: frozenset[str] = frozenset()
