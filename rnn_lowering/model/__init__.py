@@ -1,1 +1,1 @@
-"""The recurrent nodes in a whole model: its scopes, shapes, sizes and old opsets."""
+"""The recurrent nodes of a whole model: scopes, shapes, sizes, old opsets, and their replacement."""

@@ -1,4 +1,4 @@
-"""Copies of models that share the numbers and nothing else, and models that are put back as they were."""
+"""Copies of models that share only the data of the tensors, and restoring a model after a change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def clone(model: ir.Model) -> ir.Model:
-    """Return a copy that shares the numbers of the tensors; the default domain is imported as "".
+    """Return a copy that shares only the data of the tensors; the default domain is imported as "".
 
     Raises:
         UnsupportedError: A node has an input that nothing defines.
@@ -54,14 +54,17 @@ def _copied(make: Callable[[], T]) -> T:
         if isinstance(cause, RecursionError | MemoryError):
             raise cause from None
         raise UnsupportedError(
-            f"the model does not hang together: {' '.join(str(cause).split())}",
+            f"the model is inconsistent: {' '.join(str(cause).split())}",
             hint="see what onnx.checker reports",
         ) from error
 
 
 def own_tensors(model: ir.Model) -> None:
-    """Give every initializer and Constant node of a model a tensor of its own, in place, which shares the numbers:
-    renaming a value renames its tensor, and with it the message or the other model that the tensor came from."""
+    """Give every initializer and Constant node of a model a tensor object of its own, in place; the data is shared.
+
+    Renaming a value renames its tensor object, and otherwise also the protobuf message or the other model that the
+    tensor came from.
+    """
     for graph in model.graphs():
         for value in graph.initializers.values():
             if value.const_value is not None:
@@ -79,11 +82,11 @@ def _own_type(given: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
 
 
 class _Borrowed(ir.serde.TensorProtoTensor):
-    """A tensor of somebody else's message, under a name of its own; its metadata are the message's."""
+    """A tensor of the caller's protobuf message, which can be renamed without changing the message."""
 
     def __init__(self, proto: onnx.TensorProto, name: str | None) -> None:
         super().__init__(proto)
-        self.metadata_props.clear()  # onnx_ir would write them twice
+        self.metadata_props.clear()  # the message has them: onnx_ir would write them twice
         self._own_name = name or ""
 
     @property
@@ -104,7 +107,7 @@ class _Borrowed(ir.serde.TensorProtoTensor):
         return renamed
 
     def borrow(self) -> _Borrowed:
-        """Return the same under a name that can change without this one's."""
+        """Return the same tensor with a name of its own."""
         return _Borrowed(self._proto, self._own_name)
 
 
@@ -118,8 +121,8 @@ def _own(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 
 @contextmanager
 def restored_on_failure(model: ir.Model) -> Iterator[None]:
-    """Put a model back as it was when the block fails: its graph and functions, the order of their nodes, and the
-    types and shapes of values. Nothing else may be changed in the block."""
+    """Restore a model when the block fails: its graph and functions, the order of their nodes, and the types and
+    shapes of values. Nothing else may be changed in the block."""
     before = _State.of(model)
     try:
         yield
@@ -130,7 +133,7 @@ def restored_on_failure(model: ir.Model) -> Iterator[None]:
 
 @contextmanager
 def restored(model: ir.Model) -> Iterator[None]:
-    """Put a model back as it was after the block, as `restored_on_failure` does."""
+    """Restore a model after the block, whether it fails or not; otherwise as `restored_on_failure`."""
     before = _State.of(model)
     try:
         yield
@@ -156,13 +159,13 @@ class _State:
         replace_content(self.model, self.graph, self.functions)
         for graph, nodes in self.nodes:
             if list(graph) != nodes:
-                graph.extend(nodes)  # moves each behind the one before
+                graph.extend(nodes)  # moves each node to the end, so that they are in this order
         for value, value_type, shape in self.values:
             value.type, value.shape = value_type, shape
 
 
 def replace_content(model: ir.Model, graph: ir.Graph, functions: dict[ir.OperatorIdentifier, ir.Function]) -> None:
-    """Give a model another graph and other functions."""
+    """Replace the graph and the functions of a model."""
     if model.graph is not graph:
         model.graph = graph
     if model.functions != functions:

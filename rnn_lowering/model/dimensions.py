@@ -1,4 +1,4 @@
-"""Sizes for symbolic dimensions, and sizes or values for inputs."""
+"""Fixing the sizes of symbolic dimensions, and the shapes or values of inputs."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ def fix_dimensions(
     input_shapes: Shapes | None = None,
     arrays: Mapping[str, Array] | None = None,
 ) -> None:
-    """Give symbolic dimensions sizes throughout a model, in place, and infer all other shapes anew.
+    """Set symbolic dimensions to sizes in a whole model, in place, and infer all other shapes again.
 
-    What is declared of computed values counts only where inference knows nothing. Where it contradicts inference
-    anywhere, it was traced at other sizes: then only dimensions with a name count that is fixed here.
+    A declared shape of a computed value is used only for sizes that inference cannot find. If any declared size
+    contradicts an inferred one, the model was traced at other sizes: then no declared number is used, only
+    symbolic names that are fixed here.
 
     Args:
         model: The model.
         dims: Sizes by symbolic name.
         input_shapes: Whole shapes by input name; a symbolic name in that input is fixed everywhere.
-        arrays: Inputs that become constants, as `input_arrays` gives them.
+        arrays: Inputs that become constants, as returned by `input_arrays`.
 
     Raises:
-        UnsupportedError: A name that the model does not have, or a size that contradicts another. The model is
-            as it was.
+        OptionError: The model has no such name, or a size is negative. The model is unchanged.
+        UnsupportedError: A size contradicts another. The model is unchanged.
     """
     sizes = dict(dims or {})
     arrays = arrays or {}
@@ -99,7 +100,7 @@ def _input(model: ir.Model, name: str) -> ir.Value:
 
 
 def _bind(value: ir.Value, shape: list[int], sizes: dict[str, int]) -> list[int]:
-    """Match a shape with an input's declaration; add what its symbolic names become to `sizes`."""
+    """Match a shape with the declared shape of an input; add the sizes of its symbolic names to `sizes`."""
     declared = list(value.shape) if value.shape is not None else [None] * len(shape)
     if len(declared) != len(shape):
         raise UnsupportedError(f"input '{value.name}' has {len(declared)} dimensions, not {len(shape)}")
@@ -115,6 +116,6 @@ def _bind(value: ir.Value, shape: list[int], sizes: dict[str, int]) -> list[int]
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:
-    """Every value of the main graph and its subgraphs."""
+    """Yield every value of the main graph and its subgraphs."""
     yield from model.graph.inputs
     yield from computed_values(model)

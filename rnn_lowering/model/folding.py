@@ -1,4 +1,4 @@
-"""Folding what follows from sizes and constants, so that more sizes are known and branches are decided."""
+"""Constant folding, so that more sizes of recurrent nodes are known and If nodes with constant conditions go."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ _MOST_ELEMENTS = 1 << 22
 
 
 def folded(model: ir.Model, *, decide: bool = False) -> ir.Model | None:
-    """Return a copy in which constants are folded; None where that makes no sizes of recurrent nodes known.
+    """Return a copy in which constants are folded; None if no more sizes of recurrent nodes are known by that.
 
-    Only shapes that follow from the model's inputs count: what it declares of computed values may be wrong.
+    Only shapes that follow from the model's inputs are used: declared shapes of computed values may be wrong.
 
     Args:
         model: The model.
-        decide: Return the copy also where it has fewer If nodes, as their conditions are constant.
+        decide: Also return the copy if it has fewer If nodes, because their conditions are constant.
     """
     best, current = None, _inferred(model)
-    open_ends = _open_ends(current, decide)
+    unknown = _count_unknown(current, decide)
     for _ in range(_MOST_PASSES):
         trial = clone(current)
-        if not open_ends or not is_sound(trial) or not _fold(trial):
+        if not unknown or not is_sound(trial) or not _fold(trial):
             break
         trial = _inferred(trial)
-        if _open_ends(trial, decide) >= open_ends:
+        if _count_unknown(trial, decide) >= unknown:
             break
-        best, current, open_ends = trial, trial, _open_ends(trial, decide)
+        best, current, unknown = trial, trial, _count_unknown(trial, decide)
     if best is not None:
         _declare_again(best, model)
     return best
 
 
 def _inferred(model: ir.Model) -> ir.Model:
-    """Return a copy with the shapes of computed values that follow from the model's inputs, no others."""
+    """Return a copy in which computed values have only the shapes that follow from the model's inputs."""
     copy = clone(model)
     for value, known in inferred_values(copy).items():
         value.type, value.shape = value.type or known.type, merged(known.shape, None)
@@ -51,7 +51,7 @@ def _inferred(model: ir.Model) -> ir.Model:
 
 
 def _fold(model: ir.Model) -> bool:
-    """Fold constants, in place; return whether it could."""
+    """Fold constants, in place; return False if the folder fails on the model."""
     from onnxscript.optimizer import fold_constants
 
     try:
@@ -63,7 +63,10 @@ def _fold(model: ir.Model) -> bool:
 
 
 def _should_fold(node: ir.Node) -> bool | None:
-    """Fold ConstantOfShape too, which the folder keeps otherwise; nothing large. None: as the folder likes."""
+    """Return whether to fold a node, None for the folder's own decision.
+
+    ConstantOfShape is folded too, which the folder does not do by itself; no large tensor is computed.
+    """
     sizes = [v.shape.numpy() for v in node.outputs if v.shape is not None and v.shape.is_static()]
     if any(_count(shape) > _MOST_ELEMENTS for shape in sizes):
         return False
@@ -77,15 +80,15 @@ def _count(sizes: tuple[int, ...]) -> int:
     return count
 
 
-def _open_ends(model: ir.Model, decide: bool) -> int:
-    """Count the recurrent nodes with an X of unknown length or batch size, and if asked for the If nodes."""
+def _count_unknown(model: ir.Model, decide: bool) -> int:
+    """Count the recurrent nodes with an X of unknown length or batch size, with `decide` also the If nodes."""
     shapes = [entry.node.inputs[0].shape for entry in recurrent_nodes(model) if entry.node.inputs[0] is not None]
     unsized = sum(shape is None or not all(isinstance(size, int) for size in shape[:2]) for shape in shapes)
     return unsized + (sum(node.op_type == "If" for node in model.graph.all_nodes()) if decide else 0)
 
 
 def _declare_again(model: ir.Model, before: ir.Model) -> None:
-    """Give values what was declared of them where inference knows nothing, found by names that no two have."""
+    """Give values their declared sizes where inference finds none; values are matched by their names, if unique."""
     names = Counter(value.name for value in computed_values(before))
     declared = {value.name: value.shape for value in computed_values(before) if names[value.name] == 1}
     for value in computed_values(model):

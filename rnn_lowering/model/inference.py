@@ -1,4 +1,4 @@
-"""Types and shapes of a model's values: what follows from its inputs counts before what it declares."""
+"""Types and shapes of a model's values: inferred ones take precedence over declared ones, which may be wrong."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rnn_lowering.spec.connections import Known, KnownValues
 
 
 def known_inputs(model: ir.Model, found: Iterable[Found]) -> KnownValues:
-    """Return the types and shapes of computed inputs of nodes that follow from the model's inputs.
+    """Return the inferred types and shapes of those inputs of nodes that are computed.
 
-    What a model declares of computed values may be wrong: it counts only where inference knows nothing.
+    What a model declares about computed values may be wrong: it is used only where inference finds nothing.
 
     Raises:
         UnsupportedError: A node has an input that nothing defines.
@@ -43,7 +43,7 @@ def contradicts(inferred: ir.Shape | None, declared: ir.Shape | None) -> bool:
 
 
 def merged(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
-    """Return an inferred shape, with declared sizes where it has none and no name either."""
+    """Return an inferred shape; a dimension with neither size nor name is the declared one."""
     if inferred is None:
         return declared
     comparable = declared is not None and len(declared) == len(inferred)

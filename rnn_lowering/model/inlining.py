@@ -1,10 +1,9 @@
-"""Functions put in the place of their calls, in time that is linear in the nodes that result.
+"""Inlining functions, in time that is linear in the number of resulting nodes.
 
-1. The functions that lead to a wanted node are found, callees first (`_with_callers`).
-2. The nodes that would result are counted over the graph of calls, before any is made: calls that are nested can
-   double them at each level.
-3. Each call in these functions, then in the main graph, is replaced by a copy of the function's body, in which
-   nothing is left to inline.
+1. The functions that hold a wanted node and those that call them are found, callees first (`_with_callers`).
+2. The resulting nodes are counted before any is made: nested calls can double them at each level.
+3. Each call, first in these functions and then in the main graph, is replaced by a copy of the function's body, in
+   which all calls have been replaced already.
 """
 
 from __future__ import annotations
@@ -27,23 +26,24 @@ _HINT = "inline them first (onnx.inliner.inline_local_functions)"
 
 
 def inline_functions(model: ir.Model, wanted: Callable[[Found], bool], most: int) -> None:
-    """Inline, in place, the functions that hold a wanted node, and those that call them: only at the place
-    of the call do attribute references, types and shapes become known.
+    """Inline, in place, the functions that hold a wanted node, and those that call them. Referenced attributes,
+    types and shapes of a function's values are known only where it is called.
 
     Args:
-        model: The model; where an error is raised, it is in an undefined state.
-        wanted: Which recurrent nodes are to be in a graph.
-        most: How many nodes the result may have.
+        model: The model; after an error it is in an undefined state.
+        wanted: Which recurrent nodes are wanted.
+        most: The most nodes that the result may have.
 
     Raises:
-        UnsupportedError: They call themselves, have too many nodes, or a call does not match its function.
+        UnsupportedError: A function calls itself, the result has too many nodes, or a call does not match its
+            function.
     """
     holders = {e.function.identifier() for e in recurrent_nodes(model) if e.function is not None and wanted(e)}
     _inline(model, holders, most)
 
 
 def inline_all(model: ir.Model, most: int) -> None:
-    """Inline, in place, every function; otherwise as `inline_functions`."""
+    """Inline every function, in place; otherwise as `inline_functions`."""
     _inline(model, model.functions.keys(), most)
 
 
@@ -95,7 +95,7 @@ def _size(graph: ir.Graph, sizes: Mapping[Identifier, int]) -> int:
 
 
 class _Names:
-    """Names that no node or value of a graph and its subgraphs has; each is found in constant time."""
+    """Makes names that no node or value of a graph and its subgraphs has, each in constant time."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self._taken: set[str | None] = set()
@@ -107,7 +107,7 @@ class _Names:
                 self._taken.update(value.name for value in node.outputs)
 
     def unique(self, name: str) -> str:
-        """Return the name itself if it is free, else with a number."""
+        """Return the name itself if it is not used, else with a number."""
         new, numbers = name, self._numbers.setdefault(name, count(2))
         while new in self._taken:
             new = f"{name}_{next(numbers)}"
@@ -144,7 +144,7 @@ def _join_imports(imports: dict[str, int], function: ir.Function) -> None:
 
 
 class _Call:
-    """A call, the graph that holds it, the function, and the names of that graph and all around it."""
+    """A call, the graph that it is in, its function, and the names that are used around it."""
 
     def __init__(self, graph: ir.Graph, node: ir.Node, function: ir.Function, names: _Names) -> None:
         self.graph = graph
@@ -153,7 +153,7 @@ class _Call:
         self.names = names
 
     def replace(self) -> None:
-        """Put a copy of the function's body in the place of the call."""
+        """Replace the call by a copy of the function's body."""
         attributes = self._arguments()
         body = clone_graph(self.function.graph)
         nodes, inputs, outputs = list(body), list(body.inputs), list(body.outputs)
@@ -184,7 +184,7 @@ class _Call:
         return attributes
 
     def _rename(self, body: ir.Graph) -> None:
-        """Give nodes and values names that are free around the call."""
+        """Give nodes and values names that are not used around the call."""
         inputs = set(body.inputs)
         for scope in (body, *body.subgraphs()):
             for value in (*scope.inputs, *scope.initializers.values()):
@@ -196,7 +196,7 @@ class _Call:
                     value.name = self.names.unique(value.name) if value.name else value.name
 
     def _connect(self, given: Mapping[ir.Value, ir.Value | None]) -> None:
-        """Let what took the function's inputs take those of the call."""
+        """Replace the function's inputs by those of the call."""
         for formal, actual in given.items():
             if actual is not None:
                 formal.replace_all_uses_with(actual, replace_graph_outputs=True)
@@ -207,13 +207,13 @@ class _Call:
     def _results(
         self, outputs: Sequence[ir.Value], given: Mapping[ir.Value, ir.Value | None]
     ) -> tuple[list[ir.Value], list[ir.Node]]:
-        """Return a value of its own for each output, and the nodes that make those which the body does not."""
+        """Return a distinct value for each output, and additional Identity nodes where the body computes none."""
         results: list[ir.Value] = []
         more: list[ir.Node] = []
         for output in outputs[: len(self.node.outputs)]:
             source = given.get(output, output)
             if source is None:
-                raise self._error("takes an output that is an input which it does not give")
+                raise self._error("uses an output that is an input which the call leaves out")
             if output in given or source in results:
                 more.append(ir.Node("", "Identity", [source], name=self.names.unique("Identity")))
                 source = more[-1].outputs[0]
@@ -228,7 +228,7 @@ class _Call:
 
 
 def _resolve(node: ir.Node, attributes: Mapping[str, ir.Attr]) -> None:
-    """Replace references to the function's attributes; what the call leaves out is left out."""
+    """Replace references to the function's attributes; an attribute that the call leaves out is removed."""
     for name, attribute in list(node.attributes.items()):
         if attribute.is_ref():
             actual = attributes.get(attribute.ref_attr_name or "")
@@ -241,7 +241,7 @@ def _resolve(node: ir.Node, attributes: Mapping[str, ir.Attr]) -> None:
 
 
 def _take_over(old: ir.Value, new: ir.Value) -> None:
-    """Put a value in the place of a call's output, under its name and with what was declared of it."""
+    """Replace a call's output by a value, which gets its name and its declared type and shape."""
     name = old.name
     new.type = old.type or new.type
     new.shape = new.shape if old.shape is None else old.shape

@@ -1,7 +1,8 @@
-"""onnx's native code, which some malformed models crash or never leave, in a process of its own where they may.
+"""onnx's native code. Some malformed models make it crash or hang, so it runs in a child process where they may.
 
-onnx.checker bears every model, and shape inference what the checker accepts, unless numbers are huge: an ordinary
-model is inferred in this process. The version converter, which is for old models only, always has one of its own.
+onnx.checker is safe for every model, and shape inference is safe for models that the checker accepts, unless they
+contain huge numbers. So shapes of an ordinary model are inferred in this process. The version converter, which only
+old models need, always runs in a child process.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ import onnx
 from onnx import shape_inference, version_converter
 
 _SECONDS = 30
-"""After that, a child process has hung: what it does takes a second for a large model."""
+"""Time limit of a child process, which needs about one second for a large model."""
 
 _LARGEST = 2**31 - 1
 
 
 class NativeError(Exception):
-    """onnx's own code refused a model, crashed on it or did not finish."""
+    """onnx's native code refused a model, crashed or did not finish."""
 
 
 def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model with the types and shapes that ONNX infers; as it was where inference fails."""
+    """Return a model with the types and shapes that ONNX infers; the given model where inference fails."""
     try:
         return _inferred(proto) if is_sound(proto) else _in_child("infer", proto)
     except Exception:  # inference and protobuf have no common error: nothing is inferred
@@ -35,7 +36,7 @@ def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def fault_of(proto: onnx.ModelProto) -> str:
-    """Return why strict inference refuses a model, in one line; empty where it does not, or cannot judge."""
+    """Return the error of strict inference, in one line; empty where there is none or inference is not safe."""
     if not is_sound(proto):
         return ""
     try:
@@ -59,7 +60,7 @@ def _inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def is_sound(proto: onnx.ModelProto) -> bool:
-    """Whether inference can neither crash nor hang."""
+    """Return whether inference can neither crash nor hang on a model."""
     if not _is_moderate(proto.graph):
         return False
     incomplete = list(_complete(proto.graph))
@@ -74,7 +75,7 @@ def is_sound(proto: onnx.ModelProto) -> bool:
 
 
 def _is_moderate(graph: onnx.GraphProto) -> bool:
-    """Whether no size of a graph is negative, and no number is beyond 32 bits: some are counted up to."""
+    """Return whether all sizes are non-negative and all numbers fit 32 bits: onnx counts up to some of them."""
     infos = (*graph.input, *graph.output, *graph.value_info)
     dims = [d.dim_value for info in infos for d in info.type.tensor_type.shape.dim]
     attributes = [a for node in graph.node for a in node.attribute]
@@ -85,8 +86,8 @@ def _is_moderate(graph: onnx.GraphProto) -> bool:
 
 
 def _complete(graph: onnx.GraphProto) -> Iterator[Callable[[], None]]:
-    """Give inputs and outputs the shape, and outputs the type, that the checker wants and inference does without;
-    yield what takes it back."""
+    """Add the shapes of inputs and outputs and the types of outputs that are missing, which the checker requires
+    and inference does not; yield functions that remove them again."""
     for info in (*graph.input, *graph.output):
         if info.type.WhichOneof("value") is None and info in graph.output:
             info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
@@ -127,7 +128,7 @@ def _child(task: str) -> None:
     proto = onnx.ModelProto.FromString(sys.stdin.buffer.read())
     try:
         result = _inferred(proto) if task == "infer" else version_converter.convert_version(proto, int(task))
-    except Exception as error:  # whatever the native code raises is the reason
+    except Exception as error:  # any exception of the native code is the reason
         sys.exit(str(error))
     sys.stdout.buffer.write(result.SerializeToString())
 

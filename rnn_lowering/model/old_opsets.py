@@ -1,11 +1,12 @@
-"""Opsets 1 to 6, for which runtimes have no kernels any more: the model is brought to opset 13 first.
+"""Opsets 1 to 6, for which runtimes no longer have kernels: the model is converted to opset 13 first.
 
-onnx's version converter does the work, but knows no recurrent operator of these opsets and, of the old
-element-wise operators, needs the shapes, which onnx does not infer for them. So
-1. the outputs of recurrent and old element-wise nodes are given their shapes, until nothing more is found;
-2. the recurrent nodes, and what broadcasts in the old way (which the converter gets wrong in the middle of a
-   shape), hide in a private domain while the rest is converted;
-3. they come back: recurrent nodes as version 7, the same without `output_sequence`; broadcasts aligned.
+onnx's version converter does most of it. But it does not support the recurrent operators of these opsets, and it
+needs the shapes of old element-wise operators, which onnx does not infer. So
+1. the outputs of recurrent and old element-wise nodes are given their shapes, until no more are found;
+2. the recurrent nodes, and element-wise nodes with legacy broadcasting (which the converter converts wrongly where
+   the axis is not the last), are moved to a private domain while the rest is converted;
+3. they are moved back: recurrent nodes as version 7, which is the same without `output_sequence`; the inputs of
+   element-wise nodes are aligned.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ _DOMAIN = "rnn_lowering.hidden"
 _LIKE_FIRST_INPUT = frozenset(
     ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Greater", "Less", "Equal", "PRelu")
 )
-"""Operators whose legacy broadcasting gives the shape of their first input."""
+"""Operators with legacy broadcasting: the output has the shape of the first input."""
 
 
 def modernize(model: ir.Model, opset: int) -> None:
-    """Bring the main graph of a model to opset 13, in place.
+    """Convert the main graph of a model to opset 13, in place.
 
     Raises:
         UnsupportedError: The model cannot be converted.
@@ -55,12 +56,12 @@ def modernize(model: ir.Model, opset: int) -> None:
         raise
     except Exception as error:  # the checker and onnx_ir have no common class
         reason = " ".join(str(error).split())
-        raise UnsupportedError(f"opset {opset} cannot be brought to {NEW_OPSET}: {reason}", hint=hint) from error
+        raise UnsupportedError(f"opset {opset} cannot be converted to {NEW_OPSET}: {reason}", hint=hint) from error
     model.graph = graph
 
 
 def _annotated(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with all shapes that can be known."""
+    """Return the model with all shapes that can be inferred."""
     while True:
         proto = native.infer_shapes(proto)
         model = ir.from_proto(proto)
@@ -74,7 +75,7 @@ def _annotated(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _outputs(node: ir.Node, model: ir.Model) -> Iterator[tuple[ir.Value, ir.DataType, list[int | None]]]:
-    """Yield the outputs of a node whose shapes onnx does not infer, with type and dimensions."""
+    """Yield the outputs of a node whose shapes onnx does not infer, with their types and shapes."""
     missing = [v for v in node.outputs if v.name and v.shape is None]
     if not missing:
         return
@@ -111,11 +112,12 @@ def _hide(proto: onnx.ModelProto, opset: int) -> None:
 
 
 def _aligned(node: onnx.NodeProto, axis: int | None, ranks: dict[str, int], opset: int) -> list[onnx.NodeProto]:
-    """Let the second input of a legacy broadcast, which starts at `axis` of the first, match it from the right."""
+    """Change a node with legacy broadcasting, where the second input starts at `axis` of the first, so that both
+    are aligned at the last axis; return the Unsqueeze node that this needs, if any."""
     first, second = node.input
     if first not in ranks or second not in ranks:
         raise UnsupportedError(
-            f"opset {opset} cannot be brought to {NEW_OPSET}: the legacy broadcast of {node.op_type} "
+            f"opset {opset} cannot be converted to {NEW_OPSET}: the legacy broadcast of {node.op_type} "
             f"'{node.name or node.output[0]}' needs the ranks of its inputs",
             hint="fix the input shapes first (onnx.shape_inference)",
         )
@@ -154,7 +156,7 @@ def _unhide(proto: onnx.ModelProto) -> None:
 
 
 def _list_initializers(graph: onnx.GraphProto) -> None:
-    """List new initializers as inputs, as IR version 3 wants it."""
+    """Add new initializers to the inputs, as IR version 3 requires."""
     inputs = {value.name for value in graph.input}
     for tensor in graph.initializer:
         if tensor.name not in inputs:

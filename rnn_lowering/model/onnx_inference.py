@@ -12,13 +12,13 @@ from rnn_lowering.model import native
 from rnn_lowering.spec.node import default_opset
 
 _SMALL = 1000
-"""Bytes of a tensor from whose numbers shapes may follow; of a larger one inference gets type and shape only."""
+"""Inference may use the numbers of a tensor of so few bytes; of a larger one it gets only type and shape."""
 
 _BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def infer_shapes(model: ir.Model) -> None:
-    """Infer types and shapes, in place, as far as ONNX can; what it cannot is no error."""
+    """Infer types and shapes, in place; what ONNX cannot infer is no error."""
     for value, info in _read(model.graph, native.infer_shapes(_described(model)).graph):
         shape = ir.serde.deserialize_type_proto_for_shape(info.type)
         value_type = ir.serde.deserialize_type_proto_for_type(info.type)
@@ -28,25 +28,25 @@ def infer_shapes(model: ir.Model) -> None:
 
 
 def is_sound(model: ir.Model) -> bool:
-    """Whether ONNX's inference of single nodes, which others run in this process, can neither crash nor hang."""
+    """Return whether ONNX's inference, which libraries run in this process, can neither crash nor hang."""
     return native.is_sound(_described(model))
 
 
 def fault_of(model: ir.Model) -> str:
-    """Return what strict inference of all types and shapes says against a model, in one line; empty: nothing."""
+    """Return the error of strict inference of all types and shapes, in one line; empty where there is none."""
     return native.fault_of(_described(model))
 
 
 def is_anonymous(dim: int | ir.SymbolicDim) -> bool:
-    """Whether a dimension has neither a size nor a name that a model gave it."""
+    """Return whether a dimension has neither a size nor a name from the model."""
     return isinstance(dim, ir.SymbolicDim) and (dim.value is None or dim.value.startswith("unk__"))
 
 
 def _described(model: ir.Model) -> onnx.ModelProto:
-    """Return a model without its large tensors: in the main graph they become inputs.
+    """Return a message of the model without its large tensors; those of the main graph become inputs.
 
     Raises:
-        UnsupportedError: A node or a tensor cannot be written.
+        UnsupportedError: A node or a tensor cannot be serialized.
     """
     imports = {**model.opset_imports, "": default_opset(model.opset_imports)}
     proto = onnx.ModelProto(ir_version=model.ir_version)
@@ -109,7 +109,7 @@ def _graphs(attribute: ir.Attr) -> tuple[ir.Graph, ...]:
 
 
 def _read(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, onnx.ValueInfoProto]]:
-    """Yield the values of a graph and its bodies with what a message of them declares."""
+    """Yield the values of a graph and its bodies with their declarations in a message of the graph."""
     infos = {info.name: info for info in (*proto.input, *proto.value_info, *proto.output)}
     for value in (*graph.inputs, *(v for node in graph for v in node.outputs)):
         if value.name in infos:

@@ -1,4 +1,4 @@
-"""What is to be done to a model, before anything is: which nodes are lowered, what they specify, in which form."""
+"""The plan of a lowering, made before the first edit: which nodes are lowered, what they specify, in which form."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from rnn_lowering.targets.choice import Choice
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model whose recurrent nodes can be read and replaced where they are.
+    """A model whose recurrent nodes can be read and replaced.
 
     Attributes:
-        model: The model that was given, or a changed copy where functions are inlined or the opset is too old.
+        model: The given model, or a changed copy where functions are inlined or the opset is too old.
         found: All its recurrent nodes.
         wanted: Those that are to be lowered.
         notes: What was done, for the user.
@@ -45,13 +45,16 @@ class Planned:
 
 
 def prepare(model: ir.Model, selected: Choose, max_nodes: int) -> Prepared:
-    """Sort the nodes, in place; inline functions with wanted nodes and bring an old opset up to date, in a copy.
+    """Sort the nodes, in place; inline functions with wanted nodes and convert an old opset, in a copy.
 
     Args:
-        max_nodes: The most nodes that inlining may give the model.
+        model: The model.
+        selected: Which recurrent nodes are wanted.
+        max_nodes: The most nodes that the model may have after inlining.
 
     Raises:
-        InvalidNodeError, UnsupportedError: A wanted node cannot be read or brought up to date.
+        InvalidNodeError: A wanted node of an old opset is not valid.
+        UnsupportedError: A function cannot be inlined, or the opset cannot be converted.
     """
     found = list(recurrent_nodes(model))
     selected.check(found)
@@ -69,7 +72,7 @@ def prepare(model: ir.Model, selected: Choose, max_nodes: int) -> Prepared:
     if opset < FIRST_OPSET:
         read(work, selected(list(recurrent_nodes(work))))  # at its own version: the newer ones allow more
         modernize(work, opset)
-        notes.append(f"brought from opset {opset} to {NEW_OPSET}")
+        notes.append(f"converted from opset {opset} to {NEW_OPSET}")
     found = list(recurrent_nodes(work))
     selected.check(found)
     return Prepared(work, found, selected(found), tuple(notes))
@@ -79,7 +82,8 @@ def read(model: ir.Model, found: Sequence[Found]) -> list[RecurrentSpec]:
     """Return what nodes of a model specify.
 
     Raises:
-        InvalidNodeError, UnsupportedError: A node cannot be read.
+        InvalidNodeError: A node specifies what its operator does not allow.
+        UnsupportedError: A node cannot be read.
     """
     known = known_inputs(model, found)
     return [RecurrentSpec.parse(entry.node, entry.opset, entry.scope, known) for entry in found]

@@ -1,4 +1,4 @@
-"""What is done to a model before its nodes are read: sorting."""
+"""Sorting the nodes of a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SORTED = "sorted the nodes by their dependencies"
 
 
 def sort_nodes(model: ir.Model) -> bool:
-    """Sort the nodes of every graph by their dependencies, in place, where they are not; return whether.
+    """Sort the nodes of every graph by their dependencies, in place; return False if they were sorted already.
 
     Raises:
         UnsupportedError: A value depends on itself.
@@ -29,7 +29,7 @@ def sort_nodes(model: ir.Model) -> bool:
 
 
 def _is_sorted(graph: ir.Graph) -> bool:
-    """Whether every node, those of bodies included, stands behind those whose values it takes."""
+    """Return whether every node, also in bodies, comes after those whose values it uses."""
     behind: set[ir.Node] = set()
     homes = {graph, *graph.subgraphs()}
     for node in graph.all_nodes():

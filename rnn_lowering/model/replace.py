@@ -1,4 +1,4 @@
-"""Putting the equivalent of a recurrent node in its place."""
+"""Replacing recurrent nodes by their equivalents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def replace_nodes(model: ir.Model, plan: Sequence[Planned], *, widen: bool) -> N
     """Replace nodes of a model as planned, in place.
 
     Args:
-        widen: Compute nodes of 16 bits in float32.
+        model: The model.
+        plan: The nodes and their forms.
+        widen: Compute float16 and bfloat16 nodes in float32.
     """
     names = Names(all_names(model) if plan else ())
     shared: dict[ir.Graph, dict[Hashable, ir.Value]] = {}
@@ -45,7 +47,7 @@ def replace_nodes(model: ir.Model, plan: Sequence[Planned], *, widen: bool) -> N
 
 
 def replace_node(entry: Found, spec: RecurrentSpec, fold: Fold, op: Ops) -> None:
-    """Emit the equivalent of a node with `op` and let it take the node's place in its graph."""
+    """Emit the equivalent of a node with `op` and replace the node in its graph by it."""
     node, graph = entry.node, entry.graph
     outputs = lower_node(op, spec, fold)
     for symbol, value in zip(outputs, op.outputs(list(outputs.values())), strict=True):
@@ -60,12 +62,12 @@ def replace_node(entry: Found, spec: RecurrentSpec, fold: Fold, op: Ops) -> None
 
 
 def prefix_of(node: ir.Node) -> str:
-    """Return what the names of the values that replace a node start with."""
+    """Return the prefix of the names of the nodes and values that replace a node."""
     return node.name or f"{node.op_type}_{next((v.name for v in node.outputs if v.name), 'unused')}"
 
 
 def _take_over(old: ir.Value, new: ir.Value, spec: RecurrentSpec) -> None:
-    """Put `new` in the place of an output of the node, under its name and with what was declared of it."""
+    """Replace an output of the node by `new`, which gets its name, its declared type and shape, and its texts."""
     name = old.name
     old.replace_all_uses_with(new, replace_graph_outputs=True)
     old.name = None
@@ -77,7 +79,7 @@ def _take_over(old: ir.Value, new: ir.Value, spec: RecurrentSpec) -> None:
 
 
 def _drop_unused(values: list[ir.Value]) -> None:
-    """Remove the constants, and the chains that computed constants, that only a replaced node used."""
+    """Remove the constants, also those that nodes compute, that only the replaced node used."""
     pending = list(values)
     while pending:
         value = pending.pop()

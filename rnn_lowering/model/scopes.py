@@ -1,4 +1,4 @@
-"""The recurrent nodes of a model: in the main graph, in bodies of If, Loop and Scan at any depth, in functions."""
+"""Finding the recurrent nodes of a model: in the main graph, in bodies of If, Loop and Scan, and in functions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,21 @@ from rnn_lowering.errors import NodeRef
 from rnn_lowering.spec.node import default_opset, is_recurrent, node_ref
 
 Path = tuple[str, ...]
-"""Where a graph is: the function, or "" for the main graph; then, for each node whose body leads to the graph, its
-first output, the attribute, and the number of the body in that attribute. Lowering keeps it."""
+"""Identifies a graph: the function, or "" for the main graph; then, for each node whose body contains the graph,
+its first output, the attribute, and the number of the body in that attribute. Lowering does not change it."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """A graph, its path, its description for messages, which several may share, and the opset it imports."""
+    """A graph of a model.
+
+    Attributes:
+        graph: The graph.
+        path: Identifies it.
+        text: Its description for messages, not always unique.
+        opset: The version of the default domain that it imports.
+        function: The function that it belongs to, if any.
+    """
 
     graph: ir.Graph
     path: Path
@@ -28,31 +36,31 @@ class Scope:
 
 @dataclass(frozen=True)
 class Found:
-    """A recurrent node and the scope that holds it."""
+    """A recurrent node and the scope that it is in."""
 
     node: ir.Node
-    held: Scope
+    inside: Scope
 
     @property
     def graph(self) -> ir.Graph:
-        return self.held.graph
+        return self.inside.graph
 
     @property
     def scope(self) -> str:
         """The description of the scope."""
-        return self.held.text
+        return self.inside.text
 
     @property
     def path(self) -> Path:
-        return self.held.path
+        return self.inside.path
 
     @property
     def opset(self) -> int:
-        return self.held.opset
+        return self.inside.opset
 
     @property
     def function(self) -> ir.Function | None:
-        return self.held.function
+        return self.inside.function
 
     @property
     def ref(self) -> NodeRef:

@@ -1,4 +1,4 @@
-"""Which recurrent nodes a user wants to have lowered."""
+"""The selection of the recurrent nodes to lower."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from rnn_lowering.options import Selection
 
 @dataclass(frozen=True)
 class Choose:
-    """Chooses nodes by `Lowering.only` and `Lowering.except_`."""
+    """Selects nodes by `Lowering.only` and `Lowering.except_`."""
 
     only: Selection
     except_: Selection
 
     def __call__(self, found: Sequence[Found]) -> list[Found]:
-        """Return those of some nodes that are to be lowered."""
+        """Return the nodes that are to be lowered."""
         anything = self.only == ()
         wanted = (e for e in found if anything or _matches(e.node, self.only))
         return [e for e in wanted if not _matches(e.node, self.except_)]
 
     def check(self, found: Sequence[Found]) -> None:
-        """Refuse patterns that match no node of a model that has recurrent nodes.
+        """Check that every pattern matches a node, if there are any.
 
         Raises:
-            OptionError: One does not.
+            OptionError: A pattern matches none.
         """
         unknown = [p for p in (*_patterns(self.only), *_patterns(self.except_)) if not _known(p, found)]
         if unknown and found:

@@ -1,4 +1,4 @@
-"""Inputs that become constants, so that what follows from their values can be decided."""
+"""Inputs that become constants, so that what depends on their values can be folded."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _KEY = "rnn_lowering.set_inputs"
 
 
 def input_arrays(model: ir.Model, given: Mapping[str, ArrayLike]) -> dict[str, Array]:
-    """Return the values of inputs as arrays of the types and ranks that the model declares.
+    """Return the given values of inputs as arrays of the types and ranks that the model declares.
 
     Args:
         model: The model.
-        given: Arrays by input name; one number also for an input of rank 0 or with one element.
+        given: Values by input name; a single number is also accepted for an input with one element.
 
     Raises:
         OptionError: The model has no such input, or declares another type or shape.
@@ -36,7 +36,7 @@ def input_arrays(model: ir.Model, given: Mapping[str, ArrayLike]) -> dict[str, A
 
 
 def fix_inputs(model: ir.Model, arrays: Mapping[str, Array]) -> None:
-    """Replace inputs by Constant nodes with the given arrays, in place; a default value of such an input goes."""
+    """Replace inputs by Constant nodes with the given arrays, in place; their initializers are removed."""
     for value in [v for v in model.graph.inputs if v.name in arrays]:
         name, dtype = value.name or "", value.dtype
         model.graph.inputs.remove(value)
@@ -54,13 +54,13 @@ def fix_inputs(model: ir.Model, arrays: Mapping[str, Array]) -> None:
 
 
 def record(model: ir.Model, given: Mapping[str, Array]) -> None:
-    """Write into the metadata of a model which inputs it lacks and their values, which a comparison needs."""
+    """Write the inputs that became constants and their values into the metadata of a model, for a comparison."""
     if given:
         model.metadata_props[_KEY] = json.dumps({name: array.tolist() for name, array in given.items()})
 
 
 def recorded(original: ir.Model, lowered: ir.Model) -> dict[str, Array]:
-    """Return the values of those inputs of the original that the lowered model lacks, as `record` wrote them."""
+    """Return the values of those inputs of the original that the lowered model does not have, from its metadata."""
     left = {value.name for value in lowered.graph.inputs}
     names = {value.name for value in original.graph.inputs} - left
     with suppress(ValueError, TypeError, AttributeError, OptionError):  # whatever is written there
@@ -70,7 +70,7 @@ def recorded(original: ir.Model, lowered: ir.Model) -> dict[str, Array]:
 
 
 def _typed(value: ir.Value, given: ArrayLike) -> Array:
-    """Return a value as an array of the type that an input declares, whose numbers are the same."""
+    """Return a value as an array of the declared type of an input; the conversion must not change its numbers."""
     if not isinstance(value.type, ir.TensorType) or value.dtype in (None, ir.DataType.STRING):
         raise OptionError(f"input '{value.name}' is no tensor of numbers and cannot be set")
     dtype = value.type.dtype
@@ -93,7 +93,7 @@ def _typed(value: ir.Value, given: ArrayLike) -> Array:
 
 
 def _shaped(value: ir.Value, array: Array) -> Array:
-    """Return an array of the declared rank: one number also for one element."""
+    """Return an array in the declared rank of an input."""
     shape = value.shape
     if shape is None:
         return array

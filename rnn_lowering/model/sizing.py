@@ -1,4 +1,4 @@
-"""A model at given sizes and values of its inputs."""
+"""A copy of a model for given sizes and values of its inputs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Sized:
     """A model at given sizes.
 
     Attributes:
-        model: The model, a copy.
-        folded: Whether what follows from the sizes was folded.
-        fault: What ONNX's checker says against it; empty: nothing.
+        model: A copy of the model.
+        folded: Whether constants were folded.
+        fault: The error of ONNX's strict inference; empty where there is none.
     """
 
     model: ir.Model
@@ -32,13 +32,13 @@ class Sized:
 def at_sizes(
     model: ir.Model, dims: Mapping[str, int], input_shapes: Shapes, arrays: Mapping[str, Array] | None = None
 ) -> Sized:
-    """Return a copy of a model at given sizes, as `fix_dimensions` makes it.
+    """Return a copy of a model at given sizes (see `fix_dimensions`).
 
-    Where sizes of recurrent nodes are then still unknown, an input has a value or the model is not valid, what
-    follows is folded: paddings and branches may depend on it.
+    Constants are folded where that makes more sizes of recurrent nodes known; if an input becomes a constant or the
+    model is not valid, also where it decides an If: paddings and branches may depend on sizes.
 
     Raises:
-        UnsupportedError: As `fix_dimensions`.
+        OptionError, UnsupportedError: As `fix_dimensions`.
     """
     copy = clone(model)
     fix_dimensions(copy, dims, input_shapes, arrays)

@@ -272,7 +272,7 @@ def test_list_shows_a_form_that_the_opset_has_not(rnn_lower: Command, tmp_path: 
     outcome = rnn_lower(saved(tmp_path / "in.onnx", model(STATIC, 8)), "--list", "--to", "scan")
     assert outcome.code == 4
     assert listed(outcome) == [(str(STATIC.T), "refused", "Scan needs opset 9, this scope imports 8")]
-    assert "take the form loop" in outcome.lines[-1]
+    assert "use the form loop" in outcome.lines[-1]
 
 
 def test_list_shows_a_node_that_is_left_because_it_is_wrong(rnn_lower: Command, tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_list_shows_a_node_that_is_left_because_it_is_wrong(rnn_lower: Command, 
 def test_list_of_an_old_model(rnn_lower: Command, tmp_path: Path) -> None:
     good = rnn_lower(saved(tmp_path / "in.onnx", model(Case("cli_old", "LSTM"), 6)), "--list")
     assert (good.code, listed(good)) == (4, [("5", "scan", "first choice for target portable")])
-    assert "brought from opset 6 to 13" in good.lines
+    assert "converted from opset 6 to 13" in good.lines
     hard = rnn_lower(saved(tmp_path / "if.onnx", model(Case("cli_old_if", "GRU", scope="if"), 6)), "--list")
     assert hard.code == 4
     assert [form for _, form, _ in listed(hard)] == ["refused"] * 2

@@ -442,7 +442,7 @@ def test_nothing_is_folded_without_need() -> None:
 def test_a_refused_model_is_not_folded_either() -> None:
     read = ir.from_proto(padded())
     before = ir.to_proto(read)
-    with pytest.raises(rl.UnsupportedError, match="steps are more than the 3"):
+    with pytest.raises(rl.UnsupportedError, match="steps are more than the limit of 3"):
         rl.lower(read, "unroll", dims={"seq": 5, "batch": 2}, max_unroll=3)
     assert ir.to_proto(read) == before
 
@@ -559,5 +559,5 @@ def test_a_hint_names_what_can_be_fixed() -> None:
         { places = NonZero (X)  count = Shape (places)  n = Gather (count, axis)  rows = ConstantOfShape (n)
           row = Cast <to = 7> (rows)  x = Gather (X, row)  , Y = GRU <hidden_size = 3> (x, W, R) }"""
     )
-    with pytest.raises(rl.UnsupportedError, match=r"for unrolling; use the form scan or loop$"):
+    with pytest.raises(rl.UnsupportedError, match=r"cannot be unrolled; use the form scan or loop$"):
         rl.lower(hopeless, "unroll")

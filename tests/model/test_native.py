@@ -72,7 +72,7 @@ def test_what_may_crash_is_not_folded(make: Callable[[], onnx.ModelProto], monke
 def test_a_conversion_that_crashes_is_refused(opset: int, value: Any) -> None:
     odd = with_attribute("Unsqueeze", ["X"], "axes", value)
     proto = behind(odd, opset)
-    assert f"opset {opset} cannot be brought to 13" in refusal(lambda: rl.lower(proto))
+    assert f"opset {opset} cannot be converted to 13" in refusal(lambda: rl.lower(proto))
 
 
 def test_what_hangs_ends(monkeypatch: pytest.MonkeyPatch) -> None:

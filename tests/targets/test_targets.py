@@ -81,7 +81,7 @@ def test_the_second_form_where_the_first_cannot_be() -> None:
     long = Case("long", "RNN", T=600)
     assert "Loop" in operators(rl.lower(model(long, 17), target="mnn"))
     assert "Loop" in operators(rl.lower(model(Case("old", "RNN"), 8)))
-    with pytest.raises(rl.UnsupportedError, match=r"600 steps are more than the 512.*--max-unroll 600"):
+    with pytest.raises(rl.UnsupportedError, match=r"600 steps are more than the limit of 512.*--max-unroll 600"):
         rl.lower(model(long, 17), target="tvm")
 
 
