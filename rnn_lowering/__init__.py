@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rnn_lowering.passes.report import NodeReport, Report
     from rnn_lowering.passes.stream import StreamPass
     from rnn_lowering.progress import Progress
+    from rnn_lowering.reporting.file_report import FileReport
     from rnn_lowering.spec.node import RecurrentSpec
     from rnn_lowering.streaming.host import Stream
     from rnn_lowering.streaming.plan import State, StreamPlan
@@ -58,6 +59,7 @@ _MODULES = {
     "passes.report": ("NodeReport", "Report"),
     "passes.stream": ("StreamPass",),
     "progress": ("Progress",),
+    "reporting.file_report": ("FileReport",),
     "spec.node": ("RecurrentSpec",),
     "streaming.host": ("Stream",),
     "streaming.plan": ("State", "StreamPlan"),
@@ -72,6 +74,7 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = [
     "TARGETS",
     "Check",
+    "FileReport",
     "InternalError",
     "InvalidNodeError",
     "LowerRecurrentPass",

@@ -34,9 +34,10 @@ from rnn_lowering.options import (
     split_file_options,
 )
 from rnn_lowering.passes.lower import LowerRecurrentPass, Preview
-from rnn_lowering.passes.report import ModelFile, Report
+from rnn_lowering.passes.report import Report
 from rnn_lowering.progress import WRITING, Progress
-from rnn_lowering.reporting.report_file import report_writer
+from rnn_lowering.reporting.file_report import FileReport, ModelFile
+from rnn_lowering.reporting.writer import report_writer
 from rnn_lowering.spec.node import RecurrentSpec
 from rnn_lowering.types import PathLike
 from rnn_lowering.verification.chunked import verify_stream
@@ -111,7 +112,7 @@ def lower_file(
     overwrite: bool = False,
     progress: Progress | None = None,
     **options: Unpack[FileOptions],
-) -> Report:
+) -> FileReport:
     """Lower the model in a file, compare both in onnxruntime, and write the result.
 
     Files are written at once or not at all, a model together with its data file. None may be one of the input's, a
@@ -136,8 +137,8 @@ def lower_file(
             are the shapes of random inputs, the others have the same names.
 
     Returns:
-        What was lowered. `report.verification["status"]` is "verified", or "not verified" where onnxruntime
-        cannot run the original; without recurrent nodes the destination is a copy of the source.
+        What was lowered. `report.verification.status` is "verified", or "not verified" where onnxruntime cannot run
+        the original; without recurrent nodes it is None, and the destination is a copy of the source.
 
     Raises:
         ModelFileError: A file cannot be read or written, or exists.
@@ -169,9 +170,8 @@ def lower_file(
         inputs = (source, *data_files(model))
         outputs = replace(outputs, data=choose_data_file(model, destination.name, external_data))
         outputs.check(inputs)
-        original = replace(ModelFile.of(file, data_files(model)), name=source.name)
+        before = replace(ModelFile.of(file, data_files(model)), name=source.name)
         result = lowers.call(model)
-        result.report.original = original
         place, place_of_kept = outputs.placed(inputs)
         with replacing(destination, place.data, overwrite=overwrite, outdated=place.outdated) as written:
             with writing(destination):
@@ -179,23 +179,23 @@ def lower_file(
                     shutil.copyfile(file, written)
                 else:
                     save(model, written, place.data, None if progress is None else partial(progress, WRITING))
-            result.report.lowered = ModelFile.of(written, written.parent.iterdir())
-            tell = partial(write_report, file, written, result.report, overwrite=overwrite)
+            done = FileReport.of(result.report, before, ModelFile.of(written, written.parent.iterdir()))
+            tell = partial(write_report, file, written, done, overwrite=overwrite)
             if result.modified and check.runs:
                 compare = _verify if result.report.stream is None else verify_stream
                 found = compare(
                     file, written, check=check, trust_external_data=trust_external_data, progress=progress
                 )
-                result.report.verification = found.to_dict()
+                done.verification = found
                 if found.status == "failed":
                     keep = partial(_keep, result.model, place_of_kept, overwrite)
                     facts = (_attempt(keep), _attempt(partial(_tell, tell)), _ADVICE)
-                    raise VerificationError(str(found), hint=_joined(facts), report=result.report)
+                    raise VerificationError(str(found), hint=_joined(facts), report=done)
                 if require_verified and not found:
                     hint = _joined(("the model is not written", _attempt(partial(_tell, tell))))
-                    raise NotVerifiedError(str(found), hint=hint, report=result.report)
+                    raise NotVerifiedError(str(found), hint=hint, report=done)
             last.enter_context(tell())
-    return result.report
+    return done
 
 
 _verify = verify

@@ -81,7 +81,7 @@ class VerificationError(RnnLoweringError):
     """The lowered model computes something else than the original: it has not been written.
 
     Args:
-        report: The `Report`: what was done and how far the outputs are apart.
+        report: The `FileReport`: what was done and how far the outputs are apart.
     """
 
     def __init__(self, reason: str, *, hint: str = "", report: Any = None) -> None:

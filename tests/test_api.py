@@ -434,7 +434,7 @@ def test_lower_file(source: Path, as_text: bool) -> None:
     assert (report.operators_before["LSTM"], report.operators_after.get("LSTM", 0)) == (1, 0)
     assert report.operators_after["Loop"] == 2
     assert report.verification is not None
-    assert (report.verification["status"], report.verification["runs"]) == ("verified", 2)
+    assert (report.verification.status, report.verification.runs) == ("verified", 2)
     assert source.read_bytes() == before
     assert recurrent_left(onnx.load(target)) == ["RNN third"]
     assert sorted(path.name for path in source.parent.iterdir()) == ["in.onnx", "out.onnx"]
@@ -525,9 +525,9 @@ def test_a_failed_verification_has_a_report(source: Path, monkeypatch: pytest.Mo
     with pytest.raises(rl.VerificationError) as caught:
         rl.lower_file(source, source.with_name("out.onnx"), report=source.with_name("report.json"))
     report = caught.value.report
-    assert report is not None
+    assert isinstance(report, rl.FileReport)
     assert report.verification is not None
-    assert report.verification["status"] == "failed"
+    assert report.verification.status == "failed"
     assert json.loads(source.with_name("report.json").read_text()) == json.loads(report.to_json())
 
 

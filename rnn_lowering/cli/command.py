@@ -81,7 +81,7 @@ def _fail(error: RnnLoweringError, code: int, verbose: int) -> int:
 
 
 def _show_runs(error: VerificationError, args: argparse.Namespace) -> None:
-    if args.verbose and not args.quiet and error.report and error.report.verification:
+    if args.verbose and not args.quiet and error.report is not None and error.report.verification is not None:
         from rnn_lowering.cli.console import print_runs
 
         with suppress(RnnLoweringError), printing():

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
 from threading import Timer
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import Progress as Bar
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from rnn_lowering.passes.lower import Preview
     from rnn_lowering.passes.report import Report
     from rnn_lowering.progress import Progress
+    from rnn_lowering.reporting.file_report import FileReport
     from rnn_lowering.spec.node import RecurrentSpec
     from rnn_lowering.streaming.plan import StreamPlan
+    from rnn_lowering.verification.result import OutputCheck, RunCheck, Verification
 
 
 class _Console(Console):
@@ -70,7 +72,7 @@ def _said(spec: RecurrentSpec) -> list[str]:
     return [f"{spec.op_type}-{spec.version}", direction, *sizes, spec.dtype.name.lower(), activations]
 
 
-def print_report(report: Report, source: Path, target: Path, *, each_run: bool) -> None:
+def print_report(report: FileReport, source: Path, target: Path, *, each_run: bool) -> None:
     """Print what was done; with `each_run` every run of the verification too."""
     out = console()
     if not report.nodes and report.stream is None:
@@ -86,11 +88,9 @@ def print_report(report: Report, source: Path, target: Path, *, each_run: bool) 
     if report.stream is not None:
         _print_stream(report.stream, out)
     if report.verification is not None:
-        from rnn_lowering.verification.result import describe
-
         if each_run:
             print_runs(report.verification)
-        _print(out, describe(report.verification))
+        _print(out, str(report.verification))
     if report.nodes or report.stream is not None:
         _print(out, f"written to {target}")
 
@@ -123,26 +123,26 @@ def _operator_table(report: Report) -> Table:
     return table
 
 
-def print_runs(check: Mapping[str, Any]) -> None:
-    """Print the runs of a verification, as `Verification.to_dict` gives it, and its checks of single nodes."""
+def print_runs(check: Verification) -> None:
+    """Print the runs of a verification, and its checks of single nodes."""
     out = console()
-    if check["each_run"]:
-        _print(out, f"compared by {check['method']}:")
-        out.print(_run_table(check["each_run"]))
-    if check["nodes"]:
+    if check.each_run:
+        _print(out, f"compared by {check.method}:")
+        out.print(_run_table(check.each_run))
+    if check.nodes:
         _print(out, "each node on its own, against float64:")
         table = Table("output", "largest difference", "result", box=None)
-        for node in check["nodes"]:
+        for node in check.nodes:
             _add_row(table, *_cells(node), style=_style(node))
         out.print(table)
 
 
-def _run_table(runs: Sequence[Mapping[str, Any]]) -> Table:
+def _run_table(runs: Sequence[RunCheck]) -> Table:
     """A row per input and output; both columns of a run start in its first row."""
     table = Table("run", "input", "shape", "lengths", "output", "largest difference", "result", box=None)
     for n, run in enumerate(runs, 1):
-        for row, (given, output) in enumerate(zip_longest(run["inputs"], run["outputs"])):
-            entering = [given["name"], _shape(given["shape"]), _range(given["lengths"])] if given else [""] * 3
+        for row, (given, output) in enumerate(zip_longest(run.inputs, run.outputs)):
+            entering = [given.name, _shape(given.shape), _range(given.lengths)] if given else [""] * 3
             leaving = _cells(output) if output else [""] * 3
             _add_row(table, "" if row else str(n), *entering, *leaving, style=_style(output))
     return table
@@ -156,12 +156,12 @@ def _range(lengths: Sequence[int] | None) -> str:
     return f"{lengths[0]}..{lengths[1]}" if lengths else ""
 
 
-def _cells(check: Mapping[str, Any]) -> list[str]:
-    return [check["name"], f"{check['max_abs']:.2g}", "passed" if check["passed"] else check["reason"]]
+def _cells(check: OutputCheck) -> list[str]:
+    return [check.name, f"{check.max_abs:.2g}", "passed" if check.passed else check.reason]
 
 
-def _style(check: Mapping[str, Any] | None) -> str:
-    return "" if check is None or check["passed"] else "red"
+def _style(check: OutputCheck | None) -> str:
+    return "" if check is None or check.passed else "red"
 
 
 def print_targets() -> None:

@@ -1,13 +1,11 @@
-"""What was done to a model, as data, as a terminal table and as JSON."""
+"""What was done to a model, as data and as JSON."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
@@ -19,18 +17,6 @@ from rnn_lowering.types import Array
 
 SCHEMA = 1
 """Number of the fields that docs/report.md describes: it rises when one goes or means something else."""
-
-
-@dataclass(frozen=True)
-class ModelFile:
-    """A model file: its name without the folder, and its bytes, files of external data included."""
-
-    name: str
-    bytes: int
-
-    @classmethod
-    def of(cls, path: Path, data: Iterable[Path]) -> ModelFile:
-        return cls(path.name, sum(file.stat().st_size for file in {path, *data}))
 
 
 @dataclass(frozen=True)
@@ -94,10 +80,8 @@ class Report:
         left: Recurrent nodes that were not lowered, as text, and why.
         notes: What else was done to the model.
         set_inputs: Inputs that became constants: the lowered model lacks them.
-        operators_before: How often each operator stood in the model, all scopes together; likewise after.
+        operators_before, operators_after: How often each operator is in the model, all scopes together.
         stream: How the result is driven, where it is called chunk by chunk.
-        verification: The result of `verify`, as data; None where none was asked for.
-        original, lowered: The model files; None where the model came from no file.
     """
 
     target: str = "portable"
@@ -108,25 +92,21 @@ class Report:
     operators_before: dict[str, int] = field(default_factory=dict)
     operators_after: dict[str, int] = field(default_factory=dict)
     stream: StreamPlan | None = None
-    verification: dict[str, Any] | None = None
-    original: ModelFile | None = None
-    lowered: ModelFile | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as docs/report.md describes it."""
-        files = {"before": self.original, "after": self.lowered}
         return {
             "schema": SCHEMA,
             "version": __version__,
             "target": self.target,
-            "files": {name: file and vars(file) for name, file in files.items()},
+            "files": {"before": None, "after": None},
             "nodes": [vars(node) for node in self.nodes],
             "left": self.left,
             "notes": self.notes,
             "set_inputs": [vars(given) for given in self.set_inputs],
             "operators": {"before": self.operators_before, "after": self.operators_after},
             "stream": None if self.stream is None else self.stream.to_dict(),
-            "verification": self.verification,
+            "verification": None,
         }
 
     def to_json(self) -> str:

@@ -14,10 +14,11 @@ import onnxruntime
 from rnn_lowering._version import __version__
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.files.reading import load_model
-from rnn_lowering.passes.report import Report
 from rnn_lowering.printable import printable
+from rnn_lowering.reporting.file_report import FileReport
 from rnn_lowering.reporting.node_runs import LOWERED, ORIGINAL, Trial, trials
 from rnn_lowering.streaming.plan import host_loop
+from rnn_lowering.verification.result import Verification
 
 try:
     import jinja2
@@ -34,7 +35,7 @@ except ImportError as missing:
 MOST_NODES = 24
 """How many nodes get pictures."""
 
-_NOT_COMPARED = {"status": "not verified", "reason": "nothing was compared", "outputs": ()}
+_NOT_COMPARED = Verification("not verified", reason="nothing was compared")
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Section:
     largest: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
-def render(original: Path, lowered: Path, report: Report, *, trust: bool = False) -> str:
+def render(original: Path, lowered: Path, report: FileReport, *, trust: bool = False) -> str:
     """Return the page about a lowering, be it verified or not.
 
     Args:
@@ -78,7 +79,7 @@ def render(original: Path, lowered: Path, report: Report, *, trust: bool = False
     before, after = (load_model(file, trust_external_data=trust) for file in (original, lowered))
     return _template().render(
         report=report,
-        check=report.verification or _NOT_COMPARED,
+        check=_NOT_COMPARED if report.verification is None else report.verification,
         sections=_sections(report, before, after),
         loop_text=host_loop(report.stream) if report.stream is not None else "",
         versions={"rnn-lowering": __version__, "onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__},
@@ -103,7 +104,7 @@ def _shown(value: object) -> object:
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _sections(report: Report, original: ir.Model, lowered: ir.Model) -> list[Section]:
+def _sections(report: FileReport, original: ir.Model, lowered: ir.Model) -> list[Section]:
     shown = report.nodes[:MOST_NODES]
     if report.stream is not None:
         return [Section(("There are no pictures: in a stream its states are inputs of the model.",))] * len(shown)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -89,7 +89,16 @@ class Verification:
         return max((o.max_abs for o in self.outputs), default=0.0)
 
     def __str__(self) -> str:
-        return describe(self.to_dict())
+        """Return the result in one line."""
+        if self.status == "failed":
+            return f"verification failed ({self.method}): {self.reason}"
+        if self.status != "verified":
+            return f"not verified: {self.reason}"
+        numbers = f"{self.runs} runs, largest difference {self.max_abs:.2g}"
+        if self.method == NODES:
+            return f"nodes verified, not the whole model ({NODES}): {numbers}; {self.reason}"
+        line = f"verified ({self.method}): {numbers}"
+        return f"{line}; {self.reason}" if self.reason else line
 
     def judged(self, reason: str) -> Verification:
         """Return a failed comparison as one that passes by the judgement of float64."""
@@ -99,19 +108,6 @@ class Verification:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data: the fields by name, `max_abs` and `whole`."""
         return asdict(self) | {"max_abs": self.max_abs, "whole": self.whole}
-
-
-def describe(check: Mapping[str, Any]) -> str:
-    """Return a result in one line, from what `Verification.to_dict` returns."""
-    if check["status"] == "failed":
-        return f"verification failed ({check['method']}): {check['reason']}"
-    if check["status"] != "verified":
-        return f"not verified: {check['reason']}"
-    numbers = f"{check['runs']} runs, largest difference {check['max_abs']:.2g}"
-    if check["method"] == NODES:
-        return f"nodes verified, not the whole model ({NODES}): {numbers}; {check['reason']}"
-    line = f"verified ({check['method']}): {numbers}"
-    return f"{line}; {check['reason']}" if check["reason"] else line
 
 
 def _passed(checks: Iterable[OutputCheck]) -> tuple[OutputCheck, ...]:

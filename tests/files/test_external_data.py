@@ -142,7 +142,7 @@ def test_a_model_without_recurrent_nodes_takes_its_data_along(out: Path, tmp_pat
 def test_verified_with_external_data(source: Path, out: Path) -> None:
     report = rl.lower_file(source, out, verify=2)
     assert report.verification is not None
-    assert report.verification["status"] == "verified"
+    assert report.verification.status == "verified"
 
 
 def test_beside_the_input(source: Path) -> None:
@@ -234,7 +234,7 @@ def test_links_to_model_and_data(external_data: str, tmp_path: Path, out: Path) 
     before = state(tmp_path / "hub")
     report = rl.lower_file(model, out, verify=1, external_data=external_data)
     assert report.verification is not None
-    assert report.verification["status"] == "verified"
+    assert report.verification.status == "verified"
     assert state(tmp_path / "hub") == before
     assert_right(out)
 
@@ -567,7 +567,7 @@ def test_links_that_leave_the_folder_need_trust(kind: str, tmp_path: Path, out: 
     assert state(out.parent) == {}
     report = rl.lower_file(path, out, verify=1, trust_external_data=True)
     assert report.verification is not None
-    assert report.verification["status"] == "verified"
+    assert report.verification.status == "verified"
     assert_right(out)
 
 

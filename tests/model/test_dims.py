@@ -429,7 +429,7 @@ def test_folding_is_told(tmp_path: Path) -> None:
     assert "folded what follows from the fixed sizes" in report.notes
     assert report.operators_before["If"] == 1
     assert report.verification is not None
-    assert report.verification["status"] == "verified"
+    assert report.verification.status == "verified"
 
 
 def test_nothing_is_folded_without_need() -> None:
@@ -502,7 +502,7 @@ def test_an_unsorted_model_may_have_its_sizes_fixed(tmp_path: Path) -> None:
     report = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", "unroll", dims={"seq": 4, "batch": 2})
     assert report.notes == ["sorted the nodes by their dependencies"]
     assert report.verification is not None
-    assert report.verification["status"] == "verified"
+    assert report.verification.status == "verified"
 
 
 def test_shapes_traced_at_other_sizes_are_inferred_anew() -> None:

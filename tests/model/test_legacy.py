@@ -137,7 +137,7 @@ def test_report(tmp_path: Any) -> None:
     report = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx")
     assert any("opset 6" in note and "13" in note for note in report.notes)
     assert report.verification is not None
-    assert report.verification["status"] != "failed"
+    assert report.verification.status != "failed"
 
 
 # What stands around them

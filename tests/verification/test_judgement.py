@@ -118,7 +118,7 @@ def test_results_in_text(name: str, tmp_path: Path) -> None:
     onnx.save(model(PLAIN, 17), tmp_path / "in.onnx")
     report = rl.lower_file(tmp_path / "in.onnx", tmp_path / name)
     assert report.verification is not None
-    assert report.verification["status"] == "verified"
+    assert report.verification.status == "verified"
     assert rl.verify(tmp_path / "in.onnx", tmp_path / name, runs=1)
     assert rl.inspect(tmp_path / name) == []
 
@@ -141,7 +141,8 @@ def test_sizes_at_which_the_original_does_not_run(tmp_path: Path) -> None:
         rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", input_shapes={"X": [4, 2, 2]})
     assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
     report = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", input_shapes={"X": [5, 3, 2]})
-    assert (report.verification or {})["whole"]
+    assert report.verification is not None
+    assert report.verification.whole
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.5])

@@ -37,34 +37,34 @@ def test_the_method_is_said(entry: Entry, tmp_path: Path) -> None:
         assert check is None
         return
     assert check is not None
-    if check["status"] == "verified":
+    if check.status == "verified":
         assert_compared(check, load(entry), report.nodes)
     else:
-        assert check["status"] == "not verified"
-        assert check["reason"]
-        assert not check["outputs"]
-    assert (check["method"] in WHOLE) == entry["ort"]["runs"], check["reason"]
+        assert check.status == "not verified"
+        assert check.reason
+        assert not check.outputs
+    assert (check.method in WHOLE) == entry["ort"]["runs"], check.reason
 
 
-def assert_compared(check: dict[str, Any], original: onnx.ModelProto, lowered: list[NodeReport]) -> None:
+def assert_compared(check: rl.Verification, original: onnx.ModelProto, lowered: list[NodeReport]) -> None:
     """Check that the data of a verification show what its status claims."""
-    assert check["runs"] == len(check["each_run"]) == 3
-    assert all(output["passed"] for output in (*check["outputs"], *check["nodes"]))
-    names = [output["name"] for output in check["outputs"]]
-    for run in check["each_run"]:
-        assert [output["name"] for output in run["outputs"]] == names
-        assert all(output["passed"] for output in run["outputs"])
-    if check["method"] in WHOLE:
+    assert check.runs == len(check.each_run) == 3
+    assert all(output.passed for output in (*check.outputs, *check.nodes))
+    names = [output.name for output in check.outputs]
+    for run in check.each_run:
+        assert [output.name for output in run.outputs] == names
+        assert all(output.passed for output in run.outputs)
+    if check.method in WHOLE:
         assert names == [output.name for output in original.graph.output]
         initializers = {tensor.name for tensor in original.graph.initializer}
         needed = {value.name for value in original.graph.input} - initializers
-        assert all({given["name"] for given in run["inputs"]} >= needed for run in check["each_run"])
+        assert all({given.name for given in run.inputs} >= needed for run in check.each_run)
     else:
-        assert check["method"] == NODES
-        assert names == [node["name"] for node in check["nodes"]]
+        assert check.method == NODES
+        assert names == [node.name for node in check.nodes]
     ends = {f"of {node.operator} node '{node.name}' in {node.scope}" for node in lowered}
-    checked = {node["name"].partition(" ")[2] for node in check["nodes"]}
-    assert checked == ends, check["reason"]
+    checked = {node.name.partition(" ")[2] for node in check.nodes}
+    assert checked == ends, check.reason
 
 
 @models
@@ -78,7 +78,8 @@ def test_a_wrong_lowering_is_not_verified(entry: Entry, tmp_path: Path, monkeypa
     except rl.RnnLoweringError:
         assert not (tmp_path / "out.onnx").exists()
         return
-    assert not report.nodes or (report.verification or {})["status"] == "not verified"
+    check = report.verification
+    assert not report.nodes or (check is not None and check.status == "not verified")
 
 
 def wrong(cell: Any) -> Any:

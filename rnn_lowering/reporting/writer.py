@@ -1,4 +1,4 @@
-"""The file that a report goes to: JSON or an HTML page, by its name."""
+"""Writes the file that a report goes to: JSON or an HTML page, by its name."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Protocol
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.files.atomic import replacing
 from rnn_lowering.files.scratch import writing
-from rnn_lowering.passes.report import Report
+from rnn_lowering.reporting.file_report import FileReport
 
 KINDS = (".json", ".html")
 
-Render = Callable[[Path, Path, Report], str]
+Render = Callable[[Path, Path, FileReport], str]
 """Called with the files of the original and of the lowered model, and what was done."""
 
 
@@ -24,7 +24,7 @@ class Writer(Protocol):
     later, and takes that place when the block ends; an existing file is replaced with `overwrite` only."""
 
     def __call__(
-        self, original: Path, lowered: Path, report: Report, *, overwrite: bool
+        self, original: Path, lowered: Path, report: FileReport, *, overwrite: bool
     ) -> AbstractContextManager[None]: ...
 
 
@@ -43,7 +43,7 @@ def report_writer(file: Path | None, *, trust: bool = False) -> Writer:
     render = _page(trust) if file is not None and file.suffix == ".html" else _json
 
     @contextmanager
-    def write(original: Path, lowered: Path, report: Report, *, overwrite: bool) -> Iterator[None]:
+    def write(original: Path, lowered: Path, report: FileReport, *, overwrite: bool) -> Iterator[None]:
         if file is None:
             yield
             return
@@ -62,5 +62,5 @@ def _page(trust: bool) -> Render:
     return partial(render, trust=trust)
 
 
-def _json(original: Path, lowered: Path, report: Report) -> str:
+def _json(original: Path, lowered: Path, report: FileReport) -> str:
     return report.to_json() + "\n"
