@@ -51,6 +51,7 @@ class Lowering:
         max_nodes: The most nodes that inlining functions with recurrent nodes may give the model.
         compute: "native" keeps each node's element type; "float32" casts those of 16 bits at their edges, which is
             what onnxruntime's float16 kernels do, and lets a bfloat16 model run on its CPU.
+        dequantize: Make floats of weights that the model stores as integers behind DequantizeLinear.
         dims: Sizes to fix symbolic dimensions at, by name. Where T is then still unknown, what follows from the
             sizes is folded into constants.
         input_shapes: Shapes to fix inputs at, by input name.
@@ -71,6 +72,7 @@ class Lowering:
     max_unroll: int = 512
     max_nodes: int = 100_000
     compute: str = "native"
+    dequantize: bool = False
     dims: Mapping[str, int] = field(default_factory=dict)
     input_shapes: Shapes = field(default_factory=dict)
     set_inputs: Mapping[str, ArrayLike] = field(default_factory=dict)
@@ -123,6 +125,7 @@ class LoweringOptions(TypedDict, total=False):
     max_unroll: int
     max_nodes: int
     compute: str
+    dequantize: bool
     dims: Mapping[str, int] | None
     input_shapes: Shapes | None
     set_inputs: Mapping[str, ArrayLike] | None

@@ -132,6 +132,7 @@ def _add_forms(p: argparse.ArgumentParser) -> None:
         default="native",
         help="float32: cast float16 and bfloat16 nodes at their edges (default: native)",
     )
+    p.add_argument("--dequantize", action="store_true", help="make floats of weights that are stored as integers")
 
 
 def _add_checks(p: argparse.ArgumentParser) -> None:
@@ -298,6 +299,7 @@ def lowering_options(args: argparse.Namespace) -> Lowering:
         max_unroll=args.max_unroll,
         max_nodes=args.max_nodes,
         compute=args.compute,
+        dequantize=args.dequantize,
         dims=_once(args.set_dim, "--set-dim"),
         input_shapes=_once(args.input_shape, "--input-shape"),
         set_inputs=_read_values(_once(args.set_input, "--set-input")),

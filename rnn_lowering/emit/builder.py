@@ -5,39 +5,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
 
 from rnn_lowering.emit.constants import Constant, literal, zeros_of
+from rnn_lowering.emit.dequantized import Dequantized, dequantize
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.names import Names
 from rnn_lowering.emit.provenance import STEP, add_weights, set_symbol
 from rnn_lowering.emit.rewrite import with_gemms
+from rnn_lowering.emit.scope import Scope
 from rnn_lowering.emit.tensors import Tensor, static
 from rnn_lowering.emit.versions import since
 from rnn_lowering.types import Dims
 
 _FLOAT = ir.DataType.FLOAT
-
-
-@dataclass
-class _Scope:
-    """A (sub)graph under construction.
-
-    Attributes:
-        constants_as: "initializer" or "node".
-        nodes, initializers: Those that were added.
-        cache: The values of its constants by `Constant.key`; earlier nodes may have brought some of them.
-        added: The keys of the constants that were added.
-    """
-
-    constants_as: str
-    nodes: list[ir.Node] = field(default_factory=list)
-    initializers: list[ir.Value] = field(default_factory=list)
-    cache: dict[Hashable, ir.Value] = field(default_factory=dict)
-    added: list[Hashable] = field(default_factory=list)
 
 
 class Emitter(ABC):
@@ -52,6 +35,9 @@ class Emitter(ABC):
         constants_as: "initializer", or "node" where initializers would have to be inputs too (IR version 3).
         shared: The constants that earlier nodes added to the same graph, by `Constant.key`; new ones are added.
         origin: The metadata of every emitted node (see `provenance`); in an unrolled step the step number instead.
+
+    Attributes:
+        folded: The names of constants that could not stay integers.
     """
 
     def __init__(
@@ -68,11 +54,12 @@ class Emitter(ABC):
         self.opset = opset
         self.dtype = dtype
         self.dialect = dialect
+        self.folded: list[str] = []
         self._names = names
         self._prefix = prefix
         self._part = ""
         self._origin = origin or {}
-        self._scopes = [_Scope(constants_as, cache={} if shared is None else shared)]
+        self._scopes = [Scope(constants_as, cache={} if shared is None else shared)]
 
     # The arithmetic of tensors
 
@@ -120,7 +107,7 @@ class Emitter(ABC):
     @contextmanager
     def body(self) -> Iterator[None]:
         """Emit into a new scope, the body of a Scan or Loop, with constants of its own."""
-        self._scopes.append(_Scope(self._scopes[0].constants_as))
+        self._scopes.append(Scope(self._scopes[0].constants_as))
         yield
         self._scopes.pop()
 
@@ -204,16 +191,7 @@ class Emitter(ABC):
 
     def prune(self) -> None:
         """Remove nodes and constants of the open scope whose results nothing uses."""
-        scope = self._scopes[-1]
-        for node in reversed(scope.nodes):
-            if not any(map(_is_used, node.outputs)):
-                for index in range(len(node.inputs)):
-                    node.replace_input_with(index, None)
-        scope.nodes[:] = [node for node in scope.nodes if any(map(_is_used, node.outputs))]
-        scope.initializers[:] = filter(_is_used, scope.initializers)
-        for key in scope.added:
-            if not _is_used(scope.cache[key]):
-                del scope.cache[key]
+        self._scopes[-1].prune()
 
     def name(self, **symbols: Tensor) -> None:
         """Give emitted values the symbols of the operator specification: `op.name(Ht=H)`."""
@@ -236,14 +214,35 @@ class Emitter(ABC):
         constant = tensor.value
         if constant is None:
             constant = zeros_of(tensor.dtype, static(tensor.shape))
-        scope = self._scopes[-1]
+        if isinstance(constant, Dequantized):
+            return self._dequantized(constant)
+        return self._written(self._scopes[-1], constant)
+
+    def _written(self, scope: Scope, constant: Constant) -> ir.Value:
         key = constant.key()
         if key not in scope.cache:
             scope.cache[key] = self._write_constant(scope, constant)
             scope.added.append(key)
         return scope.cache[key]
 
-    def _write_constant(self, scope: _Scope, constant: Constant) -> ir.Value:
+    def _dequantized(self, constant: Dequantized) -> ir.Value:
+        """Return the value of integers that are dequantized, outside of all bodies so that it happens once, not in
+        every step; or of an ordinary constant where DequantizeLinear cannot express it."""
+        beside = self.dialect.dequantize_inside
+        inner, outer = self._scopes[-1], self._scopes[-1 if beside else 0]
+        if constant in outer.cache or constant in inner.cache:
+            return outer.cache.get(constant) or inner.cache[constant]
+        stored = constant.stored(self.opset)
+        if stored is None:
+            self.folded.append(constant.name)
+            return self._written(inner, constant)
+        scopes, self._scopes = self._scopes, [*self._scopes[: self._scopes.index(outer)], outer]
+        outer.cache[constant] = self.value(dequantize(self, constant, stored, beside=beside))
+        outer.added.append(constant)
+        self._scopes = scopes
+        return outer.cache[constant]
+
+    def _write_constant(self, scope: Scope, constant: Constant) -> ir.Value:
         if scope.constants_as == "node":
             return self._constant_node(constant)
         name = self._names.unique(f"{self._prefix}/{constant.name}")
@@ -294,7 +293,3 @@ class Emitter(ABC):
     def zero(self, shape: Dims) -> Tensor:
         """Return a symbolic zero: there is no node and no constant for it until something needs its numbers."""
         return Tensor(None, self.dtype, shape, self)
-
-
-def _is_used(value: ir.Value) -> bool:
-    return bool(value.uses()) or value.is_graph_output()

@@ -16,6 +16,8 @@ class Dialect:
         stack_outside: A loop outputs the operands of its last sum or product, which is then computed after the
             loop, once for all steps.
         join_directions: A small bidirectional node becomes one loop that computes both directions in each step.
+        dequantize_inside: Weights that are stored as integers are dequantized in the body that multiplies by them,
+            right before the product; otherwise once, outside of all bodies and behind a Reshape.
         unsupported: Operators that the runtime does not support; their formulas are emitted instead.
     """
 
@@ -23,4 +25,5 @@ class Dialect:
     gemm_per_activation: bool = False
     stack_outside: bool = False
     join_directions: bool = False
+    dequantize_inside: bool = False
     unsupported: frozenset[str] = frozenset()

@@ -65,8 +65,11 @@ def _fold(model: ir.Model) -> bool:
 def _should_fold(node: ir.Node) -> bool | None:
     """Return whether to fold a node, None for the folder's own decision.
 
-    ConstantOfShape is folded too, which the folder does not do by itself; no large tensor is computed.
+    ConstantOfShape is folded too, which the folder does not do by itself; no large tensor is computed, and stored
+    integers stay integers.
     """
+    if node.op_type == "DequantizeLinear":
+        return False
     sizes = [v.shape.numpy() for v in node.outputs if v.shape is not None and v.shape.is_static()]
     if any(_count(shape) > _MOST_ELEMENTS for shape in sizes):
         return False

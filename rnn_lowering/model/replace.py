@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -20,18 +21,20 @@ from rnn_lowering.spec.node import RecurrentSpec
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
-def replace_nodes(model: ir.Model, plan: Sequence[Planned], *, widen: bool) -> None:
-    """Replace nodes of a model as planned, in place.
+def replace_nodes(model: ir.Model, plan: Sequence[Planned], *, widen: bool, dequantize: bool = False) -> list[str]:
+    """Replace nodes of a model as planned, in place; return what the user should know.
 
     Args:
         model: The model.
         plan: The nodes and their forms.
         widen: Compute float16 and bfloat16 nodes in float32.
+        dequantize: Make floats of weights that are stored as integers.
     """
+    notes = []
     names = Names(all_names(model) if plan else ())
     shared: dict[ir.Graph, dict[Hashable, ir.Value]] = {}
     for planned in plan:
-        found, spec = planned.found, planned.spec
+        found, spec = planned.found, replace(planned.spec, quantized={}) if dequantize else planned.spec
         op = Ops(
             found.opset,
             names,
@@ -44,6 +47,11 @@ def replace_nodes(model: ir.Model, plan: Sequence[Planned], *, widen: bool) -> N
         )
         with boundary(found.ref):
             replace_node(found, spec, planned.choice.fold, op)
+        folded = " and ".join(dict.fromkeys(op.folded))
+        if folded:
+            reason = f"DequantizeLinear of opset {found.opset} cannot express their scales"
+            notes.append(f"{found.ref}: the integers of {folded} became floats: {reason}")
+    return notes
 
 
 def replace_node(entry: Found, spec: RecurrentSpec, fold: Fold, op: Ops) -> None:

@@ -109,7 +109,9 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         if report.stream is not None:
             model.metadata_props[KEY] = report.stream.to_json()
         replace_content(model, prepared.model.graph, prepared.model.functions)
-        replace_nodes(model, plan, widen=self.lowering.compute == "float32")
+        dequantize = self.lowering.dequantize
+        report.notes += [_dequantized(node.spec) for node in plan if dequantize and node.spec.quantized]
+        report.notes += replace_nodes(model, plan, widen=self.lowering.compute == "float32", dequantize=dequantize)
         _log(plan, report)
         report.nodes = [NodeReport.of(node.spec, node.choice.form, node.choice.reason) for node in plan]
         report.operators_after = count_operators(model)
@@ -244,6 +246,10 @@ def _log(plan: list[Planned], report: Report) -> None:
         _LOG.info("%s", note)
     for node in plan:
         _LOG.info("%s becomes %s: %s", node.found.ref, node.choice.form, node.choice.reason)
+
+
+def _dequantized(spec: RecurrentSpec) -> str:
+    return f"{spec.node}: the integers of {' and '.join(spec.quantized)} became floats, as asked for"
 
 
 def _quantized(model: ir.Model) -> list[str]:

@@ -7,6 +7,7 @@ from functools import partial
 import onnx_ir as ir
 
 from rnn_lowering.emit.constants import Constant
+from rnn_lowering.emit.dequantized import Dequantized
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensors import Tensor
 from rnn_lowering.recurrence.cells import CELLS
@@ -51,7 +52,8 @@ def run_directions(
 def _can_join(op: Ops, spec: RecurrentSpec, ks: list[Operands]) -> bool:
     """Return whether one loop computes both directions: in onnxruntime that is faster where a product costs less
     than the other operators of a step."""
-    constant = all(isinstance(R.value, Constant) for k in ks for R in k.R)
+    Rs = [R.value for k in ks for R in k.R]
+    constant = all(isinstance(R, Constant) and not isinstance(R, Dequantized) for R in Rs)
     alike = len(ks) == 2 and spec.activations[0] == spec.activations[1]
     most = 32 if spec.batch_size is None else 64 if spec.batch_size <= 4 else 0
     return op.dialect.join_directions and constant and alike and spec.hidden_size <= most

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import ml_dtypes
 import onnx_ir as ir
 
-from rnn_lowering.emit.constants import leaf
+from rnn_lowering.emit.constants import Constant, leaf
+from rnn_lowering.emit.dequantized import dequantized
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensors import Tensor
 from rnn_lowering.recurrence.activations import FORMULAS
@@ -66,10 +67,22 @@ def node_input(op: Ops, spec: RecurrentSpec, symbol: str, shape: Dims) -> Tensor
     if tensor is None:
         given = op.given(value, ir.DataType.INT32 if lengths else spec.dtype, shape)
         return given if lengths else op.cast(given, op.dtype)
-    constant = op.known(leaf(tensor, value, symbol))
+    constant = op.known(_stored(spec, symbol) or leaf(tensor, value, symbol))
     if symbol in ("B", "P", "initial_h", "initial_c") and not tensor.numpy().any():
         return op.zero(constant.shape)
     return constant if lengths else op.cast(constant, op.dtype)
+
+
+def _stored(spec: RecurrentSpec, symbol: str) -> Constant | None:
+    """Return an input that the model stores as integers."""
+    weight, source = spec.quantized.get(symbol), spec.inputs[symbol]
+    if weight is None:
+        return None
+    return dequantized(
+        leaf(weight.integers, (source, "integers"), symbol),
+        leaf(weight.scale, (source, "scale"), symbol),
+        leaf(weight.zero_point, (source, "zero_point"), symbol),
+    )
 
 
 def by_direction(op: Ops, spec: RecurrentSpec, symbol: str, shape: Dims) -> list[Tensor]:

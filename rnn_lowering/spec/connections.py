@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef
 from rnn_lowering.spec.constants import constant_of, dims_of
+from rnn_lowering.spec.quantized import Quantized, quantized_of
 from rnn_lowering.spec.shapes import agree, describe, specified_shapes
 from rnn_lowering.types import Dims
 
@@ -35,6 +36,7 @@ class Connections:
     Attributes:
         inputs, outputs: The values.
         constants: The tensors of those inputs that are constants.
+        quantized: W and R, where the model stores them as integers.
         warnings: What the model declares wrongly and is ignored.
 
     Raises:
@@ -62,6 +64,12 @@ class Connections:
         self.outputs = {p.name: v for p, v in named if v.name and (v.uses() or v.is_graph_output())}
         found = {symbol: constant_of(value, opset) for symbol, value in self.inputs.items()}
         self.constants = {symbol: tensor for symbol, tensor in found.items() if tensor is not None}
+        weights = {
+            symbol: quantized_of(self.inputs[symbol], opset) for symbol in ("W", "R") if symbol in self.constants
+        }
+        self.quantized: dict[str, Quantized] = {
+            symbol: weight for symbol, weight in weights.items() if weight is not None
+        }
 
     def _invalid(self, reason: str, hint: str = "") -> InvalidNodeError:
         return InvalidNodeError(reason, hint=hint, node=self.ref)

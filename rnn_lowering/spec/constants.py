@@ -36,6 +36,13 @@ def constant_of(value: ir.Value, opset: int) -> ir.TensorProtocol | None:
     leaves: dict[ir.Value, ir.TensorProtocol] = {}
     if value.producer() is None or not _collect(value, nodes, leaves):
         return None
+    return computed(value, nodes, leaves, opset)
+
+
+def computed(
+    value: ir.Value, nodes: Iterable[ir.Node], leaves: Mapping[ir.Value, ir.TensorProtocol], opset: int
+) -> ir.TensorProtocol | None:
+    """Return what nodes, in order, make of `leaves`; a large tensor late. None where they cannot be computed."""
 
     def evaluate() -> ir.TensorProtocol:
         return _evaluate(value, steps, leaves)
@@ -80,6 +87,11 @@ def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
     return ir.convenience.get_const_tensor(value)
 
 
+def is_of_default_domain(node: ir.Node) -> bool:
+    """Whether a node's operator is ONNX's own and no attribute refers to those of a function."""
+    return node.domain == "" and not any(attribute.is_ref() for attribute in node.attributes.values())
+
+
 def _collect(value: ir.Value, nodes: dict[ir.Node, None], leaves: dict[ir.Value, ir.TensorProtocol]) -> bool:
     """Gather, in order, the nodes that compute a value, and their constants; False where it is not constant."""
     entered: set[ir.Node] = set()
@@ -106,9 +118,7 @@ def _collect(value: ir.Value, nodes: dict[ir.Node, None], leaves: dict[ir.Value,
 
 
 def _is_foldable(node: ir.Node) -> bool:
-    if node.domain != "" or node.op_type not in FOLDABLE or node.op_type == "Shape":
-        return False
-    return not any(attribute.is_ref() for attribute in node.attributes.values())
+    return node.op_type in FOLDABLE and node.op_type != "Shape" and is_of_default_domain(node)
 
 
 @dataclass(frozen=True)

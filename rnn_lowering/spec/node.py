@@ -20,6 +20,7 @@ from rnn_lowering.boundary import boundary
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
 from rnn_lowering.spec.activations import ACTIVATIONS, CANONICAL_NAMES
 from rnn_lowering.spec.connections import Connections, KnownValues
+from rnn_lowering.spec.quantized import Quantized
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 """Gates per operator: W and R have GATES * hidden_size rows in each direction."""
@@ -63,6 +64,7 @@ class RecurrentSpec:
         inputs: The connected inputs by their names in the operator specification.
         outputs: The outputs that something uses, by their names in the operator specification.
         constants: The tensors of those inputs that are constants.
+        quantized: W and R, where the model stores them as integers behind DequantizeLinear.
         warnings: What the specification leaves open, and how it was decided.
     """
 
@@ -83,6 +85,7 @@ class RecurrentSpec:
     outputs: Mapping[str, ir.Value] = field(repr=False)
     constants: Mapping[str, ir.TensorProtocol] = field(repr=False)
     warnings: tuple[str, ...] = ()
+    quantized: Mapping[str, Quantized] = field(default_factory=dict, repr=False)
 
     @property
     def op_type(self) -> str:
@@ -184,6 +187,7 @@ class _Parser:
             outputs=connections.outputs,
             constants=connections.constants,
             warnings=(*connections.warnings, *self.warnings),
+            quantized=connections.quantized,
         )
         connections.check_lengths(spec.seq_length)
         return spec

@@ -81,7 +81,11 @@ def choose(spec: RecurrentSpec, opset: int, to: str, max_unroll: int, target: Ta
 def _choice(form: str, reason: str, spec: RecurrentSpec, opset: int, target: Target) -> Choice:
     # onnxruntime fuses a Gemm with its activation in float32 only.
     tuned = form != "unroll" and spec.dtype == ir.DataType.FLOAT and opset >= LOOP_DIALECT_OPSET
-    dialect = replace(target.loop_dialect if tuned else Dialect(), unsupported=frozenset(target.unsupported))
+    dialect = replace(
+        target.loop_dialect if tuned else Dialect(),
+        unsupported=frozenset(target.unsupported),
+        dequantize_inside=target.dequantize_inside,
+    )
     return Choice(form, reason, _FOLDS[form], dialect)
 
 

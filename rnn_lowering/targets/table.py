@@ -30,6 +30,7 @@ class Target:
             rows by an index of rank 2.
         sequence_lens: Whether it supports sequence_lens that are known at run time only.
         sizes: Which of T and N must be known.
+        dequantize_inside: As in `Dialect`.
         loop_dialect: The operators that it runs fastest in loops of float32, from `LOOP_DIALECT_OPSET` on.
     """
 
@@ -41,6 +42,7 @@ class Target:
     unsupported: tuple[str, ...] = ()
     sequence_lens: bool = True
     sizes: tuple[str, ...] = ()
+    dequantize_inside: bool = False
     loop_dialect: Dialect = _PLAIN
 
 
@@ -78,7 +80,7 @@ TARGETS = {
         Target("mnn", "3.6.1", ("unroll", "loop"), sizes=("T",)),
         Target("tract", "0.23.9", ("scan", "unroll")),
         Target("iree", "3.13.0", ("scan", "unroll"), oldest_opset=13, unsupported=("Softsign",), sizes=("T", "N")),
-        Target("openvino", "2026.4.1", ("scan", "loop", "unroll")),
+        Target("openvino", "2026.4.1", ("scan", "loop", "unroll"), dequantize_inside=True),
         Target("emx-onnx-cgen", "1.4.0", ("scan", "unroll")),
         Target("ezkl", "23.0.5", ("unroll", "scan")),
         Target("rknn", "rknn-toolkit2 2.5.0", ("scan", "unroll"), newest_opset=19),

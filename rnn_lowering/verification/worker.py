@@ -56,6 +56,8 @@ def _load(job: Message) -> Any:
     options.log_severity_level = 4
     options.enable_cpu_mem_arena = False  # what one run needed goes back before the next model is loaded
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", job["data"])
+    # A product of dequantized weights stays one of floats: 4, the default, would round the other operand to 8 bits.
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     options.add_session_config_entry("session.disable_prepacking", "1")  # weights once, not a second time packed
     if not job["optimise"]:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

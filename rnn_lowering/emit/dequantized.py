@@ -1,0 +1,197 @@
+"""Constants that stay integers in the model: DequantizeLinear moves along with what is done to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.emit.constants import Constant, literal
+from rnn_lowering.emit.tensors import Tensor
+from rnn_lowering.types import Array, Dims
+
+_FIRST_OPSET, _FIRST_WITH_AXIS, _FIRST_WITH_BLOCKS = 10, 13, 21
+"""Of DequantizeLinear: https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html."""
+
+
+@dataclass(frozen=True)
+class Spread(Constant):
+    """Another constant, broadcast."""
+
+    of: Constant
+
+    def read(self) -> Array:
+        return np.broadcast_to(self.of.read(), self.shape)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What DequantizeLinear needs beside the integers: with neither axis nor block one number for all, with a block
+    one for so many integers along the axis."""
+
+    scale: Array
+    zero_point: Array
+    axis: int | None = None
+    block: int = 0
+
+
+@dataclass(frozen=True)
+class Dequantized(Constant):
+    """(integers - zero_point) * scale, computed in the type of the scale.
+
+    Attributes:
+        integers: Of the same shape.
+        scale, zero_point: Of the same shape, or of rank 0.
+    """
+
+    integers: Constant
+    scale: Constant
+    zero_point: Constant
+
+    def read(self) -> Array:
+        difference = self.integers.read().astype(np.int64) - self.zero_point.read().astype(np.int64)
+        scale = self.scale.read()
+        product: Array = (difference.astype(np.float32) * scale.astype(np.float32)).astype(scale.dtype)
+        return product.astype(self.dtype.numpy())
+
+    def transposed(self, perm: Sequence[int]) -> Constant:
+        return self._moved(lambda part: part.transposed(perm))
+
+    def sliced(self, axis: int, start: int, end: int) -> Constant:
+        return self._moved(lambda part: part.sliced(axis, start, end))
+
+    def reshaped(self, shape: tuple[int, ...]) -> Constant:
+        return self._moved(lambda part: part.reshaped(shape))
+
+    def flipped(self) -> Constant:
+        return self._moved(Constant.flipped)
+
+    def cast(self, dtype: ir.DataType) -> Constant:
+        return replace(self, dtype=dtype)
+
+    def followed_by(self, others: Sequence[Constant], axis: int) -> Constant:
+        parts = [other for other in others if isinstance(other, Dequantized) and other._kind == self._kind]
+        if len(parts) < len(others):
+            return super().followed_by(others, axis)
+        alike = all(part._uniform and part._uniform == self._uniform for part in parts)
+        first, rest = (self, parts) if alike else (self._spread(), [part._spread() for part in parts])
+        return first._moved(lambda part, *more: part.followed_by(more, axis), *rest)
+
+    def stored(self, opset: int) -> Stored | None:
+        """Return how DequantizeLinear is given scales and zero points; None where it cannot at this opset, or where
+        that needs more room than floats."""
+        if opset < _FIRST_OPSET:
+            return None
+        scale, zero_point = self.scale.read(), self.zero_point.read()
+        varies = _varying_axes(scale, zero_point)
+        if not varies:
+            return Stored(_picked(scale), _picked(zero_point))
+        if len(varies) == 1 and opset >= _FIRST_WITH_AXIS:
+            (axis,) = varies
+            return Stored(_picked(scale, axis), _picked(zero_point, axis), axis)
+        return self._blocked(scale, zero_point) if opset >= _FIRST_WITH_BLOCKS else None
+
+    def _blocked(self, scale: Array, zero_point: Array) -> Stored | None:
+        """Return the largest blocks of equal scales and zero points, along whichever axis they run."""
+        least = 8 * self.scale.dtype.itemsize // max(8 * self.dtype.itemsize - self.integers.dtype.bitwidth, 1)
+        sizes = ((axis, block) for axis, size in enumerate(self.shape) for block in _divisors(size))
+        for axis, block in sorted(sizes, key=lambda found: -found[1]):
+            if block > least and all(_is_blocked(part, axis, block) for part in (scale, zero_point)):
+                step = (*(slice(None),) * axis, slice(None, None, block))
+                return Stored(scale[step], zero_point[step], axis, block)
+        return None
+
+    @property
+    def _kind(self) -> tuple[object, ...]:
+        return self.dtype, self.integers.dtype, self.scale.dtype
+
+    @property
+    def _uniform(self) -> object:
+        """What is equal for constants of one scale and zero point; None where they vary."""
+        return (self.scale.key(), self.zero_point.key()) if self.scale.shape == () else None
+
+    def _spread(self) -> Dequantized:
+        full = [Spread(part.dtype, self.shape, part.name, part) for part in (self.scale, self.zero_point)]
+        return Dequantized(self.dtype, self.shape, self.name, self.integers, *full)
+
+    def _moved(self, move: Callable[..., Constant], *others: Dequantized) -> Dequantized:
+        """Do the same to the integers and, where they vary, to the scales and zero points."""
+        integers = move(self.integers, *(other.integers for other in others))
+        scale, zero_point = self.scale, self.zero_point
+        if scale.shape:
+            scale = move(scale, *(other.scale for other in others))
+            zero_point = move(zero_point, *(other.zero_point for other in others))
+        return Dequantized(self.dtype, integers.shape, self.name, integers, scale, zero_point)
+
+
+def dequantized(integers: Constant, scale: Constant, zero_point: Constant) -> Dequantized:
+    """Return integers as a constant of the type of their scale."""
+    return Dequantized(scale.dtype, integers.shape, integers.name, integers, scale, zero_point)
+
+
+class Emits(Protocol):
+    """What DequantizeLinear is emitted with."""
+
+    def emit(
+        self,
+        op_type: str,
+        inputs: Sequence[Tensor | None],
+        shapes: Sequence[Dims],
+        dtypes: Sequence[ir.DataType] | None = None,
+        **attributes: Any,
+    ) -> list[Tensor]: ...
+
+    def known(self, constant: Constant) -> Tensor: ...
+
+
+def dequantize(op: Emits, constant: Dequantized, stored: Stored, *, beside: bool) -> Tensor:
+    """Emit DequantizeLinear.
+
+    Args:
+        beside: A product that uses it may be fused with it; otherwise a Reshape is in between, which keeps
+            onnxruntime from dequantizing for each user anew and from products that round the other operand
+            (MatMulNBits).
+    """
+    extra = () if beside else (1,)
+    shape = (*extra, *constant.shape)
+    scale: Constant = literal(stored.scale, constant.scale.dtype, f"{constant.name}_scale")
+    zero_point: Constant = literal(stored.zero_point, constant.zero_point.dtype, f"{constant.name}_zero_point")
+    if stored.block:
+        scale, zero_point = (part.reshaped((*extra, *part.shape)) for part in (scale, zero_point))
+    inputs = [op.known(part) for part in (constant.integers.reshaped(shape), scale, zero_point)]
+    at = {} if stored.axis is None else {"axis": stored.axis + len(extra)}
+    at |= {"block_size": stored.block} if stored.block else {}
+    (found,) = op.emit("DequantizeLinear", inputs, [shape], [constant.scale.dtype], **at)
+    if constant.scale.dtype != constant.dtype:
+        (found,) = op.emit("Cast", [found], [shape], [constant.dtype], to=int(constant.dtype))
+    if beside:
+        return found
+    sizes = op.known(literal(constant.shape, ir.DataType.INT64))
+    return op.emit("Reshape", [found, sizes], [constant.shape], [constant.dtype])[0]
+
+
+def _varying_axes(*arrays: Array) -> list[int]:
+    """Return the axes along which numbers differ."""
+    return [
+        axis
+        for axis in range(arrays[0].ndim)
+        if any((array != array.take([0], axis)).any() for array in arrays if array.size)
+    ]
+
+
+def _picked(array: Array, axis: int | None = None) -> Array:
+    """Return the numbers along an axis, the same everywhere else; without one the only number."""
+    return array[tuple(slice(None) if n == axis else 0 for n in range(array.ndim))]
+
+
+def _divisors(size: int) -> Iterator[int]:
+    return (number for number in range(1, size + 1) if size % number == 0)
+
+
+def _is_blocked(array: Array, axis: int, block: int) -> bool:
+    shape = (*array.shape[:axis], array.shape[axis] // block, block, *array.shape[axis + 1 :])
+    blocks = array.reshape(shape)
+    return bool((blocks == blocks.take([0], axis + 1)).all())

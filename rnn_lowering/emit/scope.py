@@ -1,0 +1,42 @@
+"""The (sub)graphs that are being built."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+
+@dataclass
+class Scope:
+    """A (sub)graph under construction.
+
+    Attributes:
+        constants_as: "initializer" or "node".
+        nodes, initializers: Those that were added.
+        cache: The values of its constants by `Constant.key`; earlier nodes may have brought some of them.
+        added: The keys of the constants that were added.
+    """
+
+    constants_as: str
+    nodes: list[ir.Node] = field(default_factory=list)
+    initializers: list[ir.Value] = field(default_factory=list)
+    cache: dict[Hashable, ir.Value] = field(default_factory=dict)
+    added: list[Hashable] = field(default_factory=list)
+
+    def prune(self) -> None:
+        """Remove nodes and constants whose results nothing uses."""
+        for node in reversed(self.nodes):
+            if not any(map(_is_used, node.outputs)):
+                for index in range(len(node.inputs)):
+                    node.replace_input_with(index, None)
+        self.nodes[:] = [node for node in self.nodes if any(map(_is_used, node.outputs))]
+        self.initializers[:] = filter(_is_used, self.initializers)
+        for key in self.added:
+            if not _is_used(self.cache[key]):
+                del self.cache[key]
+
+
+def _is_used(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()

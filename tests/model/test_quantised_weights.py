@@ -1,0 +1,307 @@
+"""Weights that a model stores as integers behind DequantizeLinear stay integers, and the result stays the same."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import numpy_helper
+from paths import MODELS
+from running import assert_close, nodes, run
+from texts import FORMS, assert_same, parse, random_feed
+
+import rnn_lowering as rl
+from rnn_lowering.emit.constants import Constant, literal
+from rnn_lowering.emit.dequantized import Dequantized, dequantized
+from rnn_lowering.spec import constants
+
+MODEL = """
+main (float[5,2,6] X) => (float[5,{D},2,4] Y, float[{D},2,4] Y_h) <{tensors}> {{
+    {chain}
+    Y, Y_h = GRU <hidden_size=4, linear_before_reset={lbr}, direction="{direction}"> (X, W, R)
+}}
+"""
+R = "int8[{D},12,4] r = {48*D}, float rs = {0.01}, int8 rz = {-2}", "R = DequantizeLinear(r, rs, rz)"
+
+
+def text_of(numbers: int) -> str:
+    return "{" + ",".join(str((n * 37 + 11) % 101) for n in range(numbers)) + "}"
+
+
+def model(tensors: str, chain: str, opset: int = 17, *, lbr: int = 1, both: bool = False) -> onnx.ModelProto:
+    """A GRU with such a W and an R of int8; <number> in the tensors is that many integers."""
+    D = 2 if both else 1
+    r_tensors = R[0].replace("{D}", str(D)).replace("{48*D}", text_of(48 * D))
+    for count in (4, 12, 24, 36, 72, 96, 144):
+        tensors = tensors.replace(f"<{count}>", text_of(count))
+    fields: Mapping[str, Any] = {"D": D, "lbr": lbr, "direction": "bidirectional" if both else "forward"}
+    text = MODEL.format(tensors=f"{tensors}, {r_tensors}", chain=f"{R[1]} {chain}", **fields)
+    return parse(text, opset, ir_version=10)
+
+
+CASES = {
+    "per tensor": ("int8[1,12,6] w = <72>, float s = {0.01}, int8 z = {3}", "W = DequantizeLinear(w, s, z)"),
+    "no zero point": ("uint8[1,12,6] w = <72>, float s = {0.002}", "W = DequantizeLinear(w, s)"),
+    "per row": (
+        "int8[1,12,6] w = <72>, float[12] s = {}, int8[12] z = <12>",
+        "W = DequantizeLinear <axis=1> (w, s, z)",
+    ),
+    "per last axis": (
+        "uint8[12,6] w = <72>, float[6] s = {}, int64[1] a = {0}",
+        "q = DequantizeLinear <axis=-1> (w, s) W = Unsqueeze(q, a)",
+    ),
+    "transposed": (
+        "int8[1,6,12] w = <72>, float[12] s = {}",
+        "q = DequantizeLinear <axis=2> (w, s) W = Transpose <perm=[0,2,1]> (q)",
+    ),
+    "reshaped": (
+        "int8[12,6] w = <72>, float[12] s = {}, int64[3] to = {1,-1,6}",
+        "q = DequantizeLinear <axis=0> (w, s) W = Reshape(q, to)",
+    ),
+    "split": (
+        "int8[1,24,6] w = <144>, float[24] s = {}, int64[2] sizes = {12,12}",
+        "q = DequantizeLinear <axis=1> (w, s) V, W = Split <axis=1> (q, sizes)",
+    ),
+    "sliced": (
+        "uint8[2,12,6] w = <144>, float s = {0.01}, uint8 z = {50}, int64[1] from = {1}, int64[1] to = {2}",
+        "q = DequantizeLinear(w, s, z) W = Slice(q, from, to)",
+    ),
+    "joined": (
+        """int8[1,4,6] a = <24>, int8[1,4,6] b = <24>, int8[1,4,6] c = <24>,
+        float s = {0.01}, float t = {0.02}, int8 z = {3}""",
+        """x = DequantizeLinear(a, s, z) y = DequantizeLinear(b, t) v = DequantizeLinear(c, s)
+        W = Concat <axis=1> (x, y, v)""",
+    ),
+}
+NEW_CASES = {
+    "blocks": (
+        "int8[12,6] w = <72>, float[12,3] s = {}, int64[1] a = {0}",
+        "q = DequantizeLinear <axis=1, block_size=2> (w, s) W = Unsqueeze(q, a)",
+    ),
+    "blocks of rows": (
+        "int8[1,12,6] w = <72>, float[1,3,6] s = {}",
+        "W = DequantizeLinear <axis=1, block_size=4> (w, s)",
+    ),
+    "cut blocks": (
+        "int8[12,8] w = <96>, float[12,2] s = {}, int64[2] from = {0,1}, int64[2] to = {12,7}, int64[1] a = {0}",
+        "q = DequantizeLinear <axis=1, block_size=4> (w, s) v = Slice(q, from, to) W = Unsqueeze(v, a)",
+    ),
+    "joined per row": (
+        "int8[6,6] a = <36>, int8[6,6] b = <36>, float[6] s = {}, float[6] t = {}, int64[1] zero = {0}",
+        """x = DequantizeLinear <axis=0> (a, s) y = DequantizeLinear <axis=0> (b, t)
+        q = Concat <axis=0> (x, y) W = Unsqueeze(q, zero)""",
+    ),
+}
+
+
+def large_floats(new: onnx.ModelProto, elements: int = 13) -> list[str]:
+    """The names of the floats of any scope that are as large as weights."""
+    scopes = [new.graph, *(a.g for node in nodes(new) for a in node.attribute if a.HasField("g"))]
+    tensors = [t for scope in scopes for t in scope.initializer]
+    return [t.name for t in tensors if t.data_type == onnx.TensorProto.FLOAT and np.prod(t.dims) >= elements]
+
+
+def weights(new: onnx.ModelProto) -> int:
+    return sum(int(np.prod(t.dims)) for t in new.graph.initializer if t.data_type in (2, 3, 21, 22))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", [*CASES, *NEW_CASES])
+def test_weights_stay_integers(name: str, form: str) -> None:
+    new_only = name in NEW_CASES
+    original = model(*(NEW_CASES if new_only else CASES)[name], 21 if new_only else 13)
+    new = assert_same(original, random_feed(original), form)
+    assert not large_floats(new, 13 if not new_only else 25)
+    assert {"W", "R"}.isdisjoint(output for node in nodes(new) for output in node.output)
+    assert not [n for n in nodes(new) if n.op_type in ("Transpose", "Concat", "Split") and n.input[0] in "qxwr"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("lbr", [0, 1])
+def test_gates_that_are_split_in_both_directions(form: str, lbr: int) -> None:
+    tensors, chain = "int8[2,12,6] w = <144>, float[2] s = {}", "W = DequantizeLinear <axis=0> (w, s)"
+    original = model(tensors, chain, lbr=lbr, both=True)
+    new = assert_same(original, random_feed(original), form)
+    assert not large_floats(new)
+    assert weights(new) >= 2 * (72 + 48)
+    assert_close(
+        run(rl.lower(original, form, target="onnxruntime"), random_feed(original)),
+        run(original, random_feed(original)),
+    )
+
+
+def test_a_dequantized_weight_is_written_once_and_used_by_all_steps() -> None:
+    original = model(*CASES["per tensor"])
+    new = rl.lower(original, "unroll")
+    assert sum(node.op_type == "DequantizeLinear" for node in nodes(new)) == 3  # W of two groups and R
+    assert weights(new) == 72 + 48 + 2  # and two zero points
+
+
+@pytest.mark.parametrize("bits", ["int4", "uint4"])
+@pytest.mark.parametrize("block", [0, 2])
+def test_four_bits(bits: str, block: int) -> None:
+    scales = "float[1,12,3] s = {}" if block else "float[12] s = {}"
+    attribute = f"axis={2 if block else 1}" + (f", block_size={block}" if block else "")
+    original = model(f"int8[1,12,6] w = <72>, {scales}", f"W = DequantizeLinear <{attribute}> (w, s)", 21)
+    (w,) = (t for t in original.graph.initializer if t.name == "w")
+    numbers = numpy_helper.to_array(w) % 8
+    w.CopyFrom(ir.to_proto(ir.tensor(numbers.astype(getattr(ml_dtypes, bits)), name="w")))
+    for form in FORMS:
+        new = assert_same(original, random_feed(original), form)
+        held = {t.data_type for t in new.graph.initializer if t.name.rpartition("/")[2].startswith("W")}
+        assert getattr(onnx.TensorProto, bits.upper()) in held
+
+
+def test_scales_that_one_operator_cannot_express_are_folded_and_reported() -> None:
+    original = model(*CASES["joined"], opset=12)
+    new, report = rl.lower(original, full=True)
+    assert_close(run(new, random_feed(original)), run(original, random_feed(original)))
+    (note,) = report.notes
+    assert "GRU" in note
+    assert "integers of W became floats" in note
+    assert "DequantizeLinear of opset 12" in note
+    assert not rl.lower(model(*CASES["per tensor"], opset=12), full=True)[1].notes
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_dequantize_makes_floats(form: str) -> None:
+    original = model(*CASES["per row"])
+    new, report = rl.lower(original, form, dequantize=True, full=True)
+    assert any("W and R became floats" in note for note in report.notes)
+    assert_close(run(new, random_feed(original)), run(original, random_feed(original)))
+    assert not weights(new)
+    assert "DequantizeLinear" not in {node.op_type for node in nodes(new)}
+    assert large_floats(new)
+
+
+def test_a_user_of_the_dequantized_weight_keeps_it() -> None:
+    original = model(*CASES["per tensor"])
+    original.graph.output.append(onnx.helper.make_tensor_value_info("W", 1, [1, 12, 6]))
+    new = assert_same(original, random_feed(original))
+    assert {"w", "s", "z"} <= {t.name for t in new.graph.initializer}
+
+
+def test_pairs_around_activations_stay() -> None:
+    tensors, chain = CASES["per tensor"]
+    original = model(f"{tensors}, float xs = {{0.03}}, uint8 xz = {{128}}", chain)
+    x = [onnx.helper.make_node("QuantizeLinear", ["X", "xs", "xz"], ["Xq"])]
+    x += [onnx.helper.make_node("DequantizeLinear", ["Xq", "xs", "xz"], ["Xd"])]
+    for n, node in enumerate(x):
+        original.graph.node.insert(n, node)
+    original.graph.node[-1].input[0] = "Xd"
+    new = assert_same(original, random_feed(original))
+    assert [node.output[0] for node in new.graph.node[:2]] == ["Xq", "Xd"]
+
+
+def test_large_integers_are_moved_when_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "_KEPT_BYTES", 0)
+    for name in ("transposed", "joined"):
+        original = model(*CASES[name])
+        assert not large_floats(assert_same(original, random_feed(original)))
+
+
+def test_half_precision_scales_of_a_float32_computation() -> None:
+    original = model(*CASES["per row"], opset=21)
+    for tensor in original.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            half = numpy_helper.to_array(tensor).astype(np.float16)
+            tensor.CopyFrom(numpy_helper.from_array(half, tensor.name))
+    for value in (*original.graph.input, *original.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    new = rl.lower(original, "scan", compute="float32")
+    assert not large_floats(new)
+    folded = rl.lower(original, "scan", compute="float32", dequantize=True)
+    feed = random_feed(original)
+    assert_close(run(new, feed), run(folded, feed))
+
+
+def test_onnxruntime_rounds_no_operand_of_its_own() -> None:
+    """A product beside its DequantizeLinear becomes MatMulNBits, whose other operand is rounded to 8 bits."""
+    rng = np.random.default_rng(0)
+    original = parse(
+        """main (float[20,4,64] X) => (float[20,1,4,64] Y) <int8[1,192,64] w = {}, float s = {0.004}> {
+            W = DequantizeLinear(w, s) Y = GRU <hidden_size=64> (X, W, W) }"""
+    )
+    original.graph.initializer[0].CopyFrom(
+        numpy_helper.from_array(rng.integers(-127, 128, (1, 192, 64)).astype(np.int8), "w")
+    )
+    feed = {"X": rng.standard_normal((20, 4, 64)).astype(np.float32)}
+    for form in FORMS:
+        (a,), (b,) = run(original, feed).values(), run(rl.lower(original, form), feed).values()
+        assert np.abs(a - b).max() < 5e-6
+
+
+def test_a_real_model_keeps_its_size() -> None:
+    path = MODELS / "exported/authored/nsnet2_w_dq.onnx"
+    if not path.exists():
+        pytest.skip(f"{MODELS.name} is not there")
+    original = onnx.load(path)
+    feed = {"logspec": np.random.default_rng(0).standard_normal((1, 9, 161)).astype(np.float32)}
+    for form in ("scan", "loop"):
+        new = assert_same(original, feed, form)
+        assert new.ByteSize() < 1.05 * original.ByteSize()
+    floats = rl.lower(original, dequantize=True)
+    assert floats.ByteSize() > 1.8 * original.ByteSize()
+    assert_close(run(floats, feed), run(original, feed))
+
+
+# The constants
+
+
+SHAPE = (4, 6)
+
+
+def uniform() -> Dequantized:
+    return dequantized(integers(), literal(0.5, ir.DataType.FLOAT), literal(3, ir.DataType.INT8))
+
+
+def integers() -> Constant:
+    return literal(np.arange(24).reshape(SHAPE), ir.DataType.INT8)
+
+
+def varying(axis: int) -> Dequantized:
+    ramp = np.expand_dims(np.arange(1, SHAPE[axis] + 1), 1 - axis)
+    scale = literal(np.broadcast_to(ramp, SHAPE), ir.DataType.FLOAT)
+    return dequantized(integers(), scale, literal(np.zeros(SHAPE), ir.DataType.INT8))
+
+
+MOVES = {
+    "transposed": lambda c: c.transposed((1, 0)),
+    "sliced": lambda c: c.sliced(1, 2, 5),
+    "reshaped": lambda c: c.reshaped((1, *SHAPE)),
+    "flipped": lambda c: c.flipped(),
+    "followed": lambda c: c.followed_by([uniform(), c], 0),
+    "followed by floats": lambda c: c.followed_by([literal(np.ones(SHAPE), ir.DataType.FLOAT)], 1),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("constant", [uniform(), varying(0), varying(1)], ids=["uniform", "rows", "columns"])
+def test_what_is_done_to_integers_is_done_to_their_floats(move: str, constant: Dequantized) -> None:
+    floats = literal(constant.read(), ir.DataType.FLOAT)
+    others = {"followed": lambda: np.concatenate([floats.read(), uniform().read(), floats.read()])}
+    moved = MOVES[move](constant)
+    expected = others[move]() if move in others else MOVES[move](floats).read()
+    np.testing.assert_array_equal(moved.read(), expected)
+    assert moved.shape == expected.shape
+    assert isinstance(moved, Dequantized) == (move != "followed by floats")
+
+
+def test_scales_are_stored_in_as_few_numbers_as_the_opset_allows() -> None:
+    whole = uniform().stored(10)
+    assert whole is not None
+    assert whole.scale.shape == ()
+    assert uniform().stored(9) is None
+    assert varying(1).stored(12) is None
+    turned: Any = varying(1).transposed((1, 0))
+    found = turned.stored(13)
+    assert (found.axis, found.scale.tolist()) == (0, [1, 2, 3, 4, 5, 6])
+    mixed: Any = varying(0).followed_by([varying(0)], 1).followed_by([uniform().followed_by([uniform()], 1)], 0)
+    assert mixed.stored(13).axis == 0
+    blocks: Any = varying(0).followed_by([uniform()], 1)
+    assert blocks.stored(20) is None
+    stored = blocks.stored(21)
+    assert (stored.axis, stored.block, stored.scale.shape) == (1, 6, (4, 2))
