@@ -65,15 +65,15 @@ class Carrying:
         inputs = [v for v in graph.inputs if not v.is_initializer()]
         outputs = list(graph.outputs)
         axes = {v.name or "": _axis(self.flow.marks.get(v)) for v in outputs}
-        contexts = [(c, self._context_dims(c)) for c in self.flow.contexts]
+        contexts = [(c, self._context_dims(c), self.flow.short.types[c.source]) for c in self.flow.contexts]
         shapes = [self._state_dims(s) for s in states]
         self._check(states)
         for found in self.flow.trims:
             trim(self.editor, found)
         for state, dims in zip(states, shapes, strict=True):
             self._recurrent(state, dims)
-        for context, dims in contexts:
-            self._context(context, dims)
+        for context, dims, dtype in contexts:
+            self._context(context, dims, dtype)
         taken = {s.input for s in self.states} | {s.output for s in self.states}
         named = {v.name or "": self.time.axes.get(v.name or "") for v in inputs}
         return StreamPlan(
@@ -106,9 +106,9 @@ class Carrying:
 
     def _recurrent(self, state: NodeState, dims: tuple[Dim, ...]) -> None:
         node, (slot, output) = state.recurrent.node, SLOTS[state.kind]
-        x = node.inputs[0]
-        assert x is not None
-        dtype = self.flow.short.types[x]
+        weights = node.inputs[2]
+        assert weights is not None
+        dtype = self.flow.short.types[weights]
         label = node.name or next((v.name for v in node.outputs if v.name), "")
         past = state.input if state.input is not None else None
         name = self.editor.name(f"past_{plain(label)}_{state.kind}") if past is None else past.name or ""
@@ -147,13 +147,12 @@ class Carrying:
         default = None if past.const_value is None else past.const_value.numpy()
         self._add(past, output, node, state.kind, self.naming.dims(past), default)
 
-    def _context(self, context: Context, dims: tuple[Dim, ...]) -> None:
+    def _context(self, context: Context, dims: tuple[Dim, ...], dtype: ir.DataType) -> None:
         node = context.node
         if not context.past:
             keep_past(self.editor, context, None)
             return
         label = node.name or node.outputs[0].name or ""
-        dtype = self.flow.short.types[context.source]
         past = self.editor.add_input(self.editor.name(f"past_{plain(label)}_x"), dtype, dims)
         inner = keep_past(self.editor, context, past)
         assert inner is not None

@@ -54,7 +54,7 @@ def windowed(flow: Flow, node: ir.Node) -> list[Mark]:
     if window.left or window.right:
         overlap = mark.before + min(mark.behind, 0)
         initial = _before_first(flow, node, value) if window.left else 0.0
-        flow.contexts.append(Context(node, value, mark.axis, window.left, initial, overlap, pads, flow.path))
+        flow.contexts.append(Context(node, 0, mark.axis, window.left, initial, overlap, pads, flow.path))
     found = replace(mark, before=before, behind=behind, stride=mark.stride * window.stride)
     return [flow.framed(node, node.outputs[0], found)]
 
@@ -139,7 +139,7 @@ def padded(flow: Flow, node: ir.Node) -> list[Mark]:
         raise flow.refuse(node, "pads the frames with what is not a constant, or cuts them off", "use a Slice")
     without = tuple(0 if axis % rank == mark.axis else pad for axis, pad in enumerate(pads))
     overlap = mark.before + min(mark.behind, 0)
-    flow.contexts.append(Context(node, value, mark.axis, left, _filling(flow, node), overlap, without, flow.path))
+    flow.contexts.append(Context(node, 0, mark.axis, left, _filling(flow, node), overlap, without, flow.path))
     return [flow.framed(node, output, replace(mark, before=mark.before + left, behind=mark.behind + right))]
 
 
@@ -191,7 +191,9 @@ def joined_along(flow: Flow, node: ir.Node) -> list[Mark]:
     right = sum(constants[v].shape[axis] for v in values[first + 1 :])
     initial: float | Array = np.concatenate(lead, axis) if lead else 0.0
     overlap = mark.before + min(mark.behind, 0)
-    flow.contexts.append(Context(node, values[first], axis, left, initial, overlap, (), flow.path))
+    flow.contexts.append(
+        Context(node, node.inputs.index(values[first]), axis, left, initial, overlap, (), flow.path)
+    )
     return [
         flow.framed(node, node.outputs[0], replace(mark, before=mark.before + left, behind=mark.behind + right))
     ]

@@ -79,7 +79,7 @@ class Context:
 
     Attributes:
         node: A convolution, a pooling, a Pad or a Concat.
-        source: What it reads.
+        slot: The input whose past it keeps.
         axis: The axis of the frames in what it reads.
         past: How many; 0 where only paddings are to go.
         initial: What they are before the first chunk: a number, or an array with `past` entries along `axis`.
@@ -89,13 +89,20 @@ class Context:
     """
 
     node: ir.Node
-    source: ir.Value
+    slot: int
     axis: int
     past: int
     initial: float | Array
     overlap: int
     pads: tuple[int, ...]
     path: tuple[tuple[ir.Node, str], ...]
+
+    @property
+    def source(self) -> ir.Value:
+        """What it reads, as the model is now."""
+        value = self.node.inputs[self.slot]
+        assert value is not None
+        return value
 
 
 @dataclass(frozen=True)

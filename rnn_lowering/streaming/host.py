@@ -115,7 +115,10 @@ class Stream:
         shape, dtype = self._shape(state, sizes), np.dtype(state.dtype)
         if isinstance(state.initial, str):
             return np.zeros(shape, dtype)
-        return np.broadcast_to(np.asarray(state.initial, dtype), shape).copy()
+        try:
+            return np.broadcast_to(np.asarray(state.initial, dtype), shape).copy()
+        except ValueError as error:
+            raise ModelFileError(f"the initial value of state '{state.input}' does not fit: {error}") from error
 
     def _check_state(self, state: State, sizes: Mapping[str, int]) -> None:
         shape, held = self._shape(state, sizes), self.states[state.input].shape

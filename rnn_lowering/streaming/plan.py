@@ -15,6 +15,8 @@ from rnn_lowering.errors import ModelFileError
 KEY = "rnn_lowering.stream"
 VERSION = 1
 
+_TYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64")
+
 Dim = int | str
 """A size; the name of an open dimension of the inputs; or "2*name", so many times that."""
 
@@ -143,6 +145,10 @@ def _state(held: Mapping[str, Any]) -> State:
     texts = (state.input, state.output, state.node, state.state, state.dtype)
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("a name is no text")
+    if state.initial != "zeros" and not isinstance(state.initial, list):
+        raise ValueError("an initial value is neither zeros nor numbers")
+    if state.dtype not in _TYPES:
+        raise ValueError(f"type {state.dtype}")
     if not all(isinstance(d, str) or (type(d) is int and d >= 0) for d in state.shape):
         raise ValueError(f"shape {list(state.shape)}")
     return state

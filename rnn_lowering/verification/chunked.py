@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import accumulate, cycle
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +18,11 @@ import onnx_ir as ir
 from rnn_lowering.errors import ModelFileError
 from rnn_lowering.files.locations import check_locations
 from rnn_lowering.model.set_inputs import recorded
-from rnn_lowering.options import Check, Tolerance
+from rnn_lowering.options import Check
 from rnn_lowering.progress import CHUNKS, ORIGINAL, Progress, counter
-from rnn_lowering.streaming.plan import KEY, State, StreamPlan
+from rnn_lowering.streaming.plan import KEY, StreamPlan
 from rnn_lowering.types import Array, PathLike
+from rnn_lowering.verification.chunk_parts import differ, initial, split, where
 from rnn_lowering.verification.extra_outputs import opened, watching_all
 from rnn_lowering.verification.given_inputs import check_given
 from rnn_lowering.verification.random_inputs import candidates, length_inputs
@@ -195,8 +195,8 @@ class _Comparison:
             count, rest = divmod(frames, self.plan.frames)
             chunkings = [(self.plan.frames,) * count] if not rest and count > 1 else []
         else:
-            chunkings = list(dict.fromkeys(_split(frames, sizes) for sizes in ((1,), (_FEW,), _RAGGED)))
-        states = {s.input: _initial(s, self._sizes(given)) for s in self.plan.states if s.input not in given}
+            chunkings = list(dict.fromkeys(split(frames, sizes) for sizes in ((1,), (_FEW,), _RAGGED)))
+        states = {s.input: initial(s, self._sizes(given)) for s in self.plan.states if s.input not in given}
         taken = {value.name: given[value.name] for value in self.graph.graph.input if value.name in given}
         started = self.runner.write_feed({**taken, **states})
         for sizes in chunkings:
@@ -253,7 +253,7 @@ class _Comparison:
             return OutputCheck(name, np.inf, False, f"its chunks do not fit together along axis {axis}: {error}")
         largest, reason = compare(expected, got, self.check.tolerance)
         if reason and axis is not None:
-            reason = f"{reason}; {_where(expected, arrays, axis, sequence.sizes, self.check.tolerance)}"
+            reason = f"{reason}; {where(expected, arrays, axis, sequence.sizes, self.check.tolerance)}"
         return OutputCheck(name, largest, not reason, reason)
 
     def _first_node(self, feed: str) -> str:
@@ -267,44 +267,6 @@ class _Comparison:
         except (SessionError, ValueError, OSError):
             return ""
         for name in (n for n in names if n in others and n in values):
-            if _differ(values[name], [part[name] for part in parts], self.check.tolerance):
+            if differ(values[name], [part[name] for part in parts], self.check.tolerance):
                 return f"; the first node that differs: {names[name]}"
         return ""
-
-
-def _split(frames: int, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Chunks of these sizes in turn, the last one as much as is left."""
-    chunks: list[int] = []
-    for size in cycle(sizes):
-        if sum(chunks) == frames:
-            break
-        chunks.append(min(size, frames - sum(chunks)))
-    return tuple(chunks)
-
-
-def _initial(state: State, known: Mapping[str, int]) -> Array:
-    shape, dtype = state.sizes(known), np.dtype(state.dtype)
-    held = 0 if isinstance(state.initial, str) else np.asarray(state.initial)
-    return np.broadcast_to(held, shape).astype(dtype)
-
-
-def _where(expected: Array, arrays: Sequence[Array], axis: int, sizes: Sequence[int], tolerance: Tolerance) -> str:
-    """Say from which frame on the chunks differ."""
-    ends = list(accumulate((array.shape[axis] for array in arrays), initial=0))
-    for n, array in enumerate(arrays):
-        part = expected.take(range(ends[n], min(ends[n + 1], expected.shape[axis])), axis)
-        if compare(part, array, tolerance)[1]:
-            text = ", ".join(map(str, sizes[:6])) + (", ..." if len(sizes) > 6 else "")
-            return f"first in step {n + 1} of chunks of {text} frames, from frame {sum(sizes[:n])} on"
-    return ""
-
-
-def _differ(whole: Array, arrays: Sequence[Array], tolerance: Tolerance) -> bool:
-    """Whether chunks of an inner value differ from the whole, along the axis that they add up to."""
-    if any(array.ndim != whole.ndim for array in arrays) or whole.dtype.kind != "f":
-        return False
-    axes = [a for a in range(whole.ndim) if sum(array.shape[a] for array in arrays) == whole.shape[a] != 1]
-    others = [a for a in axes if any(array.shape[a] != whole.shape[a] for array in arrays)]
-    if len(others) != 1:
-        return False
-    return bool(compare(whole, np.concatenate(arrays, others[0]), tolerance)[1])

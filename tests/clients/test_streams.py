@@ -1,5 +1,8 @@
 """A stream of one frame in runtimes that hold no loop, driven by nothing but the metadata."""
 
+import os
+import subprocess
+import sysconfig
 from pathlib import Path
 
 import numpy as np
@@ -7,12 +10,12 @@ import onnx
 import pytest
 from cases import Arrays
 from paths import MODELS
-from stream_models import plan_of, random, whole
+from stream_models import CHUNKINGS, chunked, plan_of, random, streamed, whole
 from stream_nets import enhancer, keyword_spotter
 
 import rnn_lowering as rl
 from clients.driving import drive
-from clients.environments import why_absent
+from clients.environments import HERE, python, why_absent
 
 FRAMES = 3
 
@@ -66,3 +69,23 @@ def test_states_are_fed_back(client: str, tmp_path: Path) -> None:
             parts = [part[output] for part in frames[name]]
             got = parts[-1] if axis is None else np.concatenate(parts, axis)
             np.testing.assert_allclose(got, expected[output], rtol=0, atol=1e-5, err_msg=f"{name} {output}")
+
+
+def test_a_net_of_pytorch_in_chunks(tmp_path: Path) -> None:
+    """As PyTorch exports it; the truth is what PyTorch computes of whole sequences."""
+    if reason := why_absent("pytorch"):
+        pytest.skip(reason)
+    subprocess.run(
+        [python("pytorch"), HERE / "drivers" / "export_enhancer.py", tmp_path],
+        env={**os.environ, "PYTHONPATH": sysconfig.get_path("purelib"), "OMP_NUM_THREADS": "1"},
+        check=True,
+    )
+    with np.load(tmp_path / "expected.npz") as held:
+        expected = dict(held)
+    model = onnx.load(tmp_path / "enhancer.onnx")
+    for to in ("keep", "auto"):
+        stepped = streamed(model, "time", to)
+        assert [s["state"] for s in plan_of(stepped)["states"]] == ["h", "x", "x", "x"]
+        for sizes in CHUNKINGS:
+            got = chunked(stepped, {"spectra": expected["spectra"]}, sizes)["enhanced"]
+            np.testing.assert_allclose(got, expected["enhanced"], rtol=0, atol=1e-5, err_msg=f"{to} {sizes}")

@@ -325,6 +325,10 @@ REFUSED: dict[str, tuple[str, str]] = {
         "x = Reshape (X, mixed) Y = GRU <hidden_size = 4> (x, W, R, B)",
         "Reshape node '-> x' in main graph: mixes the frames with other axes",
     ),
+    "frames cut into pieces": (
+        "x = Reshape (X, fours) Y = Neg (x)",
+        "Reshape node '-> x' in main graph: mixes the frames with other axes",
+    ),
     "a length folded in": (
         "x = Reshape (X, fixed) Y = GRU <hidden_size = 4> (x, W, R, B)",
         "was the length folded into a constant by the exporter?",
@@ -340,7 +344,7 @@ REFUSED: dict[str, tuple[str, str]] = {
 def test_what_looks_beyond_its_frame_is_refused_by_name(label: str) -> None:
     nodes, message = REFUSED[label]
     numbers = {"zero": [0], "one": [1], "two": [2], "minus": [-1], "near": [-(2**31)], "far": [2**31]}
-    numbers |= {"mixed": [2, -1, 3], "fixed": [11, 2, 3], "onetwo": [1, 2]}
+    numbers |= {"mixed": [2, -1, 3], "fixed": [11, 2, 3], "fours": [-1, 4], "onetwo": [1, 2]}
     weights = {name: np.array(held) for name, held in numbers.items()} | {
         "zero1": np.array(0),
         "one1": np.array(1),

@@ -64,6 +64,11 @@ CAUSAL: dict[str, tuple[str, dict[str, Array], list[int]]] = {
         {"K": K3},
         [2, 2],
     ),
+    "a padding before one with its own": (
+        "p = Pad (X, pads)  a = Conv <pads = [2, 0]> (p, K)  Y = Conv (a, K)",
+        {"K": K3},
+        [2, 2],
+    ),
     "a delay": ("p = Pad (X, pads)  Y = Slice (p, zero, minus2, axis)", {}, [2]),
     "constants before the frames": ("p = Concat <axis = 2> (lead, X)  Y = Conv (p, K)", {"K": K3}, [2]),
     "a largest value": ("Y = MaxPool <kernel_shape = [3], pads = [2, 0], strides = [1]> (X)", {}, [2]),
@@ -112,6 +117,16 @@ def test_time_and_frequency() -> None:
     )
     plan = plan_of(assert_streams(model, "time", {"X": random((2, 1, 17, 8))}))
     assert [s["shape"] for s in plan["states"]] == [[1, "batch", 5], ["batch", 1, 2, 8]]
+
+
+def test_a_trimmed_convolution_before_a_recurrent_node() -> None:
+    model = net(
+        """g (float[batch, 3, time] X) => (float[a, b, c, d] Y) {
+            c = Conv <pads = [2, 2]> (X, K)  t = Transpose <perm = [2, 0, 1]> (c)
+            s = Slice (t, zero, minus2, zero)  Y = GRU <hidden_size = 5> (s, W, R, B) }""",
+        {"K": K3, "zero": NUMBERS["zero"], "minus2": NUMBERS["minus2"], **recurrent("GRU", 3, 5)},
+    )
+    assert len(plan_of(assert_streams(model, "time", X))["states"]) == 2
 
 
 def test_paddings_of_other_axes_stay() -> None:

@@ -111,7 +111,16 @@ DAMAGED = [
     *("", "[]", "{}", damaged(version=2), damaged(frames="x"), damaged(frames=0), damaged(inputs={"X": -1})),
     *(damaged(STATE, STATE), damaged({**STATE, "shape": [1, "b", -4]}), damaged({**STATE, "input": "other"})),
     *(damaged({**STATE, "more": 1}), damaged({**STATE, "input": 1})),
+    *(damaged({**STATE, "initial": "ones"}), damaged({**STATE, "dtype": "text"})),
 ]
+
+
+def test_initial_numbers_that_do_not_fit_are_refused() -> None:
+    model = streamed(FIXED, "time")
+    for entry in model.metadata_props:
+        entry.value = entry.value.replace('"zeros"', "[[[1, 2, 3]]]")
+    with pytest.raises(rl.ModelFileError, match="the initial value of state 'past_Y_h' does not fit"):
+        rl.Stream(model.SerializeToString())({"X": X})
 
 
 @pytest.mark.parametrize("text", DAMAGED)
