@@ -1,5 +1,6 @@
 """The process of the command: `rnn-lower`, or `python -m rnn_lowering`."""
 
+import logging
 import sys
 
 from rnn_lowering.cli.signals import listen
@@ -8,6 +9,7 @@ from rnn_lowering.cli.signals import listen
 def main() -> int:
     """Run the command with the arguments of the process; return its exit code."""
     listen()
+    logging.getLogger().addHandler(logging.NullHandler())  # what libraries log is not for users of the command
     from rnn_lowering.cli import command, streams  # imports that take time, now that signals are heard
 
     streams.open_closed()

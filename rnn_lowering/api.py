@@ -21,8 +21,10 @@ from rnn_lowering.files.external_data import choose_data_file, data_files, save
 from rnn_lowering.files.outputs import Outputs, Place
 from rnn_lowering.files.reading import from_proto, load_model, readable_again, refuse_external, text_format
 from rnn_lowering.files.scratch import writing
+from rnn_lowering.model import native
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inlining import inline_functions
+from rnn_lowering.model.onnx_inference import as_proto
 from rnn_lowering.model.plan import read
 from rnn_lowering.model.scopes import recurrent_nodes
 from rnn_lowering.options import (
@@ -88,7 +90,7 @@ def lower(
         read = from_proto(model)
         refuse_external(read)
         result = lowers(read)
-        new = ir.to_proto(read) if result.modified else _copy(model)
+        new = as_proto(read) if result.modified else _copy(model)
     return (new, result.report) if full else new
 
 
@@ -270,7 +272,7 @@ def inspect(model: onnx.ModelProto | ir.Model | PathLike) -> list[RecurrentSpec]
         InvalidNodeError, UnsupportedError: A node that cannot be read.
         ModelFileError: The path is not that of an ONNX model.
     """
-    with boundary():
+    with boundary(), native.one_child():
         model = work = _read(model)
         if any(entry.function for entry in recurrent_nodes(model)):
             work = clone(model)

@@ -9,6 +9,7 @@ from typing import TypedDict, TypeVar
 import onnx_ir as ir
 
 from rnn_lowering.errors import OptionError
+from rnn_lowering.limits import MOST_BYTES
 from rnn_lowering.targets.table import FORMS, Target, target_named
 from rnn_lowering.types import Array, ArrayLike, Shapes
 
@@ -49,6 +50,7 @@ class Lowering:
         except_: Leave the nodes that match this.
         max_unroll: The most steps that "unroll" writes out.
         max_nodes: The most nodes that inlining functions with recurrent nodes may give the model.
+        max_bytes: The most bytes of a constant that is computed: what a shape makes larger stays a computation.
         compute: "native" keeps each node's element type; "float32" casts those of 16 bits at their edges, which is
             what onnxruntime's float16 kernels do, and lets a bfloat16 model run on its CPU.
         dequantize: Make floats of weights that the model stores as integers behind DequantizeLinear.
@@ -71,6 +73,7 @@ class Lowering:
     except_: Selection = ()
     max_unroll: int = 512
     max_nodes: int = 100_000
+    max_bytes: int = MOST_BYTES
     compute: str = "native"
     dequantize: bool = False
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -86,10 +89,9 @@ class Lowering:
             parse_stream(self.stream)
         if self.compute not in COMPUTE:
             raise OptionError(f"compute '{self.compute}' does not exist", hint=f"known are {', '.join(COMPUTE)}")
-        if self.max_unroll < 0:
-            raise OptionError(f"max_unroll cannot be {self.max_unroll}", hint="give 0 or more")
-        if self.max_nodes < 0:
-            raise OptionError(f"max_nodes cannot be {self.max_nodes}", hint="give 0 or more")
+        for limit in ("max_unroll", "max_nodes", "max_bytes"):
+            if getattr(self, limit) < 0:
+                raise OptionError(f"{limit} cannot be {getattr(self, limit)}", hint="give 0 or more")
         for name in ("only", "except_"):
             object.__setattr__(self, name, _selection(name, getattr(self, name)))
         target_named(self.target)
@@ -124,6 +126,7 @@ class LoweringOptions(TypedDict, total=False):
     except_: Selection
     max_unroll: int
     max_nodes: int
+    max_bytes: int
     compute: str
     dequantize: bool
     dims: Mapping[str, int] | None
@@ -144,9 +147,11 @@ class Check:
         shapes: Shapes of the random inputs, by name.
         timeout: Seconds for loading a model and for each of its runs, which may be infinite; a model that needs
             more is not verified.
+        max_bytes: The most bytes of the inputs of a run. Its process may take 16 times that beside the weights; a
+            model that needs more is not verified.
 
     Raises:
-        OptionError: A negative number of runs, or a time limit that is not positive.
+        OptionError: A negative number of runs or bytes, or a time limit that is not positive.
     """
 
     runs: int = 3
@@ -155,10 +160,13 @@ class Check:
     feeds: Sequence[Mapping[str, Array]] | None = None
     shapes: Shapes | None = None
     timeout: float = 120.0
+    max_bytes: int = MOST_BYTES
 
     def __post_init__(self) -> None:
         if self.runs < 0:
             raise OptionError(f"{self.runs} runs are not possible", hint="give 0 or more")
+        if self.max_bytes < 0:
+            raise OptionError(f"max_bytes cannot be {self.max_bytes}", hint="give 0 or more")
         if not self.timeout > 0:
             raise OptionError(f"a time limit of {self.timeout} seconds is not possible", hint="give more than 0")
 
@@ -172,10 +180,12 @@ class CheckOptions(TypedDict, total=False):
     feeds: Sequence[Mapping[str, Array]] | None
     shapes: Shapes | None
     timeout: float | None
+    max_bytes: int
 
 
 class FileOptions(LoweringOptions, total=False):
-    """The attributes of `Lowering` and `Check` as keywords of `lower_file`; `verify` stands for `runs`."""
+    """The attributes of `Lowering` and `Check` as keywords of `lower_file`: `verify` is `runs`, `max_bytes` that of
+    both."""
 
     verify: int
     seed: int
@@ -226,6 +236,8 @@ def split_file_options(options: FileOptions) -> tuple[LoweringOptions, CheckOpti
             check[_CHECK_KEYWORDS[name]] = value  # type: ignore[literal-required]
         else:
             lowering[name] = value  # type: ignore[literal-required]
+    if "max_bytes" in options:
+        check["max_bytes"] = options["max_bytes"]
     return lowering, check
 
 

@@ -7,10 +7,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from rnn_lowering._version import __version__
 from rnn_lowering.errors import RnnLoweringError
+from rnn_lowering.limits import MOST_BYTES
+from rnn_lowering.printable import printable
 
 if TYPE_CHECKING:
     from rnn_lowering.options import Check, Lowering
@@ -34,6 +36,9 @@ with --force only, a model and its data file together."""
 class _Parser(argparse.ArgumentParser):
     def _print_message(self, message: str, file: Any = None) -> None:  # that of argparse hides a full disk
         (file or sys.stderr).write(message)
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -125,6 +130,13 @@ def _add_forms(p: argparse.ArgumentParser) -> None:
         default=100_000,
         metavar="N",
         help="most nodes that inlined functions may give the model (default: 100000)",
+    )
+    p.add_argument(
+        "--max-bytes",
+        type=_bytes,
+        default=MOST_BYTES,
+        metavar="N[K|M|G]",
+        help="most bytes of a computed constant, and of the inputs of a run of the comparison (default: 256M)",
     )
     p.add_argument(
         "--compute",
@@ -220,6 +232,14 @@ def _count(text: str) -> int:
     return number
 
 
+def _bytes(text: str) -> int:
+    factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
+    digits = text if factor == 1 else text[:-1]
+    if not digits.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of bytes, such as 800M or 4G")
+    return int(digits) * factor
+
+
 def _report(text: str) -> Path:
     path = Path(text)
     if path.suffix not in (".json", ".html"):
@@ -298,6 +318,7 @@ def lowering_options(args: argparse.Namespace) -> Lowering:
         except_=args.except_,
         max_unroll=args.max_unroll,
         max_nodes=args.max_nodes,
+        max_bytes=args.max_bytes,
         compute=args.compute,
         dequantize=args.dequantize,
         dims=_once(args.set_dim, "--set-dim"),
@@ -318,6 +339,7 @@ def check_options(args: argparse.Namespace) -> Check:
         feeds=[_read_feeds(args.feed)] if args.feed else None,
         shapes=_once(args.test_shape, "--test-shape"),
         timeout=args.verify_timeout,
+        max_bytes=args.max_bytes,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import stat
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,7 +40,9 @@ def load_model(path: Path, *, trust_external_data: bool = False, piped_from: Pat
     named = piped_from or path
     try:
         _refuse_device(path)
-        proto = onnx.load(path, load_external_data=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # onnx finds its own text format experimental
+            proto = onnx.load(path, load_external_data=False)
     except OSError as error:
         raise _cannot_read(named, error) from error
     except Exception as error:  # protobuf, text and JSON parsers each have errors of their own

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from rnn_lowering.limits import most_bytes
 from rnn_lowering.model.carried import computed_values, inferred_values
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inference import merged
@@ -14,8 +16,8 @@ from rnn_lowering.model.onnx_inference import is_sound
 from rnn_lowering.model.scopes import recurrent_nodes
 
 _MOST_PASSES = 4
-_MOST_ELEMENTS = 1 << 22
-"""The largest tensor that is computed."""
+_SHARE = 16
+"""What is folded is written: a tensor may have this share of the limit."""
 
 
 def folded(model: ir.Model, *, decide: bool = False) -> ir.Model | None:
@@ -65,22 +67,18 @@ def _fold(model: ir.Model) -> bool:
 def _should_fold(node: ir.Node) -> bool | None:
     """Return whether to fold a node, None for the folder's own decision.
 
-    ConstantOfShape is folded too, which the folder does not do by itself; no large tensor is computed, and stored
-    integers stay integers.
+    ConstantOfShape is folded too, which the folder does not do by itself; stored integers stay integers; nothing
+    large is computed, nor anything whose size is not known before.
     """
-    if node.op_type == "DequantizeLinear":
+    if node.op_type == "DequantizeLinear" or any(_bytes(value) * _SHARE > most_bytes() for value in node.outputs):
         return False
-    sizes = [v.shape.numpy() for v in node.outputs if v.shape is not None and v.shape.is_static()]
-    if any(_count(shape) > _MOST_ELEMENTS for shape in sizes):
-        return False
-    return True if node.op_type == "ConstantOfShape" and sizes else None
+    return True if node.op_type == "ConstantOfShape" else None
 
 
-def _count(sizes: tuple[int, ...]) -> int:
-    count = 1
-    for size in sizes:
-        count *= size
-    return count
+def _bytes(value: ir.Value) -> float:
+    if value.shape is None or not value.shape.is_static():
+        return math.inf
+    return math.prod(value.shape.numpy()) * (8 if value.dtype is None else value.dtype.itemsize)
 
 
 def _count_unknown(model: ir.Model, decide: bool) -> int:

@@ -11,14 +11,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
+from threading import Event, Timer
 
 import onnx
 from onnx import shape_inference, version_converter
 
-_SECONDS = 30
-"""Time limit of a child process, which needs about one second for a large model."""
+from rnn_lowering.limits import RUN_FACTOR, limit_memory, most_bytes
+
+_SECONDS, _INFERENCE_SECONDS = 30, 10
+"""Time limits of a conversion and of the inference of an invalid model, which need about one second if it is large."""
 
 _LARGEST = 2**31 - 1
 
@@ -98,24 +103,109 @@ def _complete(graph: onnx.GraphProto) -> Iterator[Callable[[], None]]:
             yield partial(info.type.tensor_type.ClearField, "shape")
 
 
-def _in_child(task: str, proto: onnx.ModelProto) -> onnx.ModelProto:
-    command = [sys.executable, "-m", "rnn_lowering.model.native", task]
+@contextmanager
+def one_child() -> Iterator[None]:
+    """Let one process serve all that runs elsewhere in the block, which may be nested; it ends with the block.
+
+    After a first crash nothing more is inferred: the model would crash it again.
+    """
+    if _current.get() is not None:
+        yield
+        return
+    child = _Child()
+    token = _current.set(child)
     try:
-        done = subprocess.run(
-            command,
-            input=proto.SerializeToString(),
-            capture_output=True,
-            env=_environment(),
-            timeout=_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise NativeError(f"onnx does not finish within {_SECONDS} seconds") from None
-    if done.returncode:
-        reason = " ".join(done.stderr.decode(errors="replace").split()) if done.returncode == 1 else ""
-        raise NativeError(reason or f"onnx's own code crashed (exit {done.returncode})")
-    result: onnx.ModelProto = onnx.ModelProto.FromString(done.stdout)
-    return result
+        yield
+    finally:
+        _current.reset(token)
+        child.end()
+
+
+def _in_child(task: str, proto: onnx.ModelProto) -> onnx.ModelProto:
+    with one_child():
+        child = _current.get()
+        assert child is not None
+        return child.run(task, proto)
+
+
+class _Child:
+    """A process for the jobs of one block, which is started when the first comes."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._crashed = False
+
+    def run(self, task: str, proto: onnx.ModelProto) -> onnx.ModelProto:
+        """Do "infer", or convert to the opset that the task names.
+
+        Raises:
+            NativeError: It is refused, crashes or takes too long.
+        """
+        infer = task == "infer"
+        if infer and self._crashed:
+            raise NativeError("onnx's own code crashed on the model before")
+        process = self._process = self._process or _start()
+        seconds = _INFERENCE_SECONDS if infer else _SECONDS
+        late = Event()
+
+        def stop() -> None:
+            late.set()
+            process.kill()
+
+        timer = Timer(seconds, stop)
+        timer.start()
+        try:
+            done, data = _ask(process, task, proto.SerializeToString())
+        except (OSError, ValueError):  # it is gone, or was in the middle of its answer
+            self._crashed = True
+            code = self.end()
+            reason = f"onnx does not finish within {seconds} seconds" if late.is_set() else ""
+            raise NativeError(reason or f"onnx's own code crashed (exit {code})") from None
+        finally:
+            timer.cancel()
+        if not done:
+            raise NativeError(" ".join(data.decode(errors="replace").split()))
+        result: onnx.ModelProto = onnx.ModelProto.FromString(data)
+        return result
+
+    def end(self) -> int | None:
+        """End the process; return its exit code."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        for pipe in (process.stdin, process.stdout):
+            with suppress(OSError):
+                pipe and pipe.close()
+        with suppress(subprocess.TimeoutExpired):  # it ends with its input, or has crashed
+            return process.wait(1)
+        process.kill()
+        return process.wait()
+
+
+_current: ContextVar[_Child | None] = ContextVar("current", default=None)
+
+
+def _start() -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "rnn_lowering.model.native", str(RUN_FACTOR * most_bytes())]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=_environment())
+
+
+def _ask(process: subprocess.Popen[bytes], task: str, data: bytes) -> tuple[bool, bytes]:
+    """Return whether a job was done, and the model, or why it was not.
+
+    Raises:
+        OSError, ValueError: The process is gone.
+    """
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(f"{task} {len(data)}\n".encode() + data)
+    process.stdin.flush()
+    word, size = process.stdout.readline().split()
+    answer = process.stdout.read(int(size))
+    if len(answer) < int(size):
+        raise ValueError
+    return word == b"done", answer
 
 
 def _environment() -> dict[str, str]:
@@ -123,15 +213,23 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *inherited])}
 
 
-def _child(task: str) -> None:
-    """Read a model from stdin and write the result to stdout; on an error write the reason to stderr and exit."""
-    proto = onnx.ModelProto.FromString(sys.stdin.buffer.read())
-    try:
-        result = _inferred(proto) if task == "infer" else version_converter.convert_version(proto, int(task))
-    except Exception as error:  # any exception of the native code is the reason
-        sys.exit(str(error))
-    sys.stdout.buffer.write(result.SerializeToString())
+def _serve(memory: int) -> None:
+    """Do the jobs that stdin gives: each is a line of the task and the bytes of a model, and the model. Each answer
+    is a line of "done" and the bytes of the result, and the result; or of "refused" and those of the reason."""
+    answers = os.fdopen(os.dup(1), "wb")  # native code may print to the descriptor that was stdout
+    os.dup2(2, 1)
+    limit_memory(memory)
+    while line := sys.stdin.buffer.readline():
+        task, size = line.split()
+        proto = onnx.ModelProto.FromString(sys.stdin.buffer.read(int(size)))
+        try:
+            result = _inferred(proto) if task == b"infer" else version_converter.convert_version(proto, int(task))
+            word, data = "done", result.SerializeToString()
+        except Exception as error:  # whatever the native code raises is the reason
+            word, data = "refused", str(error).encode(errors="replace")
+        answers.write(f"{word} {len(data)}\n".encode() + data)
+        answers.flush()
 
 
 if __name__ == "__main__":
-    _child(sys.argv[1])
+    _serve(int(sys.argv[1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import onnx
 import onnx_ir as ir
@@ -53,15 +54,32 @@ def _described(model: ir.Model) -> onnx.ModelProto:
     proto.opset_import.extend(
         onnx.helper.make_opsetid(domain, version) for domain, version in imports.items() if domain != "ai.onnx"
     )
-    try:
+    with _writing():
         proto.functions.extend(ir.to_proto(function) for function in model.functions.values())
         _describe(model.graph, proto.graph, main=True)
+    return proto
+
+
+def as_proto(model: ir.Model) -> onnx.ModelProto:
+    """Return a model as a message.
+
+    Raises:
+        UnsupportedError: A node or a tensor cannot be written.
+    """
+    with _writing():
+        proto: onnx.ModelProto = ir.to_proto(model)
+    return proto
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
     except (ir.serde.SerdeError, TypeError, ValueError) as error:
         cause = " ".join(str(error.__cause__ or error).split())
         raise UnsupportedError(
             f"the model cannot be written: {cause}", hint="do its types fit its values (onnx.checker)?"
         ) from error
-    return proto
 
 
 def _describe(graph: ir.Graph, proto: onnx.GraphProto, *, main: bool = False) -> None:

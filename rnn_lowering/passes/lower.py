@@ -20,6 +20,8 @@ from rnn_lowering.errors import (
     UnsupportedError,
     warn,
 )
+from rnn_lowering.limits import limited
+from rnn_lowering.model import native
 from rnn_lowering.model.copying import clone, replace_content, restored, restored_on_failure
 from rnn_lowering.model.folding import folded
 from rnn_lowering.model.inference import known_inputs
@@ -93,7 +95,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> LoweringResult:
         """Lower `model` in place."""
-        with boundary():
+        with boundary(), limited(self.lowering.max_bytes), native.one_child():
             return self._lowered(model)
 
     def _lowered(self, model: ir.Model) -> LoweringResult:
@@ -125,7 +127,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         Raises:
             InvalidNodeError, UnsupportedError: A selected node that cannot be read.
         """
-        with boundary():
+        with boundary(), limited(self.lowering.max_bytes), native.one_child():
             return self._previewed(model)
 
     def _previewed(self, model: ir.Model) -> tuple[list[Preview], Report]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-from rnn_lowering.types import Dims
+from rnn_lowering.limits import excess, most_bytes
+from rnn_lowering.types import Array, Dims
 
 FOLDABLE = frozenset(
     (
@@ -22,13 +24,11 @@ FOLDABLE = frozenset(
 
 _KEPT_BYTES = 1 << 24
 
-_MOST_BYTES = 1 << 30
-"""A constant that a shape makes larger than this stays a computation."""
-
 
 def constant_of(value: ir.Value, opset: int) -> ir.TensorProtocol | None:
     """Return the tensor of an initializer, a Constant node or a chain of `FOLDABLE` operators over such; None for
-    whatever a user may set (an initializer that is an input too is only a default) or a node computes."""
+    whatever a user may set (an initializer that is an input too is only a default) or a node computes, and where
+    it would exceed the limit."""
     leaf = _leaf(value)
     if leaf is not None:
         return leaf
@@ -44,8 +44,10 @@ def computed(
 ) -> ir.TensorProtocol | None:
     """Return what nodes, in order, make of `leaves`; a large tensor late. None where they cannot be computed."""
 
+    most = most_bytes()  # a lazy tensor is computed again when another limit may hold
+
     def evaluate() -> ir.TensorProtocol:
-        return _evaluate(value, steps, leaves)
+        return _evaluate(value, steps, leaves, most)
 
     try:
         steps = [_Step.of(node, opset) for node in nodes]
@@ -121,6 +123,41 @@ def _is_foldable(node: ir.Node) -> bool:
     return node.op_type in FOLDABLE and node.op_type != "Shape" and is_of_default_domain(node)
 
 
+def _filled(node: onnx.NodeProto, given: Sequence[Array]) -> int:
+    value = next((a.t for a in node.attribute if a.name == "value"), None)
+    itemsize = 4 if value is None else int(onnx.helper.tensor_dtype_to_np_dtype(value.data_type).itemsize)
+    return _product(given[0]) * itemsize
+
+
+def _expanded(_: onnx.NodeProto, given: Sequence[Array]) -> int:
+    array, shape = given
+    sizes = zip_longest(reversed(array.shape), reversed(shape.ravel().tolist()), fillvalue=1)
+    numbers: int = math.prod(max(own, asked) for own, asked in sizes)
+    return numbers * int(array.itemsize)
+
+
+def _gathered(node: onnx.NodeProto, given: Sequence[Array]) -> int:
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+    return int(given[1].size * (given[0].nbytes // max(given[0].shape[axis], 1)))
+
+
+def _joined(_: onnx.NodeProto, given: Sequence[Array]) -> int:
+    return sum(array.nbytes for array in given)
+
+
+def _product(sizes: Array) -> int:
+    return math.prod(int(size) for size in sizes.ravel())
+
+
+_BYTES: dict[str, Callable[[onnx.NodeProto, Sequence[Array]], int]] = {
+    "ConstantOfShape": _filled,
+    "Expand": _expanded,
+    "Gather": _gathered,
+    "Concat": _joined,
+}
+"""The bytes of the result, or a bound, of those foldable operators that make much of little."""
+
+
 @dataclass(frozen=True)
 class _Step:
     """A node of a chain as a model of its own: the graph may lose the node before the chain is computed.
@@ -146,31 +183,30 @@ class _Step:
         model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", version)])
         return cls(model, inputs, tuple(node.outputs))
 
-    def run(self, tensors: Mapping[ir.Value, ir.TensorProtocol]) -> dict[ir.Value, ir.TensorProtocol]:
+    def run(self, tensors: Mapping[ir.Value, ir.TensorProtocol], most: int) -> dict[ir.Value, ir.TensorProtocol]:
         """Return the tensors of the outputs.
 
         Raises:
-            MemoryError: They would be larger than any weights.
+            MemoryError: They would have more than `most` bytes.
         """
         names = [value.name for value in self.model.graph.input]
         feed = {name: tensors[value].numpy() for name, value in zip(names, self.inputs, strict=True)}
         node = self.model.graph.node[0]
-        if node.op_type in ("ConstantOfShape", "Expand"):  # a few bytes may ask for any size
-            count = math.prod(int(size) for size in feed[names[-1]].ravel())
-            if count * (1 if node.op_type == "ConstantOfShape" else feed[names[0]].itemsize) > _MOST_BYTES:
-                raise MemoryError(f"{node.op_type} of {count} numbers")
+        given = [feed[name] for name in node.input if name]
+        if node.op_type in _BYTES and (fault := excess(node.op_type, _BYTES[node.op_type](node, given), most)):
+            raise MemoryError(fault)
         results = ReferenceEvaluator(self.model).run(None, feed)
         return {v: ir.tensor(r, name=v.name) for v, r in zip(self.outputs, results, strict=True)}
 
 
 def _evaluate(
-    value: ir.Value, steps: Sequence[_Step], leaves: Mapping[ir.Value, ir.TensorProtocol]
+    value: ir.Value, steps: Sequence[_Step], leaves: Mapping[ir.Value, ir.TensorProtocol], most: int
 ) -> ir.TensorProtocol:
     """Compute a constant with onnx's reference evaluator, node by node; a tensor is held until its last use."""
     last = {given: step for step in steps for given in step.inputs}
     known = dict(leaves)
     for step in steps:
-        known |= step.run(known)
+        known |= step.run(known, most)
         for given in step.inputs:
             if last[given] is step:
                 del known[given]

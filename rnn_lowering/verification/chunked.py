@@ -15,8 +15,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.errors import ModelFileError
+from rnn_lowering.errors import ModelFileError, UnsupportedError
 from rnn_lowering.files.locations import check_locations
+from rnn_lowering.limits import limited
 from rnn_lowering.model.set_inputs import recorded
 from rnn_lowering.options import Check
 from rnn_lowering.progress import CHUNKS, ORIGINAL, Progress, counter
@@ -74,7 +75,7 @@ def verify_stream(
         ModelFileError: `stepped` is no stream.
     """
     check = check or Check()
-    with Runner(check.timeout) as runner, ExitStack() as pipes:
+    with limited(check.max_bytes), Runner(check.timeout) as runner, ExitStack() as pipes:
         first, second = (
             as_file(model, runner.folder / f"model{n}.onnx", trust_external_data, pipes)
             for n, model in enumerate((original, stepped))
@@ -109,8 +110,10 @@ class _Comparison:
         try:
             names, expected = self._run_whole()
         except SessionError as error:
-            why = f"the original {error}" if error.timed_out else f"onnxruntime cannot run the original: {error}"
+            why = f"the original {error}" if error.over_limit else f"onnxruntime cannot run the original: {error}"
             return Verification("not verified", CHUNKED, reason=why)
+        except UnsupportedError as error:  # the inputs would be too large
+            return Verification("not verified", CHUNKED, reason=str(error))
         names = [name for name in names if name in self.plan.outputs]
         sequences = [s for feed in expected for s in self._sequences(feed)]
         if not sequences:
@@ -118,7 +121,7 @@ class _Comparison:
         try:
             outcome = self._run_chunks(Session(self.stepped), sequences)
         except SessionError as error:
-            if error.timed_out:
+            if error.over_limit:
                 return Verification("not verified", self._method(), reason=f"the stream {error}")
             return Verification("failed", self._method(), reason=f"onnxruntime cannot run the stream: {error}")
         runs, reasons = [], []
@@ -233,7 +236,7 @@ class _Comparison:
         try:
             return self.runner.run(session, groups, ran, chunks=chunks)
         except SessionError as error:
-            if error.timed_out:
+            if error.over_limit:
                 raise
             try:
                 return self.runner.run(replace(session, optimise=False), groups, chunks=chunks)

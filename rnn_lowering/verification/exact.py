@@ -1,7 +1,7 @@
 """A whole model in float64: onnx's reference evaluator, with recurrent nodes by `reference`.
 
-Called as `python -m rnn_lowering.verification.exact MODEL FEED RESULT`; the last two are folders of arrays. It is
-slow, so the caller sets a time limit.
+Called as `python -m rnn_lowering.verification.exact MODEL FEED RESULT BYTES`: FEED and RESULT are folders, BYTES is
+the memory that it may take. It is slow, so the caller sets a time limit.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
+from rnn_lowering.limits import RUN_FACTOR, limit_memory, most_bytes
 from rnn_lowering.types import Array
 from rnn_lowering.verification import reference
 from rnn_lowering.verification.arrays import read_arrays, write_arrays
@@ -26,6 +27,9 @@ from rnn_lowering.verification.tolerance import distance
 
 _NARROW = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 _WIDE = onnx.TensorProto.DOUBLE
+
+_COPIES = 8
+"""How many times the weights in a file may be held: as messages, as arrays, and both twice as wide."""
 
 _TIMES = 4
 """How many times as far from float64 as the original another rounding may be."""
@@ -43,7 +47,8 @@ def no_further(
         scratch: A folder to make, for the float64 outputs.
         timeout: Seconds; None for no limit.
     """
-    command = [sys.executable, "-m", "rnn_lowering.verification.exact", str(model), str(feed), str(scratch)]
+    memory = str(RUN_FACTOR * most_bytes() + _COPIES * model.stat().st_size)
+    command = [sys.executable, "-m", "rnn_lowering.verification.exact", str(model), str(feed), str(scratch), memory]
     path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
     try:
         done = subprocess.run(
@@ -64,8 +69,9 @@ def _no_further(truth: Array | None, before: Array, after: Array) -> bool:
     return bool(np.isfinite(ours)) and ours <= _TIMES * theirs
 
 
-def main(model: str, feed: str, result: str) -> None:
+def main(model: str, feed: str, result: str, memory: str) -> None:
     """Evaluate a model on the arrays of one folder; write its outputs by number to another."""
+    limit_memory(int(memory))
     proto = onnx.load(model)
     del proto.graph.value_info[:]
     for graph in (proto.graph, *proto.functions):

@@ -22,6 +22,7 @@ from rnn_lowering.spec.node import GATES, RecurrentSpec
 from rnn_lowering.types import Array
 from rnn_lowering.verification import reference
 from rnn_lowering.verification.as_lowered import as_folded, as_sized, computed_by_name
+from rnn_lowering.verification.node_inputs import check_bytes
 from rnn_lowering.verification.runner import Ran, Runner, Session, SessionError
 from rnn_lowering.verification.stored_tensors import StoredTensors, root
 from rnn_lowering.verification.subgraph import cut_out, sized, whole
@@ -57,10 +58,14 @@ class IsolatedNode:
         Args:
             sizes: What the node leaves open: seq_length (at least the longest constant length), batch_size and
                 input_size.
+
+        Raises:
+            UnsupportedError: Its known sizes exceed the limit.
         """
         s = self.spec
         known = {size: getattr(s, size) for size in _SIZES if getattr(s, size) is not None}
         T, N, width = (_SIZES | sizes | known).values()
+        check_bytes(s, T, N, width)
         if s.seq_length is None and "sequence_lens" in s.constants:
             T = max(T, int(s.constants["sequence_lens"].numpy().max(initial=0)))
         H = s.hidden_size

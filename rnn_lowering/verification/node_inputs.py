@@ -7,6 +7,7 @@ rows, rows to which it matters are added.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice, product
@@ -14,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.limits import excess
 from rnn_lowering.spec.node import GATES, RecurrentSpec
 from rnn_lowering.types import Array
 from rnn_lowering.verification.sensitivity import rows_that_matter
@@ -22,6 +25,9 @@ Symbols = dict[str, Array]
 
 _SIZES = ((1, 1), (5, 9), (2, 4), (70, 4), (33, 9), (3, 3), (4, 2))
 """(seq_length, batch_size) where the node leaves them open."""
+
+_WIDE = 8
+"""Bytes of a number in float64."""
 
 _INPUT_SIZE = 4
 _PROBE_LENGTH = 3
@@ -60,11 +66,30 @@ def chosen_feeds(
         names: The inputs that are not constants: symbol of the operator specification -> name of the value. One
             value may enter twice.
         rng: Source of the numbers; weights that are not constants are such that states stay bounded.
+
+    Raises:
+        UnsupportedError: The node has sizes such that a run exceeds the limit.
     """
     make = _Maker(spec, attributes, names, rng)
     rows = make.rows()
     order = cycle(rows)
     return [make.feed(T, list(islice(order, N)), run) for run, (T, N) in enumerate(make.sizes(len(rows)))]
+
+
+def check_bytes(spec: RecurrentSpec, T: int, N: int, width: int, weights: int = 0) -> None:
+    """Refuse sizes of a node that make one run exceed the limit.
+
+    Args:
+        T, N, width: The length, the batch size and the input size.
+        weights: How many numbers of weights are inputs.
+
+    Raises:
+        UnsupportedError: They do.
+    """
+    per_row = width + len(spec.directions) * spec.hidden_size
+    fault = excess("inputs and outputs", _WIDE * (T * N * per_row + weights))
+    if fault:
+        raise UnsupportedError(fault, hint="compare it at smaller sizes", node=spec.node)
 
 
 class _Maker:
@@ -81,6 +106,8 @@ class _Maker:
         gate_rows = GATES[spec.op_type] * H
         self.width = _INPUT_SIZE if spec.input_size is None else spec.input_size
         shapes = {"W": (gate_rows, self.width), "R": (gate_rows, H), "B": (2 * gate_rows,), "P": (3 * H,)}
+        T, N = (1 if size is None else size for size in (spec.seq_length, spec.batch_size))
+        check_bytes(spec, T, N, self.width, sum(dirs * math.prod(shapes[s]) for s in shapes if s in names))
         fed = {s: rng.uniform(-1, 1, (dirs, *shapes[s])) * H**-0.5 for s in shapes if s in names}
         self.weights: Symbols = {symbol: array.astype(self.dtype) for symbol, array in fed.items()}
         W = np.asarray({**self.constants, **self.weights}["W"], np.float32)

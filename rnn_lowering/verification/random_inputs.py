@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.limits import excess
 from rnn_lowering.spec.node import is_recurrent
 from rnn_lowering.types import Array
 
@@ -52,6 +55,9 @@ def candidates(
             fixed dimensions.
         given: Inputs to take as they are.
         shapes: Shapes of random inputs, by name; symbolic names in them are those sizes in the other inputs too.
+
+    Raises:
+        UnsupportedError: All are larger than the limit; before any is made.
     """
     given = given or {}
     initializers = {tensor.name for tensor in model.graph.initializer}
@@ -60,18 +66,46 @@ def candidates(
     fixed = {name: list(shape) for name, shape in (shapes or {}).items()}
     fixed |= {name: list(array.shape) for name, array in given.items()}
     preferred, scale = _SIZES[run % len(_SIZES)], _SCALES[run % len(_SCALES)]
-    for batch, seq in (preferred, *(pair for pair in _FALLBACKS if pair != preferred)):
-        sizes = _dimension_sizes(inputs, uses, batch, seq, fixed)
+    made = [value for value in inputs if value.name not in given]
+    tried = (preferred, *(pair for pair in _FALLBACKS if pair != preferred))
+    for sizes, seq in _within_limit(
+        made, [(_dimension_sizes(inputs, uses, *pair, fixed), pair[1]) for pair in tried]
+    ):
         longest = next((_length(sizes[v.name], uses[v.name]) for v in inputs if "seq" in uses[v.name].roles), seq)
         for ragged in (True, False) if any(use.lengths for use in uses.values()) else (True,):
             for positive in (False, True):
                 rng = np.random.default_rng((seed, run))
                 random = {
                     v.name: _values(rng, v, sizes[v.name], uses[v.name], longest if ragged else 1, scale, positive)
-                    for v in inputs
-                    if v.name not in given
+                    for v in made
                 }
                 yield {**given, **random}
+
+
+Sizes = dict[str, list[int]]
+
+
+def _within_limit(
+    inputs: Sequence[onnx.ValueInfoProto], alternatives: Sequence[tuple[Sizes, int]]
+) -> list[tuple[Sizes, int]]:
+    """Return the different ones of alternative sizes at which random inputs may be made."""
+    faults: dict[int, str] = {}
+    kept: list[tuple[Sizes, int]] = []
+    for sizes, seq in alternatives:
+        needed = sum(_bytes(value, sizes[value.name]) for value in inputs)
+        if fault := excess("random inputs", needed):
+            faults[needed] = fault
+        elif all(sizes != other for other, _ in kept):
+            kept.append((sizes, seq))
+    if faults and not kept:
+        raise UnsupportedError(faults[min(faults)])
+    return kept
+
+
+def _bytes(value: onnx.ValueInfoProto, shape: Sequence[int]) -> int:
+    """What making an input takes: its numbers are drawn as 8 bytes each."""
+    dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+    return math.prod(shape) * (8 + int(dtype.itemsize))
 
 
 def length_inputs(graph: onnx.GraphProto) -> set[str]:
@@ -129,8 +163,12 @@ def _values(
 ) -> Array:
     dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
     if dtype.kind == "f" or dtype.name == "bfloat16":
-        numbers = rng.standard_normal(shape) * scale
-        return (np.abs(numbers) + 0.01 if positive else numbers).astype(dtype)  # a magnitude may meet a logarithm
+        numbers = np.asarray(rng.standard_normal(shape))
+        numbers *= scale
+        if positive:  # a magnitude may meet a logarithm
+            np.abs(numbers, out=numbers)
+            numbers += 0.01
+        return numbers.astype(dtype)
     if dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(dtype)
     if use.lengths:

@@ -17,8 +17,11 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+import onnx
 
+from rnn_lowering.files.locations import external_entries
 from rnn_lowering.files.scratch import scratch_folder
+from rnn_lowering.limits import RUN_FACTOR, most_bytes
 from rnn_lowering.options import Check
 from rnn_lowering.types import Array
 from rnn_lowering.verification.arrays import STEPS, read_arrays, write_arrays
@@ -27,8 +30,14 @@ Outputs = Mapping[str, Array]
 Ran = Callable[[], None]
 """Called after each run, in the process of the caller."""
 
+_COPIES = 3
+"""How many times onnxruntime may hold the weights, while it folds and rearranges them."""
+
 _START = 60.0
 """Seconds for starting Python and importing onnxruntime, at least."""
+
+
+_TOO_LARGE = "needs more than {:.1f} GB of memory beside its weights (raise the limit: --max-bytes, max_bytes)"
 
 
 class SessionError(Exception):
@@ -37,16 +46,27 @@ class SessionError(Exception):
     Attributes:
         crashed: Its process died.
         timed_out: It took longer than the runner's `timeout`.
+        too_large: It needs more memory than the limit allows.
     """
 
-    def __init__(self, reason: str, *, crashed: bool = False, timed_out: bool = False) -> None:
+    def __init__(
+        self, reason: str, *, crashed: bool = False, timed_out: bool = False, too_large: bool = False
+    ) -> None:
         self.crashed = crashed
         self.timed_out = timed_out
+        self.too_large = too_large
         super().__init__(reason)
 
     def about(self, what: object) -> SessionError:
         """Return the same error about a part of the model."""
-        return SessionError(f"{what}: {self}", crashed=self.crashed, timed_out=self.timed_out)
+        return SessionError(
+            f"{what}: {self}", crashed=self.crashed, timed_out=self.timed_out, too_large=self.too_large
+        )
+
+    @property
+    def over_limit(self) -> bool:
+        """Whether a limit of time or memory ended it: that says nothing of the model."""
+        return self.timed_out or self.too_large
 
 
 @dataclass(frozen=True)
@@ -202,11 +222,14 @@ class Runner:
             "groups": groups,
             "chunks": None if chunks is None else asdict(chunks),
             "out": str(out),
+            "memory": RUN_FACTOR * most_bytes() + _COPIES * _bytes_of_files(session),
         }
         names: tuple[str, ...] | None = None
         runs: list[Run] = []
         try:
             for message in self._process.answers(job, self.timeout):
+                if message.get("too_large"):
+                    raise SessionError(_TOO_LARGE.format(RUN_FACTOR * most_bytes() / 1e9), too_large=True)
                 if "names" in message:
                     names = tuple(message["names"])
                 elif names is None:
@@ -217,7 +240,7 @@ class Runner:
                     runs.append(Run(feed, message.get("error", ""), Path(message.get("out", out))))
                     ran()
         except SessionError as error:
-            if error.crashed or error.timed_out:
+            if error.crashed or error.over_limit:
                 self._end_process()
             raise
         return Outcome(names or (), tuple(runs))
@@ -230,6 +253,16 @@ class Runner:
         if self._process is not None:
             self._process.end()
             self._process = None
+
+
+def _bytes_of_files(session: Session) -> int:
+    """Count the bytes of a model's file and of those that it refers to."""
+    folder = session.data or session.model.parent
+    files = {session.model}
+    with suppress(Exception):  # a model that cannot be read is onnxruntime's to refuse
+        model = onnx.load(session.model, load_external_data=False)
+        files |= {folder / entry.value for _, entry in external_entries(model)}
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 class Process:

@@ -22,6 +22,8 @@ from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.files.external_data import save
 from rnn_lowering.files.locations import check_locations
 from rnn_lowering.files.reading import from_proto, load_model, readable_again, text_format
+from rnn_lowering.limits import limited
+from rnn_lowering.model.native import one_child
 from rnn_lowering.model.set_inputs import recorded
 from rnn_lowering.options import Check, CheckOptions, Tolerance, check_of
 from rnn_lowering.progress import LOWERED, ORIGINAL, Progress, counter
@@ -67,7 +69,7 @@ def verify(
     """
     check = check_of(check, options)
     progress = None if progress is None else callers(progress)
-    with boundary(), Runner(check.timeout) as runner, ExitStack() as pipes:
+    with boundary(), limited(check.max_bytes), one_child(), Runner(check.timeout) as runner, ExitStack() as pipes:
         first, second = (
             as_file(model, runner.folder / f"model{n}.onnx", trust_external_data, pipes)
             for n, model in enumerate((original, lowered))
@@ -83,7 +85,10 @@ def verify(
                 check.runs, f"inputs that are not tensors of numbers cannot be made up: {odd}"
             )
         feeds = [{}] * check.runs if check.feeds is None else check.feeds
-        groups = comparison.write_feeds(feeds, check.shapes)
+        try:
+            groups = comparison.write_feeds(feeds, check.shapes)
+        except UnsupportedError as error:  # they would be too large
+            return comparison.judge.nodes(check.runs, str(error))
         return comparison.whole(groups, check.runs, all_must_run=check.feeds is not None)
 
 
@@ -149,7 +154,7 @@ class _Check(Comparison):
         try:
             session, names, expected = self._run_original(groups, all_must_run)
         except SessionError as error:
-            if error.timed_out:
+            if error.over_limit:
                 return Verification("not verified", reason=f"the original {error}")
             reason = f"onnxruntime cannot run the original: {error}"
             if isinstance(error, _NotAcceptedError) and self._fixed_sizes() and not self._lowered_runs(groups):
@@ -163,7 +168,7 @@ class _Check(Comparison):
         try:
             new_names, found, unoptimised = self._run_lowered(list(expected), session.optimise)
         except SessionError as error:
-            if error.timed_out:
+            if error.over_limit:
                 return Verification("not verified", reason=f"the lowered model {error}")
             return Verification("failed", reason=f"onnxruntime cannot run the lowered model: {error}")
         if names != new_names:

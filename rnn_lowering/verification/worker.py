@@ -4,12 +4,13 @@ Called as `python -m rnn_lowering.verification.worker`. It reads jobs from stdin
 a line of JSON; the first is {"ready": true}. It ends, even in the middle of a run, when stdin does.
 
 A job: {"model": path, "data": folder of its external data, "optimise": bool, "groups": [[feed, ...], ...],
-"chunks": null, "out": folder}, where a feed is a folder of arrays. Answered by {"names": [...]} when the model is
-loaded, one message for each group, and {"done": true}; or by {"error": text} where the model does not load. The
-message for a group is {"feed": index, "out": folder} or {"error": text}: the first feed counts that the model
-accepts and answers with finite numbers, else the first that it accepts. Outputs are arrays by "number of the
-output:number of its part". With "chunks", the fields of `runner.Chunks`, the first feed of a group is cut and
-its chunks run one after another; their outputs are in one file.
+"chunks": null, "out": folder, "memory": bytes that it may take}, where a feed is a folder of arrays. Answered by
+{"names": [...]} when the model is loaded, one message for each group, and {"done": true}; or by {"error": text}
+where it does not load; {"too_large": true}, at any place, is the end where the memory is not enough. That
+for a group is {"feed": index, "out": folder} or {"error": text}: the first feed counts that the model accepts and
+answers with finite numbers, else the first that it accepts. Outputs are arrays by "number of the output:number of
+its part". With "chunks", the fields of `runner.Chunks`, the first feed of a group is cut and its chunks run one
+after another; their outputs are in one file.
 """
 
 from __future__ import annotations
@@ -27,26 +28,39 @@ from typing import Any
 
 import numpy as np
 
+from rnn_lowering.limits import limit_memory
 from rnn_lowering.verification.arrays import STEPS, read_arrays, write_arrays
 
 Message = dict[str, Any]
 
+_NO_MEMORY = ("bad_alloc", "bad allocation", "Failed to allocate memory")
+"""What onnxruntime says where it gets none."""
+
 
 def answers(job: Message) -> Iterator[Message]:
     """Do a job; yield its messages."""
+    limit_memory(job["memory"])
     try:
         session = _load(job)
         yield {"names": [output.name for output in session.get_outputs()]}
     except Exception as error:  # whatever onnxruntime raises is part of the answer
-        yield {"error": _one_line(error)}
+        yield {"error": _one_line(error), "too_large": _is_of_memory(error)}
         return
     for n, group in enumerate(job["groups"]):
         out = Path(job["out"]) / str(n)
-        if job.get("chunks") is None:
-            yield _run_group(session, group, out)
-        else:
-            yield _run_chunks(session, group[0], job["chunks"], job["chunks"]["sizes"][n], out)
+        try:
+            if job.get("chunks") is None:
+                yield _run_group(session, group, out)
+            else:
+                yield _run_chunks(session, group[0], job["chunks"], job["chunks"]["sizes"][n], out)
+        except MemoryError:
+            yield {"too_large": True}
+            return
     yield {"done": True}
+
+
+def _is_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or any(text in str(error) for text in _NO_MEMORY)
 
 
 def _load(job: Message) -> Any:
@@ -73,6 +87,8 @@ def _run_group(session: Any, group: Sequence[str], out: Path) -> Message:
             arrays = read_arrays(Path(feed))
             outputs = session.run(None, {name: np.asarray(a) for name, a in arrays.items() if name in inputs})
         except Exception as error:
+            if _is_of_memory(error):
+                raise MemoryError from error
             outcome = outcome if "feed" in outcome else {"error": _one_line(error)}
             continue
         finite = all(np.isfinite(part).all() for part in _flat(outputs) if part.dtype.kind == "f")
@@ -100,6 +116,8 @@ def _run_chunks(session: Any, feed: str, chunks: Message, sizes: Sequence[int], 
             outputs = dict(zip(names, session.run(None, given), strict=True))
             given |= {entering: outputs[leaving] for leaving, entering in chunks["carried"].items()}
         except Exception as error:
+            if _is_of_memory(error):
+                raise MemoryError from error
             return {"error": _one_line(error)}
         steps |= {f"{n}:{k}": np.asarray(value) for k, value in enumerate(outputs.values())}
         start += size

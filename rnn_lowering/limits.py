@@ -1,0 +1,59 @@
+"""How much memory a few bytes of a model may ask for: one limit for all that a model lets compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+
+MOST_BYTES = 1 << 28
+"""Of one constant that is computed, and of the inputs of one test run."""
+
+RUN_FACTOR = 16
+"""How many times that the process of a test run may take, beside the weights: a run holds many tensors."""
+
+_most: ContextVar[int] = ContextVar("most", default=MOST_BYTES)
+
+
+@contextmanager
+def limited(most: int) -> Iterator[None]:
+    """Let a number of bytes be the limit in the block."""
+    token = _most.set(most)
+    try:
+        yield
+    finally:
+        _most.reset(token)
+
+
+def most_bytes() -> int:
+    """Return the limit in bytes."""
+    return _most.get()
+
+
+def limit_memory(more: int) -> None:
+    """Let this process take no more memory than it has and so many bytes, where the system can tell and refuse."""
+    with suppress(ImportError, OSError, ValueError, IndexError):
+        import resource
+
+        has = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        asked = min(has + more, 2**62)
+        resource.setrlimit(resource.RLIMIT_DATA, (asked if hard < 0 else min(asked, hard), hard))
+
+
+def excess(what: str, needed: int, most: int | None = None) -> str:
+    """Return the message for what needs more bytes than the limit; empty where it does not."""
+    limit = most_bytes() if most is None else most
+    if needed <= limit:
+        return ""
+    return f"{what} would need {_size(needed)}, more than the limit of {_size(limit)} (--max-bytes, max_bytes)"
+
+
+def _size(number: int) -> str:
+    if number >= 10**18:
+        return "more than a billion GB"
+    for unit, size in (("GB", 10**9), ("MB", 10**6)):
+        if number >= size:
+            return f"{number / size:,.1f} {unit}"
+    return f"{number:,} bytes"
