@@ -1,8 +1,11 @@
 """Nothing raw comes out: not an exception of another kind than the project's, not a name that moves the cursor."""
 
 import contextlib
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from texts import parse
 import rnn_lowering as rl
 from rnn_lowering.boundary import boundary
 from rnn_lowering.cli.command import main
+from rnn_lowering.model.onnx_inference import as_proto
 from rnn_lowering.printable import LINE, printable
 
 LSTM = """
@@ -96,7 +100,7 @@ def test_verify_has_the_boundary(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise KeyError("lost")
 
-    monkeypatch.setattr("rnn_lowering.verification.whole._as_file", fail)
+    monkeypatch.setattr("rnn_lowering.verification.whole.as_file", fail)
     with pytest.raises(rl.InternalError, match="please report"):
         rl.verify(model(), model())
 
@@ -235,3 +239,71 @@ def test_inputs_of_hostile_names_in_dims_and_feeds() -> None:
     assert str(caught.value).isprintable()
     check = rl.verify(model(), rl.lower(model()), feeds=[{"X": np.zeros((5, 2, 3), np.float32)}])
     assert check.status == "verified"
+
+
+# The command's other texts
+
+
+@pytest.mark.parametrize("option", ["--set-dim", "--to", "--report", "--max-unroll", "--feed", HOSTILE[0]])
+@pytest.mark.parametrize("value", HOSTILE, ids=range(len(HOSTILE)))
+def test_usage_errors_show_no_hostile_value(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["in.onnx", "out.onnx", "more", option, value])
+    lines = capsys.readouterr().err.removesuffix("\n").split("\n")
+    assert all(line.isprintable() and len(line) < 2000 for line in lines)
+    assert [n for n, line in enumerate(lines) if line.startswith("rnn-lower: error")] == [len(lines) - 1]
+
+
+@pytest.mark.parametrize("ending", ["onnxtxt", "textproto", "json"])
+def test_formats_of_text_are_read_as_onnx_reads_them(
+    ending: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / f"in.{ending}"
+    with warnings.catch_warnings(action="ignore"):
+        onnx.save(model(), source)
+    with warnings.catch_warnings(action="error"):
+        assert len(rl.inspect(source)) == 1
+        assert main([str(source), str(tmp_path / "out.onnx"), "-q"]) == 0
+    assert capfd.readouterr().err == ""
+    source.write_bytes(b"{ \x1b not a model")
+    with pytest.raises(rl.ModelFileError):
+        rl.inspect(source)
+
+
+SPEAKS = """
+import sys, logging
+def speak(*_):
+    logging.getLogger("onnx_ir.serde").warning("inner")
+    return 0
+import rnn_lowering.cli.command as command
+command.main = speak
+from rnn_lowering.__main__ import main
+speak() if sys.argv[1:] else main()
+"""
+
+
+@pytest.mark.parametrize(("arguments", "shown"), [((), ""), (("library",), "inner\n")])
+def test_what_libraries_log_is_shown_to_callers_and_not_by_the_command(arguments: tuple[str], shown: str) -> None:
+    command = [sys.executable, "-c", SPEAKS, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr == shown
+
+
+def test_a_result_that_cannot_be_written_has_an_error_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(given: object) -> None:
+        raise ir.serde.SerdeError("outer") from ValueError("a tensor\nof text")
+
+    monkeypatch.setattr("rnn_lowering.api.as_proto", partial(_as_proto_of, as_proto, fail, monkeypatch))
+    with pytest.raises(rl.UnsupportedError, match="the model cannot be written: a tensor of text"):
+        rl.lower(model())
+
+
+def _as_proto_of(
+    as_proto: Callable[[ir.Model], onnx.ModelProto],
+    fail: Callable[[object], None],
+    monkeypatch: pytest.MonkeyPatch,
+    given: ir.Model,
+) -> onnx.ModelProto:
+    """Let the serializer fail at the very end only."""
+    monkeypatch.setattr(ir, "to_proto", fail)
+    return as_proto(given)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.limits import excess
+from rnn_lowering.limits import excess, most_bytes
 from rnn_lowering.spec.node import GATES, RecurrentSpec
 from rnn_lowering.types import Array
 from rnn_lowering.verification.sensitivity import rows_that_matter
@@ -86,10 +86,13 @@ def check_bytes(spec: RecurrentSpec, T: int, N: int, width: int, weights: int = 
     Raises:
         UnsupportedError: They do.
     """
-    per_row = width + len(spec.directions) * spec.hidden_size
-    fault = excess("inputs and outputs", _WIDE * (T * N * per_row + weights))
+    fault = excess("inputs and outputs", _bytes(spec, T, N, width, weights))
     if fault:
         raise UnsupportedError(fault, hint="compare it at smaller sizes", node=spec.node)
+
+
+def _bytes(spec: RecurrentSpec, T: int, N: int, width: int, weights: int = 0) -> int:
+    return _WIDE * (T * N * (width + len(spec.directions) * spec.hidden_size) + weights)
 
 
 class _Maker:
@@ -158,14 +161,18 @@ class _Maker:
         share, spent = _BUDGET / len(sizes), 0.0
         kept: list[tuple[int, int]] = []
         for t, n in sizes:
-            while N is None and n > 1 and self._cost(t, n) > share:
+            while N is None and n > 1 and self._exceeds(t, n, share):
                 n //= 2
-            while T is None and t > least and self._cost(t, n) > share:
+            while T is None and t > least and self._exceeds(t, n, share):
                 t = max(t // 2, least)
             spent += self._cost(t, n)
             if spent <= _BUDGET or len(kept) < _FEWEST_FEEDS:
                 kept.append((t, n))
         return kept
+
+    def _exceeds(self, T: int, N: int, share: float) -> bool:
+        """Whether a run costs more than its share, or needs more bytes than the limit."""
+        return self._cost(T, N) > share or _bytes(self.spec, T, N, self.width) > most_bytes()
 
     def _cost(self, T: int, N: int) -> float:
         """What the reference computes for one run, about, in multiplications."""

@@ -30,6 +30,9 @@ Outputs = Mapping[str, Array]
 Ran = Callable[[], None]
 """Called after each run, in the process of the caller."""
 
+_OWN = (1 << 30) + (1 << 24) * (os.cpu_count() or 1)
+"""Bytes for onnxruntime itself and the stacks of its threads."""
+
 _COPIES = 3
 """How many times onnxruntime may hold the weights, while it folds and rearranges them."""
 
@@ -222,7 +225,7 @@ class Runner:
             "groups": groups,
             "chunks": None if chunks is None else asdict(chunks),
             "out": str(out),
-            "memory": RUN_FACTOR * most_bytes() + _COPIES * _bytes_of_files(session),
+            "memory": _OWN + RUN_FACTOR * most_bytes() + _COPIES * _bytes_of_files(session),
         }
         names: tuple[str, ...] | None = None
         runs: list[Run] = []

@@ -33,7 +33,7 @@ from rnn_lowering.verification.arrays import STEPS, read_arrays, write_arrays
 
 Message = dict[str, Any]
 
-_NO_MEMORY = ("bad_alloc", "bad allocation", "Failed to allocate memory")
+_NO_MEMORY = ("bad_alloc", "bad allocation", "Failed to allocate memory", "Cannot allocate memory")
 """What onnxruntime says where it gets none."""
 
 

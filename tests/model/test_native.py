@@ -1,7 +1,9 @@
 """onnx's native code can neither end nor hold up the caller's process, and ordinary models do not pay for that."""
 
 import copy
+import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import onnx
@@ -12,7 +14,7 @@ from chains import Link, chain
 from onnx import helper
 from paths import EXAMPLES
 from stored_models import entries, load
-from texts import refusal
+from texts import parse, refusal
 
 import rnn_lowering as rl
 from rnn_lowering.model import native
@@ -104,3 +106,77 @@ def test_nothing_inferred_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "_in_child", fail)
     assert rl.inspect(rl.lower(proto)) == []
     assert ir.from_proto(proto).graph.name == "chain"
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """The child processes that native code has had."""
+    children: list[subprocess.Popen[bytes]] = []
+    start = native._start
+
+    def counted() -> subprocess.Popen[bytes]:
+        children.append(start())
+        return children[-1]
+
+    monkeypatch.setattr(native, "_start", counted)
+    return children
+
+
+def unsound() -> onnx.ModelProto:
+    """A Loop that carries a value, in a model with a huge number: it is inferred several times, elsewhere."""
+    proto = parse(CARRIED)
+    proto.graph.node.append(with_attribute("Neg", ["X"], "unknown", 2**40))
+    return proto
+
+
+CARRIED = """
+main (float[T,N,4] X, int64 n) => (float[t,b,4] Z) <float[1,12,4] W = {}, float[1,12,4] R = {}, bool go = {1}> {
+    Z = Loop (n, go, X) <body = step (int64 i, bool c, float[?,?,?] x) => (bool c1, float[?,?,?] y) {
+        c1 = Identity (c)
+        axes = Constant <value_ints = [1]> ()
+        y4 = GRU <hidden_size = 4> (x, W, R)
+        y = Squeeze (y4, axes)
+    }>
+}
+"""
+
+
+def test_one_child_serves_a_whole_call(
+    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    ask = native._ask
+
+    def counted(process: subprocess.Popen[bytes], task: str, data: bytes) -> tuple[bool, bytes]:
+        asked.append(task)
+        return ask(process, task, data)
+
+    monkeypatch.setattr(native, "_ask", counted)
+    with suppress(rl.RnnLoweringError):
+        rl.lower(unsound())
+    assert len(asked) > 1
+    assert len(started) == 1
+    assert started[0].returncode is not None
+
+
+def test_after_a_crash_nothing_more_is_inferred(
+    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(process: subprocess.Popen[bytes], task: str, data: bytes) -> tuple[bool, bytes]:
+        process.kill()
+        raise BrokenPipeError
+
+    monkeypatch.setattr(native, "_ask", crash)
+    with suppress(rl.RnnLoweringError):
+        rl.lower(unsound())
+    assert len(started) == 1
+    assert started[0].returncode is not None
+
+
+def test_a_refused_conversion_leaves_the_child_as_it_was(started: list[subprocess.Popen[bytes]]) -> None:
+    proto = model(Case("native_converted", "GRU"), 17)
+    with native.one_child():
+        with pytest.raises(native.NativeError, match="version"):
+            native.convert(proto, 10**6)
+        assert native.convert(proto, 18).opset_import[0].version == 18
+    assert len(started) == 1

@@ -1,0 +1,411 @@
+"""What a few bytes of a model ask for is bounded: memory, nodes and time."""
+
+import os
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper
+from running import assert_close, run
+from texts import parse, random_feed, refusal
+
+import rnn_lowering as rl
+from rnn_lowering.cli.command import main
+from rnn_lowering.limits import limited
+from rnn_lowering.model import folding, inlining
+from rnn_lowering.model.copying import clone_graph
+from rnn_lowering.spec.constants import constant_of
+from rnn_lowering.verification.isolate import isolated_nodes
+
+MIB = 1 << 20
+HUGE = 1 << 32
+
+LSTM = """
+main (float[T,N,3] X) => (float[T,1,N,4] Y) <float[1,16,3] W = {}, float[1,16,4] R = {}> {
+    [node] Y = LSTM <hidden_size=4> (X, W, R)
+}
+"""
+
+
+@contextmanager
+def peak_below(most: int) -> Iterator[None]:
+    """Fail where the block takes more memory at a time, of which NumPy's arrays are a part even where untouched."""
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < most, f"{peak:,} bytes"
+
+
+# Constants that are computed
+
+
+CONSTANTS = {
+    "ConstantOfShape": "Z = ConstantOfShape <value = float[1] {1}> (huge)",
+    "Expand": "Z = Expand (one, huge)",
+    "Expand, to more axes": "Z = Expand (row, many)",
+    "Gather": "i = ConstantOfShape (some) n = Cast <to = 7> (i) Z = Gather (rows, n)",
+    "Concat": "a0 = Identity (row) "
+    + " ".join(f"a{n + 1} = Concat <axis = 0> (a{n}, a{n})" for n in range(20))
+    + " Z = Identity (a20)",
+}
+
+
+def computed(text: str) -> ir.Value:
+    model = parse(
+        f"""main (float[1] X) => (float[n] Z) <
+            float[1] one = {{1}}, float[1024] row = {{}}, float[1,4096] rows = {{}},
+            int64[1] huge = {{{HUGE}}}, int64[3] many = {{65536, 4096, 1}}, int64[1] some = {{16384}}
+        > {{ {text} }}"""
+    )
+    return ir.from_proto(model).graph.outputs[0]
+
+
+@pytest.mark.parametrize("text", CONSTANTS.values(), ids=list(CONSTANTS))
+def test_a_constant_that_exceeds_the_limit_stays_a_computation(text: str) -> None:
+    value = computed(text)
+    with limited(MIB), peak_below(8 * MIB):
+        assert constant_of(value, 17) is None
+
+
+def test_the_limit_counts_bytes() -> None:
+    value = computed("Z = Expand (one, some)")
+    with limited(4 * 16384 - 1):
+        assert constant_of(value, 17) is None
+    with limited(4 * 16384):
+        tensor = constant_of(value, 17)
+    assert tensor is not None
+    assert tensor.nbytes == 4 * 16384
+
+
+def test_a_large_constant_is_computed_again_under_the_limit_that_it_had() -> None:
+    value = computed("shape = Constant <value_ints = [5000000]> () Z = Expand (one, shape)")
+    with limited(1 << 25):
+        tensor = constant_of(value, 17)
+    assert isinstance(tensor, ir.LazyTensor)
+    with limited(0):
+        assert tensor.numpy().shape == (5_000_000,)
+
+
+def test_no_constant_of_the_model_is_subject_to_the_limit() -> None:
+    assert rl.lower(parse(LSTM), max_bytes=0).graph.node
+
+
+# Folding
+
+
+FOLDED = {
+    "ConstantOfShape": "big = ConstantOfShape (n)",
+    "Expand": "big = Expand (one, n)",
+    "Tile": "big = Tile (one, n)",
+    "Range": "big = Range (start, stop, step)",
+    "Pad": "big = Pad (one, pads)",
+}
+
+
+def folding_model(text: str) -> ir.Model:
+    return ir.from_proto(
+        parse(
+            f"""main (float[5,2,3] X) => (float[t,d,b,4] Y, int64[1] Z) <
+                float[1,16,3] W = {{}}, float[1,16,4] R = {{}}, int64[1] one = {{1}}, int64[1] n = {{{HUGE}}},
+                int64 start = {{0}}, int64 stop = {{{HUGE}}}, int64 step = {{1}}, int64[2] pads = {{0, {HUGE}}}
+            > {{
+                {text}
+                Z = ReduceSum (big)
+                x = Slice (X, Z, n)
+                Y = LSTM <hidden_size=4> (x, W, R)
+            }}"""
+        )
+    )
+
+
+@pytest.mark.parametrize("text", FOLDED.values(), ids=list(FOLDED))
+def test_nothing_huge_is_folded(text: str) -> None:
+    with peak_below(32 * MIB):
+        folding.folded(folding_model(text))
+
+
+def test_nothing_of_unknown_size_is_folded() -> None:
+    node = ir.node("Mystery", [])
+    assert folding._should_fold(node) is False
+    node.outputs[0].shape, node.outputs[0].dtype = ir.Shape([2]), ir.DataType.FLOAT
+    assert folding._should_fold(node) is None
+    with limited(8):
+        assert folding._should_fold(node) is False
+
+
+# Verification
+
+
+def fixed(**dims: int) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    original = parse(LSTM)
+    return original, rl.lower(original, dims=dims)
+
+
+def test_inputs_of_a_comparison_are_bounded_before_they_are_made() -> None:
+    models = fixed(T=2, N=100_000_000)
+    with peak_below(32 * MIB):
+        check = rl.verify(*models)
+    assert check.status == "not verified"
+    assert (
+        "random inputs would need 7.2 GB, more than the limit of 268.4 MB (--max-bytes, max_bytes)" in check.reason
+    )
+    assert "inputs and outputs would need" in check.reason
+
+
+def test_inputs_of_a_page_are_bounded_too() -> None:
+    original, lowered = map(ir.from_proto, fixed(T=2, N=100_000_000))
+    (node,) = isolated_nodes(original, lowered)
+    with peak_below(32 * MIB), pytest.raises(rl.UnsupportedError, match="more than the limit"):
+        node.random_feed(np.random.default_rng(0))
+
+
+def test_the_limit_can_be_raised() -> None:
+    models = fixed(T=2, N=50)
+    assert rl.verify(*models, max_bytes=1000).status == "not verified"
+    assert rl.verify(*models, runs=1)
+
+
+def test_sizes_that_are_open_are_chosen_within_the_limit() -> None:
+    original = parse(LSTM)
+    check = rl.verify(original, rl.lower(original), max_bytes=3000)
+    assert check
+    assert check.nodes
+    sizes = {tuple(given.shape) for one in check.each_run for given in one.inputs}
+    assert max(np.prod(shape) for shape in sizes) * 12 <= 3000
+
+
+def test_given_inputs_count_for_the_caller_only() -> None:
+    models = fixed(T=2, N=50)
+    assert rl.verify(*models, max_bytes=1000, feeds=[{"X": np.ones((2, 50, 3), np.float32)}])
+
+
+def test_a_run_that_needs_too_much_memory_is_no_verdict() -> None:
+    if sys.platform != "linux":
+        pytest.skip("the system limits no memory")
+    text = LSTM.replace("Y)", "Y, float[1] Z)", 1).replace(
+        "[node]",
+        f"s = Constant <value = int64[1] {{{HUGE}}}> () big = ConstantOfShape (s) Z = ReduceSum (big) [node]",
+    )
+    original = parse(text)
+    check = rl.verify(original, rl.lower(original), runs=1)
+    assert check.status == "not verified"
+    assert "needs more than 4.3 GB of memory" in check.reason
+
+
+def test_the_command_stays_small(tmp_path: Path) -> None:
+    """Also in the processes that it starts."""
+    onnx.save(parse(LSTM), tmp_path / "in.onnx")
+    options = ["--set-dim", "T=2", "--set-dim", "N=100000000"]
+    command = [
+        sys.executable,
+        "-m",
+        "rnn_lowering",
+        str(tmp_path / "in.onnx"),
+        str(tmp_path / "out.onnx"),
+        *options,
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    _, status, usage = os.wait4(process.pid, 0)
+    assert status == 0
+    assert b"not verified: random inputs would need" in (process.stdout.read() if process.stdout else b"")
+    assert usage.ru_maxrss * 1024 < 1 << 30
+
+
+@pytest.mark.parametrize(("given", "number"), [("800", 800), ("2K", 2048), ("3M", 3 * MIB), ("1G", 1 << 30)])
+def test_a_number_of_bytes(given: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr("rnn_lowering.cli.command._lower", lambda args: seen.append(args.max_bytes))
+    main(["in.onnx", "out.onnx", "--max-bytes", given])
+    assert seen == [number]
+
+
+@pytest.mark.parametrize("given", ["", "G", "-1", "1.5G", "1T", "²"])
+def test_what_is_no_number_of_bytes(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["in.onnx", "out.onnx", f"--max-bytes={given}"])
+    assert "is not a number of bytes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit", ["max_bytes", "max_nodes"])
+def test_a_negative_limit_is_refused(limit: str) -> None:
+    options: Any = {limit: -1}
+    with pytest.raises(rl.OptionError, match=f"{limit} cannot be -1"):
+        rl.lower(parse(LSTM), **options)
+
+
+# Functions
+
+
+def calls(depth: int, width: int = 2) -> onnx.ModelProto:
+    """A model in which each of `depth` functions calls the next `width` times; the last holds a GRU."""
+    proto = parse(
+        """main (float[2,1,3] X) => (float[2,1,1,4] Y) <float[1,12,3] W = {}, float[1,12,4] R = {}>
+        { Y = Identity (X) }"""
+    )
+    inputs, domains = ["X", "W", "R"], [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    innermost = [helper.make_node("GRU", inputs, ["Y"], "gru", hidden_size=4)]
+    functions = [helper.make_function("local", f"f{depth}", inputs, ["Y"], innermost, domains)]
+    for n in reversed(range(depth)):
+        called = [helper.make_node(f"f{n + 1}", inputs, [f"y{k}"], domain="local") for k in range(width)]
+        joined = helper.make_node("Sum", [f"y{k}" for k in range(width)], ["Y"])
+        functions.append(helper.make_function("local", f"f{n}", inputs, ["Y"], [*called, joined], domains))
+    proto.graph.node[0].CopyFrom(helper.make_node("f0", inputs, ["Y"], domain="local"))
+    proto.functions.extend(functions)
+    proto.opset_import.append(domains[1])
+    return proto
+
+
+def test_2_to_the_30th_calls_are_counted_and_not_made() -> None:
+    reason = refusal(lambda: rl.lower(calls(30)))
+    assert "would make 2,147,483,647 nodes, more than 100,000" in reason
+    assert "--max-nodes" in reason
+
+
+def test_the_limit_of_nodes_is_exact() -> None:
+    proto = calls(3)  # 8 nodes and 7 sums
+    assert "would make 15 nodes" in refusal(lambda: rl.lower(proto, max_nodes=14))
+    new = rl.lower(proto, max_nodes=15)
+    feed = random_feed(proto)
+    assert_close(run(new, feed), run(proto, feed))
+
+
+@pytest.mark.parametrize("proto", [calls(9), calls(1, 500)], ids=["nested", "wide"])
+def test_inlining_copies_nodes_in_proportion_to_its_result(
+    proto: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[int] = []
+
+    def counting(graph: ir.Graph) -> ir.Graph:
+        copied.append(sum(1 for _ in graph.all_nodes()))
+        return clone_graph(graph)
+
+    monkeypatch.setattr(inlining, "clone_graph", counting)
+    model = ir.from_proto(proto)
+    inlining.inline_functions(model, lambda _: True, 100_000)
+    result = sum(1 for _ in model.graph.all_nodes())
+    assert result > 500
+    assert result <= sum(copied) <= 4 * result
+
+
+def test_overloads_defaults_and_references_mean_what_they_do_to_onnxruntime() -> None:
+    """One name with two bodies; an attribute that a call gives, one with a default, and one that is passed on."""
+    proto = calls(0)
+    (function,) = proto.functions
+    del function.node[0].attribute[:]
+    for name, kind in (("hidden_size", "INT"), ("linear_before_reset", "INT")):
+        reference = function.node[0].attribute.add(name=name, ref_attr_name=name)
+        reference.type = onnx.AttributeProto.AttributeType.Value(kind)
+    function.attribute.append("hidden_size")
+    function.attribute_proto.append(helper.make_attribute("linear_before_reset", 1))
+    outer = proto.functions.add()
+    outer.CopyFrom(function)
+    outer.name = "outer"
+    outer.node[0].op_type, outer.node[0].domain = "f0", "local"
+    other = proto.functions.add()
+    other.CopyFrom(function)
+    other.overload = "zero"
+    other.attribute_proto[0].i = 0
+    proto.ir_version = 10
+    call = proto.graph.node[0]
+    call.op_type = "outer"
+    call.attribute.append(helper.make_attribute("hidden_size", 4))
+    proto.graph.node.append(
+        helper.make_node("f0", call.input, ["Y0"], domain="local", overload="zero", hidden_size=4)
+    )
+    proto.graph.output.append(helper.make_tensor_value_info("Y0", TensorProto.FLOAT, None))
+    new = rl.lower(proto)
+    feed = random_feed(proto)
+    expected = [plain(proto, feed, linear_before_reset) for linear_before_reset in (1, 0)]
+    for got, wanted in zip(run(new, feed).values(), expected, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(expected[0], expected[1])
+
+
+def plain(proto: onnx.ModelProto, feed: Any, linear_before_reset: int) -> Any:
+    """What a GRU with these weights computes."""
+    graph = onnx.GraphProto()
+    graph.CopyFrom(proto.graph)
+    del graph.node[:], graph.output[1:]
+    inputs = ["X", "W", "R"]
+    graph.node.append(
+        helper.make_node("GRU", inputs, ["Y"], hidden_size=4, linear_before_reset=linear_before_reset)
+    )
+    return run(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), feed)["Y"]
+
+
+# Depth and length
+
+
+def test_3000_chained_nodes_before_the_weights() -> None:
+    proto = parse(LSTM)
+    chain = [helper.make_node("Identity", [f"W{n}"], [f"W{n + 1}"]) for n in range(3000)]
+    chain[0].input[0], chain[-1].output[0] = "W", "last"
+    node = onnx.NodeProto()
+    node.CopyFrom(proto.graph.node[0])
+    node.input[1] = "last"
+    del proto.graph.node[:]
+    proto.graph.node.extend([*chain, node])
+    feed = random_feed(proto, T=3, N=2)
+    assert_close(run(rl.lower(proto), feed), run(parse(LSTM), feed))
+
+
+def nested(depth: int) -> ir.Model:
+    """The LSTM in the branches of so many Ifs, each in that of another."""
+    model = ir.from_proto(parse(LSTM))
+    go = ir.Value(name="go", type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
+    zero = ir.Value(name="zero", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1, 1, 1, 4]))
+    model.graph.inputs.extend([go, zero])
+    (node,) = model.graph
+    result = model.graph.outputs.pop()
+    model.graph.remove(node)
+    for n in range(depth):
+        kept = ir.node("Identity", [zero], outputs=[ir.Value(name=f"E{n}")], name=f"kept{n}")
+        branches = {
+            "then_branch": ir.Graph([], node.outputs, nodes=[node], name=f"then{n}"),
+            "else_branch": ir.Graph([], kept.outputs, nodes=[kept], name=f"else{n}"),
+        }
+        node = ir.node("If", [go], branches, outputs=[ir.Value(name=f"Y{n}")], name=f"if{n}")
+    model.graph.append(node)
+    model.graph.outputs.append(node.outputs[0])
+    node.outputs[0].type, node.outputs[0].shape = result.type, result.shape
+    return model
+
+
+def test_nested_branches_are_lowered() -> None:
+    proto = ir.to_proto(nested(25))
+    new = rl.lower(proto)
+    feed = random_feed(proto, T=3, N=1) | {"go": np.array(True)}
+    assert_close(run(new, feed), run(proto, feed))
+
+
+def test_500_nested_branches_are_lowered_or_refused() -> None:
+    with suppress(rl.UnsupportedError):
+        rl.lower(nested(500))
+
+
+def test_a_file_of_500_nested_branches_is_refused(tmp_path: Path) -> None:
+    """protobuf reads none that is deeper than 33 of them."""
+
+    def field(number: int, data: bytes) -> bytes:
+        size, length = len(data), b""
+        while size > 127:
+            length, size = length + bytes([size & 127 | 128]), size >> 7
+        return bytes([number << 3 | 2]) + length + bytes([size]) + data
+
+    graph = parse(LSTM).graph.SerializeToString()
+    for _ in range(500):
+        graph = field(1, field(1, b"go") + field(2, b"Y") + field(4, b"If") + field(5, field(6, graph)))
+    (tmp_path / "in.onnx").write_bytes(b"\x08\x08" + field(8, field(1, b"")) + field(7, graph))
+    with pytest.raises(rl.ModelFileError):
+        rl.inspect(tmp_path / "in.onnx")
