@@ -23,7 +23,7 @@ from onnx import shape_inference, version_converter
 from rnn_lowering.limits import RUN_FACTOR, limit_memory, most_bytes
 
 _SECONDS, _INFERENCE_SECONDS = 30, 10
-"""Time limits of a conversion and of the inference of an invalid model, which need about one second if it is large."""
+"""Time limits of a conversion, and of the inference of an invalid model: each needs about a second if large."""
 
 _LARGEST = 2**31 - 1
 
