@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rnn_lowering.streaming.host import Stream
     from rnn_lowering.streaming.plan import State, StreamPlan
     from rnn_lowering.targets.table import TARGETS, Target
+    from rnn_lowering.verification.chunked import verify_stream
     from rnn_lowering.verification.result import Verification
     from rnn_lowering.verification.whole import verify
 
@@ -65,6 +66,7 @@ _MODULES = {
     "streaming.plan": ("State", "StreamPlan"),
     "targets.table": ("TARGETS", "Target"),
     "verification.result": ("Verification",),
+    "verification.chunked": ("verify_stream",),
     "verification.whole": ("verify",),
 }
 """Module -> its public names, imported at first use: the command's --help needs none."""
@@ -105,6 +107,7 @@ __all__ = [
     "lower_file",
     "preview",
     "verify",
+    "verify_stream",
 ]
 
 

@@ -79,11 +79,19 @@ def _watch(proto: onnx.ModelProto, names: Iterable[str]) -> None:
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(names) if name in inner)
 
 
+def has_fixed(proto: onnx.ModelProto, axes: Mapping[str, int]) -> bool:
+    """Whether one of these axes of inputs, by name, has a fixed size."""
+    return any(dim.HasField("dim_value") for dim in _dims(proto, axes))
+
+
+def _dims(proto: onnx.ModelProto, axes: Mapping[str, int]) -> list[onnx.TensorShapeProto.Dimension]:
+    return [v.type.tensor_type.shape.dim[axes[v.name]] for v in proto.graph.input if v.name in axes]
+
+
 def _open(proto: onnx.ModelProto, axes: Mapping[str, int]) -> None:
     """Let axes of inputs have no fixed size."""
-    dims = [v.type.tensor_type.shape.dim[axes[v.name]] for v in proto.graph.input if v.name in axes]
-    if any(dim.HasField("dim_value") for dim in dims):
-        for dim in dims:
+    if has_fixed(proto, axes):
+        for dim in _dims(proto, axes):
             dim.dim_param = "frames"
         _forget_shapes(proto.graph)
 

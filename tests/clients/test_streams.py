@@ -34,7 +34,7 @@ def nets() -> dict[str, tuple[onnx.ModelProto, Arrays, str]]:
 
 
 LEFT = {
-    "ncnn": {"speech enhancement"},  # pnnx folds the batch of its reshapes
+    "ncnn": {"speech enhancement"},  # ncnn does not load what pnnx makes of it
     "tvm": set[str](),
     "tract": set[str](),
 }

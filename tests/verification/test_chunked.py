@@ -158,6 +158,37 @@ def test_a_fixed_length_is_opened_in_the_original(tmp_path: Path) -> None:
     assert verified(model, streamed(model, "X:0=4", "auto"), tmp_path)
 
 
+@pytest.mark.parametrize("attribute", ["layout = 1, ", ""])
+def test_an_original_that_onnxruntime_cannot_run_is_lowered_for_it(tmp_path: Path, attribute: str) -> None:
+    """onnxruntime has no layout 1 and no kernel for float64."""
+    kind, weights = "float", recurrent("GRU", 3, 4)
+    if not attribute:
+        kind, weights = "double", {name: array.astype(np.float64) for name, array in weights.items()}
+    model = net(
+        f"""g ({kind}[batch, time, 3] X) => ({kind}[a, b, c, d] Y) {{
+            [only] Y = GRU <{attribute}hidden_size = 4> (X, W, R, B) }}""",
+        weights,
+    )
+    time = "time" if attribute else "batch"
+    stepped = streamed(model, time, "auto")
+    check = verified(model, stepped, tmp_path)
+    assert check
+    assert "it was lowered for whole sequences, each node compared with float64" in check.reason
+    if attribute:
+        return
+    node(stepped, "present_only_h").input[0] = "past_only_h"
+    assert verified(model, stepped, tmp_path).status == "failed"
+
+
+def test_an_output_that_the_stream_lost_is_missed(tmp_path: Path) -> None:
+    lost = with_plan(streamed(TWO, "time"), lambda plan: plan["outputs"].pop("last"))
+    assert verified(TWO, lost, tmp_path)  # it is still given, and right
+    del lost.graph.output[[value.name for value in lost.graph.output].index("last")]
+    check = verified(TWO, lost, tmp_path)
+    assert check.status == "failed"
+    assert "output 'last': the stream does not give it" in check.reason
+
+
 def test_given_feeds_are_whole_sequences(tmp_path: Path) -> None:
     check = verified(TWO, streamed(TWO, "time"), tmp_path, feeds=[{"X": random((9, 2, 4))}])
     assert check
