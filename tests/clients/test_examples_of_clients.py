@@ -5,6 +5,7 @@ import re
 import subprocess
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ from cases import Case
 from paths import MODELS
 from running import assert_close, recurrent_left, run
 
+from clients.driving import drive
 from clients.environments import CLIENTS, HERE, python, why_absent
 from clients.trials import original, truth
 from rnn_lowering.cli.command import main
@@ -113,6 +115,38 @@ def test_recipes_give_what_the_original_gives(client: str, tmp_path: Path, monke
     assert_close({"Y": np.load(tmp_path / "Y.npy")}, truth(case))
 
 
+def measured_messages() -> list[tuple[str, str]]:
+    """Each client and the message that docs/troubleshooting.md says it gives, where that is measured."""
+    text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    clients = {title: client for client, title in TITLES.items()}
+    found = re.findall(r"^## `(.*)`\n\n(\w+), \*measured\*", text, re.MULTILINE)
+    return [(clients[name], message) for message, name in found if name in clients]
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "Non constant seq_len is not supported": {"optional": ("B", "sequence_lens")},
+    "Clashing resolution for expression": {"N": 2},
+    "Model wasn't fully converted": {
+        "attributes": {"layout": 1, "direction": "bidirectional"},
+        "optional": ("B", "initial_h", "initial_c"),
+    },
+    "failed to legalize operation 'torch.operator' that was explicitly marked illegal": {
+        "attributes": {"direction": "reverse"}
+    },
+}
+"""A message -> what of an LSTM causes it, where not every LSTM does."""
+
+
+@pytest.mark.parametrize(("client", "message"), measured_messages(), ids=[c for c, _ in measured_messages()])
+def test_messages_are_those_of_the_clients(client: str, message: str, tmp_path: Path) -> None:
+    if reason := why_absent(client):
+        pytest.skip(reason)
+    fields: dict[str, Any] = {"T": 4, "N": 1, "I": 3} | REFUSED.get(message, {})
+    outcome = drive(client, {"model": original(Case("message", "LSTM", **fields))}, tmp_path)["model"]
+    assert isinstance(outcome, str)
+    assert message in outcome
+
+
 NET = """
 import numpy as np
 
@@ -153,3 +187,20 @@ def test_the_recipe_for_pytorch(tmp_path: Path) -> None:
         feed = {lowered.graph.input[0].name: held["X"]}
         results = run(lowered, feed).values()
         assert_close(dict(zip("Yh", results, strict=True)), {"Y": held["Y"], "h": held["h"]})
+
+
+def test_pytorch_in_getting_started(tmp_path: Path) -> None:
+    """Its lines as they are, in the environment of PyTorch."""
+    if reason := why_absent("pytorch"):
+        pytest.skip(reason)
+    text = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8").split("\n## From PyTorch\n")[1]
+    (tmp_path / "six.py").write_text(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0])
+    lent = os.pathsep.join([sysconfig.get_path("purelib"), str(ROOT)])
+    command: list[str | Path] = [python("pytorch"), "six.py"]
+    environment = {**os.environ, "PYTHONPATH": lent}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    before, after = (onnx.load(tmp_path / name) for name in ("model.onnx", "lowered.onnx"))
+    assert len(recurrent_left(before)) == 1
+    assert recurrent_left(after) == []
+    assert after.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "seq"
