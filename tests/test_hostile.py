@@ -25,6 +25,7 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from oracle import DEFAULT_ACTIVATIONS, GATES
+from scope_models import LOCAL, SCOPES
 from texts import parse
 
 import rnn_lowering as rl
@@ -183,6 +184,40 @@ def test_what_campaigns_found(edit: Callable[[onnx.ModelProto], Any], little_mem
     for form in FORMS:
         with suppress(rl.RnnLoweringError), time_limit():
             rl.lower_file(source, out, form, verify=0)
+
+
+def without_inputs(model: onnx.ModelProto) -> None:
+    """A recurrent node in a branch has none."""
+    for node in (n for a in model.graph.node[-1].attribute for n in a.g.node):
+        if node.op_type in GATES:
+            del node.input[:]
+
+
+def graph_that_calls_give(model: onnx.ModelProto, kind: Any) -> None:
+    node = next(n for function in model.functions for n in function.node)
+    node.attribute.append(onnx.AttributeProto(name="body", ref_attr_name="body"))
+    node.attribute[-1].type = kind
+
+
+IN_SCOPES = {
+    "a node without inputs in a branch": ("if", without_inputs),
+    "a graph that calls give": ("function", partial(graph_that_calls_give, kind=onnx.AttributeProto.GRAPH)),
+    "graphs that calls give": ("function", partial(graph_that_calls_give, kind=onnx.AttributeProto.GRAPHS)),
+}
+
+
+@pytest.mark.parametrize(("scope", "edit"), IN_SCOPES.values(), ids=list(IN_SCOPES))
+def test_what_campaigns_found_in_scopes(scope: str, edit: Callable[[onnx.ModelProto], None]) -> None:
+    model = parse(SCOPES[scope], domains=LOCAL)
+    edit(model)
+    calls: list[Callable[[onnx.ModelProto], Any]] = [
+        rl.inspect,
+        *(partial(rl.lower, lowering=form) for form in FORMS),
+    ]
+    for call in calls:
+        with pytest.raises(rl.RnnLoweringError) as caught:
+            call(model)
+        assert not isinstance(caught.value, rl.InternalError)
 
 
 # Damaged files

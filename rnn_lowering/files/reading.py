@@ -115,6 +115,11 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
         untyped = next((t.name for t in graph.initializer if t.data_type == onnx.TensorProto.UNDEFINED), None)
         if untyped is not None:
             raise ModelFileError(f"{name}: tensor '{untyped}' has no type", hint="is the file complete?")
+        if (held := _reference_to_graph(graph)) is not None:
+            raise UnsupportedError(
+                f"{name}: attribute '{held.name}' of a function's node is a graph that calls give",
+                hint="inline the function first (onnx.inliner.inline_local_functions)",
+            )
         if graph.sparse_initializer:
             raise UnsupportedError(
                 f"graph '{graph.name}' has sparse initializers", hint="make them dense before lowering"
@@ -126,6 +131,12 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
     except Exception as error:  # the deserializer raises whatever a malformed model makes it meet
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ModelFileError(f"{name} is not a valid ONNX model: {reason}") from error
+
+
+def _reference_to_graph(graph: onnx.GraphProto) -> onnx.AttributeProto | None:
+    """Return an attribute of a node whose value is a graph that another attribute has: nothing finds its nodes."""
+    kinds = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+    return next((a for node in graph.node for a in node.attribute if a.ref_attr_name and a.type in kinds), None)
 
 
 def refuse_external(model: ir.Model) -> None:

@@ -83,7 +83,8 @@ def _bytes(value: ir.Value) -> float:
 
 def _count_unknown(model: ir.Model, decide: bool) -> int:
     """Count the recurrent nodes with an X of unknown length or batch size, with `decide` also the If nodes."""
-    shapes = [entry.node.inputs[0].shape for entry in recurrent_nodes(model) if entry.node.inputs[0] is not None]
+    given = [X for entry in recurrent_nodes(model) for X in entry.node.inputs[:1]]
+    shapes = [X.shape for X in given if X is not None]
     unsized = sum(shape is None or not all(isinstance(size, int) for size in shape[:2]) for shape in shapes)
     return unsized + (sum(node.op_type == "If" for node in model.graph.all_nodes()) if decide else 0)
 
