@@ -16,6 +16,8 @@ from thinning import exhaustive
 
 import rnn_lowering as rl
 
+pytestmark = pytest.mark.usefixtures("shared_child")
+
 OPSETS = [1, 3, 6, 7, 8, 9, 10, 11, 13, 14, 15, 18, 21, 22, 26, 27, 28]
 CORE = [
     *[
