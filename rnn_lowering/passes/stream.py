@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from rnn_lowering.boundary import boundary
+from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.model.copying import clone, replace_content
 from rnn_lowering.model.inlining import inline_all
 from rnn_lowering.model.old_opsets import FIRST_OPSET, modernize
-from rnn_lowering.model.onnx_inference import infer_shapes
+from rnn_lowering.model.onnx_inference import infer_shapes, is_sound
 from rnn_lowering.model.plan import read
 from rnn_lowering.model.prepare import sort_nodes
 from rnn_lowering.model.scopes import recurrent_nodes
@@ -92,6 +93,10 @@ def _prepared(model: ir.Model) -> ir.Model:
     opset = default_opset(work.opset_imports)
     if opset < FIRST_OPSET:
         modernize(work, opset)
+    if not is_sound(work):  # each node is given to ONNX's inference, in this process
+        raise UnsupportedError(
+            "the model is not valid, so its frames cannot be followed", hint="see what onnx.checker reports"
+        )
     return work
 
 

@@ -43,13 +43,8 @@ _FRAMES = (19, 11, 23)  # of the sequences of the runs, where the model leaves t
 
 @dataclass(frozen=True)
 class _Sequence:
-    """A whole sequence, and the chunks that it is fed in.
-
-    Attributes:
-        feed: The name of the inputs of the whole.
-        started: The name of the same with the states that the first chunk receives.
-        sizes: The number of frames of each chunk.
-    """
+    """A whole sequence by the name of its inputs, the same with the states that the first chunk receives, and the
+    number of frames of each chunk."""
 
     feed: str
     started: str

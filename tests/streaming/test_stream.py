@@ -379,6 +379,14 @@ def test_nodes_in_a_loop_are_refused() -> None:
         streamed(model, "time")
 
 
+def test_a_model_that_is_not_valid_is_refused() -> None:
+    """ONNX's inference may crash on such a model."""
+    model = one("Y = GRU <hidden_size = 4> (X, W, R, B)")
+    model.graph.node.append(onnx.helper.make_node("Transpose", ["Y"], ["Z"], perm=[0], no_such=1))
+    with pytest.raises(rl.UnsupportedError, match="the model is not valid"):
+        rl.StreamPass("time")(ir.from_proto(model))
+
+
 def test_constant_lengths_are_refused() -> None:
     model = one(f"Y = GRU <hidden_size = 4> ({LENS})", weights={"lens": np.array([11, 4], np.int32)})
     with pytest.raises(rl.UnsupportedError, match="sequence_lens are constant"):
