@@ -26,6 +26,7 @@ from rnn_lowering.model.copying import clone, replace_content, restored, restore
 from rnn_lowering.model.folding import folded
 from rnn_lowering.model.inference import known_inputs
 from rnn_lowering.model.plan import Planned, Prepared, prepare, read
+from rnn_lowering.model.prepare import sort_nodes
 from rnn_lowering.model.replace import replace_nodes
 from rnn_lowering.model.scopes import Found, recurrent_nodes
 from rnn_lowering.model.selection import Choose
@@ -156,6 +157,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         """Return the model, or where a stream is wanted a copy that is one."""
         if self.lowering.stream is None:
             return model
+        sort_nodes(model)
         copy = clone(model)
         report.stream = StreamPass(self.lowering.stream).call(copy).plan
         return copy

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from rnn_lowering.boundary import boundary
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.model.copying import clone, replace_content
+from rnn_lowering.model.copying import clone, replace_content, restored_on_failure
 from rnn_lowering.model.inlining import inline_all
 from rnn_lowering.model.old_opsets import FIRST_OPSET, modernize
 from rnn_lowering.model.onnx_inference import infer_shapes, is_sound
@@ -67,16 +67,18 @@ class StreamPass(ir.passes.InPlacePass):
             return self._streamed(model)
 
     def _streamed(self, model: ir.Model) -> StreamResult:
-        work = _prepared(model)
-        time = time_inputs(work, self.stream)
-        flow, size = follow(work, time)
-        _check_strides(flow, time)
-        states = node_states(flow, work.graph)
-        plan = Carrying(work, flow, time, Naming(work, time, size)).carry(states)
-        _declare(work, flow, time)
-        work.metadata_props[KEY] = plan.to_json()
-        if time.frames is not None:
-            work = at_sizes(work, {time.symbol: time.frames}, {}).model
+        with restored_on_failure(model):
+            sort_nodes(model)  # a copy needs that
+            work = _prepared(model)
+            time = time_inputs(work, self.stream)
+            flow, size = follow(work, time)
+            _check_strides(flow, time)
+            states = node_states(flow, work.graph)
+            plan = Carrying(work, flow, time, Naming(work, time, size)).carry(states)
+            _declare(work, flow, time)
+            work.metadata_props[KEY] = plan.to_json()
+            if time.frames is not None:
+                work = at_sizes(work, {time.symbol: time.frames}, {}).model
         replace_content(model, work.graph, work.functions)
         model.metadata_props[KEY] = plan.to_json()
         for state in plan.states:
@@ -85,9 +87,8 @@ class StreamPass(ir.passes.InPlacePass):
 
 
 def _prepared(model: ir.Model) -> ir.Model:
-    """Return a copy with sorted nodes, without functions, of an opset that is edited, its recurrent nodes valid."""
+    """Return a copy without functions, of an opset that is edited, its recurrent nodes valid."""
     work = clone(model)
-    sort_nodes(work)
     inline_all(work, Lowering.max_nodes)
     read(work, list(recurrent_nodes(work)))  # every node is validated before the first edit
     opset = default_opset(work.opset_imports)

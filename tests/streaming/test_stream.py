@@ -379,6 +379,14 @@ def test_nodes_in_a_loop_are_refused() -> None:
         streamed(model, "time")
 
 
+def test_unsorted_nodes_are_sorted() -> None:
+    model = one("x = Neg (X) Y = GRU <hidden_size = 4> (x, W, R, B)")
+    expected = whole(model, X)["Y"]
+    model.graph.node.insert(0, model.graph.node.pop())
+    for stepped in (streamed(model, "time"), rl.lower(model, stream="time")):
+        np.testing.assert_allclose(chunked(stepped, X, [4])["Y"], expected, rtol=0, atol=1e-6)
+
+
 def test_a_model_that_is_not_valid_is_refused() -> None:
     """ONNX's inference may crash on such a model."""
     model = one("Y = GRU <hidden_size = 4> (X, W, R, B)")
