@@ -1,4 +1,4 @@
-"""The boundary of the package: what comes out is a result or an `RnnLoweringError`, never a stray exception."""
+"""The boundary of the package: public functions return a result or raise an `RnnLoweringError`, nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class _PassedError(BaseException):
-    """Carries an exception of the caller's own function through every handler to the boundary."""
+    """Carries an exception of a function that the caller gave past all handlers to the boundary."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -30,8 +30,8 @@ class _PassedError(BaseException):
 
 @contextmanager
 def boundary(node: NodeRef | None = None) -> Iterator[None]:
-    """Turn any unexpected exception of a block into an `RnnLoweringError`. What passes: KeyboardInterrupt and
-    SystemExit, exceptions of `callers` functions, and warnings that the caller has made errors.
+    """Turn any unexpected exception of the block into an `RnnLoweringError`. Exceptions: KeyboardInterrupt and
+    SystemExit, errors of functions wrapped by `callers`, and warnings that the caller has turned into errors.
 
     Args:
         node: The recurrent node that the block is about.
@@ -52,8 +52,10 @@ def boundary(node: NodeRef | None = None) -> Iterator[None]:
 
 
 def callers(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a function of the caller's such that its exceptions reach the caller as they are; each of several
-    nested boundaries needs one."""
+    """Wrap a function that the caller gave so that its exceptions pass a boundary unchanged.
+
+    With nested boundaries it is wrapped once for each.
+    """
 
     def passing(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
@@ -76,9 +78,9 @@ def _raise(error: Exception, node: NodeRef | None) -> NoReturn:
         raise UnsupportedError(
             "the model is nested too deeply", hint="use fewer levels of subgraphs and functions", node=node
         ) from error
-    said = printable(" ".join(str(error).split()), 300)
+    text = printable(" ".join(str(error).split()), 300)
     raise InternalError(
-        f"{type(error).__name__}: {said}" if said else type(error).__name__,
+        f"{type(error).__name__}: {text}" if text else type(error).__name__,
         hint="this is a fault of rnn-lowering: please report it with the model (-vv shows the traceback)",
         node=node,
     ) from error

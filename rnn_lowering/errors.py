@@ -1,4 +1,4 @@
-"""What can go wrong, each with the node that it concerns."""
+"""The errors and the warning of this package, with the node that they are about."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rnn_lowering.printable import NAME, printable
 class NodeRef:
     """A node in an error: its name (or that of its first output), its operator and the scope that it is in.
 
-    As text all three are such that they can be printed.
+    Control characters are escaped in its text.
     """
 
     name: str
@@ -29,12 +29,12 @@ class NodeRef:
 class RnnLoweringError(Exception):
     """Base of every error that this package raises for a model, a file or an option.
 
-    Its text is one line that can be printed; `reason` and `hint` are in full what was found, names included.
+    Its text is one printable line; `reason` and `hint` are unchanged, with names as they are in the model.
 
     Args:
-        reason: The fact.
+        reason: What is wrong.
         hint: What to try.
-        node: The node concerned, if it is about one.
+        node: The node, if the error is about one.
     """
 
     def __init__(self, reason: str, *, hint: str = "", node: NodeRef | None = None) -> None:
@@ -50,7 +50,7 @@ class InvalidNodeError(RnnLoweringError):
 
 
 class UnsupportedError(RnnLoweringError):
-    """A valid model, node or option that this package (or the chosen form) cannot lower."""
+    """A valid model, node or option that this package, the form or the target does not support."""
 
 
 class UnknownSizeError(UnsupportedError):
@@ -74,14 +74,14 @@ class ModelFileError(RnnLoweringError):
 
 
 class InternalError(RnnLoweringError):
-    """A fault of this package, which a model brought to light: its cause is the exception that was not expected."""
+    """A fault of this package; `__cause__` is the unexpected exception."""
 
 
 class VerificationError(RnnLoweringError):
-    """The lowered model computes something else than the original: it has not been written.
+    """The lowered model does not compute the same as the original; it has not been written.
 
     Args:
-        report: The `FileReport`: what was done and how far the outputs are apart.
+        report: The `FileReport`, with the differences of the outputs.
     """
 
     def __init__(self, reason: str, *, hint: str = "", report: Any = None) -> None:
@@ -90,18 +90,18 @@ class VerificationError(RnnLoweringError):
 
 
 class NotVerifiedError(VerificationError):
-    """A verification was required, and no comparison was possible: the lowered model has not been written."""
+    """A verification was required, but no comparison was possible; the lowered model has not been written."""
 
 
 class RnnLoweringWarning(UserWarning):
-    """A node whose meaning the specification leaves open: the message tells how it was understood."""
+    """The specification of a node is ambiguous; the message says how it was interpreted."""
 
 
 _INNER = ("rnn_lowering", "onnx_ir", "onnxscript")
 
 
 def warn(text: str) -> None:
-    """Warn of an interpretation, at the line of the caller outside this package and the passes around it."""
+    """Issue a warning at the line of the caller outside this package, onnx_ir and onnxscript."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INNER:
         level, frame = level + 1, frame.f_back

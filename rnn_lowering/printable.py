@@ -1,4 +1,4 @@
-"""Text from a file or another program, such that it can be printed: one line, no control characters, not long."""
+"""Making text from a file or another program printable: one line, no control characters, limited length."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ NAME, LINE = 120, 800
 
 
 def printable(text: object, most: int = LINE) -> str:
-    """Return a text on one line. What cannot be printed is escaped: control characters, line ends, marks that turn
-    the direction of writing, lone surrogates. Of more than `most` characters the middle is left out.
+    """Return text as one line. Control characters, line ends, marks that change the direction of writing and lone
+    surrogates are escaped. If it has more than `most` characters, the middle is left out.
     """
     whole = str(text)
     if len(whole) <= most:

@@ -1,4 +1,4 @@
-"""How far long work has come: one callback for writing and for verifying."""
+"""Progress of long work: one callback for writing and for verifying."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Called as progress(phase, done, total), with a phase below, when runs begin and after each tensor or run."""
+    """Called as progress(phase, done, total) when a phase begins (done = 0) and after each tensor or run."""
 
     def __call__(self, phase: str, done: int, total: int, /) -> None: ...
 
@@ -21,7 +21,7 @@ CHUNKS = "running the stream chunk by chunk"
 
 
 def counter(progress: Progress | None, phase: str, total: int) -> Callable[[], None]:
-    """Announce a phase; return what to call after each of its `total` parts."""
+    """Report the start of a phase; return a function to call after each of its `total` parts."""
     if progress is None:
         return lambda: None
     report, done = progress, count(1)

@@ -11,10 +11,10 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[Any]]
 
 ArrayLike = Array | float | int | bool | Sequence[Any]
-"""What NumPy makes an array of numbers of."""
+"""Anything that NumPy converts to an array of numbers."""
 
 Dims = tuple["int | None", ...]
-"""Dimensions of a value, None for one that is not known."""
+"""The shape of a value, None for dimensions that are not known."""
 
 PathLike = str | os.PathLike[str]
 

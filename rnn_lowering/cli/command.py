@@ -1,4 +1,4 @@
-"""The command: from arguments to a call of the Python interface, and to an exit code."""
+"""The command: calls the Python interface with the arguments and returns an exit code."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from rnn_lowering.boundary import boundary
-from rnn_lowering.cli.arguments import check_options, lowering_options, parser
+from rnn_lowering.cli.arguments import parser
 from rnn_lowering.cli.signals import Interrupted, unwinding
 from rnn_lowering.cli.streams import printing
+from rnn_lowering.cli.values import check_options, lowering_options
 from rnn_lowering.errors import NotVerifiedError, RnnLoweringError, RnnLoweringWarning, VerificationError
 from rnn_lowering.files.scratch import remove_scratch
 from rnn_lowering.printable import printable
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         done = "nothing was written" if _identity(args.output) == before else f"'{args.output}' is written"
         print(f"rnn-lower: interrupted; {done}", file=sys.stderr)
-        return error.code if isinstance(error, Interrupted) else 130  # as shells say of what SIGINT ends
+        return error.code if isinstance(error, Interrupted) else 130  # 128 + SIGINT, as in shells
     finally:
         remove_scratch()
 
@@ -64,7 +65,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _identity(path: Path | None) -> tuple[int, int] | None:
-    """What is different when a file has been replaced."""
+    """Return the inode and time of a file: they change when it is replaced."""
     try:
         found = path.stat() if path else None
     except (OSError, ValueError):

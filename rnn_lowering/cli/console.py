@@ -1,4 +1,4 @@
-"""What the command prints: aligned tables, and a progress bar; colours and bars on a terminal only."""
+"""The output of the command: aligned tables, and on a terminal colours and a progress bar."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Console(Console):
 
 
 def console() -> Console:
-    """Return what prints to stdout: no markup, and whole lines into a pipe."""
+    """Return a console for stdout: without markup, and without line breaks into a pipe."""
     width = None if sys.stdout.isatty() else 100_000
     return _Console(highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
 
@@ -51,21 +51,21 @@ def _size(number: int | None) -> str:
 
 
 def print_previews(previews: Sequence[Preview], report: Report, source: Path) -> None:
-    """Print what each node says and what would become of it, a row each, and what to try for those refused."""
+    """Print a row for each node: what it specifies and the form it would get; then hints for refused ones."""
     out = console()
     titles = ("node", "operator", "scope", "direction", "T", "N", "I", "H", "type", "activations", "form", "why")
     table = Table(*titles, box=None)
     for preview in previews:
         node, spec = preview.node, preview.spec
-        operator, *said = _said(spec) if spec else [node.operator, "?", *"????", "?", "?"]
-        _add_row(table, node.name, operator, node.scope, *said, preview.form, preview.reason)
+        operator, *cells = _spec_cells(spec) if spec else [node.operator, "?", *"????", "?", "?"]
+        _add_row(table, node.name, operator, node.scope, *cells, preview.form, preview.reason)
     out.print(table if previews else printable(f"{source}: no recurrent nodes"))
     for hint in dict.fromkeys(preview.hint for preview in previews if preview.hint):
-        _print(out, f"for what is refused: {hint}")
+        _print(out, f"for refused nodes: {hint}")
     _print_rest(report, out)
 
 
-def _said(spec: RecurrentSpec) -> list[str]:
+def _spec_cells(spec: RecurrentSpec) -> list[str]:
     sizes = [_size(n) for n in (spec.seq_length, spec.batch_size, spec.input_size, spec.hidden_size)]
     direction = spec.directions[0] if len(spec.directions) == 1 else "bidirectional"
     activations = ", ".join(str(a) for per_direction in spec.activations for a in per_direction)
@@ -138,13 +138,13 @@ def print_runs(check: Verification) -> None:
 
 
 def _run_table(runs: Sequence[RunCheck]) -> Table:
-    """A row per input and output; both columns of a run start in its first row."""
+    """Return a table of runs; each row has the next input and the next output of a run."""
     table = Table("run", "input", "shape", "lengths", "output", "largest difference", "result", box=None)
     for n, run in enumerate(runs, 1):
         for row, (given, output) in enumerate(zip_longest(run.inputs, run.outputs)):
-            entering = [given.name, _shape(given.shape), _range(given.lengths)] if given else [""] * 3
-            leaving = _cells(output) if output else [""] * 3
-            _add_row(table, "" if row else str(n), *entering, *leaving, style=_style(output))
+            inputs = [given.name, _shape(given.shape), _range(given.lengths)] if given else [""] * 3
+            outputs = _cells(output) if output else [""] * 3
+            _add_row(table, "" if row else str(n), *inputs, *outputs, style=_style(output))
     return table
 
 
@@ -195,7 +195,7 @@ def print_targets() -> None:
 
 @contextmanager
 def progress_bar(delay: float = 1.0) -> Iterator[Progress | None]:
-    """Yield what shows progress, in a bar that appears after `delay` seconds; None where stdout is no terminal."""
+    """Yield a callback that shows a progress bar after `delay` seconds; None where stdout is not a terminal."""
     if not sys.stdout.isatty():
         yield None
         return

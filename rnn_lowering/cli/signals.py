@@ -1,4 +1,4 @@
-"""Signals that ask the command to end: one line, an exit code of 128 + the signal's number, and nothing is left."""
+"""Signals that end the command: it prints one line, leaves no files and exits with 128 + the signal's number."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from rnn_lowering.files.uninterrupted import ENDING
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asks the command to end; `code` is its exit code."""
+    """A signal ended the command; `code` is its exit code."""
 
     def __init__(self, number: int) -> None:
-        self.code = 128 + number  # as shells say of what a signal ends
+        self.code = 128 + number  # as in shells
         super().__init__()
 
 
 def end_at_once(number: int, _: FrameType | None) -> None:
-    """End the process, which has nothing to tidy up yet: an exception in the middle of an import may be lost."""
+    """End the process, which has nothing to clean up yet; an exception during an import could be lost."""
     sys.stderr.write("rnn-lower: interrupted; nothing was written\n")
     sys.stderr.flush()
     os._exit(Interrupted(number).code)
 
 
 def listen() -> None:
-    """Let these signals end the process at once; what it was told to ignore (nohup) stays ignored."""
+    """Let these signals end the process at once; ignored ones (nohup) stay ignored."""
     for number in ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, end_at_once)
@@ -36,8 +36,10 @@ def listen() -> None:
 
 @contextmanager
 def unwinding() -> Iterator[None]:
-    """Let these signals raise `Interrupted` in the block instead, so that every folder and process that it has made
-    goes with it. After the first, and after the block, they are ignored. Where nothing listens, nothing changes."""
+    """Let these signals raise `Interrupted` in the block, so that its folders and processes are removed.
+
+    After the first signal and after the block they are ignored. Without a call of `listen` nothing changes.
+    """
     ours = [number for number in ENDING if signal.getsignal(number) is end_at_once]
 
     def ignore() -> None:

@@ -11,8 +11,8 @@ from rnn_lowering.errors import RnnLoweringError
 
 
 def open_closed() -> None:
-    """Open the standard streams that are closed, or a model file would get their number: printing to stdout still
-    fails, messages for stderr go nowhere."""
+    """Open standard streams that are closed, since a model file could get their number otherwise. Printing to such
+    a stdout still fails; messages to such a stderr are discarded."""
     for number, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):
         try:
             os.fstat(number)
@@ -24,19 +24,19 @@ def open_closed() -> None:
 
 @contextmanager
 def printing(fact: str = "") -> Iterator[None]:
-    """Print in the block, and be sure that all of that has left.
+    """Flush what the block prints, so that an error is noticed.
 
     Args:
-        fact: What is so although it cannot be printed.
+        fact: Added to the error: what was done although it cannot be printed.
 
     Raises:
-        RnnLoweringError: stdout is closed, full, or nobody reads it.
+        RnnLoweringError: stdout is closed or full, or its reader has ended.
     """
     try:
         yield
         sys.stdout.flush()
     except OSError as error:
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())  # what is left to print would fail again when the process ends
+        os.dup2(nowhere, sys.stdout.fileno())  # flushing at the end of the process would fail again
         os.close(nowhere)
         raise RnnLoweringError(f"cannot print: {error.strerror or error}", hint=fact) from error

@@ -1,1 +1,1 @@
-"""The passes that users compose, and the report of what one did."""
+"""The passes that users compose, and their report."""

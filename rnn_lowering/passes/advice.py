@@ -1,4 +1,4 @@
-"""What to try where sizes or branches stand in the way, in terms of the model's own inputs."""
+"""Hints where unknown sizes or invalid branches prevent a lowering: which of the model's inputs to fix."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _MOST_CANDIDATES = 12
 
 
 def open_sizes(model: ir.Model, value: ir.Value, axes: tuple[int, ...]) -> str:
-    """Return the options that fix sizes of a value, with ? for what the user has to give.
+    """Return the options that fix sizes of a value, with ? for sizes that the user has to fill in.
 
     Args:
         model: The model.
-        value: A value of it, or of one of its subgraphs.
-        axes: Those of its dimensions that must be known.
+        value: A value of the model or of one of its subgraphs.
+        axes: The dimensions of the value that must be known.
 
     Returns:
-        Options as they are written in a command; empty where no size that the value may depend on is open.
+        Options of the command line; empty if the value depends on no open size of an input.
     """
     inputs = [v for v in model.graph.inputs if v.shape is not None and not v.is_initializer()]
     names = {d.value for v in inputs for d in v.shape or () if isinstance(d, ir.SymbolicDim) and d.value}
@@ -76,11 +76,11 @@ def _bodies(node: ir.Node) -> list[ir.Graph]:
 
 
 def deciding_input(model: ir.Model, accepts: Callable[[ir.Model], bool]) -> str:
-    """Return which input to set so that a branch that is not valid cannot be taken, as a hint; empty where none is.
+    """Return a hint which input to set so that an invalid branch of an If is never run; empty if there is none.
 
     Args:
         model: The model.
-        accepts: Whether a model has no such branch any more.
+        accepts: Returns whether a model has no invalid branch.
     """
     for name, value in list(dict.fromkeys(_candidates(model)))[:_MOST_CANDIDATES]:
         trial = clone(model)
@@ -90,12 +90,12 @@ def deciding_input(model: ir.Model, accepts: Callable[[ir.Model], bool]) -> str:
             continue
         trial = folded(trial, decide=True) or trial
         if accepts(trial):
-            return f"if its branch is never taken, set the input that decides (--set-input {quote(name)}={value})"
+            return f"if its branch is never run, set the input that decides (--set-input {quote(name)}={value})"
     return ""
 
 
 def _candidates(model: ir.Model) -> Iterator[tuple[str, int]]:
-    """Yield whole numbers that inputs are compared with, and those beside them, by input name."""
+    """Yield inputs, and integers that they are compared with, also one more and one less."""
     opset = default_opset(model.opset_imports)
     for node in model.graph.all_nodes():
         if node.domain or node.op_type not in _COMPARISONS:
@@ -109,7 +109,7 @@ def _candidates(model: ir.Model) -> Iterator[tuple[str, int]]:
 
 
 def _source(value: ir.Value | None) -> ir.Value | None:
-    """Return the model's input of whole numbers that a value is, whatever its shape."""
+    """Return the integer input of the model whose elements a value has, in any shape."""
     while value is not None and (node := value.producer()) is not None:
         value = node.inputs[0] if node.inputs and node.op_type in _SAME_NUMBERS else None
     whole = value is not None and value.dtype is not None and value.dtype.is_integer()

@@ -1,4 +1,4 @@
-"""The pass: finds the recurrent nodes of every scope, chooses their forms and replaces them."""
+"""The pass that finds the recurrent nodes of every scope, chooses their forms and replaces them."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ class LoweringResult(ir.passes.PassResult):
 
 @dataclass(frozen=True)
 class Preview:
-    """What would become of a recurrent node.
+    """The form that a recurrent node would get.
 
     Attributes:
         node: Its name, operator and scope.
-        spec: What it says; None where it is left as it is, or the model refused, and it cannot be read.
+        spec: What it specifies; None if it cannot be read.
         form: "scan", "loop", "unroll", `REFUSED` or `LEFT`.
         reason: Why.
         hint: What to try where it is refused.
@@ -245,7 +245,7 @@ def _readable(entry: Found, known: KnownValues) -> RecurrentSpec | None:
 
 
 def _log(plan: list[Planned], report: Report) -> None:
-    """Tell, under the name of the package, what was decided."""
+    """Log what was decided, under the name of the package."""
     for note in (*report.notes, *report.left):
         _LOG.info("%s", note)
     for node in plan:

@@ -1,4 +1,4 @@
-"""What was done to a model, as data and as JSON."""
+"""The report of a lowering, as data and as JSON."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rnn_lowering.streaming.plan import StreamPlan
 from rnn_lowering.types import Array
 
 SCHEMA = 1
-"""Number of the fields that docs/report.md describes: it rises when one goes or means something else."""
+"""Version of the fields that docs/report.md describes: it rises when a field is removed or changes its meaning."""
 
 
 @dataclass(frozen=True)
 class NodeReport:
-    """One recurrent node and the form it was given."""
+    """A lowered node and its form."""
 
     name: str
     operator: str
@@ -75,13 +75,12 @@ class Report:
     """What a lowering did.
 
     Attributes:
-        target: The runtime that it was for.
+        target: The runtime that it is for.
         nodes: The lowered nodes, in the order of the model.
-        left: Recurrent nodes that were not lowered, as text, and why.
+        left: Recurrent nodes that were not lowered, and why, as text.
         notes: What else was done to the model.
         set_inputs: Inputs that became constants: the lowered model lacks them.
-        operators_before, operators_after: How often each operator is in the model, all scopes together.
-        stream: How the result is driven, where it is called chunk by chunk.
+"""The report of a lowering, as data and as JSON."""
     """
 
     target: str = "portable"

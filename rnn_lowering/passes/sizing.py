@@ -1,4 +1,4 @@
-"""What the sizes and values that a user gives make of a model, before its nodes are read."""
+"""Applying the sizes and values that a user gives to a model, before its nodes are read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDED = "folded what follows from the fixed sizes"
 
 
 def as_given(model: ir.Model, lowering: Lowering, report: Report) -> ir.Model:
-    """Return a copy with the sizes and values that a lowering gives its inputs; the model itself without any.
+    """Return a copy of a model with the sizes and values that the options give its inputs; without any, the model.
 
     The nodes of the model are sorted first, in place.
 
@@ -33,7 +33,7 @@ def as_given(model: ir.Model, lowering: Lowering, report: Report) -> ir.Model:
         hint = deciding_input(given.model, lambda trial: not fault_of(trial))
         raise UnsupportedError(
             f"the model is not valid at these sizes: {given.fault}",
-            hint=hint or "give sizes that the model was made for",
+            hint=hint or "give sizes that the model supports",
         )
     report.set_inputs += [SetInput.of(name, array) for name, array in arrays.items()]
     report.notes += [FOLDED] if given.folded else []
