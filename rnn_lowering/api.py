@@ -67,8 +67,8 @@ def lower(
 
     Args:
         model: A ModelProto, which stays as it is, or an onnx_ir Model, which is changed in place.
-        lowering: What is lowered and how, or a form: "auto", "scan", "loop", "unroll" or "keep".
-        full: Return the report of what was done, too.
+        lowering: Which nodes are lowered and how, or a form: "auto", "scan", "loop", "unroll" or "keep".
+        full: Also return the report.
         options: The attributes of `Lowering` as keywords.
 
     Returns:
@@ -123,7 +123,7 @@ def lower_file(
     Args:
         source: An ONNX file, which is never changed, or a pipe, which is read once.
         destination: The file to write.
-        lowering: What is lowered and how, or a form: "auto", "scan", "loop", "unroll" or "keep".
+        lowering: Which nodes are lowered and how, or a form: "auto", "scan", "loop", "unroll" or "keep".
         check: How both models are compared; `Check(runs=0)` for no comparison.
         keep_failed: Where a model that fails the comparison is written all the same.
         report: A file to write about all this, also when the comparison fails: data where its name ends in .json
@@ -210,7 +210,7 @@ _ADVICE = (
 
 
 def _keep(model: ir.Model, place: Place | None, overwrite: bool) -> str:
-    """Write a model that failed; return where it is."""
+    """Write a model that failed the verification; return where it is, as text."""
     if place is None:
         return _NOT_KEPT
     replaced = replacing(place.path, place.data, overwrite=overwrite, outdated=place.outdated)
@@ -229,7 +229,8 @@ def _joined(facts: Iterable[str]) -> str:
 
 
 def _attempt(write: Callable[[], str]) -> str:
-    """Write something about a failed verification, which an error must not hide: return it as text."""
+    """Write something about a failed verification; return an error as text, so that it does not hide the
+    failure."""
     try:
         return write()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The options of a lowering and of a verification, as frozen objects and as the keywords of today's calls."""
+"""The options of a lowering and of a verification, as frozen objects and as keywords of functions."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Selection = str | Iterable[str] | Callable[[ir.Node], bool]
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What counts as equal: |a - b| <= atol + rtol * |a|, NaN where NaN is, infinities alike.
+    """Which values count as equal: |a - b| <= atol + rtol * |a|; NaN equals NaN, infinity equals the same infinity.
 
-    None: by the type (float32: rtol 1e-4, atol 1e-5; float64: 1e-9, 1e-10; float16: 1e-2, 2e-3; bfloat16: 8e-2,
-    4e-2; others exactly equal).
+    None: by the element type (float32: rtol 1e-4, atol 1e-5; float64: 1e-9, 1e-10; float16: 1e-2, 2e-3; bfloat16:
+    8e-2, 4e-2; others exactly equal).
     """
 
     rtol: float | None = None
@@ -38,7 +38,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Lowering:
-    """What is lowered, and how.
+    """Which nodes are lowered, and how.
 
     Attributes:
         to: The form: "scan", "loop", "unroll" (straight-line, for a known sequence length), or "auto": for each
@@ -46,19 +46,20 @@ class Lowering:
             else Loop; "keep": they stay, for a stream whose runtime has them.
         target: The runtime that the result is for, a name in `TARGETS`: which forms and operators it supports.
         only: Lower only nodes whose operator or name matches this, or one of several (names as shell globs), or
-            those for which a function of the onnx_ir node is true. What matches no node is refused with the model.
+            those for which a function of the onnx_ir node is true. A pattern that matches no node is an error.
         except_: Leave the nodes that match this.
-        max_unroll: The most steps that "unroll" writes out.
-        max_nodes: The most nodes that inlining functions with recurrent nodes may give the model.
-        max_bytes: The most bytes of a constant that is computed: what a shape makes larger stays a computation.
-        compute: "native" keeps each node's element type; "float32" casts those of 16 bits at their edges, which is
-            what onnxruntime's float16 kernels do, and lets a bfloat16 model run on its CPU.
-        dequantize: Make floats of weights that the model stores as integers behind DequantizeLinear.
-        dims: Sizes to fix symbolic dimensions at, by name. Where T is then still unknown, what follows from the
-            sizes is folded into constants.
-        input_shapes: Shapes to fix inputs at, by input name.
-        set_inputs: Values of inputs that become constants, by input name: the lowered model lacks these inputs, and
-            an If whose condition follows from them is replaced by its branch. One number, or an array.
+        max_unroll: The most steps that are unrolled.
+        max_nodes: The most nodes that the model may have after inlining functions with recurrent nodes.
+        max_bytes: The most bytes of a constant that is computed at lowering time; a larger one stays a computation.
+        compute: "native" keeps each node's element type; "float32" casts the inputs of float16 and bfloat16 nodes
+            to float32 and their outputs back, as onnxruntime's float16 kernels do; so a bfloat16 model runs on its
+            CPU.
+        dequantize: Convert weights that the model stores as integers before a DequantizeLinear to floats.
+        dims: Sizes of symbolic dimensions, by name. If T is still unknown then, constants that depend on the sizes
+            are folded.
+        input_shapes: Shapes of inputs, by input name.
+        set_inputs: Values of inputs that become constants, by input name: the lowered model does not have these
+            inputs, and an If whose condition depends on them only is replaced by its branch. A number or an array.
         stream: The axis of time of a model that is to be called chunk by chunk, its states inputs and outputs:
             "time", "time=1" for one frame in each call, or {"X:1": None} for axis 1 of X and any number of frames.
 
@@ -98,7 +99,7 @@ class Lowering:
 
     @property
     def runtime(self) -> Target:
-        """The row of the table of targets."""
+        """The target, from the table of targets."""
         return target_named(self.target)
 
     @property
@@ -140,14 +141,14 @@ class Check:
     """How two models are compared.
 
     Attributes:
-        runs: How many runs with random inputs, each with other sizes for dynamic dimensions; 0 for no comparison.
+        runs: The number of runs with random inputs, each with other sizes of dynamic dimensions; 0: no comparison.
         seed: Seed of the random inputs.
-        tolerance: What counts as equal.
-        feeds: Inputs to compare with instead of random ones, one run each; those that one does not name are random.
+        tolerance: Which values count as equal.
+        feeds: Inputs to compare with, one run each; inputs that a feed does not name are random.
         shapes: Shapes of the random inputs, by name.
-        timeout: Seconds for loading a model and for each of its runs, which may be infinite; a model that needs
-            more is not verified.
-        max_bytes: The most bytes of the inputs of a run. Its process may take 16 times that beside the weights; a
+        timeout: Time limit in seconds for loading a model and for each of its runs, may be infinite; a slower model
+            is not verified.
+        max_bytes: The most bytes of the inputs of a run. Its process may use 16 times that besides the weights; a
             model that needs more is not verified.
 
     Raises:
@@ -184,7 +185,7 @@ class CheckOptions(TypedDict, total=False):
 
 
 class FileOptions(LoweringOptions, total=False):
-    """The attributes of `Lowering` and `Check` as keywords of `lower_file`: `verify` is `runs`, `max_bytes` that of
+    """The attributes of `Lowering` and `Check` as keywords of `lower_file`: `verify` is `runs`; `max_bytes` is used for
     both."""
 
     verify: int

@@ -122,7 +122,7 @@ def _add_forms(p: argparse.ArgumentParser) -> None:
         type=values.stream,
         metavar="AXIS[=FRAMES]",
         help="make a model that is called chunk by chunk, with its states as inputs and outputs: AXIS is "
-        "the time dimension, or INPUT:AXIS; FRAMES the number of frames of each call (default: any number)",
+        "the name of the time dimension, or INPUT:AXIS; FRAMES the number of frames of each call (default: any)",
     )
     p.add_argument(
         "--max-unroll", type=values.count, default=512, metavar="T", help="the most steps to unroll (default: 512)"
@@ -147,7 +147,7 @@ def _add_forms(p: argparse.ArgumentParser) -> None:
         default="native",
         help="float32: compute float16 and bfloat16 nodes in float32 (default: native)",
     )
-    p.add_argument("--dequantize", action="store_true", help="convert weights that are stored as integers to floats")
+    p.add_argument("--dequantize", action="store_true", help="convert weights stored as integers to floats")
 
 
 def _add_checks(p: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""Replacing files at once or not at all, a model and its data file together."""
+"""Replacing files atomically, a model together with its data file."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from rnn_lowering.files.uninterrupted import uninterrupted
 def replacing(
     path: Path, data: str | None = None, *, overwrite: bool = False, outdated: Iterable[Path] = ()
 ) -> Iterator[Path]:
-    """Yield a path in a new folder beside `path`; what is written there takes the place of `path` when the block
-    succeeds, and vanishes when it does not.
+    """Yield a path in a new folder beside `path`. If the block succeeds, the file written there replaces `path`;
+    otherwise it is removed.
 
-    After each step `path` is the old model with its old data, or the new one with its new data: new data goes to a
-    name that is free, then the model replaces the old one, then the old data goes.
+    After each step `path` is either the old model with its old data or the new model with its new data: the new
+    data file gets an unused name, then the new model replaces the old one, then the old data file is removed.
 
     Args:
         path: The file to write.
-        data: The name of a model's data file, which no file has; it is written beside the path that is yielded.
+        data: The unused name of the model's data file, which the block writes beside the yielded path.
         overwrite: Whether `path` may be replaced.
         outdated: Files to remove when `path` is replaced.
 
     Raises:
-        ModelFileError: A file cannot be written, or exists; everything is as it was.
+        ModelFileError: A file cannot be written, or exists; nothing has changed.
     """
     with scratch_folder(path) as folder:
         written = folder / path.name

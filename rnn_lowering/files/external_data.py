@@ -1,4 +1,4 @@
-"""External data: where a model's tensors lie, and where they go."""
+"""External data: the files that a model's tensors are read from and written to."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from rnn_lowering.errors import ModelFileError, UnsupportedError
 from rnn_lowering.files.locations import DataFolders
 
 INLINE_LIMIT = 1_800_000_000
-"""Bytes of tensors that fit into one file with certainty: protobuf holds less than 2 GiB."""
+"""The most bytes of tensors in one file: protobuf supports less than 2 GiB in all."""
 
 _SMALL = 256
-"""Tensors of so few bytes stay in the model: shapes and Split sizes that runtimes want to see."""
+"""Tensors of at most so many bytes stay in the model: runtimes need to see shapes and the sizes of a Split."""
 
 Written = Callable[[int, int], None]
 
 
 def locate(model: ir.Model, folders: DataFolders) -> None:
-    """Let every external tensor know the file that holds it, in place; links are followed. Those of attributes are
-    read, since an attribute can only be written inline.
+    """Set the path of the file of every external tensor, in place; links are followed. External tensors in
+    attributes are read, since attributes are always written inline.
 
     Args:
+        model: The model.
         folders: Where the files may be.
 
     Raises:
@@ -60,7 +61,7 @@ def choose_data_file(model: ir.Model, destination: str, policy: str) -> str | No
             "never"; or a file name.
 
     Raises:
-        UnsupportedError: "never" with too much data, or a name with a folder.
+        UnsupportedError: "never" with too much data, or `policy` is a path instead of a file name.
     """
     total = sum(v.const_value.nbytes for v in _initializers(model) if v.const_value is not None)
     if policy == "never" or (policy == "auto" and total <= INLINE_LIMIT and not data_files(model)):
@@ -78,13 +79,16 @@ def choose_data_file(model: ir.Model, destination: str, policy: str) -> str | No
 
 
 def save(model: ir.Model, path: Path, data_file: str | None, written: Written | None = None) -> None:
-    """Write a model to `path` and its tensors into it, or beside it into `data_file`; tensors are streamed.
+    """Write a model; tensors are written one after the other, so that they need not be in memory together.
 
     Args:
-        written: Called with the number of written tensors and of all.
+        model: The model.
+        path: Its file.
+        data_file: The name of the file beside it for the tensors; None: they are written into the model's file.
+        written: Called with the number of written tensors and of all tensors.
 
     Raises:
-        ModelFileError: It holds what the format cannot.
+        ModelFileError: The model cannot be serialized.
         OSError: A file cannot be written.
     """
 

@@ -1,4 +1,4 @@
-"""Where external data may be: in the folder of its model, and nowhere else unless it is trusted."""
+"""Where external data may be: in the folder of its model, elsewhere only if the user trusts it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from rnn_lowering.errors import ModelFileError
 
 @dataclass(frozen=True)
 class DataFolders:
-    """Where the data of a model may be.
+    """The folders where the data of a model may be.
 
     Attributes:
-        named: The folder of the model, as it is named: locations are relative to it.
+        named: The folder in the model's path: locations of data are relative to it.
         trust: Accept data anywhere.
-        roots: The folders, links followed, which data must be in: the model's as named, and that where the model
-            itself is, if its name is a link. A cache may keep the files themselves in one folder and both names as
-            links in another.
+        roots: The resolved folders that data must be in: the folder in the model's path, and the folder of the file
+            that the path links to. A cache may store the files in one folder and links to them in another.
     """
 
     named: Path
@@ -32,10 +31,10 @@ class DataFolders:
 
     @classmethod
     def of(cls, model: Path, *, trust: bool = False) -> DataFolders:
-        """Return those of a model file.
+        """Return the folders for a model file.
 
         Raises:
-            ModelFileError: The links of its name are a circle.
+            ModelFileError: Its path cannot be resolved: links in a circle.
         """
         try:
             roots = (model.parent.resolve(), model.resolve().parent)
@@ -44,10 +43,10 @@ class DataFolders:
         return cls(model.parent, trust, roots)
 
     def find(self, location: str, tensor: str) -> Path:
-        """Return the file that holds a tensor, links followed.
+        """Return the resolved path of the file of a tensor.
 
         Raises:
-            ModelFileError: It is missing, no file, or outside the folders.
+            ModelFileError: It is missing, not a file, or outside the folders.
         """
         try:
             path = (self.named / location).resolve()
@@ -58,7 +57,7 @@ class DataFolders:
         if not self.trust and (_leaves(location) or (exists and not inside)):
             raise ModelFileError(
                 f"tensor '{tensor}' is in '{location}', outside the model's folder",
-                hint="give --trust-external-data if that is meant",
+                hint="give --trust-external-data if you trust the model",
             )
         if not exists:
             raise ModelFileError(
@@ -69,7 +68,7 @@ class DataFolders:
 
 
 def _leaves(location: str) -> bool:
-    """Whether a location is not relative to a folder, or leaves it, on any system."""
+    """Return whether a location is absolute or leads out of its folder, on any operating system."""
     return (
         PurePosixPath(location).is_absolute()
         or bool(PureWindowsPath(location).anchor)
@@ -79,17 +78,17 @@ def _leaves(location: str) -> bool:
 
 
 def external_entries(model: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto, onnx.StringStringEntryProto]]:
-    """Yield every tensor that refers to a file with the entry that names it: of all scopes, also of attributes."""
+    """Yield every external tensor of all scopes, also in attributes, and its entry with the location."""
     for function in model.functions:
         yield from _in_nodes(function.node)
     yield from _in_graph(model.graph)
 
 
 def check_locations(path: Path, *, trust: bool) -> None:
-    """Refuse a model file whose data is missing, or outside the folders where it may be.
+    """Check that the data files of a model file exist and are in the folders where they may be.
 
     Raises:
-        ModelFileError: It is so.
+        ModelFileError: One is not.
     """
     folders = DataFolders.of(path, trust=trust)
     for tensor, entry in external_entries(onnx.load(path, load_external_data=False)):
@@ -97,7 +96,7 @@ def check_locations(path: Path, *, trust: bool) -> None:
 
 
 def from_the_root(model: onnx.ModelProto, path: Path, *, trust: bool) -> None:
-    """Let the external tensors of a file's model name their files from the root on, links followed.
+    """Make the locations of external tensors of a file's model relative to the root of the file system, resolved.
 
     Raises:
         ModelFileError: As `check_locations`.
@@ -134,7 +133,7 @@ def _of_tensor(tensor: onnx.TensorProto) -> Iterator[tuple[onnx.TensorProto, onn
 
 
 def data_names(path: Path) -> set[str]:
-    """Return the names of the data files beside a model file; none where it is no model."""
+    """Return the names of a model file's data files in its folder; none if the file is not a model."""
     try:
         model = onnx.load(path, load_external_data=False)
     except Exception:  # each parser has errors of its own

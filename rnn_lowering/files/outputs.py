@@ -1,4 +1,5 @@
-"""What may be written: no output is an input, no two are one file, and what exists is replaced only when asked."""
+"""Which files may be written: no output is an input, outputs differ, existing files are replaced on request
+only."""
 
 from __future__ import annotations
 
@@ -27,12 +28,12 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where a model goes.
+    """The files of a model to write.
 
     Attributes:
-        path: Its file.
-        data: The name of its data file beside it, which no file has; None: it needs none.
-        outdated: Data files that only the model needs that is at `path` now.
+        path: The model's file.
+        data: The unused name of its data file beside it; None if it has none.
+        outdated: Data files of the model that is replaced, which nothing else needs.
     """
 
     path: Path
@@ -45,11 +46,11 @@ class Outputs:
     """The files that a lowering may write.
 
     Attributes:
-        model: The lowered model.
-        data: The file beside `model` for its tensors; None: they are in the model.
-        kept: Where a model that fails the verification goes; its tensors go to a file beside it if `data` is one.
-        report: What was done.
-        overwrite: Whether files that exist may be replaced.
+        model: The file of the lowered model.
+        data: The name of the file beside `model` for its tensors; None: they are in the model.
+        kept: The file for a model that fails the verification; with `data` it has a data file too.
+        report: The file of the report.
+        overwrite: Whether existing files may be replaced.
     """
 
     model: Path
@@ -60,21 +61,21 @@ class Outputs:
 
     @property
     def kept_data(self) -> str | None:
-        """The file beside `kept` for its tensors."""
+        """The name of the file beside `kept` for its tensors."""
         return f"{self.kept.name}.data" if self.kept and self.data else None
 
     def check(self, inputs: Iterable[Path]) -> None:
-        """Refuse outputs that would cost the user a file. Nothing may be written before.
+        """Check, before anything is written, that no output would destroy a file.
 
         Args:
-            inputs: Every file that is read.
+            inputs: All files that are read.
 
         Raises:
-            UnsupportedError: An output is one of the inputs, or two outputs are one file.
-            ModelFileError: An output cannot be written, is no file, or exists and is not to be replaced.
+            UnsupportedError: An output is one of the inputs, or two outputs are the same file.
+            ModelFileError: An output cannot be written, is not a regular file, or exists without `overwrite`.
         """
         needed = {key for path in inputs for key in _inode(path)}
-        taken: dict[object, str] = {}
+        uses: dict[object, str] = {}
         for use, path in self._files():
             if needed & {*_inode(path)}:
                 raise UnsupportedError(
@@ -82,18 +83,18 @@ class Outputs:
                     hint="write to another file or folder",
                 )
             for key in (*_inode(path), _name(path)):
-                if taken.setdefault(key, use) != use:
+                if uses.setdefault(key, use) != use:
                     raise UnsupportedError(
-                        f"'{path}' is to hold both {taken[key]} and {use}", hint="give each a file of its own"
+                        f"'{path}' is to hold both {uses[key]} and {use}", hint="give each a file of its own"
                     )
         for _, path in self._files():
             refuse_unwritable(path, overwrite=self.overwrite)
 
     def placed(self, inputs: Iterable[Path]) -> tuple[Place, Place | None]:
-        """Return where the lowered model goes, and a model that fails the verification.
+        """Return the files of the lowered model and of a model that fails the verification.
 
-        No data file is overwritten, since the model that needs it is replaced later: where its name is taken, the
-        data gets a new one.
+        A data file is never overwritten, since the model that needs it is replaced later: if its name is used, the
+        new data file gets another one.
         """
         needed = {key for path in inputs for key in _inode(path)}
         model = _place(self.model, self.data, needed)
@@ -125,15 +126,15 @@ def _place(path: Path, data: str | None, needed: set[object]) -> Place:
 
 
 def _wanted(name: str) -> str:
-    """The name that a data file was to have, before it was given a new one."""
+    """Return the name of a data file without the number that makes it unique."""
     return re.sub(r"\.[0-9a-f]{8}(?=(\.[^.]*)?$)", "", name)
 
 
 def refuse_unwritable(path: Path, *, overwrite: bool) -> None:
-    """Refuse a path at which no file can be written, or which is not to be replaced; links are not followed.
+    """Check that a file can be written at a path, without following links.
 
     Raises:
-        ModelFileError: It is so.
+        ModelFileError: It cannot, or a file exists without `overwrite`.
     """
     try:
         kind = stat.S_IFMT(path.lstat().st_mode)
@@ -152,7 +153,7 @@ def refuse_unwritable(path: Path, *, overwrite: bool) -> None:
 
 
 def _inode(path: Path) -> Iterator[object]:
-    """What identifies a file that exists, whatever its name."""
+    """Yield what identifies an existing file under all its names."""
     try:
         found = path.stat()
     except (OSError, ValueError):  # no such file, or no file can have this name: writing will say so
@@ -161,6 +162,6 @@ def _inode(path: Path) -> Iterator[object]:
 
 
 def _name(path: Path) -> object:
-    """What identifies a file that does not exist; names that differ by case only are one file on some disks."""
+    """Return what identifies a file that does not exist; on some disks names that differ only in case are one."""
     name = unicodedata.normalize("NFC", path.name).casefold()
     return next(_inode(path.parent), str(path.parent)), name

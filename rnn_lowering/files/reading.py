@@ -1,4 +1,4 @@
-"""Reading model files, with one clear error."""
+"""Reading model files, with one clear error if that fails."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from rnn_lowering.model.copying import own_tensors
 
 
 def text_format(path: Path) -> str:
-    """Return the format of text that the name of a model file specifies, as onnx understands it; "" for binary."""
+    """Return the text format of a model file by the ending of its name, as onnx names it; "" for binary."""
     found = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
     return "" if found in (None, "protobuf") else str(found)
 
 
 def load_model(path: Path, *, trust_external_data: bool = False, piped_from: Path | None = None) -> ir.Model:
-    """Read an ONNX file; external data is mapped when it is needed.
+    """Read an ONNX file; external data is mapped into memory when it is needed.
 
     Args:
         path: The file.
         trust_external_data: Accept data files outside the model's folder.
-        piped_from: What `path` is a copy of, if it is one.
+        piped_from: The pipe that `path` is a copy of, if it is one.
 
     Raises:
         ModelFileError: The file or its data cannot be read, or it is not an ONNX model.
-        UnsupportedError: It holds what the intermediate form would lose.
+        UnsupportedError: It has something that onnx_ir does not keep (see `from_proto`).
     """
     named = piped_from or path
     try:
@@ -50,8 +50,8 @@ def load_model(path: Path, *, trust_external_data: bool = False, piped_from: Pat
         raise ModelFileError(f"'{named}' is not an ONNX model: {reason}", hint="is the file complete?") from error
     if piped_from and (entry := next(external_entries(proto), None)):
         raise ModelFileError(
-            f"'{named}' refers to data in '{entry[1].value}', but what comes from a pipe is in no folder",
-            hint="name the file itself",
+            f"'{named}' refers to data in '{entry[1].value}', but a model from a pipe has no folder",
+            hint="give the path of the file",
         )
     model = from_proto(proto, f"'{named}'")
     external.locate(model, DataFolders.of(path, trust=trust_external_data))
@@ -61,7 +61,7 @@ def load_model(path: Path, *, trust_external_data: bool = False, piped_from: Pat
 @contextmanager
 def readable_again(path: Path) -> Iterator[tuple[Path, Path | None]]:
     """Yield a file that can be read several times, also by other processes, and the pipe that it is a copy of, if
-    it is one; a copy is gone when the block ends.
+    any. A copy is removed after the block.
 
     Raises:
         ModelFileError: It cannot be read.
@@ -72,7 +72,7 @@ def readable_again(path: Path) -> Iterator[tuple[Path, Path | None]]:
         real = path.resolve() if special else path
         piped = stat.S_ISFIFO(mode) or (stat.S_ISREG(mode) and not real.exists())  # deleted since it was opened
     except (OSError, ValueError, RuntimeError):
-        real, piped = path, False  # reading says what is wrong
+        real, piped = path, False  # reading will raise the error
     if not piped:
         yield real, None
         return
@@ -88,7 +88,7 @@ def readable_again(path: Path) -> Iterator[tuple[Path, Path | None]]:
 
 
 def _refuse_device(path: Path) -> None:
-    """Refuse what may have no end."""
+    """Refuse devices: reading one may not end."""
     if stat.S_ISCHR(mode := path.stat().st_mode) or stat.S_ISBLK(mode):
         raise OSError("it is a device")
 
@@ -98,11 +98,11 @@ def _cannot_read(path: Path, error: Exception) -> ModelFileError:
 
 
 def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
-    """Return a model in its intermediate form.
+    """Return a model as an onnx_ir Model.
 
     Raises:
-        ModelFileError: It is not a model.
-        UnsupportedError: It has sparse initializers or training information, which would be lost without a word.
+        ModelFileError: It is not a valid model.
+        UnsupportedError: It has sparse initializers or training information, which onnx_ir drops silently.
     """
     if not proto.HasField("graph") or not proto.opset_import:
         raise ModelFileError(f"{name} is not an ONNX model: no graph", hint="is the file complete?")
@@ -128,7 +128,7 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
         model = ir.from_proto(proto)
         own_tensors(model)
         return model
-    except Exception as error:  # the deserializer raises whatever a malformed model makes it meet
+    except Exception as error:  # the deserializer raises any exception on a malformed model
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ModelFileError(f"{name} is not a valid ONNX model: {reason}") from error
 
@@ -140,7 +140,7 @@ def _reference_to_graph(graph: onnx.GraphProto) -> onnx.AttributeProto | None:
 
 
 def refuse_external(model: ir.Model) -> None:
-    """Refuse a model in memory that refers to files: nobody knows in which folder.
+    """Refuse a model in memory that refers to files: their folder is not known.
 
     Raises:
         ModelFileError: It has external data.
@@ -154,7 +154,7 @@ def refuse_external(model: ir.Model) -> None:
 
 
 def _is_text(graph: onnx.GraphProto) -> bool:
-    """Whether every name is valid UTF-8: protobuf gives bytes where one is not."""
+    """Return whether every name is valid UTF-8; protobuf returns bytes for a name that is not."""
     values = (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
     names = [graph.name, *(v.name for v in values)]
     for node in graph.node:

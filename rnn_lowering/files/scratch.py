@@ -1,4 +1,4 @@
-"""Folders for what is written on the way: gone when their block ends, however it ends."""
+"""Temporary folders, which are removed when their block ends, whether it fails or not."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pathlib import Path
 from rnn_lowering.errors import ModelFileError
 
 _FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
-"""What a full disk answers; such an error does not always name a file."""
+"""The errors of a full disk; they do not always name a file."""
 
 _held: set[Path] = set()
-"""Every folder that may exist, from before it is made until after it is gone."""
+"""Every folder that may exist: added before it is made, removed after it is deleted."""
 
 
 @contextmanager
 def scratch_folder(output: Path | None = None) -> Iterator[Path]:
-    """Yield a new folder that only this user can read, and remove it with all that it holds.
+    """Yield a new folder that only this user can read; after the block it is removed with its content.
 
     Args:
-        output: A file that is to be written: the folder is beside it and hidden, so that what is written in the
-            folder can be renamed. None: a folder for temporary files.
+        output: A file that will be written: the folder is hidden and beside it, so that a file in it can be renamed
+            to `output`. None: the folder is in the system's folder for temporary files.
 
     Raises:
         ModelFileError: The folder or a file in it cannot be written.
@@ -62,12 +62,12 @@ def cannot_write(path: Path, error: Exception, hint: str = "") -> ModelFileError
 
 
 def has_scratch() -> bool:
-    """Whether a folder may exist that is to be removed."""
+    """Return whether a folder may exist that must be removed."""
     return bool(_held)
 
 
 def remove_scratch() -> None:
-    """Remove every folder whose block an interrupt has kept from doing so: the last thing that a command does."""
+    """Remove every folder that is left because its block was interrupted; called when a command ends."""
     for folder in list(_held):
         _remove(folder)
 
@@ -80,7 +80,7 @@ def _temporary() -> Path:
 
 
 def _remove(folder: Path) -> None:
-    for _ in range(20):  # a process that is being ended may still write into it
+    for _ in range(20):  # a process that is ending may still write into it
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
             break

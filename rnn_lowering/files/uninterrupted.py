@@ -1,4 +1,4 @@
-"""Steps that belong together, whatever signal comes in between."""
+"""Steps that a signal must not interrupt."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ENDING = tuple(
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Postpone signals that ask the program to end until the block has ended; Python handles them in the main
-    thread only, so another thread needs nothing."""
+    """Delay signals that ask the program to end until the end of the block. Python handles signals in the main
+    thread only, so in other threads nothing is needed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

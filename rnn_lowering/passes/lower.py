@@ -78,7 +78,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
     Every node is validated before the first is replaced: when one is refused, the model is as it was.
 
     Args:
-        lowering: What is lowered and how, or a form.
+        lowering: Which nodes are lowered and how, or a form.
         options: The attributes of `Lowering` as keywords.
 
     Raises:
@@ -122,8 +122,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         return LoweringResult(model, modified, report)
 
     def preview(self, model: ir.Model) -> tuple[list[Preview], Report]:
-        """Return what would become of every recurrent node, and in a report what else of the model, which stays as
-        it is.
+        """Return a preview for every recurrent node, and a report of what else would be done to the model, which
+        stays as it is.
 
         Raises:
             InvalidNodeError, UnsupportedError: A selected node that cannot be read.
@@ -166,7 +166,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         return prepare(model, self._choose, self.lowering.max_nodes)
 
     def _tell(self, prepared: Prepared, report: Report) -> None:
-        """Report what was done to a model before its nodes are replaced, and what stays as it is."""
+        """Add to the report what was done to a model before nodes are replaced, and which nodes are not lowered."""
         wanted = set(prepared.wanted)
         report.notes += prepared.notes
         why = "kept" if self.lowering.to == KEEP else "not selected"
@@ -174,8 +174,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         report.left += _quantized(prepared.model)
 
     def _folded_plan(self, prepared: Prepared, report: Report) -> tuple[Prepared, list[Planned]]:
-        """Return the model and its plan; those of a folded copy where a form needs sizes that this makes known, or
-        where a branch is not valid and cannot be taken."""
+        """Return the model and its plan; those of a folded copy where a form needs sizes that are known then, or
+        where an invalid branch is removed because it is never run."""
         model = prepared.model
         try:
             return prepared, self._plan(prepared)

@@ -1,4 +1,4 @@
-"""Each lowered node beside the node it was, run on one random input, as series over time to plot."""
+"""Running each lowered node and its original on one random input; the outputs as series over time for plots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rnn_lowering.verification.tolerance import distance
 ORIGINAL, LOWERED = "original in onnxruntime", "lowered"
 
 _STEPS = 48
-"""The sequence length where a node leaves it open."""
+"""The sequence length of a node for which it is not fixed."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class Trial:
     """A node that ran on its own.
 
     Attributes:
-        node: The node and what became of it.
-        truth: Its outputs by the operator page in float64.
-        outputs: Its outputs in onnxruntime: `ORIGINAL`, `LOWERED`, or one of them.
-        failures: Why one is missing, by the same names.
+        node: The node and its lowered form.
+        truth: Its outputs by the operator specification, computed in float64.
+        outputs: The outputs of the `ORIGINAL` and of the `LOWERED` node in onnxruntime, if they ran.
+        failures: Why one did not run, by the same names.
     """
 
     node: IsolatedNode
@@ -40,16 +40,17 @@ class Trial:
 
     @property
     def symbol(self) -> str:
-        """The output to look at: Y, else a final state."""
+        """The output that is plotted: Y, else a final state."""
         return min(self.truth)
 
     @property
     def along(self) -> str:
-        """What the series of `symbol` run along."""
+        """The unit of axis 0 of `series`, for the label of the axis."""
         return "time step" if self.symbol == "Y" else "hidden unit"
 
     def series(self, outputs: Symbols) -> Array:
-        """The output to look at: [seq, directions, batch, hidden], of a state [hidden, directions, batch, 1]."""
+        """Return the output that is plotted: Y as [seq, dirs, batch, hidden], a state as [hidden, dirs, batch,
+        1]."""
         array, layout = outputs[self.symbol], self.node.spec.layout
         if self.symbol == "Y":  # [seq, dirs, batch, hidden], or [batch, seq, dirs, hidden]
             return np.moveaxis(array, 0, 2) if layout else array
@@ -57,7 +58,7 @@ class Trial:
         return np.moveaxis(states, -1, 0)[..., None]
 
     def errors(self) -> dict[str, Array]:
-        """The largest absolute error of each run along the series."""
+        """Return the largest absolute error at each position of axis 0 of `series`, for each run."""
         truth = self.series(self.truth)
         return {
             name: distance(truth, self.series(outputs)).max(axis=(1, 2, 3), initial=0.0)
@@ -65,7 +66,7 @@ class Trial:
         }
 
     def largest(self) -> dict[str, dict[str, float]]:
-        """The largest absolute error by output and run."""
+        """Return the largest absolute error by output and run."""
         return {
             symbol: {
                 name: float(distance(truth, outputs[symbol]).max(initial=0.0))
@@ -75,7 +76,7 @@ class Trial:
         }
 
     def signals(self, outputs: Symbols, most: int) -> dict[str, Array]:
-        """A few signals of the first row of the batch, by direction or hidden unit."""
+        """Return at most `most` signals of the first row of the batch, by their labels."""
         signals = self.series(outputs)[:, :, 0]
         directions = self.node.spec.directions
         if self.symbol == "Y":
@@ -89,7 +90,7 @@ class Trial:
 
 
 def trials(reports: Sequence[NodeReport], original: ir.Model, lowered: ir.Model) -> dict[int, Trial]:
-    """Run the reported nodes on their own; return trials by position, without those that cannot be cut out.
+    """Run each of the reported nodes alone; return the trials by position, without nodes that cannot be extracted.
 
     Raises:
         RnnLoweringError: A node of the original cannot be read.
@@ -115,9 +116,9 @@ _Job = tuple[IsolatedNode, Symbols]
 
 
 def _sizes(report: NodeReport) -> dict[str, int]:
-    """What the original may leave open and the lowering was told."""
-    told = {size: getattr(report, size) for size in ("seq_length", "batch_size", "input_size")}
-    return {"seq_length": _STEPS} | {size: number for size, number in told.items() if number is not None}
+    """Return sizes for a run: those that the lowering knows."""
+    known = {size: getattr(report, size) for size in ("seq_length", "batch_size", "input_size")}
+    return {"seq_length": _STEPS} | {size: number for size, number in known.items() if number is not None}
 
 
 def _run(node: IsolatedNode, feed: Symbols, runner: Runner, native: bool) -> Symbols | str:

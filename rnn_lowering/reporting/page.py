@@ -1,4 +1,4 @@
-"""A lowering as one HTML page: what became of each node, how far the results are apart, and pictures of both."""
+"""The report as one HTML page: the lowered nodes, the differences of the results, and plots of both."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ except ImportError as missing:
     ) from missing
 
 MOST_NODES = 24
-"""How many nodes get pictures."""
+"""The most nodes that have plots."""
 
 _NOT_COMPARED = Verification("not verified", reason="nothing was compared")
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An SVG and what it shows; `width` in inches where it has one of its own."""
+    """An SVG with its title and caption; `width` in inches, 0 for that of the page."""
 
     svg: Markup
     title: str
@@ -50,13 +50,13 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """What the page shows of one node.
+    """What the page shows about one node.
 
     Attributes:
-        notes: What was run, and what was not.
-        plots: Over time.
-        step: The drawing of a step.
-        largest: The largest error against float64 by output and what made it.
+        notes: How it was run, and what did not run.
+        plots: Plots over time.
+        step: The drawing of one step.
+        largest: The largest error against float64 by output and run.
     """
 
     notes: tuple[str, ...]
@@ -66,7 +66,7 @@ class Section:
 
 
 def render(original: Path, lowered: Path, report: FileReport, *, trust: bool = False) -> str:
-    """Return the page about a lowering, be it verified or not.
+    """Return the page about a lowering, verified or not.
 
     Args:
         original, lowered: The model files.
@@ -100,7 +100,7 @@ def _template() -> jinja2.Template:
 
 
 def _shown(value: object) -> object:
-    """Return what the page shows: text from a model shortened and without control characters."""
+    """Return a value for the page: text from a model is shortened and control characters are escaped."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -138,7 +138,7 @@ def _plots(trial: Trial, salt: str) -> Iterator[Picture]:
     )
     before = trial.signals(trial.outputs.get(ORIGINAL, trial.truth), MOST_SIGNALS)
     after = trial.signals(trial.outputs[LOWERED], MOST_SIGNALS)
-    coloured = ORIGINAL if ORIGINAL in trial.outputs else "the operator page in float64"
+    coloured = ORIGINAL if ORIGINAL in trial.outputs else "the operator specification in float64"
     yield Picture(
         Markup(plot_signals(before, after, trial.along, f"{salt}-signals")),
         f"Signals of {trial.symbol}",

@@ -1,4 +1,4 @@
-"""matplotlib figures as elements of an HTML page, in the page's colours; plots of errors and of signals."""
+"""Plots of errors and signals: matplotlib figures as SVG elements of the HTML page, in its colours."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COLOURS = {
     "series-2": "#0c0c0c",
     "series-3": "#0d0d0d",
 }
-"""Custom property of the page -> the colour that stands for it while matplotlib draws."""
+"""CSS custom property of the page -> the colour that matplotlib draws with, which the property then replaces."""
 
 MOST_SIGNALS = 4
 
@@ -58,7 +58,7 @@ _STYLE: dict[Any, Any] = {
 
 
 def style(salt: str) -> Any:
-    """Return the context in which figures are drawn and written; `salt` tells their identifiers apart."""
+    """Return the context in which figures are drawn and written; `salt` makes their identifiers unique."""
     return matplotlib.rc_context(_STYLE | {"svg.hashsalt": salt})
 
 
@@ -78,7 +78,7 @@ def svg(figure: Figure) -> str:
 
 
 def plot_errors(errors: Mapping[str, Array], along: str, salt: str) -> str:
-    """Draw errors over `along`, by what made them; the last one stands out."""
+    """Plot errors by their labels over `along`; the last one is highlighted."""
     with style(salt):
         figure, axes = _axes(along)
         for n, (label, error) in enumerate(errors.items(), 1):
@@ -93,7 +93,7 @@ def plot_errors(errors: Mapping[str, Array], along: str, salt: str) -> str:
 
 
 def _decades(axes: Axes, errors: Sequence[Array]) -> None:
-    """Let errors, all positive, have a logarithmic axis of whole decades, at most two below the largest of each."""
+    """Set a logarithmic axis of whole decades for positive errors, at most two below the largest of each."""
     lowest = max(min(error.min() for error in errors), 0.01 * min(error.max() for error in errors))
     low, high = np.floor(np.log10(lowest)), np.floor(np.log10(max(error.max() for error in errors))) + 1
     axes.set_yscale("log", subs=())
@@ -103,7 +103,7 @@ def _decades(axes: Axes, errors: Sequence[Array]) -> None:
 
 
 def plot_signals(original: Mapping[str, Array], lowered: Mapping[str, Array], along: str, salt: str) -> str:
-    """Draw signals over `along` by their labels: the original's broad, the lowered ones dashed on top."""
+    """Plot signals by their labels over `along`: those of the original as broad lines, the lowered ones dashed."""
     with style(salt):
         figure, axes = _axes(along)
         for n, (label, signal) in enumerate(original.items()):

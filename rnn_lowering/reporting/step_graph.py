@@ -16,7 +16,7 @@ from matplotlib.path import Path as Curve
 from rnn_lowering.emit.provenance import STEP, SYMBOLS, WEIGHTS
 from rnn_lowering.reporting.plots import COLOURS, UNIT, style, svg
 
-Names = dict[str, str]
+Labels = dict[str, str]
 Vertex = Hashable
 Layers = list[list[Vertex]]
 
@@ -27,24 +27,25 @@ _STATES = ("H", "C")
 _ROW, _GAP, _MARGIN, _HALF_BOX = 30.0, 10.0, 4.0, 9.0
 
 
-def step_graph(cut: onnx.GraphProto, names: Mapping[str, str]) -> nx.DiGraph:
-    """Return one step of a lowered node as a graph; each vertex has a `label` and a `kind`: operator, value, or
-    port, which is what enters and leaves the step.
+def step_graph(lowered: onnx.GraphProto, names: Mapping[str, str]) -> nx.DiGraph:
+    """Return one step of a lowered node as a graph.
+
+    Each vertex has a `label` and a `kind`: "operator", "value", or "port", an input or output of the step.
 
     Args:
-        cut: The lowered node.
+        lowered: The graph of the lowered node.
         names: Name of a value -> its symbol in the operator specification, for the inputs and outputs of the node.
     """
-    step = _step(cut)
+    step = _step(lowered)
     made = {name for node in step.nodes for name in node.output}
     symbols = {name: _in_step(s) for node in step.nodes for name, s in _symbols(node).items()}
-    origins = _Origins(cut, step.entering, names)
-    ports = {v: symbols.get(v) or names.get(v) or label for v, label in step.leaving.items()}
+    origins = _Origins(lowered, step.inputs, names)
+    ports = {v: symbols.get(v) or names.get(v) or label for v, label in step.outputs.items()}
     graph = nx.DiGraph()
     for n, node in enumerate(step.nodes):
-        entering = {v: origins.symbol(v) for v in node.input if v not in made}
-        weights = dict.fromkeys(s for s in (*_weights(node), *entering.values()) if s in _WEIGHTS)
-        ports |= {v: symbol for v, symbol in entering.items() if symbol and symbol not in _WEIGHTS}
+        input_labels = {v: origins.symbol(v) for v in node.input if v not in made}
+        weights = dict.fromkeys(s for s in (*_weights(node), *input_labels.values()) if s in _WEIGHTS)
+        ports |= {v: symbol for v, symbol in input_labels.items() if symbol and symbol not in _WEIGHTS}
         graph.add_node(n, label=" ".join([node.op_type, *weights]), kind="operator")
         graph.add_edges_from((v, n) for v in node.input if v in made or v in ports)
         graph.add_edges_from((n, v) for v in node.output)
@@ -58,17 +59,17 @@ def step_graph(cut: onnx.GraphProto, names: Mapping[str, str]) -> nx.DiGraph:
 
 @dataclass(frozen=True)
 class _Step:
-    """The nodes of one step, and the values that enter and leave it with their labels."""
+    """The nodes of one step, and the labels of its inputs and outputs by name."""
 
     nodes: list[onnx.NodeProto]
-    entering: Names
-    leaving: Names
+    inputs: Labels
+    outputs: Labels
 
 
-def _step(cut: onnx.GraphProto) -> _Step:
-    loops = [node for node in cut.node if node.op_type in ("Scan", "Loop")]
+def _step(lowered: onnx.GraphProto) -> _Step:
+    loops = [node for node in lowered.node if node.op_type in ("Scan", "Loop")]
     if not loops:
-        return _written_out(cut)
+        return _unrolled_step(lowered)
     loop, body = max(((node, _body(node)) for node in loops), key=lambda found: len(found[1].node))
     inputs, outputs = ([value.name for value in values] for values in (body.input, body.output))
     if loop.op_type == "Loop":
@@ -76,10 +77,12 @@ def _step(cut: onnx.GraphProto) -> _Step:
     else:
         number, rows = [], next(a.i for a in loop.attribute if a.name == "num_scan_inputs")
     states = len(inputs) - rows
-    entering = dict.fromkeys(number, "i") | dict(zip(inputs, (f"{s}ₜ₋₁" for s in _STATES[:states]), strict=False))
-    entering |= dict.fromkeys(inputs[states:], "XWₜ")
-    leaving = dict(zip(outputs, [*(f"{s}ₜ" for s in _STATES[:states]), "Yₜ"], strict=False))
-    return _Step([node for node in body.node if node.op_type != "Constant"], entering, leaving)
+    input_labels = dict.fromkeys(number, "i") | dict(
+        zip(inputs, (f"{s}ₜ₋₁" for s in _STATES[:states]), strict=False)
+    )
+    input_labels |= dict.fromkeys(inputs[states:], "XWₜ")
+    output_labels = dict(zip(outputs, [*(f"{s}ₜ" for s in _STATES[:states]), "Yₜ"], strict=False))
+    return _Step([node for node in body.node if node.op_type != "Constant"], input_labels, output_labels)
 
 
 def _body(node: onnx.NodeProto) -> onnx.GraphProto:
@@ -87,60 +90,62 @@ def _body(node: onnx.NodeProto) -> onnx.GraphProto:
     return bodies[0]
 
 
-def _written_out(cut: onnx.GraphProto) -> _Step:
-    """The straight-line form: a step in the middle, or all where there is only one."""
+def _unrolled_step(lowered: onnx.GraphProto) -> _Step:
+    """Return a step in the middle of an unrolled node; all nodes if there is only one step."""
     steps: dict[str, list[onnx.NodeProto]] = {}
-    for node in cut.node:
-        if step := _told(node).get(STEP):
+    for node in lowered.node:
+        if step := _metadata(node).get(STEP):
             steps.setdefault(step, []).append(node)
     most = max(map(len, steps.values()), default=0)
-    fullest = [nodes for nodes in steps.values() if len(nodes) == most] or [list(cut.node)]
+    fullest = [nodes for nodes in steps.values() if len(nodes) == most] or [list(lowered.node)]
     nodes = fullest[(len(fullest) - 1) // 2]
     inside = {node.name for node in nodes}
-    used = {name for node in cut.node if node.name not in inside for name in node.input}
-    used |= {value.name for value in cut.output}
+    used = {name for node in lowered.node if node.name not in inside for name in node.input}
+    used |= {value.name for value in lowered.output}
     symbols = {name: symbol for node in nodes for name, symbol in _symbols(node).items()}
-    leaving = sorted((n for node in nodes for n in node.output if n in used), key=lambda n: symbols.get(n, ""))
-    return _Step(nodes, {}, dict(zip(leaving, ["Hₜ", "Cₜ", *[""] * len(leaving)], strict=False)))
+    output_labels = sorted(
+        (n for node in nodes for n in node.output if n in used), key=lambda n: symbols.get(n, "")
+    )
+    return _Step(nodes, {}, dict(zip(output_labels, ["Hₜ", "Cₜ", *[""] * len(output_labels)], strict=False)))
 
 
 class _Origins:
-    """What the values that enter a step come from."""
+    """Where the inputs of a step come from."""
 
-    def __init__(self, cut: onnx.GraphProto, entering: Names, names: Mapping[str, str]) -> None:
-        self._producers = {name: node for node in cut.node for name in node.output}
-        self._known = dict(names) | entering
+    def __init__(self, lowered: onnx.GraphProto, input_labels: Labels, names: Mapping[str, str]) -> None:
+        self._producers = {name: node for node in lowered.node for name in node.output}
+        self._known = dict(names) | input_labels
 
     def symbol(self, name: str) -> str:
-        """Return the symbol of what a value comes from; "" for what has none."""
+        """Return the symbol of the value that a value is computed from; "" if it has none."""
         while True:
             producer = self._producers.get(name)
-            told = _symbols(producer).get(name, "") if producer is not None else ""
-            known = self._known.get(name) or _BEFORE.get(told, "")
+            symbol = _symbols(producer).get(name, "") if producer is not None else ""
+            known = self._known.get(name) or _BEFORE.get(symbol, "")
             if known or producer is None or not producer.input:
                 return known
             name = producer.input[1 if producer.op_type == "Concat" else 0]
 
 
 _BEFORE = {"Ht": "Hₜ₋₁", "Ct": "Cₜ₋₁", "XW": "XWₜ"}
-"""Symbol of a value that was computed before the step -> what it is in the step."""
+"""Symbol of a value that was computed before the step -> its label in the step."""
 
 
-def _told(node: onnx.NodeProto) -> Names:
+def _metadata(node: onnx.NodeProto) -> Labels:
     return {entry.key: entry.value for entry in node.metadata_props}
 
 
-def _symbols(node: onnx.NodeProto) -> Names:
+def _symbols(node: onnx.NodeProto) -> Labels:
     """Return the symbols of a node's outputs by their names."""
-    return {n: s for n, s in zip(node.output, _told(node).get(SYMBOLS, "").split(","), strict=False) if s}
+    return {n: s for n, s in zip(node.output, _metadata(node).get(SYMBOLS, "").split(","), strict=False) if s}
 
 
 def _weights(node: onnx.NodeProto) -> list[str]:
-    return _told(node).get(WEIGHTS, "").split(",")
+    return _metadata(node).get(WEIGHTS, "").split(",")
 
 
 def _in_step(symbol: str) -> str:
-    """Return how a symbol such as Ht or it is written on the page; "" for one that is not of a step."""
+    """Return the label of a symbol such as Ht or it; "" for a symbol that has no time index."""
     return f"{symbol[0]}ₜ" if len(symbol) == 2 and symbol[1] == "t" else ""
 
 
@@ -163,8 +168,8 @@ def draw_step(graph: nx.DiGraph, salt: str) -> tuple[str, float]:
 
 
 def _layered(graph: nx.DiGraph) -> tuple[Layers, Layers]:
-    """Return the edges as paths and the vertices by layers. What enters stands right above what takes it first;
-    a long edge gets a bend, added to the graph, in each layer that it crosses."""
+    """Return the edges as paths and the vertices by layers. An input is in the layer above the first operator that
+    uses it; a long edge has a bend in each layer that it crosses, which is added to the graph."""
     level = {v: n for n, layer in enumerate(nx.topological_generations(graph)) for v in layer}
     for v in [v for v in graph if not graph.pred[v] and graph.succ[v]]:
         level[v] = min(level[after] for after in graph.succ[v]) - 1
@@ -180,7 +185,8 @@ def _layered(graph: nx.DiGraph) -> tuple[Layers, Layers]:
 
 
 def _placed(graph: nx.DiGraph, layers: Layers) -> tuple[dict[Vertex, float], float]:
-    """Order each layer by where its neighbours stand and place it there; return positions and the whole width."""
+    """Order the vertices of each layer by the positions of their neighbours; return positions and the total
+    width."""
     half = {v: 3.0 * len(label) + 6.0 if label else 0.0 for v, label in graph.nodes(data="label")}
     x = {v: 60.0 * n for layer in layers for n, v in enumerate(layer)}
     both = {v: [*graph.pred[v], *graph.succ[v]] for v in graph}
@@ -190,16 +196,16 @@ def _placed(graph: nx.DiGraph, layers: Layers) -> tuple[dict[Vertex, float], flo
         for layer in layers if down else reversed(layers):
             want = {v: float(np.mean([x[m] for m in near[v]])) if near[v] else x[v] for v in layer}
             layer.sort(key=want.__getitem__)
-            x |= _apart(layer, want, half)
+            x |= _without_overlaps(layer, want, half)
     left = min(x[v] - half[v] for v in x) - _MARGIN
     right = max(x[v] + half[v] for v in x) + _MARGIN
     return {v: x[v] - left for v in x}, right - left
 
 
-def _apart(
+def _without_overlaps(
     layer: Sequence[Vertex], want: Mapping[Vertex, float], half: Mapping[Vertex, float]
 ) -> dict[Vertex, float]:
-    """Return positions near the wanted ones, in the same order, at which nothing overlaps."""
+    """Return positions near the wanted ones, in the same order, without overlaps."""
     halves = np.array([half[v] for v in layer])
     packed = np.cumsum(2 * halves + _GAP) - halves
     slack = np.array([want[v] for v in layer]) - packed
@@ -208,7 +214,7 @@ def _apart(
 
 
 def _arrow(points: Sequence[tuple[float, float]]) -> FancyArrowPatch:
-    """A smooth arrow through points, vertical at its ends."""
+    """Return a smooth arrow through points, vertical at its ends."""
     at = np.array(points)
     tangents = np.gradient(at, axis=0)
     tangents[[0, -1]] *= [0.0, 1.5]

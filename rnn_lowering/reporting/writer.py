@@ -1,4 +1,4 @@
-"""Writes the file that a report goes to: JSON or an HTML page, by its name."""
+"""Writing a report to a file: JSON or an HTML page, by the ending of its name."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rnn_lowering.reporting.file_report import FileReport
 KINDS = (".json", ".html")
 
 Render = Callable[[Path, Path, FileReport], str]
-"""Called with the files of the original and of the lowered model, and what was done."""
+"""Called with the files of the original and the lowered model and the report; returns the text of the file."""
 
 
 class Writer(Protocol):
-    """Writes a report on the models of two files. It is beside its place at once, so that nothing can go wrong
-    later, and takes that place when the block ends; an existing file is replaced with `overwrite` only."""
+    """Writes a report about the models of two files to a temporary file, so that no later step can fail; it
+    replaces the file when the block ends. An existing file is replaced only with `overwrite`."""
 
     def __call__(
         self, original: Path, lowered: Path, report: FileReport, *, overwrite: bool
@@ -29,9 +29,10 @@ class Writer(Protocol):
 
 
 def report_writer(file: Path | None, *, trust: bool = False) -> Writer:
-    """Return what writes a report to `file`; with None, nothing is written.
+    """Return a function that writes a report to `file`; with None it writes nothing.
 
     Args:
+        file: The file.
         trust: Read data outside the folder of the original.
 
     Raises:

@@ -1,4 +1,5 @@
-"""One lowered node on its own: cut out of the lowered model, run, and judged by the operator page in float64."""
+"""One lowered node on its own: cut out of the lowered model, run, and judged by the operator specification in
+float64."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ class IsolatedNode:
     Attributes:
         spec: What the node says.
         attributes: Its attributes as Python values.
-        feeds: The inputs that are not constants: symbol of the operator page -> name of the value.
+        feeds: The inputs that are not constants: symbol of the operator specification -> name of the value.
         cut: The subgraph that replaces it, as a model from those inputs to its connected outputs; None where the
             lowered model has none.
         whole: Returns the node itself as a model.
@@ -91,7 +92,7 @@ class IsolatedNode:
         return {symbol: feed[first[name]] for symbol, name in self.feeds.items()}  # one value may enter twice
 
     def expected(self, feed: Mapping[str, Array]) -> dict[str, Array]:
-        """The node's connected outputs by the operator page, in float64."""
+        """The node's connected outputs by the operator specification, in float64."""
         constants = {symbol: tensor.numpy() for symbol, tensor in self.spec.constants.items()}
         result = reference.evaluate(self.spec.op_type, self.attributes, {**constants, **feed})
         return {symbol: result[symbol] for symbol in self.spec.outputs}

@@ -1,7 +1,7 @@
 """Whether two models compute the same: both run in onnxruntime, in processes of their own, on random inputs.
 
-Where onnxruntime cannot run the original, each lowered node is cut out and compared with the operator page in
-float64. Where outputs differ, each lowered node is fed what the original's was fed: the first that differs is
+Where onnxruntime cannot run the original, each lowered node is cut out and compared with the operator specification
+in float64. Where outputs differ, each lowered node is fed what the original's was fed: the first that differs is
 named, or, when every one is at least as close to float64 as the original's kernel, the model passes.
 """
 

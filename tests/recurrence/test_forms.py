@@ -124,7 +124,7 @@ def test_lowered(case: Case, form: str, opset: int, caplog: pytest.LogCaptureFix
     assert original == model(case, opset)
     check_structure(lowered, original, case, form)
     results = run(lowered, feed(case))
-    assert_close(results, _expected(case), case.dtype, "the operator page")
+    assert_close(results, _expected(case), case.dtype, "the operator specification")
     assert all(array.dtype.name == case.dtype for array in results.values())
     if runs_natively(case, opset):
         assert_close(results, run(original, feed(case)), case.dtype, "onnxruntime's own operator")

@@ -45,7 +45,7 @@ def vector_model(vector: dict[str, Any], opset: int, known: Collection[str] = ()
 
 
 def _attribute(op_type: str, name: str, value: Any) -> AttributeProto:
-    """An attribute of the type that the operator page gives it; JSON does not tell 1 from 1.0."""
+    """An attribute of the type that the operator specification gives it; JSON does not tell 1 from 1.0."""
     wanted = onnx.defs.get_schema(op_type, 7).attributes[name].type
     if wanted == onnx.defs.OpSchema.AttrType.FLOAT:
         value = float(value)

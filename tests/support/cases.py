@@ -128,7 +128,8 @@ class Case:
 
     @property
     def disputed(self) -> bool:
-        """Whether a default of alpha or beta is taken on which onnxruntime and the operator pages disagree."""
+        """Whether a default of alpha or beta is taken on which onnxruntime and the operator specifications
+        disagree."""
         left = {q: len(self.attributes.get(f"activation_{q}", ())) for q in ("alpha", "beta")}
         found = False
         for name in self.attributes.get("activations", ()):
@@ -197,7 +198,8 @@ def _shape(case: Case, symbol: str) -> tuple[int, ...]:
 
 
 def _page(case: Case) -> dict[str, list[tuple[str, int]]]:
-    """The shapes of inputs and outputs on the operator page; sizes that a model may leave open have a name."""
+    """The shapes of inputs and outputs on the operator specification; sizes that a model may leave open have a
+    name."""
     T, N, I = ("T", case.T), ("N", case.N), ("I", case.I)  # noqa: E741
     H, dirs = ("", case.H), ("", len(case.reverse))
     rows = GATES[case.op_type] * case.H

@@ -96,7 +96,7 @@ def test_without_recurrent_nodes_nothing_is_refused() -> None:
 @pytest.mark.parametrize("opset", [10, 14, 17])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_composed_activations(target: str, opset: int, function: str) -> None:
-    """Against the operator page, arguments from far below to far above zero and at thresholds included."""
+    """Against the operator specification, arguments from far below to far above zero and at thresholds included."""
     if opset < (TARGETS[target].oldest_opset or 0):
         pytest.skip(f"{target} does not support opset {opset}")
     attributes = {"activations": [function], "activation_alpha": [0.5], "activation_beta": [0.25]}
