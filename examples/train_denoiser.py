@@ -53,7 +53,7 @@ def train(model: Denoiser, steps: int) -> None:
     for step in range(1, steps + 1):
         clean, noisy = (signals.to_spectra(s) for s in signals.noisy_signals(rng, BATCH, SECONDS, SNR))
         magnitude = torch.from_numpy(np.abs(noisy))
-        # The part of the clean magnitude in phase with the noisy one: the mask cannot mend the phase,
+        # The part of the clean magnitude in phase with the noisy one: the mask cannot correct the phase,
         # so where the two disagree it should keep less.
         target = torch.from_numpy(np.abs(clean) * np.cos(np.angle(clean) - np.angle(noisy)))
         loss = torch.mean((model(magnitude) * magnitude - target) ** 2)

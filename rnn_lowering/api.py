@@ -144,8 +144,8 @@ def lower_file(
 
     Raises:
         ModelFileError: A file cannot be read or written, or exists.
-        VerificationError: The outputs differ; `destination` is not written. It says so too where `report` or
-            `keep_failed` could not be written.
+        VerificationError: The outputs differ; `destination` is not written. The error also tells if
+            `report` or `keep_failed` could not be written.
         NotVerifiedError: `require_verified` is given and no comparison was possible; nothing is written.
         UnsupportedError: As in `lower`; or a file to write is one of the input's, or two of them are one.
         InvalidNodeError, OptionError: As in `lower`; an input or a shape for the comparison that the model does not

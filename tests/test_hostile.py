@@ -358,7 +358,8 @@ def _give(graph: onnx.GraphProto, name: str, kind: str, element: int, dims: list
 
 
 def taken(model: onnx.ModelProto) -> bool:
-    """Whether the checker takes a model, and does not compute with negative sizes, which can abort its process."""
+    """Whether the checker accepts a model, and does not compute with negative sizes, which can abort its
+    process."""
     shapes = [value.type.tensor_type.shape for value in model.graph.input]
     if any(dim.dim_value < 0 for shape in shapes for dim in shape.dim):
         return False

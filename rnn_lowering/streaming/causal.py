@@ -1,7 +1,7 @@
 """Operators along the frames: convolutions, poolings, paddings and what trims them keep their past as a state.
 
 A value that starts `before` frames early (after a padding on the left) is in a chunk so many frames longer, and a
-convolution without paddings takes them away again. What looks ahead is refused with the frames it would wait for.
+convolution without paddings removes them again. A node that looks ahead is refused with its number of frames.
 """
 
 from __future__ import annotations

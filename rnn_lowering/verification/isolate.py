@@ -39,7 +39,7 @@ class IsolatedNode:
     """A recurrent node of the original and what became of it.
 
     Attributes:
-        spec: What the node says.
+        spec: What the node specifies.
         attributes: Its attributes as Python values.
         feeds: The inputs that are not constants: symbol of the operator specification -> name of the value.
         cut: The subgraph that replaces it, as a model from those inputs to its connected outputs; None where the

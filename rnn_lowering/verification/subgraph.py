@@ -103,7 +103,7 @@ def _hold(proto: onnx.GraphProto, body: ir.Graph) -> None:
 
 
 def _needs(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield the values that a node takes, those included that its bodies capture."""
+    """Yield the values that a node uses, also those that its bodies use from outside."""
     yield from (v for v in node.inputs if v is not None)
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH:

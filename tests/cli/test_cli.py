@@ -112,7 +112,7 @@ def table(outcome: Outcome, first: str) -> list[list[str]]:
 
 
 def assert_refused(outcome: Outcome, *facts: str) -> None:
-    """One line on stderr that says the facts, nothing on stdout."""
+    """One line on stderr that states the facts, nothing on stdout."""
     assert outcome.code == 1
     assert outcome.lines == []
     assert outcome.err.startswith("rnn-lower: error: ")
@@ -351,7 +351,7 @@ def test_a_pattern_that_matches_nothing_is_an_error(rnn_lower: Command, tmp_path
 
 
 def test_says_how_it_verified(rnn_lower: Command, tmp_path: Path) -> None:
-    """No kernel of onnxruntime takes layout 1."""
+    """No kernel of onnxruntime supports layout 1."""
     source = saved(tmp_path / "in.onnx", model(Case("cli_layout", "LSTM", {"layout": 1}), 17))
     outcome = rnn_lower(source, tmp_path / "out.onnx")
     assert outcome.code == 0

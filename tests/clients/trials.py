@@ -81,7 +81,7 @@ def lowered(job: Job, client: str) -> Job:
 
 
 def truth(case: Case) -> Arrays:
-    """What onnxruntime gives for the original, or the operator specification where it takes no layout 1."""
+    """What onnxruntime gives for the original, or the operator specification where it does not support layout 1."""
     return expected(case) if "layout" in case.attributes else run(*original(case))
 
 

@@ -216,7 +216,7 @@ def test_a_name_that_is_no_file_beside_the_output_is_refused(name: str, source: 
 
 
 def hub_cache(folder: Path) -> Path:
-    """snapshots/main/model.onnx -> ../../blobs/<hash>, its data likewise."""
+    """snapshots/main/model.onnx -> ../../blobs/<hash>, and its data in the same way."""
     blobs, snapshot = folder / "blobs", folder / "snapshots" / "main"
     blobs.mkdir(parents=True)
     snapshot.mkdir(parents=True)

@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def attempt(folder: Path, out: str = OUT, source: str = IN, **options: Any) -> str:
-    """Lower files of a folder, by their names, without a verification; return what the error says, or ""."""
+    """Lower files of a folder, by their names, without a verification; return the text of the error, or ""."""
     for name in {"report", "keep_failed"} & options.keys():
         options[name] = folder / options[name]
     try:

@@ -101,7 +101,7 @@ def test_all_ways_to_say_it(options: dict[str, Any]) -> None:
 
 
 def test_shapes_follow_to_the_second_layer() -> None:
-    """Nothing but the input says anything of the sequence length."""
+    """Only the input declares the sequence length."""
     original = chain(*STACKED, Link("RNN", "third"), dims=("seq", "batch"))
     assert list(original.graph.value_info) == []
     unrolled = rl.lower(original, "unroll", dims={"seq": 4})
@@ -265,7 +265,7 @@ def test_a_negative_size_of_an_unnamed_dimension() -> None:
 
 
 def test_a_size_that_the_graph_contradicts() -> None:
-    """The initial state says that there are two rows."""
+    """The initial state shows that there are two rows."""
     case = Case("dims_states", "LSTM", optional=("B", "initial_h"), states_from="initializer", x="symbolic", N=2)
     with pytest.raises(rl.RnnLoweringError, match="recurrent"):
         rl.lower(model(case, 17), dims={"batch": 3})

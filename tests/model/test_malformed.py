@@ -162,12 +162,12 @@ def check(edit: Edit, form: str) -> None:
     """The result is right; straight-line code may be refused where a declared shape has been dropped."""
     original = parse(TWO_LAYERS)
     edit(original)
-    reason = refusal(lambda: assert_same(original, random_feed(original), form, check=takes(original)))
+    reason = refusal(lambda: assert_same(original, random_feed(original), form, check=accepted(original)))
     assert not reason or (form == "unroll" and "not known" in reason)
 
 
-def takes(model: onnx.ModelProto) -> bool:
-    """Whether the checker takes a model."""
+def accepted(model: onnx.ModelProto) -> bool:
+    """Whether the checker accepts a model."""
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
@@ -208,7 +208,7 @@ def test_an_unsorted_graph_whose_shapes_are_declared(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_an_unsorted_body_is_lowered_or_refused(form: str) -> None:
-    """onnxruntime takes none."""
+    """onnxruntime supports none."""
     original = parse("""
         main (float[5,2,3] X, bool go) => (float[5,1,2,4] Y)
         <float[1,12,3] W = {}, float[1,12,4] R = {}, float[5,1,2,4] O = {}> {
@@ -228,7 +228,7 @@ def test_an_unsorted_body_is_lowered_or_refused(form: str) -> None:
 @pytest.mark.parametrize("form", ["auto", "scan", "loop"])
 @pytest.mark.parametrize("dims", ["-1,2,3", "5,-1,3", "-1,-1,3", "-1,-1,-1"])
 def test_a_size_of_minus_one_is_not_known(dims: str, form: str) -> None:
-    """Old exporters write it; onnxruntime takes it so."""
+    """Old exporters write it; onnxruntime accepts it."""
     text = TWO_LAYERS.replace("float[5,2,3] X", f"float[{dims}] X")
     original = parse(text.replace("float[5,2,8] Z, float[2,2,4] Y_h", "float[t,n,8] Z, float[2,n,4] Y_h"))
     assert_same(original, random_feed(parse(TWO_LAYERS)), form, check=False)
@@ -287,7 +287,7 @@ def test_a_node_whose_outputs_nothing_uses(outputs: list[str], form: str) -> Non
         assert initializers(new).isdisjoint({"W", "R"})
     else:
         assert_same(parse(STEP), random_feed(original), form)
-        lowered(original, form, check=takes(original))
+        lowered(original, form, check=accepted(original))
 
 
 @pytest.mark.parametrize("form", ["scan", "loop"])
@@ -295,7 +295,7 @@ def test_an_input_of_unknown_rank(form: str) -> None:
     original = parse(TWO_LAYERS.replace("float[5,2,3] X", "float[] X"))
     original.graph.input[0].type.tensor_type.ClearField("shape")
     feed = {"X": np.random.default_rng(0).normal(0, 1, (5, 2, 3)).astype(np.float32)}
-    assert_same(original, feed, form, check=takes(original))
+    assert_same(original, feed, form, check=accepted(original))
 
 
 @pytest.mark.parametrize("form", ["scan", "loop"])
@@ -309,7 +309,7 @@ def test_an_input_of_unknown_rank_with_lengths(form: str) -> None:
         value.type.tensor_type.ClearField("shape")
     X = np.random.default_rng(0).normal(0, 1, (5, 2, 3)).astype(np.float32)
     feed = {"X": X, "lens": np.array([5, 2], np.int32)}
-    assert_same(original, feed, form, check=takes(original))
+    assert_same(original, feed, form, check=accepted(original))
 
 
 def test_wrong_sizes_of_a_graph_input_are_refused() -> None:
@@ -382,7 +382,7 @@ def test_declared_shapes_stay() -> None:
 def test_two_versions_of_one_domain_are_lowered_alike_or_refused() -> None:
     original = parse(TWO_LAYERS)
     original.opset_import.append(helper.make_opsetid("", 13))
-    refusal(lambda: assert_same(original, random_feed(original), check=takes(original)))
+    refusal(lambda: assert_same(original, random_feed(original), check=accepted(original)))
 
 
 def test_missing_opset_imports_are_refused() -> None:

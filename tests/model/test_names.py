@@ -98,7 +98,7 @@ def test_in_branches(op_type: str, length: str) -> None:
 
 @pytest.mark.parametrize("ir_version", [3, 8])
 def test_two_nodes_without_steps_share_constants(ir_version: int) -> None:
-    """Each output of both is a value of its own, also where a branch takes it."""
+    """Each output of both is a value of its own, also where a branch uses it."""
     original = of_ir_version(case_of("LSTM", ("Y_h", "Y_c"), "T=0", "constant"), 13, ir_version)
     twin = onnx.NodeProto()
     twin.CopyFrom(original.graph.node[-1])

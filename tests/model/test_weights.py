@@ -247,7 +247,7 @@ def test_other_weights_can_be_fed_to_ir_3(form: str) -> None:
     original = list_as_inputs(parse(OVERRIDABLE, 8, 3))
     weights = {t.name: -numpy_helper.to_array(t) / 2 for t in original.graph.initializer}
     new = assert_same(original, random_feed(original), form)
-    for model in (original, new):  # onnxruntime takes the initializers of IR version 3 for constants
+    for model in (original, new):  # onnxruntime treats the initializers of IR version 3 as constants
         del model.graph.initializer[:]
     fed = {**random_feed(original), **weights}
     assert_close(run(new, fed), run(original, fed))

@@ -1,4 +1,4 @@
-"""The HTML page about a lowering: what it holds, that it needs nothing else, and how a browser takes it."""
+"""The HTML page about a lowering: what it holds, that it needs nothing else, and what a browser shows."""
 
 import re
 import shutil

@@ -1,4 +1,5 @@
-"""The JSON report: its fields are those that docs/report.md describes, always all of them, of the types it says."""
+"""The JSON report: its fields are those that docs/report.md describes, always all of them, of the documented
+types."""
 
 import json
 import re

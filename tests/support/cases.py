@@ -42,19 +42,19 @@ class Case:
         attributes: Those of the node except hidden_size, which is given where `hidden_size` is true.
         T, N, I, H: seq_length, batch_size, input_size, hidden_size.
         optional: The connected optional inputs; those that the operator does not have do not count.
-        outputs: The connected outputs, likewise.
+        outputs: The connected outputs; those that the operator does not have do not count.
         lengths: sequence_lens, random in [0, T] where None.
         padding: What X holds beyond the lengths; None for ordinary numbers.
         fill: Inputs that are full of one number.
         x_scale: Standard deviation of X.
-        x: What the model says of X: all its sizes, all but the batch size, all but the length, only input_size,
+        x: What the model declares of X: all its sizes, all but the batch size, all but the length, only input_size,
             only its rank ("unknown"), nothing ("unranked"), all, but before a Transpose, or its numbers ("known").
         weights: How W, R, B and P come: see `_give_weight`.
         lengths_from, states_from: How sequence_lens and the initial states come.
         trimmed: Whether unconnected trailing inputs and outputs are left away rather than empty.
         ir3: Below opset 9: IR version 3, in which every initializer is a graph input.
-        scope: Where the node stands.
-        native: Whether onnxruntime's own operator computes what the page says.
+        scope: The scope that the node is in.
+        native: Whether onnxruntime's own operator computes what the operator specification does.
     """
 
     name: str
@@ -729,7 +729,7 @@ def _random_activations(rng: np.random.Generator, op: str, dirs: int, dtype: str
     # A step function turns the rounding of float16 into a difference of any size.
     functions = [f for f in FUNCTIONS if dtype != "float16" or f != "ThresholdedRelu"]
     names = [functions[i] for i in rng.integers(len(functions), size=count)]
-    if op != "RNN":  # the RNN of onnxruntime takes one letter case only
+    if op != "RNN":  # the RNN of onnxruntime accepts one letter case only
         names = [[name, name.lower(), name.upper()][rng.integers(3)] for name in names]
     attributes: dict[str, Any] = {"activations": names}
     for queue in ("activation_alpha", "activation_beta"):

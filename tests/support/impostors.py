@@ -1,6 +1,6 @@
 """Models that compute almost what an original computes: the lowered form of a node that differs in one thing.
 
-A verification that looks at too few sizes, at inputs of one magnitude, or at absolute differences takes them for
+A verification that looks at too few sizes, at inputs of one magnitude, or at absolute differences accepts them as
 the original.
 """
 
@@ -74,7 +74,7 @@ def _hold(proto: onnx.ModelProto, arrays: Mapping[str, Array]) -> None:
 
 
 def times(symbol: str, factor: float, gate: int | None = None, gates: int = 1) -> Weights:
-    """Multiply a weight, or one gate of it."""
+    """Multiply a weight, or one of its gates."""
 
     def edit(held: dict[str, Array]) -> None:
         parts = np.split(held[symbol], gates, axis=1)

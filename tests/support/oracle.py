@@ -185,7 +185,7 @@ def _check_names(op_type: str, attributes: Iterable[str], inputs: Iterable[str])
 def _directions(op_type: str, attributes: Mapping[str, Any]) -> list[bool]:
     """One entry per direction: whether it runs backwards in time."""
     direction = attributes.get("direction", "forward")
-    if op_type == "GRU" and direction == "foward":  # the default of GRU-1 is spelt so
+    if op_type == "GRU" and direction == "foward":  # a typing error in the default of GRU-1
         direction = "forward"
     if direction not in DIRECTIONS:
         raise ValueError(f"direction must be one of {list(DIRECTIONS)}, not {direction!r}")

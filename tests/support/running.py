@@ -10,7 +10,7 @@ from cases import Array, Arrays
 from oracle import GATES
 
 NEWEST_OPSET = 26
-"""The newest that onnxruntime takes."""
+"""The newest that onnxruntime supports."""
 
 NEWEST_IR_VERSION = 13
 
@@ -24,7 +24,7 @@ TOLERANCES = {
 
 
 def run(model: onnx.ModelProto, feed: Mapping[str, Array], *, optimise: bool = True) -> Arrays:
-    """Run a model in onnxruntime; one that is newer than onnxruntime takes runs under an older label."""
+    """Run a model in onnxruntime; one that is newer than onnxruntime supports runs under an older label."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -38,7 +38,7 @@ def run(model: onnx.ModelProto, feed: Mapping[str, Array], *, optimise: bool = T
 
 
 def relabelled(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model at the newest opset and IR version that onnxruntime takes, or itself where it is not newer."""
+    """The model at the newest opset and IR version that onnxruntime supports, or itself where it is not newer."""
     older = onnx.ModelProto()
     older.CopyFrom(model)
     older.ir_version = min(model.ir_version, NEWEST_IR_VERSION)

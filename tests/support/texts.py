@@ -81,7 +81,7 @@ def lowered(
 
 
 def refusal(call: Callable[[], Any]) -> str:
-    """Return what an error of the project says; "" where there is none."""
+    """Return the text of an error of the project; "" where there is none."""
     try:
         call()
     except rl.RnnLoweringError as error:

@@ -1,4 +1,4 @@
-"""The proof chunk by chunk catches what a stream can have wrong, and says from which step on and at which node."""
+"""The proof chunk by chunk catches what can be wrong in a stream, and names the first step and the node."""
 
 import json
 from collections.abc import Callable

@@ -86,7 +86,7 @@ def outputs(op_type: str, order: tuple[int, ...], which: int = 0) -> Fault:
 
 
 def becomes(op_type: str, other: str, which: int = 0, **attributes: int) -> Fault:
-    """Make one node of a type another operator, with the inputs that one takes."""
+    """Make one node of a type another operator, with the inputs of that one."""
 
     def fault(lowered: onnx.ModelProto) -> None:
         node = nodes(lowered, op_type)[which]

@@ -1,4 +1,4 @@
-"""The verification of every stored model: it says how it was done, and calls nothing verified that was not."""
+"""The verification of every stored model: it states its method, and nothing is verified that was not compared."""
 
 from pathlib import Path
 from typing import Any

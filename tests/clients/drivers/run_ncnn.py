@@ -56,7 +56,7 @@ def operators(param: Path) -> list[str]:
 
 
 def batch_axes(script: str) -> dict[str, int]:
-    """The axis of each input and output that pnnx takes for the batch, from the script that it writes."""
+    """The axis of each input and output that pnnx uses as the batch, from the script that it writes."""
     given = re.findall(r'ex\.input\("(\w+)", ncnn\.Mat\(.*batch_index=(\d+)', script)
     taken = re.findall(r"(out\d+)\.numpy\(batch_index=(\d+)", script)
     return {blob: int(axis) for blob, axis in [*given, *taken]}
