@@ -185,8 +185,8 @@ class CheckOptions(TypedDict, total=False):
 
 
 class FileOptions(LoweringOptions, total=False):
-    """The attributes of `Lowering` and `Check` as keywords of `lower_file`: `verify` is `runs`; `max_bytes` is used for
-    both."""
+    """The attributes of `Lowering` and `Check` as keywords of `lower_file`: `verify` is `runs`; `max_bytes` is used
+    for both."""
 
     verify: int
     seed: int

@@ -80,7 +80,8 @@ class Report:
         left: Recurrent nodes that were not lowered, and why, as text.
         notes: What else was done to the model.
         set_inputs: Inputs that became constants: the lowered model lacks them.
-"""The report of a lowering, as data and as JSON."""
+        operators_before, operators_after: How often the model has each operator, in all scopes together.
+        stream: How the result is driven, if it is called chunk by chunk.
     """
 
     target: str = "portable"
