@@ -1,7 +1,7 @@
 """Opsets 1 to 6, for which runtimes no longer have kernels: the model is converted to opset 13 first.
 
-onnx's version converter does most of it. But it does not support the recurrent operators of these opsets, and it
-needs the shapes of old element-wise operators, which onnx does not infer. So
+onnx's version converter does most of the work. But it does not support the recurrent operators of these opsets, and
+it needs the shapes of old element-wise operators, which onnx does not infer. So
 1. the outputs of recurrent and old element-wise nodes are given their shapes, until no more are found;
 2. the recurrent nodes, and element-wise nodes with legacy broadcasting (which the converter converts wrongly where
    the axis is not the last), are moved to a private domain while the rest is converted;

@@ -36,7 +36,7 @@ _SIZES = {"seq_length": 7, "batch_size": 3, "input_size": 4}
 
 @dataclass(frozen=True)
 class IsolatedNode:
-    """A recurrent node of the original and what became of it.
+    """A recurrent node of the original and its lowered form.
 
     Attributes:
         spec: What the node specifies.

@@ -1,4 +1,4 @@
-"""Opsets 1 to 6: brought to opset 13, lowered, and right; or refused."""
+"""Opsets 1 to 6: converted to opset 13, lowered, and right; or refused."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

@@ -16,7 +16,7 @@ import rnn_lowering as rl
 
 KEY = "rnn_lowering.stream"
 CHUNKINGS = ([1], [5], [3, 1, 4, 7, 2])
-"""Sizes of chunks, repeated as often as it takes."""
+"""Sizes of chunks, repeated as often as needed."""
 
 
 def net(text: str, weights: Mapping[str, Array] | None = None, opset: int = 17) -> onnx.ModelProto:
