@@ -69,7 +69,7 @@ def _spec_cells(spec: RecurrentSpec) -> list[str]:
     sizes = [_size(n) for n in (spec.seq_length, spec.batch_size, spec.input_size, spec.hidden_size)]
     direction = spec.directions[0] if len(spec.directions) == 1 else "bidirectional"
     activations = ", ".join(str(a) for per_direction in spec.activations for a in per_direction)
-    return [f"{spec.op_type}-{spec.version}", direction, *sizes, spec.dtype.name.lower(), activations]
+    return [f"{spec.node.operator}-{spec.version}", direction, *sizes, spec.dtype.name.lower(), activations]
 
 
 def print_report(report: FileReport, source: Path, target: Path, *, each_run: bool) -> None:

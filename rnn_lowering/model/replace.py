@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -34,7 +33,7 @@ def replace_nodes(model: ir.Model, plan: Sequence[Planned], *, widen: bool, dequ
     names = Names(all_names(model) if plan else ())
     shared: dict[ir.Graph, dict[Hashable, ir.Value]] = {}
     for planned in plan:
-        found, spec = planned.found, replace(planned.spec, quantized={}) if dequantize else planned.spec
+        found, spec = planned.found, planned.spec.as_floats() if dequantize else planned.spec
         op = Ops(
             found.opset,
             names,

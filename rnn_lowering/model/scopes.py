@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef
-from rnn_lowering.spec.node import default_opset, is_recurrent, node_ref
+from rnn_lowering.spec.node import DEFAULT_DOMAIN, default_opset, is_recurrent, node_ref
+
+_RECURRENT = re.compile("(lstm|gru|rnn)", re.IGNORECASE)
 
 Path = tuple[str, ...]
 """Identifies a graph: the function, or "" for the main graph; then, for each node whose body contains the graph,
@@ -80,6 +83,18 @@ def scopes(model: ir.Model) -> Iterator[Scope]:
         scope = pending.pop()
         yield scope
         pending += [inner for node in scope.graph for inner in _bodies(node, scope)]
+
+
+def foreign_nodes(model: ir.Model) -> Iterator[NodeRef]:
+    """Yield the recurrent nodes of other domains, which no one here can lower: AttnLSTM of com.microsoft, what
+    PyTorch's old exporter leaves of its own (ATen)."""
+    for scope in scopes(model):
+        for node in scope.graph:
+            operator = node.attributes.get("operator") if node.op_type == "ATen" else None
+            name = node.op_type if operator is None or operator.is_ref() else str(operator.value)
+            foreign = node.domain not in DEFAULT_DOMAIN and node.op_identifier() not in model.functions
+            if foreign and not is_recurrent(node) and _RECURRENT.search(name):
+                yield node_ref(node, scope.text)
 
 
 def _roots(model: ir.Model) -> Iterator[Scope]:

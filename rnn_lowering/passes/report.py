@@ -41,7 +41,7 @@ class NodeReport:
     def of(cls, spec: RecurrentSpec, form: str, reason: str) -> NodeReport:
         return cls(
             name=spec.node.name,
-            operator=spec.op_type,
+            operator=spec.node.operator,
             version=spec.version,
             scope=spec.node.scope,
             dtype=spec.dtype.name.lower(),

@@ -12,6 +12,7 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensors import Tensor
 from rnn_lowering.recurrence.cells import CELLS
 from rnn_lowering.recurrence.folds import Fold, Step, Tensors
+from rnn_lowering.recurrence.quantized import up_to_longest, with_ended_rows
 from rnn_lowering.recurrence.ragged import Lengths, ragged
 from rnn_lowering.recurrence.weights import Operands, joined, operands
 from rnn_lowering.spec.node import RecurrentSpec
@@ -37,13 +38,17 @@ def run_directions(
     if lengths is not None:
         fold = ragged(fold, lengths, [f"Y_{s}" in spec.outputs for s in STATES[spec.op_type]])
     ks = operands(op, spec)
+    alive = [lengths.alive] if spec.rounds and lengths is not None else []
+    if spec.rounds and lengths is not None:
+        X = up_to_longest(op, X, lengths)
     if _can_join(op, spec, ks):
         return _run_joined(op, spec, ks, fold, X, init, lengths)
     finals, stacked = [], []
     for index, (direction, k) in enumerate(zip(spec.directions, ks, strict=True)):
         with op.under(direction if len(ks) > 1 else ""):
             first = [states[index] for states in init]
-            final, ys = fold(op, _step(op, spec, k), first, _projected(op, spec, k, X), direction == "reverse")
+            xs = [*_projected(op, spec, k, X), *alive]
+            final, ys = fold(op, _step(op, spec, k, bool(alive)), first, xs, direction == "reverse")
         finals.append(final)
         stacked += ys
     return finals, stacked
@@ -89,7 +94,7 @@ def _interleaved(op: Ops, a: Tensor, b: Tensor, H: int) -> Tensor:
     return op.concat([part for pair in pairs for part in pair], -1)
 
 
-def _step(op: Ops, spec: RecurrentSpec, k: Operands) -> Step:
+def _step(op: Ops, spec: RecurrentSpec, k: Operands, told_which_end: bool = False) -> Step:
     """Return the cell of the operator as the step of a fold."""
     cell, with_Y = CELLS[spec.op_type], "Y" in spec.outputs
 
@@ -97,7 +102,7 @@ def _step(op: Ops, spec: RecurrentSpec, k: Operands) -> Step:
         new = cell(op, k, states, rows)
         return new, new[:1] if with_Y else []
 
-    return step
+    return with_ended_rows(op, step, zeros=spec.gives_sequence) if told_which_end else step
 
 
 def _projected(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor) -> Tensors:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from rnn_lowering.emit.integers import largest
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.sizes import steps
 from rnn_lowering.emit.tensors import Tensor
@@ -27,12 +28,16 @@ class Lengths:
     Attributes:
         reversed: [seq, batch]: the rows of each sequence in reverse order; beyond its length, in their own order.
         within: [seq, batch]: each row within the length of its sequence; beyond it, the row of zeros.
+        alive: bool [seq, batch, 1]: whether a step is within the length of its sequence.
+        any_alive: bool [seq, 1]: whether a step is within any length.
         last: [1, batch]: the row of the last step of each sequence; for length 0, the row of zeros.
     """
 
     reversed: Tensor
     within: Tensor
     last: Tensor
+    alive: Tensor
+    any_alive: Tensor
 
     def reverse(self, op: Ops, x: Tensor) -> Tensor:
         """Reverse each sequence of x [seq, ..., batch, hidden] within its length; the shape stays."""
@@ -76,6 +81,8 @@ def read_lengths(op: Ops, lengths: Tensor, seq: Tensor, batch: Tensor) -> Length
     found = Lengths(
         reversed=place + inside * (L - t - t - one) * batch,
         within=zeros + inside * (place - zeros),
+        alive=op.unsqueeze(within, [2]),
+        any_alive=op.less(t, largest(op, L)),
         last=zeros + some * ((L - one) * batch + n - zeros),
     )
     op.name(row=place, reversed=found.reversed, within=found.within, last=found.last)

@@ -16,6 +16,7 @@ from rnn_lowering.emit.dequantized import dequantized
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensors import Tensor
 from rnn_lowering.recurrence.activations import FORMULAS
+from rnn_lowering.recurrence.quantized import integer_weights, peephole
 from rnn_lowering.spec.node import GATES, Activation, RecurrentSpec
 from rnn_lowering.types import Dims
 
@@ -157,10 +158,25 @@ def _of_direction(
     Pi, Po, Pf = op.split(P, [H, H, H])
     functions = [_function(op, a) for a in activations]
     f, g, h = (*functions, *functions[:1] * 2)[:3]
+    Ws, Rs = (
+        tuple(op.transpose(part, [1, 0]) for part in op.split(weights, groups, axis=0))
+        for weights, groups in ((W, x_groups), (R, h_groups))
+    )
+    Wbs = tuple(op.split(Wb + Rb, x_groups))
+    if spec.rounds and not P.is_zero:
+        bi, bo, bf, bc = op.split(Wb + Rb, [H] * 4)
+        Pi, Po, Pf = peephole(Pi, bi), peephole(Po, bo), peephole(Pf, bf)
+        Wbs = tuple(op.split(op.concat([op.zero((3 * H,)), bc], 0), x_groups))
+    if spec.rounds:  # the bias follows the sum of both products
+        Ws, Rs = (
+            tuple(integer_weights(op, part) for part in Ws),
+            tuple(integer_weights(op, part, bias) for part, bias in zip(Rs, Wbs, strict=True)),
+        )
+        Wbs = tuple(op.zero(bias.shape) for bias in Wbs)
     return Operands(
-        W=tuple(op.transpose(part, [1, 0]) for part in op.split(W, x_groups, axis=0)),
-        Wb=tuple(op.split(Wb + Rb, x_groups)),
-        R=tuple(op.transpose(part, [1, 0]) for part in op.split(R, h_groups, axis=0)),
+        W=Ws,
+        Wb=Wbs,
+        R=Rs,
         Rbh=Rbh,
         P=None if P.is_zero else (Pi, Po, Pf),
         f=f,

@@ -78,6 +78,8 @@ class Connections:
         """Return the element type T of the operator specification."""
         types: dict[str, ir.DataType] = {}
         for symbol, value in self.inputs.items():
+            if symbol.endswith(("_scale", "_zero_point")):
+                continue
             tensor = self.constants.get(symbol)
             dtype = tensor.dtype if tensor is not None else self._known(value).dtype
             if dtype is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from rnn_lowering.boundary import boundary
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
+from rnn_lowering.spec import dynamic
 from rnn_lowering.spec.activations import ACTIVATIONS, CANONICAL_NAMES
 from rnn_lowering.spec.connections import Connections, KnownValues
 from rnn_lowering.spec.quantized import Quantized
@@ -66,6 +67,10 @@ class RecurrentSpec:
         constants: The tensors of those inputs that are constants.
         quantized: W and R, where the model stores them as integers behind DequantizeLinear.
         warnings: What the specification leaves open, and how it was decided.
+        rounds: Whether X and H are rounded to 8 bits before products (DynamicQuantizeLSTM); W and R are then as in
+            LSTM, dequantized among the constants.
+        gives_sequence: Whether the node has an output Y, used or not.
+        stored: The constants as the node has them.
     """
 
     node: NodeRef
@@ -86,10 +91,18 @@ class RecurrentSpec:
     constants: Mapping[str, ir.TensorProtocol] = field(repr=False)
     warnings: tuple[str, ...] = ()
     quantized: Mapping[str, Quantized] = field(default_factory=dict, repr=False)
+    rounds: bool = False
+    gives_sequence: bool = False
+    stored: Mapping[str, ir.TensorProtocol] = field(default_factory=dict, repr=False)
 
     @property
     def op_type(self) -> str:
-        return self.node.operator
+        """RNN, GRU or LSTM."""
+        return "LSTM" if self.node.operator == dynamic.OPERATOR else self.node.operator
+
+    def as_floats(self) -> RecurrentSpec:
+        """Return the node with floats for weights that are stored as integers; X and H are rounded no more."""
+        return replace(self, quantized={}, rounds=False)
 
     @classmethod
     def parse(
@@ -121,7 +134,9 @@ DEFAULT_DOMAIN = ("", "ai.onnx")
 
 
 def is_recurrent(node: ir.Node | onnx.NodeProto) -> bool:
-    """Whether a node is an RNN, GRU or LSTM of the default domain."""
+    """Whether a node is an RNN, GRU or LSTM of the default domain, or onnxruntime's DynamicQuantizeLSTM."""
+    if node.op_type == dynamic.OPERATOR:
+        return node.domain == dynamic.DOMAIN
     return node.op_type in GATES and node.domain in DEFAULT_DOMAIN
 
 
@@ -142,7 +157,8 @@ class _Parser:
     def __init__(self, node: ir.Node, opset: int, scope: str) -> None:
         self.node = node
         self.ref = node_ref(node, scope)
-        self.op_type = node.op_type
+        self.rounds = node.op_type == dynamic.OPERATOR
+        self.op_type = "LSTM" if self.rounds else node.op_type
         newest = onnx.defs.onnx_opset_version()
         if not 1 <= opset <= newest:
             raise UnsupportedError(
@@ -151,7 +167,7 @@ class _Parser:
                 node=self.ref,
             )
         self.opset = opset
-        self.schema = onnx.defs.get_schema(self.op_type, opset, "")
+        self.schema = dynamic.schema() if self.rounds else onnx.defs.get_schema(self.op_type, opset, "")
         self.version = self.schema.since_version
         self.warnings: list[str] = []
 
@@ -162,6 +178,10 @@ class _Parser:
         self._check_attributes()
         connections = Connections(self.node, self.ref, self.schema, self.opset, known)
         directions = self._directions()
+        stored = dict(connections.constants)
+        if self.rounds:
+            connections.quantized = dynamic.stored_weights(self.ref, stored, len(directions), connections.inputs)
+            connections.constants |= {s: dynamic.floats(q) for s, q in connections.quantized.items()}
         layout = self._flag("layout")
         if layout not in (0, 1):
             raise self.invalid(f"layout is {layout}", "0 and 1 are allowed")
@@ -188,6 +208,9 @@ class _Parser:
             constants=connections.constants,
             warnings=(*connections.warnings, *self.warnings),
             quantized=connections.quantized,
+            rounds=self.rounds,
+            gives_sequence=bool(self.node.outputs and self.node.outputs[0].name),
+            stored=stored,
         )
         connections.check_lengths(spec.seq_length)
         return spec

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from rnn_lowering.emit.dialect import Dialect
+from rnn_lowering.emit.integers import FIRST_OPSET as INTEGERS_OPSET
 from rnn_lowering.emit.sizes import counting_needs_loop
 from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import UnknownSizeError, UnsupportedError
@@ -99,6 +100,8 @@ def _check_target(spec: RecurrentSpec, opset: int, target: Target) -> None:
             hint="export it at such an opset, or convert it (onnx.version_converter)",
             node=spec.node,
         )
+    if spec.rounds:
+        _check_integers(spec, opset, target)
     if not target.sequence_lens and "sequence_lens" in spec.inputs and "sequence_lens" not in spec.constants:
         raise UnsupportedError(
             f"{target.name} does not support sequence_lens that are known at run time only",
@@ -117,6 +120,18 @@ def _check_target(spec: RecurrentSpec, opset: int, target: Target) -> None:
             node=spec.node,
             sizes=tuple(unknown),
         )
+
+
+def _check_integers(spec: RecurrentSpec, opset: int, target: Target) -> None:
+    """Refuse products of integers where they cannot be."""
+    hint = "make floats of the weights (--dequantize)"
+    if opset < INTEGERS_OPSET:
+        reason = f"DynamicQuantizeLinear needs opset {INTEGERS_OPSET}, this scope imports {opset}"
+        raise UnsupportedError(reason, hint=hint, node=spec.node)
+    if not target.integer_products:
+        lacks = "does not support" if target.integer_products is False else "is not known to support"
+        reason = f"{target.name} {lacks} DynamicQuantizeLinear and MatMulInteger"
+        raise UnsupportedError(reason, hint=hint, node=spec.node)
 
 
 def _needs_loop(spec: RecurrentSpec, opset: int) -> bool:

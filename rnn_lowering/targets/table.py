@@ -30,6 +30,7 @@ class Target:
             rows by an index of rank 2.
         sequence_lens: Whether it supports sequence_lens that are known at run time only.
         sizes: Which of T and N must be known.
+        integer_products: Whether it supports DynamicQuantizeLinear and MatMulInteger; None where that is not known.
         dequantize_inside: As in `Dialect`.
         loop_dialect: The operators that it runs fastest in loops of float32, from `LOOP_DIALECT_OPSET` on.
     """
@@ -42,6 +43,7 @@ class Target:
     unsupported: tuple[str, ...] = ()
     sequence_lens: bool = True
     sizes: tuple[str, ...] = ()
+    integer_products: bool | None = None
     dequantize_inside: bool = False
     loop_dialect: Dialect = _PLAIN
 
@@ -49,15 +51,16 @@ class Target:
 TARGETS = {
     target.name: target
     for target in (
-        Target("portable", "", ("scan", "loop", "unroll")),
+        Target("portable", "", ("scan", "loop", "unroll"), integer_products=True),
         Target(
             "onnxruntime",
             "1.31.1",
             ("scan", "loop", "unroll"),
+            integer_products=True,
             loop_dialect=Dialect(gemm=True, gemm_per_activation=True, stack_outside=True, join_directions=True),
         ),
-        Target("tinygrad", "0.14.0", ("unroll",)),
-        Target("tvm", "apache-tvm 0.27.0", ("unroll",)),
+        Target("tinygrad", "0.14.0", ("unroll",), integer_products=True),
+        Target("tvm", "apache-tvm 0.27.0", ("unroll",), integer_products=True),
         Target(
             "jaxonnxruntime",
             "0.3.0",
@@ -76,11 +79,20 @@ TARGETS = {
             newest_opset=26,
             unsupported=("Softsign", "ThresholdedRelu", "Less", "Gather"),
             sequence_lens=False,
+            integer_products=False,
         ),
-        Target("mnn", "3.6.1", ("unroll", "loop"), sizes=("T",)),
-        Target("tract", "0.23.9", ("scan", "unroll")),
-        Target("iree", "3.13.0", ("scan", "unroll"), oldest_opset=13, unsupported=("Softsign",), sizes=("T", "N")),
-        Target("openvino", "2026.4.1", ("scan", "loop", "unroll"), dequantize_inside=True),
+        Target("mnn", "3.6.1", ("unroll", "loop"), sizes=("T",), integer_products=False),
+        Target("tract", "0.23.9", ("scan", "unroll"), integer_products=True),
+        Target(
+            "iree",
+            "3.13.0",
+            ("scan", "unroll"),
+            oldest_opset=13,
+            unsupported=("Softsign",),
+            sizes=("T", "N"),
+            integer_products=True,
+        ),
+        Target("openvino", "2026.4.1", ("scan", "loop", "unroll"), dequantize_inside=True, integer_products=True),
         Target("emx-onnx-cgen", "1.4.0", ("scan", "unroll")),
         Target("ezkl", "23.0.5", ("unroll", "scan")),
         Target("rknn", "rknn-toolkit2 2.5.0", ("scan", "unroll"), newest_opset=19),

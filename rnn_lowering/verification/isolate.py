@@ -181,12 +181,24 @@ def isolated_nodes(
         found_values = [values.get((entry.path, v.name or "")) for v in spec.outputs.values()]
         outputs = [value for value in found_values if value is not None]
         cut = cut_out(lowered, outputs, feeds, spec, tensors) if len(outputs) == len(found_values) else None
-        yield IsolatedNode(spec, _attributes(entry), feeds, cut, partial(whole, entry, spec, feeds, tensors))
+        if cut is not None and not any(node.op_type == "DynamicQuantizeLinear" for node in _all_nodes(cut.graph)):
+            spec = spec.as_floats()
+        yield IsolatedNode(spec, _attributes(entry, spec), feeds, cut, partial(whole, entry, spec, feeds, tensors))
 
 
 def _identifier(found: Found) -> ir.OperatorIdentifier | None:
     return found.function.identifier() if found.function else None
 
 
-def _attributes(entry: Found) -> dict[str, Any]:
-    return {name: a.value for name, a in entry.node.attributes.items() if not a.is_ref()}
+def _attributes(entry: Found, spec: RecurrentSpec) -> dict[str, Any]:
+    """Return the attributes of a node, and how its products round."""
+    rounded = {reference.ROUNDED: "zeros" if spec.gives_sequence else "held"} if spec.rounds else {}
+    return {name: a.value for name, a in entry.node.attributes.items() if not a.is_ref()} | rounded
+
+
+def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _all_nodes(attribute.g)

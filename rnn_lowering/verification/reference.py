@@ -17,6 +17,9 @@ from rnn_lowering.types import Array
 
 Function = Callable[[Array], Array]
 
+ROUNDED = "rounded products"
+"""Key of what happens to rows that have ended, where X and H are rounded (DynamicQuantizeLSTM)."""
+
 
 def evaluate(
     op_type: str, attributes: Mapping[str, Any], inputs: Mapping[str, Array], dtype: Any = np.float64
@@ -26,7 +29,8 @@ def evaluate(
     Args:
         op_type: "RNN", "GRU" or "LSTM".
         attributes: Python values by attribute name; defaults are the operator specification's, except where
-            onnxruntime's differ (parameters of Affine, ScaledTanh and ThresholdedRelu are 0).
+            onnxruntime's differ (parameters of Affine, ScaledTanh and ThresholdedRelu are 0). `ROUNDED`: X and H
+            are rounded to 8 bits before products; rows that have ended enter as "zeros", or are "held".
         inputs: X, W, R and what else is connected, by their names in the operator specification.
         dtype: The type to compute in; float32 shows what rounding does to the result.
     """
@@ -43,6 +47,9 @@ def _evaluate(
     T, N = X.shape[:2]
     dirs, H = page["R"].shape[0], page["R"].shape[2]
     lengths = np.asarray(inputs.get("sequence_lens", np.full(N, T)), np.int64)
+    ended = attributes.get(ROUNDED)
+    if ended:
+        X = _rounded(X, X[: lengths.max(initial=0)])
     functions = _functions(op_type, attributes, dirs)
     Y, finals = np.zeros((T, dirs, N, H), dtype), []
     for d in range(dirs):
@@ -54,7 +61,11 @@ def _evaluate(
         rows = np.arange(N)
         for t in range(T):
             alive = (t < lengths)[:, None]
-            new = step(X[order[t], rows], *states)
+            given = states
+            if ended:
+                h = np.where(t - 1 < lengths[:, None], states[0], 0.0) if ended == "zeros" and t else states[0]
+                given = [_rounded(h, h), states[1]]
+            new = step(X[order[t], rows], *given)
             states = [np.where(alive, n, old) for n, old in zip(new, states, strict=True)]
             Y[order[t], d, rows] = np.where(alive, states[0], 0.0)
         finals.append([np.where(lengths[:, None] > 0, s, 0.0) for s in states])
@@ -80,6 +91,16 @@ _ACTIVATIONS: dict[str, tuple[Callable[..., Array], float | None, float | None]]
     "softsign": (lambda x, a, b: x / (1 + np.abs(x)), None, None),
     "softplus": (lambda x, a, b: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))), None, None),
 }
+
+
+def _rounded(array: Array, over: Array) -> Array:
+    """Quantize by the range of `over` and dequantize, as DynamicQuantizeLinear and DequantizeLinear do."""
+    single, over = array.astype(np.float32), over.astype(np.float32)
+    least, most = over.min(initial=0), over.max(initial=0)
+    scale = (most - least) / np.float32(255) or np.float32(1)
+    zero_point = np.rint(np.clip(-least / scale, 0, 255))
+    quantized = np.clip(np.rint(single / scale) + zero_point, 0, 255)
+    return np.asarray((quantized - zero_point).astype(array.dtype) * array.dtype.type(scale))
 
 
 def _functions(op_type: str, attributes: Mapping[str, Any], dirs: int) -> Iterator[Function]:

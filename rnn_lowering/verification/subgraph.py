@@ -51,7 +51,7 @@ def whole(
     entry: Found, spec: RecurrentSpec, feeds: Mapping[str, str], tensors: StoredTensors | None = None
 ) -> onnx.ModelProto:
     """Return the node itself as a model from the values of `feeds` to its connected outputs."""
-    constants = {spec.inputs[symbol].name or "": tensor for symbol, tensor in spec.constants.items()}
+    constants = {spec.inputs[symbol].name or "": tensor for symbol, tensor in spec.stored.items()}
     given = {name: symbol for symbol, name in feeds.items()}
     return _model([entry.node], constants, given, spec, entry.opset, tensors or StoredTensors())
 
@@ -79,7 +79,9 @@ def _model(
     for value in spec.outputs.values():
         graph.output.append(onnx.helper.make_tensor_value_info(value.name or "", int(spec.dtype), None))
     _widen(graph)
-    imports = [onnx.helper.make_opsetid("", min(opset, _NEWEST_RUNNABLE))]
+    others = sorted({node.domain for node in graph.node} - {""})
+    versions = {"": min(opset, _NEWEST_RUNNABLE), **dict.fromkeys(others, 1)}
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in versions.items()]
     return onnx.helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 

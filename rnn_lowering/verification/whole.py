@@ -184,10 +184,15 @@ class _Check(Comparison):
         if not result:
             return result
         each = self.judge.nodes(runs, "no node was compared on its own")  # a network may damp what is wrong in one
-        facts = (result.reason, unoptimised, "" if each else each.reason)
+        facts = (result.reason, unoptimised, self._threads(), "" if each else each.reason)
         if each.status == "failed":
             return each
         return replace(result, nodes=each.outputs, reason="; ".join(filter(None, facts)))
+
+    def _threads(self) -> str:
+        """Say that the original ran with one thread, where its results depend on their number."""
+        dependent = b"DynamicQuantizeLSTM" in self.original.read_bytes()
+        return "run with one thread, on whose number DynamicQuantizeLSTM depends" if dependent else ""
 
     def _fixed_sizes(self) -> bool:
         """Whether the lowered model fixes sizes of inputs that the original leaves open."""

@@ -461,15 +461,13 @@ def test_a_sparse_constant_stays_or_is_refused() -> None:
     assert original.graph.node[-1] in list(new.graph.node)
 
 
-QUANTIZED = """
+FOREIGN = """
 main (float[5,2,3] X, bool go) => (float[5,1,2,4] Y, float[5,1,2,4] Z)
-<float[1,16,3] W = {}, float[1,16,4] R = {}, float[1,3,16] w = {}, float[1,4,16] r = {}, float[1] scale = {0.1},
- int8[1] zero = {0}> {
+<float[1,16,3] W = {}, float[1,16,4] R = {}> {
     [plain] Y = LSTM <hidden_size=4> (X, W, R)
     Z = If (go) <
         then_branch = yes () => (float[5,1,2,4] a) {
-            [quantized] a = com.microsoft.DynamicQuantizeLSTM <hidden_size=4>
-                (X, w, r, "", "", "", "", "", scale, zero, scale, zero)
+            [foreign] a = com.microsoft.AttnLSTM <hidden_size=4> (X, W, R)
         },
         else_branch = no () => (float[5,1,2,4] b) { b = Identity(Y) }
     >
@@ -477,26 +475,23 @@ main (float[5,2,3] X, bool go) => (float[5,1,2,4] Y, float[5,1,2,4] Z)
 """
 
 
-def test_quantized_nodes_are_named_and_left_alone(tmp_path: Path) -> None:
-    original = parse(QUANTIZED, domains=', "com.microsoft": 1')
-    onnx.save(original, tmp_path / "in.onnx")
-    report = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", verify=0)
+def test_recurrent_nodes_of_other_domains_are_named_and_left_alone() -> None:
+    original = parse(FOREIGN, domains=', "com.microsoft": 1')
+    new, report = rl.lower(original, full=True)
     assert [node.name for node in report.nodes] == ["plain"]
     (left,) = report.left
-    assert "DynamicQuantizeLSTM" in left
-    assert "'quantized'" in left
-    assert "quantizing" in left
-    new = onnx.load(tmp_path / "out.onnx")
+    assert "AttnLSTM node 'foreign'" in left
     (before, after) = ([n for n in nodes(m) if n.domain == "com.microsoft"] for m in (original, new))
     assert before == after
-    assert {"w", "r", "scale", "zero"} <= initializers(new)
+    assert [p.form for p in rl.preview(original)] == ["scan", "left as it is"]
+    with pytest.raises(rl.UnsupportedError, match="AttnLSTM node 'foreign'"):
+        rl.lower(original, target="tract")
+    rl.lower(original, target="onnxruntime")
 
 
-def test_only_quantized_nodes(tmp_path: Path) -> None:
-    text = QUANTIZED.replace("[plain] Y = LSTM <hidden_size=4> (X, W, R)", "Y = Identity(O)")
-    original = parse(text, domains=', "com.microsoft": 1')
-    onnx.save(original, tmp_path / "in.onnx")
-    report = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", verify=0)
-    assert report.nodes == []
-    assert len(report.left) == 1
-    assert (tmp_path / "out.onnx").read_bytes() == (tmp_path / "in.onnx").read_bytes()
+def test_an_aten_node_is_named_by_its_operator() -> None:
+    text = FOREIGN.replace("com.microsoft.AttnLSTM <hidden_size=4>", 'aten.ATen <operator="gru">')
+    (left,) = rl.lower(parse(text, domains=', "aten": 1'), full=True)[1].left
+    assert "ATen node 'foreign'" in left
+    other = text.replace("gru", "add")
+    assert rl.lower(parse(other, domains=', "aten": 1'), full=True)[1].left == []

@@ -1,0 +1,121 @@
+"""DynamicQuantizeLSTM of com.microsoft: an LSTM whose products are of integers.
+
+Sources in onnxruntime: contrib_ops/cpu/quantization/dynamic_quantize_lstm.cc and the schema in
+core/graph/contrib_ops/quantization_defs.cc. Against LSTM, W and R are transposed; their scales and zero points are
+of a direction or of each of its columns; X and H are quantized at run time (DynamicQuantizeLinear).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
+from rnn_lowering.spec.quantized import Quantized
+from rnn_lowering.types import Array
+
+OPERATOR, DOMAIN = "DynamicQuantizeLSTM", "com.microsoft"
+
+_INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8)
+
+
+def schema() -> onnx.defs.OpSchema:
+    """Return the schema, which onnx does not have; its attributes are those of LSTM-7."""
+    lstm, parameter = onnx.defs.get_schema("LSTM", 7, ""), onnx.defs.OpSchema.FormalParameter
+    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
+    scales = [parameter(f"{symbol}_{kind}", "T") for symbol in "WR" for kind in ("scale", "zero_point")]
+    return onnx.defs.OpSchema(
+        OPERATOR,
+        DOMAIN,
+        1,
+        inputs=[*(parameter(p.name, "T", param_option=p.option) for p in lstm.inputs), *scales],
+        outputs=[parameter(p.name, "T", param_option=optional) for p in lstm.outputs],
+        type_constraints=[("T", ["tensor(float)"], "")],
+        attributes=list(lstm.attributes.values()),
+    )
+
+
+def stored_weights(
+    ref: NodeRef, constants: Mapping[str, ir.TensorProtocol], dirs: int, given: Mapping[str, ir.Value]
+) -> dict[str, Quantized]:
+    """Return W and R in the layout of LSTM, [dirs, 4*hidden, ...], by symbol.
+
+    Args:
+        ref: The node.
+        constants: Its constant inputs as they are.
+        dirs: The number of its directions.
+        given: Its connected inputs.
+
+    Raises:
+        InvalidNodeError: An input is missing, or has a type, shape or number that the kernel does not allow.
+        UnsupportedError: One is not a constant.
+    """
+    return {symbol: _stored(ref, symbol, constants, dirs, given) for symbol in "WR"}
+
+
+def _stored(
+    ref: NodeRef, symbol: str, constants: Mapping[str, ir.TensorProtocol], dirs: int, given: Mapping[str, ir.Value]
+) -> Quantized:
+    names = symbol, f"{symbol}_scale", f"{symbol}_zero_point"
+    for name in names:
+        if name not in given:
+            raise InvalidNodeError(f"input {name} is missing", node=ref)
+        if name not in constants:
+            raise UnsupportedError(f"input {name} is not constant", hint="make it an initializer", node=ref)
+    weight, scale, zero_point = (constants[name] for name in names)
+    for name, dtype in ((symbol, weight.dtype), (names[2], zero_point.dtype)):
+        if dtype not in _INTEGERS or dtype != weight.dtype:
+            allowed = "INT8 or UINT8" if name == symbol else f"{weight.dtype.name} as {symbol} is"
+            raise InvalidNodeError(f"{name} is of type {dtype.name}, not {allowed}", node=ref)
+    if scale.dtype != ir.DataType.FLOAT:
+        raise InvalidNodeError(f"{names[1]} is of type {scale.dtype.name}, not FLOAT", node=ref)
+    shape = [int(size) for size in weight.shape.numpy()]
+    if len(shape) != 3 or shape[0] != dirs or shape[2] % 4:
+        raise InvalidNodeError(f"{symbol} has shape {shape}, not [{dirs}, ..., 4*hidden_size]", node=ref)
+    numbers = scale.numpy(), zero_point.numpy()
+    _check(ref, names[1:], numbers, (dirs, shape[2]), weight.dtype)
+    columns = [part.reshape(dirs, -1, 1) for part in numbers]
+    columns[1] = columns[1][:, :1]  # the kernel reads the first of each direction
+    turned = shape[0], shape[2], shape[1]
+    return Quantized(
+        ir.LazyTensor(
+            lambda: ir.tensor(weight.numpy().transpose(0, 2, 1), dtype=weight.dtype), weight.dtype, ir.Shape(turned)
+        ),
+        ir.tensor(np.broadcast_to(columns[0], turned)),
+        ir.tensor(np.broadcast_to(columns[1], turned), dtype=weight.dtype),
+    )
+
+
+def _check(
+    ref: NodeRef, names: tuple[str, ...], numbers: tuple[Array, Array], most: tuple[int, int], dtype: ir.DataType
+) -> None:
+    """Refuse scales and zero points that the kernel refuses or misreads."""
+    for name, part in zip(names, numbers, strict=True):
+        if part.shape not in (most[:1], most):
+            raise InvalidNodeError(
+                f"{name} has shape {list(part.shape)}, not [{most[0]}] or [{most[0]}, {most[1]}]", node=ref
+            )
+    scale, zero_point = numbers
+    if most[0] == 2 and scale.ndim != zero_point.ndim:
+        raise InvalidNodeError(
+            f"{names[0]} and {names[1]} have the different ranks {scale.ndim} and {zero_point.ndim}",
+            hint="give both per direction or both per column: the kernel misreads them otherwise",
+            node=ref,
+        )
+    if zero_point.ndim == 2 and dtype == ir.DataType.INT8 and zero_point.any():
+        raise InvalidNodeError(f"{names[1]} per column is not 0 throughout, as INT8 needs", node=ref)
+    if zero_point.ndim == 2 and (zero_point != zero_point.flat[0]).any():
+        raise InvalidNodeError(f"{names[1]} per column has different values", node=ref)
+
+
+def floats(weight: Quantized) -> ir.TensorProtocol:
+    """Return the dequantized numbers, computed late."""
+
+    def compute() -> ir.TensorProtocol:
+        parts = weight.integers.numpy(), weight.zero_point.numpy()
+        return ir.tensor((parts[0].astype(np.float32) - parts[1].astype(np.float32)) * weight.scale.numpy())
+
+    return ir.LazyTensor(compute, ir.DataType.FLOAT, ir.Shape(weight.integers.shape.numpy()))

@@ -1,0 +1,283 @@
+"""onnxruntime's DynamicQuantizeLSTM is lowered exactly: nothing is lost beside its own kernel with one thread."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from cases import Arrays
+from onnx import helper, numpy_helper
+from paths import MODELS
+from running import nodes
+
+import rnn_lowering as rl
+from rnn_lowering.cli.command import main
+
+T, WIDTH, H = 6, 5, 8
+FORMS = ("scan", "loop", "unroll")
+ALL = ("Y", "Y_h", "Y_c")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A DynamicQuantizeLSTM; `changed` are inputs other than the usual ones, None for one that is missing."""
+
+    dirs: int = 1
+    dtype: str = "int8"
+    per_column: bool = False
+    peepholes: bool = False
+    lengths: bool = False
+    states: bool = False
+    outputs: Sequence[str] = ALL
+    N: int = 2
+    direction: str = ""
+    opset: int = 17
+    attributes: dict[str, Any] = field(default_factory=dict)
+    changed: dict[str, Any] = field(default_factory=dict)
+
+    def tensors(self) -> Arrays:
+        rng, D = np.random.default_rng(0), self.dirs
+        signed = self.dtype == "int8"
+        size = (D, 4 * H) if self.per_column else (D,)
+        middle = (0 if signed else 128) if self.per_column else rng.integers(-5, 5, D) + (0 if signed else 128)
+        weights = {symbol: rng.integers(-127, 128, (D, n, 4 * H)) for symbol, n in (("W", WIDTH), ("R", H))}
+        held: Arrays = {s: (w + (0 if signed else 128)).astype(self.dtype) for s, w in weights.items()}
+        for symbol in "WR":
+            held[f"{symbol}_scale"] = rng.uniform(0.002, 0.006, size).astype(np.float32)
+            held[f"{symbol}_zero_point"] = np.broadcast_to(middle, size).astype(self.dtype)
+        held["B"] = rng.uniform(-0.3, 0.3, (D, 8 * H)).astype(np.float32)
+        if self.peepholes:
+            held["P"] = rng.uniform(-0.3, 0.3, (D, 3 * H)).astype(np.float32)
+        return {name: array for name, array in {**held, **self.changed}.items() if array is not None}
+
+    def proto(self) -> onnx.ModelProto:
+        held = self.tensors()
+        fed = {"X": (1, [None, None, WIDTH])}
+        fed |= {"sequence_lens": (6, [None])} if self.lengths else {}
+        state = (1, [self.dirs, None, H])
+        fed |= {"initial_h": state, "initial_c": state} if self.states else {}
+        order = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+        scales = ("W_scale", "W_zero_point", "R_scale", "R_zero_point")
+        inputs = [name if name in fed or name in held else "" for name in (*order, *scales)]
+        outputs = [name if name in self.outputs else "" for name in ALL]
+        direction = self.direction or ("bidirectional" if self.dirs == 2 else "forward")
+        attributes = {"hidden_size": H, "direction": direction, **self.attributes}
+        node = helper.make_node("DynamicQuantizeLSTM", inputs, outputs, "dq", domain="com.microsoft", **attributes)
+        graph = helper.make_graph(
+            [node],
+            "main",
+            [helper.make_tensor_value_info(name, *given) for name, given in fed.items()],
+            [helper.make_tensor_value_info(name, 1, None) for name in self.outputs],
+            [numpy_helper.from_array(array, name) for name, array in held.items()],
+        )
+        imports = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
+        return helper.make_model(graph, opset_imports=imports, ir_version=8)
+
+    def feed(self, lengths: Sequence[int] = ()) -> Arrays:
+        rng = np.random.default_rng(1)
+        made: Arrays = {"X": rng.standard_normal((T, self.N, WIDTH)).astype(np.float32)}
+        if self.lengths:
+            made["X"][T - 1] *= 50  # beyond the lengths: enters no range
+            made["sequence_lens"] = np.array(lengths, np.int32)
+        if self.states:
+            made |= {
+                s: rng.uniform(-1, 1, (self.dirs, self.N, H)).astype(np.float32) for s in ("initial_h", "initial_c")
+            }
+        return made
+
+
+def run(model: onnx.ModelProto, feed: Arrays) -> list[Any]:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
+    return list(onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, feed))
+
+
+def assert_exact(model: Model, feed: Arrays, forms: Sequence[str] = FORMS, **options: Any) -> None:
+    original = model.proto()
+    expected = run(original, feed)
+    sized: Any = {"input_shapes": {name: array.shape for name, array in feed.items()}}
+    for form in forms:
+        new = rl.lower(original, form, **{**(sized if form == "unroll" else {}), **options})
+        assert not [n for n in nodes(new) if n.domain]
+        assert {"DynamicQuantizeLinear", "MatMulInteger"} <= {n.op_type for n in nodes(new)}
+        for a, b in zip(expected, run(new, feed), strict=True):
+            assert np.abs(a - b).max(initial=0) <= (0 if model.N == 1 else 1e-6)
+
+
+KINDS = [
+    Model(dirs, dtype, per_column, peepholes, N=N)
+    for dirs, dtype, per_column, peepholes, N in product(
+        (1, 2), ("int8", "uint8"), (False, True), (False, True), (1, 4)
+    )
+]
+
+
+@pytest.mark.parametrize("model", KINDS, ids=str)
+def test_every_kind_of_weights(model: Model) -> None:
+    assert_exact(model, model.feed(), ["scan"])
+
+
+FEATURES = {
+    "reverse": Model(direction="reverse"),
+    "clip": Model(attributes={"clip": 0.5}),
+    "input_forget": Model(attributes={"input_forget": 1}, peepholes=True),
+    "activations": Model(attributes={"activations": ["Sigmoid", "Relu", "Tanh"]}),
+    "no bias": Model(changed={"B": None}),
+    "no bias, peepholes": Model(changed={"B": None}, peepholes=True),
+    "states": Model(states=True, dirs=2),
+    "only Y": Model(outputs=("Y",), dirs=2),
+    "only Y_h": Model(outputs=("Y_h",)),
+    "only Y_c": Model(outputs=("Y_c",)),
+    "opset 11": Model(opset=11),
+    "opset 12, per column": Model(opset=12, per_column=True),
+}
+
+
+@pytest.mark.parametrize("name", FEATURES)
+@pytest.mark.parametrize("N", [1, 4])
+def test_every_feature(name: str, N: int) -> None:
+    model = replace(FEATURES[name], N=N)
+    assert_exact(model, model.feed())
+    assert_exact(model, model.feed(), ["scan"], target="onnxruntime")
+
+
+@pytest.mark.parametrize("outputs", [ALL, ("Y",), ("Y_h", "Y_c")], ids=str)
+@pytest.mark.parametrize("dirs", [1, 2])
+@pytest.mark.parametrize("states", [False, True])
+def test_rows_that_have_ended(outputs: Sequence[str], dirs: int, states: bool) -> None:
+    """They enter as zeros with a Y, and hold their state without; X beyond the longest enters no range."""
+    model = Model(dirs, lengths=True, states=states, outputs=outputs, N=4)
+    assert_exact(model, model.feed([2, 5, 1, 4]))
+    if "Y" in outputs:
+        assert_exact(model, model.feed([2, 5, 0, 4]), ["scan"])
+
+
+def test_in_a_body_and_in_a_function() -> None:
+    inner = Model().proto()
+    node, held = inner.graph.node[0], list(inner.graph.initializer)
+    node.output[:] = ["y"]
+    bodies = {
+        f"{name}_branch": helper.make_graph(
+            [node] if name == "then" else [helper.make_node("Identity", ["Z"], ["z"])],
+            name,
+            [],
+            [helper.make_tensor_value_info("y" if name == "then" else "z", 1, None)],
+        )
+        for name in ("then", "else")
+    }
+    choice = helper.make_node("If", ["go"], ["out"], **bodies)
+    ins = [
+        *inner.graph.input,
+        helper.make_tensor_value_info("go", 9, []),
+        helper.make_tensor_value_info("Z", 1, None),
+    ]
+    graph = helper.make_graph([choice], "main", ins, [helper.make_tensor_value_info("out", 1, None)], held)
+    original = helper.make_model(graph, opset_imports=inner.opset_import, ir_version=8)
+    feed = {**Model().feed(), "go": np.array(True), "Z": np.zeros((1, 1, 1, 1), np.float32)}
+    np.testing.assert_allclose(run(rl.lower(original), feed)[0], run(original, feed)[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_dequantized_it_is_an_lstm_of_floats(form: str) -> None:
+    model = Model(2, peepholes=True)
+    sized: Any = {"input_shapes": {"X": (T, model.N, WIDTH)}}
+    new, report = rl.lower(model.proto(), form, dequantize=True, full=True, **sized)
+    assert not {"DynamicQuantizeLinear", "MatMulInteger", "DequantizeLinear"} & {n.op_type for n in nodes(new)}
+    (note,) = [note for note in report.notes if "became floats" in note]
+    assert "not rounded" in note
+    for a, b in zip(run(model.proto(), model.feed()), run(new, model.feed()), strict=True):
+        assert 0 < np.abs(a - b).max() < 2e-2
+
+
+@pytest.mark.parametrize("options", [{}, {"dequantize": True}], ids=["exact", "floats"])
+def test_it_is_verified(options: Any) -> None:
+    model = Model(2, lengths=True, peepholes=True)
+    check = rl.verify(model.proto(), rl.lower(model.proto(), **options))
+    assert check, str(check)
+    assert "one thread" in check.reason or options
+    other = replace(model, changed={"B": model.tensors()["B"] + np.float32(0.05)})
+    assert not rl.verify(model.proto(), rl.lower(other.proto(), **options))
+
+
+def test_targets_without_integer_products_refuse_it() -> None:
+    for target in ("ncnn", "rknn"):
+        with pytest.raises(rl.UnsupportedError, match="MatMulInteger") as caught:
+            rl.lower(Model().proto(), target=target)
+        assert "--dequantize" in str(caught.value)
+    with pytest.raises(rl.UnsupportedError, match="needs opset 11"):
+        rl.lower(Model(opset=10).proto())
+    rl.lower(Model(opset=10).proto(), dequantize=True)
+
+
+COLUMNS = (1, 4 * H)
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no scale": ({"W_scale": None}, "W_scale is missing"),
+    "no zero point": ({"R_zero_point": None}, "R_zero_point is missing"),
+    "rank of W": ({"W": np.zeros((WIDTH, 4 * H), np.int8)}, "W has shape"),
+    "W of LSTM": ({"W": np.zeros((1, 4 * H, WIDTH), np.int8)}, "W "),
+    "float W": ({"W": np.zeros((1, WIDTH, 4 * H), np.float32)}, "W is of type FLOAT"),
+    "other zero point": ({"W_zero_point": np.zeros(1, np.uint8)}, "W_zero_point is of type UINT8"),
+    "scale of a gate": ({"R_scale": np.ones((1, 4), np.float32)}, "R_scale has shape"),
+    "scalar": ({"R_scale": np.float32(1)}, "R_scale has shape"),
+    "double scale": ({"R_scale": np.ones(1)}, "R_scale is of type DOUBLE"),
+    "zero points": (
+        {"W_zero_point": np.ones(COLUMNS, np.int8), "W_scale": np.ones(COLUMNS, np.float32)},
+        "W_zero_point per column is not 0",
+    ),
+    "R of other size": ({"R": np.zeros((1, H + 1, 4 * H), np.int8)}, "R "),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_inputs_are_named(name: str, tmp_path: Path) -> None:
+    changed, message = WRONG[name]
+    onnx.save(Model(changed=changed).proto(), tmp_path / "in.onnx")
+    with pytest.raises(rl.InvalidNodeError) as caught:
+        rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx")
+    assert message in str(caught.value)
+    assert "DynamicQuantizeLSTM node 'dq'" in str(caught.value)
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_zero_points_per_column_of_uint8_are_equal() -> None:
+    zero_points = np.full((2, 4 * H), 128, np.uint8)
+    zero_points[1, 3] = 127
+    model = Model(2, "uint8", per_column=True, changed={"R_zero_point": zero_points})
+    with pytest.raises(rl.InvalidNodeError, match="R_zero_point per column has different values"):
+        rl.lower(model.proto())
+    mixed = Model(2, changed={"W_scale": np.ones((2, 4 * H), np.float32)})
+    with pytest.raises(rl.InvalidNodeError, match="different ranks"):
+        rl.lower(mixed.proto())
+
+
+def test_weights_that_are_not_constant_are_refused() -> None:
+    original = Model().proto()
+    (scale,) = [t for t in original.graph.initializer if t.name == "W_scale"]
+    original.graph.initializer.remove(scale)
+    original.graph.input.append(helper.make_tensor_value_info("W_scale", 1, [1]))
+    with pytest.raises(rl.UnsupportedError, match="W_scale is not constant"):
+        rl.lower(original)
+
+
+def test_list_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(Model().proto(), tmp_path / "in.onnx")
+    assert main([str(tmp_path / "in.onnx"), "--list"]) == 4
+    assert "DynamicQuantizeLSTM-1" in capsys.readouterr().out
+    (spec,) = rl.inspect(Model().proto())
+    assert (spec.op_type, spec.hidden_size, spec.input_size, spec.rounds) == ("LSTM", H, WIDTH, True)
+
+
+def test_a_quantised_model_of_an_exporter(tmp_path: Path) -> None:
+    path = MODELS / "exported/derived/dtln_stage1_op11_dynquant_i8.onnx"
+    if not path.exists():
+        pytest.skip(f"{MODELS.name} is not there")
+    report = rl.lower_file(path, tmp_path / "out.onnx", verify=2)
+    assert report.verification
+    assert report.verification.max_abs == 0
+    assert [node.operator for node in report.nodes] == ["DynamicQuantizeLSTM"] * 2
+    assert (tmp_path / "out.onnx").stat().st_size < 1.5 * path.stat().st_size
