@@ -28,7 +28,7 @@ from rnn_lowering.progress import CHUNKS, ORIGINAL, Progress, counter
 from rnn_lowering.streaming.plan import KEY, StreamPlan
 from rnn_lowering.types import Array, PathLike
 from rnn_lowering.verification.chunk_parts import differ, initial, split, where
-from rnn_lowering.verification.extra_outputs import has_fixed, opened, watching_all
+from rnn_lowering.verification.extra_outputs import has_fixed, opened, session_with_all_values
 from rnn_lowering.verification.given_inputs import check_given
 from rnn_lowering.verification.random_inputs import candidates, length_inputs
 from rnn_lowering.verification.result import CHUNKED, OutputCheck, RunCheck, RunInput, Verification, over_all
@@ -280,14 +280,16 @@ class _Comparison:
         """Name the first node of the original whose frames differ from those of the chunks."""
         sequence = next(self._sequences(feed))
         try:
-            whole, names = watching_all(
+            whole, names = session_with_all_values(
                 self.original if not self.note else self.session.model,
                 self.runner.folder,
                 "whole",
                 self.axes,
                 trust=self.trust,
             )
-            inner, others = watching_all(self.stepped, self.runner.folder, "chunks", {}, trust=self.trust)
+            inner, others = session_with_all_values(
+                self.stepped, self.runner.folder, "chunks", {}, trust=self.trust
+            )
             (values,) = self.runner.run(whole, [[feed]], chunks=Chunks([[1]])).steps(0)
             parts = self._run_chunks(inner, [sequence]).steps(0)
         except (SessionError, ValueError, OSError):

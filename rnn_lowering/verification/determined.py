@@ -1,4 +1,4 @@
-"""Which outputs of a model its inputs do not determine."""
+"""Finding outputs of a model that depend on random numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The original with values of its main graph as further outputs."""
+"""Sessions of the original that return values of its main graph as additional outputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rnn_lowering.spec.node import is_recurrent
 from rnn_lowering.verification.runner import Session
 
 
-def watching(
+def session_with_outputs(
     original: Path, scratch: Path, names: Callable[[onnx.ModelProto], Iterable[str]], *, trust: bool = False
 ) -> Session:
     """Return a session of the original that gives more values.
@@ -31,7 +31,7 @@ def watching(
     return _saved(proto, original, scratch / "watching.onnx", trust)
 
 
-def watching_all(
+def session_with_all_values(
     original: Path, scratch: Path, label: str, axes: Mapping[str, int], *, trust: bool = False
 ) -> tuple[Session, dict[str, str]]:
     """Return a session that gives all values of a model's main graph too, and the node of each in their order.
@@ -68,7 +68,7 @@ def opened(original: Path, scratch: Path, axes: Mapping[str, int], *, trust: boo
     """
     proto = onnx.load(original, load_external_data=False)
     _open(proto, axes)
-    _watch(proto, entering(proto))
+    _watch(proto, recurrent_inputs(proto))
     return _saved(proto, original, scratch / "opened.onnx", trust)
 
 
@@ -113,7 +113,7 @@ def _saved(proto: onnx.ModelProto, original: Path, path: Path, trust: bool) -> S
     return Session(path, Path(original.anchor))
 
 
-def entering(proto: onnx.ModelProto) -> Iterator[str]:
+def recurrent_inputs(proto: onnx.ModelProto) -> Iterator[str]:
     """What enters recurrent nodes: it must be finite, since native kernels do not pass on NaN."""
     for node in proto.graph.node:
         if is_recurrent(node):

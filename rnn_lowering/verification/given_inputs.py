@@ -1,4 +1,4 @@
-"""Inputs and shapes that a user gives, held against what the model declares, before anything runs."""
+"""Checking the inputs and shapes that a user gives against the model's declarations, before anything runs."""
 
 from __future__ import annotations
 

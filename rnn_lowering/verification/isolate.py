@@ -1,5 +1,4 @@
-"""One lowered node on its own: cut out of the lowered model, run, and judged by the operator specification in
-float64."""
+"""One lowered node alone: extracted from the lowered model and run; its outputs by the specification in float64."""
 
 from __future__ import annotations
 

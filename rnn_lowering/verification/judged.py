@@ -1,4 +1,4 @@
-"""One output of one lowered node beside float64: whether it is right, and where it first is not."""
+"""One output of a lowered node compared with float64: whether it is right, and where it first differs."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from rnn_lowering.progress import NODES as RUNNING_NODES
 from rnn_lowering.progress import Progress, counter
 from rnn_lowering.types import Array
 from rnn_lowering.verification.exact import no_further
-from rnn_lowering.verification.extra_outputs import watching
+from rnn_lowering.verification.extra_outputs import session_with_outputs
 from rnn_lowering.verification.isolate import IsolatedNode, Symbols, isolated_nodes, run_node
 from rnn_lowering.verification.judged import Judged
 from rnn_lowering.verification.node_inputs import chosen_feeds
@@ -41,8 +41,8 @@ class Comparison:
     trust: bool = False
 
 
-class Judge(Comparison):
-    """What judges lowered nodes."""
+class NodeComparison(Comparison):
+    """Compares the lowered nodes of two models one by one."""
 
     def nodes(self, runs: int, reason: str) -> Verification:
         """Compare each lowered node with its operator in float64; where float64 is too far, with the node as
@@ -120,7 +120,7 @@ class Judge(Comparison):
         original, lowered = (load_model(file, trust_external_data=self.trust) for file in files)
         return isolated_nodes(original, lowered, StoredTensors(self.runner.folder))
 
-    def examine(
+    def find_wrong_node(
         self, failed: Verification, pairs: Mapping[str, tuple[Outputs, Outputs]], optimise: bool
     ) -> Verification:
         """Find the first lowered node that is wrong, given the inputs of the original's, and name it. Where none
@@ -135,7 +135,7 @@ class Judge(Comparison):
         try:
             nodes = list(self._isolated())
             session = replace(
-                watching(self.original, self.runner.folder, lambda _: _around(nodes), trust=self.trust),
+                session_with_outputs(self.original, self.runner.folder, lambda _: _around(nodes), trust=self.trust),
                 optimise=optimise,
             )
             outcome = self.runner.run(session, [[feed] for feed in feeds])

@@ -1,4 +1,4 @@
-"""Random inputs that a model accepts: sizes for its dynamic dimensions, values its nodes can take."""
+"""Random inputs that a model accepts: sizes of its dynamic dimensions, and values that its nodes support."""
 
 from __future__ import annotations
 

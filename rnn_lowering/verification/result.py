@@ -47,7 +47,7 @@ class RunInput:
 
 @dataclass(frozen=True)
 class RunCheck:
-    """One run: what went in, and how far what came out is apart."""
+    """One run: its inputs, and the differences of its outputs."""
 
     inputs: tuple[RunInput, ...]
     outputs: tuple[OutputCheck, ...]
@@ -62,7 +62,7 @@ class Verification:
         method: How it was compared: `WHOLE`, `NODES`, `JUDGED`, or `CHUNKED` and the sizes of the chunks.
         runs: How many runs were compared.
         outputs: One entry per output of the model over all runs; with `NODES` per output of each node.
-        reason: Why it failed or was not possible, or what of it was not.
+        reason: Why the comparison failed or was not possible, or which part was not possible.
         each_run: The runs one by one.
         nodes: One entry per output of each node that was also compared on its own with float64, over all its runs.
     """

@@ -89,7 +89,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Run:
-    """What came of a group of feeds.
+    """The result of a group of feeds.
 
     Attributes:
         feed: The feed that counts; "" where the model accepts none.

@@ -1,4 +1,4 @@
-"""What counts as equal."""
+"""Which arrays count as equal."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ from rnn_lowering.options import Check, CheckOptions, Tolerance, check_of
 from rnn_lowering.progress import LOWERED, ORIGINAL, Progress, counter
 from rnn_lowering.types import Array, PathLike
 from rnn_lowering.verification.determined import undetermined_outputs
-from rnn_lowering.verification.extra_outputs import entering, watching
+from rnn_lowering.verification.extra_outputs import recurrent_inputs, session_with_outputs
 from rnn_lowering.verification.given_inputs import check_given
-from rnn_lowering.verification.per_node import Comparison, Judge
+from rnn_lowering.verification.per_node import Comparison, NodeComparison
 from rnn_lowering.verification.random_inputs import candidates, length_inputs
 from rnn_lowering.verification.result import WHOLE, OutputCheck, RunCheck, RunInput, Verification, over_all
 from rnn_lowering.verification.runner import Outputs, Runner, Session, SessionError
@@ -81,14 +81,14 @@ def verify(
         comparison = _Check(first, second, runner, check.tolerance, check.seed, progress, trust_external_data)
         odd = comparison.odd_inputs()
         if odd:
-            return comparison.judge.nodes(
+            return comparison.nodes_one_by_one.nodes(
                 check.runs, f"inputs that are not tensors of numbers cannot be made up: {odd}"
             )
         feeds = [{}] * check.runs if check.feeds is None else check.feeds
         try:
             groups = comparison.write_feeds(feeds, check.shapes)
         except UnsupportedError as error:  # they would be too large
-            return comparison.judge.nodes(check.runs, str(error))
+            return comparison.nodes_one_by_one.nodes(check.runs, str(error))
         return comparison.whole(groups, check.runs, all_must_run=check.feeds is not None)
 
 
@@ -121,9 +121,9 @@ class _Check(Comparison):
     """A comparison of whole models."""
 
     @property
-    def judge(self) -> Judge:
+    def nodes_one_by_one(self) -> NodeComparison:
         """What compares single nodes of the same models."""
-        return Judge(**vars(self))
+        return NodeComparison(**vars(self))
 
     def odd_inputs(self) -> list[str]:
         """Name the inputs of the original that are not tensors of numbers or truth values."""
@@ -166,7 +166,7 @@ class _Check(Comparison):
                 ) from None
             if all_must_run:
                 return Verification("not verified", reason=f"{reason}; give other inputs (--feed, feeds=)")
-            return self.judge.nodes(runs, reason)
+            return self.nodes_one_by_one.nodes(runs, reason)
         try:
             new_names, found, unoptimised = self._run_lowered(list(expected), session.optimise)
         except SessionError as error:
@@ -178,12 +178,13 @@ class _Check(Comparison):
         pairs = {feed: (expected[feed], found[feed]) for feed in expected}
         result = self._compare(names, pairs)
         if not result and (undetermined := self._undetermined(result, session, expected)):
-            return self.judge.nodes(runs, undetermined)
+            return self.nodes_one_by_one.nodes(runs, undetermined)
         if not result and self.tolerance == Tolerance():
-            result = self.judge.examine(result, pairs, session.optimise)
+            result = self.nodes_one_by_one.find_wrong_node(result, pairs, session.optimise)
         if not result:
             return result
-        each = self.judge.nodes(runs, "no node was compared on its own")  # a network may damp what is wrong in one
+        # Each node alone, too: a network may damp what is wrong in one.
+        each = self.nodes_one_by_one.nodes(runs, "no node was compared on its own")
         facts = (result.reason, unoptimised, self._threads(), "" if each else each.reason)
         if each.status == "failed":
             return each
@@ -232,7 +233,7 @@ class _Check(Comparison):
         self, groups: list[list[str]], all_must_run: bool
     ) -> tuple[Session, list[str], dict[str, Outputs]]:
         """Return how it ran, the names of its outputs, and their values by the feed that each run accepted."""
-        session = watching(self.original, self.runner.folder, entering, trust=self.trust)
+        session = session_with_outputs(self.original, self.runner.folder, recurrent_inputs, trust=self.trust)
         try:
             outcome = self.runner.run(session, groups, counter(self.progress, ORIGINAL, len(groups)))
         except SessionError as error:

@@ -1,4 +1,4 @@
-"""Runs models in a process of its own: a native kernel can take the whole process down with it, or never end.
+"""Runs models in a process of its own: a native kernel can crash the whole process, or never end.
 
 Called as `python -m rnn_lowering.verification.worker`. It reads jobs from stdin and writes messages to stdout, each
 a line of JSON; the first is {"ready": true}. It ends, even in the middle of a run, when stdin does.
