@@ -197,3 +197,35 @@ def test_what_exporters_wrote_is_lowered(exporter: str, tmp_path: Path, monkeypa
 def _section(title: str) -> str:
     text = (DOCS / "getting-started.md").read_text(encoding="utf-8")
     return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def readme_commands() -> list[str]:
+    text = DOCUMENTS[0].read_text(encoding="utf-8") if DOCS.exists() else ""
+    return re.findall(r"^    (rnn-lower .*?)(?:  +#.*)?$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", readme_commands())
+def test_commands_of_the_readme_run(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_workers_here(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    stream = "--stream" in command
+    onnx.save(model(replace(BOTH, attributes={}) if stream else BOTH, 17), "IN.onnx")
+    listing = "--list" in command
+    assert main(shlex.split(command)[1:]) == (4 if listing else 0)
+    assert "verified" in capsys.readouterr().out or listing
+
+
+def test_the_python_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_workers_here(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    proto = model(BOTH, 17)
+    onnx.save(proto, "in.onnx")
+    names: dict[str, Any] = {"model": proto, "ir_model": onnx_ir.from_proto(proto)}
+    (code,) = re.findall(r"```python\n(.*?)```", DOCUMENTS[0].read_text(encoding="utf-8"), re.DOTALL)
+    exec(code, names)
+    assert names["check"]
+    assert names["report"].verification
+    assert recurrent_left(names["new"]) == []
+    assert recurrent_left(onnx_ir.to_proto(names["ir_model"])) == []

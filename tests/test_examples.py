@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -33,7 +34,9 @@ def code_lines() -> list[str]:
 
 
 def tables() -> list[list[str]]:
-    rows = [line for line in readme().splitlines() if line.startswith("| ")]
+    """The rows of the tables of the command line, in docs/getting-started.md."""
+    text = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
     return [[cell.strip().strip("`") for cell in row.strip("|").split("|")] for row in rows]
 
 
@@ -146,7 +149,7 @@ def test_continuous_integration_runs_the_same() -> None:
     assert re.search(r"^test = \[", project, re.MULTILINE)
 
 
-def test_exit_codes_of_the_readme() -> None:
+def test_exit_codes() -> None:
     codes = {row[0]: row[1] for row in tables() if row[0].isdigit()}
     assert codes.keys() == {"0", "1", "2", "3", "4", "5"}
     help_text = parser().format_help()
@@ -154,7 +157,7 @@ def test_exit_codes_of_the_readme() -> None:
         assert re.search(rf"^  {code}  \S", help_text, re.MULTILINE)
 
 
-def test_forms_of_the_readme() -> None:
+def test_forms() -> None:
     rows = {row[0]: row for row in tables()}
     for form in FORMS:
         assert form in rows
@@ -162,6 +165,22 @@ def test_forms_of_the_readme() -> None:
     limit = re.search(r"--max-unroll` \((\d+)\)", rows["unroll"][2])
     assert limit is not None
     assert parser().parse_args(["in.onnx", "out.onnx"]).max_unroll == int(limit[1])
+
+
+def test_the_readme_is_short() -> None:
+    assert len(readme().splitlines()) <= 120
+
+
+def test_the_picture_is_what_its_script_draws() -> None:
+    """The same values and operators; positions follow from fonts."""
+    drawn = runpy.run_path(str(ROOT / "docs" / "picture.py"))["picture"]()
+    shown = re.search(r'<img src="([^"]*)"', readme())
+    assert shown is not None
+    committed = ROOT / shown[1]
+    assert committed.stat().st_size < 200_000
+    labels = [re.findall(r"<text[^>]*>([^<]*)</text>", svg) for svg in (committed.read_text(), drawn)]
+    assert labels[0] == labels[1]
+    assert {"LSTM", "MatMul R", "Sigmoid", "one node"} <= set(labels[0])
 
 
 def test_names_of_the_readme() -> None:
@@ -175,10 +194,3 @@ def test_names_of_the_readme() -> None:
 def test_links_of_the_readme() -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", readme()):
         assert (ROOT / target).exists(), target
-
-
-def test_folders_of_the_readme() -> None:
-    tree = readme().partition("    rnn_lowering/\n")[2].partition("\n\n")[0]
-    listed = {line.split()[0].rstrip("/") for line in tree.splitlines() if line.split()[0].endswith("/")}
-    folders = {path.parent.name for path in (ROOT / "rnn_lowering").glob("*/__init__.py")}
-    assert listed == folders

@@ -1,4 +1,4 @@
-"""The order of the folders: the README shows it, and no import runs against it."""
+"""The order of the folders: docs/architecture.md shows it, and no import runs against it."""
 
 import ast
 from collections.abc import Iterator
