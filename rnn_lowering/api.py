@@ -19,7 +19,14 @@ from rnn_lowering.errors import NotVerifiedError, OptionError, VerificationError
 from rnn_lowering.files.atomic import replacing
 from rnn_lowering.files.external_data import choose_data_file, data_files, save
 from rnn_lowering.files.outputs import Outputs, Place
-from rnn_lowering.files.reading import from_proto, load_model, readable_again, refuse_external, text_format
+from rnn_lowering.files.reading import (
+    from_proto,
+    load_model,
+    parse_file,
+    readable_again,
+    refuse_external,
+    text_format,
+)
 from rnn_lowering.files.scratch import writing
 from rnn_lowering.model import native
 from rnn_lowering.model.copying import clone
@@ -43,7 +50,7 @@ from rnn_lowering.reporting.writer import report_writer
 from rnn_lowering.spec.node import RecurrentSpec
 from rnn_lowering.types import PathLike
 from rnn_lowering.verification.chunked import verify_stream
-from rnn_lowering.verification.whole import verify
+from rnn_lowering.verification.whole import compared
 
 M = TypeVar("M", onnx.ModelProto, ir.Model)
 
@@ -165,10 +172,11 @@ def lower_file(
     kept, told = (None if path is None else Path(path) for path in (keep_failed, report))
     outputs = Outputs(destination, kept=kept, report=told, overwrite=overwrite)
     with boundary(), ExitStack() as last:
-        write_report = report_writer(told, trust=trust_external_data)
+        write_report = report_writer(told)
         outputs.check([source])
         file, pipe = last.enter_context(readable_again(source))
-        model = load_model(file, trust_external_data=trust_external_data, piped_from=pipe)
+        parsed = parse_file(file, trust_external_data=trust_external_data, piped_from=pipe)
+        model = parsed.new_model()
         inputs = (source, *data_files(model))
         outputs = replace(outputs, data=choose_data_file(model, destination.name, external_data))
         outputs.check(inputs)
@@ -182,11 +190,11 @@ def lower_file(
                 else:
                     save(model, written, place.data, None if progress is None else partial(progress, WRITING))
             done = FileReport.of(result.report, before, ModelFile.of(written, written.parent.iterdir()))
-            tell = partial(write_report, file, written, done, overwrite=overwrite)
+            tell = partial(write_report, parsed, written, done, overwrite=overwrite)
             if result.modified and check.runs:
                 compare = _verify if result.report.stream is None else verify_stream
                 found = compare(
-                    file, written, check=check, trust_external_data=trust_external_data, progress=progress
+                    parsed, written, check=check, trust_external_data=trust_external_data, progress=progress
                 )
                 done.verification = found
                 if found.status == "failed":
@@ -200,7 +208,7 @@ def lower_file(
     return done
 
 
-_verify = verify
+_verify = compared
 
 _NOT_KEPT = "the model is not written; --keep-failed FILE (keep_failed=) keeps it"
 _ADVICE = (

@@ -84,14 +84,14 @@ def external_entries(model: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto,
     yield from _in_graph(model.graph)
 
 
-def check_locations(path: Path, *, trust: bool) -> None:
-    """Check that the data files of a model file exist and are in the folders where they may be.
+def check_locations(model: onnx.ModelProto, path: Path, *, trust: bool) -> None:
+    """Check that the data files of the model of a file exist and are in the folders where they may be.
 
     Raises:
         ModelFileError: One is not.
     """
     folders = DataFolders.of(path, trust=trust)
-    for tensor, entry in external_entries(onnx.load(path, load_external_data=False)):
+    for tensor, entry in external_entries(model):
         folders.find(entry.value, tensor.name)
 
 

@@ -7,6 +7,8 @@ import stat
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import onnx
@@ -25,8 +27,55 @@ def text_format(path: Path) -> str:
     return "" if found in (None, "protobuf") else str(found)
 
 
-def load_model(path: Path, *, trust_external_data: bool = False, piped_from: Path | None = None) -> ir.Model:
+@dataclass(frozen=True)
+class Parsed:
+    """A model file that was parsed, without its external data.
+
+    Attributes:
+        path: The file.
+        proto: Its message, which stays as it is.
+        trust: Whether data files outside the folder of the file are read.
+        piped_from: The pipe that the file is a copy of, if it is one.
+    """
+
+    path: Path
+    proto: onnx.ModelProto
+    trust: bool = False
+    piped_from: Path | None = None
+
+    def new_model(self) -> ir.Model:
+        """Return a new model, which shares the numbers of the message; external data is mapped when needed.
+
+        Raises:
+            ModelFileError: It is not an ONNX model, or its data cannot be read.
+            UnsupportedError: It has something that onnx_ir does not keep (see `from_proto`).
+        """
+        model = from_proto(self.proto, f"'{self.piped_from or self.path}'")
+        external.locate(model, DataFolders.of(self.path, trust=self.trust))
+        return model
+
+    @cached_property
+    def model(self) -> ir.Model:
+        """One such model, for those who only look."""
+        return self.new_model()
+
+
+def load_model(path: Path, *, trust_external_data: bool = False) -> ir.Model:
     """Read an ONNX file; external data is mapped into memory when it is needed.
+
+    Args:
+        path: The file.
+        trust_external_data: Accept data files outside the model's folder.
+
+    Raises:
+        ModelFileError: The file or its data cannot be read, or it is not an ONNX model.
+        UnsupportedError: It has something that onnx_ir does not keep (see `from_proto`).
+    """
+    return parse_file(path, trust_external_data=trust_external_data).new_model()
+
+
+def parse_file(path: Path, *, trust_external_data: bool = False, piped_from: Path | None = None) -> Parsed:
+    """Parse an ONNX file.
 
     Args:
         path: The file.
@@ -34,8 +83,7 @@ def load_model(path: Path, *, trust_external_data: bool = False, piped_from: Pat
         piped_from: The pipe that `path` is a copy of, if it is one.
 
     Raises:
-        ModelFileError: The file or its data cannot be read, or it is not an ONNX model.
-        UnsupportedError: It has something that onnx_ir does not keep (see `from_proto`).
+        ModelFileError: The file cannot be read, or it is not an ONNX model.
     """
     named = piped_from or path
     try:
@@ -53,9 +101,7 @@ def load_model(path: Path, *, trust_external_data: bool = False, piped_from: Pat
             f"'{named}' refers to data in '{entry[1].value}', but a model from a pipe has no folder",
             hint="give the path of the file",
         )
-    model = from_proto(proto, f"'{named}'")
-    external.locate(model, DataFolders.of(path, trust=trust_external_data))
-    return model
+    return Parsed(path, proto, trust_external_data, piped_from)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import onnxruntime
 
 from rnn_lowering._version import __version__
 from rnn_lowering.errors import RnnLoweringError
-from rnn_lowering.files.reading import load_model
+from rnn_lowering.files.reading import Parsed, load_model
 from rnn_lowering.printable import printable
 from rnn_lowering.reporting.file_report import FileReport
 from rnn_lowering.reporting.node_runs import LOWERED, ORIGINAL, Trial, trials
@@ -65,18 +65,18 @@ class Section:
     largest: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
-def render(original: Path, lowered: Path, report: FileReport, *, trust: bool = False) -> str:
+def render(original: Parsed, lowered: Path, report: FileReport) -> str:
     """Return the page about a lowering, verified or not.
 
     Args:
-        original, lowered: The model files.
+        original: The model.
+        lowered: The file of the lowered one.
         report: What was done.
-        trust: Read data outside the folder of the original.
 
     Raises:
         ModelFileError: A file cannot be read.
     """
-    before, after = (load_model(file, trust_external_data=trust) for file in (original, lowered))
+    before, after = original.model, load_model(lowered)
     return _template().render(
         report=report,
         check=_NOT_COMPARED if report.verification is None else report.verification,

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.files.atomic import replacing
+from rnn_lowering.files.reading import Parsed
 from rnn_lowering.files.scratch import writing
 from rnn_lowering.reporting.file_report import FileReport
 
 KINDS = (".json", ".html")
 
-Render = Callable[[Path, Path, FileReport], str]
-"""Called with the files of the original and the lowered model and the report; returns the text of the file."""
+Render = Callable[[Parsed, Path, FileReport], str]
+"""Called with the original, the file of the lowered model and the report; returns the text of the file."""
 
 
 class Writer(Protocol):
@@ -24,16 +24,12 @@ class Writer(Protocol):
     replaces the file when the block ends. An existing file is replaced only with `overwrite`."""
 
     def __call__(
-        self, original: Path, lowered: Path, report: FileReport, *, overwrite: bool
+        self, original: Parsed, lowered: Path, report: FileReport, *, overwrite: bool
     ) -> AbstractContextManager[None]: ...
 
 
-def report_writer(file: Path | None, *, trust: bool = False) -> Writer:
+def report_writer(file: Path | None) -> Writer:
     """Return a function that writes a report to `file`; with None it writes nothing.
-
-    Args:
-        file: The file.
-        trust: Read data outside the folder of the original.
 
     Raises:
         UnsupportedError: The name ends in neither .json nor .html.
@@ -41,10 +37,10 @@ def report_writer(file: Path | None, *, trust: bool = False) -> Writer:
     """
     if file is not None and file.suffix not in KINDS:
         raise UnsupportedError(f"report '{file}' ends in neither {' nor '.join(KINDS)}")
-    render = _page(trust) if file is not None and file.suffix == ".html" else _json
+    render = _page() if file is not None and file.suffix == ".html" else _json
 
     @contextmanager
-    def write(original: Path, lowered: Path, report: FileReport, *, overwrite: bool) -> Iterator[None]:
+    def write(original: Parsed, lowered: Path, report: FileReport, *, overwrite: bool) -> Iterator[None]:
         if file is None:
             yield
             return
@@ -57,11 +53,11 @@ def report_writer(file: Path | None, *, trust: bool = False) -> Writer:
     return write
 
 
-def _page(trust: bool) -> Render:
+def _page() -> Render:
     from rnn_lowering.reporting.page import render  # its libraries are needed for a page only
 
-    return partial(render, trust=trust)
+    return render
 
 
-def _json(original: Path, lowered: Path, report: FileReport) -> str:
+def _json(original: Parsed, lowered: Path, report: FileReport) -> str:
     return report.to_json() + "\n"

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -18,15 +17,14 @@ import onnx_ir as ir
 from rnn_lowering.boundary import boundary
 from rnn_lowering.errors import ModelFileError, UnsupportedError
 from rnn_lowering.files.external_data import save
-from rnn_lowering.files.locations import check_locations
-from rnn_lowering.files.reading import load_model
+from rnn_lowering.files.reading import Parsed, parse_file
 from rnn_lowering.limits import limited
 from rnn_lowering.model.set_inputs import recorded
 from rnn_lowering.options import Check
 from rnn_lowering.passes.lower import LowerRecurrentPass
 from rnn_lowering.progress import CHUNKS, ORIGINAL, Progress, counter
 from rnn_lowering.streaming.plan import KEY, StreamPlan
-from rnn_lowering.types import Array, PathLike
+from rnn_lowering.types import Array
 from rnn_lowering.verification.chunk_parts import differ, initial, split, where
 from rnn_lowering.verification.extra_outputs import has_fixed, opened, session_with_all_values
 from rnn_lowering.verification.given_inputs import check_given
@@ -34,7 +32,7 @@ from rnn_lowering.verification.random_inputs import candidates, length_inputs
 from rnn_lowering.verification.result import CHUNKED, OutputCheck, RunCheck, RunInput, Verification, over_all
 from rnn_lowering.verification.runner import Chunks, Outcome, Ran, Runner, Session, SessionError
 from rnn_lowering.verification.tolerance import compare
-from rnn_lowering.verification.whole import as_file, verify
+from rnn_lowering.verification.whole import Given, as_file, compared
 
 _STAND_IN = "stand_in.onnx"
 _FEW, _RAGGED = 5, (3, 1, 4, 7, 2)
@@ -52,8 +50,8 @@ class _Sequence:
 
 
 def verify_stream(
-    original: onnx.ModelProto | ir.Model | PathLike,
-    stepped: onnx.ModelProto | ir.Model | PathLike,
+    original: Given,
+    stepped: Given,
     *,
     check: Check | None = None,
     trust_external_data: bool = False,
@@ -62,7 +60,7 @@ def verify_stream(
     """Run the original on whole sequences and a stream on their chunks, and compare all outputs of the original.
 
     Args:
-        original, stepped: A model and the stream that was made of it, or their paths.
+        original, stepped: A model and the stream that was made of it, or their paths, or what was parsed there.
         check: How they are compared: `runs` is the number of sequences.
         trust_external_data: Read data files outside the folders of the models.
         progress: Called as progress(phase, done, total) when a phase begins and after each run.
@@ -79,9 +77,7 @@ def verify_stream(
             as_file(model, runner.folder / f"model{n}.onnx", trust_external_data, pipes)
             for n, model in enumerate((original, stepped))
         )
-        for path in (first, second):
-            check_locations(path, trust=trust_external_data)
-        comparison = _Comparison(first, second, runner, check, trust_external_data, progress)
+        comparison = _Comparison(first, second, runner, check, progress)
         check_given([comparison.whole.graph], check.feeds or (), check.shapes or {})
         return comparison.result()
 
@@ -90,19 +86,19 @@ class _Comparison:
     """One comparison: the files, the plan in the stream's metadata, and what runs them."""
 
     def __init__(
-        self, original: Path, stepped: Path, runner: Runner, check: Check, trust: bool, progress: Progress | None
+        self, original: Parsed, stepped: Parsed, runner: Runner, check: Check, progress: Progress | None
     ) -> None:
-        self.runner, self.check, self.trust, self.progress = runner, check, trust, progress
+        self.runner, self.check, self.progress = runner, check, progress
         self.original, self.stepped = original, stepped
-        self.graph = onnx.load(stepped, load_external_data=False)
+        self.ran = original
+        self.graph = stepped.proto
         held = [entry.value for entry in self.graph.metadata_props if entry.key == KEY]
         if not held:
-            raise ModelFileError(f"'{stepped}' is no stream: its metadata lack {KEY}")
+            raise ModelFileError(f"'{stepped.path}' is no stream: its metadata lack {KEY}")
         self.plan = StreamPlan.from_json(held[0])
         self.axes = {name: axis for name, axis in self.plan.inputs.items() if axis is not None}
-        self.fixed = has_fixed(onnx.load(original, load_external_data=False), self.axes)
-        self.session = opened(original, runner.folder, self.axes, trust=trust)
-        self.whole = onnx.load(self.session.model, load_external_data=False)
+        self.fixed = has_fixed(original.proto, self.axes)
+        self.session, self.whole = opened(original, runner.folder, self.axes)
         self.lengths = length_inputs(self.whole.graph)
         self.note = ""
 
@@ -123,7 +119,7 @@ class _Comparison:
         if not sequences:
             return Verification("not verified", CHUNKED, reason="no sequence has two chunks")
         try:
-            outcome = self._run_chunks(Session(self.stepped), sequences)
+            outcome = self._run_chunks(Session(self.stepped.path, proto=self.stepped.proto), sequences)
         except SessionError as error:
             if error.over_limit:
                 return Verification("not verified", self._method(), reason=f"the stream {error}")
@@ -145,12 +141,12 @@ class _Comparison:
         if self.session.model.name == _STAND_IN or self.fixed:
             return False
         path = self.runner.folder / _STAND_IN
-        model = load_model(self.original, trust_external_data=self.trust)
+        model = self.original.new_model()
         LowerRecurrentPass("loop")(model)
         save(model, path, f"{path.name}.data")
-        if not verify(self.original, path, check=replace(self.check, feeds=None, shapes=None)):
+        if not compared(self.original, path, check=replace(self.check, feeds=None, shapes=None)):
             return False
-        self.session = Session(path)
+        self.session, self.ran = Session(path), parse_file(path)
         self.note += "; it was lowered for whole sequences, each node compared with float64 NumPy"
         return True
 
@@ -167,7 +163,7 @@ class _Comparison:
         errors = [run.error for run in outcome.runs if run.error]
         if not accepted or (errors and self.check.feeds is not None):
             raise SessionError(errors[0] if errors else "no runs were asked for")
-        names = [value.name for value in onnx.load(self.original, load_external_data=False).graph.output]
+        names = [value.name for value in self.original.proto.graph.output]
         found = {}
         for run in accepted:
             outputs = run.outputs()
@@ -280,16 +276,8 @@ class _Comparison:
         """Name the first node of the original whose frames differ from those of the chunks."""
         sequence = next(self._sequences(feed))
         try:
-            whole, names = session_with_all_values(
-                self.original if not self.note else self.session.model,
-                self.runner.folder,
-                "whole",
-                self.axes,
-                trust=self.trust,
-            )
-            inner, others = session_with_all_values(
-                self.stepped, self.runner.folder, "chunks", {}, trust=self.trust
-            )
+            whole, names = session_with_all_values(self.ran, self.runner.folder, "whole", self.axes)
+            inner, others = session_with_all_values(self.stepped, self.runner.folder, "chunks", {})
             (values,) = self.runner.run(whole, [[feed]], chunks=Chunks([[1]])).steps(0)
             parts = self._run_chunks(inner, [sequence]).steps(0)
         except (SessionError, ValueError, OSError):

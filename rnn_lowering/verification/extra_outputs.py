@@ -8,42 +8,41 @@ from pathlib import Path
 import onnx
 
 from rnn_lowering.files.locations import from_the_root
+from rnn_lowering.files.reading import Parsed
 from rnn_lowering.spec.node import is_recurrent
 from rnn_lowering.verification.runner import Session
 
 
 def session_with_outputs(
-    original: Path, scratch: Path, names: Callable[[onnx.ModelProto], Iterable[str]], *, trust: bool = False
+    original: Parsed, scratch: Path, names: Callable[[onnx.ModelProto], Iterable[str]]
 ) -> Session:
     """Return a session of the original that gives more values.
 
     Args:
-        original: The model file.
+        original: The model.
         scratch: Folder for the model that gives more.
         names: Names those values of the model; such as are not in the main graph are left out.
-        trust: Read data outside the folder of the original.
 
     Raises:
         ModelFileError: Its data is missing, or outside.
     """
-    proto = onnx.load(original, load_external_data=False)
+    proto = _copy(original.proto)
     _watch(proto, names(proto))
-    return _saved(proto, original, scratch / "watching.onnx", trust)
+    return _saved(proto, original, scratch / "watching.onnx")
 
 
 def session_with_all_values(
-    original: Path, scratch: Path, label: str, axes: Mapping[str, int], *, trust: bool = False
+    original: Parsed, scratch: Path, label: str, axes: Mapping[str, int]
 ) -> tuple[Session, dict[str, str]]:
     """Return a session that gives all values of a model's main graph too, and the node of each in their order.
 
     Args:
-        original: The model file.
+        original: The model.
         scratch: Folder for the model that gives more.
         label: What that is called.
         axes: The axis of inputs that is opened, by name.
-        trust: Read data outside the folder of the original.
     """
-    proto = onnx.load(original, load_external_data=False)
+    proto = _copy(original.proto)
     _open(proto, axes)
     given = {value.name for value in proto.graph.output}
     nodes = {
@@ -53,23 +52,22 @@ def session_with_all_values(
         if name
     }
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in nodes if name not in given)
-    return _saved(proto, original, scratch / f"watching_{label}.onnx", trust), nodes
+    return _saved(proto, original, scratch / f"watching_{label}.onnx"), nodes
 
 
-def opened(original: Path, scratch: Path, axes: Mapping[str, int], *, trust: bool = False) -> Session:
+def opened(original: Parsed, scratch: Path, axes: Mapping[str, int]) -> tuple[Session, onnx.ModelProto]:
     """Return a session of the original in which axes of inputs have no fixed size, and which gives what enters
-    recurrent nodes too.
+    recurrent nodes too; and its model.
 
     Args:
-        original: The model file.
+        original: The model.
         scratch: Folder for that model.
         axes: The axis by the name of the input.
-        trust: Read data outside the folder of the original.
     """
-    proto = onnx.load(original, load_external_data=False)
+    proto = _copy(original.proto)
     _open(proto, axes)
     _watch(proto, recurrent_inputs(proto))
-    return _saved(proto, original, scratch / "opened.onnx", trust)
+    return _saved(proto, original, scratch / "opened.onnx"), proto
 
 
 def _watch(proto: onnx.ModelProto, names: Iterable[str]) -> None:
@@ -107,10 +105,11 @@ def _forget_shapes(graph: onnx.GraphProto) -> None:
                 _forget_shapes(attribute.g)
 
 
-def _saved(proto: onnx.ModelProto, original: Path, path: Path, trust: bool) -> Session:
-    from_the_root(proto, original, trust=trust)  # onnxruntime follows no links, and reads the copy elsewhere
+def _saved(proto: onnx.ModelProto, original: Parsed, path: Path) -> Session:
+    # onnxruntime follows no links, and reads the copy elsewhere
+    from_the_root(proto, original.path, trust=original.trust)
     onnx.save(proto, path)
-    return Session(path, Path(original.anchor))
+    return Session(path, Path(original.path.anchor), proto=proto)
 
 
 def recurrent_inputs(proto: onnx.ModelProto) -> Iterator[str]:
@@ -118,3 +117,9 @@ def recurrent_inputs(proto: onnx.ModelProto) -> Iterator[str]:
     for node in proto.graph.node:
         if is_recurrent(node):
             yield from (*node.input[:1], *node.input[5:7])
+
+
+def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy

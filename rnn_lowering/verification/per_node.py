@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rnn_lowering.errors import RnnLoweringError
-from rnn_lowering.files.reading import load_model
+from rnn_lowering.files.reading import Parsed
 from rnn_lowering.options import Tolerance
 from rnn_lowering.progress import NODES as RUNNING_NODES
 from rnn_lowering.progress import Progress, counter
@@ -29,16 +29,14 @@ from rnn_lowering.verification.tolerance import allowance, compare
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of two models: their files, what runs them, what counts as equal, the seed of the inputs, and
-    whether data outside the folders of the models is read."""
+    """Of two models: their files, what runs them, what counts as equal, and the seed of the inputs."""
 
-    original: Path
-    lowered: Path
+    original: Parsed
+    lowered: Parsed
     runner: Runner
     tolerance: Tolerance
     seed: int
     progress: Progress | None
-    trust: bool = False
 
 
 class NodeComparison(Comparison):
@@ -116,9 +114,7 @@ class NodeComparison(Comparison):
         return native
 
     def _isolated(self) -> Iterator[IsolatedNode]:
-        files = (self.original, self.lowered)
-        original, lowered = (load_model(file, trust_external_data=self.trust) for file in files)
-        return isolated_nodes(original, lowered, StoredTensors(self.runner.folder))
+        return isolated_nodes(self.original.model, self.lowered.model, StoredTensors(self.runner.folder))
 
     def find_wrong_node(
         self, failed: Verification, pairs: Mapping[str, tuple[Outputs, Outputs]], optimise: bool
@@ -135,7 +131,7 @@ class NodeComparison(Comparison):
         try:
             nodes = list(self._isolated())
             session = replace(
-                session_with_outputs(self.original, self.runner.folder, lambda _: _around(nodes), trust=self.trust),
+                session_with_outputs(self.original, self.runner.folder, lambda _: _around(nodes)),
                 optimise=optimise,
             )
             outcome = self.runner.run(session, [[feed] for feed in feeds])
@@ -169,7 +165,7 @@ class NodeComparison(Comparison):
             held = {n: (before[key], after[key]) for n, key in keys.items()}
             scratch = self.runner.folder / f"exact{len(verdicts)}"
             if held:
-                verdicts.append(no_further(self.original, Path(feed), held, scratch, self.runner.timeout))
+                verdicts.append(no_further(self.original.path, Path(feed), held, scratch, self.runner.timeout))
         return None if None in verdicts else all(verdicts)
 
     def _against_original(self, node: IsolatedNode, values: Mapping[str, Array | None]) -> tuple[str, bool]:

@@ -80,11 +80,13 @@ class Session:
         model: Path of the model.
         data: Folder that the locations of its external data start from; None: the model's.
         optimise: Whether onnxruntime optimises the graph.
+        proto: What the file holds; None: it is parsed where that matters.
     """
 
     model: Path
     data: Path | None = None
     optimise: bool = True
+    proto: onnx.ModelProto | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -263,7 +265,7 @@ def _bytes_of_files(session: Session) -> int:
     folder = session.data or session.model.parent
     files = {session.model}
     with suppress(Exception):  # a model that cannot be read is onnxruntime's to refuse
-        model = onnx.load(session.model, load_external_data=False)
+        model = session.proto or onnx.load(session.model, load_external_data=False)
         files |= {folder / entry.value for _, entry in external_entries(model)}
     return sum(file.stat().st_size for file in files if file.is_file())
 

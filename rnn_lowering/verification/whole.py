@@ -21,7 +21,7 @@ from rnn_lowering.boundary import boundary, callers
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.files.external_data import save
 from rnn_lowering.files.locations import check_locations
-from rnn_lowering.files.reading import from_proto, load_model, readable_again, text_format
+from rnn_lowering.files.reading import Parsed, from_proto, parse_file, readable_again, text_format
 from rnn_lowering.limits import limited
 from rnn_lowering.model.native import one_child
 from rnn_lowering.model.set_inputs import recorded
@@ -69,16 +69,29 @@ def verify(
     """
     check = check_of(check, options)
     progress = None if progress is None else callers(progress)
-    with boundary(), limited(check.max_bytes), one_child(), Runner(check.timeout) as runner, ExitStack() as pipes:
+    with boundary():
+        return compared(original, lowered, check=check, trust_external_data=trust_external_data, progress=progress)
+
+
+Given = onnx.ModelProto | ir.Model | PathLike | Parsed
+
+
+def compared(
+    original: Given,
+    lowered: Given,
+    *,
+    check: Check,
+    trust_external_data: bool = False,
+    progress: Progress | None = None,
+) -> Verification:
+    """Do what `verify` does, also with files that are parsed."""
+    with limited(check.max_bytes), one_child(), Runner(check.timeout) as runner, ExitStack() as pipes:
         first, second = (
             as_file(model, runner.folder / f"model{n}.onnx", trust_external_data, pipes)
             for n, model in enumerate((original, lowered))
         )
-        for path in (first, second):
-            check_locations(path, trust=trust_external_data)
-        graphs = [onnx.load(path, load_external_data=False).graph for path in (first, second)]
-        check_given(graphs, check.feeds or (), check.shapes or {})
-        comparison = _Check(first, second, runner, check.tolerance, check.seed, progress, trust_external_data)
+        check_given([first.proto.graph, second.proto.graph], check.feeds or (), check.shapes or {})
+        comparison = _Check(first, second, runner, check.tolerance, check.seed, progress)
         odd = comparison.odd_inputs()
         if odd:
             return comparison.nodes_one_by_one.nodes(
@@ -92,20 +105,34 @@ def verify(
         return comparison.whole(groups, check.runs, all_must_run=check.feeds is not None)
 
 
-def as_file(model: onnx.ModelProto | ir.Model | PathLike, path: Path, trust: bool, pipes: ExitStack) -> Path:
-    """Return the path of a model that onnxruntime reads: its own, or `path`, written here."""
+def as_file(model: Given, path: Path, trust: bool, pipes: ExitStack) -> Parsed:
+    """Return a model in a file that onnxruntime reads, with its data where it may be: its own, or `path`, written
+    here.
+
+    Raises:
+        ModelFileError: The file cannot be read, or its data is missing or where it may not be.
+    """
+    parsed = _as_file(model, path, trust, pipes)
+    check_locations(parsed.proto, parsed.path, trust=parsed.trust)
+    return parsed
+
+
+def _as_file(model: Given, path: Path, trust: bool, pipes: ExitStack) -> Parsed:
     if isinstance(model, onnx.ModelProto) and _bytes_of(model) < LARGE:
         onnx.save(model, path)
-    elif isinstance(model, onnx.ModelProto):
-        save(from_proto(model), path, f"{path.name}.data")
-    elif isinstance(model, ir.Model):
-        save(model, path, f"{path.name}.data")
-    elif text_format(Path(model)):
-        return as_file(load_model(Path(model), trust_external_data=trust), path, trust, pipes)
-    else:
-        file = pipes.enter_context(readable_again(Path(model).absolute()))[0]
-        return split_file(file, path)
-    return path
+        return Parsed(path, model)
+    if isinstance(model, onnx.ModelProto | ir.Model):
+        save(from_proto(model) if isinstance(model, onnx.ModelProto) else model, path, f"{path.name}.data")
+        return parse_file(path)
+    file = model.path if isinstance(model, Parsed) else Path(model)
+    if text_format(file):
+        whole = model if isinstance(model, Parsed) else parse_file(file, trust_external_data=trust)
+        return _as_file(whole.new_model(), path, trust, pipes)
+    readable = pipes.enter_context(readable_again(file.absolute()))[0]
+    small = split_file(readable, path)
+    if small == readable and isinstance(model, Parsed):
+        return replace(model, path=readable)
+    return parse_file(small, trust_external_data=trust)
 
 
 def _bytes_of(model: onnx.ModelProto) -> int:
@@ -127,7 +154,7 @@ class _Check(Comparison):
 
     def odd_inputs(self) -> list[str]:
         """Name the inputs of the original that are not tensors of numbers or truth values."""
-        graph = onnx.load(self.original, load_external_data=False).graph
+        graph = self.original.proto.graph
         given = {tensor.name for tensor in graph.initializer}
         text, none = onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED
         return [v.name for v in graph.input if v.name not in given and v.type.tensor_type.elem_type in (text, none)]
@@ -136,7 +163,7 @@ class _Check(Comparison):
         self, given: Sequence[Mapping[str, Array]], shapes: Mapping[str, Sequence[int]] | None
     ) -> list[list[str]]:
         """Write the inputs of all runs; return those of each, alternatives of which the first accepted counts."""
-        original, lowered = (onnx.load(p, load_external_data=False) for p in (self.original, self.lowered))
+        original, lowered = self.original.proto, self.lowered.proto
         names = [value.name for value in original.graph.input]
         constant: dict[str, Array] = {}
         with suppress(RnnLoweringError):  # what is no model is refused by onnxruntime
@@ -192,19 +219,19 @@ class _Check(Comparison):
 
     def _threads(self) -> str:
         """Say that the original ran with one thread, where its results depend on their number."""
-        dependent = b"DynamicQuantizeLSTM" in self.original.read_bytes()
+        dependent = b"DynamicQuantizeLSTM" in self.original.path.read_bytes()
         return "run with one thread, on whose number DynamicQuantizeLSTM depends" if dependent else ""
 
     def _fixed_sizes(self) -> bool:
         """Whether the lowered model fixes sizes of inputs that the original leaves open."""
-        models = (onnx.load(path, load_external_data=False) for path in (self.original, self.lowered))
+        models = (self.original.proto, self.lowered.proto)
         before, after = ({v.name: v.type for v in model.graph.input} for model in models)
         return any(before[name] != given for name, given in after.items() if name in before)
 
     def _lowered_runs(self, groups: list[list[str]]) -> bool:
         """Whether onnxruntime runs the lowered model on some of the inputs."""
         try:
-            outcome = self.runner.run(Session(self.lowered), groups)
+            outcome = self.runner.run(Session(self.lowered.path, proto=self.lowered.proto), groups)
         except SessionError:
             return False
         return not outcome.runs or any(not run.error for run in outcome.runs)
@@ -213,7 +240,7 @@ class _Check(Comparison):
         """Return why the outputs that differ need not be equal: they are random, by their operators or since the
         original itself differs from run to run; "" where one of them need be."""
         wrong = {check.name for check in failed.outputs if not check.passed}
-        random = undetermined_outputs(onnx.load(self.original, load_external_data=False))
+        random = undetermined_outputs(self.original.proto)
         feed = next(iter(expected))
         (again,) = self.runner.run(session, [[feed]]).runs
         if not again.error:
@@ -233,7 +260,7 @@ class _Check(Comparison):
         self, groups: list[list[str]], all_must_run: bool
     ) -> tuple[Session, list[str], dict[str, Outputs]]:
         """Return how it ran, the names of its outputs, and their values by the feed that each run accepted."""
-        session = session_with_outputs(self.original, self.runner.folder, recurrent_inputs, trust=self.trust)
+        session = session_with_outputs(self.original, self.runner.folder, recurrent_inputs)
         try:
             outcome = self.runner.run(session, groups, counter(self.progress, ORIGINAL, len(groups)))
         except SessionError as error:
@@ -245,13 +272,13 @@ class _Check(Comparison):
         errors = [run.error for run in outcome.runs if run.error]
         if not accepted or (all_must_run and errors):
             raise _NotAcceptedError(errors[0] if errors else "no runs were asked for")
-        names = list(outcome.names[: len(onnx.load(self.original, load_external_data=False).graph.output)])
+        names = list(outcome.names[: len(self.original.proto.graph.output)])
         return session, names, {run.feed: run.outputs() for run in accepted}
 
     def _run_lowered(self, feeds: list[str], optimise: bool) -> tuple[list[str], dict[str, Outputs], str]:
         """Return the names of its outputs, their values by feed, each of which it must accept, and why it ran
         without onnxruntime's optimiser, if it did: that refuses some models that it saved itself."""
-        session = Session(self.lowered, optimise=optimise)
+        session = Session(self.lowered.path, optimise=optimise, proto=self.lowered.proto)
         try:
             return *self._run_all(session, feeds), ""
         except SessionError as error:
@@ -272,7 +299,7 @@ class _Check(Comparison):
 
     def _compare(self, names: list[str], pairs: Mapping[str, tuple[Outputs, Outputs]]) -> Verification:
         """Compare the outputs of both models, numbered as their names are, by the feeds that gave them."""
-        lengths = length_inputs(onnx.load(self.original, load_external_data=False).graph)
+        lengths = length_inputs(self.original.proto.graph)
         each_run = []
         for feed, (before, after) in pairs.items():
             given = self.runner.feed(feed)

@@ -1,0 +1,76 @@
+"""A file is parsed once, and nodes are searched once in each model, whatever is done with them afterwards."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from chains import Link, chain
+from one_process import run_workers_here
+
+import rnn_lowering as rl
+from rnn_lowering.cli import command  # noqa: F401  # every module is to be counted
+from rnn_lowering.model import scopes
+from rnn_lowering.reporting import page  # noqa: F401
+
+MODEL = chain(Link("LSTM", "first"), Link("GRU", "second"))
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each file is parsed in this process, by name."""
+    run_workers_here(monkeypatch)
+    counts: Counter[str] = Counter()
+    load = onnx.load
+
+    def counting(path: Any, *args: Any, **options: Any) -> onnx.ModelProto:
+        model = load(path, *args, **options)
+        counts[Path(path).name] += 1
+        return model
+
+    monkeypatch.setattr(onnx, "load", counting)
+    monkeypatch.setattr(onnx, "load_model", counting)
+    return counts
+
+
+@pytest.fixture
+def searched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many recurrent nodes each search found."""
+    counts: list[int] = []
+    search = scopes.recurrent_nodes
+
+    def counting(model: Any) -> Any:
+        found = list(search(model))
+        counts.append(len(found))
+        return iter(found)
+
+    for module in list(sys.modules.values()):
+        if getattr(module, "recurrent_nodes", None) is search:
+            monkeypatch.setattr(module, "recurrent_nodes", counting)
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("options", "lowered"),
+    [({"verify": 0}, 0), ({}, 1), ({"report": "done.json"}, 1)],
+    ids=["unverified", "verified", "json"],
+)
+def test_a_file_is_parsed_once(tmp_path: Path, parsed: Counter[str], options: dict[str, Any], lowered: int) -> None:
+    onnx.save(MODEL, tmp_path / "in.onnx")
+    given = {name: tmp_path / value if name == "report" else value for name, value in options.items()}
+    rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", **given)
+    assert (parsed["in.onnx"], parsed["out.onnx"]) == (1, lowered)
+
+
+def test_nodes_are_searched_once_in_each_model(tmp_path: Path, parsed: Counter[str], searched: list[int]) -> None:
+    """By what lowers, and by what verifies in the original and in the result: it does not believe what lowers."""
+    onnx.save(MODEL, tmp_path / "in.onnx")
+    rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx")
+    assert searched == [2, 2, 0]
+
+
+def test_models_in_memory_are_not_parsed(parsed: Counter[str]) -> None:
+    assert rl.verify(MODEL, rl.lower(MODEL))
+    assert not parsed
