@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,25 @@ def write_arrays(folder: Path, arrays: Mapping[str, Array]) -> None:
     (folder / _NAMES).write_text(json.dumps(list(arrays)))
 
 
-def read_arrays(folder: Path) -> dict[str, Array]:
-    """Return the arrays of a folder, mapped and read-only: a part is in memory only while it is looked at."""
-    names = json.loads((folder / _NAMES).read_text())
-    return {name: np.load(folder / f"{n}.npy", mmap_mode="r") for n, name in enumerate(names)}
+class StoredArrays(Mapping[str, Array]):
+    """The arrays of a folder. Each access maps the file anew, read-only: what was looked at does not stay in memory
+    with those who hold this."""
+
+    def __init__(self, folder: Path) -> None:
+        names = json.loads((folder / _NAMES).read_text())
+        self._files = {name: folder / f"{n}.npy" for n, name in enumerate(names)}
+
+    def __getitem__(self, name: str) -> Array:
+        array: Array = np.load(self._files[name], mmap_mode="r")
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def read_arrays(folder: Path) -> StoredArrays:
+    """Return the arrays that `write_arrays` wrote into a folder."""
+    return StoredArrays(folder)

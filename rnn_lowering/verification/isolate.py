@@ -102,8 +102,8 @@ Symbols = dict[str, Array]
 
 def run_node(
     node: IsolatedNode, feeds: Sequence[Symbols], runner: Runner, *, native: bool = False, ran: Ran = lambda: None
-) -> list[Symbols]:
-    """Run a lowered node in onnxruntime, in one session; return its connected outputs by symbol, for each feed.
+) -> Iterator[Symbols]:
+    """Run a lowered node in onnxruntime, in one session; return its connected outputs by symbol, feed by feed.
 
     The arrays are mapped files, as `Run.outputs` returns them.
 
@@ -118,7 +118,7 @@ def run_node(
     if model is None:
         raise SessionError(f"{node.spec.node} has no counterpart in the lowered model")
     named = [_named(node, model, feed) for feed in feeds]
-    held: list[Symbols] = []
+    held: list[Mapping[str, Array]] = []
     try:
         for sizes, group in groupby(named, _sizes if len(model.graph.node) > _LONG else lambda _: {}):
             path = runner.folder / "node.onnx"
@@ -131,7 +131,7 @@ def run_node(
                 held.append(run.outputs())
     except SessionError as error:
         raise error.about(node.spec.node) from None
-    return [{s: outputs[f"{k}:0"] for k, s in enumerate(node.spec.outputs)} for outputs in held]
+    return ({s: outputs[f"{k}:0"] for k, s in enumerate(node.spec.outputs)} for outputs in held)
 
 
 def _sizes(feed: Symbols) -> dict[str, tuple[int, ...]]:

@@ -102,7 +102,7 @@ class Run:
     error: str
     folder: Path = field(repr=False)
 
-    def outputs(self) -> dict[str, Array]:
+    def outputs(self) -> Outputs:
         """Return the outputs by "number of the output:number of its part", a tensor being part 0.
 
         The arrays are mapped files, read-only and in C order, so `reshape(-1)` and slices are views: looking at
@@ -184,7 +184,7 @@ class Runner:
         write_arrays(folder, feed)
         return str(folder)
 
-    def feed(self, name: str) -> dict[str, Array]:
+    def feed(self, name: str) -> Outputs:
         """Return the inputs that `write_feed` wrote, mapped and read-only."""
         return read_arrays(Path(name))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from rnn_lowering.options import Tolerance
@@ -15,18 +17,39 @@ _BY_TYPE = {
 }
 
 
+_BLOCK = 1 << 20
+"""Elements that are looked at together: the arrays may be files, larger than memory."""
+
+
 def allowance(expected: Array, tolerance: Tolerance) -> Array:
     """By how much each element may differ from what is expected, in float64.
 
     The default absolute tolerance of a type is relative to the largest number where that is below 1: what is small
     throughout is compared as closely as the rest.
     """
-    rtol, atol = _BY_TYPE.get(expected.dtype.name, (0.0, 0.0))
-    rtol = rtol if tolerance.rtol is None else tolerance.rtol
-    size = np.abs(np.where(np.isfinite(expected), expected, 0).astype(np.float64))
-    atol = atol * min(1.0, size.max(initial=0.0)) if tolerance.atol is None else tolerance.atol
-    allowed: Array = atol + rtol * size
+    rtol, atol = _limits(expected, tolerance)
+    allowed: Array = atol + rtol * _size(expected)
     return allowed
+
+
+def _limits(expected: Array, tolerance: Tolerance) -> tuple[float, float]:
+    """The relative and the absolute tolerance of an array."""
+    rtol, atol = _BY_TYPE.get(expected.dtype.name, (0.0, 0.0))
+    if tolerance.atol is None and atol:
+        atol *= min(1.0, max((_size(part).max() for part in _blocks(expected)), default=0.0))
+    return rtol if tolerance.rtol is None else tolerance.rtol, atol if tolerance.atol is None else tolerance.atol
+
+
+def _size(array: Array) -> Array:
+    size: Array = np.abs(np.where(np.isfinite(array), array, 0).astype(np.float64))
+    return size
+
+
+def _blocks(array: Array) -> Iterator[Array]:
+    """Yield the elements in blocks, in C order."""
+    flat = array.reshape(-1)
+    for start in range(0, array.size, _BLOCK):
+        yield flat[start : start + _BLOCK]
 
 
 def distance(a: Array, b: Array) -> Array:
@@ -44,11 +67,17 @@ def compare(expected: Array | None, actual: Array | None, tolerance: Tolerance) 
         return np.inf, "a part is missing"
     if expected.dtype != actual.dtype or expected.shape != actual.shape:
         return np.inf, (f"{expected.dtype}{list(expected.shape)} became {actual.dtype}{list(actual.shape)}")
+    pairs = zip(_blocks(expected), _blocks(actual), strict=True)
     if expected.dtype.name not in _BY_TYPE:
-        wrong = int((expected != actual).sum())
+        wrong = sum(int((a != b).sum()) for a, b in pairs)
         return float(wrong > 0), f"{wrong} of {expected.size} elements differ" if wrong else ""
-    wrong = int((distance(expected, actual) > allowance(expected, tolerance)).sum())
-    largest = float(distance(expected, actual).max(initial=0.0))
-    if wrong and np.isinf(largest) and not np.array_equal(np.isnan(expected), np.isnan(actual)):
+    rtol, atol = _limits(expected, tolerance)
+    wrong, largest, one_sided = 0, 0.0, False
+    for a, b in pairs:
+        far = distance(a, b)
+        wrong += int((far > atol + rtol * _size(a)).sum())
+        largest = max(largest, float(far.max()))
+        one_sided = one_sided or not np.array_equal(np.isnan(a), np.isnan(b))
+    if wrong and np.isinf(largest) and one_sided:
         return largest, f"NaN in different places, {wrong} of {expected.size} elements differ"
     return largest, f"largest difference {largest:.2g}, {wrong} of {expected.size} too far" if wrong else ""

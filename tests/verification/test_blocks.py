@@ -1,0 +1,98 @@
+"""Large arrays are compared in blocks: with the result of the whole, and without memory for the whole."""
+
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cases import Case, model
+from one_process import run_workers_here
+
+import rnn_lowering as rl
+from rnn_lowering.files.reading import Parsed
+from rnn_lowering.recurrence import cells
+from rnn_lowering.verification import rows, tolerance
+from rnn_lowering.verification.arrays import read_arrays, write_arrays
+from rnn_lowering.verification.per_node import Judge
+from rnn_lowering.verification.runner import Runner
+from rnn_lowering.verification.tolerance import compare
+
+MIB = 1 << 20
+RNG = np.random.default_rng(0)
+NUMBERS = RNG.standard_normal((7, 30)).astype(np.float32)
+
+
+def changed(index: int, value: Any, array: Any = NUMBERS) -> Any:
+    copy = array.copy()
+    copy.reshape(-1)[index] = value
+    return copy
+
+
+PAIRS = {
+    "equal": (NUMBERS, NUMBERS),
+    "last": (NUMBERS, changed(-1, 3.0)),
+    "first": (changed(0, 100.0), changed(0, 101.0)),
+    "within rtol": (changed(50, 100.0), changed(50, 100.001)),
+    "small throughout": (NUMBERS * np.float32(1e-4), changed(100, 5e-4, NUMBERS * np.float32(1e-4))),
+    "small but for one": (changed(200, 1.0, NUMBERS * np.float32(1e-4)), NUMBERS * np.float32(1e-4)),
+    "nan": (NUMBERS, changed(199, np.nan)),
+    "both nan": (changed(199, np.nan), changed(199, np.nan)),
+    "infinite": (NUMBERS, changed(0, np.inf)),
+    "integers": (np.arange(100), changed(77, 0, np.arange(100))),
+    "empty": (NUMBERS[:0], NUMBERS[:0]),
+    "scalar": (np.float32(1), np.float32(2)),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("given", [rl.Tolerance(), rl.Tolerance(1e-3), rl.Tolerance(atol=1.0)], ids=str)
+def test_blocks_have_the_result_of_the_whole(
+    name: str, given: rl.Tolerance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = map(np.asarray, PAIRS[name])
+    whole = compare(before, after, given)
+    monkeypatch.setattr(tolerance, "_BLOCK", 8)
+    assert compare(before, after, given) == whole
+
+
+def test_the_memory_of_a_comparison(tmp_path: Path) -> None:
+    array = np.zeros(64 * MIB // 4, np.float32)
+    array[-1] = 1
+    for name in ("before", "after"):
+        write_arrays(tmp_path / name, {"Y": array})
+    before, after = (read_arrays(tmp_path / name) for name in ("before", "after"))
+    tracemalloc.start()
+    result = compare(before["Y"], after["Y"], rl.Tolerance())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert result == (0.0, "")
+    assert peak < 64 * MIB
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize("wrong", [False, True], ids=["right", "wrong"])
+def test_nodes_are_judged_a_few_rows_at_a_time(layout: int, wrong: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole batch is judged, whatever the number of rows at a time."""
+    run_workers_here(monkeypatch)
+    optional = ("B", "sequence_lens", "initial_h", "initial_c", "P")
+    original = model(Case("rows", "LSTM", {"layout": layout}, x="symbolic", optional=optional), 17)
+    if wrong:
+        lstm = cells.CELLS["LSTM"]
+        monkeypatch.setitem(cells.CELLS, "LSTM", lambda *args: [s * args[0].constant(1.01) for s in lstm(*args)])
+    lowered = rl.lower(original)
+    found = []
+    for block in (1 << 23, 1):
+        monkeypatch.setattr(rows, "_BLOCK", block)
+        found.append(nodes_of(original, lowered))
+    whole, by_row = found
+    assert [(c.name, c.passed) for c in whole] == [(c.name, c.passed) for c in by_row]
+    assert all(c.passed != wrong for c in whole)
+    assert [c.max_abs for c in whole] == pytest.approx([c.max_abs for c in by_row], rel=1e-6)
+
+
+def nodes_of(original: onnx.ModelProto, lowered: onnx.ModelProto) -> tuple[Any, ...]:
+    with Runner() as runner:
+        files = [Parsed(runner.folder / f"{n}.onnx", proto) for n, proto in enumerate((original, lowered))]
+        return Judge(files[0], files[1], runner, rl.Tolerance(), 0, None).nodes(1, "asked for").nodes
