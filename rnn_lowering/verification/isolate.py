@@ -122,10 +122,10 @@ def run_node(
     try:
         for sizes, group in groupby(named, _sizes if len(model.graph.node) > _LONG else lambda _: {}):
             path = runner.folder / "node.onnx"
-            onnx.save(sized(model, sizes), path)
-            for run in runner.run(
-                Session(path, root(path)), [[runner.write_feed(feed)] for feed in group], ran
-            ).runs:
+            proto = sized(model, sizes)
+            onnx.save(proto, path)
+            groups = [[runner.write_feed(feed)] for feed in group]
+            for run in runner.run(Session(path, root(path), proto=proto), groups, ran).runs:
                 if run.error:
                     raise SessionError(run.error)
                 held.append(run.outputs())
