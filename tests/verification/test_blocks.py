@@ -15,7 +15,7 @@ from rnn_lowering.files.reading import Parsed
 from rnn_lowering.recurrence import cells
 from rnn_lowering.verification import rows, tolerance
 from rnn_lowering.verification.arrays import read_arrays, write_arrays
-from rnn_lowering.verification.per_node import Judge
+from rnn_lowering.verification.per_node import NodeComparison
 from rnn_lowering.verification.runner import Runner
 from rnn_lowering.verification.tolerance import compare
 
@@ -95,4 +95,4 @@ def test_nodes_are_judged_a_few_rows_at_a_time(layout: int, wrong: bool, monkeyp
 def nodes_of(original: onnx.ModelProto, lowered: onnx.ModelProto) -> tuple[Any, ...]:
     with Runner() as runner:
         files = [Parsed(runner.folder / f"{n}.onnx", proto) for n, proto in enumerate((original, lowered))]
-        return Judge(files[0], files[1], runner, rl.Tolerance(), 0, None).nodes(1, "asked for").nodes
+        return NodeComparison(files[0], files[1], runner, rl.Tolerance(), 0, None).nodes(1, "asked for").nodes
