@@ -609,5 +609,5 @@ def test_the_log_tells_what_was_decided(caplog: pytest.LogCaptureFixture) -> Non
     with caplog.at_level("INFO", logger="rnn_lowering"):
         rl.lower(chain(*THREE), "loop", except_="third")
     told = [record.getMessage() for record in caplog.records if record.name == "rnn_lowering"]
-    assert sum("becomes loop: asked for" in line for line in told) == 2
+    assert sum("becomes loop: requested" in line for line in told) == 2
     assert [line for line in told if "not selected" in line and "third" in line]

@@ -120,7 +120,7 @@ def step_by_step(model: onnx.ModelProto, feed: Arrays, pairs: Mapping[str, str])
 
 
 def before_identity(model: onnx.ModelProto, name: str) -> str:
-    """The tensor that the quantiser rounds, where only an Identity makes an output of it."""
+    """The tensor that the quantiser rounds, where an output is only its Identity."""
     producer = next(n for n in model.graph.node if name in n.output)
     return str(producer.input[0]) if producer.op_type == "Identity" else name
 
