@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar, overload
 
@@ -15,19 +10,8 @@ import onnx_ir as ir
 from typing_extensions import Unpack
 
 from rnn_lowering.boundary import boundary, callers
-from rnn_lowering.errors import NotVerifiedError, OptionError, VerificationError
-from rnn_lowering.files.atomic import replacing
-from rnn_lowering.files.external_data import choose_data_file, data_files, save
-from rnn_lowering.files.outputs import Outputs, Place
-from rnn_lowering.files.reading import (
-    from_proto,
-    load_model,
-    parse_file,
-    readable_again,
-    refuse_external,
-    text_format,
-)
-from rnn_lowering.files.scratch import writing
+from rnn_lowering.files.outputs import Outputs
+from rnn_lowering.files.reading import from_proto, load_model, refuse_external
 from rnn_lowering.model import native
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inlining import inline_functions
@@ -44,13 +28,11 @@ from rnn_lowering.options import (
 )
 from rnn_lowering.passes.lower import LowerRecurrentPass, Preview
 from rnn_lowering.passes.report import Report
-from rnn_lowering.progress import WRITING, Progress
-from rnn_lowering.reporting.file_report import FileReport, ModelFile
-from rnn_lowering.reporting.writer import report_writer
+from rnn_lowering.pipeline import FileLowering
+from rnn_lowering.progress import Progress
+from rnn_lowering.reporting.file_report import FileReport
 from rnn_lowering.spec.node import RecurrentSpec
 from rnn_lowering.types import PathLike
-from rnn_lowering.verification.chunked import verify_stream
-from rnn_lowering.verification.whole import compared
 
 M = TypeVar("M", onnx.ModelProto, ir.Model)
 
@@ -158,91 +140,18 @@ def lower_file(
         InvalidNodeError, OptionError: As in `lower`; an input or a shape for the comparison that the model does not
             have.
     """
-    source, destination = Path(source), Path(destination)
     for_lowering, for_check = split_file_options(options)
-    lowers, check = LowerRecurrentPass(lowering, **for_lowering), check_of(check, for_check)
-    if text_format(destination) == "onnxtxt":
-        raise OptionError(
-            f"'{destination}': onnx's text format cannot hold the bodies of Scan and Loop",
-            hint="end the name in .onnx, .json or .textproto",
-        )
-    if require_verified and not check.runs:
-        raise OptionError("a verification is required, and its number of runs is 0", hint="give 1 or more")
-    progress = None if progress is None else callers(progress)
     kept, told = (None if path is None else Path(path) for path in (keep_failed, report))
-    outputs = Outputs(destination, kept=kept, report=told, overwrite=overwrite)
-    with boundary(), ExitStack() as last:
-        write_report = report_writer(told)
-        outputs.check([source])
-        file, pipe = last.enter_context(readable_again(source))
-        parsed = parse_file(file, trust_external_data=trust_external_data, piped_from=pipe)
-        model = parsed.new_model()
-        inputs = (source, *data_files(model))
-        outputs = replace(outputs, data=choose_data_file(model, destination.name, external_data))
-        outputs.check(inputs)
-        before = replace(ModelFile.of(file, data_files(model)), name=source.name)
-        result = lowers.call(model)
-        place, place_of_kept = outputs.placed(inputs)
-        with replacing(destination, place.data, overwrite=overwrite, outdated=place.outdated) as written:
-            with writing(destination):
-                if not result.modified and external_data == "auto" and not data_files(model):
-                    shutil.copyfile(file, written)
-                else:
-                    save(model, written, place.data, None if progress is None else partial(progress, WRITING))
-            done = FileReport.of(result.report, before, ModelFile.of(written, written.parent.iterdir()))
-            tell = partial(write_report, parsed, written, done, overwrite=overwrite)
-            if result.modified and check.runs:
-                compare = _verify if result.report.stream is None else verify_stream
-                found = compare(
-                    parsed, written, check=check, trust_external_data=trust_external_data, progress=progress
-                )
-                done.verification = found
-                if found.status == "failed":
-                    keep = partial(_keep, result.model, place_of_kept, overwrite)
-                    facts = (_attempt(keep), _attempt(partial(_tell, tell)), _ADVICE)
-                    raise VerificationError(str(found), hint=_joined(facts), report=done)
-                if require_verified and not found:
-                    hint = _joined(("the model is not written", _attempt(partial(_tell, tell))))
-                    raise NotVerifiedError(str(found), hint=hint, report=done)
-            last.enter_context(tell())
-    return done
-
-
-_verify = compared
-
-_NOT_KEPT = "the model is not written; --keep-failed FILE (keep_failed=) keeps it"
-_ADVICE = (
-    "where so large a difference is acceptable, raise --atol or --rtol (tolerance=); otherwise please report it "
-    "with the original, the kept model and the file of --report FILE.json"
-)
-
-
-def _keep(model: ir.Model, place: Place | None, overwrite: bool) -> str:
-    """Write a model that failed the verification; return where it is, as text."""
-    if place is None:
-        return _NOT_KEPT
-    replaced = replacing(place.path, place.data, overwrite=overwrite, outdated=place.outdated)
-    with replaced as written, writing(place.path):
-        save(model, written, place.data)
-    return f"it is kept as '{place.path}'"
-
-
-def _tell(tell: Callable[[], AbstractContextManager[None]]) -> str:
-    with tell():
-        return ""
-
-
-def _joined(facts: Iterable[str]) -> str:
-    return "; ".join(fact for fact in facts if fact)
-
-
-def _attempt(write: Callable[[], str]) -> str:
-    """Write something about a failed verification; return an error as text, so that it does not hide the
-    failure."""
-    try:
-        return write()
-    except Exception as error:
-        return str(error)
+    return FileLowering(
+        source=Path(source),
+        outputs=Outputs(Path(destination), kept=kept, report=told, overwrite=overwrite),
+        lowers=LowerRecurrentPass(lowering, **for_lowering),
+        check=check_of(check, for_check),
+        external_data=external_data,
+        trust_external_data=trust_external_data,
+        require_verified=require_verified,
+        progress=None if progress is None else callers(progress),
+    ).run()
 
 
 def preview(

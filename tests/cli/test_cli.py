@@ -709,7 +709,7 @@ def test_a_failed_verification(rnn_lower: Command, tmp_path: Path, options: list
 @pytest.fixture
 def vanishing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that is no more when the verification is done."""
-    from rnn_lowering import api
+    from rnn_lowering import pipeline
 
     folder = tmp_path / "vanishing"
     folder.mkdir()
@@ -718,7 +718,7 @@ def vanishing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         folder.rmdir()
         return rl.verify(*models, **options)
 
-    monkeypatch.setattr(api, "_verify", verify)
+    monkeypatch.setattr(pipeline, "compared", verify)
     return folder
 
 
@@ -990,12 +990,12 @@ def test_paths_are_printed_as_they_are(rnn_lower: Command, tmp_path: Path) -> No
 
 INTERRUPTED = """
 import os, signal, sys
-from rnn_lowering import api
+from rnn_lowering import pipeline
 from rnn_lowering.cli import command as cli
 def stop(*_, **__):
     os.kill(os.getpid(), signal.SIGINT)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
-api._verify = stop
+pipeline.compared = stop
 sys.exit(cli.main())
 """
 

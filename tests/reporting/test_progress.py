@@ -80,7 +80,7 @@ def test_an_interrupt_ends_the_process_that_runs(monkeypatch: pytest.MonkeyPatch
 SLOW = """
 import sys, time
 import rnn_lowering as rl
-from rnn_lowering import api
+from rnn_lowering import pipeline
 from rnn_lowering.cli import command as cli
 seconds = float(sys.argv.pop())
 def slow(*models, progress, **options):
@@ -88,7 +88,7 @@ def slow(*models, progress, **options):
         progress("running the original", 1, 3)
     time.sleep(seconds)
     return rl.verify(*models, progress=progress, **options)
-api._verify = slow
+pipeline.compared = slow
 sys.exit(cli.main())
 """
 

@@ -1,0 +1,145 @@
+"""Lowering a file: read, lower, write beside, compare, report, and only then replace what is there."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import onnx_ir as ir
+
+from rnn_lowering.boundary import boundary
+from rnn_lowering.errors import NotVerifiedError, OptionError, VerificationError
+from rnn_lowering.files.atomic import replacing
+from rnn_lowering.files.external_data import choose_data_file, data_files, save
+from rnn_lowering.files.outputs import Outputs, Place
+from rnn_lowering.files.reading import Parsed, parse_file, readable_again, text_format
+from rnn_lowering.files.scratch import writing
+from rnn_lowering.options import Check
+from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass
+from rnn_lowering.progress import WRITING, Progress
+from rnn_lowering.reporting.file_report import FileReport, ModelFile
+from rnn_lowering.reporting.writer import report_writer
+from rnn_lowering.verification.chunked import verify_stream
+from rnn_lowering.verification.result import Verification
+from rnn_lowering.verification.whole import compared
+
+_NOT_KEPT = "the model is not written; --keep-failed FILE (keep_failed=) keeps it"
+_ADVICE = (
+    "where so large a difference is acceptable, raise --atol or --rtol (tolerance=); otherwise please report it "
+    "with the original, the kept model and the file of --report FILE.json"
+)
+
+_Tell = Callable[[], AbstractContextManager[None]]
+"""Prepares the report; it is in its place when the context is left."""
+
+
+@dataclass(frozen=True)
+class FileLowering:
+    """What `lower_file` does, with the meaning that its arguments have there."""
+
+    source: Path
+    outputs: Outputs
+    lowers: LowerRecurrentPass
+    check: Check
+    external_data: str
+    trust_external_data: bool
+    require_verified: bool
+    progress: Progress | None
+
+    def run(self) -> FileReport:
+        """Lower the file; raise what `lower_file` documents."""
+        self._check_options()
+        with boundary(), ExitStack() as last:
+            write_report = report_writer(self.outputs.report)
+            self.outputs.check([self.source])
+            file, pipe = last.enter_context(readable_again(self.source))
+            original = parse_file(file, trust_external_data=self.trust_external_data, piped_from=pipe)
+            model = original.new_model()
+            outputs = self._outputs_of(model)
+            before = replace(ModelFile.of(file, data_files(model)), name=self.source.name)
+            inputs = (self.source, *data_files(model))
+            result = self.lowers.call(model)
+            place, place_of_kept = outputs.placed(inputs)
+            with _replacing(place, outputs.overwrite) as written:
+                self._write(result, file, written, place)
+                done = FileReport.of(result.report, before, ModelFile.of(written, written.parent.iterdir()))
+                tell = partial(write_report, original, written, done, overwrite=outputs.overwrite)
+                if result.modified and self.check.runs:
+                    done.verification = self._compare(original, written, result)
+                    keep = partial(_keep, result.model, place_of_kept, outputs.overwrite)
+                    self._refuse(done, done.verification, keep, tell)
+                last.enter_context(tell())
+        return done
+
+    def _check_options(self) -> None:
+        if text_format(self.outputs.model) == "onnxtxt":
+            raise OptionError(
+                f"'{self.outputs.model}': onnx's text format cannot hold the bodies of Scan and Loop",
+                hint="end the name in .onnx, .json or .textproto",
+            )
+        if self.require_verified and not self.check.runs:
+            raise OptionError("a verification is required, and its number of runs is 0", hint="give 1 or more")
+
+    def _outputs_of(self, model: ir.Model) -> Outputs:
+        """Return the outputs with the data file, checked against the files of the model."""
+        data = choose_data_file(model, self.outputs.model.name, self.external_data)
+        outputs = replace(self.outputs, data=data)
+        outputs.check((self.source, *data_files(model)))
+        return outputs
+
+    def _write(self, result: LoweringResult, file: Path, written: Path, place: Place) -> None:
+        with writing(place.path):
+            if not result.modified and self.external_data == "auto" and not data_files(result.model):
+                shutil.copyfile(file, written)
+            else:
+                progress = None if self.progress is None else partial(self.progress, WRITING)
+                save(result.model, written, place.data, progress)
+
+    def _compare(self, original: Parsed, written: Path, result: LoweringResult) -> Verification:
+        compare = compared if result.report.stream is None else verify_stream
+        trust = self.trust_external_data
+        return compare(original, written, check=self.check, trust_external_data=trust, progress=self.progress)
+
+    def _refuse(self, done: FileReport, found: Verification, keep: Callable[[], str], tell: _Tell) -> None:
+        """Raise where the models differ, or a comparison is required and was not possible."""
+        if found.status == "failed":
+            facts = (_attempt(keep), _attempt(partial(_written, tell)), _ADVICE)
+            raise VerificationError(str(found), hint=_joined(facts), report=done)
+        if self.require_verified and not found:
+            hint = _joined(("the model is not written", _attempt(partial(_written, tell))))
+            raise NotVerifiedError(str(found), hint=hint, report=done)
+
+
+def _replacing(place: Place, overwrite: bool) -> AbstractContextManager[Path]:
+    return replacing(place.path, place.data, overwrite=overwrite, outdated=place.outdated)
+
+
+def _keep(model: ir.Model, place: Place | None, overwrite: bool) -> str:
+    """Write a model that failed the verification; return where it is, as text."""
+    if place is None:
+        return _NOT_KEPT
+    with _replacing(place, overwrite) as written, writing(place.path):
+        save(model, written, place.data)
+    return f"it is kept as '{place.path}'"
+
+
+def _written(tell: _Tell) -> str:
+    """Write the report; there is nothing to tell about that."""
+    with tell():
+        return ""
+
+
+def _joined(facts: Iterable[str]) -> str:
+    return "; ".join(fact for fact in facts if fact)
+
+
+def _attempt(write: Callable[[], str]) -> str:
+    """Write something about a failed verification; return an error as text, not to hide the failure."""
+    try:
+        return write()
+    except Exception as error:
+        return str(error)
