@@ -44,7 +44,7 @@ def is_anonymous(dim: int | ir.SymbolicDim) -> bool:
 
 
 def _described(model: ir.Model) -> onnx.ModelProto:
-    """Return a message of the model without its large tensors; those of the main graph become inputs.
+    """Return a message of the model without its large tensors, which become inputs of the main graph.
 
     Raises:
         UnsupportedError: A node or a tensor cannot be serialized.
@@ -56,7 +56,7 @@ def _described(model: ir.Model) -> onnx.ModelProto:
     )
     with _writing():
         proto.functions.extend(ir.to_proto(function) for function in model.functions.values())
-        _describe(model.graph, proto.graph, main=True)
+        _describe(model.graph, proto.graph, proto.graph)
     return proto
 
 
@@ -82,7 +82,7 @@ def _writing() -> Iterator[None]:
         ) from error
 
 
-def _describe(graph: ir.Graph, proto: onnx.GraphProto, *, main: bool = False) -> None:
+def _describe(graph: ir.Graph, proto: onnx.GraphProto, main: onnx.GraphProto) -> None:
     proto.name = graph.name or "graph"
     proto.input.extend(ir.serde.serialize_value(value) for value in graph.inputs)
     inputs = {value.name for value in graph.inputs}
@@ -90,20 +90,29 @@ def _describe(graph: ir.Graph, proto: onnx.GraphProto, *, main: bool = False) ->
         tensor = value.const_value
         if tensor is None or not value.name:
             continue
-        if value.name not in inputs:
-            info = onnx.helper.make_tensor_value_info(value.name, int(tensor.dtype), tensor.shape.numpy())
-            (proto.input if main else proto.value_info).append(info)
-        if tensor.nbytes <= _SMALL:
+        if (value.name not in inputs and not _declared(value.name, tensor, proto, main)) or tensor.nbytes <= _SMALL:
             proto.initializer.append(ir.serde.serialize_tensor(tensor))
             proto.initializer[-1].name = value.name
     for node in graph:
-        _describe_node(node, proto.node.add())
+        _describe_node(node, proto.node.add(), main)
         known = (v for v in node.outputs if v.name and not v.is_graph_output() and (v.type or v.shape))
         proto.value_info.extend(ir.serde.serialize_value(value) for value in known)
     proto.output.extend(ir.serde.serialize_value(value) for value in graph.outputs)
 
 
-def _describe_node(node: ir.Node, proto: onnx.NodeProto) -> None:
+def _declared(name: str, tensor: ir.TensorProtocol, proto: onnx.GraphProto, main: onnx.GraphProto) -> bool:
+    """Declare the type and shape of an initializer; return False if another body's differ, under the same name."""
+    info = onnx.helper.make_tensor_value_info(name, int(tensor.dtype), tensor.shape.numpy())
+    if proto is main or tensor.nbytes <= _SMALL:
+        (proto.input if proto is main else proto.value_info).append(info)
+        return True
+    same = [given for given in main.input if given.name == name]
+    if not same:
+        main.input.append(info)
+    return not same or same == [info]
+
+
+def _describe_node(node: ir.Node, proto: onnx.NodeProto, main: onnx.GraphProto) -> None:
     if not any(_graphs(attribute) for attribute in node.attributes.values()):
         proto.CopyFrom(ir.to_proto(node))
         return
@@ -117,7 +126,7 @@ def _describe_node(node: ir.Node, proto: onnx.NodeProto) -> None:
             continue
         held = proto.attribute.add(name=name, type=int(attribute.type))
         for body in bodies:
-            _describe(body, held.g if attribute.type == ir.AttributeType.GRAPH else held.graphs.add())
+            _describe(body, held.g if attribute.type == ir.AttributeType.GRAPH else held.graphs.add(), main)
 
 
 def _graphs(attribute: ir.Attr) -> tuple[ir.Graph, ...]:

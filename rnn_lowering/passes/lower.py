@@ -188,24 +188,33 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
     def _folded_plan(self, prepared: Prepared, report: Report) -> tuple[Prepared, list[Planned]]:
         """Return the model and its plan; those of a folded copy where a form needs sizes that are known then, or
         where an invalid branch is removed because it is never run."""
-        model = prepared.model
         try:
             return prepared, self._plan(prepared)
         except UnknownSizeError:
-            known = folded(model)
+            known = folded(prepared.model)
             if known is None:
                 raise
         except InvalidNodeError as error:
-            if error.node is None or " > " not in error.node.scope:
-                raise
-            known = folded(model, decide=True)
-            if known is None or not self._is_valid(known):
-                hint = deciding_input(known or model, self._is_valid)
-                raise InvalidNodeError(error.reason, hint=hint or error.hint, node=error.node) from None
+            known = self._decided(prepared.model, error)
         again = self._prepare(known)
-        plan = self._plan(again)
+        try:
+            plan = self._plan(again)
+        except InvalidNodeError as error:  # the sizes that are known now make a branch invalid
+            again = self._prepare(self._decided(prepared.model, error))
+            plan = self._plan(again)
         report.notes.append(FOLDED)
         return replace(again, notes=prepared.notes), plan
+
+    def _decided(self, model: ir.Model, error: InvalidNodeError) -> ir.Model:
+        """Return a copy of a model without branches that are never run; raise the error, with a hint which input
+        decides, if that leaves an invalid one."""
+        if error.node is None or " > " not in error.node.scope:
+            raise error
+        known = folded(model, decide=True)
+        if known is None or not self._is_valid(known):
+            hint = deciding_input(known or model, self._is_valid)
+            raise InvalidNodeError(error.reason, hint=hint or error.hint, node=error.node) from None
+        return known
 
     def _is_valid(self, model: ir.Model) -> bool:
         try:

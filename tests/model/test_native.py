@@ -6,12 +6,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 from cases import Case, model
 from chains import Link, chain
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 from paths import EXAMPLES
 from stored_models import entries, load
 from texts import parse, refusal
@@ -180,3 +181,22 @@ def test_a_refused_conversion_leaves_the_child_as_it_was(started: list[subproces
             native.convert(proto, 10**6)
         assert native.convert(proto, 18).opset_import[0].version == 18
     assert len(started) == 1
+
+
+def test_large_weights_of_bodies_are_known_to_the_checker() -> None:
+    """They are not in the message that is checked; two bodies may use one name for different ones."""
+    branches = []
+    for name, size in (("then", 300), ("else", 200)):
+        weights = numpy_helper.from_array(np.ones((400, size), np.float32), "W")
+        out = helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, size])
+        branches.append(
+            helper.make_graph([helper.make_node("MatMul", ["X", "W"], [name])], name, [], [out], [weights])
+        )
+    node = helper.make_node("If", ["c"], ["Y"], then_branch=branches[0], else_branch=branches[1])
+    inputs = [
+        helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+        helper.make_tensor_value_info("X", TensorProto.FLOAT, ["seq", 400]),
+    ]
+    output = helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "g", inputs, [output])
+    assert is_sound(ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])))

@@ -15,6 +15,8 @@ from stored_models import entries, load
 
 import rnn_lowering as rl
 
+pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
+
 THREE = (Link("LSTM", "first"), Link("GRU", "second", {"direction": "reverse"}), Link("RNN", "third"))
 MOST_BYTES = 60_000
 

@@ -13,6 +13,7 @@ from oracle import DEFAULT_ACTIVATIONS, GATES
 from running import assert_close, run
 
 import rnn_lowering as rl
+from rnn_lowering.errors import UnknownSizeError
 
 OPS = tuple(GATES)
 T, N, I, H = 5, 3, 2, 4  # noqa: E741
@@ -360,7 +361,7 @@ def test_too_many_outputs(op_type: str) -> None:
 def test_unroll_without_a_length(op_type: str, length: str | None, option: str) -> None:
     proto = node_model(op_type, shapes={"X": (length, N, I)})
     assert_refused(
-        proto, f"length is not known.*: {option}, or use the form scan or loop", rl.UnsupportedError, "unroll"
+        proto, f"length is not known.*: {option}, or use the form scan or loop", UnknownSizeError, "unroll"
     )
 
 

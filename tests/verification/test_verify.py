@@ -508,7 +508,7 @@ def test_branches_whose_values_have_equal_names() -> None:
     check = verify(original, rl.lower(original), runs=4)
     assert check, check.reason
     assert check.reason == ""
-    assert len(check.nodes) == 2
+    assert len(check.nodes) == 4
     assert not verify(original, rl.lower(with_weight(original, "W1", weight(original, "W0"))), runs=4)
 
 
