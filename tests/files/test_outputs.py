@@ -385,12 +385,12 @@ if moment == "import":
 else:
     from pathlib import Path
     import subprocess
-    from rnn_lowering import api
+    from rnn_lowering import pipeline
     from rnn_lowering.cli import console
     place, name, when = {
-        "read": (api, "load_model", before),
-        "write": (api, "save", before),
-        "written": (api, "save", after),
+        "read": (pipeline, "parse_file", before),
+        "write": (pipeline, "save", before),
+        "written": (pipeline, "save", after),
         "folder made": (Path, "mkdir", after),
         "start of the worker": (subprocess.Popen, "__init__", before),
         "worker runs": (subprocess.Popen, "__init__", after),
@@ -571,7 +571,7 @@ def test_a_piped_input_with_data_elsewhere_is_refused(folder: Path) -> None:
     if child == 0:
         (folder / "fifo").write_bytes((folder / IN).read_bytes())
         os._exit(0)
-    assert "comes from a pipe" in attempt(folder, source="fifo", out="new.onnx")
+    assert "a model from a pipe has no folder" in attempt(folder, source="fifo", out="new.onnx")
     os.waitpid(child, 0)
 
 

@@ -47,7 +47,7 @@ def lengths(entry: Entry) -> list[int | None]:
     """T of every recurrent node, None where it is not known; from the shapes of X in the manifest."""
     found: list[int | None] = []
     for node in entry["nodes"]:
-        if node["op"] in GATES:
+        if node["op"] in (*GATES, "DynamicQuantizeLSTM"):
             sizes = re.search(r"\[(.*)\]", node["inputs"]["X"])
             size = sizes[1].split(", ")[node["attrs"].get("layout", 0)] if sizes else ""
             found.append(int(size) if size.isdecimal() else None)

@@ -23,6 +23,8 @@ LARGEST = 60_000
 
 
 def is_recurrent(node: onnx.NodeProto) -> bool:
+    if node.op_type == "DynamicQuantizeLSTM":
+        return node.domain == "com.microsoft"
     return node.op_type in GATES and node.domain in ("", "ai.onnx")
 
 

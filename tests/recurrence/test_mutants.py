@@ -178,8 +178,10 @@ MUTANTS = [
     Mutant(
         "second direction starts from the first's states", "recurrence/directions", "states[index]", "states[0]"
     ),
-    Mutant("recurrent bias dropped", "recurrence/weights", "op.split(Wb + Rb", "op.split(Wb"),
-    Mutant("input bias dropped", "recurrence/weights", "op.split(Wb + Rb", "op.split(Rb"),
+    Mutant(
+        "recurrent bias dropped", "recurrence/weights", "Wbs = tuple(op.split(Wb + Rb", "Wbs = tuple(op.split(Wb"
+    ),
+    Mutant("input bias dropped", "recurrence/weights", "Wbs = tuple(op.split(Wb + Rb", "Wbs = tuple(op.split(Rb"),
     Mutant(
         "peepholes in the order i, f, o",
         "recurrence/weights",
@@ -189,8 +191,8 @@ MUTANTS = [
     Mutant(
         "square W not transposed",
         "recurrence/weights",
-        "op.transpose(part, [1, 0]) for part in op.split(W",
-        "op.transpose(part, [1, 0] if part.shape[0] != part.shape[1] else [0, 1]) for part in op.split(W",
+        "op.transpose(part, [1, 0]) for part in op.split(weights",
+        "op.transpose(part, [1, 0] if part.shape[0] != part.shape[1] else [0, 1]) for part in op.split(weights",
     ),
     Mutant(
         "directions joined the other way",
