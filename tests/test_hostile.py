@@ -27,6 +27,7 @@ from onnx import TensorProto, helper
 from oracle import DEFAULT_ACTIVATIONS, GATES
 from scope_models import LOCAL, SCOPES
 from texts import parse
+from thinning import thinned
 
 import rnn_lowering as rl
 
@@ -223,7 +224,7 @@ def test_what_campaigns_found_in_scopes(scope: str, edit: Callable[[onnx.ModelPr
 # Damaged files
 
 
-@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("part", thinned(range(2), 2))
 def test_damaged_files(part: int) -> None:
     count = EXAMPLES * 2
     command = [sys.executable, damage.__file__, str(part * count), str(count)]
@@ -234,7 +235,7 @@ def test_damaged_files(part: int) -> None:
     assert wrong == [], "\n".join(f"{line['number']}: {line['wrong']}" for line in wrong)
 
 
-@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("part", thinned(range(5), 5))
 def test_mutants_of_whole_models(part: int) -> None:
     """Five parts of 1,000; `python tests/support/fuzz.py 0 200000` is the long campaign."""
     wrong = list(fuzz.campaign(part * EXAMPLES * 5, EXAMPLES * 5))
@@ -385,7 +386,7 @@ def check(model: onnx.ModelProto, form: str) -> None:
         onnx.checker.check_model(lowered, full_check=True)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", thinned(FORMS, 4))
 def test_nodes_that_say_anything(form: str, little_memory: None) -> None:
     @settings(
         max_examples=EXAMPLES,

@@ -23,6 +23,7 @@ from onnx import numpy_helper
 from paths import SRC
 from running import assert_close, recurrent_left, run
 from texts import random_feed
+from thinning import thinned
 
 import rnn_lowering as rl
 
@@ -242,7 +243,7 @@ def stepping(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> Non
 POLICIES = ["auto", "never", "named.bin", "always"]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", thinned(list(POLICIES), 2))
 @pytest.mark.parametrize("named", [False, True], ids=["fresh", "taken"])
 def test_a_failure_at_any_step(replaceable: tuple[Path, Path], policy: str, named: bool) -> None:
     source, out = replaceable
@@ -280,7 +281,7 @@ def kill(at: int, number: int) -> None:
 
 
 @UNIX
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", thinned(list(POLICIES), 2))
 def test_a_kill_at_any_step(replaceable: tuple[Path, Path], policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source, out = replaceable
     ended, step = False, 0

@@ -10,6 +10,7 @@ from cases import Array, Case, model
 from impostors import IMPOSTORS, Impostor
 from one_process import run_workers_here
 from onnx import TensorProto, helper, numpy_helper
+from thinning import thinned
 
 import rnn_lowering as rl
 
@@ -209,7 +210,7 @@ def test_without_a_fault(name: str, originals: dict[str, onnx.ModelProto]) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "form", "fault"), [pytest.param(c, f, x, id=f"{c}-{f}-{n}") for c, f, n, x in FAULTS]
+    ("name", "form", "fault"), thinned([pytest.param(c, f, x, id=f"{c}-{f}-{n}") for c, f, n, x in FAULTS], 2)
 )
 def test_is_caught(name: str, form: str, fault: Fault, originals: dict[str, onnx.ModelProto]) -> None:
     lowered = rl.lower(originals[name], form, input_shapes={"X": (6, 3, 2)} if form == "unroll" else None)
@@ -217,7 +218,7 @@ def test_is_caught(name: str, form: str, fault: Fault, originals: dict[str, onnx
     assert rl.verify(originals[name], lowered).status == "failed"
 
 
-@pytest.mark.parametrize("impostor", [pytest.param(i, id=name) for name, i in IMPOSTORS])
+@pytest.mark.parametrize("impostor", thinned([pytest.param(i, id=name) for name, i in IMPOSTORS], 3))
 def test_an_impostor_is_caught(impostor: Impostor) -> None:
     original, _, wrong = impostor.models()
     assert rl.verify(original, wrong, runs=1).status == "failed"
