@@ -166,7 +166,17 @@ def isolated_nodes(
         original = clone(original)
         most = max(Lowering.max_nodes, sum(1 for _ in lowered.graph.all_nodes()))  # a lowering makes no fewer
         inline_functions(original, lambda found: _identifier(found) not in lowered.functions, most)
-    original = as_folded(original, lowered)
+    folded = as_folded(original, lowered)
+    if folded is not original:
+        nodes = list(_isolated(folded, lowered, tensors))
+        if all(node.cut is not None for node in nodes):
+            yield from nodes
+            return
+    yield from _isolated(original, lowered, tensors)  # the lowering did not fold
+
+
+def _isolated(original: ir.Model, lowered: ir.Model, tensors: StoredTensors | None) -> Iterator[IsolatedNode]:
+    """`isolated_nodes` of an original that is at the sizes of the lowered model, and folded as that is."""
     found = list(recurrent_nodes(original))
     values = computed_by_name(lowered)
     left = {(entry.path, v.name) for entry in recurrent_nodes(lowered) for v in entry.node.outputs}
