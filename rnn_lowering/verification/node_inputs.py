@@ -134,7 +134,7 @@ class _Maker:
         batch_axis = 0 if self.spec.layout else 1
         inputs = {**self.constants, **self.feed(T, rows, 0)}
         inputs.pop("sequence_lens", None)
-        for symbol in self.constants.keys() & {"initial_h", "initial_c"}:
+        for symbol in sorted(self.constants.keys() & {"initial_h", "initial_c"}):
             order = np.arange(len(rows)) % max(inputs[symbol].shape[batch_axis], 1)
             inputs[symbol] = inputs[symbol].take(order, batch_axis)
         return inputs

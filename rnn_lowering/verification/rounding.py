@@ -89,7 +89,7 @@ def _a_rounding_away(inputs: Mapping[str, Array]) -> Symbols:
     """Return inputs whose states and X have each number moved by one rounding, up or down."""
     rng = np.random.default_rng(0)
     moved = dict(inputs)
-    for symbol in moved.keys() & {"X", "initial_h", "initial_c"}:
+    for symbol in sorted(moved.keys() & {"X", "initial_h", "initial_c"}):  # in one order in every process
         signs = rng.integers(0, 2, moved[symbol].shape) * 2.0 - 1
         moved[symbol] = np.asarray(moved[symbol], np.float64) * (1 + _EPS * signs)
     return moved
