@@ -61,11 +61,6 @@ def cannot_write(path: Path, error: Exception, hint: str = "") -> ModelFileError
     return ModelFileError(f"cannot write '{path}': {getattr(error, 'strerror', None) or error}", hint=hint)
 
 
-def has_scratch() -> bool:
-    """Return whether a folder may exist that must be removed."""
-    return bool(_held)
-
-
 def remove_scratch() -> None:
     """Remove every folder that is left because its block was interrupted; called when a command ends."""
     for folder in list(_held):
