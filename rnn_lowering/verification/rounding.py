@@ -20,7 +20,7 @@ Symbols = dict[str, Array]
 
 _EPS = float(np.finfo(np.float32).eps)
 
-_FACTORS = {"float32": (8, 32, 16), "float64": (8, 32, 16), "float16": (2, 4, 4), "bfloat16": (1, 1, 2)}
+_FACTORS = {"float32": (4, 16, 8), "float64": (4, 16, 8), "float16": (2, 4, 4), "bfloat16": (1, 1, 2)}
 """How many roundings are allowed: of 1, which a gate is near to; of the largest number in the row; and of what
 float32 shows. float16 kernels compute in float32 inside and round what enters and leaves them; bfloat16 runs in
 float32 with constants that are rounded."""
