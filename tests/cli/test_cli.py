@@ -22,6 +22,7 @@ from paths import SRC
 from running import assert_close, operators, recurrent_left, run
 
 import rnn_lowering as rl
+from rnn_lowering import __main__
 from rnn_lowering.cli.command import main
 
 SYMBOLIC = Case("cli_symbolic", "LSTM", x="symbolic")
@@ -908,7 +909,7 @@ def test_as_a_module(tmp_path: Path) -> None:
 
 def test_entry_point() -> None:
     (script,) = entry_points(group="console_scripts", name="rnn-lower")
-    assert script.load() is main
+    assert script.load() is __main__.main
 
 
 def test_installed_script(tmp_path: Path) -> None:
