@@ -13,7 +13,8 @@ from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.passes.report import NodeReport
 from rnn_lowering.types import Array
 from rnn_lowering.verification.isolate import IsolatedNode, Symbols, isolated_nodes, run_node
-from rnn_lowering.verification.runner import Runner, SessionError
+from rnn_lowering.verification.process import SessionError
+from rnn_lowering.verification.runner import Runner
 from rnn_lowering.verification.tolerance import distance
 
 ORIGINAL, LOWERED = "original in onnxruntime", "lowered"

@@ -28,11 +28,13 @@ from rnn_lowering.types import Array
 from rnn_lowering.verification.chunk_parts import differ, initial, split, where
 from rnn_lowering.verification.extra_outputs import has_fixed, opened, session_with_all_values
 from rnn_lowering.verification.given_inputs import check_given
+from rnn_lowering.verification.model_files import Given, as_file
+from rnn_lowering.verification.process import SessionError
 from rnn_lowering.verification.random_inputs import candidates, length_inputs
 from rnn_lowering.verification.result import CHUNKED, OutputCheck, RunCheck, RunInput, Verification, over_all
-from rnn_lowering.verification.runner import Chunks, Outcome, Ran, Runner, Session, SessionError
+from rnn_lowering.verification.runner import Chunks, Outcome, Ran, Runner, Session
 from rnn_lowering.verification.tolerance import compare
-from rnn_lowering.verification.whole import Given, as_file, compared
+from rnn_lowering.verification.whole import compared
 
 _STAND_IN = "stand_in.onnx"
 _FEW, _RAGGED = 5, (3, 1, 4, 7, 2)

@@ -23,7 +23,8 @@ from rnn_lowering.types import Array
 from rnn_lowering.verification import reference
 from rnn_lowering.verification.as_lowered import as_folded, as_sized, computed_by_name
 from rnn_lowering.verification.node_inputs import check_bytes
-from rnn_lowering.verification.runner import Ran, Runner, Session, SessionError
+from rnn_lowering.verification.process import SessionError
+from rnn_lowering.verification.runner import Ran, Runner, Session
 from rnn_lowering.verification.stored_tensors import StoredTensors, root
 from rnn_lowering.verification.subgraph import cut_out, sized, whole
 

@@ -20,10 +20,11 @@ from rnn_lowering.verification.extra_outputs import session_with_outputs
 from rnn_lowering.verification.isolate import IsolatedNode, Symbols, isolated_nodes, run_node
 from rnn_lowering.verification.judged import Judged
 from rnn_lowering.verification.node_inputs import chosen_feeds
+from rnn_lowering.verification.process import SessionError
 from rnn_lowering.verification.result import NODES, OutputCheck, RunCheck, RunInput, Verification, over_all
 from rnn_lowering.verification.rounding import expected
 from rnn_lowering.verification.rows import blocks_of_rows, of_rows
-from rnn_lowering.verification.runner import Outputs, Runner, SessionError
+from rnn_lowering.verification.runner import Outputs, Runner
 from rnn_lowering.verification.stored_tensors import StoredTensors
 from rnn_lowering.verification.tolerance import allowance, compare
 

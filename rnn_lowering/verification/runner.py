@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from threading import Thread
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 import onnx
@@ -25,6 +19,7 @@ from rnn_lowering.limits import RUN_FACTOR, most_bytes
 from rnn_lowering.options import Check
 from rnn_lowering.types import Array
 from rnn_lowering.verification.arrays import STEPS, read_arrays, write_arrays
+from rnn_lowering.verification.process import Process, SessionError
 
 Outputs = Mapping[str, Array]
 Ran = Callable[[], None]
@@ -36,40 +31,7 @@ _OWN = (1 << 30) + (1 << 24) * (os.cpu_count() or 1)
 _COPIES = 3
 """How many times onnxruntime may hold the weights, while it folds and rearranges them."""
 
-_START = 60.0
-"""Seconds for starting Python and importing onnxruntime, at least."""
-
-
 _TOO_LARGE = "needs more than {:.1f} GB of memory beside its weights (raise the limit: --max-bytes, max_bytes)"
-
-
-class SessionError(Exception):
-    """onnxruntime does not load or run the model.
-
-    Attributes:
-        crashed: Its process died.
-        timed_out: It took longer than the runner's `timeout`.
-        too_large: It needs more memory than the limit allows.
-    """
-
-    def __init__(
-        self, reason: str, *, crashed: bool = False, timed_out: bool = False, too_large: bool = False
-    ) -> None:
-        self.crashed = crashed
-        self.timed_out = timed_out
-        self.too_large = too_large
-        super().__init__(reason)
-
-    def about(self, what: object) -> SessionError:
-        """Return the same error about a part of the model."""
-        return SessionError(
-            f"{what}: {self}", crashed=self.crashed, timed_out=self.timed_out, too_large=self.too_large
-        )
-
-    @property
-    def over_limit(self) -> bool:
-        """Whether a limit of time or memory ended it: that says nothing of the model."""
-        return self.timed_out or self.too_large
 
 
 @dataclass(frozen=True)
@@ -232,7 +194,7 @@ class Runner:
         names: tuple[str, ...] | None = None
         runs: list[Run] = []
         try:
-            for message in self._process.answers(job, self.timeout):
+            for message in self._process.messages(job, self.timeout):
                 if message.get("too_large"):
                     raise SessionError(_TOO_LARGE.format(RUN_FACTOR * most_bytes() / 1e9), too_large=True)
                 if "names" in message:
@@ -268,64 +230,3 @@ def _bytes_of_files(session: Session) -> int:
         model = session.proto or onnx.load(session.model, load_external_data=False)
         files |= {folder / entry.value for _, entry in external_entries(model)}
     return sum(file.stat().st_size for file in files if file.is_file())
-
-
-class Process:
-    """A worker process. Its messages are read in a thread, since waiting for a pipe has no time limit everywhere.
-
-    Attributes:
-        jobs: How many it was given.
-    """
-
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "rnn_lowering.verification.worker"]
-        pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
-        self.jobs = 0
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere, env=_environment())
-        self._messages: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
-        self._reader = Thread(target=self._receive, daemon=True)
-        self._reader.start()
-
-    def answers(self, job: Mapping[str, Any], timeout: float | None) -> Iterator[dict[str, Any]]:
-        """Do a job; yield the worker's messages but for the last.
-
-        Raises:
-            SessionError: A message did not come in time, or never will.
-        """
-        if not self.jobs:
-            self._next(None if timeout is None else max(timeout, _START))
-        self.jobs += 1
-        with suppress(OSError):  # it has died: the end of its messages says so
-            assert self._process.stdin is not None
-            self._process.stdin.write(json.dumps(job).encode() + b"\n")
-            self._process.stdin.flush()
-        while not (message := self._next(timeout)).get("done"):
-            yield message
-
-    def _next(self, timeout: float | None) -> dict[str, Any]:
-        try:
-            message = self._messages.get(timeout=timeout)
-        except Empty:
-            raise SessionError(f"timed out after {timeout:g} seconds", timed_out=True) from None
-        if message is None:
-            raise SessionError(f"its process died (exit {self._process.wait()})", crashed=True)
-        return message
-
-    def _receive(self) -> None:
-        for line in self._process.stdout or ():
-            self._messages.put(json.loads(line))
-        self._messages.put(None)
-
-    def end(self) -> None:
-        """Kill the process, whatever it does, and wait for its end."""
-        self._process.kill()
-        self._process.wait()
-        self._reader.join()
-        for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):  # what was still to be written no longer can be
-                pipe and pipe.close()
-
-
-def _environment() -> dict[str, str]:
-    inherited = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *inherited])}

@@ -7,11 +7,9 @@ named, or, when every one is at least as close to float64 as the original's kern
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from pathlib import Path
 
 import onnx
 import onnx_ir as ir
@@ -19,9 +17,7 @@ from typing_extensions import Unpack
 
 from rnn_lowering.boundary import boundary, callers
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
-from rnn_lowering.files.external_data import save
-from rnn_lowering.files.locations import check_locations
-from rnn_lowering.files.reading import Parsed, from_proto, parse_file, readable_again, text_format
+from rnn_lowering.files.reading import from_proto
 from rnn_lowering.limits import limited
 from rnn_lowering.model.native import one_child
 from rnn_lowering.model.set_inputs import recorded
@@ -31,11 +27,12 @@ from rnn_lowering.types import Array, PathLike
 from rnn_lowering.verification.determined import undetermined_outputs
 from rnn_lowering.verification.extra_outputs import recurrent_inputs, session_with_outputs
 from rnn_lowering.verification.given_inputs import check_given
+from rnn_lowering.verification.model_files import Given, as_file
 from rnn_lowering.verification.per_node import Comparison, NodeComparison
+from rnn_lowering.verification.process import SessionError
 from rnn_lowering.verification.random_inputs import candidates, length_inputs
 from rnn_lowering.verification.result import WHOLE, OutputCheck, RunCheck, RunInput, Verification, over_all
-from rnn_lowering.verification.runner import Outputs, Runner, Session, SessionError
-from rnn_lowering.verification.split_file import LARGE, split_file
+from rnn_lowering.verification.runner import Outputs, Runner, Session
 from rnn_lowering.verification.tolerance import compare
 
 __all__ = ["Verification", "verify"]
@@ -73,9 +70,6 @@ def verify(
         return compared(original, lowered, check=check, trust_external_data=trust_external_data, progress=progress)
 
 
-Given = onnx.ModelProto | ir.Model | PathLike | Parsed
-
-
 def compared(
     original: Given,
     lowered: Given,
@@ -103,41 +97,6 @@ def compared(
         except UnsupportedError as error:  # they would be too large
             return comparison.nodes_one_by_one.nodes(check.runs, str(error))
         return comparison.whole(groups, check.runs, all_must_run=check.feeds is not None)
-
-
-def as_file(model: Given, path: Path, trust: bool, pipes: ExitStack) -> Parsed:
-    """Return a model in a file that onnxruntime reads, with its data where it may be: its own, or `path`, written
-    here.
-
-    Raises:
-        ModelFileError: The file cannot be read, or its data is missing or where it may not be.
-    """
-    parsed = _as_file(model, path, trust, pipes)
-    check_locations(parsed.proto, parsed.path, trust=parsed.trust)
-    return parsed
-
-
-def _as_file(model: Given, path: Path, trust: bool, pipes: ExitStack) -> Parsed:
-    if isinstance(model, onnx.ModelProto) and _bytes_of(model) < LARGE:
-        onnx.save(model, path)
-        return Parsed(path, model)
-    if isinstance(model, onnx.ModelProto | ir.Model):
-        save(from_proto(model) if isinstance(model, onnx.ModelProto) else model, path, f"{path.name}.data")
-        return parse_file(path)
-    file = model.path if isinstance(model, Parsed) else Path(model)
-    if text_format(file):
-        whole = model if isinstance(model, Parsed) else parse_file(file, trust_external_data=trust)
-        return _as_file(whole.new_model(), path, trust, pipes)
-    readable = pipes.enter_context(readable_again(file.absolute()))[0]
-    small = split_file(readable, path)
-    if small == readable and isinstance(model, Parsed):
-        return replace(model, path=readable)
-    return parse_file(small, trust_external_data=trust)
-
-
-def _bytes_of(model: onnx.ModelProto) -> int:
-    """Count the bytes of the tensors by their shapes, since protobuf cannot of more than 2 GiB."""
-    return sum(4 * math.prod(tensor.dims) for tensor in model.graph.initializer)
 
 
 class _NotAcceptedError(SessionError):

@@ -1,16 +1,25 @@
-"""Runs models in a process of its own: a native kernel can crash the whole process, or never end.
+"""The program of the process in which models run: `python -m rnn_lowering.verification.worker`.
 
-Called as `python -m rnn_lowering.verification.worker`. It reads jobs from stdin and writes messages to stdout, each
-a line of JSON; the first is {"ready": true}. It ends, even in the middle of a run, when stdin does.
+It reads jobs from stdin and writes messages to stdout, each one line of JSON. The first message is
+{"ready": true}. The process ends, also in the middle of a run, when stdin is closed.
 
-A job: {"model": path, "data": folder of its external data, "optimise": bool, "groups": [[feed, ...], ...],
-"chunks": null, "out": folder, "memory": bytes that it may take}, where a feed is a folder of arrays. Answered by
-{"names": [...]} when the model is loaded, one message for each group, and {"done": true}; or by {"error": text}
-where it does not load; {"too_large": true}, at any place, is the end where the memory is not enough. That
-for a group is {"feed": index, "out": folder} or {"error": text}: the first feed counts that the model accepts and
-answers with finite numbers, else the first that it accepts. Outputs are arrays by "number of the output:number of
-its part". With "chunks", the fields of `runner.Chunks`, the first feed of a group is cut and its chunks run one
-after another; their outputs are in one file.
+A job loads one model and runs it:
+    model: Path of the model.
+    data: Folder of its external data.
+    optimise: Whether onnxruntime optimises the graph.
+    groups: Lists of feeds, each a folder of arrays. Of a group the first feed counts that the model accepts and for
+        which its outputs are finite, else the first that it accepts.
+    chunks: The fields of `runner.Chunks`, or null. With them the first feed of each group is cut into chunks, which
+        run one after another, and their outputs are written to one file.
+    out: Folder for the outputs, named "number of the output:number of its part".
+    memory: The most bytes that the process may allocate.
+
+Its messages, in this order:
+    {"names": [...]}: The names of the outputs, once the model is loaded.
+    {"feed": index, "out": folder} or {"error": text}: One for each group.
+    {"done": true}: The last.
+    {"error": text}: Instead of all these, if the model does not load.
+    {"too_large": true}: At any place, and then the last, if the memory is not enough.
 """
 
 from __future__ import annotations
@@ -37,13 +46,13 @@ _NO_MEMORY = ("bad_alloc", "bad allocation", "Failed to allocate memory", "Canno
 """What onnxruntime says where it gets none."""
 
 
-def answers(job: Message) -> Iterator[Message]:
+def do(job: Message) -> Iterator[Message]:
     """Do a job; yield its messages."""
     limit_memory(job["memory"])
     try:
         session = _load(job)
         yield {"names": [output.name for output in session.get_outputs()]}
-    except Exception as error:  # whatever onnxruntime raises is part of the answer
+    except Exception as error:  # whatever onnxruntime raises
         yield {"error": _one_line(error), "too_large": _is_of_memory(error)}
         return
     for n, group in enumerate(job["groups"]):
@@ -152,7 +161,7 @@ def main() -> None:
 
     print(json.dumps({"ready": True}), file=messages, flush=True)
     while True:
-        for message in answers(jobs.get()):
+        for message in do(jobs.get()):
             print(json.dumps(message), file=messages, flush=True)
 
 

@@ -1015,7 +1015,7 @@ def test_interrupt(tmp_path: Path) -> None:
 INTERRUPTED_RUN = """
 import os, signal, sys, threading
 from rnn_lowering.cli import command as cli
-from rnn_lowering.verification import runner as sessions
+from rnn_lowering.verification import process as sessions
 environment = sessions._environment
 def soon():
     sessions._environment = environment

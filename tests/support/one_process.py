@@ -1,4 +1,4 @@
-"""Verification without processes of its own, for tests that look at its answers: starting Python takes longest."""
+"""Verification without processes of its own, for tests that look at its results: starting Python takes longest."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,8 +13,8 @@ class Here:
 
     jobs = 0
 
-    def answers(self, job: Mapping[str, Any], timeout: float | None) -> Iterator[Mapping[str, Any]]:
-        return (message for message in worker.answers(dict(job)) if not message.get("done"))
+    def messages(self, job: Mapping[str, Any], timeout: float | None) -> Iterator[Mapping[str, Any]]:
+        return (message for message in worker.do(dict(job)) if not message.get("done"))
 
     def end(self) -> None:
         """There is nothing to end."""

@@ -14,9 +14,9 @@ from chains import Link, chain
 from onnx import TensorProto, helper, numpy_helper
 
 import rnn_lowering as rl
-from rnn_lowering.verification import runner as running
 from rnn_lowering.verification.arrays import read_arrays, write_arrays
-from rnn_lowering.verification.runner import Runner, Session, SessionError
+from rnn_lowering.verification.process import Process, SessionError
+from rnn_lowering.verification.runner import Runner, Session
 
 ONE = (Link("GRU", "first", hidden=4),)
 
@@ -109,7 +109,7 @@ def test_a_first_job_that_kills_its_process_is_not_repeated(
 
 
 def test_the_process_ends_with_its_caller() -> None:
-    process = running.Process()
+    process = Process()
     pipe = process._process.stdin
     assert pipe is not None
     pipe.close()

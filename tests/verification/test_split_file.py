@@ -9,8 +9,8 @@ from chains import Link, chain
 from onnx import numpy_helper
 
 import rnn_lowering as rl
+from rnn_lowering.verification import model_files
 from rnn_lowering.verification import split_file as splitting
-from rnn_lowering.verification import whole
 from rnn_lowering.verification.split_file import split_file
 
 MODEL = chain(Link("LSTM", "first", hidden=96), Link("GRU", "second", hidden=96))
@@ -19,7 +19,7 @@ MODEL = chain(Link("LSTM", "first", hidden=96), Link("GRU", "second", hidden=96)
 @pytest.fixture(autouse=True)
 def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(splitting, "LARGE", 1)
-    monkeypatch.setattr(whole, "LARGE", 1)
+    monkeypatch.setattr(model_files, "LARGE", 1)
 
 
 def test_the_model_means_the_same(tmp_path: Path) -> None:
