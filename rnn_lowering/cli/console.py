@@ -170,7 +170,8 @@ def print_targets() -> None:
 
     table = Table(
         "target",
-        "measured with",
+        "evidence",
+        "version",
         "forms",
         "opsets",
         "sequence_lens",
@@ -183,6 +184,7 @@ def print_targets() -> None:
         _add_row(
             table,
             target.name,
+            target.evidence,
             target.measured,
             ", ".join(target.forms),
             " ".join(f"{word} {opset}" for word, opset in limits.items() if opset) or "any",

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.errors import OptionError
+from rnn_lowering.targets.documented import Documented
 
 To = Literal["auto", "scan", "loop", "unroll"]
 FORMS: tuple[str, ...] = get_args(To)
@@ -23,7 +24,7 @@ class Target:
 
     Attributes:
         name: Its name for `--target`.
-        measured: The version that was tested.
+        measured: The version that was tested; of a documented runtime that which its document is about.
         forms: The forms that it supports, the preferred one first.
         newest_opset, oldest_opset: The opsets of models that it supports; None where no limit is known.
         unsupported: Operators that it does not support, whose formulas are emitted instead; Gather: only that of
@@ -33,6 +34,7 @@ class Target:
         integer_products: Whether it supports DynamicQuantizeLinear and MatMulInteger; None where that is not known.
         dequantize_inside: As in `Dialect`.
         loop_dialect: The operators that it runs fastest in loops of float32, from `LOOP_DIALECT_OPSET` on.
+        documented: What a document names, of a runtime that was not run: nothing else is emitted for it.
     """
 
     name: str
@@ -46,6 +48,12 @@ class Target:
     integer_products: bool | None = None
     dequantize_inside: bool = False
     loop_dialect: Dialect = _PLAIN
+    documented: Documented | None = None
+
+    @property
+    def evidence(self) -> str:
+        """ "measured": lowered models were run in it; "documented": the row is what a public document names."""
+        return "documented" if self.documented else "measured"
 
 
 TARGETS = {

@@ -155,7 +155,8 @@ def test_the_options(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert end.value.code == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
     assert [row[0] for row in rows] == list(TARGETS)
-    assert ["tinygrad", "0.14.0", "unroll", "any", "any"] in rows
+    assert ["tinygrad", "measured", "0.14.0", "unroll", "any", "any"] in rows
+    assert [row[1] for row in rows] == [target.evidence for target in TARGETS.values()]
 
 
 def test_the_report_names_it(tmp_path: Any) -> None:
