@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import onnx_ir as ir
@@ -18,14 +18,16 @@ from rnn_lowering.files.external_data import choose_data_file, data_files, save
 from rnn_lowering.files.outputs import Outputs, Place
 from rnn_lowering.files.reading import Parsed, parse_file, readable_again, text_format
 from rnn_lowering.files.scratch import writing
+from rnn_lowering.model.scopes import Place as NodePlace
 from rnn_lowering.options import Check
 from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass
 from rnn_lowering.progress import WRITING, Progress
 from rnn_lowering.reporting.file_report import FileReport, ModelFile
 from rnn_lowering.reporting.writer import report_writer
 from rnn_lowering.verification.chunked import verify_stream
+from rnn_lowering.verification.node_runs import NodeRun
 from rnn_lowering.verification.result import Verification
-from rnn_lowering.verification.whole import compared
+from rnn_lowering.verification.whole import ModelComparison, comparing
 
 _NOT_KEPT = "the model is not written; --keep-failed FILE (keep_failed=) keeps it"
 _ADVICE = (
@@ -64,12 +66,13 @@ class FileLowering:
             inputs = (self.source, *data_files(model))
             result = self.lowers.call(model)
             place, place_of_kept = outputs.placed(inputs)
-            with _replacing(place, outputs.overwrite) as written:
+            with _replacing(place, outputs.overwrite) as written, ExitStack() as until_told:
                 self._write(result, file, written, place)
                 done = FileReport.of(result.report, before, ModelFile.of(written, written.parent.iterdir()))
-                tell = partial(write_report, original, written, done, overwrite=outputs.overwrite)
+                both = cache(lambda: until_told.enter_context(self._comparing(original, written)))
+                tell = partial(write_report, done, partial(_run_nodes, both), overwrite=outputs.overwrite)
                 if result.modified and self.check.runs:
-                    done.verification = self._compare(original, written, result)
+                    done.verification = self._in_chunks(original, written) if done.stream else both().result()
                     keep = partial(_keep, result.model, place_of_kept, outputs.overwrite)
                     self._refuse(done, done.verification, keep, tell)
                 last.enter_context(tell())
@@ -99,10 +102,13 @@ class FileLowering:
                 progress = None if self.progress is None else partial(self.progress, WRITING)
                 save(result.model, written, place.data, progress)
 
-    def _compare(self, original: Parsed, written: Path, result: LoweringResult) -> Verification:
-        compare = compared if result.report.stream is None else verify_stream
+    def _comparing(self, original: Parsed, written: Path) -> AbstractContextManager[ModelComparison]:
         trust = self.trust_external_data
-        return compare(original, written, check=self.check, trust_external_data=trust, progress=self.progress)
+        return comparing(original, written, check=self.check, trust_external_data=trust, progress=self.progress)
+
+    def _in_chunks(self, original: Parsed, written: Path) -> Verification:
+        trust = self.trust_external_data
+        return verify_stream(original, written, check=self.check, trust_external_data=trust, progress=self.progress)
 
     def _refuse(self, done: FileReport, found: Verification, keep: Callable[[], str], tell: _Tell) -> None:
         """Raise where the models differ, or a comparison is required and was not possible."""
@@ -112,6 +118,10 @@ class FileLowering:
         if self.require_verified and not found:
             hint = _joined(("the model is not written", _attempt(partial(_written, tell))))
             raise NotVerifiedError(str(found), hint=hint, report=done)
+
+
+def _run_nodes(both: Callable[[], ModelComparison], places: Collection[NodePlace]) -> dict[NodePlace, NodeRun]:
+    return both().nodes_one_by_one.runs(places)
 
 
 def _replacing(place: Place, overwrite: bool) -> AbstractContextManager[Path]:

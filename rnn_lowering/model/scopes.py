@@ -17,6 +17,9 @@ Path = tuple[str, ...]
 """Identifies a graph: the function, or "" for the main graph; then, for each node whose body contains the graph,
 its first output, the attribute, and the number of the body in that attribute. Lowering does not change it."""
 
+Place = tuple[str, ...]
+"""Identifies a node: the path of its graph and the name of its first output."""
+
 
 @dataclass(frozen=True)
 class Scope:
@@ -56,6 +59,10 @@ class Found:
     @property
     def path(self) -> Path:
         return self.inside.path
+
+    @property
+    def place(self) -> Place:
+        return (*self.path, next((v.name for v in self.node.outputs if v.name), ""))
 
     @property
     def opset(self) -> int:

@@ -115,12 +115,16 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         record(model, arrays)
         if report.stream is not None:
             model.metadata_props[KEY] = report.stream.to_json()
+        places = [node.found.place for node in plan]
         replace_content(model, prepared.model.graph, prepared.model.functions)
         dequantize = self.lowering.dequantize
         report.notes += [_dequantized(node.spec) for node in plan if dequantize and node.spec.quantized]
         report.notes += replace_nodes(model, plan, widen=self.lowering.compute == "float32", dequantize=dequantize)
         _log(plan, report)
-        report.nodes = [NodeReport.of(node.spec, node.choice.form, node.choice.reason) for node in plan]
+        report.nodes = [
+            NodeReport.of(n.spec, n.choice.form, n.choice.reason, place)
+            for n, place in zip(plan, places, strict=True)
+        ]
         report.operators_after = count_operators(model)
         modified = bool(plan) or self.lowering.fixes_inputs or report.stream is not None
         return LoweringResult(model, modified, report)

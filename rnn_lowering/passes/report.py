@@ -11,6 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from rnn_lowering._version import __version__
+from rnn_lowering.model.scopes import Place
 from rnn_lowering.spec.node import RecurrentSpec
 from rnn_lowering.streaming.plan import StreamPlan
 from rnn_lowering.types import Array
@@ -21,7 +22,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class NodeReport:
-    """A lowered node and its form."""
+    """A lowered node and its form; `place` identifies it in the model."""
 
     name: str
     operator: str
@@ -36,9 +37,10 @@ class NodeReport:
     form: str
     reason: str
     warnings: tuple[str, ...] = ()
+    place: Place = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, spec: RecurrentSpec, form: str, reason: str) -> NodeReport:
+    def of(cls, spec: RecurrentSpec, form: str, reason: str, place: Place) -> NodeReport:
         return cls(
             name=spec.node.name,
             operator=spec.node.operator,
@@ -53,7 +55,12 @@ class NodeReport:
             form=form,
             reason=reason,
             warnings=spec.warnings,
+            place=place,
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as docs/report.md describes it."""
+        return {name: value for name, value in vars(self).items() if name != "place"}
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,7 @@ class Report:
             "version": __version__,
             "target": self.target,
             "files": {"before": None, "after": None},
-            "nodes": [vars(node) for node in self.nodes],
+            "nodes": [node.to_dict() for node in self.nodes],
             "left": self.left,
             "notes": self.notes,
             "set_inputs": [vars(given) for given in self.set_inputs],

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
-from pathlib import Path
 
 import onnx
-import onnx_ir as ir
 import onnxruntime
 
 from rnn_lowering._version import __version__
 from rnn_lowering.errors import RnnLoweringError
-from rnn_lowering.files.reading import Parsed, load_model
 from rnn_lowering.printable import printable
 from rnn_lowering.reporting.file_report import FileReport
-from rnn_lowering.reporting.node_runs import LOWERED, ORIGINAL, Trial, trials
+from rnn_lowering.reporting.series import NodeSeries
 from rnn_lowering.streaming.plan import host_loop
+from rnn_lowering.verification.isolate import IsolatedNode
+from rnn_lowering.verification.node_runs import LOWERED, ORIGINAL, NodeRun, RunNodes
 from rnn_lowering.verification.result import Verification
 
 try:
@@ -65,22 +64,17 @@ class Section:
     largest: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
-def render(original: Parsed, lowered: Path, report: FileReport) -> str:
+def render(report: FileReport, run_nodes: RunNodes) -> str:
     """Return the page about a lowering, verified or not.
 
     Args:
-        original: The model.
-        lowered: The file of the lowered one.
         report: What was done.
-
-    Raises:
-        ModelFileError: A file cannot be read.
+        run_nodes: Runs nodes on their own.
     """
-    before, after = original.model, load_model(lowered)
     return _template().render(
         report=report,
         check=_NOT_COMPARED if report.verification is None else report.verification,
-        sections=_sections(report, before, after),
+        sections=_sections(report, run_nodes),
         loop_text=host_loop(report.stream) if report.stream is not None else "",
         versions={"rnn-lowering": __version__, "onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__},
     )
@@ -104,52 +98,54 @@ def _shown(value: object) -> object:
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _sections(report: FileReport, original: ir.Model, lowered: ir.Model) -> list[Section]:
+def _sections(report: FileReport, run_nodes: RunNodes) -> list[Section]:
     shown = report.nodes[:MOST_NODES]
     if report.stream is not None:
         return [Section(("There are no pictures: in a stream its states are inputs of the model.",))] * len(shown)
     try:
-        done = trials(shown, original, lowered)
+        done = run_nodes([node.place for node in shown])
     except RnnLoweringError as error:
         return [Section((f"There are no pictures: {error}.",))] * len(shown)
     return [
-        _section(done[n], f"node{n}") if n in done else Section(("It cannot be run on its own.",))
-        for n in range(len(shown))
+        _section(done[node.place], f"node{n}") if node.place in done else Section(("It cannot be run on its own.",))
+        for n, node in enumerate(shown)
     ]
 
 
-def _section(trial: Trial, salt: str) -> Section:
-    length, _, batch, _ = trial.series(trial.truth).shape
-    what = f"{length} steps" if trial.symbol == "Y" else "its final states, as Y is not connected"
+def _section(run: NodeRun, salt: str) -> Section:
+    series = NodeSeries(run)
+    length, _, batch, _ = series.series(run.expected).shape
+    what = f"{length} steps" if series.symbol == "Y" else "its final states, as Y is not connected"
     ran = f"Run on one random input, batch {batch}: {what}."
-    missing = (f"No result, {name}: {reason}" for name, reason in trial.failures.items())
-    return Section((ran, *missing), tuple(_plots(trial, salt)), _step(trial, salt), trial.largest())
+    missing = (f"No result, {name}: {reason}" for name, reason in run.failures.items())
+    return Section((ran, *missing), tuple(_plots(series, salt)), _step(run.node, salt), series.largest())
 
 
-def _plots(trial: Trial, salt: str) -> Iterator[Picture]:
-    if LOWERED not in trial.outputs or not trial.truth[trial.symbol].size:
+def _plots(series: NodeSeries, salt: str) -> Iterator[Picture]:
+    outputs, expected = series.run.outputs, series.run.expected
+    if LOWERED not in outputs or not expected[series.symbol].size:
         return
     yield Picture(
-        Markup(plot_errors(trial.errors(), trial.along, f"{salt}-errors")),
-        f"Absolute error of {trial.symbol} against float64",
-        f"The largest over batch, directions and hidden units, by {trial.along}."
-        if trial.symbol == "Y"
+        Markup(plot_errors(series.errors(), series.along, f"{salt}-errors")),
+        f"Absolute error of {series.symbol} against float64",
+        f"The largest over batch, directions and hidden units, by {series.along}."
+        if series.symbol == "Y"
         else "The largest over batch and directions, by hidden unit.",
     )
-    before = trial.signals(trial.outputs.get(ORIGINAL, trial.truth), MOST_SIGNALS)
-    after = trial.signals(trial.outputs[LOWERED], MOST_SIGNALS)
-    coloured = ORIGINAL if ORIGINAL in trial.outputs else "the operator specification in float64"
+    before = series.signals(outputs.get(ORIGINAL, expected), MOST_SIGNALS)
+    after = series.signals(outputs[LOWERED], MOST_SIGNALS)
+    coloured = ORIGINAL if ORIGINAL in outputs else "the operator specification in float64"
     yield Picture(
-        Markup(plot_signals(before, after, trial.along, f"{salt}-signals")),
-        f"Signals of {trial.symbol}",
+        Markup(plot_signals(before, after, series.along, f"{salt}-signals")),
+        f"Signals of {series.symbol}",
         f"Coloured: {coloured}. Dashed: lowered. The first row of the batch.",
     )
 
 
-def _step(trial: Trial, salt: str) -> Picture:
-    spec, cut = trial.node.spec, trial.node.cut
+def _step(node: IsolatedNode, salt: str) -> Picture:
+    spec, cut = node.spec, node.cut
     assert cut is not None
-    names = {name: symbol for symbol, name in trial.node.feeds.items()}
+    names = {name: symbol for symbol, name in node.feeds.items()}
     names |= {value.name or "": symbol for symbol, value in spec.outputs.items()}
     graph = step_graph(cut.graph, names)
     labels = set(nx.get_node_attributes(graph, "label").values())

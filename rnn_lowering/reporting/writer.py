@@ -9,22 +9,22 @@ from typing import Protocol
 
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.files.atomic import replacing
-from rnn_lowering.files.reading import Parsed
 from rnn_lowering.files.scratch import writing
 from rnn_lowering.reporting.file_report import FileReport
+from rnn_lowering.verification.node_runs import RunNodes
 
 KINDS = (".json", ".html")
 
-Render = Callable[[Parsed, Path, FileReport], str]
-"""Called with the original, the file of the lowered model and the report; returns the text of the file."""
+Render = Callable[[FileReport, RunNodes], str]
+"""Returns the text of a report's file."""
 
 
 class Writer(Protocol):
-    """Writes a report about the models of two files to a temporary file, so that no later step can fail; it
-    replaces the file when the block ends. An existing file is replaced only with `overwrite`."""
+    """Writes a report to a temporary file, so that no later step can fail, and replaces the file when the block
+    ends; one that exists only with `overwrite`."""
 
     def __call__(
-        self, original: Parsed, lowered: Path, report: FileReport, *, overwrite: bool
+        self, report: FileReport, run_nodes: RunNodes, *, overwrite: bool
     ) -> AbstractContextManager[None]: ...
 
 
@@ -40,11 +40,11 @@ def report_writer(file: Path | None) -> Writer:
     render = _page() if file is not None and file.suffix == ".html" else _json
 
     @contextmanager
-    def write(original: Parsed, lowered: Path, report: FileReport, *, overwrite: bool) -> Iterator[None]:
+    def write(report: FileReport, run_nodes: RunNodes, *, overwrite: bool) -> Iterator[None]:
         if file is None:
             yield
             return
-        text = render(original, lowered, report)
+        text = render(report, run_nodes)
         with replacing(file, overwrite=overwrite) as temporary:
             with writing(file):
                 temporary.write_text(text, encoding="utf-8")
@@ -59,5 +59,5 @@ def _page() -> Render:
     return render
 
 
-def _json(original: Parsed, lowered: Path, report: FileReport) -> str:
+def _json(report: FileReport, run_nodes: RunNodes) -> str:
     return report.to_json() + "\n"

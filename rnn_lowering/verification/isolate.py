@@ -16,7 +16,7 @@ from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inference import known_inputs
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.prepare import sort_nodes
-from rnn_lowering.model.scopes import Found, recurrent_nodes
+from rnn_lowering.model.scopes import Found, Place, recurrent_nodes
 from rnn_lowering.options import Lowering
 from rnn_lowering.spec.node import GATES, RecurrentSpec
 from rnn_lowering.types import Array
@@ -39,6 +39,7 @@ class IsolatedNode:
     """A recurrent node of the original and its lowered form.
 
     Attributes:
+        place: Identifies it.
         spec: What the node specifies.
         attributes: Its attributes as Python values.
         feeds: The inputs that are not constants: symbol of the operator specification -> name of the value.
@@ -47,6 +48,7 @@ class IsolatedNode:
         whole: Returns the node itself as a model.
     """
 
+    place: Place
     spec: RecurrentSpec
     attributes: Mapping[str, Any]
     feeds: Mapping[str, str]
@@ -193,7 +195,8 @@ def _isolated(original: ir.Model, lowered: ir.Model, tensors: StoredTensors | No
         cut = cut_out(lowered, outputs, feeds, spec, tensors) if len(outputs) == len(found_values) else None
         if cut is not None and not any(node.op_type == "DynamicQuantizeLinear" for node in _all_nodes(cut.graph)):
             spec = spec.as_floats()
-        yield IsolatedNode(spec, _attributes(entry, spec), feeds, cut, partial(whole, entry, spec, feeds, tensors))
+        as_it_was = partial(whole, entry, spec, feeds, tensors)
+        yield IsolatedNode(entry.place, spec, _attributes(entry, spec), feeds, cut, as_it_was)
 
 
 def _identifier(found: Found) -> ir.OperatorIdentifier | None:

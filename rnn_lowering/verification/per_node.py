@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import numpy as np
 
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.files.reading import Parsed
-from rnn_lowering.options import Tolerance
+from rnn_lowering.model.scopes import Place
+from rnn_lowering.options import Check, Tolerance
 from rnn_lowering.progress import NODES as RUNNING_NODES
 from rnn_lowering.progress import Progress, counter
 from rnn_lowering.types import Array
@@ -20,6 +22,7 @@ from rnn_lowering.verification.extra_outputs import session_with_outputs
 from rnn_lowering.verification.isolate import IsolatedNode, Symbols, isolated_nodes, run_node
 from rnn_lowering.verification.judged import Judged
 from rnn_lowering.verification.node_inputs import chosen_feeds
+from rnn_lowering.verification.node_runs import NodeRun, node_runs
 from rnn_lowering.verification.process import SessionError
 from rnn_lowering.verification.result import NODES, OutputCheck, RunCheck, RunInput, Verification, over_all
 from rnn_lowering.verification.rounding import expected
@@ -31,28 +34,40 @@ from rnn_lowering.verification.tolerance import allowance, compare
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of two models: their files, what runs them, what counts as equal, and the seed of the inputs."""
+    """What a comparison needs: the files of two models, what runs them, and how they are compared."""
 
     original: Parsed
     lowered: Parsed
     runner: Runner
-    tolerance: Tolerance
-    seed: int
+    check: Check
     progress: Progress | None
 
 
 class NodeComparison(Comparison):
     """Compares the lowered nodes of two models one by one."""
 
-    def nodes(self, runs: int, reason: str) -> Verification:
+    @cached_property
+    def isolated(self) -> list[IsolatedNode]:
+        """The nodes, each as a model of its own."""
+        return list(isolated_nodes(self.original.model, self.lowered.model, StoredTensors(self.runner.folder)))
+
+    def runs(self, places: Collection[Place]) -> dict[Place, NodeRun]:
+        """Run some of the nodes on one random input each, for a report.
+
+        Raises:
+            RnnLoweringError: A node of the original cannot be read.
+        """
+        wanted = (node for node in self.isolated if node.place in places)
+        return {run.node.place: run for run in node_runs(wanted, self.runner)}
+
+    def result(self, reason: str) -> Verification:
         """Compare each lowered node with its operator in float64; where float64 is too far, with the node as
         it was: a recurrence may amplify any rounding.
 
         Args:
-            runs: 0 for none; otherwise each node gets as many inputs as it needs.
             reason: Why nodes are compared, and not the whole.
         """
-        if not runs:
+        if not self.check.runs:
             return Verification("not verified", reason=reason)
         try:
             each_run = tuple(self._node_runs())
@@ -68,8 +83,8 @@ class NodeComparison(Comparison):
 
     def _node_runs(self) -> Iterator[RunCheck]:
         """Run each node on inputs chosen for it; yield the first run of all, then the second."""
-        rng = np.random.default_rng(self.seed)
-        nodes = list(self._isolated())
+        rng = np.random.default_rng(self.check.seed)
+        nodes = self.isolated
         ran = counter(self.progress, RUNNING_NODES, len(nodes))
         checks = []
         for node in nodes:
@@ -109,8 +124,8 @@ class NodeComparison(Comparison):
         spec, dtype = node.spec, node.spec.dtype.numpy()
         inputs = {**{symbol: tensor.numpy() for symbol, tensor in spec.constants.items()}, **feed}
         truth, allowed = expected(spec.op_type, node.attributes, inputs, dtype)
-        if self.tolerance != Tolerance():
-            allowed = {s: allowance(array.astype(dtype), self.tolerance) for s, array in truth.items()}
+        if self.check.tolerance != Tolerance():
+            allowed = {s: allowance(array.astype(dtype), self.check.tolerance) for s, array in truth.items()}
         return [Judged(spec, symbol, got[symbol], truth[symbol], allowed[symbol]) for symbol in spec.outputs]
 
     def _native(self, node: IsolatedNode, feed: Symbols) -> Symbols:
@@ -120,9 +135,6 @@ class NodeComparison(Comparison):
         except SessionError:
             return {}
         return native
-
-    def _isolated(self) -> Iterator[IsolatedNode]:
-        return isolated_nodes(self.original.model, self.lowered.model, StoredTensors(self.runner.folder))
 
     def find_wrong_node(
         self, failed: Verification, pairs: Mapping[str, tuple[Outputs, Outputs]], optimise: bool
@@ -137,7 +149,7 @@ class NodeComparison(Comparison):
         """
         feeds = list(pairs)
         try:
-            nodes = list(self._isolated())
+            nodes = self.isolated
             session = replace(
                 session_with_outputs(self.original, self.runner.folder, lambda _: _around(nodes)),
                 optimise=optimise,
@@ -189,7 +201,7 @@ class NodeComparison(Comparison):
         for output in self._judged(node, known, got):
             if not output.right and not output.no_further(native[output.symbol]):
                 return f"output {output.symbol}: {output.reason}", True
-        return "", any(compare(native[symbol], got[symbol], self.tolerance)[1] for symbol in native)
+        return "", any(compare(native[symbol], got[symbol], self.check.tolerance)[1] for symbol in native)
 
 
 def _check(output: Judged, native: Mapping[str, Array]) -> OutputCheck:

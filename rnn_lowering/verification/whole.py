@@ -7,9 +7,10 @@ named, or, when every one is at least as close to float64 as the original's kern
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import cached_property
 
 import onnx
 import onnx_ir as ir
@@ -79,46 +80,68 @@ def compared(
     progress: Progress | None = None,
 ) -> Verification:
     """Do what `verify` does, also with files that are parsed."""
+    with comparing(
+        original, lowered, check=check, trust_external_data=trust_external_data, progress=progress
+    ) as both:
+        return both.result()
+
+
+@contextmanager
+def comparing(
+    original: Given,
+    lowered: Given,
+    *,
+    check: Check,
+    trust_external_data: bool = False,
+    progress: Progress | None = None,
+) -> Iterator[ModelComparison]:
+    """Write two models to files and start the process in which they run; both end with the block.
+
+    Raises:
+        ModelFileError: A file cannot be read, or its data is missing or outside its folder.
+    """
     with limited(check.max_bytes), one_child(), Runner(check.timeout) as runner, ExitStack() as pipes:
         first, second = (
             as_file(model, runner.folder / f"model{n}.onnx", trust_external_data, pipes)
             for n, model in enumerate((original, lowered))
         )
-        check_given([first.proto.graph, second.proto.graph], check.feeds or (), check.shapes or {})
-        comparison = _Check(first, second, runner, check.tolerance, check.seed, progress)
-        odd = comparison.odd_inputs()
-        if odd:
-            return comparison.nodes_one_by_one.nodes(
-                check.runs, f"inputs that are not tensors of numbers cannot be made up: {odd}"
-            )
-        feeds = [{}] * check.runs if check.feeds is None else check.feeds
-        try:
-            groups = comparison.write_feeds(feeds, check.shapes)
-        except UnsupportedError as error:  # they would be too large
-            return comparison.nodes_one_by_one.nodes(check.runs, str(error))
-        return comparison.whole(groups, check.runs, all_must_run=check.feeds is not None)
+        yield ModelComparison(first, second, runner, check, progress)
 
 
 class _NotAcceptedError(SessionError):
     """onnxruntime loads the model, and runs it on none of the inputs."""
 
 
-class _Check(Comparison):
+class ModelComparison(Comparison):
     """A comparison of whole models."""
 
-    @property
+    @cached_property
     def nodes_one_by_one(self) -> NodeComparison:
         """What compares single nodes of the same models."""
-        return NodeComparison(**vars(self))
+        return NodeComparison(self.original, self.lowered, self.runner, self.check, self.progress)
 
-    def odd_inputs(self) -> list[str]:
+    def result(self) -> Verification:
+        """Compare the models; raise what `verify` documents."""
+        check, protos = self.check, (self.original.proto, self.lowered.proto)
+        check_given([proto.graph for proto in protos], check.feeds or (), check.shapes or {})
+        odd = self._odd_inputs()
+        if odd:
+            return self.nodes_one_by_one.result(f"inputs that are not tensors of numbers cannot be made up: {odd}")
+        feeds = [{}] * check.runs if check.feeds is None else check.feeds
+        try:
+            groups = self._write_feeds(feeds, check.shapes)
+        except UnsupportedError as error:  # they would be too large
+            return self.nodes_one_by_one.result(str(error))
+        return self._compare_whole(groups, all_must_run=check.feeds is not None)
+
+    def _odd_inputs(self) -> list[str]:
         """Name the inputs of the original that are not tensors of numbers or truth values."""
         graph = self.original.proto.graph
         given = {tensor.name for tensor in graph.initializer}
         text, none = onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED
         return [v.name for v in graph.input if v.name not in given and v.type.tensor_type.elem_type in (text, none)]
 
-    def write_feeds(
+    def _write_feeds(
         self, given: Sequence[Mapping[str, Array]], shapes: Mapping[str, Sequence[int]] | None
     ) -> list[list[str]]:
         """Write the inputs of all runs; return those of each, alternatives of which the first accepted counts."""
@@ -132,12 +155,12 @@ class _Check(Comparison):
             alternatives = (
                 iter([dict(feed)])
                 if feed and feed.keys() >= set(names) - {t.name for t in original.graph.initializer}
-                else candidates(original, run, self.seed, lowered, feed, shapes)
+                else candidates(original, run, self.check.seed, lowered, feed, shapes)
             )
             groups.append([self.runner.write_feed(f) for f in alternatives])
         return groups
 
-    def whole(self, groups: list[list[str]], runs: int, *, all_must_run: bool) -> Verification:
+    def _compare_whole(self, groups: list[list[str]], *, all_must_run: bool) -> Verification:
         """Compare the outputs of the two models, then their nodes."""
         try:
             session, names, expected = self._run_original(groups, all_must_run)
@@ -152,7 +175,7 @@ class _Check(Comparison):
                 ) from None
             if all_must_run:
                 return Verification("not verified", reason=f"{reason}; give other inputs (--feed, feeds=)")
-            return self.nodes_one_by_one.nodes(runs, reason)
+            return self.nodes_one_by_one.result(reason)
         try:
             new_names, found, unoptimised = self._run_lowered(list(expected), session.optimise)
         except SessionError as error:
@@ -164,13 +187,13 @@ class _Check(Comparison):
         pairs = {feed: (expected[feed], found[feed]) for feed in expected}
         result = self._compare(names, pairs)
         if not result and (undetermined := self._undetermined(result, session, expected)):
-            return self.nodes_one_by_one.nodes(runs, undetermined)
-        if not result and self.tolerance == Tolerance():
+            return self.nodes_one_by_one.result(undetermined)
+        if not result and self.check.tolerance == Tolerance():
             result = self.nodes_one_by_one.find_wrong_node(result, pairs, session.optimise)
         if not result:
             return result
         # Each node alone, too: a network may damp what is wrong in one.
-        each = self.nodes_one_by_one.nodes(runs, "no node was compared on its own")
+        each = self.nodes_one_by_one.result("no node was compared on its own")
         facts = (result.reason, unoptimised, self._threads(), "" if each else each.reason)
         if each.status == "failed":
             return each
@@ -271,7 +294,7 @@ class _Check(Comparison):
 
     def _compare_output(self, n: int, name: str, before: Outputs, after: Outputs) -> OutputCheck:
         parts = [
-            compare(before.get(key), after.get(key), self.tolerance)
+            compare(before.get(key), after.get(key), self.check.tolerance)
             for key in sorted(before.keys() | after.keys())
             if key.split(":")[0] == str(n)
         ]

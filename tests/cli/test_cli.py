@@ -710,16 +710,16 @@ def test_a_failed_verification(rnn_lower: Command, tmp_path: Path, options: list
 @pytest.fixture
 def vanishing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that is no more when the verification is done."""
-    from rnn_lowering import pipeline
+    from rnn_lowering.verification.whole import ModelComparison
 
-    folder = tmp_path / "vanishing"
+    folder, result = tmp_path / "vanishing", ModelComparison.result
     folder.mkdir()
 
-    def verify(*models: Any, **options: Any) -> Any:
+    def remove_first(comparison: ModelComparison) -> rl.Verification:
         folder.rmdir()
-        return rl.verify(*models, **options)
+        return result(comparison)
 
-    monkeypatch.setattr(pipeline, "compared", verify)
+    monkeypatch.setattr(ModelComparison, "result", remove_first)
     return folder
 
 
@@ -991,12 +991,12 @@ def test_paths_are_printed_as_they_are(rnn_lower: Command, tmp_path: Path) -> No
 
 INTERRUPTED = """
 import os, signal, sys
-from rnn_lowering import pipeline
 from rnn_lowering.cli import command as cli
-def stop(*_, **__):
+from rnn_lowering.verification.whole import ModelComparison
+def stop(_):
     os.kill(os.getpid(), signal.SIGINT)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
-pipeline.compared = stop
+ModelComparison.result = stop
 sys.exit(cli.main())
 """
 

@@ -13,6 +13,8 @@ import rnn_lowering as rl
 from rnn_lowering.cli import command  # noqa: F401  # every module is to be counted
 from rnn_lowering.model import scopes
 from rnn_lowering.reporting import page  # noqa: F401
+from rnn_lowering.verification import runner
+from rnn_lowering.verification.process import Process
 
 MODEL = chain(Link("LSTM", "first"), Link("GRU", "second"))
 
@@ -52,8 +54,8 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize(
     ("options", "lowered"),
-    [({"verify": 0}, 0), ({}, 1), ({"report": "done.json"}, 1)],
-    ids=["unverified", "verified", "json"],
+    [({"verify": 0}, 0), ({}, 1), ({"report": "done.json"}, 1), ({"report": "page.html"}, 1)],
+    ids=["unverified", "verified", "json", "html"],
 )
 def test_a_file_is_parsed_once(tmp_path: Path, parsed: Counter[str], options: dict[str, Any], lowered: int) -> None:
     onnx.save(MODEL, tmp_path / "in.onnx")
@@ -62,11 +64,27 @@ def test_a_file_is_parsed_once(tmp_path: Path, parsed: Counter[str], options: di
     assert (parsed["in.onnx"], parsed["out.onnx"]) == (1, lowered)
 
 
-def test_nodes_are_searched_once_in_each_model(tmp_path: Path, parsed: Counter[str], searched: list[int]) -> None:
+@pytest.mark.parametrize("report", [None, "done.json", "page.html"])
+def test_nodes_are_searched_once_in_each_model(tmp_path: Path, searched: list[int], report: str | None) -> None:
     """By what lowers, and by what verifies in the original and in the result: it does not believe what lowers."""
     onnx.save(MODEL, tmp_path / "in.onnx")
-    rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx")
+    rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", report=report and tmp_path / report)
     assert searched == [2, 2, 0]
+
+
+def test_a_page_is_made_by_the_process_of_the_verification(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Process] = []
+
+    class Counted(Process):
+        def __init__(self) -> None:
+            started.append(self)
+            super().__init__()
+
+    monkeypatch.setattr(runner, "Process", Counted)
+    onnx.save(MODEL, tmp_path / "in.onnx")
+    rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", report=tmp_path / "page.html")
+    assert "Absolute error of Y" in (tmp_path / "page.html").read_text()
+    assert len(started) == 1
 
 
 def test_models_in_memory_are_not_parsed(parsed: Counter[str]) -> None:

@@ -79,16 +79,15 @@ def test_an_interrupt_ends_the_process_that_runs(monkeypatch: pytest.MonkeyPatch
 
 SLOW = """
 import sys, time
-import rnn_lowering as rl
-from rnn_lowering import pipeline
 from rnn_lowering.cli import command as cli
-seconds = float(sys.argv.pop())
-def slow(*models, progress, **options):
-    if progress:
-        progress("running the original", 1, 3)
+from rnn_lowering.verification.whole import ModelComparison
+seconds, result = float(sys.argv.pop()), ModelComparison.result
+def slow(comparison):
+    if comparison.progress:
+        comparison.progress("running the original", 1, 3)
     time.sleep(seconds)
-    return rl.verify(*models, progress=progress, **options)
-pipeline.compared = slow
+    return result(comparison)
+ModelComparison.result = slow
 sys.exit(cli.main())
 """
 

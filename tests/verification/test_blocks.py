@@ -95,4 +95,4 @@ def test_nodes_are_judged_a_few_rows_at_a_time(layout: int, wrong: bool, monkeyp
 def nodes_of(original: onnx.ModelProto, lowered: onnx.ModelProto) -> tuple[Any, ...]:
     with Runner() as runner:
         files = [Parsed(runner.folder / f"{n}.onnx", proto) for n, proto in enumerate((original, lowered))]
-        return NodeComparison(files[0], files[1], runner, rl.Tolerance(), 0, None).nodes(1, "asked for").nodes
+        return NodeComparison(files[0], files[1], runner, rl.Check(), None).result("asked for").nodes
