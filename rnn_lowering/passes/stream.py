@@ -21,7 +21,7 @@ from rnn_lowering.model.scopes import recurrent_nodes
 from rnn_lowering.model.sizing import at_sizes
 from rnn_lowering.options import Lowering, Stream, parse_stream
 from rnn_lowering.spec.node import default_opset
-from rnn_lowering.streaming.carrying import Carrying, Naming
+from rnn_lowering.streaming.exposing import Naming, StateExposer
 from rnn_lowering.streaming.frames import Flow
 from rnn_lowering.streaming.plan import KEY, StreamPlan
 from rnn_lowering.streaming.states import node_states
@@ -74,7 +74,7 @@ class StreamPass(ir.passes.InPlacePass):
             flow, size = follow(work, time)
             _check_strides(flow, time)
             states = node_states(flow, work.graph)
-            plan = Carrying(work, flow, time, Naming(work, time, size)).carry(states)
+            plan = StateExposer(work, flow, time, Naming(work, time, size)).expose(states)
             _declare(work, flow, time)
             work.metadata_props[KEY] = plan.to_json()
             if time.frames is not None:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.streaming.frame_rules import frame_by_frame
-from rnn_lowering.streaming.frames import Context, Flow, Frames, Mark, Other
+from rnn_lowering.streaming.frames import Context, Flow, Frames, Framing, Unframed
 from rnn_lowering.types import Array
 
 WINDOWED = frozenset(("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"))
@@ -30,32 +30,32 @@ class _Window:
     right: int
 
 
-def windowed(flow: Flow, node: ir.Node) -> list[Mark]:
-    """The mark of a convolution's or pooling's output; its past frames become a state."""
+def windowed(flow: Flow, node: ir.Node) -> list[Framing]:
+    """The framing of a convolution's or pooling's output; its past frames become a state."""
     value = node.inputs[0]
-    mark = None if value is None else flow.mark(value, node)
-    if not isinstance(mark, Frames) or mark.axis < 2 or value is None:
+    framing = None if value is None else flow.framing(value, node)
+    if not isinstance(framing, Frames) or framing.axis < 2 or value is None:
         return frame_by_frame(flow, node)
-    if not mark.plain or flow.joined(node, [v for v in node.inputs[1:] if v is not None]) is not None:
+    if not framing.plain or flow.joined(node, [v for v in node.inputs[1:] if v is not None]) is not None:
         raise flow.refuse(node, "its frames are merged with another axis, or its weights depend on them")
     if len([v for v in node.outputs if v.name]) > 1:
         raise flow.refuse(node, "gives positions, which would start anew with each chunk")
-    window, pads = _window(flow, node, mark)
-    before, behind = mark.before + window.left - window.span, mark.behind + window.right
+    window, pads = _window(flow, node, framing)
+    before, behind = framing.before + window.left - window.span, framing.behind + window.right
     if window.stride > 1:
         before, behind = before + window.stride - 1, 0
     if before < 0:
-        raise _looks_ahead(flow, node, -before, mark.behind + window.right)
+        raise _looks_ahead(flow, node, -before, framing.behind + window.right)
     if window.stride > 1:
-        if before >= window.stride or not mark.stride == 1:
+        if before >= window.stride or not framing.stride == 1:
             raise flow.refuse(node, f"a stride of {window.stride} over time with such paddings does not fit chunks")
         flow.strided.append((node, window.stride))
         before = 0
     if window.left or window.right:
-        overlap = mark.before + min(mark.behind, 0)
+        overlap = framing.before + min(framing.behind, 0)
         initial = _before_first(flow, node, value) if window.left else 0.0
-        flow.contexts.append(Context(node, 0, mark.axis, window.left, initial, overlap, pads, flow.path))
-    found = replace(mark, before=before, behind=behind, stride=mark.stride * window.stride)
+        flow.contexts.append(Context(node, 0, framing.axis, window.left, initial, overlap, pads, flow.path))
+    found = replace(framing, before=before, behind=behind, stride=framing.stride * window.stride)
     return [flow.framed(node, node.outputs[0], found)]
 
 
@@ -70,9 +70,9 @@ def _looks_ahead(flow: Flow, node: ir.Node, missing: int, behind: int) -> Except
     return flow.refuse(node, f"gives nothing for the first {missing} frames", f"pad {missing} frames on the left")
 
 
-def _window(flow: Flow, node: ir.Node, mark: Frames) -> tuple[_Window, tuple[int, ...]]:
+def _window(flow: Flow, node: ir.Node, framing: Frames) -> tuple[_Window, tuple[int, ...]]:
     """Return what a node reads along the frames, and all its paddings without those over time."""
-    n, attributes = mark.axis - 2, node.attributes
+    n, attributes = framing.axis - 2, node.attributes
     value, weights = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
     assert value is not None
     shape = flow.shape(value, node)
@@ -124,23 +124,25 @@ def _before_first(flow: Flow, node: ir.Node, value: ir.Value) -> float:
     return 0.0
 
 
-def padded(flow: Flow, node: ir.Node) -> list[Mark]:
-    """The mark of a Pad's output; frames that it puts before the stream become a state."""
+def padded(flow: Flow, node: ir.Node) -> list[Framing]:
+    """The framing of a Pad's output; frames that it puts before the stream become a state."""
     value, output = node.inputs[0], node.outputs[0]
-    mark = None if value is None else flow.mark(value, node)
-    if not isinstance(mark, Frames) or value is None:
-        return [mark if mark is None else flow.framed(node, output, mark)]
+    framing = None if value is None else flow.framing(value, node)
+    if not isinstance(framing, Frames) or value is None:
+        return [framing if framing is None else flow.framed(node, output, framing)]
     rank = len(flow.shape(value, node))
     pads = _given_pads(flow, node, rank)
-    left, right = pads[mark.axis], pads[mark.axis + rank]
+    left, right = pads[framing.axis], pads[framing.axis + rank]
     if left == right == 0:
-        return [flow.framed(node, output, mark)]
-    if (node.attributes.get_string("mode", "constant")) != "constant" or min(left, right) < 0 or not mark.plain:
+        return [flow.framed(node, output, framing)]
+    if (node.attributes.get_string("mode", "constant")) != "constant" or min(left, right) < 0 or not framing.plain:
         raise flow.refuse(node, "pads the frames with what is not a constant, or cuts them off", "use a Slice")
-    without = tuple(0 if axis % rank == mark.axis else pad for axis, pad in enumerate(pads))
-    overlap = mark.before + min(mark.behind, 0)
-    flow.contexts.append(Context(node, 0, mark.axis, left, _filling(flow, node), overlap, without, flow.path))
-    return [flow.framed(node, output, replace(mark, before=mark.before + left, behind=mark.behind + right))]
+    without = tuple(0 if axis % rank == framing.axis else pad for axis, pad in enumerate(pads))
+    overlap = framing.before + min(framing.behind, 0)
+    flow.contexts.append(Context(node, 0, framing.axis, left, _filling(flow, node), overlap, without, flow.path))
+    return [
+        flow.framed(node, output, replace(framing, before=framing.before + left, behind=framing.behind + right))
+    ]
 
 
 def _given_pads(flow: Flow, node: ir.Node, rank: int) -> list[int]:
@@ -170,19 +172,19 @@ def _parameter(flow: Flow, node: ir.Node, slot: int) -> Array:
     return held.reshape(-1)
 
 
-def joined_along(flow: Flow, node: ir.Node) -> list[Mark]:
-    """The mark of a Concat's output; constant frames before the stream become a state."""
+def joined_along(flow: Flow, node: ir.Node) -> list[Framing]:
+    """The framing of a Concat's output; constant frames before the stream become a state."""
     values = [v for v in node.inputs if v is not None]
     rank = len(flow.shape(values[0], node))
     axis = (node.attributes.get_int("axis", 1) or 0) % max(rank, 1)
-    marks = {v: flow.marks.get(v) for v in values}
-    along = [n for n, v in enumerate(values) if isinstance(m := marks[v], Frames) and m.axis == axis]
+    framings = {v: flow.framings.get(v) for v in values}
+    along = [n for n, v in enumerate(values) if isinstance(m := framings[v], Frames) and m.axis == axis]
     if not along:
         return frame_by_frame(flow, node)
     (first, *others), rest = along, [v for n, v in enumerate(values) if n not in along]
-    mark = marks[values[first]]
+    framing = framings[values[first]]
     constants = {v: held for v in rest if (held := flow.constant(v)) is not None}
-    if others or len(constants) < len(rest) or not isinstance(mark, Frames) or not mark.plain:
+    if others or len(constants) < len(rest) or not isinstance(framing, Frames) or not framing.plain:
         raise flow.refuse(
             node, "joins frames with others along the axis of time", "only constants can be put there"
         )
@@ -190,31 +192,33 @@ def joined_along(flow: Flow, node: ir.Node) -> list[Mark]:
     left = sum(array.shape[axis] for array in lead)
     right = sum(constants[v].shape[axis] for v in values[first + 1 :])
     initial: float | Array = np.concatenate(lead, axis) if lead else 0.0
-    overlap = mark.before + min(mark.behind, 0)
+    overlap = framing.before + min(framing.behind, 0)
     flow.contexts.append(
         Context(node, node.inputs.index(values[first]), axis, left, initial, overlap, (), flow.path)
     )
     return [
-        flow.framed(node, node.outputs[0], replace(mark, before=mark.before + left, behind=mark.behind + right))
+        flow.framed(
+            node, node.outputs[0], replace(framing, before=framing.before + left, behind=framing.behind + right)
+        )
     ]
 
 
-def picked(flow: Flow, node: ir.Node) -> list[Mark]:
-    """The mark of a Gather's output: the last frame, where it picks one."""
+def picked(flow: Flow, node: ir.Node) -> list[Framing]:
+    """The framing of a Gather's output: the last frame, where it picks one."""
     value, index = node.inputs[0], node.inputs[1]
-    mark = None if value is None else flow.mark(value, node)
-    if value is None or index is None or not isinstance(mark, Frames):
+    framing = None if value is None else flow.framing(value, node)
+    if value is None or index is None or not isinstance(framing, Frames):
         return frame_by_frame(flow, node)
     shape = flow.shape(value, node)
-    if (node.attributes.get_int("axis", 0) or 0) % len(shape) != mark.axis:
+    if (node.attributes.get_int("axis", 0) or 0) % len(shape) != framing.axis:
         return frame_by_frame(flow, node)
     held = [sized.constant(index) for sized in (flow.short, flow.long)]
-    sizes = [mark.size(count) for count in flow.counts]
+    sizes = [framing.size(count) for count in flow.counts]
     last = all(
         h is not None and h.size == 1 and int(h.item()) in (-1, n - 1) for h, n in zip(held, sizes, strict=True)
     )
-    if last and mark.even and mark.plain:
-        return [Other.LAST]
+    if last and framing.even and framing.plain:
+        return [Unframed.LAST]
     raise flow.refuse(
         node, "picks frames by their position in the whole sequence", "only the last one can be picked"
     )

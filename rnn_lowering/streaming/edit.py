@@ -1,4 +1,4 @@
-"""Edits of a model that is to be called chunk by chunk: states come in, go through branches of If and out."""
+"""Edits of a model that is to be called chunk by chunk: new inputs and outputs, also of branches of If."""
 
 from __future__ import annotations
 

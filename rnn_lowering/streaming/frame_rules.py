@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import onnx_ir as ir
 
-from rnn_lowering.streaming.frames import Flow, Frames, Mark, Other
+from rnn_lowering.streaming.frames import Flow, Frames, Framing, Unframed
 
 Coupled = Iterable[tuple[int, int]]
 """Pairs of the number of an input and an axis."""
@@ -39,22 +39,22 @@ def data_inputs(node: ir.Node) -> list[ir.Value]:
     return given[:1] if first_only else given
 
 
-def frame_by_frame(flow: Flow, node: ir.Node) -> list[Mark]:
-    """The marks of the outputs of a node that acts on each frame by itself.
+def frame_by_frame(flow: Flow, node: ir.Node) -> list[Framing]:
+    """The framings of the outputs of a node that acts on each frame by itself.
 
     Raises:
         UnsupportedError: It does not, or it is not known to.
     """
     values = data_inputs(node)
-    mark = flow.joined(node, values)
+    framing = flow.joined(node, values)
     outputs = [v for v in node.outputs if v.name]
     if node.op_type in REARRANGING and node.domain == "":
         return [flow.rearranged(node, values[0], v) for v in outputs]
-    if isinstance(mark, Frames) or mark is Other.UNIFORM:
+    if isinstance(framing, Frames) or framing is Unframed.UNIFORM:
         _refuse_coupling(flow, node)
-    elif mark is None and node.op_type not in ("Expand", "Tile"):
+    elif framing is None and node.op_type not in ("Expand", "Tile"):
         return [None] * len(outputs)
-    return [flow.framed(node, v, mark) for v in outputs]
+    return [flow.framed(node, v, framing) for v in outputs]
 
 
 def _refuse_coupling(flow: Flow, node: ir.Node) -> None:
@@ -67,10 +67,14 @@ def _refuse_coupling(flow: Flow, node: ir.Node) -> None:
         )
     for slot, axis in coupled:
         value = node.inputs[slot] if slot < len(node.inputs) else None
-        mark = None if value is None else flow.mark(value, node)
-        if value is not None and isinstance(mark, Frames) and mark.axis == axis % len(flow.shape(value, node)):
+        framing = None if value is None else flow.framing(value, node)
+        if (
+            value is not None
+            and isinstance(framing, Frames)
+            and framing.axis == axis % len(flow.shape(value, node))
+        ):
             raise flow.refuse(
-                node, f"looks beyond its frame: it acts along axis {mark.axis}, which holds the frames"
+                node, f"looks beyond its frame: it acts along axis {framing.axis}, which holds the frames"
             )
 
 

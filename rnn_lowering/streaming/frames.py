@@ -1,4 +1,4 @@
-"""Where the frames of a stream are in each value of a model: which axis, and how it is laid out.
+"""The framing of each value of a model: on which axis a stream's frames are, and in what order.
 
 The model is evaluated at two numbers of frames (`sized`): an axis that grows holds frames. What a rule then has to
 know of an operator is only which axes it couples.
@@ -54,14 +54,14 @@ class Frames:
         return self.before == self.behind == 0
 
 
-class Other(enum.Enum):
+class Unframed(enum.Enum):
     """What holds no frames: a value of the last frame or of all of them; a constant that is the same in each."""
 
     LAST = enum.auto()
     UNIFORM = enum.auto()
 
 
-Mark = Frames | Other | None
+Framing = Frames | Unframed | None
 """None: it does not depend on the stream."""
 
 
@@ -125,7 +125,7 @@ class Flow:
         counts: These numbers.
         scope: Name of the graph that is being read.
         path: The nodes If around that graph, each with the name of the branch.
-        marks: By value; those that are absent do not depend on the stream.
+        framings: By value; those that are absent do not depend on the stream.
         recurrent, contexts, trims: What is to be changed for a stream, in the order of the model.
         strided: Nodes that make one frame of several, and of how many.
     """
@@ -136,7 +136,7 @@ class Flow:
     opset: int
     scope: str = "main graph"
     path: tuple[tuple[ir.Node, str], ...] = ()
-    marks: dict[ir.Value, Mark] = field(default_factory=dict)
+    framings: dict[ir.Value, Framing] = field(default_factory=dict)
     recurrent: list[Recurrent] = field(default_factory=list)
     contexts: list[Context] = field(default_factory=list)
     trims: list[Trim] = field(default_factory=list)
@@ -167,10 +167,10 @@ class Flow:
         same = first is not None and second is not None and np.array_equal(first, second)
         return first if same else None
 
-    def mark(self, value: ir.Value, node: ir.Node) -> Mark:
+    def framing(self, value: ir.Value, node: ir.Node) -> Framing:
         """Where a value that a node reads as data has its frames."""
-        if value in self.marks:
-            return self.marks[value]
+        if value in self.framings:
+            return self.framings[value]
         first, second = self.short.constant(value), self.long.constant(value)
         if first is None or second is None:
             if self.short.shapes.get(value) != self.long.shapes.get(value):
@@ -184,61 +184,61 @@ class Flow:
         if axis is not None and all(
             np.array_equal(a, a.take([0], axis) + np.zeros_like(a)) for a in (first, second)
         ):
-            return Other.UNIFORM
+            return Unframed.UNIFORM
         raise self.refuse(
             node,
             f"'{value.name}' depends on the number of frames, or counts them",
             "what counts frames would start anew with each chunk",
         )
 
-    def joined(self, node: ir.Node, values: Sequence[ir.Value]) -> Mark:
+    def joined(self, node: ir.Node, values: Sequence[ir.Value]) -> Framing:
         """What the values that a node reads have in common; their axes may be different ones."""
-        marks = [self.mark(value, node) for value in values]
-        frames = list(dict.fromkeys(replace(m, axis=0) for m in marks if isinstance(m, Frames)))
+        framings = [self.framing(value, node) for value in values]
+        frames = list(dict.fromkeys(replace(m, axis=0) for m in framings if isinstance(m, Frames)))
         if len(frames) > 1:
             raise self.refuse(node, f"joins values whose frames are not side by side: {_apart(frames)}")
-        if frames and Other.LAST in marks:
+        if frames and Unframed.LAST in framings:
             raise self.refuse(node, "joins each frame with what is known after the last one only")
         if frames:
             return frames[0]
-        return next((m for m in (Other.LAST, Other.UNIFORM) if m in marks), None)
+        return next((m for m in (Unframed.LAST, Unframed.UNIFORM) if m in framings), None)
 
-    def framed(self, node: ir.Node, output: ir.Value, mark: Mark) -> Mark:
-        """The mark of an output that keeps one result for each frame of `mark`."""
+    def framed(self, node: ir.Node, output: ir.Value, framing: Framing) -> Framing:
+        """The framing of an output that keeps one result for each frame of `framing`."""
         axis = self.grown(output, node)
-        if mark is Other.UNIFORM or (mark is None and axis is not None):
+        if framing is Unframed.UNIFORM or (framing is None and axis is not None):
             size = self.short.shapes[output][axis] if axis is not None else 0
-            mark = Frames(0) if size == self.counts[0] else mark
-        if not isinstance(mark, Frames):
+            framing = Frames(0) if size == self.counts[0] else framing
+        if not isinstance(framing, Frames):
             if axis is not None:
                 raise self.refuse(node, f"it is not known how '{output.name}' holds the frames")
-            return mark
+            return framing
         if axis is None:
             raise self.refuse(node, "joins all frames into one")
-        found = replace(mark, axis=axis)
+        found = replace(framing, axis=axis)
         sizes = [held.shapes[output][axis] for held in (self.short, self.long)]
         if sizes != [found.size(count) for count in self.counts]:
             raise self.refuse(node, "does not give one result for each frame")
         return found
 
-    def rearranged(self, node: ir.Node, value: ir.Value, output: ir.Value) -> Mark:
-        """The mark of an output with the elements of `value` in the same order, in another shape."""
-        mark = self.mark(value, node)
-        if not isinstance(mark, Frames):
-            return mark
+    def rearranged(self, node: ir.Node, value: ir.Value, output: ir.Value) -> Framing:
+        """The framing of an output with the elements of `value` in the same order, in another shape."""
+        framing = self.framing(value, node)
+        if not isinstance(framing, Frames):
+            return framing
         axis = self.grown(output, node)
         before, after = self.shape(value, node), self.shape(output, node)
         if axis is None:
             raise self.refuse(node, "mixes the frames with other axes")
-        stride = math.prod(before[mark.axis + 1 :]) * mark.inner
+        stride = math.prod(before[framing.axis + 1 :]) * framing.inner
         inner, rest = divmod(stride, math.prod(after[axis + 1 :]))
-        frames = mark.size(self.counts[0]) // (mark.outer * mark.inner)
+        frames = framing.size(self.counts[0]) // (framing.outer * framing.inner)
         outer, more = divmod(after[axis], max(inner * frames, 1))
         if rest or more or not inner or not outer:
             raise self.refuse(
                 node, "mixes the frames with other axes", "was the batch size folded in by an exporter?"
             )
-        return self.framed(node, output, replace(mark, axis=axis, inner=inner, outer=outer))
+        return self.framed(node, output, replace(framing, axis=axis, inner=inner, outer=outer))
 
 
 def _apart(frames: Sequence[Frames]) -> str:

@@ -1,4 +1,4 @@
-"""What recurrent nodes start from, and which inputs and outputs of a model are such states already."""
+"""The initial states of recurrent nodes, and which inputs and outputs of a model are states already."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rnn_lowering.types import Array
 SLOTS = {"h": (5, 1), "c": (6, 2)}
 """The input and the output of a recurrent node that hold a state."""
 
-_MOVING = frozenset(
+_REARRANGING = frozenset(
     ("Identity", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Concat", "Gather", "Split", "Reshape", "Flatten")
 )
 
@@ -29,9 +29,9 @@ class NodeState:
     Attributes:
         recurrent: The node.
         kind: "h" or "c".
-        constant: What it starts from: an array that broadcasts to it; None where it is no constant.
-        input: The input of the model that it comes from, where it does.
-        output: The output of the model that returns that input's next value, if there is one.
+        constant: Its initial value, an array that broadcasts to it; None where that is no constant.
+        input: The input of the model that is its initial value, if there is one.
+        output: The output of the model that returns the next value of that input, if there is one.
     """
 
     recurrent: Recurrent
@@ -47,10 +47,10 @@ def node_states(flow: Flow, graph: ir.Graph) -> list[NodeState]:
     Raises:
         UnsupportedError: One is computed from data, or comes from an input in another shape that nothing returns.
     """
-    entering = _entering(flow, graph)
-    returned = _returned(flow, graph, entering)
+    elements = _numbered_elements(flow, graph)
+    returned = _returned(flow, graph, elements)
     states = [
-        _node_state(flow, recurrent, kind, entering, returned)
+        _node_state(flow, recurrent, kind, elements, returned)
         for recurrent in flow.recurrent
         for kind in ("h", "c")
         if kind == "h" or recurrent.node.op_type == "LSTM"
@@ -58,7 +58,7 @@ def node_states(flow: Flow, graph: ir.Graph) -> list[NodeState]:
     read: set[int] = set()
     for state in (s for s in states if s.input is not None):
         node = state.recurrent.node
-        labels = set(entering[node.inputs[SLOTS[state.kind][0]]].reshape(-1).tolist())  # type: ignore[index]
+        labels = set(elements[node.inputs[SLOTS[state.kind][0]]].reshape(-1).tolist())  # type: ignore[index]
         if labels & read:
             raise flow.refuse(
                 node,
@@ -73,7 +73,7 @@ def _node_state(
     flow: Flow,
     recurrent: Recurrent,
     kind: str,
-    entering: Mapping[ir.Value, Array],
+    elements: Mapping[ir.Value, Array],
     returned: Mapping[ir.Value, ir.Value],
 ) -> NodeState:
     node, (slot, _) = recurrent.node, SLOTS[kind]
@@ -85,9 +85,11 @@ def _node_state(
         batch = 0 if node.attributes.get_int("layout", 0) else 1
         first = constant.take([0], axis=batch) if constant.shape[batch] else np.zeros(())
         return NodeState(recurrent, kind, first if (constant == first).all() else constant)
-    labels = entering.get(value)
+    labels = elements.get(value)
     sources = (
-        [] if labels is None else [v for v, own in entering.items() if v.is_graph_input() and _meet(own, labels)]
+        []
+        if labels is None
+        else [v for v, own in elements.items() if v.is_graph_input() and _includes(own, labels)]
     )
     if len(sources) == 1:
         (source,) = sources
@@ -102,52 +104,53 @@ def _node_state(
     )
 
 
-def _meet(a: Array, b: Array) -> bool:
-    return bool(np.isin(b, a).all())
+def _includes(whole: Array, part: Array) -> bool:
+    return bool(np.isin(part, whole).all())
 
 
-def _entering(flow: Flow, graph: ir.Graph) -> dict[ir.Value, Array]:
-    """Number the elements of the inputs that do not depend on the stream, and follow them where they only move."""
+def _numbered_elements(flow: Flow, graph: ir.Graph) -> dict[ir.Value, Array]:
+    """Give each element of the inputs that may be states a number; return the numbers in every value that only
+    rearranges them."""
     labels: dict[ir.Value, Array] = {}
     start = 1
     for value in graph.inputs:
         shape = flow.short.shapes.get(value)
         floats = value.dtype is not None and value.dtype.is_floating_point()
-        if shape is not None and floats and value not in flow.marks and math.prod(shape) <= 1 << 20:
+        if shape is not None and floats and value not in flow.framings and math.prod(shape) <= 1 << 20:
             labels[value] = np.arange(start, start + math.prod(shape)).reshape(shape)
             start += math.prod(shape)
-    return _moved(flow, graph, labels)
+    return _rearranged(flow, graph, labels)
 
 
-def _returned(flow: Flow, graph: ir.Graph, entering: Mapping[ir.Value, Array]) -> dict[ir.Value, ir.Value]:
-    """Pair the inputs that are states with the outputs that hold every element at its place."""
+def _returned(flow: Flow, graph: ir.Graph, elements: Mapping[ir.Value, Array]) -> dict[ir.Value, ir.Value]:
+    """Return for each input that is a state the output that returns it: every element in the same position."""
     final: dict[ir.Value, Array] = {}
     for recurrent in flow.recurrent:
         node = recurrent.node
         for slot, number in SLOTS.values():
             initial = node.inputs[slot] if slot < len(node.inputs) else None
-            if initial is not None and initial in entering and number < len(node.outputs):
-                final[node.outputs[number]] = entering[initial]
-    moved = _moved(flow, graph, final)
+            if initial is not None and initial in elements and number < len(node.outputs):
+                final[node.outputs[number]] = elements[initial]
+    rearranged = _rearranged(flow, graph, final)
     found: dict[ir.Value, ir.Value] = {}
-    for value in (v for v in graph.inputs if v in entering):
+    for value in (v for v in graph.inputs if v in elements):
         for output in graph.outputs:
-            if output in moved and np.array_equal(moved[output], entering[value]):
+            if output in rearranged and np.array_equal(rearranged[output], elements[value]):
                 found.setdefault(value, output)
     return found
 
 
-def _moved(flow: Flow, graph: ir.Graph, labels: dict[ir.Value, Array]) -> dict[ir.Value, Array]:
-    """Follow numbered elements through nodes that only move them."""
+def _rearranged(flow: Flow, graph: ir.Graph, labels: dict[ir.Value, Array]) -> dict[ir.Value, Array]:
+    """Add the values that nodes compute from numbered elements, where these only rearrange them."""
     known = dict(labels)
     for node in graph:
-        if node.domain or node.op_type not in _MOVING or not any(v in known for v in node.inputs):
+        if node.domain or node.op_type not in _REARRANGING or not any(v in known for v in node.inputs):
             continue
         data = data_inputs(node)[:1] if node.op_type != "Concat" else data_inputs(node)
         feed = {v.name or "": known[v] for v in data if v in known}
         rest = [v for v in node.inputs if v is not None and v not in known]
         parameters = {v.name or "": held for v in rest if (held := flow.short.constant(v)) is not None}
         if len(feed) == len(set(data)) and len(parameters) == len(set(rest)):
-            moved = run_node(node, feed | parameters, flow.opset)
-            known.update((v, a) for v, a in zip(node.outputs, moved, strict=False) if v.name)
+            rearranged = run_node(node, feed | parameters, flow.opset)
+            known.update((v, a) for v, a in zip(node.outputs, rearranged, strict=False) if v.name)
     return known

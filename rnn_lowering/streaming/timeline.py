@@ -10,7 +10,7 @@ from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.spec.node import default_opset, is_recurrent, node_ref
 from rnn_lowering.streaming.causal import WINDOWED, joined_along, padded, picked, windowed
 from rnn_lowering.streaming.frame_rules import frame_by_frame
-from rnn_lowering.streaming.frames import Flow, Frames, Mark, Other, Recurrent
+from rnn_lowering.streaming.frames import Flow, Frames, Framing, Recurrent, Unframed
 from rnn_lowering.streaming.sized import Sized, SizingError, sized
 from rnn_lowering.streaming.time_inputs import TimeInputs
 from rnn_lowering.streaming.trimming import sliced
@@ -38,7 +38,7 @@ def follow(model: ir.Model, time: TimeInputs) -> tuple[Flow, int]:
     for value in model.graph.inputs:
         axis = time.axes.get(value.name or "")
         if axis is not None:
-            flow.marks[value] = Frames(axis)
+            flow.framings[value] = Frames(axis)
     _follow_graph(flow, model.graph)
     _check_outputs(flow, model.graph)
     return flow, size
@@ -66,12 +66,12 @@ def _follow_graph(flow: Flow, graph: ir.Graph) -> None:
         outputs = [v for v in node.outputs if v.name]
         if all(v in flow.short.fixed for v in outputs):
             continue
-        marks = _follow_node(flow, node)
-        flow.marks.update((v, m) for v, m in zip(outputs, marks, strict=True) if m is not None)
+        framings = _follow_node(flow, node)
+        flow.framings.update((v, m) for v, m in zip(outputs, framings, strict=True) if m is not None)
 
 
-def _follow_node(flow: Flow, node: ir.Node) -> list[Mark]:
-    """The marks of the named outputs of a node."""
+def _follow_node(flow: Flow, node: ir.Node) -> list[Framing]:
+    """The framings of the named outputs of a node."""
     outputs = [v for v in node.outputs if v.name]
     if all(flow.short.constant(v) is not None for v in outputs):
         return [None] * len(outputs)  # what follows from sizes is judged where it is read as data
@@ -94,26 +94,26 @@ _RULES = {
 }
 
 
-def _branches(flow: Flow, node: ir.Node) -> list[Mark]:
+def _branches(flow: Flow, node: ir.Node) -> list[Framing]:
     condition = node.inputs[0]
-    if condition is not None and flow.marks.get(condition) is not None:
+    if condition is not None and flow.framings.get(condition) is not None:
         raise flow.refuse(node, "its condition depends on the stream")
     held = None if condition is None else flow.constant(condition)
     taken = ("then_branch", "else_branch") if held is None else ("then_branch" if held.all() else "else_branch",)
     scope, path = flow.scope, flow.path
-    found: list[list[Mark]] = []
+    found: list[list[Framing]] = []
     for name in taken:
         graph = node.attributes[name].as_graph()
         flow.scope, flow.path = f"{scope} > {node_ref(node, '').name} (If) {name}", (*path, (node, name))
         _follow_graph(flow, graph)
-        found.append([flow.marks.get(v) for v in graph.outputs])
+        found.append([flow.framings.get(v) for v in graph.outputs])
     flow.scope, flow.path = scope, path
-    if any(marks != found[0] for marks in found):
+    if any(framings != found[0] for framings in found):
         raise flow.refuse(node, "its branches hold their frames differently")
-    return [mark for v, mark in zip(node.outputs, found[0], strict=True) if v.name]
+    return [framing for v, framing in zip(node.outputs, found[0], strict=True) if v.name]
 
 
-def _opaque(flow: Flow, node: ir.Node, outputs: int) -> list[Mark]:
+def _opaque(flow: Flow, node: ir.Node, outputs: int) -> list[Framing]:
     """A Loop or Scan: it may not see the stream, nor hold a recurrent node."""
     graphs = [g for a in node.attributes.values() if not a.is_ref() for g in _graphs(a)]
     inner = [n for graph in graphs for n in graph.all_nodes()]
@@ -124,7 +124,7 @@ def _opaque(flow: Flow, node: ir.Node, outputs: int) -> list[Mark]:
             "a node in a body that repeats has a state for each turn", node=node_ref(recurrent, scope)
         )
     read = {v for n in (node, *inner) for v in n.inputs if v is not None}
-    if any(flow.marks.get(v) is not None for v in read):
+    if any(flow.framings.get(v) is not None for v in read):
         raise flow.refuse(node, "repeats over values of the stream: it is not known how", "export without the loop")
     return [None] * outputs
 
@@ -135,24 +135,24 @@ def _graphs(attribute: ir.Attr) -> tuple[ir.Graph, ...]:
     return tuple(attribute.as_graphs()) if attribute.type == ir.AttributeType.GRAPHS else ()
 
 
-def _recurrent(flow: Flow, node: ir.Node) -> list[Mark]:
+def _recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
     """Y keeps its frames; a node along the frames is to carry its state, one along another axis is not."""
     value = node.inputs[0]
-    mark = None if value is None else flow.mark(value, node)
+    framing = None if value is None else flow.framing(value, node)
     outputs = [v for v in node.outputs if v.name]
     others = {n: v for n, v in enumerate(node.inputs[1:], 1) if v is not None}
-    if not isinstance(mark, Frames):
+    if not isinstance(framing, Frames):
         joined = flow.joined(node, [v for v in node.inputs if v is not None])
-        return [joined if joined is Other.LAST else None] * len(outputs)
-    if any(flow.marks.get(others[n]) is not None for n in (1, 2, 3, 7) if n in others):
+        return [joined if joined is Unframed.LAST else None] * len(outputs)
+    if any(flow.framings.get(others[n]) is not None for n in (1, 2, 3, 7) if n in others):
         raise flow.refuse(node, "its weights depend on the stream")
     batch_first = node.attributes.get_int("layout", 0) == 1
     sequence, batch = (1, 0) if batch_first else (0, 1)
-    if mark.axis == batch:
+    if framing.axis == batch:
         if any(flow.grown(others[n], node) is None for n in (4, 5, 6) if n in others):
             raise flow.refuse(node, "its frames are its batch, and its initial states or lengths have a fixed one")
         return [flow.framed(node, v, flow.joined(node, [value, *others.values()])) for v in outputs]  # type: ignore[list-item]
-    if mark.axis != sequence or mark.outer != 1:
+    if framing.axis != sequence or framing.outer != 1:
         raise flow.refuse(node, "its frames are merged with another axis")
     direction = node.attributes.get_string("direction", "forward")
     if direction not in ("forward", "foward"):
@@ -161,32 +161,34 @@ def _recurrent(flow: Flow, node: ir.Node) -> list[Mark]:
             f"direction is {direction}: it starts at the last frame, which a stream has not seen yet",
             "train a forward one",
         )
-    if not mark.even:
+    if not framing.even:
         raise flow.refuse(
             node,
-            f"reads {mark.before + mark.behind} frames more than the stream has",
+            f"reads {framing.before + framing.behind} frames more than the stream has",
             "trim its input with a Slice",
         )
     for slot in (5, 6):
-        if slot in others and flow.marks.get(others[slot]) is not None:
+        if slot in others and flow.framings.get(others[slot]) is not None:
             raise flow.refuse(
                 node, "its initial state is computed from the stream", "make it an input of the model"
             )
     if 4 in others:
-        _check_lengths(flow, node, others[4], mark)
+        _check_lengths(flow, node, others[4], framing)
     flow.recurrent.append(Recurrent(node, flow.path))
     y = node.outputs[0]
-    marks = {v: (flow.framed(node, y, replace(mark, axis=sequence)) if v is y else Other.LAST) for v in outputs}
-    return list(marks.values())
+    framings = {
+        v: (flow.framed(node, y, replace(framing, axis=sequence)) if v is y else Unframed.LAST) for v in outputs
+    }
+    return list(framings.values())
 
 
-def _check_lengths(flow: Flow, node: ir.Node, lengths: ir.Value, mark: Frames) -> None:
+def _check_lengths(flow: Flow, node: ir.Node, lengths: ir.Value, framing: Frames) -> None:
     """Refuse constant lengths but those that are the number of frames."""
     held = [known.constant(lengths) for known in (flow.short, flow.long)]
-    if flow.marks.get(lengths) is not None:
+    if flow.framings.get(lengths) is not None:
         raise flow.refuse(node, "its sequence_lens are computed from the stream")
     for array, count in zip(held, flow.counts, strict=True):
-        if array is not None and not (array == mark.size(count)).all():
+        if array is not None and not (array == framing.size(count)).all():
             raise flow.refuse(
                 node, f"its sequence_lens are constant: {array.tolist()[:8]}", "make them an input of the model"
             )
@@ -194,16 +196,16 @@ def _check_lengths(flow: Flow, node: ir.Node, lengths: ir.Value, mark: Frames) -
 
 def _check_outputs(flow: Flow, graph: ir.Graph) -> None:
     for value in graph.outputs:
-        mark = flow.marks.get(value)
+        framing = flow.framings.get(value)
         node = value.producer()
-        if not isinstance(mark, Frames) or node is None:
+        if not isinstance(framing, Frames) or node is None:
             continue
-        if not mark.even:
-            more = mark.before + mark.behind
+        if not framing.even:
+            more = framing.before + framing.behind
             raise flow.refuse(
                 node, f"output '{value.name}' has {more} frames more than the stream", "trim it with a Slice"
             )
-        if mark.outer != 1:
+        if framing.outer != 1:
             raise flow.refuse(
                 node, f"output '{value.name}' holds the frames of several rows, one row after another"
             )

@@ -1,4 +1,4 @@
-"""Arrays in files, by name: what passes between processes without being held in both."""
+"""Arrays in files, by name, so that two processes share them without both holding them in memory."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def write_arrays(folder: Path, arrays: Mapping[str, Array]) -> None:
 
 
 class StoredArrays(Mapping[str, Array]):
-    """The arrays of a folder. Each access maps the file anew, read-only: what was looked at does not stay in memory
-    with those who hold this."""
+    """The arrays of a folder. Each access maps the file again, read-only, so that what was read does not stay in
+    memory."""
 
     def __init__(self, folder: Path) -> None:
         names = json.loads((folder / _NAMES).read_text())

@@ -26,7 +26,7 @@ from rnn_lowering.progress import CHUNKS, ORIGINAL, Progress, counter
 from rnn_lowering.streaming.plan import KEY, StreamPlan
 from rnn_lowering.types import Array
 from rnn_lowering.verification.chunk_parts import differ, initial, split, where
-from rnn_lowering.verification.extra_outputs import has_fixed, opened, session_with_all_values
+from rnn_lowering.verification.extra_outputs import has_fixed, session_with_all_values, session_with_open_axes
 from rnn_lowering.verification.given_inputs import check_given
 from rnn_lowering.verification.model_files import Given, as_file
 from rnn_lowering.verification.process import SessionError
@@ -36,7 +36,7 @@ from rnn_lowering.verification.runner import Chunks, Outcome, Ran, Runner, Sessi
 from rnn_lowering.verification.tolerance import compare
 from rnn_lowering.verification.whole import compared
 
-_STAND_IN = "stand_in.onnx"
+_LOWERED_ORIGINAL = "lowered_original.onnx"
 _FEW, _RAGGED = 5, (3, 1, 4, 7, 2)
 _FRAMES = (19, 11, 23)  # of the sequences of the runs, where the model leaves them open
 
@@ -100,7 +100,7 @@ class _Comparison:
         self.plan = StreamPlan.from_json(held[0])
         self.axes = {name: axis for name, axis in self.plan.inputs.items() if axis is not None}
         self.fixed = has_fixed(original.proto, self.axes)
-        self.session, self.whole = opened(original, runner.folder, self.axes)
+        self.session, self.whole = session_with_open_axes(original, runner.folder, self.axes)
         self.lengths = length_inputs(self.whole.graph)
         self.note = ""
 
@@ -112,7 +112,7 @@ class _Comparison:
             if error.over_limit:
                 return Verification("not verified", CHUNKED, reason=f"the original {error}")
             self.note = f"onnxruntime cannot run the original: {error}"
-            if not self._stand_in():
+            if not self._use_lowered_original():
                 return Verification("not verified", CHUNKED, reason=self.note)
             return self.result()
         except UnsupportedError as error:  # the inputs would be too large
@@ -138,11 +138,11 @@ class _Comparison:
         status = "failed" if reasons else "verified"
         return Verification(status, self._method(), len(runs), over_all(runs), reason, tuple(runs))
 
-    def _stand_in(self) -> bool:
-        """Let the original lowered stand for the original, once, if its nodes agree with float64."""
-        if self.session.model.name == _STAND_IN or self.fixed:
+    def _use_lowered_original(self) -> bool:
+        """Use the original with lowered nodes instead, if these agree with float64; return whether it was done."""
+        if self.session.model.name == _LOWERED_ORIGINAL or self.fixed:
             return False
-        path = self.runner.folder / _STAND_IN
+        path = self.runner.folder / _LOWERED_ORIGINAL
         model = self.original.new_model()
         LowerRecurrentPass("loop")(model)
         save(model, path, f"{path.name}.data")
@@ -180,7 +180,7 @@ class _Comparison:
             fixed = {**(given[run] if given is not None else {}), **constants}
             declared = self._declared(self._frames(run))
             feeds = candidates(self.whole, run, self.check.seed, declared, fixed, self.check.shapes)
-            yield [self._within(feed) for feed in feeds]
+            yield [self._with_lengths_in_range(feed) for feed in feeds]
 
     def _declared(self, frames: int) -> onnx.ModelProto:
         """The original's inputs as the stream has them, which may have fixed sizes, with so many frames."""
@@ -197,8 +197,8 @@ class _Comparison:
         fixed = self.plan.frames
         return _FRAMES[run % len(_FRAMES)] if fixed is None else fixed * max(2, min(4 + run, 64 // fixed))
 
-    def _within(self, feed: Mapping[str, Array]) -> dict[str, Array]:
-        """Lengths are at most the number of frames."""
+    def _with_lengths_in_range(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the feed with lengths that are at most the number of frames."""
         frames = self._count(feed)
         return {k: np.minimum(a, frames).astype(a.dtype) if k in self.lengths else a for k, a in feed.items()}
 

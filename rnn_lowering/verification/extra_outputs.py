@@ -16,34 +16,34 @@ from rnn_lowering.verification.runner import Session
 def session_with_outputs(
     original: Parsed, scratch: Path, names: Callable[[onnx.ModelProto], Iterable[str]]
 ) -> Session:
-    """Return a session of the original that gives more values.
+    """Return a session of the original with additional outputs.
 
     Args:
         original: The model.
-        scratch: Folder for the model that gives more.
+        scratch: Folder for the changed model.
         names: Names those values of the model; such as are not in the main graph are left out.
 
     Raises:
         ModelFileError: Its data is missing, or outside.
     """
     proto = _copy(original.proto)
-    _watch(proto, names(proto))
-    return _saved(proto, original, scratch / "watching.onnx")
+    _add_outputs(proto, names(proto))
+    return _saved(proto, original, scratch / "more_outputs.onnx")
 
 
 def session_with_all_values(
     original: Parsed, scratch: Path, label: str, axes: Mapping[str, int]
 ) -> tuple[Session, dict[str, str]]:
-    """Return a session that gives all values of a model's main graph too, and the node of each in their order.
+    """Return a session whose outputs include all values of the main graph, and the node of each, in their order.
 
     Args:
         original: The model.
-        scratch: Folder for the model that gives more.
-        label: What that is called.
+        scratch: Folder for the changed model.
+        label: Part of the name of its file.
         axes: The axis of inputs that is opened, by name.
     """
     proto = _copy(original.proto)
-    _open(proto, axes)
+    _open_axes(proto, axes)
     given = {value.name for value in proto.graph.output}
     nodes = {
         name: f"{node.op_type} node '{node.name or f'-> {name}'}'"
@@ -52,12 +52,14 @@ def session_with_all_values(
         if name
     }
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in nodes if name not in given)
-    return _saved(proto, original, scratch / f"watching_{label}.onnx"), nodes
+    return _saved(proto, original, scratch / f"more_outputs_{label}.onnx"), nodes
 
 
-def opened(original: Parsed, scratch: Path, axes: Mapping[str, int]) -> tuple[Session, onnx.ModelProto]:
-    """Return a session of the original in which axes of inputs have no fixed size, and which gives what enters
-    recurrent nodes too; and its model.
+def session_with_open_axes(
+    original: Parsed, scratch: Path, axes: Mapping[str, int]
+) -> tuple[Session, onnx.ModelProto]:
+    """Return a session of the original in which axes of inputs have no fixed size, and with
+    the inputs of recurrent nodes as additional outputs; and its model.
 
     Args:
         original: The model.
@@ -65,13 +67,13 @@ def opened(original: Parsed, scratch: Path, axes: Mapping[str, int]) -> tuple[Se
         axes: The axis by the name of the input.
     """
     proto = _copy(original.proto)
-    _open(proto, axes)
-    _watch(proto, recurrent_inputs(proto))
+    _open_axes(proto, axes)
+    _add_outputs(proto, recurrent_inputs(proto))
     return _saved(proto, original, scratch / "opened.onnx"), proto
 
 
-def _watch(proto: onnx.ModelProto, names: Iterable[str]) -> None:
-    """Let a model give values of its main graph too."""
+def _add_outputs(proto: onnx.ModelProto, names: Iterable[str]) -> None:
+    """Add values of a model's main graph to its outputs."""
     inner = {name for node in proto.graph.node for name in node.output if name}
     inner -= {value.name for value in proto.graph.output}
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(names) if name in inner)
@@ -86,15 +88,15 @@ def _dims(proto: onnx.ModelProto, axes: Mapping[str, int]) -> list[onnx.TensorSh
     return [v.type.tensor_type.shape.dim[axes[v.name]] for v in proto.graph.input if v.name in axes]
 
 
-def _open(proto: onnx.ModelProto, axes: Mapping[str, int]) -> None:
+def _open_axes(proto: onnx.ModelProto, axes: Mapping[str, int]) -> None:
     """Let axes of inputs have no fixed size."""
     if has_fixed(proto, axes):
         for dim in _dims(proto, axes):
             dim.dim_param = "frames"
-        _forget_shapes(proto.graph)
+        _drop_shapes(proto.graph)
 
 
-def _forget_shapes(graph: onnx.GraphProto) -> None:
+def _drop_shapes(graph: onnx.GraphProto) -> None:
     """Drop what a graph declares of computed values."""
     del graph.value_info[:]
     for value in graph.output:
@@ -102,7 +104,7 @@ def _forget_shapes(graph: onnx.GraphProto) -> None:
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                _forget_shapes(attribute.g)
+                _drop_shapes(attribute.g)
 
 
 def _saved(proto: onnx.ModelProto, original: Parsed, path: Path) -> Session:
@@ -113,7 +115,7 @@ def _saved(proto: onnx.ModelProto, original: Parsed, path: Path) -> Session:
 
 
 def recurrent_inputs(proto: onnx.ModelProto) -> Iterator[str]:
-    """What enters recurrent nodes: it must be finite, since native kernels do not pass on NaN."""
+    """Name the inputs of recurrent nodes: they must be finite, since onnxruntime's kernels do not propagate NaN."""
     for node in proto.graph.node:
         if is_recurrent(node):
             yield from (*node.input[:1], *node.input[5:7])

@@ -104,20 +104,20 @@ Symbols = dict[str, Array]
 
 
 def run_node(
-    node: IsolatedNode, feeds: Sequence[Symbols], runner: Runner, *, native: bool = False, ran: Ran = lambda: None
+    node: IsolatedNode, feeds: Sequence[Symbols], runner: Runner, *, original: bool = False, ran: Ran = lambda: None
 ) -> Iterator[Symbols]:
     """Run a lowered node in onnxruntime, in one session; return its connected outputs by symbol, feed by feed.
 
     The arrays are mapped files, as `Run.outputs` returns them.
 
     Args:
-        native: Run the node as it was.
+        original: Run the node of the original.
         ran: Called after each feed.
 
     Raises:
         SessionError: onnxruntime cannot run it.
     """
-    model = node.whole() if native else node.cut
+    model = node.whole() if original else node.cut
     if model is None:
         raise SessionError(f"{node.spec.node} has no counterpart in the lowered model")
     named = [_named(node, model, feed) for feed in feeds]
@@ -204,7 +204,7 @@ def _identifier(found: Found) -> ir.OperatorIdentifier | None:
 
 
 def _attributes(entry: Found, spec: RecurrentSpec) -> dict[str, Any]:
-    """Return the attributes of a node, and how its products round."""
+    """Return the attributes of a node, and how it quantizes what it multiplies."""
     rounded = {reference.ROUNDED: "zeros" if spec.gives_sequence else "held"} if spec.rounds else {}
     return {name: a.value for name, a in entry.node.attributes.items() if not a.is_ref()} | rounded
 

@@ -70,7 +70,7 @@ def chosen_feeds(
     Raises:
         UnsupportedError: The node has sizes such that a run exceeds the limit.
     """
-    make = _Maker(spec, attributes, names, rng)
+    make = _InputMaker(spec, attributes, names, rng)
     rows = make.rows()
     order = cycle(rows)
     return [make.feed(T, list(islice(order, N)), run) for run, (T, N) in enumerate(make.sizes(len(rows)))]
@@ -95,7 +95,7 @@ def _bytes(spec: RecurrentSpec, T: int, N: int, width: int, weights: int = 0) ->
     return _WIDE * (T * N * (width + len(spec.directions) * spec.hidden_size) + weights)
 
 
-class _Maker:
+class _InputMaker:
     """Makes the inputs of one node; those weights that are not constants are the same in all runs."""
 
     def __init__(

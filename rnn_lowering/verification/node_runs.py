@@ -54,7 +54,7 @@ def _node_run(node: IsolatedNode, feed: Symbols, runner: Runner) -> NodeRun:
     run = NodeRun(node, node.expected(feed), {}, {})
     for name in (ORIGINAL, LOWERED):
         try:
-            (outputs,) = run_node(node, [feed], runner, native=name == ORIGINAL)
+            (outputs,) = run_node(node, [feed], runner, original=name == ORIGINAL)
         except SessionError as error:
             run.failures[name] = str(error)
             continue

@@ -20,8 +20,8 @@ from rnn_lowering.types import Array
 from rnn_lowering.verification.exact import no_further
 from rnn_lowering.verification.extra_outputs import session_with_outputs
 from rnn_lowering.verification.isolate import IsolatedNode, Symbols, isolated_nodes, run_node
-from rnn_lowering.verification.judged import Judged
 from rnn_lowering.verification.node_inputs import chosen_feeds
+from rnn_lowering.verification.node_output import NodeOutput
 from rnn_lowering.verification.node_runs import NodeRun, node_runs
 from rnn_lowering.verification.process import SessionError
 from rnn_lowering.verification.result import NODES, OutputCheck, RunCheck, RunInput, Verification, over_all
@@ -109,38 +109,38 @@ class NodeComparison(Comparison):
         """Check the outputs of a lowered node, which may be large, a few rows of the batch at a time."""
         spec = node.spec
         inputs = {**{symbol: tensor.numpy() for symbol, tensor in spec.constants.items()}, **feed}
-        native: Symbols | None = None
+        original: Symbols | None = None
         blocks = []
         for rows in blocks_of_rows(spec, inputs["X"], got):
-            judged = self._judged(node, of_rows(inputs, spec, rows), of_rows(got, spec, rows))
-            if native is None and not all(output.right for output in judged):
-                native = self._native(node, feed)
-            theirs = of_rows(native or {}, spec, rows)
-            blocks.append(RunCheck((), tuple(_check(output, theirs) for output in judged)))
+            outputs = self._outputs(node, of_rows(inputs, spec, rows), of_rows(got, spec, rows))
+            if original is None and not all(output.right for output in outputs):
+                original = self._in_onnxruntime(node, feed)
+            theirs = of_rows(original or {}, spec, rows)
+            blocks.append(RunCheck((), tuple(_check(output, theirs) for output in outputs)))
         return over_all(blocks)
 
-    def _judged(self, node: IsolatedNode, feed: Symbols, got: Symbols) -> list[Judged]:
+    def _outputs(self, node: IsolatedNode, feed: Symbols, got: Symbols) -> list[NodeOutput]:
         """Compare the outputs of a lowered node with float64."""
         spec, dtype = node.spec, node.spec.dtype.numpy()
         inputs = {**{symbol: tensor.numpy() for symbol, tensor in spec.constants.items()}, **feed}
         truth, allowed = expected(spec.op_type, node.attributes, inputs, dtype)
         if self.check.tolerance != Tolerance():
             allowed = {s: allowance(array.astype(dtype), self.check.tolerance) for s, array in truth.items()}
-        return [Judged(spec, symbol, got[symbol], truth[symbol], allowed[symbol]) for symbol in spec.outputs]
+        return [NodeOutput(spec, symbol, got[symbol], truth[symbol], allowed[symbol]) for symbol in spec.outputs]
 
-    def _native(self, node: IsolatedNode, feed: Symbols) -> Symbols:
-        """What onnxruntime's own kernel computes; nothing where it has none."""
+    def _in_onnxruntime(self, node: IsolatedNode, feed: Symbols) -> Symbols:
+        """Return what onnxruntime's own kernel computes of the original node; nothing where it has none."""
         try:
-            (native,) = run_node(node, [feed], self.runner, native=True)
+            (outputs,) = run_node(node, [feed], self.runner, original=True)
         except SessionError:
             return {}
-        return native
+        return outputs
 
     def find_wrong_node(
         self, failed: Verification, pairs: Mapping[str, tuple[Outputs, Outputs]], optimise: bool
     ) -> Verification:
-        """Find the first lowered node that is wrong, given the inputs of the original's, and name it. Where none
-        is, float64 decides: the model passes where its outputs are about as close to it as the original's.
+        """Name the first lowered node that is wrong on the inputs that the original's received. Where none is, the
+        model passes if its outputs are about as close to float64 as the original's.
 
         Args:
             failed: The comparison of the outputs.
@@ -151,7 +151,7 @@ class NodeComparison(Comparison):
         try:
             nodes = self.isolated
             session = replace(
-                session_with_outputs(self.original, self.runner.folder, lambda _: _around(nodes)),
+                session_with_outputs(self.original, self.runner.folder, lambda _: _inputs_and_outputs(nodes)),
                 optimise=optimise,
             )
             outcome = self.runner.run(session, [[feed] for feed in feeds])
@@ -194,25 +194,25 @@ class NodeComparison(Comparison):
         feed = {symbol: values.get(name) for symbol, name in node.feeds.items()}
         outputs = {symbol: values.get(value.name or "") for symbol, value in node.spec.outputs.items()}
         known = {symbol: array for symbol, array in feed.items() if array is not None}
-        native = {symbol: array for symbol, array in outputs.items() if array is not None}
-        if len(known) < len(feed) or len(native) < len(outputs):
+        original = {symbol: array for symbol, array in outputs.items() if array is not None}
+        if len(known) < len(feed) or len(original) < len(outputs):
             raise SessionError("the node is in a subgraph")
         (got,) = run_node(node, [known], self.runner)
-        for output in self._judged(node, known, got):
-            if not output.right and not output.no_further(native[output.symbol]):
+        for output in self._outputs(node, known, got):
+            if not output.right and not output.no_further(original[output.symbol]):
                 return f"output {output.symbol}: {output.reason}", True
-        return "", any(compare(native[symbol], got[symbol], self.check.tolerance)[1] for symbol in native)
+        return "", any(compare(original[symbol], got[symbol], self.check.tolerance)[1] for symbol in original)
 
 
-def _check(output: Judged, native: Mapping[str, Array]) -> OutputCheck:
+def _check(output: NodeOutput, original: Mapping[str, Array]) -> OutputCheck:
     """Return whether an output is right, or no further from float64 than what onnxruntime's own kernel computes."""
-    passed = output.right or (output.symbol in native and output.no_further(native[output.symbol]))
+    passed = output.right or (output.symbol in original and output.no_further(original[output.symbol]))
     name = f"{output.symbol} of {output.spec.node}"
     return OutputCheck(name, output.largest, passed, "" if passed else output.reason)
 
 
-def _around(nodes: list[IsolatedNode]) -> Iterator[str]:
-    """What enters and leaves the lowered nodes."""
+def _inputs_and_outputs(nodes: list[IsolatedNode]) -> Iterator[str]:
+    """Name the values that the nodes read and compute."""
     for node in nodes:
         yield from node.feeds.values()
         yield from (value.name or "" for value in node.spec.outputs.values())

@@ -103,7 +103,7 @@ def _within_limit(
 
 
 def _bytes(value: onnx.ValueInfoProto, shape: Sequence[int]) -> int:
-    """What making an input takes: its numbers are drawn as 8 bytes each."""
+    """The bytes needed to make an input: its numbers are drawn as 8 bytes each."""
     dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
     return math.prod(shape) * (8 + int(dtype.itemsize))
 
@@ -196,7 +196,7 @@ def _use(graph: onnx.GraphProto, name: str) -> _Use:
 
 
 def _consumers(graph: onnx.GraphProto, name: str, depth: int) -> Iterator[tuple[onnx.NodeProto, int]]:
-    """Yield the nodes that take a value, also through casts, and in subgraphs, with the number of the input."""
+    """Yield the nodes that read a value, also through casts, and in subgraphs, with the number of the input."""
     for node in graph.node:
         for slot, given in enumerate(node.input):
             if given == name:

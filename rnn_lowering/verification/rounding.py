@@ -46,7 +46,7 @@ def expected(
     eps, largest = float(info.eps), float(info.max) ** 0.75
     of_one, of_size, of_shown = _FACTORS[np.dtype(dtype).name]
     truth = reference.evaluate(op_type, attributes, inputs)
-    rounded = reference.evaluate(op_type, attributes, _a_rounding_away(inputs), np.float32)
+    rounded = reference.evaluate(op_type, attributes, _perturbed(inputs), np.float32)
     beside = [reference.evaluate(op_type, a, inputs) for a in _thresholds_beside(attributes, eps)]
     if attributes.get(reference.ROUNDED):  # a rounding may move a number by a step of the 8 bits: as far as all do
         without = {name: value for name, value in attributes.items() if name != reference.ROUNDED}
@@ -85,7 +85,7 @@ def _largest(array: Array, axes: tuple[int, ...]) -> Array:
     return np.asarray(np.abs(array).max(axis=axes, keepdims=True, initial=0.0), np.float64)
 
 
-def _a_rounding_away(inputs: Mapping[str, Array]) -> Symbols:
+def _perturbed(inputs: Mapping[str, Array]) -> Symbols:
     """Return inputs whose states and X have each number moved by one rounding, up or down."""
     rng = np.random.default_rng(0)
     moved = dict(inputs)

@@ -158,8 +158,8 @@ class Runner:
         *,
         chunks: Chunks | None = None,
     ) -> Outcome:
-        """Run groups of alternative feeds; of each the first counts that the model accepts and answers with finite
-        numbers, else the first that it accepts.
+        """Run groups of alternative feeds. Of each group the first feed counts that gives finite numbers, else the
+        first that the model accepts.
 
         Args:
             groups: Names that `write_feed` gave.

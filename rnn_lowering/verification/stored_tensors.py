@@ -1,4 +1,4 @@
-"""Large tensors of models that run: references into the files that hold them, or into one written for them."""
+"""Tensors for models that onnxruntime runs: large ones as external data, in the files that have them already."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _ALIGNMENT = 64
 
 
 class StoredTensors:
-    """Gives tensors as protos, the large ones as references into files.
+    """Makes protos of tensors: small ones with their data, large ones as external data.
 
     Args:
-        folder: Where tensors that are in no file yet are written, each once; None: they are in the proto.
+        folder: Where large tensors are written that are in no file yet, each once. None: every proto has its data.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -26,7 +26,7 @@ class StoredTensors:
         self._written: dict[tuple[int, bool], tuple[ir.TensorProtocol, onnx.TensorProto]] = {}
 
     def proto(self, tensor: ir.TensorProtocol, name: str, *, widen: bool = False) -> onnx.TensorProto:
-        """Return a tensor by a name; `widen` makes bfloat16 float32, which onnxruntime's CPU computes.
+        """Return the proto of a tensor; `widen` makes bfloat16 float32, which onnxruntime's CPU kernels support.
 
         Locations start from the root of the file system, links followed: a `Session` needs `data=root(...)`.
         """

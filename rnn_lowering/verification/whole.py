@@ -144,7 +144,7 @@ class ModelComparison(Comparison):
     def _write_feeds(
         self, given: Sequence[Mapping[str, Array]], shapes: Mapping[str, Sequence[int]] | None
     ) -> list[list[str]]:
-        """Write the inputs of all runs; return those of each, alternatives of which the first accepted counts."""
+        """Write the inputs of all runs; return for each run alternatives: the first accepted one counts."""
         original, lowered = self.original.proto, self.lowered.proto
         names = [value.name for value in original.graph.input]
         constant: dict[str, Array] = {}

@@ -1,4 +1,4 @@
-"""Bringing the states of a model out: each becomes an input and an output, with what a host must know."""
+"""Exposing the states of a model: each becomes an input and an output, with what a host must know."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import onnx_ir as ir
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.spec.node import node_ref
 from rnn_lowering.streaming.edit import Editor, keep_past, keep_where_empty, plain, trim
-from rnn_lowering.streaming.frames import Context, Flow, Frames, Mark
+from rnn_lowering.streaming.frames import Context, Flow, Frames, Framing
 from rnn_lowering.streaming.plan import Dim, State, StreamPlan
 from rnn_lowering.streaming.sized import SizingError, sized
 from rnn_lowering.streaming.states import SLOTS, NodeState
@@ -51,20 +51,20 @@ class Naming:
         return names[0] if times == 1 else f"{times}*{names[0]}"
 
 
-class Carrying:
-    """Brings the states of one model out."""
+class StateExposer:
+    """Exposes the states of one model."""
 
     def __init__(self, work: ir.Model, flow: Flow, time: TimeInputs, naming: Naming) -> None:
         self.work, self.flow, self.time, self.naming = work, flow, time, naming
         self.editor = Editor(work, flow.opset)
         self.states: list[State] = []
 
-    def carry(self, states: Sequence[NodeState]) -> StreamPlan:
+    def expose(self, states: Sequence[NodeState]) -> StreamPlan:
         """Edit the model; return how it is driven."""
         graph = self.work.graph
         inputs = [v for v in graph.inputs if not v.is_initializer()]
         outputs = list(graph.outputs)
-        axes = {v.name or "": _axis(self.flow.marks.get(v)) for v in outputs}
+        axes = {v.name or "": _axis(self.flow.framings.get(v)) for v in outputs}
         contexts = [(c, self._context_dims(c), self.flow.short.types[c.source]) for c in self.flow.contexts]
         shapes = [self._state_dims(s) for s in states]
         self._check(states)
@@ -110,9 +110,9 @@ class Carrying:
         assert weights is not None
         dtype = self.flow.short.types[weights]
         label = node.name or next((v.name for v in node.outputs if v.name), "")
-        past = state.input if state.input is not None else None
-        name = self.editor.name(f"past_{plain(label)}_{state.kind}") if past is None else past.name or ""
+        past = state.input
         if past is None:
+            name = self.editor.name(f"past_{plain(label)}_{state.kind}")
             past = self.editor.add_input(name, dtype, dims)
             node.resize_inputs(max(len(node.inputs), slot + 1))
             node.replace_input_with(slot, past)
@@ -135,7 +135,7 @@ class Carrying:
         self._add(past, present, node, state.kind, dims, state.constant)
 
     def _pair(self, state: NodeState, past: ir.Value) -> None:
-        """An input that an output returns already: one state, of all nodes that it goes to."""
+        """Record an input that an output returns already: one state of all the nodes that read it."""
         node, output = state.recurrent.node, state.output
         assert output is not None
         for n, known in enumerate(self.states):
@@ -186,5 +186,5 @@ class Carrying:
         )
 
 
-def _axis(mark: Mark) -> int | None:
-    return mark.axis if isinstance(mark, Frames) else None
+def _axis(framing: Framing) -> int | None:
+    return framing.axis if isinstance(framing, Frames) else None
