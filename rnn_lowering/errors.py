@@ -38,11 +38,16 @@ class RnnLoweringError(Exception):
     """
 
     def __init__(self, reason: str, *, hint: str = "", node: NodeRef | None = None) -> None:
+        super().__init__()
         self.reason = reason
-        self.hint = hint
         self.node = node
-        text = f"{node}: {printable(reason)}" if node else printable(reason)
-        super().__init__(f"{text}; {printable(hint)}" if hint else text)
+        self.advise(hint)
+
+    def advise(self, *hints: str) -> None:
+        """Replace the hint by these; empty ones do not count."""
+        self.hint = ", or ".join(filter(None, hints))
+        text = f"{self.node}: {printable(self.reason)}" if self.node else printable(self.reason)
+        self.args = (f"{text}; {printable(self.hint)}" if self.hint else text,)
 
 
 class InvalidNodeError(RnnLoweringError):
@@ -63,6 +68,10 @@ class UnknownSizeError(UnsupportedError):
     def __init__(self, reason: str, *, hint: str = "", node: NodeRef | None = None, sizes: tuple[str, ...]) -> None:
         self.sizes = sizes
         super().__init__(reason, hint=hint, node=node)
+
+
+class UnknownLengthsError(UnsupportedError):
+    """A form or target needs sequence_lens that are known before run time."""
 
 
 class OptionError(UnsupportedError, ValueError):

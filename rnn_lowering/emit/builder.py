@@ -187,6 +187,8 @@ class Emitter(ABC):
         return [Tensor(v, d, s, self) for v, d, s in zip(node.outputs, types, shapes, strict=True)]
 
     def identity(self, x: Tensor) -> Tensor:
+        if "Identity" in self.dialect.unsupported:
+            return self.emit("Transpose", [x], [x.shape], [x.dtype], perm=list(range(x.rank)))[0]
         return self.emit("Identity", [x], [x.shape], [x.dtype])[0]
 
     def prune(self) -> None:

@@ -1,4 +1,4 @@
-"""Primitive operators in the version of each opset: only this module, `builder` and `sizes` depend on the opset."""
+"""Primitive operators in the version of each opset; outside of emit/ nothing depends on the opset."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.builder import Emitter
 from rnn_lowering.emit.constants import Constant, all_constant, elementwise, literal, one_hot, zeros_of
 from rnn_lowering.emit.rewrite import RANK
+from rnn_lowering.emit.substitutes import above, bounded, difference, parts
 from rnn_lowering.emit.tensors import Tensor, broadcast, static
 from rnn_lowering.emit.versions import since
 from rnn_lowering.types import Dims
@@ -31,6 +32,9 @@ class Ops(Emitter):
         """Return whether the default domain has an operator at this opset."""
         return bool(onnx.defs.has(op_type, self.opset, ""))
 
+    def _lacks(self, op_type: str) -> bool:
+        return op_type in self.dialect.unsupported
+
     # Arithmetic
 
     def add(self, a: Tensor, b: Tensor) -> Tensor:
@@ -41,6 +45,8 @@ class Ops(Emitter):
     def sub(self, a: Tensor, b: Tensor) -> Tensor:
         if a.is_zero or b.is_zero:
             return self.neg(b) if a.is_zero else a
+        if self._lacks("Sub") and all_constant((a.value, b.value)) is None:
+            return difference(self, a, b)
         return self._binary("Sub", a, b)
 
     def mul(self, a: Tensor, b: Tensor) -> Tensor:
@@ -75,10 +81,7 @@ class Ops(Emitter):
 
     def clip(self, x: Tensor, bound: float) -> Tensor:
         """Bound x to [-bound, bound]."""
-        if "Clip" not in self.dialect.unsupported:
-            return self._clip(x, bound)
-        (floored,) = self.emit("Max", [x, self.constant(-bound)], [x.shape])
-        return self.emit("Min", [floored, self.constant(bound)], [x.shape])[0]
+        return bounded(self, x, bound) if self._lacks("Clip") else self._clip(x, bound)
 
     @since(1)
     def _clip(self, x: Tensor, bound: float) -> Tensor:
@@ -123,10 +126,9 @@ class Ops(Emitter):
 
     def above(self, x: Tensor, threshold: float) -> Tensor:
         """Return 1 where x > threshold, else 0, of the type of x."""
-        if "Less" not in self.dialect.unsupported:
-            return self.cast(self.less(self.constant(threshold), x), x.dtype)
-        one, over = self.constant(1.0), self.unary("Relu", x - self.constant(threshold))
-        return one - self.unary("Relu", one - self.unary("Ceil", over))
+        if self._lacks("Less"):
+            return above(self, x, threshold)
+        return self.cast(self.less(self.constant(threshold), x), x.dtype)
 
     @since(1)
     def zero_unless(self, condition: Tensor, x: Tensor) -> Tensor:
@@ -165,7 +167,7 @@ class Ops(Emitter):
         if x.is_zero:
             return [self.zero((*x.shape[:axis], size, *x.shape[axis + 1 :])) for size in sizes]
         if not isinstance(x.value, Constant):
-            return self._split(x, sizes, axis)
+            return parts(self, x, sizes, axis) if self._lacks("Split") else self._split(x, sizes, axis)
         ends = [sum(sizes[: n + 1]) for n in range(len(sizes))]
         return [self.known(x.value.sliced(axis, e - size, e)) for size, e in zip(sizes, ends, strict=True)]
 
@@ -225,14 +227,12 @@ class Ops(Emitter):
         return self.emit("Flatten", [x], [(rows, x.shape[-1])], [x.dtype], axis=x.rank - 1)[0]
 
     def reshape(self, x: Tensor, sizes: Sequence[Tensor], shape: Dims) -> Tensor:
-        """Reshape x to the given sizes, each an int64 [1]; 0 keeps the size of x. `shape` is what is known of
-        it."""
+        """Reshape x to the given sizes, each an int64 [1]; 0 keeps a size. `shape`: what is known of the result."""
         return self.emit("Reshape", [x, self.concat(sizes, axis=0)], [shape], [x.dtype])[0]
 
     @since(1)
     def can_flip(self, x: Tensor) -> bool:
-        """Return whether `flip` is possible: it needs constant indices, or (from opset 10 on) a Slice with
-        steps."""
+        """Return whether `flip` is possible: by constant indices, or (from opset 10 on) by a Slice with steps."""
         return is_short(x.shape[0])
 
     @can_flip.since(10)
@@ -272,15 +272,14 @@ class Ops(Emitter):
 
     def take(self, x: Tensor, index: Tensor) -> Tensor:
         """Return x[index] along axis 0: x [rows, ...] -> [*index.shape, ...]."""
-        if index.rank == 2 and "Gather" in self.dialect.unsupported:
-            return self._rows_by_product(x, index)
+        if index.rank == 2 and isinstance(index.value, Constant) and self._lacks("Gather"):
+            return self._rows_by_product(x, index.value)
         return self.emit("Gather", [x, index], [(*index.shape, *x.shape[1:])], [x.dtype], axis=0)[0]
 
-    def _rows_by_product(self, x: Tensor, index: Tensor) -> Tensor:
-        """Return x[index] for finite x [rows, n] and a constant index [a, b] as a product with one-hot rows."""
-        assert isinstance(index.value, Constant)
-        (rows, width), (a, b) = static(x.shape), static(index.shape)
-        chosen = self.known(one_hot(index.value, rows, x.dtype))
+    def _rows_by_product(self, x: Tensor, index: Constant) -> Tensor:
+        """Return x[index] for finite x [rows, n] and an index [a, b] as a product with one-hot rows."""
+        (rows, width), (a, b) = static(x.shape), index.shape
+        chosen = self.known(one_hot(index, rows, x.dtype))
         sizes = [self.constant([size]) for size in (a, b, width)]
         return self.reshape(chosen @ x, sizes, (a, b, width))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -34,16 +34,7 @@ def replace_nodes(model: ir.Model, plan: Sequence[Planned], *, widen: bool, dequ
     shared: dict[ir.Graph, dict[Hashable, ir.Value]] = {}
     for planned in plan:
         found, spec = planned.found, planned.spec.as_floats() if dequantize else planned.spec
-        op = Ops(
-            found.opset,
-            names,
-            prefix_of(found.node),
-            ir.DataType.FLOAT if widen and spec.dtype in _HALF else spec.dtype,
-            planned.choice.dialect,
-            constants_as="initializer" if model.ir_version >= 4 else "node",
-            shared=shared.setdefault(found.graph, {}),
-            origin={NODE: prefix_of(found.node), OPERATOR: spec.op_type},
-        )
+        op = _emitter(planned, spec, names, model.ir_version, widen, shared.setdefault(found.graph, {}))
         with boundary(found.ref):
             replace_node(found, spec, planned.choice.fold, op)
         folded = " and ".join(dict.fromkeys(op.folded))
@@ -51,6 +42,50 @@ def replace_nodes(model: ir.Model, plan: Sequence[Planned], *, widen: bool, dequ
             reason = f"DequantizeLinear of opset {found.opset} cannot express their scales"
             notes.append(f"{found.ref}: the integers of {folded} became floats: {reason}")
     return notes
+
+
+def operators_for(planned: Planned, ir_version: int, *, widen: bool, dequantize: bool = False) -> frozenset[str]:
+    """Return the operators that `replace_nodes` would emit for a node, those of bodies included; the model stays as
+    it is."""
+    spec = planned.spec.as_floats() if dequantize else planned.spec
+    op = _emitter(planned, spec, Names(()), ir_version, widen, {})
+    with boundary(planned.found.ref):
+        ir.Graph([], op.outputs(list(lower_node(op, spec, planned.choice.fold).values())), nodes=[])
+    op.prune()
+    emitted = list(_with_bodies(op.nodes))
+    for node in emitted:
+        for index in range(len(node.inputs)):
+            node.replace_input_with(index, None)  # the values of the model get no further users
+    return frozenset(node.op_type for node in emitted)
+
+
+def _with_bodies(nodes: Sequence[ir.Node]) -> Iterator[ir.Node]:
+    for node in nodes:
+        yield node
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                yield from attribute.as_graph().all_nodes()
+
+
+def _emitter(
+    planned: Planned,
+    spec: RecurrentSpec,
+    names: Names,
+    ir_version: int,
+    widen: bool,
+    shared: dict[Hashable, ir.Value],
+) -> Ops:
+    node = planned.found.node
+    return Ops(
+        planned.found.opset,
+        names,
+        prefix_of(node),
+        ir.DataType.FLOAT if widen and spec.dtype in _HALF else spec.dtype,
+        planned.choice.dialect,
+        constants_as="initializer" if ir_version >= 4 else "node",
+        shared=shared,
+        origin={NODE: prefix_of(node), OPERATOR: spec.op_type},
+    )
 
 
 def replace_node(entry: Found, spec: RecurrentSpec, fold: Fold, op: Ops) -> None:

@@ -21,6 +21,9 @@ _COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
 _SAME_NUMBERS = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")
 _MOST_CANDIDATES = 12
 
+NO_LENGTHS = "export the model without lengths, or with constant ones"
+"""The hint where no input of the model decides sequence_lens."""
+
 
 def open_sizes(model: ir.Model, value: ir.Value, axes: tuple[int, ...]) -> str:
     """Return the options that fix sizes of a value, with ? for sizes that the user has to fill in.
@@ -46,6 +49,19 @@ def open_sizes(model: ir.Model, value: ir.Value, axes: tuple[int, ...]) -> str:
         for v in inputs
         if v in behind and not (v.shape is not None and v.shape.is_static())
     )
+
+
+def open_lengths(model: ir.Model, lengths: ir.Value) -> str:
+    """Return a hint which input of the model to set so that sequence_lens are constant; empty if there is none."""
+    value: ir.Value | None = lengths
+    while value is not None and (node := value.producer()) is not None:
+        value = node.inputs[0] if node.inputs and node.op_type in _SAME_NUMBERS else None
+    if value is None or not value.is_graph_input() or value not in model.graph.inputs:
+        return ""
+    sizes = ["?"] if value.shape is None else [_size(dim) for dim in value.shape]
+    given = "?" if sizes == ["1"] else "FILE.npy"
+    numbers = "" if sizes == ["1"] else f" (numbers of shape [{','.join(sizes)}])"
+    return f"make them constants: --set-input {quote(f'{value.name}=')}{given}{numbers}"
 
 
 def _size(dim: int | ir.SymbolicDim) -> str:

@@ -16,6 +16,7 @@ from rnn_lowering.errors import (
     NodeRef,
     OptionError,
     RnnLoweringError,
+    UnknownLengthsError,
     UnknownSizeError,
     UnsupportedError,
     warn,
@@ -27,19 +28,20 @@ from rnn_lowering.model.folding import folded
 from rnn_lowering.model.inference import known_inputs
 from rnn_lowering.model.plan import Planned, Prepared, prepare, read
 from rnn_lowering.model.prepare import sort_nodes
-from rnn_lowering.model.replace import replace_nodes
+from rnn_lowering.model.replace import operators_for, replace_nodes
 from rnn_lowering.model.scopes import Found, foreign_nodes, recurrent_nodes
 from rnn_lowering.model.selection import Choose
 from rnn_lowering.model.set_inputs import input_arrays, record
 from rnn_lowering.options import KEEP, Lowering, LoweringOptions, lowering_of
-from rnn_lowering.passes.advice import deciding_input, open_sizes
+from rnn_lowering.passes.advice import NO_LENGTHS, deciding_input, open_lengths, open_sizes
 from rnn_lowering.passes.report import NodeReport, Report, count_operators
 from rnn_lowering.passes.sizing import FOLDED, as_given
 from rnn_lowering.passes.stream import StreamPass
 from rnn_lowering.spec.connections import KnownValues
 from rnn_lowering.spec.node import RecurrentSpec
 from rnn_lowering.streaming.plan import KEY
-from rnn_lowering.targets.choice import choose
+from rnn_lowering.targets.choice import Choice, choose
+from rnn_lowering.targets.support import note
 
 _LOG = logging.getLogger("rnn_lowering")
 
@@ -120,6 +122,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         dequantize = self.lowering.dequantize
         report.notes += [_dequantized(node.spec) for node in plan if dequantize and node.spec.quantized]
         report.notes += replace_nodes(model, plan, widen=self.lowering.compute == "float32", dequantize=dequantize)
+        report.notes += [text for text in (note(self.lowering.runtime),) if text and plan]
         _log(plan, report)
         report.nodes = [
             NodeReport.of(n.spec, n.choice.form, n.choice.reason, place)
@@ -233,15 +236,23 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
     def _planned(self, entry: Found, spec: RecurrentSpec, model: ir.Model) -> Planned:
         options = self.lowering
+        widen, dequantize = options.compute == "float32", options.dequantize
+
+        def emitted(choice: Choice) -> frozenset[str]:
+            planned = Planned(entry, spec, choice)
+            return operators_for(planned, model.ir_version, widen=widen, dequantize=dequantize)
+
         try:
-            as_lowered = spec.as_floats() if options.dequantize else spec
-            choice = choose(as_lowered, entry.opset, options.to, options.max_unroll, options.runtime)
+            as_lowered = spec.as_floats() if dequantize else spec
+            choice = choose(as_lowered, entry.opset, options.to, options.max_unroll, options.runtime, emitted)
         except UnknownSizeError as error:
             axes = tuple({"T": spec.layout, "N": 1 - spec.layout}[size] for size in error.sizes)
             sizes = open_sizes(model, spec.inputs["X"], axes)
-            hints = (f"fix the sizes of the inputs: {sizes}" if sizes else "", error.hint)
-            hint = ", or ".join(text for text in hints if text)
-            raise UnknownSizeError(error.reason, hint=hint, node=error.node, sizes=error.sizes) from None
+            error.advise(f"fix the sizes of the inputs: {sizes}" if sizes else "", error.hint)
+            raise
+        except UnknownLengthsError as error:
+            error.advise(open_lengths(model, spec.inputs["sequence_lens"]) or NO_LENGTHS)
+            raise
         return Planned(entry, spec, choice)
 
     def _preview(
@@ -272,8 +283,8 @@ def _readable(entry: Found, known: KnownValues) -> RecurrentSpec | None:
 
 def _log(plan: list[Planned], report: Report) -> None:
     """Log what was decided, under the name of the package."""
-    for note in (*report.notes, *report.left):
-        _LOG.info("%s", note)
+    for text in (*report.notes, *report.left):
+        _LOG.info("%s", text)
     for node in plan:
         _LOG.info("%s becomes %s: %s", node.found.ref, node.choice.form, node.choice.reason)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from rnn_lowering.emit.dialect import Dialect
+from rnn_lowering.emit.substitutes import SUBSTITUTED
 from rnn_lowering.errors import OptionError
+from rnn_lowering.recurrence.activations import FORMULAS
+from rnn_lowering.targets import documented
 from rnn_lowering.targets.documented import Documented
 
 To = Literal["auto", "scan", "loop", "unroll"]
@@ -31,6 +34,7 @@ class Target:
             rows by an index of rank 2.
         sequence_lens: Whether it supports sequence_lens that are known at run time only.
         sizes: Which of T and N must be known.
+        batch_size: The only batch size that it supports; None for any.
         integer_products: Whether it supports DynamicQuantizeLinear and MatMulInteger; None where that is not known.
         dequantize_inside: As in `Dialect`.
         loop_dialect: The operators that it runs fastest in loops of float32, from `LOOP_DIALECT_OPSET` on.
@@ -45,6 +49,7 @@ class Target:
     unsupported: tuple[str, ...] = ()
     sequence_lens: bool = True
     sizes: tuple[str, ...] = ()
+    batch_size: int | None = None
     integer_products: bool | None = None
     dequantize_inside: bool = False
     loop_dialect: Dialect = _PLAIN
@@ -55,6 +60,26 @@ class Target:
         """ "measured": lowered models were run in it; "documented": the row is what a public document names."""
         return "documented" if self.documented else "measured"
 
+
+_COMPOSED = SUBSTITUTED | {name for name, formula in FORMULAS.items() if formula.compose is not None}
+"""The operators that are emitted as others where a runtime does not support them."""
+
+
+def _documented(name: str, version: str, known: Documented, *forms: str, **limits: Any) -> Target:
+    """Return the row of a runtime that was not run: what its document does not name is composed or refused."""
+    return Target(
+        name,
+        version,
+        forms,
+        unsupported=tuple(sorted(_COMPOSED - known.operators)),
+        sequence_lens={"Cast", "Gather", "Less"} <= known.operators,
+        integer_products={"DynamicQuantizeLinear", "MatMulInteger"} <= known.operators,
+        documented=known,
+        **limits,
+    )
+
+
+_STATIC = ("T", "N")
 
 TARGETS = {
     target.name: target
@@ -104,6 +129,31 @@ TARGETS = {
         Target("emx-onnx-cgen", "1.4.0", ("scan", "unroll")),
         Target("ezkl", "23.0.5", ("unroll", "scan")),
         Target("rknn", "rknn-toolkit2 2.5.0", ("scan", "unroll"), newest_opset=19),
+        _documented("candle", "0.11.0", documented.CANDLE, "unroll", oldest_opset=13),
+        _documented("rten", "main", documented.RTEN, "unroll", "loop"),
+        _documented("burn", "burn-onnx 0.21.0-pre.1", documented.BURN, "unroll", "scan", "loop", newest_opset=24),
+        _documented("onnx2c", "master", documented.ONNX2C, "unroll", sizes=_STATIC),
+        _documented("qnn", "onnxruntime-qnn 2.0.0", documented.QNN, "unroll", sizes=_STATIC),
+        _documented("webnn", "onnxruntime-web 1.30.0", documented.WEBNN, "unroll", oldest_opset=7, sizes=_STATIC),
+        _documented(
+            "tensorrt",
+            "10.1",
+            documented.TENSORRT,
+            *("unroll", "scan", "loop"),
+            oldest_opset=9,
+            newest_opset=20,
+        ),
+        _documented("tidl", "11.0", documented.TIDL, "unroll", newest_opset=19, sizes=_STATIC, batch_size=1),
+        _documented(
+            "stedgeai",
+            "ST Edge AI Core 2.2",
+            documented.STEDGEAI,
+            "unroll",
+            oldest_opset=7,
+            newest_opset=20,
+            sizes=_STATIC,
+            batch_size=1,
+        ),
     )
 }
 

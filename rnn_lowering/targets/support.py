@@ -1,0 +1,108 @@
+"""Whether a target supports a node: its opset, lengths and sizes, and the operators that are emitted for it."""
+
+from __future__ import annotations
+
+from rnn_lowering.emit.integers import FIRST_OPSET as INTEGERS_OPSET
+from rnn_lowering.errors import UnknownLengthsError, UnknownSizeError, UnsupportedError
+from rnn_lowering.spec.node import RecurrentSpec
+from rnn_lowering.targets.documented import Documented
+from rnn_lowering.targets.table import Target
+
+_SIZES = frozenset({"ConstantOfShape", "NonZero", "Range", "Shape", "Tile"})
+"""Emitted only where a size is known at run time only."""
+
+_LENGTHS = frozenset({"Cast", "Flatten", "Gather", "Less", "ReduceMax", "Where"})
+"""Emitted for sequence_lens that are known at run time only."""
+
+_NAMES = {"T": "sequence length", "N": "batch size"}
+
+
+def check_node(spec: RecurrentSpec, opset: int, target: Target) -> None:
+    """Check what holds for every form.
+
+    Raises:
+        UnsupportedError: The target does not support such a node.
+        UnknownSizeError: The target needs a size that is not known.
+        UnknownLengthsError: The target needs lengths that are not known.
+    """
+    newest, oldest = target.newest_opset, target.oldest_opset
+    limit = f"at most {newest}" if newest and opset > newest else ""
+    limit = f"at least {oldest}" if oldest and opset < oldest else limit
+    if limit:
+        raise UnsupportedError(
+            f"{target.name} supports models of opset {limit}, this one imports {opset}",
+            hint="export it at such an opset, or convert it (onnx.version_converter)",
+            node=spec.node,
+        )
+    if spec.rounds:
+        _check_integers(spec, opset, target)
+    if not target.sequence_lens and _has_open_lengths(spec):
+        raise UnknownLengthsError(
+            f"{target.name} does not support sequence_lens that are known at run time only", node=spec.node
+        )
+    unknown = tuple(size for size in _unknown(spec) if size in target.sizes)
+    if unknown:
+        raise UnknownSizeError(
+            f"{target.name} needs a known {' and '.join(_NAMES[u] for u in unknown)}", node=spec.node, sizes=unknown
+        )
+    if target.batch_size not in (None, spec.batch_size):
+        raise UnsupportedError(
+            f"{target.name} supports batch size {target.batch_size} only, here it is {spec.batch_size}",
+            hint=f"export the model with batch size {target.batch_size}",
+            node=spec.node,
+        )
+
+
+def check_operators(emitted: frozenset[str], spec: RecurrentSpec, target: Target, known: Documented) -> None:
+    """Check the operators that are emitted for a node against the list of a documented target.
+
+    Raises:
+        UnsupportedError: The list lacks one.
+        UnknownSizeError: It lacks what sizes need that are known at run time only.
+        UnknownLengthsError: It lacks what sequence_lens need that are known at run time only.
+    """
+    missing = emitted - known.operators
+    if not missing:
+        return
+    reason = f"{target.name} is not known to support {' and '.join(sorted(missing))} ({known.source}, {known.date})"
+    unknown = _unknown(spec)
+    if missing <= _SIZES and unknown:
+        raise UnknownSizeError(reason, node=spec.node, sizes=unknown)
+    if missing <= _LENGTHS | _SIZES and _has_open_lengths(spec):
+        raise UnknownLengthsError(reason, node=spec.node)
+    hint = f"where it supports {'that' if len(missing) == 1 else 'those'} all the same, use --target portable"
+    if missing == {"DequantizeLinear"}:
+        hint = "make floats of the weights (--dequantize)"
+    if missing == {"Constant"}:
+        hint = "convert the model to IR version 4 or later"
+    raise UnsupportedError(reason, hint=hint, node=spec.node)
+
+
+def note(target: Target) -> str:
+    """Return what the user of a documented target should know; empty for another."""
+    known = target.documented
+    if known is None:
+        return ""
+    unchecked = f"; not checked: {known.unchecked}" if known.unchecked else ""
+    return f"{target.name} was not run: {known.source}, of {known.date}, names the operators{unchecked}"
+
+
+def _check_integers(spec: RecurrentSpec, opset: int, target: Target) -> None:
+    """Refuse products of integers where they cannot be."""
+    hint = "make floats of the weights (--dequantize)"
+    if opset < INTEGERS_OPSET:
+        reason = f"DynamicQuantizeLinear needs opset {INTEGERS_OPSET}, this scope imports {opset}"
+        raise UnsupportedError(reason, hint=hint, node=spec.node)
+    if not target.integer_products:
+        lacks = "does not support" if target.integer_products is False else "is not known to support"
+        reason = f"{target.name} {lacks} DynamicQuantizeLinear and MatMulInteger"
+        raise UnsupportedError(reason, hint=hint, node=spec.node)
+
+
+def _has_open_lengths(spec: RecurrentSpec) -> bool:
+    return "sequence_lens" in spec.inputs and "sequence_lens" not in spec.constants
+
+
+def _unknown(spec: RecurrentSpec) -> tuple[str, ...]:
+    """Return which of T and N are not known."""
+    return tuple(name for name, size in (("T", spec.seq_length), ("N", spec.batch_size)) if size is None)

@@ -1,0 +1,148 @@
+"""Documented targets: what is emitted for a node is in the runtime's list, or the model is refused with a hint.
+What is composed of listed operators computes the same."""
+
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import pytest
+from cases import CASES, FUNCTIONS, Case, expected, feed, model
+from clients.trials import cases
+from fitting import fitting
+from running import assert_close, run
+
+import rnn_lowering as rl
+from rnn_lowering.cli.command import main
+from rnn_lowering.emit.provenance import NODE, STEP
+
+DOCUMENTED = [name for name, target in rl.TARGETS.items() if target.evidence == "documented"]
+OPSET = 17
+
+pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
+
+
+def listed(target: str) -> frozenset[str]:
+    known = rl.TARGETS[target].documented
+    assert known is not None
+    return known.operators
+
+
+def emitted(lowered: ir.Model) -> Iterator[str]:
+    """The operators of the nodes that a lowering emitted, those of bodies included."""
+    for node in lowered.graph.all_nodes():
+        if {NODE, STEP} & node.metadata_props.keys():
+            yield node.op_type
+
+
+def lowered(case: Case, target: str, opset: int = OPSET) -> ir.Model | None:
+    """Return the lowered model, of which all that was emitted is listed; None where it is refused with a hint."""
+    read = ir.from_proto(model(case, opset if opset in case.opsets else case.opsets[-1]))
+    refusal = ""
+    try:
+        rl.lower(read, target=target)
+    except rl.UnsupportedError as error:
+        refusal = error.hint or f"no hint: {error}"
+    assert not refusal.startswith("no hint"), case.name
+    if refusal:
+        return None
+    found = set(emitted(read))
+    assert found, case.name
+    assert found <= listed(target), case.name
+    return read
+
+
+@pytest.mark.parametrize("target", DOCUMENTED)
+@pytest.mark.parametrize("every", [160, pytest.param(20, marks=pytest.mark.exhaustive)])
+def test_listed_operators_or_a_hint(target: str, every: int) -> None:
+    """A share of the repository's cases, as the target supports them and as they are."""
+    found = [lowered(fitting(case, target), target) for case in CASES[::every]]
+    assert sum(model is not None for model in found) > len(found) / 2
+    for case in CASES[:: every * 4]:
+        lowered(case, target)
+
+
+@pytest.mark.parametrize("target", DOCUMENTED)
+@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_small_models_of_the_clients(target: str, every: int) -> None:
+    """Each is lowered, and computes what the operator specification does."""
+    for case in list(cases().values())[::every]:
+        fit = fitting(case, target)
+        found = lowered(fit, target)
+        assert found is not None, case.name
+        assert_close(run(ir.to_proto(found), feed(fit)), expected(fit), label=case.name)
+
+
+@pytest.mark.parametrize("target", ["candle", "qnn", "tidl", "stedgeai"])
+def test_composed_operators(target: str) -> None:
+    """Activations from far below to far above zero and at thresholds; an Identity and parts at an old opset."""
+    chosen = [
+        Case("composed", "RNN", _activation(name), T=3, N=1, x_scale=scale)
+        for name in FUNCTIONS
+        for scale in (1.0, 1e4)
+    ]
+    chosen += [Case("clip", op, {"clip": 0.3}, N=1, x_scale=1e6) for op in ("GRU", "LSTM")]
+    chosen += [Case("nothing", "LSTM", T=0, N=1, optional=("initial_h",), states_from="initializer")]
+    opsets = [opset for opset in (9, OPSET) if opset >= (rl.TARGETS[target].oldest_opset or 0)]
+    for case, opset in ((case, opset) for case in chosen for opset in opsets):
+        found = lowered(case, target, opset)
+        if found is not None:
+            assert_close(run(ir.to_proto(found), feed(case)), expected(case), label=case.name)
+
+
+def _activation(name: str) -> dict[str, object]:
+    return {"activations": [name], "activation_alpha": [0.5], "activation_beta": [0.25]}
+
+
+REFUSED = {
+    "unsized": (
+        "qnn",
+        Case("c", "GRU", x="symbolic"),
+        "qnn needs a known .*; fix .*--set-dim seq=. --set-dim batch=.",
+    ),
+    "lengths": ("tidl", Case("c", "RNN", N=1, optional=("sequence_lens",)), r"--set-input sequence_lens=\?"),
+    "batch": ("tidl", Case("c", "RNN", N=2), "batch size 1 only, here it is 2; export"),
+    "opset": ("candle", Case("c", "RNN"), "opset at least 13, this one imports 12"),
+    "operator": (
+        "webnn",
+        Case("c", "RNN", _activation("Affine"), ir3=True),
+        "is not known to support Constant .*webnn-operators.md",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_with_a_hint(name: str) -> None:
+    target, case, message = REFUSED[name]
+    opset = {"opset": 12, "operator": 8}.get(name, OPSET)
+    with pytest.raises(rl.UnsupportedError, match=message):
+        rl.lower(model(case, opset), target=target)
+
+
+def test_a_longer_sequence_gets_a_loop_that_is_listed() -> None:
+    assert "Scan" in set(emitted(_lowered_long("tensorrt")))
+    assert "Loop" in set(emitted(_lowered_long("rten")))
+
+
+def _lowered_long(target: str) -> ir.Model:
+    found = lowered(Case("long", "GRU", T=600), target)
+    assert found is not None
+    return found
+
+
+def test_every_row_has_a_source_and_a_date() -> None:
+    assert len(DOCUMENTED) == 9
+    for name in DOCUMENTED:
+        known = rl.TARGETS[name].documented
+        assert known is not None
+        date.fromisoformat(known.date)
+        assert "/" in known.source
+        assert all(onnx.defs.has(operator) for operator in known.named.split())
+        assert {operator for operator, _ in known.left_out} <= set(known.named.split())
+
+
+def test_the_report_tells_that_it_was_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(model(Case("note", "RNN", N=1), OPSET), tmp_path / "in.onnx")
+    assert main([str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx"), "--target", "tidl", "--no-verify"]) == 0
+    assert "tidl was not run: TexasInstruments/edgeai-tidl-tools" in capsys.readouterr().out
