@@ -42,7 +42,7 @@ def _row(form: str, model: onnx.ModelProto, original: onnx.ModelProto, feeds: li
     quantize_static(source, static, _Reader(feeds), extra_options=options)
     operators = [node.op_type for node in nodes(onnx.load(dynamic))]
     integer = operators.count("MatMulInteger")
-    of = integer + sum(operators.count(name) for name in ("MatMul", "Gemm")) + 3 * operators.count("GRU")
+    of = integer + sum(operators.count(name) for name in ("MatMul", "Gemm")) + 2 * operators.count("GRU")
     cells = [form, f"{source.stat().st_size:,}", f"{dynamic.stat().st_size:,}", f"{integer} of {of}"]
     cells += [_error(dynamic, original, feeds), f"{static.stat().st_size:,}", _error(static, original, feeds)]
     return f"| {' | '.join(cells)} |"

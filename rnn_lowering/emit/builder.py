@@ -12,7 +12,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.constants import Constant, literal, zeros_of
 from rnn_lowering.emit.dequantized import Dequantized, dequantize
 from rnn_lowering.emit.dialect import Dialect
-from rnn_lowering.emit.names import Names
+from rnn_lowering.emit.names import Names, Place
 from rnn_lowering.emit.provenance import STEP, add_weights, set_symbol
 from rnn_lowering.emit.rewrite import with_gemms
 from rnn_lowering.emit.scope import Scope
@@ -29,12 +29,12 @@ class Emitter(ABC):
     Args:
         opset: Version of the default domain whose operators are emitted.
         names: The name generator of the model.
-        prefix: What the names of emitted values start with: the original node's name.
+        prefix: What the names of emitted values start with: the original node's name; see `Place`.
         dtype: Element type of the recurrence.
         dialect: Which of several equivalent sets of operators the runtime prefers.
         constants_as: "initializer", or "node" where initializers would have to be inputs too (IR version 3).
         shared: The constants that earlier nodes added to the same graph, by `Constant.key`; new ones are added.
-        origin: The metadata of every emitted node (see `provenance`); in an unrolled step the step number instead.
+        origin: The metadata of every node that is emitted outside of unrolled steps; see `provenance`.
 
     Attributes:
         folded: The names of constants that could not stay integers.
@@ -55,9 +55,7 @@ class Emitter(ABC):
         self.dtype = dtype
         self.dialect = dialect
         self.folded: list[str] = []
-        self._names = names
-        self._prefix = prefix
-        self._part = ""
+        self._place = Place.of(names, prefix)
         self._origin = origin or {}
         self._scopes = [Scope(constants_as, cache={} if shared is None else shared)]
 
@@ -90,19 +88,19 @@ class Emitter(ABC):
     @contextmanager
     def under(self, part: str) -> Iterator[None]:
         """Add `part` to the prefix of the names of what is emitted in the block."""
-        before = self._prefix, self._part
-        if part:
-            self._prefix, self._part = f"{self._prefix}/{part}", f"{self._part}{part}/"
+        before = self._place
+        self._place = before.inside(part)
         yield
-        self._prefix, self._part = before
+        self._place = before
 
     @contextmanager
-    def step(self, t: int) -> Iterator[None]:
-        """Mark what is emitted in the block as step number `t` of an unrolled recurrence."""
-        before, self._origin = self._origin, {STEP: f"{self._part}{t}"}
-        with self.under(f"t{t}"):
-            yield
-        self._origin = before
+    def step(self, t: int, *, described: bool) -> Iterator[None]:
+        """Emit step number `t` of an unrolled recurrence in the block; its nodes have metadata if `described`."""
+        before = self._place, self._origin
+        self._place = self._place.at(t)
+        self._origin = {STEP: self._place.step} if described else {}
+        yield
+        self._place, self._origin = before
 
     @contextmanager
     def body(self) -> Iterator[None]:
@@ -114,7 +112,7 @@ class Emitter(ABC):
     def body_input(self, hint: str, dtype: ir.DataType, shape: Dims) -> Tensor:
         """Return a new input of the open body, with its type and shape declared."""
         value = ir.Value(
-            name=self._names.unique(f"{self._prefix}/{hint}"),
+            name=self._place.name(hint),
             type=ir.TensorType(dtype),
             shape=ir.Shape(shape),
         )
@@ -125,13 +123,13 @@ class Emitter(ABC):
         values = self.outputs(outputs)
         for value, tensor in zip(values, outputs, strict=True):
             value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
-        nodes = with_gemms(self.nodes, values, self._names.unique) if self.dialect.gemm else self.nodes
+        nodes = with_gemms(self.nodes, values, self._place.names.unique) if self.dialect.gemm else self.nodes
         return ir.Graph(
             [self.value(t) for t in inputs],
             values,
             nodes=nodes,
             initializers=self.initializers,
-            name=self._names.unique(f"{self._prefix}/body"),
+            name=self._place.name("body"),
         )
 
     def outputs(self, tensors: Sequence[Tensor]) -> list[ir.Value]:
@@ -176,12 +174,13 @@ class Emitter(ABC):
             [None if t is None else self.value(t) for t in inputs],
             [ir.convenience.convert_attribute(k, v) for k, v in attributes.items()],
             num_outputs=len(shapes),
-            name=self._names.unique(f"{self._prefix}/{op_type}"),
+            name=self._place.name(op_type),
             metadata_props=dict(self._origin),
         )
-        add_weights(node, (t.value.symbol for t in inputs if t is not None and isinstance(t.value, Constant)))
-        for value in node.outputs:
-            value.name = self._names.unique(f"{self._prefix}/{op_type}_output")
+        if node.metadata_props:
+            add_weights(node, (t.value.symbol for t in inputs if t is not None and isinstance(t.value, Constant)))
+        for n, value in enumerate(node.outputs):
+            value.name = self._place.names.unique(f"{node.name}.{n}") if len(shapes) > 1 else node.name
         self.nodes.append(node)
         types = dtypes or [self.dtype] * len(shapes)
         return [Tensor(v, d, s, self) for v, d, s in zip(node.outputs, types, shapes, strict=True)]
@@ -200,8 +199,9 @@ class Emitter(ABC):
         for symbol, tensor in symbols.items():
             node = tensor.value.producer() if isinstance(tensor.value, ir.Value) else None
             if isinstance(tensor.value, ir.Value) and node is not None and node.graph is None:
-                tensor.value.name = self._names.unique(f"{self._prefix}/{symbol}")
-                set_symbol(tensor.value, symbol)
+                tensor.value.name = self._place.name(symbol)
+                if node.metadata_props:
+                    set_symbol(tensor.value, symbol)
 
     def declare(self, tensors: Sequence[Tensor]) -> None:
         """Write types and shapes of values into the model, where all dimensions are known."""
@@ -247,7 +247,7 @@ class Emitter(ABC):
     def _write_constant(self, scope: Scope, constant: Constant) -> ir.Value:
         if scope.constants_as == "node":
             return self._constant_node(constant)
-        name = self._names.unique(f"{self._prefix}/{constant.name}")
+        name = self._place.constant(constant.name)
         value = ir.Value(
             name=name,
             type=ir.TensorType(constant.dtype),
@@ -267,9 +267,9 @@ class Emitter(ABC):
 
     @_constant_node.since(9)
     def _constant_node_9(self, constant: Constant) -> ir.Value:
-        name = self._names.unique(f"{self._prefix}/{constant.name}")
+        name = self._place.constant(constant.name)
         tensor = ir.AttrTensor("value", constant.tensor(name))
-        node = ir.Node("", "Constant", [], [tensor], name=self._names.unique(f"{name}_node"))
+        node = ir.Node("", "Constant", [], [tensor], name=self._place.constant(f"{constant.name}_node"))
         node.outputs[0].name = name
         self.nodes.append(node)
         return node.outputs[0]

@@ -1,8 +1,9 @@
-"""Unique names for the values and nodes that are emitted."""
+"""Unique names for what is emitted."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 
 class Names:
@@ -21,3 +22,42 @@ class Names:
         self._next[hint] = count
         self._used.add(name)
         return name
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the equivalent of a recurrent node something is emitted; what is emitted there has its name.
+
+    Attributes:
+        names: The name generator of the model.
+        node: The recurrent node's name.
+        short: The last part of it, for names in unrolled steps: a thousand steps repeat it.
+        part: The part of the equivalent, as "forward/"; "" for the whole.
+        step: The number of the unrolled step; "" outside.
+    """
+
+    names: Names
+    node: str
+    short: str
+    part: str = ""
+    step: str = ""
+
+    @classmethod
+    def of(cls, names: Names, node: str) -> Place:
+        path, _, last = node.rpartition("/")
+        return cls(names, node, names.unique(last) if path and last else node)
+
+    def inside(self, part: str) -> Place:
+        return replace(self, part=f"{self.part}{part}/") if part else self
+
+    def at(self, t: int) -> Place:
+        return replace(self, step=f"{self.part}{t}")
+
+    def name(self, hint: str) -> str:
+        """Return a unique name for a node or a value."""
+        start = f"{self.short}/{self.step}/" if self.step else f"{self.node}/{self.part}"
+        return self.names.unique(f"{start}{hint}")
+
+    def constant(self, hint: str) -> str:
+        """Return a unique name for a constant, which steps share."""
+        return self.names.unique(f"{self.node}/{self.part}{hint}")

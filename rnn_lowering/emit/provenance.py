@@ -1,9 +1,10 @@
 """The `metadata_props` of emitted nodes: which recurrent node and which part of its equations they come from.
 
-An emitted node has the name (`NODE`) and operator (`OPERATOR`) of the recurrent node that it was emitted for. A
-node in an unrolled step has the number of the step (`STEP`) instead, after the direction if there are two: a
-thousand steps would repeat the rest. It also has the symbols that the operator specification's equations use for
-its outputs (`SYMBOLS`) and for the weights among its inputs (`WEIGHTS`).
+An emitted node has the name (`NODE`) and operator (`OPERATOR`) of the recurrent node that it was emitted for, the
+symbols that the operator specification's equations use for its outputs (`SYMBOLS`), and those of the weights among
+its inputs (`WEIGHTS`). Unrolled steps are all alike, so the nodes of two steps in the middle tell of all: they have
+the number of the step (`STEP`), after the direction if there are two, instead of the name and the operator. Nodes
+of the other steps have no metadata: their names tell the step.
 """
 
 from __future__ import annotations

@@ -109,9 +109,9 @@ def _projected(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor) -> Tensors:
     """Return X W^T + Wb + Rb of all steps by gate group, each [seq, batch, ...] (see `Operands.Wb` for Rbh)."""
     # A float16 Transpose of [1, 0, 2], as exporters write before X, and a MatMul crash onnxruntime's optimiser.
     apart = spec.dtype == ir.DataType.FLOAT16
-    products = [op.squeeze(op.unsqueeze(X, [0]) @ W, [0]) if apart else X @ W for W in k.W]
-    sums = [product + Wb for product, Wb in zip(products, k.Wb, strict=True)]
-    xw = [op.transpose(s, [1, 0, 2]) if spec.layout else s for s in sums]
+    product = op.squeeze(op.unsqueeze(X, [0]) @ k.W, [0]) if apart else X @ k.W
+    total = product + k.Wb
+    xw = op.split(op.transpose(total, [1, 0, 2]) if spec.layout else total, k.groups)
     for part in xw:
         op.name(XW=part)
     return xw

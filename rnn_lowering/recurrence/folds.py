@@ -119,8 +119,9 @@ def unroll(
     rows = [op.split(x, [1] * length, axis=0) for x in xs]
     states = list(init)
     stacked: list[Tensors] = [[] for _ in range(length)]
+    middle = (length // 2 - 1, length // 2)  # all steps are like these two
     for t in reversed(range(length)) if reverse else range(length):
-        with op.step(t) if length > 1 else nullcontext():
+        with op.step(t, described=t in middle) if length > 1 else nullcontext():
             states, stacked[t] = step(states, [x[t] for x in rows])
     return states, [_rank_4(op, op.concat(list(y), axis=0)) for y in zip(*stacked, strict=True)]
 

@@ -5,7 +5,7 @@ Every operation here is one of `Ops`: it is folded when its operand is a constan
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import ml_dtypes
@@ -28,8 +28,9 @@ class Operands:
     """What a cell needs in one direction; G is the number of gates.
 
     Attributes:
-        W: Transposed input weights by gate group, each [input, ...].
-        Wb: Sums of the biases that are added to X W^T, each [...]; for a GRU with linear_before_reset without Rbh.
+        W: Transposed input weights [input, G*hidden].
+        Wb: Sum of the biases that is added to X W^T [G*hidden]; for a GRU with linear_before_reset without Rbh.
+        groups: The sizes of the gate groups of that sum, which a cell receives one by one.
         R: Transposed recurrent weights by gate group, each [hidden, ...].
         Rbh: GRU with linear_before_reset: the recurrent bias of the hidden gate [hidden]; else zero.
         P: LSTM: the peepholes i, o, f, each [hidden]; None without them.
@@ -39,8 +40,9 @@ class Operands:
         input_forget, linear_before_reset: The attributes of the node.
     """
 
-    W: tuple[Tensor, ...]
-    Wb: tuple[Tensor, ...]
+    W: Tensor
+    Wb: Tensor
+    groups: Sequence[int]
     R: tuple[Tensor, ...]
     Rbh: Tensor
     P: tuple[Tensor, Tensor, Tensor] | None
@@ -158,24 +160,20 @@ def _of_direction(
     Pi, Po, Pf = op.split(P, [H, H, H])
     functions = [_function(op, a) for a in activations]
     f, g, h = (*functions, *functions[:1] * 2)[:3]
-    Ws, Rs = (
-        tuple(op.transpose(part, [1, 0]) for part in op.split(weights, groups, axis=0))
-        for weights, groups in ((W, x_groups), (R, h_groups))
-    )
-    Wbs = tuple(op.split(Wb + Rb, x_groups))
+    W_T, bias = op.transpose(W, [1, 0]), Wb + Rb
+    Rs = tuple(op.transpose(part, [1, 0]) for part in op.split(R, h_groups, axis=0))
     if spec.rounds and not P.is_zero:
-        bi, bo, bf, bc = op.split(Wb + Rb, [H] * 4)
+        bi, bo, bf, bc = op.split(bias, [H] * 4)
         Pi, Po, Pf = peephole(Pi, bi), peephole(Po, bo), peephole(Pf, bf)
-        Wbs = tuple(op.split(op.concat([op.zero((3 * H,)), bc], 0), x_groups))
+        bias = op.concat([op.zero((3 * H,)), bc], 0)
     if spec.rounds:  # the bias follows the sum of both products
-        Ws, Rs = (
-            tuple(integer_weights(op, part) for part in Ws),
-            tuple(integer_weights(op, part, bias) for part, bias in zip(Rs, Wbs, strict=True)),
-        )
-        Wbs = tuple(op.zero(bias.shape) for bias in Wbs)
+        W_T = integer_weights(op, W_T)
+        Rs = tuple(integer_weights(op, part, b) for part, b in zip(Rs, op.split(bias, x_groups), strict=True))
+        bias = op.zero(bias.shape)
     return Operands(
-        W=Ws,
-        Wb=Wbs,
+        W=W_T,
+        Wb=bias,
+        groups=x_groups,
         R=Rs,
         Rbh=Rbh,
         P=None if P.is_zero else (Pi, Po, Pf),
@@ -190,7 +188,7 @@ def _of_direction(
 
 
 def _groups(op: Ops, spec: RecurrentSpec) -> tuple[list[int], list[int]]:
-    """Return how the rows of W and those of R are grouped: the gates of a group are computed by one product.
+    """Return how the gates of X W^T and the rows of R are grouped: a product with R computes the gates of a group.
 
     The hidden gate of a GRU is a group of its own, except in R with linear_before_reset. With `gemm_per_activation`
     the gates of each activation are a group.

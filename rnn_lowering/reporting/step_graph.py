@@ -91,14 +91,14 @@ def _body(node: onnx.NodeProto) -> onnx.GraphProto:
 
 
 def _unrolled_step(lowered: onnx.GraphProto) -> _Step:
-    """Return a step in the middle of an unrolled node; all nodes if there is only one step."""
+    """Return the last step of an unrolled node that has metadata; all nodes if there is only one step."""
     steps: dict[str, list[onnx.NodeProto]] = {}
     for node in lowered.node:
         if step := _metadata(node).get(STEP):
             steps.setdefault(step, []).append(node)
     most = max(map(len, steps.values()), default=0)
     fullest = [nodes for nodes in steps.values() if len(nodes) == most] or [list(lowered.node)]
-    nodes = fullest[(len(fullest) - 1) // 2]
+    nodes = fullest[-1]
     inside = {node.name for node in nodes}
     used = {name for node in lowered.node if node.name not in inside for name in node.input}
     used |= {value.name for value in lowered.output}

@@ -1,6 +1,7 @@
 """Names of what a lowering adds are unique in the whole model, at every IR version and opset, in every scope, for
 every subset of outputs; each output of a node becomes a value of its own."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations
@@ -131,15 +132,43 @@ def test_two_nodes_without_steps_share_constants(ir_version: int) -> None:
 
 @pytest.mark.parametrize("form", ["scan", "loop", "unroll"])
 def test_nodes_tell_where_they_come_from(form: str) -> None:
-    lowered = rl.lower(chain(Link("LSTM", "first", {"direction": "bidirectional"}), dims=(3, 2)), form)
+    """Unrolled, two steps in the middle tell it for all."""
+    lowered = rl.lower(chain(Link("LSTM", "first", {"direction": "bidirectional"}), dims=(6, 2)), form)
     told = [{p.key.removeprefix("rnn_lowering."): p.value for p in n.metadata_props} for n in nodes(lowered)]
     ours = [t for n, t in zip(nodes(lowered), told, strict=True) if n.name.startswith("first/")]
-    assert all(t.get("node") == "first" and t["operator"] == "LSTM" for t in ours if "step" not in t)
+    steps_apart = re.compile("first/(forward|reverse)/[0145]/")
+    silent = [n.name for n, t in zip(nodes(lowered), told, strict=True) if n.name.startswith("first/") and not t]
+    assert all(map(steps_apart.match, silent))
+    assert all(t.get("node") == "first" and t["operator"] == "LSTM" for t in ours if t and "step" not in t)
     steps = {t["step"] for t in ours if "step" in t}
-    assert steps == ({f"{d}/{t}" for d in ("forward", "reverse") for t in range(3)} if form == "unroll" else set())
+    assert steps == ({f"{d}/{t}" for d in ("forward", "reverse") for t in (2, 3)} if form == "unroll" else set())
     symbols = {s for t in ours for s in t.get("symbols", "").split(",") if s}
     assert symbols >= {"it", "ot", "ft", "ct", "Ct", "Ht", "XW"}
     assert {w for t in ours for w in t.get("weights", "").split(",") if w} == {"W", "R", "B"}
+
+
+def test_names_in_steps_do_not_repeat_the_path_of_the_node() -> None:
+    links = Link("LSTM", "/encoder/layers.0/LSTM"), Link("LSTM", "/encoder/layers.1/LSTM")
+    names = [node.name for node in nodes(rl.lower(chain(*links, dims=(5, 2)), "unroll"))]
+    for t in range(5):
+        assert {"LSTM" + n for n in ("", "_1")} <= {n.split("/")[0] for n in names if n.split("/")[1:2] == [str(t)]}
+    assert {n.rpartition("/")[0] for n in names if n.startswith("/encoder")} == {link.name for link in links}
+
+
+def test_what_a_step_costs_in_bytes() -> None:
+    """75 for each of the 11 operators of an LSTM; the path of the node is only in the names of its row of X W^T,
+    of R and of the sizes of two Splits."""
+
+    def step(path: str) -> float:
+        sizes = [
+            len(rl.lower(chain(Link("LSTM", path), dims=(steps, 1)), "unroll").SerializeToString())
+            for steps in (100, 200)
+        ]
+        return (sizes[1] - sizes[0]) / 100
+
+    path = "/a/long/path/of/modules/"
+    assert step("lstm") <= 11 * 75
+    assert step(f"{path}lstm") <= step("lstm") + 5 * (len(path) + 1)
 
 
 def test_other_nodes_tell_nothing() -> None:

@@ -75,7 +75,7 @@ def test_dynamic(form: str, tmp_path: Path) -> None:
     assert products(onnx.load(tmp_path / "int8.onnx")) == ["MatMulInteger"]
     assert error(tmp_path / "int8.onnx") < 1e-3
     float_size, size = ((tmp_path / f"{name}.onnx").stat().st_size for name in ("float", "int8"))
-    assert size < (0.3 if form != "unroll" else 0.35) * float_size
+    assert size < 0.3 * float_size
 
 
 def static(source: Path, to: Path, feeds: list[Arrays], overrides: Mapping[str, Any]) -> onnx.ModelProto:

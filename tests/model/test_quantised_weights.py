@@ -114,7 +114,7 @@ def test_weights_stay_integers(name: str, form: str) -> None:
     new_only = name in NEW_CASES
     original = model(*(NEW_CASES if new_only else CASES)[name], 21 if new_only else 13)
     new = assert_same(original, random_feed(original), form)
-    assert not large_floats(new, 13 if not new_only else 25)
+    assert not large_floats(new, 37 if new_only else 13)  # scales of blocks are up to 36 numbers
     assert {"W", "R"}.isdisjoint(output for node in nodes(new) for output in node.output)
     assert not [n for n in nodes(new) if n.op_type in ("Transpose", "Concat", "Split") and n.input[0] in "qxwr"]
 
@@ -136,7 +136,7 @@ def test_gates_that_are_split_in_both_directions(form: str, lbr: int) -> None:
 def test_a_dequantized_weight_is_written_once_and_used_by_all_steps() -> None:
     original = model(*CASES["per tensor"])
     new = rl.lower(original, "unroll")
-    assert sum(node.op_type == "DequantizeLinear" for node in nodes(new)) == 3  # W of two groups and R
+    assert sum(node.op_type == "DequantizeLinear" for node in nodes(new)) == 2  # W and R
     assert weights(new) == 72 + 48 + 2  # and two zero points
 
 

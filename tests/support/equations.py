@@ -109,8 +109,9 @@ def _operands(
     f, g, h = (*functions, *functions[:1] * 2)[:3]
     bound = np.inf if equation.clip is None else equation.clip
     operands: Any = {
-        "W": (),
-        "Wb": (),
+        "W": None,
+        "Wb": None,
+        "groups": (),
         "R": tuple(part.T for part in np.split(R, of_h)),
         "Rbh": Rb[2 * H :] if lbr else np.zeros(H),
         "P": (Pi, Po, Pf) if equation.peepholes else None,

@@ -51,7 +51,7 @@ class NumpyOps:
         pass
 
     @contextmanager
-    def step(self, t: int) -> Iterator[None]:
+    def step(self, t: int, *, described: bool) -> Iterator[None]:
         yield
 
 
