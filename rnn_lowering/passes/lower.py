@@ -290,5 +290,5 @@ def _log(plan: list[Planned], report: Report) -> None:
 
 
 def _dequantized(spec: RecurrentSpec) -> str:
-    loss = "; X and H are not rounded to 8 bits any more: results differ by about 2e-2" if spec.rounds else ""
+    loss = "; X and H are not rounded to 8 bits any more" if spec.rounds else ""
     return f"{spec.node}: the integers of {' and '.join(spec.quantized)} became floats, as asked for{loss}"

@@ -24,6 +24,7 @@ from rnn_lowering.verification import reference
 from rnn_lowering.verification.as_lowered import as_folded, as_sized, computed_by_name
 from rnn_lowering.verification.node_inputs import check_bytes
 from rnn_lowering.verification.process import SessionError
+from rnn_lowering.verification.rounded import rounds
 from rnn_lowering.verification.runner import Ran, Runner, Session
 from rnn_lowering.verification.stored_tensors import StoredTensors, root
 from rnn_lowering.verification.subgraph import cut_out, sized, whole
@@ -193,7 +194,7 @@ def _isolated(original: ir.Model, lowered: ir.Model, tensors: StoredTensors | No
         found_values = [values.get((entry.path, v.name or "")) for v in spec.outputs.values()]
         outputs = [value for value in found_values if value is not None]
         cut = cut_out(lowered, outputs, feeds, spec, tensors) if len(outputs) == len(found_values) else None
-        if cut is not None and not any(node.op_type == "DynamicQuantizeLinear" for node in _all_nodes(cut.graph)):
+        if cut is not None and not rounds(cut):
             spec = spec.as_floats()
         as_it_was = partial(whole, entry, spec, feeds, tensors)
         yield IsolatedNode(entry.place, spec, _attributes(entry, spec), feeds, cut, as_it_was)
@@ -207,11 +208,3 @@ def _attributes(entry: Found, spec: RecurrentSpec) -> dict[str, Any]:
     """Return the attributes of a node, and how it quantizes what it multiplies."""
     rounded = {reference.ROUNDED: "zeros" if spec.gives_sequence else "held"} if spec.rounds else {}
     return {name: a.value for name, a in entry.node.attributes.items() if not a.is_ref()} | rounded
-
-
-def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _all_nodes(attribute.g)

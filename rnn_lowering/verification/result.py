@@ -52,6 +52,10 @@ class RunCheck:
     inputs: tuple[RunInput, ...]
     outputs: tuple[OutputCheck, ...]
 
+    @property
+    def wrong(self) -> bool:
+        return not all(output.passed for output in self.outputs)
+
 
 @dataclass(frozen=True)
 class Verification:

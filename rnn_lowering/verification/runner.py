@@ -20,6 +20,7 @@ from rnn_lowering.options import Check
 from rnn_lowering.types import Array
 from rnn_lowering.verification.arrays import STEPS, read_arrays, write_arrays
 from rnn_lowering.verification.process import Process, SessionError
+from rnn_lowering.verification.rounded import depends_on_threads
 
 Outputs = Mapping[str, Array]
 Ran = Callable[[], None]
@@ -49,6 +50,17 @@ class Session:
     data: Path | None = None
     optimise: bool = True
     proto: onnx.ModelProto | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def parsed(self) -> onnx.ModelProto:
+        return self.proto or onnx.load(self.model, load_external_data=False)
+
+    @property
+    def one_thread(self) -> bool:
+        """Whether it runs with one thread, on whose number its results depend."""
+        with suppress(Exception):  # a model that cannot be read is onnxruntime's to refuse
+            return depends_on_threads(self.parsed)
+        return False
 
 
 @dataclass(frozen=True)
@@ -186,6 +198,7 @@ class Runner:
             "model": str(session.model),
             "data": str(session.data or session.model.parent),
             "optimise": session.optimise,
+            "threads": 1 if session.one_thread else 0,
             "groups": groups,
             "chunks": None if chunks is None else asdict(chunks),
             "out": str(out),
@@ -227,6 +240,5 @@ def _bytes_of_files(session: Session) -> int:
     folder = session.data or session.model.parent
     files = {session.model}
     with suppress(Exception):  # a model that cannot be read is onnxruntime's to refuse
-        model = session.proto or onnx.load(session.model, load_external_data=False)
-        files |= {folder / entry.value for _, entry in external_entries(model)}
+        files |= {folder / entry.value for _, entry in external_entries(session.parsed)}
     return sum(file.stat().st_size for file in files if file.is_file())

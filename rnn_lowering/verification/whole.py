@@ -33,6 +33,7 @@ from rnn_lowering.verification.per_node import Comparison, NodeComparison
 from rnn_lowering.verification.process import SessionError
 from rnn_lowering.verification.random_inputs import candidates, length_inputs
 from rnn_lowering.verification.result import WHOLE, OutputCheck, RunCheck, RunInput, Verification, over_all
+from rnn_lowering.verification.rounded import what_changed
 from rnn_lowering.verification.runner import Outputs, Runner, Session
 from rnn_lowering.verification.tolerance import compare
 
@@ -194,15 +195,11 @@ class ModelComparison(Comparison):
             return result
         # Each node alone, too: a network may damp what is wrong in one.
         each = self.nodes_one_by_one.result("no node was compared on its own")
-        facts = (result.reason, unoptimised, self._threads(), "" if each else each.reason)
+        changed = what_changed(self.original.proto, self.lowered.proto, result.max_abs)
+        facts = (result.reason, unoptimised, *changed, "" if each else each.reason)
         if each.status == "failed":
             return each
         return replace(result, nodes=each.outputs, reason="; ".join(filter(None, facts)))
-
-    def _threads(self) -> str:
-        """Say that the original ran with one thread, where its results depend on their number."""
-        dependent = b"DynamicQuantizeLSTM" in self.original.path.read_bytes()
-        return "run with one thread, on whose number DynamicQuantizeLSTM depends" if dependent else ""
 
     def _fixed_sizes(self) -> bool:
         """Whether the lowered model fixes sizes of inputs that the original leaves open."""

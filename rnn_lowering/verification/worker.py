@@ -84,9 +84,8 @@ def _load(job: Message) -> Any:
     options.add_session_config_entry("session.disable_prepacking", "1")  # weights once, not a second time packed
     if not job["optimise"]:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = job["threads"]
     model = Path(job["model"]).read_bytes()
-    if b"DynamicQuantizeLSTM" in model:
-        options.intra_op_num_threads = 1  # its kernel quantizes rows in as many groups as there are threads
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 

@@ -1,5 +1,6 @@
 """onnxruntime's DynamicQuantizeLSTM is lowered exactly: nothing is lost beside its own kernel with one thread."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -11,6 +12,7 @@ import onnx
 import onnxruntime
 import pytest
 from cases import Arrays
+from chains import Link, chain
 from onnx import helper, numpy_helper
 from paths import MODELS
 from running import nodes
@@ -182,6 +184,26 @@ def test_in_a_body_and_in_a_function() -> None:
     np.testing.assert_allclose(run(rl.lower(original), feed)[0], run(original, feed)[0], atol=1e-6)
 
 
+def test_in_a_function() -> None:
+    """It is inlined, as for the other operators, and verified."""
+    inner = Model(1, N=1).proto()
+    (node,) = inner.graph.node
+    held = [helper.make_node("Constant", [], [t.name], f"{t.name}_node", value=t) for t in inner.graph.initializer]
+    body = helper.make_function("local", "Lstm", ["X"], list(ALL), [*held, node], inner.opset_import)
+    call = helper.make_node("Lstm", ["X"], list(ALL), "call", domain="local")
+    graph = helper.make_graph([call], "main", inner.graph.input, inner.graph.output)
+    imports = [*inner.opset_import, helper.make_opsetid("local", 1)]
+    original = helper.make_model(graph, opset_imports=imports, ir_version=8, functions=[body])
+    lowered = rl.lower(original)
+    assert "DynamicQuantizeLSTM" not in {n.op_type for n in nodes(lowered)}
+    for a, b in zip(run(original, Model(1, N=1).feed()), run(lowered, Model(1, N=1).feed()), strict=True):
+        np.testing.assert_array_equal(a, b)
+    result = rl.verify(original, lowered)
+    assert result, str(result)
+    assert "one thread" in result.reason
+    assert len(result.nodes) == 3
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_dequantized_it_is_an_lstm_of_floats(form: str) -> None:
     model = Model(2, peepholes=True)
@@ -190,8 +212,55 @@ def test_dequantized_it_is_an_lstm_of_floats(form: str) -> None:
     assert not {"DynamicQuantizeLinear", "MatMulInteger", "DequantizeLinear"} & {n.op_type for n in nodes(new)}
     (note,) = [note for note in report.notes if "became floats" in note]
     assert "not rounded" in note
+    assert not re.search(r"\de-\d", note)  # no difference that was not measured
     for a, b in zip(run(model.proto(), model.feed()), run(new, model.feed()), strict=True):
         assert 0 < np.abs(a - b).max() < 2e-2
+
+
+def test_without_rounding_the_verification_tells_the_measured_difference(tmp_path: Path) -> None:
+    onnx.save(Model(1).proto(), tmp_path / "in.onnx")
+    report = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", dequantize=True)
+    assert report.verification is not None
+    told = re.search(r"rounding of X and H to 8 bits outputs differ by up to (\S+)", report.verification.reason)
+    assert told is not None
+    assert float(told[1]) == pytest.approx(report.verification.max_abs, rel=0.05)
+    assert 1e-4 < report.verification.max_abs < 2e-2
+    exact = rl.verify(Model(1).proto(), rl.lower(Model(1).proto()))
+    assert "differ" not in exact.reason
+
+
+def planted(graph: onnx.GraphProto, name: str, amount: float) -> int:
+    """Add to the floats of this name, in all scopes; return how many tensors there are."""
+    found = [t for t in graph.initializer if t.name.rpartition("/")[2].startswith(name) and t.data_type == 1]
+    for tensor in found:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) + np.float32(amount), tensor.name))
+    bodies = [a.g for node in graph.node for a in node.attribute if a.HasField("g")]
+    return len(found) + sum(planted(body, name, amount) for body in bodies)
+
+
+@pytest.mark.parametrize(
+    ("name", "amount", "model"),
+    [
+        ("B", 1e-4, Model(2, peepholes=True, lengths=True, states=True)),
+        ("B", 1e-4, Model(1, outputs=("Y_h",))),
+        ("P", 1e-4, Model(1, peepholes=True)),
+        ("R_scale", 1e-5, Model(1)),
+        ("W_scale", 1e-5, Model(1, "uint8", per_column=True)),
+    ],
+    ids=lambda value: "" if isinstance(value, Model) else str(value),
+)
+def test_a_small_fault_is_found(name: str, amount: float, model: Model) -> None:
+    """Row by row the kernel is exact, so that its rounding hides nothing."""
+    lowered = rl.lower(model.proto())
+    assert planted(lowered.graph, name, amount)
+    result = rl.verify(model.proto(), lowered)
+    assert result.status == "failed"
+    assert "beside onnxruntime's kernel" in result.reason
+
+
+def test_its_name_alone_asks_for_no_thread() -> None:
+    named = chain(Link("LSTM", "DynamicQuantizeLSTM"))
+    assert "thread" not in rl.verify(named, rl.lower(named)).reason
 
 
 @pytest.mark.parametrize("options", [{}, {"dequantize": True}], ids=["exact", "floats"])
