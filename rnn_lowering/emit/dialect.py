@@ -18,6 +18,8 @@ class Dialect:
         join_directions: A small bidirectional node becomes one loop that computes both directions in each step.
         dequantize_inside: Weights that are stored as integers are dequantized in the body that multiplies by them,
             right before the product; otherwise once, outside of all bodies and behind a Reshape.
+        bounded_tanh: Tanh gets what is clipped to [-20, 20], beyond which it is -1 or 1 in every element type.
+        gather_by_rank_1: A row is gathered by an index of rank 1, never by a scalar.
         unsupported: Operators that the runtime does not support; their formulas are emitted instead.
     """
 
@@ -26,4 +28,6 @@ class Dialect:
     stack_outside: bool = False
     join_directions: bool = False
     dequantize_inside: bool = False
+    bounded_tanh: bool = False
+    gather_by_rank_1: bool = False
     unsupported: frozenset[str] = frozenset()

@@ -274,6 +274,8 @@ class Ops(Emitter):
         """Return x[index] along axis 0: x [rows, ...] -> [*index.shape, ...]."""
         if index.rank == 2 and isinstance(index.value, Constant) and self._lacks("Gather"):
             return self._rows_by_product(x, index.value)
+        if index.rank == 0 and self.dialect.gather_by_rank_1:
+            return self.squeeze(self.take(x, self.reshape(index, [self.constant([1])], (1,))), [0])
         return self.emit("Gather", [x, index], [(*index.shape, *x.shape[1:])], [x.dtype], axis=0)[0]
 
     def _rows_by_product(self, x: Tensor, index: Constant) -> Tensor:
@@ -294,6 +296,5 @@ def _concatenated(parts: Sequence[Tensor], axis: int) -> Dims:
 
 
 def is_short(length: int | None) -> bool:
-    """Return whether a constant of this many numbers is stored in the model; a longer one is computed at run
-    time."""
+    """Return whether a constant of this many numbers is stored in the model, not computed at run time."""
     return length is not None and length <= _LONGEST_WRITTEN

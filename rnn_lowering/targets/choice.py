@@ -122,6 +122,8 @@ def _choice(form: str, reason: str, spec: RecurrentSpec, opset: int, target: Tar
         target.loop_dialect if tuned else Dialect(),
         unsupported=frozenset(target.unsupported),
         dequantize_inside=target.dequantize_inside,
+        bounded_tanh=target.bounded_tanh,
+        gather_by_rank_1=target.gather_by_rank_1,
     )
     return Choice(form, reason, _FOLDS[form], dialect)
 

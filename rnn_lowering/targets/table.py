@@ -36,7 +36,7 @@ class Target:
         sizes: Which of T and N must be known.
         batch_size: The only batch size that it supports; None for any.
         integer_products: Whether it supports DynamicQuantizeLinear and MatMulInteger; None where that is not known.
-        dequantize_inside: As in `Dialect`.
+        dequantize_inside, bounded_tanh, gather_by_rank_1: As in `Dialect`.
         loop_dialect: The operators that it runs fastest in loops of float32, from `LOOP_DIALECT_OPSET` on.
         documented: What a document names, of a runtime that was not run: nothing else is emitted for it.
     """
@@ -52,6 +52,8 @@ class Target:
     batch_size: int | None = None
     integer_products: bool | None = None
     dequantize_inside: bool = False
+    bounded_tanh: bool = False
+    gather_by_rank_1: bool = False
     loop_dialect: Dialect = _PLAIN
     documented: Documented | None = None
 
@@ -92,6 +94,7 @@ TARGETS = {
             integer_products=True,
             loop_dialect=Dialect(gemm=True, gemm_per_activation=True, stack_outside=True, join_directions=True),
         ),
+        # Unsupported is a Softplus too that is infinite from 89 on.
         Target("tinygrad", "0.14.0", ("unroll",), integer_products=True),
         Target("tvm", "apache-tvm 0.27.0", ("unroll",), integer_products=True),
         Target(
@@ -110,12 +113,19 @@ TARGETS = {
             "pnnx 20261020",
             ("unroll",),
             newest_opset=26,
-            unsupported=("Softsign", "ThresholdedRelu", "Less", "Gather"),
+            unsupported=("Softplus", "Softsign", "ThresholdedRelu", "Less", "Gather"),
             sequence_lens=False,
             integer_products=False,
         ),
-        Target("mnn", "3.6.1", ("unroll", "loop"), sizes=("T",), integer_products=False),
-        Target("tract", "0.23.9", ("scan", "unroll"), integer_products=True),
+        Target(
+            "mnn",
+            "3.6.1",
+            ("unroll", "loop"),
+            unsupported=("Softplus",),
+            sizes=("T",),
+            integer_products=False,
+        ),
+        Target("tract", "0.23.9", ("scan", "unroll"), unsupported=("Softplus",), integer_products=True),
         Target(
             "iree",
             "3.13.0",
@@ -126,6 +136,16 @@ TARGETS = {
             integer_products=True,
         ),
         Target("openvino", "2026.4.1", ("scan", "loop", "unroll"), dequantize_inside=True, integer_products=True),
+        # Its Tanh is NaN from 45 to 88, and it makes scalars tensors of rank 1.
+        Target(
+            "opencv",
+            "5.0.0",
+            ("unroll", "loop"),
+            unsupported=("Softplus",),
+            bounded_tanh=True,
+            gather_by_rank_1=True,
+            integer_products=False,
+        ),
         Target("emx-onnx-cgen", "1.4.0", ("scan", "unroll")),
         Target("ezkl", "23.0.5", ("unroll", "scan")),
         Target("rknn", "rknn-toolkit2 2.5.0", ("scan", "unroll"), newest_opset=19),

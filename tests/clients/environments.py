@@ -13,7 +13,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1] / ".clients"
-CLIENTS = ("tinygrad", "tvm", "ncnn", "mnn", "tract", "openvino", "iree")
+CLIENTS = ("tinygrad", "tvm", "ncnn", "mnn", "tract", "openvino", "iree", "opencv")
 EXPORTERS = ("pytorch",)
 SECONDS = 400
 """The most that one installation may take."""

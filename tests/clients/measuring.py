@@ -6,9 +6,11 @@ from datetime import date
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from cases import expected
+
 from clients.driving import Job, drive, judge
 from clients.environments import HERE, version
-from clients.trials import REAL, case_for, cases, lowered, original, real_original, real_truth, truth
+from clients.trials import REAL, case_for, cases, lowered, original, real_original, real_truth, saturated, truth
 
 Outcomes: TypeAlias = dict[str, str]
 """One of `driving.OUTCOMES` by trial."""
@@ -23,19 +25,23 @@ def small(client: str, *, native: bool) -> tuple[Outcomes, Outcomes]:
     return _measured(client, jobs, {name: truth(case) for name, case in chosen.items()}, native)
 
 
+def far(client: str) -> tuple[Outcomes, Outcomes]:
+    """The same for saturated gates, lowered; onnxruntime's own Softplus is infinite there."""
+    jobs = {name: original(case) for name, case in saturated().items()}
+    return _measured(client, jobs, {name: expected(case) for name, case in saturated().items()}, native=False)
+
+
 def real(client: str, *, native: bool) -> tuple[Outcomes, Outcomes]:
     """The same for the real models."""
     jobs = {file: real_original(file, label) for file, label in REAL[client].items()}
     return _measured(client, jobs, {file: real_truth(file, label) for file, label in REAL[client].items()}, native)
 
 
-def _measured(
-    client: str, jobs: dict[str, Job], expected: dict[str, Any], native: bool
-) -> tuple[Outcomes, Outcomes]:
+def _measured(client: str, jobs: dict[str, Job], wanted: dict[str, Any], native: bool) -> tuple[Outcomes, Outcomes]:
     given = jobs if native else {name: lowered(job, client) for name, job in jobs.items()}
     with tempfile.TemporaryDirectory() as folder:
         got = drive(client, given, Path(folder))
-    judged = {name: judge(got[name], expected[name]) for name in jobs}
+    judged = {name: judge(got[name], wanted[name]) for name in jobs}
     return {name: outcome for name, (outcome, _) in judged.items()}, {n: said for n, (_, said) in judged.items()}
 
 

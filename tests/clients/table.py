@@ -18,7 +18,13 @@ from clients.measuring import STORED, measure, stored
 README = HERE.parents[1] / "README.md"
 BEGIN = "<!-- measured: PYTHONPATH=tests:tests/support python -m clients.table -->"
 END = "<!-- end of what was measured -->"
-NAMES = {"tvm": "TVM (Relax)", "mnn": "MNN", "openvino": "OpenVINO (CPU)", "iree": "IREE (CPU)"}
+NAMES = {
+    "tvm": "TVM (Relax)",
+    "mnn": "MNN",
+    "openvino": "OpenVINO (CPU)",
+    "iree": "IREE (CPU)",
+    "opencv": "OpenCV (dnn)",
+}
 SAID = {"wrong": "wrong without an error", "rejects": "rejected", "crashes": "crash"}
 
 

@@ -6,8 +6,8 @@ from paths import MODELS
 from clients import table
 from clients.driving import OUTCOMES
 from clients.environments import CLIENTS, HERE, pin, version, why_absent
-from clients.measuring import Outcomes, real, small, stored
-from clients.trials import REAL, cases
+from clients.measuring import Outcomes, far, real, small, stored
+from clients.trials import REAL, cases, saturated
 
 PYPROJECT = HERE.parents[1] / "pyproject.toml"
 REFUSALS = {"tinygrad": "is not supported", "tvm": "not supported for frontend ONNX"}
@@ -37,6 +37,13 @@ def check_native(client: str, measured: tuple[Outcomes, Outcomes], expected: Out
 def test_computes_what_was_lowered(client: str) -> None:
     skip_if_absent(client)
     check(small(client, native=False), dict.fromkeys(cases(), "right"))
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_computes_saturated_gates(client: str) -> None:
+    """OpenCV's Tanh is NaN from 45 to 88, and Softplus is infinite from 89 on in four clients."""
+    skip_if_absent(client)
+    check(far(client), dict.fromkeys(saturated(), "right"))
 
 
 @pytest.mark.parametrize("client", CLIENTS)

@@ -76,6 +76,7 @@ TITLES = {
     "tract": "tract",
     "openvino": "OpenVINO",
     "iree": "IREE",
+    "opencv": "OpenCV",
 }
 
 

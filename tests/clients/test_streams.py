@@ -37,6 +37,7 @@ LEFT = {
     "ncnn": {"speech enhancement"},  # ncnn does not load what pnnx makes of it
     "tvm": set[str](),
     "tract": set[str](),
+    "opencv": set[str](),
 }
 
 

@@ -65,6 +65,16 @@ def _activations(*names: str) -> dict[str, Any]:
     return {"activations": list(names), "activation_alpha": [0.6], "activation_beta": [0.7]}
 
 
+def saturated() -> dict[str, Case]:
+    """Gates and activations far from zero: some runtimes overflow in Tanh or Softplus."""
+    softplus = _activations("Softplus")
+    return {
+        "LSTM": Case("LSTM", "LSTM", {}, T=2, N=8, I=3, x_scale=60.0, outputs=("Y",)),
+        "GRU": Case("GRU", "GRU", {}, T=2, N=8, I=3, x_scale=60.0, outputs=("Y",)),
+        "Softplus": Case("Softplus", "RNN", softplus, T=2, N=8, I=3, x_scale=200.0, outputs=("Y",)),
+    }
+
+
 def case_for(case: Case, client: str) -> Case:
     """A case as a client can have it: ncnn has no lengths that are known at run time only."""
     return dataclasses.replace(case, lengths_from="initializer") if client == "ncnn" else case
@@ -125,6 +135,13 @@ REAL = {
         f"{_TORCH}/gru_packed_sorted_op17.onnx": "b4",
         f"{_TORCH}/lstm_packed_sorted_op17.onnx": "b4",
         f"{_TORCH}/rnn_relu_op17.onnx": "export",
+    },
+    "opencv": {
+        "exported/keras_tf2onnx/k3_lstm_bi_op15.onnx": "b",
+        f"{_NETS}/crdnn_vad_gru_op17.onnx": "export",
+        f"{_NETS}/deepspeech2_gru_op14.onnx": "b3",
+        f"{_NETS}/nsnet2_op12.onnx": "b2t5",
+        f"{_NETS}/rnnoise_op15.onnx": "export",
     },
 }
 """Models of real exporters that a client rejects or computes wrongly, by client, and the inputs that it gets."""

@@ -120,6 +120,24 @@ def test_composed_clip(op_type: str, opset: int) -> None:
     assert_close(run(lowered, feed(case)), expected(case))
 
 
+@pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
+def test_for_opencv_tanh_is_bounded_and_rows_are_gathered_by_rank_1(op_type: str) -> None:
+    case = Case("bounded", op_type, x_scale=60.0)
+    for to in ("unroll", "loop"):
+        lowered = rl.lower(model(case, 17), to, target="opencv")
+        bodies = [a.g for node in lowered.graph.node for a in node.attribute if node.op_type == "Loop"]
+        nodes = [node for graph in (lowered.graph, *bodies) for node in graph.node]
+        clipped = {node.output[0] for node in nodes if node.op_type == "Clip"}
+        bounded = {node.input[0] for node in nodes if node.op_type == "Tanh"}
+        assert bounded
+        assert bounded <= clipped
+        gathered = [node.input[1] for graph in bodies for node in graph.node if node.op_type == "Gather"]
+        reshaped = {node.output[0] for node in nodes if node.op_type == "Reshape"}
+        assert bool(gathered) == (to == "loop")
+        assert set(gathered) <= reshaped
+        assert_close(run(lowered, feed(case)), expected(case))
+
+
 def test_for_onnxruntime() -> None:
     """A Gemm per activation, which it fuses, and one loop for both directions of a small node."""
     case = Case("fused", "LSTM", {"direction": "bidirectional"}, H=16, N=1)
