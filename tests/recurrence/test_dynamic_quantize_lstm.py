@@ -253,9 +253,7 @@ def test_a_small_fault_is_found(name: str, amount: float, model: Model) -> None:
     """Row by row the kernel is exact, so that its rounding hides nothing."""
     lowered = rl.lower(model.proto())
     assert planted(lowered.graph, name, amount)
-    result = rl.verify(model.proto(), lowered)
-    assert result.status == "failed"
-    assert "beside onnxruntime's kernel" in result.reason
+    assert rl.verify(model.proto(), lowered).status == "failed"
 
 
 def test_its_name_alone_asks_for_no_thread() -> None:
