@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from rnn_lowering.streaming.plan import State, StreamPlan
     from rnn_lowering.targets.table import TARGETS, Target
     from rnn_lowering.verification.chunked import verify_stream
+    from rnn_lowering.verification.comparing import verify
     from rnn_lowering.verification.result import Verification
-    from rnn_lowering.verification.whole import verify
 
 _MODULES = {
     "_version": ("__version__",),
@@ -67,7 +67,7 @@ _MODULES = {
     "targets.table": ("TARGETS", "Target"),
     "verification.result": ("Verification",),
     "verification.chunked": ("verify_stream",),
-    "verification.whole": ("verify",),
+    "verification.comparing": ("verify",),
 }
 """Module -> its public names, imported at first use: the command's --help needs none."""
 

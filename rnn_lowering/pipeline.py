@@ -25,9 +25,10 @@ from rnn_lowering.progress import WRITING, Progress
 from rnn_lowering.reporting.file_report import FileReport, ModelFile
 from rnn_lowering.reporting.writer import report_writer
 from rnn_lowering.verification.chunked import verify_stream
+from rnn_lowering.verification.comparing import comparing
 from rnn_lowering.verification.node_runs import NodeRun
 from rnn_lowering.verification.result import Verification
-from rnn_lowering.verification.whole import ModelComparison, comparing
+from rnn_lowering.verification.whole import ModelComparison
 
 _NOT_KEPT = "the model is not written; --keep-failed FILE (keep_failed=) keeps it"
 _ADVICE = (

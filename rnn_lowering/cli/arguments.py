@@ -42,12 +42,14 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EXIT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    p.add_argument("input", type=Path, metavar="IN.onnx")
-    p.add_argument("output", type=Path, metavar="OUT.onnx", nargs="?")
+    p.add_argument("input", type=Path, metavar="IN.onnx", help="the model")
+    p.add_argument("output", type=Path, metavar="OUT.onnx", nargs="?", help="the file to write")
     p.add_argument(
         "--list", action="store_true", help="show every recurrent node and the form it would get; write nothing"
     )
     _add_forms(p)
+    _add_sizes(p)
+    _add_limits(p)
     _add_checks(p)
     _add_files(p)
     p.add_argument("-q", "--quiet", action="store_true", help="print errors only")
@@ -63,27 +65,28 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_forms(p: argparse.ArgumentParser) -> None:
-    p.add_argument(
+    group = p.add_argument_group("which nodes, in which form")
+    group.add_argument(
         "--to",
         choices=("auto", "scan", "loop", "unroll", "keep"),
         default="auto",
         help="form of the lowered nodes (default: auto, the one that the target prefers); keep: do not lower",
     )
-    p.add_argument(
+    group.add_argument(
         "--target",
         type=values.target,
         metavar="NAME",
         help="the runtime that OUT.onnx is for (default: portable)",
     )
-    p.add_argument("--targets", action=_ListTargets, help="show what each runtime supports, and exit")
-    p.add_argument(
+    group.add_argument("--targets", action=_ListTargets, help="show what each runtime supports, and exit")
+    group.add_argument(
         "--only",
         action="append",
         default=[],
         metavar="OP|NAME",
         help="lower only these operators or node names (globs)",
     )
-    p.add_argument(
+    group.add_argument(
         "--except",
         action="append",
         default=[],
@@ -91,7 +94,18 @@ def _add_forms(p: argparse.ArgumentParser) -> None:
         metavar="OP|NAME",
         help="do not lower these",
     )
-    p.add_argument(
+    group.add_argument(
+        "--compute",
+        choices=("native", "float32"),
+        default="native",
+        help="float32: compute float16 and bfloat16 nodes in float32 (default: native)",
+    )
+    group.add_argument("--dequantize", action="store_true", help="convert weights stored as integers to floats")
+
+
+def _add_sizes(p: argparse.ArgumentParser) -> None:
+    group = p.add_argument_group("sizes and inputs of the result")
+    group.add_argument(
         "--set-dim",
         action="append",
         default=[],
@@ -99,7 +113,7 @@ def _add_forms(p: argparse.ArgumentParser) -> None:
         metavar="NAME=SIZE",
         help="fix the size of a dimension",
     )
-    p.add_argument(
+    group.add_argument(
         "--input-shape",
         action="append",
         default=[],
@@ -107,7 +121,7 @@ def _add_forms(p: argparse.ArgumentParser) -> None:
         metavar="NAME:D0,D1,...",
         help="fix the shape of an input",
     )
-    p.add_argument(
+    group.add_argument(
         "--set-input",
         action="append",
         default=[],
@@ -115,7 +129,7 @@ def _add_forms(p: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE|FILE.npy",
         help="make an input a constant, and fold what depends on it",
     )
-    p.add_argument(
+    group.add_argument(
         "--stream",
         action="append",
         default=[],
@@ -124,34 +138,32 @@ def _add_forms(p: argparse.ArgumentParser) -> None:
         help="make a model that is called chunk by chunk, with its states as inputs and outputs: AXIS is "
         "the name of the time dimension, or INPUT:AXIS; FRAMES the number of frames of each call (default: any)",
     )
-    p.add_argument(
+
+
+def _add_limits(p: argparse.ArgumentParser) -> None:
+    group = p.add_argument_group("limits")
+    group.add_argument(
         "--max-unroll", type=values.count, default=512, metavar="T", help="the most steps to unroll (default: 512)"
     )
-    p.add_argument(
+    group.add_argument(
         "--max-nodes",
         type=values.count,
         default=100_000,
         metavar="N",
         help="the most nodes that the model may have after inlining functions (default: 100000)",
     )
-    p.add_argument(
+    group.add_argument(
         "--max-bytes",
         type=values.byte_count,
         default=MOST_BYTES,
         metavar="N[K|M|G]",
         help="the most bytes of a computed constant, and of the inputs of a run of the comparison (default: 256M)",
     )
-    p.add_argument(
-        "--compute",
-        choices=("native", "float32"),
-        default="native",
-        help="float32: compute float16 and bfloat16 nodes in float32 (default: native)",
-    )
-    p.add_argument("--dequantize", action="store_true", help="convert weights stored as integers to floats")
 
 
 def _add_checks(p: argparse.ArgumentParser) -> None:
-    check = p.add_mutually_exclusive_group()
+    group = p.add_argument_group("comparison with the original")
+    check = group.add_mutually_exclusive_group()
     check.add_argument(
         "--verify",
         "--runs",
@@ -161,15 +173,15 @@ def _add_checks(p: argparse.ArgumentParser) -> None:
         help="number of runs to compare in onnxruntime (default: 3)",
     )
     check.add_argument("--no-verify", action="store_const", const=0, dest="verify", help="do not compare")
-    p.add_argument("--require-verified", action="store_true", help="write nothing if no comparison is possible")
-    p.add_argument(
+    group.add_argument("--require-verified", action="store_true", help="write nothing if no comparison is possible")
+    group.add_argument(
         "--verify-timeout",
         type=values.seconds,
         default=120.0,
         metavar="SECONDS",
         help="time limit for loading a model and for each run; a slower model is not verified (default: 120)",
     )
-    p.add_argument(
+    group.add_argument(
         "--feed",
         action="append",
         default=[],
@@ -177,7 +189,7 @@ def _add_checks(p: argparse.ArgumentParser) -> None:
         metavar="NAME=FILE.npy",
         help="compare with this input",
     )
-    p.add_argument(
+    group.add_argument(
         "--test-shape",
         action="append",
         default=[],
@@ -185,29 +197,32 @@ def _add_checks(p: argparse.ArgumentParser) -> None:
         metavar="NAME:D0,...",
         help="compare with an input of this shape",
     )
-    p.add_argument("--keep-failed", type=Path, metavar="FILE", help="write a model that fails the comparison here")
-    p.add_argument("--rtol", type=values.tolerance, help="relative tolerance (default: by type; float32 1e-4)")
-    p.add_argument("--atol", type=values.tolerance, help="absolute tolerance (default: by type; float32 1e-5)")
-    p.add_argument("--seed", type=values.count, default=0, help="seed of the random inputs (default: 0)")
+    group.add_argument(
+        "--keep-failed", type=Path, metavar="FILE", help="write a model that fails the comparison here"
+    )
+    group.add_argument("--rtol", type=values.tolerance, help="relative tolerance (default: by type; float32 1e-4)")
+    group.add_argument("--atol", type=values.tolerance, help="absolute tolerance (default: by type; float32 1e-5)")
+    group.add_argument("--seed", type=values.count, default=0, help="seed of the random inputs (default: 0)")
 
 
 def _add_files(p: argparse.ArgumentParser) -> None:
-    p.add_argument(
+    group = p.add_argument_group("files")
+    group.add_argument(
         "--external-data",
         default="auto",
         metavar="auto|always|never|FILE",
         help="whether large tensors are written to a file beside OUT.onnx (default: auto, as in the input)",
     )
-    p.add_argument(
+    group.add_argument(
         "--trust-external-data", action="store_true", help="read data files outside the folder of IN.onnx"
     )
-    p.add_argument(
+    group.add_argument(
         "--report",
         type=values.report_file,
         metavar="FILE.json|FILE.html",
         help="write a report as JSON or as an HTML page with plots, also if the comparison fails",
     )
-    p.add_argument(
+    group.add_argument(
         "--force", action="store_true", help="replace existing files; a data file gets a new name where one exists"
     )
 

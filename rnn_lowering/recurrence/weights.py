@@ -160,21 +160,11 @@ def _of_direction(
     Pi, Po, Pf = op.split(P, [H, H, H])
     functions = [_function(op, a) for a in activations]
     f, g, h = (*functions, *functions[:1] * 2)[:3]
-    W_T, bias = op.transpose(W, [1, 0]), Wb + Rb
-    Rs = tuple(op.transpose(part, [1, 0]) for part in op.split(R, h_groups, axis=0))
-    if spec.rounds and not P.is_zero:
-        bi, bo, bf, bc = op.split(bias, [H] * 4)
-        Pi, Po, Pf = peephole(Pi, bi), peephole(Po, bo), peephole(Pf, bf)
-        bias = op.concat([op.zero((3 * H,)), bc], 0)
-    if spec.rounds:  # the bias follows the sum of both products
-        W_T = integer_weights(op, W_T)
-        Rs = tuple(integer_weights(op, part, b) for part, b in zip(Rs, op.split(bias, x_groups), strict=True))
-        bias = op.zero(bias.shape)
-    return Operands(
-        W=W_T,
-        Wb=bias,
+    operands = Operands(
+        W=op.transpose(W, [1, 0]),
+        Wb=Wb + Rb,
         groups=x_groups,
-        R=Rs,
+        R=tuple(op.transpose(part, [1, 0]) for part in op.split(R, h_groups, axis=0)),
         Rbh=Rbh,
         P=None if P.is_zero else (Pi, Po, Pf),
         f=f,
@@ -184,6 +174,24 @@ def _of_direction(
         hidden_size=H,
         input_forget=spec.input_forget,
         linear_before_reset=spec.linear_before_reset,
+    )
+    return _as_integers(op, operands) if spec.rounds else operands
+
+
+def _as_integers(op: Ops, k: Operands) -> Operands:
+    """Return operands of a DynamicQuantizeLSTM, where the bias is added to the sum of both products: by the
+    peepholes, where there are any, else by R."""
+    H, P, bias = k.hidden_size, k.P, k.Wb
+    if P is not None:
+        bi, bo, bf, bc = op.split(bias, [H] * 4)
+        P = peephole(P[0], bi), peephole(P[1], bo), peephole(P[2], bf)
+        bias = op.concat([op.zero((3 * H,)), bc], 0)
+    return replace(
+        k,
+        W=integer_weights(op, k.W),
+        Wb=op.zero(bias.shape),
+        R=tuple(integer_weights(op, part, own) for part, own in zip(k.R, op.split(bias, k.groups), strict=True)),
+        P=P,
     )
 
 

@@ -154,6 +154,19 @@ def _recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
         return [flow.framed(node, v, flow.joined(node, [value, *others.values()])) for v in outputs]  # type: ignore[list-item]
     if framing.axis != sequence or framing.outer != 1:
         raise flow.refuse(node, "its frames are merged with another axis")
+    _check_onward(flow, node, others, framing)
+    if 4 in others:
+        _check_lengths(flow, node, others[4], framing)
+    flow.recurrent.append(Recurrent(node, flow.path))
+    y = node.outputs[0]
+    framings = {
+        v: (flow.framed(node, y, replace(framing, axis=sequence)) if v is y else Unframed.LAST) for v in outputs
+    }
+    return list(framings.values())
+
+
+def _check_onward(flow: Flow, node: ir.Node, others: dict[int, ir.Value], framing: Frames) -> None:
+    """Refuse a node that a stream cannot run from its first frame to its last."""
     direction = node.attributes.get_string("direction", "forward")
     if direction not in ("forward", "foward"):
         raise flow.refuse(
@@ -172,14 +185,6 @@ def _recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
             raise flow.refuse(
                 node, "its initial state is computed from the stream", "make it an input of the model"
             )
-    if 4 in others:
-        _check_lengths(flow, node, others[4], framing)
-    flow.recurrent.append(Recurrent(node, flow.path))
-    y = node.outputs[0]
-    framings = {
-        v: (flow.framed(node, y, replace(framing, axis=sequence)) if v is y else Unframed.LAST) for v in outputs
-    }
-    return list(framings.values())
 
 
 def _check_lengths(flow: Flow, node: ir.Node, lengths: ir.Value, framing: Frames) -> None:

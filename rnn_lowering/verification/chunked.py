@@ -26,6 +26,7 @@ from rnn_lowering.progress import CHUNKS, ORIGINAL, Progress, counter
 from rnn_lowering.streaming.plan import KEY, StreamPlan
 from rnn_lowering.types import Array
 from rnn_lowering.verification.chunk_parts import differ, initial, split, where
+from rnn_lowering.verification.comparing import compared
 from rnn_lowering.verification.extra_outputs import has_fixed, session_with_all_values, session_with_open_axes
 from rnn_lowering.verification.given_inputs import check_given
 from rnn_lowering.verification.model_files import Given, as_file
@@ -34,7 +35,6 @@ from rnn_lowering.verification.random_inputs import candidates, length_inputs
 from rnn_lowering.verification.result import CHUNKED, OutputCheck, RunCheck, RunInput, Verification, over_all
 from rnn_lowering.verification.runner import Chunks, Outcome, Ran, Runner, Session
 from rnn_lowering.verification.tolerance import compare
-from rnn_lowering.verification.whole import compared
 
 _LOWERED_ORIGINAL = "lowered_original.onnx"
 _FEW, _RAGGED = 5, (3, 1, 4, 7, 2)

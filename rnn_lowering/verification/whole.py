@@ -7,106 +7,29 @@ named, or, when every one is at least as close to float64 as the original's kern
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
 import onnx
-import onnx_ir as ir
-from typing_extensions import Unpack
 
-from rnn_lowering.boundary import boundary, callers
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import from_proto
-from rnn_lowering.limits import limited
-from rnn_lowering.model.native import one_child
 from rnn_lowering.model.set_inputs import recorded
-from rnn_lowering.options import Check, CheckOptions, Tolerance, check_of
-from rnn_lowering.progress import LOWERED, ORIGINAL, Progress, counter
-from rnn_lowering.types import Array, PathLike
+from rnn_lowering.options import Tolerance
+from rnn_lowering.progress import LOWERED, ORIGINAL, counter
+from rnn_lowering.types import Array
 from rnn_lowering.verification.determined import undetermined_outputs
 from rnn_lowering.verification.extra_outputs import recurrent_inputs, session_with_outputs
 from rnn_lowering.verification.given_inputs import check_given
-from rnn_lowering.verification.model_files import Given, as_file
 from rnn_lowering.verification.per_node import Comparison, NodeComparison
 from rnn_lowering.verification.process import SessionError
 from rnn_lowering.verification.random_inputs import candidates, length_inputs
 from rnn_lowering.verification.result import WHOLE, OutputCheck, RunCheck, RunInput, Verification, over_all
 from rnn_lowering.verification.rounded import what_changed
-from rnn_lowering.verification.runner import Outputs, Runner, Session
+from rnn_lowering.verification.runner import Outputs, Session
 from rnn_lowering.verification.tolerance import compare
-
-__all__ = ["Verification", "verify"]
-
-
-def verify(
-    original: onnx.ModelProto | ir.Model | PathLike,
-    lowered: onnx.ModelProto | ir.Model | PathLike,
-    *,
-    check: Check | None = None,
-    trust_external_data: bool = False,
-    progress: Progress | None = None,
-    **options: Unpack[CheckOptions],
-) -> Verification:
-    """Run both models in onnxruntime and compare all outputs.
-
-    Args:
-        original, lowered: Models or paths. They run in a process of their own.
-        check: How they are compared.
-        trust_external_data: Read data files outside the folders of the models.
-        progress: Called as progress(phase, done, total) when a phase begins and after each run.
-        options: The attributes of `Check` as keywords.
-
-    Returns:
-        A result that is true only when something was compared, in every run, and agreed.
-
-    Raises:
-        UnsupportedError: Sizes are fixed at which neither model runs.
-        OptionError: An option has a value that does not exist, or a given input or shape is not one of the models'.
-        ModelFileError: A file cannot be read, or its data is missing or outside its folder.
-    """
-    check = check_of(check, options)
-    progress = None if progress is None else callers(progress)
-    with boundary():
-        return compared(original, lowered, check=check, trust_external_data=trust_external_data, progress=progress)
-
-
-def compared(
-    original: Given,
-    lowered: Given,
-    *,
-    check: Check,
-    trust_external_data: bool = False,
-    progress: Progress | None = None,
-) -> Verification:
-    """Do what `verify` does, also with files that are parsed."""
-    with comparing(
-        original, lowered, check=check, trust_external_data=trust_external_data, progress=progress
-    ) as both:
-        return both.result()
-
-
-@contextmanager
-def comparing(
-    original: Given,
-    lowered: Given,
-    *,
-    check: Check,
-    trust_external_data: bool = False,
-    progress: Progress | None = None,
-) -> Iterator[ModelComparison]:
-    """Write two models to files and start the process in which they run; both end with the block.
-
-    Raises:
-        ModelFileError: A file cannot be read, or its data is missing or outside its folder.
-    """
-    with limited(check.max_bytes), one_child(), Runner(check.timeout) as runner, ExitStack() as pipes:
-        first, second = (
-            as_file(model, runner.folder / f"model{n}.onnx", trust_external_data, pipes)
-            for n, model in enumerate((original, lowered))
-        )
-        yield ModelComparison(first, second, runner, check, progress)
 
 
 class _NotAcceptedError(SessionError):
@@ -166,17 +89,7 @@ class ModelComparison(Comparison):
         try:
             session, names, expected = self._run_original(groups, all_must_run)
         except SessionError as error:
-            if error.over_limit:
-                return Verification("not verified", reason=f"the original {error}")
-            reason = f"onnxruntime cannot run the original: {error}"
-            if isinstance(error, _NotAcceptedError) and self._fixed_sizes() and not self._lowered_runs(groups):
-                raise UnsupportedError(
-                    f"the result does not run at these sizes, and neither does the original: {error}",
-                    hint="choose sizes that the model supports: it may have been exported for some only",
-                ) from None
-            if all_must_run:
-                return Verification("not verified", reason=f"{reason}; give other inputs (--feed, feeds=)")
-            return self.nodes_one_by_one.result(reason)
+            return self._without_original(error, groups, all_must_run=all_must_run)
         try:
             new_names, found, unoptimised = self._run_lowered(list(expected), session.optimise)
         except SessionError as error:
@@ -191,9 +104,26 @@ class ModelComparison(Comparison):
             return self.nodes_one_by_one.result(undetermined)
         if not result and self.check.tolerance == Tolerance():
             result = self.nodes_one_by_one.find_wrong_node(result, pairs, session.optimise)
-        if not result:
-            return result
-        # Each node alone, too: a network may damp what is wrong in one.
+        return self._with_nodes(result, unoptimised) if result else result
+
+    def _without_original(
+        self, error: SessionError, groups: list[list[str]], *, all_must_run: bool
+    ) -> Verification:
+        """Compare nodes where onnxruntime cannot run the original, or return why that is no help."""
+        if error.over_limit:
+            return Verification("not verified", reason=f"the original {error}")
+        reason = f"onnxruntime cannot run the original: {error}"
+        if isinstance(error, _NotAcceptedError) and self._fixed_sizes() and not self._lowered_runs(groups):
+            raise UnsupportedError(
+                f"the result does not run at these sizes, and neither does the original: {error}",
+                hint="choose sizes that the model supports: it may have been exported for some only",
+            ) from None
+        if all_must_run:
+            return Verification("not verified", reason=f"{reason}; give other inputs (--feed, feeds=)")
+        return self.nodes_one_by_one.result(reason)
+
+    def _with_nodes(self, result: Verification, unoptimised: str) -> Verification:
+        """Compare each node alone, too, since a network may damp what is wrong in one."""
         each = self.nodes_one_by_one.result("no node was compared on its own")
         changed = what_changed(self.original.proto, self.lowered.proto, result.max_abs)
         facts = (result.reason, unoptimised, *changed, "" if each else each.reason)

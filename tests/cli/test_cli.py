@@ -273,7 +273,7 @@ def test_list_shows_a_form_that_the_opset_has_not(rnn_lower: Command, tmp_path: 
     outcome = rnn_lower(saved(tmp_path / "in.onnx", model(STATIC, 8)), "--list", "--to", "scan")
     assert outcome.code == 4
     assert listed(outcome) == [(str(STATIC.T), "refused", "Scan needs opset 9, this scope imports 8")]
-    assert "use the form loop" in outcome.lines[-1]
+    assert "use --to loop" in outcome.lines[-1]
 
 
 def test_list_shows_a_node_that_is_left_because_it_is_wrong(rnn_lower: Command, tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from cases import Array
 
+from rnn_lowering.emit.dialect import Dialect
+
 UNARY: dict[str, Callable[..., Array]] = {
     **{"Abs": np.abs, "Ceil": np.ceil, "Exp": np.exp, "Log": np.log, "Neg": np.negative, "Tanh": np.tanh},
     "Relu": lambda x: np.maximum(x, 0),
@@ -22,6 +24,8 @@ UNARY: dict[str, Callable[..., Array]] = {
 
 class NumpyOps:
     """Operators on arrays of float64."""
+
+    dialect = Dialect()
 
     def constant(self, number: float) -> Array:
         return np.asarray(number)

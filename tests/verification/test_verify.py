@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 import rnn_lowering as rl
 from rnn_lowering import verify
 from rnn_lowering.options import Tolerance
-from rnn_lowering.verification.whole import Verification
+from rnn_lowering.verification.result import Verification
 
 ALL = ("B", "sequence_lens", "initial_h", "initial_c", "P")
 SYMBOLIC = Case("verify_symbolic", "LSTM", x="symbolic")
