@@ -12,7 +12,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.builder import Emitter
 from rnn_lowering.emit.constants import Constant, all_constant, elementwise, literal, one_hot, zeros_of
 from rnn_lowering.emit.rewrite import RANK
-from rnn_lowering.emit.substitutes import above, bounded, difference, parts
+from rnn_lowering.emit.substitutes import above, bounded, difference, parts, positive_part
 from rnn_lowering.emit.tensors import Tensor, broadcast, static
 from rnn_lowering.emit.versions import since
 from rnn_lowering.types import Dims
@@ -77,6 +77,8 @@ class Ops(Emitter):
 
     def unary(self, op_type: str, x: Tensor, **attributes: float) -> Tensor:
         """An element-wise operator of one input."""
+        if op_type == "Relu":
+            return positive_part(self, x)
         return self.emit(op_type, [x], [x.shape], [x.dtype], **attributes)[0]
 
     def clip(self, x: Tensor, bound: float) -> Tensor:
@@ -222,8 +224,7 @@ class Ops(Emitter):
 
     def flatten(self, x: Tensor) -> Tensor:
         """Reshape [..., n] to [rows, n]."""
-        sizes = x.shape[:-1]
-        rows = None if None in sizes else math.prod(static(sizes))
+        rows = None if None in x.shape[:-1] else math.prod(static(x.shape[:-1]))
         return self.emit("Flatten", [x], [(rows, x.shape[-1])], [x.dtype], axis=x.rank - 1)[0]
 
     def reshape(self, x: Tensor, sizes: Sequence[Tensor], shape: Dims) -> Tensor:
@@ -282,8 +283,7 @@ class Ops(Emitter):
         """Return x[index] for finite x [rows, n] and an index [a, b] as a product with one-hot rows."""
         (rows, width), (a, b) = static(x.shape), index.shape
         chosen = self.known(one_hot(index, rows, x.dtype))
-        sizes = [self.constant([size]) for size in (a, b, width)]
-        return self.reshape(chosen @ x, sizes, (a, b, width))
+        return self.reshape(chosen @ x, [self.constant([size]) for size in (a, b, width)], (a, b, width))
 
 
 def _concatenated(parts: Sequence[Tensor], axis: int) -> Dims:

@@ -9,7 +9,7 @@ from rnn_lowering.emit.constants import Constant, elementwise, zeros_of
 from rnn_lowering.emit.tensors import Tensor
 from rnn_lowering.emit.versions import since
 
-SUBSTITUTED = frozenset({"Ceil", "Clip", "Gather", "Identity", "Less", "Split", "Sub"})
+SUBSTITUTED = frozenset({"Ceil", "Clip", "Gather", "Identity", "Less", "Relu", "Split", "Sub"})
 """The operators, beside activations, that `Dialect.unsupported` replaces: Less only in a comparison with a number,
 Gather only of rows by a constant index of rank 2."""
 
@@ -27,11 +27,18 @@ def bounded(op: Emitter, x: Tensor, bound: float) -> Tensor:
     return op.emit("Min", [floored, op.constant(bound)], [x.shape])[0]
 
 
+def positive_part(op: Emitter, x: Tensor) -> Tensor:
+    """Return max(x, 0): Relu, or Max where that is not supported."""
+    if "Relu" in op.dialect.unsupported:
+        return op.emit("Max", [x, op.known(zeros_of(x.dtype, ()))], [x.shape], [x.dtype])[0]
+    return op.emit("Relu", [x], [x.shape], [x.dtype])[0]
+
+
 def above(op: Emitter, x: Tensor, threshold: float) -> Tensor:
     """Return 1 where x > threshold, else 0, without a comparison."""
     one = op.constant(1.0)
-    (over,) = op.emit("Relu", [op.sub(x, op.constant(threshold))], [x.shape])
-    return op.sub(one, op.emit("Relu", [op.sub(one, _ceiling(op, over))], [x.shape])[0])
+    over = positive_part(op, op.sub(x, op.constant(threshold)))
+    return op.sub(one, positive_part(op, op.sub(one, _ceiling(op, over))))
 
 
 def _ceiling(op: Emitter, x: Tensor) -> Tensor:

@@ -52,6 +52,17 @@ def fix_dimensions(
     _infer_anew(model, sizes)
 
 
+def forget_names(model: ir.Model) -> int:
+    """Remove the names of unknown sizes from the shapes of computed values, in place, but not from those of the
+    outputs; return how many shapes had one."""
+    changed = 0
+    for value in computed_values(model):
+        if value.shape is not None and not value.is_graph_output() and not value.shape.is_static():
+            value.shape = _with_sizes(value.shape, [dim if isinstance(dim, int) else None for dim in value.shape])
+            changed += 1
+    return changed
+
+
 def _infer_anew(model: ir.Model, sizes: Mapping[str, int]) -> None:
     known = inferred_values(model)
     traced = any(contradicts(other.shape, _sized(value.shape, sizes)) for value, other in known.items())

@@ -35,13 +35,13 @@ from rnn_lowering.model.set_inputs import input_arrays, record
 from rnn_lowering.options import KEEP, Lowering, LoweringOptions, lowering_of
 from rnn_lowering.passes.advice import NO_LENGTHS, deciding_input, open_lengths, open_sizes
 from rnn_lowering.passes.report import NodeReport, Report, count_operators
+from rnn_lowering.passes.runtime import for_runtime
 from rnn_lowering.passes.sizing import FOLDED, as_given
 from rnn_lowering.passes.stream import StreamPass
 from rnn_lowering.spec.connections import KnownValues
 from rnn_lowering.spec.node import RecurrentSpec
 from rnn_lowering.streaming.plan import KEY
 from rnn_lowering.targets.choice import Choice, choose
-from rnn_lowering.targets.support import note
 
 _LOG = logging.getLogger("rnn_lowering")
 
@@ -122,7 +122,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         dequantize = self.lowering.dequantize
         report.notes += [_dequantized(node.spec) for node in plan if dequantize and node.spec.quantized]
         report.notes += replace_nodes(model, plan, widen=self.lowering.compute == "float32", dequantize=dequantize)
-        report.notes += [text for text in (note(self.lowering.runtime),) if text and plan]
+        report.notes += for_runtime(model, self.lowering.runtime) if plan else ()
         _log(plan, report)
         report.nodes = [
             NodeReport.of(n.spec, n.choice.form, n.choice.reason, place)

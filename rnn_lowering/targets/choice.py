@@ -120,7 +120,7 @@ def _choice(form: str, reason: str, spec: RecurrentSpec, opset: int, target: Tar
     tuned = form != "unroll" and spec.dtype == ir.DataType.FLOAT and opset >= LOOP_DIALECT_OPSET
     dialect = replace(
         target.loop_dialect if tuned else Dialect(),
-        unsupported=frozenset(target.unsupported),
+        unsupported=frozenset(target.unsupported).union(name for name, first in target.since if opset < first),
         dequantize_inside=target.dequantize_inside,
         bounded_tanh=target.bounded_tanh,
         gather_by_rank_1=target.gather_by_rank_1,

@@ -78,15 +78,6 @@ def check_operators(emitted: frozenset[str], spec: RecurrentSpec, target: Target
     raise UnsupportedError(reason, hint=hint, node=spec.node)
 
 
-def note(target: Target) -> str:
-    """Return what the user of a documented target should know; empty for another."""
-    known = target.documented
-    if known is None:
-        return ""
-    unchecked = f"; not checked: {known.unchecked}" if known.unchecked else ""
-    return f"{target.name} was not run: {known.source}, of {known.date}, names the operators{unchecked}"
-
-
 def _check_integers(spec: RecurrentSpec, opset: int, target: Target) -> None:
     """Refuse products of integers where they cannot be."""
     hint = "make floats of the weights (--dequantize)"

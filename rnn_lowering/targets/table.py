@@ -36,6 +36,8 @@ class Target:
         sizes: Which of T and N must be known.
         batch_size: The only batch size that it supports; None for any.
         integer_products: Whether it supports DynamicQuantizeLinear and MatMulInteger; None where that is not known.
+        named_sizes: Whether the declared shapes of computed values may have names for unknown sizes.
+        since: Operators that it supports from an opset on only: as `unsupported` before.
         dequantize_inside, bounded_tanh, gather_by_rank_1: As in `Dialect`.
         loop_dialect: The operators that it runs fastest in loops of float32, from `LOOP_DIALECT_OPSET` on.
         documented: What a document names, of a runtime that was not run: nothing else is emitted for it.
@@ -51,6 +53,8 @@ class Target:
     sizes: tuple[str, ...] = ()
     batch_size: int | None = None
     integer_products: bool | None = None
+    named_sizes: bool = True
+    since: tuple[tuple[str, int], ...] = ()
     dequantize_inside: bool = False
     bounded_tanh: bool = False
     gather_by_rank_1: bool = False
@@ -102,8 +106,9 @@ TARGETS = {
             "0.3.0",
             ("unroll",),
             newest_opset=20,
-            oldest_opset=14,
+            oldest_opset=13,
             unsupported=("Softsign", "ThresholdedRelu", "HardSigmoid", "Elu", "Clip"),
+            since=(("Relu", 14),),
         ),
         Target(
             "onnx2torch", "1.5.15", ("unroll",), newest_opset=17, oldest_opset=9, unsupported=("ThresholdedRelu",)
@@ -125,7 +130,14 @@ TARGETS = {
             sizes=("T",),
             integer_products=False,
         ),
-        Target("tract", "0.23.9", ("scan", "unroll"), unsupported=("Softplus",), integer_products=True),
+        Target(
+            "tract",
+            "0.23.9",
+            ("scan", "unroll"),
+            unsupported=("Softplus",),
+            integer_products=True,
+            named_sizes=False,
+        ),
         Target(
             "iree",
             "3.13.0",

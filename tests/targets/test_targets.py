@@ -138,6 +138,32 @@ def test_for_opencv_tanh_is_bounded_and_rows_are_gathered_by_rank_1(op_type: str
         assert_close(run(lowered, feed(case)), expected(case))
 
 
+def test_relu_at_an_opset_from_which_on_it_is_supported() -> None:
+    """jaxonnxruntime has no Relu of opset 13."""
+    case = Case("relu", "RNN", {"activations": ["Relu"]}, N=8)
+    for opset, operator in {13: "Max", 14: "Relu"}.items():
+        lowered = rl.lower(model(case, opset), target="jaxonnxruntime")
+        assert operators(lowered) & {"Max", "Relu"} == {operator}
+        assert_close(run(lowered, feed(case)), expected(case))
+
+
+def test_names_of_unknown_sizes_for_tract() -> None:
+    """tract is given the sizes of the inputs, whose names are other sizes where they are declared again."""
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[T, N, 2] X, float[1, 4, 2] W, float[1, 4, 4] R)
+        => (float[T, 1, N, 4] Y) <float[T, N, 2] inner> { inner = Relu(X)
+        Y = RNN<hidden_size: int = 4>(inner, W, R) }"""
+    named = onnx.parser.parse_model(text)
+    sizes = {target: _inner_sizes(rl.lower(named, target=target)) for target in ("portable", "tract")}
+    assert sizes == {"portable": ["T", "N", 2], "tract": ["", "", 2]}
+    lowered = rl.lower(named, target="tract")
+    assert [d.dim_param for d in lowered.graph.output[0].type.tensor_type.shape.dim] == ["T", "", "N", ""]
+
+
+def _inner_sizes(lowered: onnx.ModelProto) -> list[object]:
+    (value,) = [value for value in lowered.graph.value_info if value.name == "inner"]
+    return [d.dim_value or d.dim_param for d in value.type.tensor_type.shape.dim]
+
+
 def test_for_onnxruntime() -> None:
     """A Gemm per activation, which it fuses, and one loop for both directions of a small node."""
     case = Case("fused", "LSTM", {"direction": "bidirectional"}, H=16, N=1)
