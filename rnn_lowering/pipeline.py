@@ -15,8 +15,9 @@ from rnn_lowering.boundary import boundary
 from rnn_lowering.errors import NotVerifiedError, OptionError, VerificationError
 from rnn_lowering.files.atomic import replacing
 from rnn_lowering.files.external_data import choose_data_file, data_files, save
+from rnn_lowering.files.one_file import text_format
 from rnn_lowering.files.outputs import Outputs, Place
-from rnn_lowering.files.reading import Parsed, parse_file, readable_again, text_format
+from rnn_lowering.files.reading import Parsed, parse_file, readable_again
 from rnn_lowering.files.scratch import writing
 from rnn_lowering.model.scopes import Place as NodePlace
 from rnn_lowering.options import Check

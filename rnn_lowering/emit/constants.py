@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from rnn_lowering.mapped import array_of
 from rnn_lowering.types import Array
 
 _BLOCK_BYTES = 1 << 24
@@ -124,7 +125,7 @@ class Leaf(Constant):
         return self.name
 
     def read(self) -> Array:
-        return _fresh(self.tensor_).numpy()
+        return array_of(self.tensor_)
 
 
 def leaf(tensor: ir.TensorProtocol, source: Hashable, name: str) -> Leaf:
@@ -243,21 +244,6 @@ def all_constant(values: Iterable[object]) -> list[Constant] | None:
     found = list(values)
     constants = [value for value in found if isinstance(value, Constant)]
     return constants if len(constants) == len(found) else None
-
-
-def _fresh(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    """Return a tensor that opens its file anew, so that the file is closed as soon as the array is released."""
-    if not isinstance(tensor, ir.ExternalTensor):
-        return tensor
-    return ir.ExternalTensor(
-        tensor.location,
-        tensor.offset,
-        tensor.length,
-        tensor.dtype,
-        shape=tensor.shape,
-        name=tensor.name or "",
-        base_dir=tensor.base_dir,
-    )
 
 
 def _contiguous(view: Array) -> Array:

@@ -10,7 +10,9 @@ from typing import TypeVar
 import onnx_ir as ir
 
 from rnn_lowering.errors import ModelFileError, UnsupportedError
+from rnn_lowering.files import one_file
 from rnn_lowering.files.locations import DataFolders
+from rnn_lowering.files.one_file import TensorInside, text_format
 
 INLINE_LIMIT = 1_800_000_000
 """The most bytes of tensors in one file: protobuf supports less than 2 GiB in all."""
@@ -47,9 +49,10 @@ def locate(model: ir.Model, folders: DataFolders) -> None:
 
 
 def data_files(model: ir.Model) -> set[Path]:
-    """Return the files that hold a located model's external tensors."""
+    """Return the files beside its own that hold a located model's tensors."""
     tensors = (value.const_value for value in _initializers(model))
-    return {Path(tensor.path) for tensor in tensors if isinstance(tensor, ir.ExternalTensor)}
+    external = (tensor for tensor in tensors if isinstance(tensor, ir.ExternalTensor))
+    return {Path(tensor.path) for tensor in external if not isinstance(tensor, TensorInside)}
 
 
 def choose_data_file(model: ir.Model, destination: str, policy: str) -> str | None:
@@ -92,16 +95,22 @@ def save(model: ir.Model, path: Path, data_file: str | None, written: Written | 
         OSError: A file cannot be written.
     """
 
-    def report(_: object, info: ir.external_data.CallbackInfo) -> None:
+    def report(done: int, total: int) -> None:
         if written is not None:
-            written(info.index + 1, info.total)
+            written(done, total)
 
-    if data_file is None:
-        for value in _initializers(model):
-            if isinstance(value.const_value, ir.ExternalTensor):
-                value.const_value = _inline(value.const_value)
+    def report_external(_: object, info: ir.external_data.CallbackInfo) -> None:
+        report(info.index + 1, info.total)
+
+    initializers = list(_initializers(model))
     try:
-        ir.save(model, path, external_data=data_file, size_threshold_bytes=_SMALL, callback=report)
+        if data_file is None:
+            if not text_format(path) and one_file.write(model, initializers, path, report):
+                return
+            for value in initializers:
+                if isinstance(value.const_value, ir.ExternalTensor):
+                    value.const_value = _inline(value.const_value)
+        ir.save(model, path, external_data=data_file, size_threshold_bytes=_SMALL, callback=report_external)
     except ir.serde.SerdeError as error:
         raise ModelFileError(
             f"the model cannot be written: {' '.join(str(error.__cause__ or error).split())}"
@@ -138,6 +147,14 @@ def _located(tensor: ir.ExternalTensor, folders: DataFolders) -> ir.ExternalTens
             f"the data file '{folders.named / location}' is too short for tensor '{tensor.name}'",
             hint="is the file complete?",
         )
-    return ir.ExternalTensor(
-        str(path), tensor.offset, tensor.nbytes, tensor.dtype, shape=tensor.shape, name=tensor.name or ""
+    kind = TensorInside if folders.is_inside(location) else ir.ExternalTensor
+    return kind(
+        str(path),
+        tensor.offset,
+        tensor.nbytes,
+        tensor.dtype,
+        shape=tensor.shape,
+        name=tensor.name or "",
+        doc_string=tensor.doc_string,
+        metadata_props=dict(tensor.metadata_props),
     )

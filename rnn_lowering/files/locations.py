@@ -23,14 +23,18 @@ class DataFolders:
         trust: Accept data anywhere.
         roots: The resolved folders that data must be in: the folder in the model's path, and the folder of the file
             that the path links to. A cache may store the files in one folder and links to them in another.
+        inside: The location that stands for the model's file itself, if any (see `one_file`).
+        file: The model's file.
     """
 
     named: Path
     trust: bool
     roots: tuple[Path, ...]
+    inside: str
+    file: Path
 
     @classmethod
-    def of(cls, model: Path, *, trust: bool = False) -> DataFolders:
+    def of(cls, model: Path, *, trust: bool = False, inside: str = "") -> DataFolders:
         """Return the folders for a model file.
 
         Raises:
@@ -40,7 +44,11 @@ class DataFolders:
             roots = (model.parent.resolve(), model.resolve().parent)
         except (OSError, RuntimeError, ValueError) as error:
             raise ModelFileError(f"cannot read '{model}': {error}") from error
-        return cls(model.parent, trust, roots)
+        return cls(model.parent, trust, roots, inside, model)
+
+    def is_inside(self, location: str) -> bool:
+        """Return whether a location stands for the model's file itself."""
+        return bool(self.inside) and location == self.inside
 
     def find(self, location: str, tensor: str) -> Path:
         """Return the resolved path of the file of a tensor.
@@ -48,6 +56,8 @@ class DataFolders:
         Raises:
             ModelFileError: It is missing, not a file, or outside the folders.
         """
+        if self.is_inside(location):
+            return self.file
         try:
             path = (self.named / location).resolve()
             exists = path.is_file()
@@ -130,13 +140,3 @@ def _in_nodes(
 def _of_tensor(tensor: onnx.TensorProto) -> Iterator[tuple[onnx.TensorProto, onnx.StringStringEntryProto]]:
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         yield from ((tensor, entry) for entry in tensor.external_data if entry.key == "location")
-
-
-def data_names(path: Path) -> set[str]:
-    """Return the names of a model file's data files in its folder; none if the file is not a model."""
-    try:
-        model = onnx.load(path, load_external_data=False)
-    except Exception:  # each parser has errors of its own
-        return set()
-    names = {posixpath.normpath(entry.value) for _, entry in external_entries(model)}
-    return {name for name in names if Path(name).name == name and path.with_name(name).is_file()}

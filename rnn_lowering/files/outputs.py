@@ -4,6 +4,7 @@ only."""
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 import secrets
 import stat
@@ -12,8 +13,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx
+
 from rnn_lowering.errors import ModelFileError, UnsupportedError
-from rnn_lowering.files.locations import data_names
+from rnn_lowering.files import one_file
+from rnn_lowering.files.locations import external_entries
 from rnn_lowering.files.scratch import cannot_write
 
 _KINDS = {
@@ -116,13 +120,25 @@ def _place(path: Path, data: str | None, needed: set[object]) -> Place:
     names = {f"{path.name}.data", *([data] if data else [])}
     ours = tuple(
         file
-        for file in (path.with_name(name) for name in data_names(path))
+        for file in (path.with_name(name) for name in _data_names(path))
         if _wanted(file.name) in names and not file.is_symlink() and not needed & {*_inode(file)}
     )
     while data is not None and os.path.lexists(path.with_name(data)):
         wanted = Path(_wanted(data))
         data = f"{wanted.stem}.{secrets.token_hex(4)}{wanted.suffix}"
     return Place(path, data, ours)
+
+
+def _data_names(path: Path) -> set[str]:
+    """Return the names of a model file's data files in its folder; none if the file is not a model."""
+    try:
+        if one_file.parse(path) is not None:
+            return set()
+        model = onnx.load(path, load_external_data=False)
+    except Exception:  # each parser has errors of its own
+        return set()
+    names = {posixpath.normpath(entry.value) for _, entry in external_entries(model)}
+    return {name for name in names if Path(name).name == name and path.with_name(name).is_file()}
 
 
 def _wanted(name: str) -> str:

@@ -16,15 +16,10 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import ModelFileError, UnsupportedError
 from rnn_lowering.files import external_data as external
+from rnn_lowering.files import one_file
 from rnn_lowering.files.locations import DataFolders, external_entries
 from rnn_lowering.files.scratch import scratch_folder
 from rnn_lowering.model.copying import own_tensors
-
-
-def text_format(path: Path) -> str:
-    """Return the text format of a model file by the ending of its name, as onnx names it; "" for binary."""
-    found = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
-    return "" if found in (None, "protobuf") else str(found)
 
 
 @dataclass(frozen=True)
@@ -36,22 +31,25 @@ class Parsed:
         proto: Its message, which stays as it is.
         trust: Whether data files outside the folder of the file are read.
         piped_from: The pipe that the file is a copy of, if it is one.
+        inside: The location of tensors that are in the file itself and were not read (see `one_file`); "" where all
+            were.
     """
 
     path: Path
     proto: onnx.ModelProto
     trust: bool = False
     piped_from: Path | None = None
+    inside: str = ""
 
     def new_model(self) -> ir.Model:
-        """Return a new model, which shares the numbers of the message; external data is mapped when needed.
+        """Return a new model, which shares the numbers of the message; what is not in it is mapped when needed.
 
         Raises:
             ModelFileError: It is not an ONNX model, or its data cannot be read.
             UnsupportedError: It has something that onnx_ir does not keep (see `from_proto`).
         """
         model = from_proto(self.proto, f"'{self.piped_from or self.path}'")
-        external.locate(model, DataFolders.of(self.path, trust=self.trust))
+        external.locate(model, DataFolders.of(self.path, trust=self.trust, inside=self.inside))
         return model
 
     @cached_property
@@ -75,7 +73,7 @@ def load_model(path: Path, *, trust_external_data: bool = False) -> ir.Model:
 
 
 def parse_file(path: Path, *, trust_external_data: bool = False, piped_from: Path | None = None) -> Parsed:
-    """Parse an ONNX file.
+    """Parse an ONNX file; the large tensors of a large one are not read but referred to.
 
     Args:
         path: The file.
@@ -88,6 +86,8 @@ def parse_file(path: Path, *, trust_external_data: bool = False, piped_from: Pat
     named = piped_from or path
     try:
         _refuse_device(path)
+        if not one_file.text_format(path) and (large := one_file.parse(path)) is not None:
+            return Parsed(path, large[0], trust_external_data, piped_from, inside=large[1])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # onnx finds its own text format experimental
             proto = onnx.load(path, load_external_data=False)

@@ -11,12 +11,14 @@ it needs the shapes of old element-wise operators, which onnx does not infer. So
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
+from rnn_lowering.mapped import array_of
 from rnn_lowering.model import native
 from rnn_lowering.spec.constants import dims_of
 from rnn_lowering.spec.node import GATES, RecurrentSpec, default_opset, is_recurrent
@@ -25,6 +27,9 @@ FIRST_OPSET = 7
 """The oldest opset at which nodes are lowered in place."""
 
 NEW_OPSET = 13
+
+_SMALL = 1000
+"""The most bytes of a tensor that may be a shape."""
 
 _DOMAIN = "rnn_lowering.hidden"
 
@@ -44,7 +49,8 @@ def modernize(model: ir.Model, opset: int) -> None:
     if model.functions or list(model.graph.subgraphs()):
         raise UnsupportedError(f"opset {opset} with functions or subgraphs cannot be converted", hint=hint)
     try:
-        proto = _annotated(ir.to_proto(model))
+        with _files_apart(model) as restore:
+            proto = _annotated(ir.to_proto(model))
         _hide(proto, opset)
         converted = native.convert(proto, NEW_OPSET)
         _unhide(converted)
@@ -52,12 +58,51 @@ def modernize(model: ir.Model, opset: int) -> None:
             _list_initializers(converted.graph)
         onnx.checker.check_model(converted, full_check=True)
         graph = ir.from_proto(converted).graph
+        restore(graph)
     except RnnLoweringError:
         raise
     except Exception as error:  # the checker and onnx_ir have no common class
         reason = " ".join(str(error).split())
         raise UnsupportedError(f"opset {opset} cannot be converted to {NEW_OPSET}: {reason}", hint=hint) from error
     model.graph = graph
+
+
+@contextmanager
+def _files_apart(model: ir.Model) -> Iterator[Callable[[ir.Graph], None]]:
+    """Let initializers that are in files be inputs in the block, as the converter reads no files; small ones are
+    read. Yield a function that gives them to the converted graph, in the order of the model."""
+    graph = model.graph
+    held = dict(graph.initializers)
+    apart: dict[str, ir.Value] = {}
+    for name, value in held.items():
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor) and tensor.nbytes <= _SMALL:
+            value.const_value = ir.Tensor(array_of(tensor).copy(), tensor.dtype, name=name)
+        elif isinstance(tensor, ir.ExternalTensor):
+            apart[name] = value
+    added = [value for value in apart.values() if not value.is_graph_input()]
+
+    def restore(converted: ir.Graph) -> None:
+        values = {value.name: value for value in converted.inputs}
+        for name, value in apart.items():
+            values[name].const_value = value.const_value
+            if value in added:
+                converted.inputs.remove(values[name])
+            converted.initializers[name] = values[name]
+        for name in [*held, *(name for name in converted.initializers if name not in held)]:
+            if name in converted.initializers:
+                converted.initializers[name] = converted.initializers.pop(name)
+
+    for name in apart:
+        del graph.initializers[name]
+    graph.inputs.extend(added)
+    try:
+        yield restore
+    finally:
+        for value in added:
+            graph.inputs.remove(value)
+        graph.initializers.clear()
+        graph.initializers.update(held)
 
 
 def _annotated(proto: onnx.ModelProto) -> onnx.ModelProto:

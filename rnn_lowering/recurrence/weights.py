@@ -15,6 +15,7 @@ from rnn_lowering.emit.constants import Constant, leaf
 from rnn_lowering.emit.dequantized import dequantized
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensors import Tensor
+from rnn_lowering.mapped import array_of
 from rnn_lowering.recurrence.activations import FORMULAS
 from rnn_lowering.recurrence.quantized import integer_weights, peephole
 from rnn_lowering.spec.node import GATES, Activation, RecurrentSpec
@@ -71,7 +72,7 @@ def node_input(op: Ops, spec: RecurrentSpec, symbol: str, shape: Dims) -> Tensor
         given = op.given(value, ir.DataType.INT32 if lengths else spec.dtype, shape)
         return given if lengths else op.cast(given, op.dtype)
     constant = op.known(_stored(spec, symbol) or leaf(tensor, value, symbol))
-    if symbol in ("B", "P", "initial_h", "initial_c") and not tensor.numpy().any():
+    if symbol in ("B", "P", "initial_h", "initial_c") and not array_of(tensor).any():
         return op.zero(constant.shape)
     return constant if lengths else op.cast(constant, op.dtype)
 

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from rnn_lowering.limits import excess, most_bytes
+from rnn_lowering.mapped import array_of
 from rnn_lowering.types import Array, Dims
 
 FOLDABLE = frozenset(
@@ -190,7 +191,7 @@ class _Step:
             MemoryError: They would have more than `most` bytes.
         """
         names = [value.name for value in self.model.graph.input]
-        feed = {name: tensors[value].numpy() for name, value in zip(names, self.inputs, strict=True)}
+        feed = {name: array_of(tensors[value]) for name, value in zip(names, self.inputs, strict=True)}
         node = self.model.graph.node[0]
         given = [feed[name] for name in node.input if name]
         if node.op_type in _BYTES and (fault := excess(node.op_type, _BYTES[node.op_type](node, given), most)):

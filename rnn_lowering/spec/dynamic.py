@@ -14,6 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
+from rnn_lowering.mapped import array_of
 from rnn_lowering.spec.quantized import Quantized
 from rnn_lowering.types import Array
 
@@ -82,7 +83,9 @@ def _stored(
     turned = shape[0], shape[2], shape[1]
     return Quantized(
         ir.LazyTensor(
-            lambda: ir.tensor(weight.numpy().transpose(0, 2, 1), dtype=weight.dtype), weight.dtype, ir.Shape(turned)
+            lambda: ir.tensor(array_of(weight).transpose(0, 2, 1), dtype=weight.dtype),
+            weight.dtype,
+            ir.Shape(turned),
         ),
         ir.tensor(np.broadcast_to(columns[0], turned)),
         ir.tensor(np.broadcast_to(columns[1], turned), dtype=weight.dtype),
@@ -115,7 +118,7 @@ def floats(weight: Quantized) -> ir.TensorProtocol:
     """Return the dequantized numbers, computed late."""
 
     def compute() -> ir.TensorProtocol:
-        parts = weight.integers.numpy(), weight.zero_point.numpy()
-        return ir.tensor((parts[0].astype(np.float32) - parts[1].astype(np.float32)) * weight.scale.numpy())
+        parts = array_of(weight.integers), array_of(weight.zero_point)
+        return ir.tensor((parts[0].astype(np.float32) - parts[1].astype(np.float32)) * array_of(weight.scale))
 
     return ir.LazyTensor(compute, ir.DataType.FLOAT, ir.Shape(weight.integers.shape.numpy()))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from rnn_lowering.mapped import array_of
 from rnn_lowering.spec.constants import computed, constant_of, is_of_default_domain
 from rnn_lowering.types import Array
 
@@ -121,7 +122,7 @@ def _spread(part: ir.TensorProtocol, shape: tuple[int, ...], attributes: Mapping
     block = attributes.get("block_size", 0)
 
     def spread() -> ir.TensorProtocol:
-        array: Array = part.numpy()
+        array: Array = array_of(part)
         if block:
             array = array.repeat(block, axis).take(range(shape[axis]), axis)
         else:

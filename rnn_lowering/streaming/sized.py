@@ -14,6 +14,7 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
+from rnn_lowering.mapped import array_of
 from rnn_lowering.spec.node import default_opset
 from rnn_lowering.types import Array
 
@@ -92,7 +93,7 @@ def _walk(graph: ir.Graph, known: Sized) -> None:
         known.types[value] = tensor.dtype
         known.shapes[value] = tuple(tensor.shape.numpy())
         if not value.is_graph_input() and value not in known.fixed and tensor.size <= _LARGEST:
-            known.fixed[value] = tensor.numpy()
+            known.fixed[value] = array_of(tensor)
     for node in graph:
         if node.domain == "" and node.op_type == "If":
             _branches(node, known)

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from rnn_lowering.mapped import array_of
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inference import known_inputs
 from rnn_lowering.model.inlining import inline_functions
@@ -96,7 +97,7 @@ class IsolatedNode:
 
     def expected(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """The node's connected outputs by the operator specification, in float64."""
-        constants = {symbol: tensor.numpy() for symbol, tensor in self.spec.constants.items()}
+        constants = {symbol: array_of(tensor) for symbol, tensor in self.spec.constants.items()}
         result = reference.evaluate(self.spec.op_type, self.attributes, {**constants, **feed})
         return {symbol: result[symbol] for symbol in self.spec.outputs}
 

@@ -12,9 +12,9 @@ import onnx_ir as ir
 
 from rnn_lowering.files.external_data import save
 from rnn_lowering.files.locations import check_locations
-from rnn_lowering.files.reading import Parsed, from_proto, parse_file, readable_again, text_format
+from rnn_lowering.files.one_file import LARGE, move_out, text_format
+from rnn_lowering.files.reading import Parsed, from_proto, parse_file, readable_again
 from rnn_lowering.types import PathLike
-from rnn_lowering.verification.split_file import LARGE, split_file
 
 Given = onnx.ModelProto | ir.Model | PathLike | Parsed
 
@@ -39,14 +39,21 @@ def _as_file(model: Given, path: Path, trust: bool, pipes: ExitStack) -> Parsed:
         save(from_proto(model) if isinstance(model, onnx.ModelProto) else model, path, f"{path.name}.data")
         return parse_file(path)
     file = model.path if isinstance(model, Parsed) else Path(model)
+    readable = file if text_format(file) else pipes.enter_context(readable_again(file.absolute()))[0]
+    parsed = model if isinstance(model, Parsed) else parse_file(readable, trust_external_data=trust)
     if text_format(file):
-        whole = model if isinstance(model, Parsed) else parse_file(file, trust_external_data=trust)
-        return _as_file(whole.new_model(), path, trust, pipes)
-    readable = pipes.enter_context(readable_again(file.absolute()))[0]
-    small = split_file(readable, path)
-    if small == readable and isinstance(model, Parsed):
-        return replace(model, path=readable)
-    return parse_file(small, trust_external_data=trust)
+        return _as_file(parsed.new_model(), path, trust, pipes)
+    if not parsed.inside:
+        return replace(parsed, path=readable)
+    return _with_data_file(parsed, path)
+
+
+def _with_data_file(parsed: Parsed, path: Path) -> Parsed:
+    """Return a large model as a small file and a data file, which onnxruntime maps."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(parsed.proto)
+    move_out(proto, parsed.path, path)
+    return Parsed(path, proto)
 
 
 def _bytes_of(model: onnx.ModelProto) -> int:

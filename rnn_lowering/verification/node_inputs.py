@@ -17,6 +17,7 @@ import numpy as np
 
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.limits import excess, most_bytes
+from rnn_lowering.mapped import array_of
 from rnn_lowering.spec.node import GATES, RecurrentSpec
 from rnn_lowering.types import Array
 from rnn_lowering.verification.sensitivity import rows_that_matter
@@ -103,7 +104,7 @@ class _InputMaker:
     ) -> None:
         self.spec, self.attributes, self.names, self.rng = spec, attributes, names, rng
         self.dtype = spec.dtype.numpy()
-        self.constants = {symbol: tensor.numpy() for symbol, tensor in spec.constants.items()}
+        self.constants = {symbol: array_of(tensor) for symbol, tensor in spec.constants.items()}
         self.lengths = self.constants.get("sequence_lens")
         H, dirs = spec.hidden_size, len(spec.directions)
         gate_rows = GATES[spec.op_type] * H

@@ -12,6 +12,7 @@ import numpy as np
 
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.files.reading import Parsed
+from rnn_lowering.mapped import array_of
 from rnn_lowering.model.scopes import Place
 from rnn_lowering.options import Check, Tolerance
 from rnn_lowering.progress import NODES as RUNNING_NODES
@@ -139,7 +140,7 @@ class NodeComparison(Comparison):
     def _check_node(self, node: IsolatedNode, feed: Symbols, got: Symbols) -> tuple[OutputCheck, ...]:
         """Check the outputs of a lowered node, which may be large, a few rows of the batch at a time."""
         spec = node.spec
-        inputs = {**{symbol: tensor.numpy() for symbol, tensor in spec.constants.items()}, **feed}
+        inputs = {**{symbol: array_of(tensor) for symbol, tensor in spec.constants.items()}, **feed}
         original: Symbols | None = None
         blocks = []
         for rows in blocks_of_rows(spec, inputs["X"], got):
@@ -153,7 +154,7 @@ class NodeComparison(Comparison):
     def _outputs(self, node: IsolatedNode, feed: Symbols, got: Symbols) -> list[NodeOutput]:
         """Compare the outputs of a lowered node with float64."""
         spec, dtype = node.spec, node.spec.dtype.numpy()
-        inputs = {**{symbol: tensor.numpy() for symbol, tensor in spec.constants.items()}, **feed}
+        inputs = {**{symbol: array_of(tensor) for symbol, tensor in spec.constants.items()}, **feed}
         truth, allowed = expected(spec.op_type, node.attributes, inputs, dtype)
         if self.check.tolerance != Tolerance():
             allowed = {s: allowance(array.astype(dtype), self.check.tolerance) for s, array in truth.items()}

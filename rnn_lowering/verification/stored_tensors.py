@@ -8,6 +8,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from rnn_lowering.mapped import array_of
+
 _LARGE = 1 << 16
 """Smaller tensors, in bytes, are in the model itself: onnxruntime folds and fuses only such."""
 
@@ -45,7 +47,7 @@ class StoredTensors:
 
     def _write(self, tensor: ir.TensorProtocol, widen: bool) -> onnx.TensorProto:
         assert self._file is not None
-        stored = ir.Tensor(tensor.numpy().astype(np.float32)) if widen else tensor
+        stored = ir.Tensor(array_of(tensor).astype(np.float32)) if widen else tensor
         with self._file.open("ab") as file:
             file.write(bytes(-file.tell() % _ALIGNMENT))
             offset = file.tell()
@@ -59,7 +61,7 @@ def root(path: Path) -> Path:
 
 
 def _inline(tensor: ir.TensorProtocol, name: str, widen: bool) -> onnx.TensorProto:
-    array = tensor.numpy()
+    array = array_of(tensor)
     held = ir.Tensor(array.astype(np.float32), name=name) if widen else ir.Tensor(array, tensor.dtype, name=name)
     proto: onnx.TensorProto = ir.to_proto(held)
     return proto

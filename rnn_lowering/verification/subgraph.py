@@ -70,7 +70,7 @@ def _model(
         inputs: Name of the value -> symbol of the operator specification.
     """
     graph = onnx.GraphProto(name="node")
-    graph.node.extend(_node(node) for node in nodes)
+    graph.node.extend(_node(node, tensors) for node in nodes)
     graph.initializer.extend(tensors.proto(t, name, widen=True) for name, t in initializers.items())
     for name, symbol in inputs.items():
         dtype = onnx.TensorProto.INT32 if symbol == "sequence_lens" else int(spec.dtype)
@@ -85,23 +85,23 @@ def _model(
     return onnx.helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 
-def _node(node: ir.Node) -> onnx.NodeProto:
-    """Return a node whose bodies hold their tensors, wherever the model has them."""
+def _node(node: ir.Node, tensors: StoredTensors) -> onnx.NodeProto:
+    """Return a node whose bodies refer to their tensors as `tensors` does, wherever the model has them."""
     proto: onnx.NodeProto = ir.to_proto(node)
     bodies = {a.name: a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH}
     for attribute in proto.attribute:
         if attribute.name in bodies:
-            _hold(attribute.g, bodies[attribute.name])
+            _hold(attribute.g, bodies[attribute.name], tensors)
     return proto
 
 
-def _hold(proto: onnx.GraphProto, body: ir.Graph) -> None:
+def _hold(proto: onnx.GraphProto, body: ir.Graph, tensors: StoredTensors) -> None:
     for tensor in proto.initializer:
         held = body.initializers[tensor.name].const_value
         if isinstance(held, ir.ExternalTensor):
-            tensor.CopyFrom(StoredTensors().proto(held, tensor.name))
+            tensor.CopyFrom(tensors.proto(held, tensor.name, widen=True))
     for n, node in enumerate(body):
-        proto.node[n].CopyFrom(_node(node))
+        proto.node[n].CopyFrom(_node(node, tensors))
 
 
 def _needs(node: ir.Node) -> Iterator[ir.Value]:

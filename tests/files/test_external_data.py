@@ -521,17 +521,18 @@ def test_other_spellings_inside_the_folder_are_read(location: str, tmp_path: Pat
 # Memory
 
 
-def peak_memory(gib: float) -> float:
+def peak_memory(gib: float, *options: str) -> float:
     """The MiB that the benchmark measures."""
     benchmark = ROOT / "benchmarks" / "memory.py"
-    command = [sys.executable, str(benchmark), "--gib", str(gib)]
+    command = [sys.executable, str(benchmark), "--gib", str(gib), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("peak memory"))
     return float(line.split()[2])
 
 
-def test_memory_does_not_grow_with_the_model() -> None:
-    assert peak_memory(0.2) - peak_memory(0.05) < 150 / 3
+@pytest.mark.parametrize("where", [[], ["--inline"]], ids=["external", "inline"])
+def test_memory_does_not_grow_with_the_model(where: list[str]) -> None:
+    assert peak_memory(0.2, *where) - peak_memory(0.05, *where) < 150 / 3
 
 
 # Links that leave the folder

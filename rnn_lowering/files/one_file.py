@@ -1,0 +1,290 @@
+"""A model with all its tensors in one file, which is read and written without the large ones being in memory.
+
+When it is read, a large tensor becomes a reference into the file; when it is written, the bytes of a large tensor
+are streamed to where protobuf puts them, so that the file is the same to the byte.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import onnx
+import onnx_ir as ir
+
+from rnn_lowering.files.locations import external_entries
+from rnn_lowering.files.wire import BYTES, Buffer, Field, fields, head
+
+LARGE = 1 << 24
+"""Models of fewer bytes are parsed and serialized whole."""
+
+_TENSOR = 1 << 16
+"""Tensors of fewer bytes are part of the message."""
+
+_SHARE = 4
+"""A file is parsed whole where more than this part of its bytes is not in large tensors."""
+
+_ALIGNMENT = 64
+_RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
+_AROUND = {"dims", "data_type", "name", "doc_string", "metadata_props", "data_location"}
+"""The fields that a tensor may have beside its bytes."""
+
+_INNER: dict[type, dict[int, type]] = {
+    onnx.ModelProto: {
+        onnx.ModelProto.GRAPH_FIELD_NUMBER: onnx.GraphProto,
+        onnx.ModelProto.FUNCTIONS_FIELD_NUMBER: onnx.FunctionProto,
+    },
+    onnx.FunctionProto: {onnx.FunctionProto.NODE_FIELD_NUMBER: onnx.NodeProto},
+    onnx.GraphProto: {
+        onnx.GraphProto.NODE_FIELD_NUMBER: onnx.NodeProto,
+        onnx.GraphProto.INITIALIZER_FIELD_NUMBER: onnx.TensorProto,
+    },
+    onnx.NodeProto: {onnx.NodeProto.ATTRIBUTE_FIELD_NUMBER: onnx.AttributeProto},
+    onnx.AttributeProto: {
+        onnx.AttributeProto.G_FIELD_NUMBER: onnx.GraphProto,
+        onnx.AttributeProto.GRAPHS_FIELD_NUMBER: onnx.GraphProto,
+    },
+}
+"""The fields that lead to the initializers of a model and of the bodies in it, and the messages that they hold."""
+
+_Piece = bytes | ir.TensorProtocol
+"""A part of a serialized message: its bytes, or the tensor that has them."""
+
+
+def text_format(path: Path) -> str:
+    """Return the text format of a model file by the ending of its name, as onnx names it; "" for binary."""
+    found = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
+    return "" if found in (None, "protobuf") else str(found)
+
+
+class TensorInside(ir.ExternalTensor):
+    """A tensor that is in the file of its model itself."""
+
+
+def parse(path: Path) -> tuple[onnx.ModelProto, str] | None:
+    """Return the model of a large file and the location that its large tensors refer to instead of the file, which
+    is different each time, so that no file can have it; None where the file is to be parsed whole.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    size = path.stat().st_size
+    if size < LARGE:
+        return None
+    location = secrets.token_hex(16)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        try:
+            pieces = _pieces(data, 0, size, onnx.ModelProto, _is_large, _Reference(data, location))
+            if _size(pieces) * _SHARE > size:
+                return None
+            proto = onnx.ModelProto.FromString(b"".join(piece for piece in pieces if isinstance(piece, bytes)))
+        except Exception:  # it is no model: parsing it whole tells why
+            return None
+    mixed = any(entry.value != location for _, entry in external_entries(proto))
+    return None if mixed else (proto, location)
+
+
+def _is_large(field: Field) -> bool:
+    return field.end - field.start >= _TENSOR
+
+
+def _pieces(
+    data: Buffer,
+    start: int,
+    end: int,
+    message: type,
+    wanted: Callable[[Field], bool],
+    changed: Callable[[Field], list[_Piece]],
+) -> list[_Piece]:
+    """Return a serialized message in which the initializers that are wanted are changed.
+
+    Raises:
+        ValueError, IndexError: It is no message.
+    """
+    pieces: list[_Piece] = []
+    for field in fields(data, start, end):
+        inner = _INNER[message].get(field.number)
+        if inner is None or field.wire_type != BYTES or not wanted(field):
+            pieces.append(data[field.start : field.end])
+            continue
+        if inner is onnx.TensorProto:
+            content = changed(field)
+        else:
+            content = _pieces(data, field.content, field.end, inner, wanted, changed)
+        pieces += [head(field.number, _size(content)), *content]
+    return pieces
+
+
+def _size(pieces: Iterable[_Piece]) -> int:
+    return sum(len(piece) if isinstance(piece, bytes) else piece.nbytes for piece in pieces)
+
+
+class _Reference:
+    """Makes references of tensors in a file."""
+
+    def __init__(self, data: Buffer, location: str) -> None:
+        self._data = data
+        self._location = location
+
+    def __call__(self, field: Field) -> list[_Piece]:
+        """Return the serialized reference to a tensor; the tensor itself where it does not only have bytes."""
+        tensor, raw = onnx.TensorProto(), None
+        for inner in fields(self._data, field.content, field.end):
+            if inner.number == _RAW_DATA and inner.wire_type == BYTES:
+                raw = inner
+            else:
+                tensor.MergeFromString(self._data[inner.start : inner.end])
+        if raw is None or not _is_plain(tensor, raw.end - raw.content):
+            return [self._data[field.content : field.end]]
+        _refer(tensor, self._location, raw.content, raw.end - raw.content)
+        return [tensor.SerializeToString()]
+
+
+def _is_plain(tensor: onnx.TensorProto, size: int) -> bool:
+    """Return whether a tensor without its bytes is complete, and has so many."""
+    if not {field.name for field, _ in tensor.ListFields()} <= _AROUND or any(dim < 0 for dim in tensor.dims):
+        return False
+    if tensor.data_location != onnx.TensorProto.DEFAULT:
+        return False
+    try:
+        bits: int = ir.DataType(tensor.data_type).bitwidth * math.prod(tensor.dims)
+    except (ValueError, TypeError):  # it has no type, or one without a size
+        return False
+    return -(-bits // 8) == size
+
+
+def _refer(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
+    """Let a tensor refer to bytes of a file."""
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    del tensor.external_data[:]
+    for key, value in {"location": location, "offset": offset, "length": length}.items():
+        tensor.external_data.add(key=key, value=str(value))
+
+
+def move_out(proto: onnx.ModelProto, source: Path, path: Path) -> None:
+    """Write a model of `parse` to `path`, and its large tensors from `source` to a data file beside that, to which
+    the model then refers.
+
+    Raises:
+        OSError: A file cannot be read or written.
+    """
+    data = path.with_name(f"{path.name}.data")
+    with source.open("rb") as file, data.open("wb") as out:
+        for tensor, _ in external_entries(proto):
+            inside = {entry.key: entry.value for entry in tensor.external_data}
+            out.write(bytes(-out.tell() % _ALIGNMENT))
+            _refer(tensor, data.name, out.tell(), int(inside["length"]))
+            file.seek(int(inside["offset"]))
+            _copy(file, out, int(inside["length"]))
+    path.write_bytes(proto.SerializeToString())
+
+
+def _copy(file: BinaryIO, out: BinaryIO, count: int) -> None:
+    while count > 0:
+        block = file.read(min(count, 1 << 20))
+        if not block:
+            raise OSError("it became shorter while it was read")
+        out.write(block)
+        count -= len(block)
+
+
+def write(
+    model: ir.Model, initializers: Iterable[ir.Value], path: Path, written: Callable[[int, int], None]
+) -> bool:
+    """Write a model into one file, its large tensors one after the other; return False where there is too little in
+    such, and nothing is written.
+
+    Args:
+        model: The model, which stays as it is.
+        initializers: Those of all its graphs, whose tensors may be anywhere.
+        path: The file.
+        written: Called with the number of written large tensors and of all.
+
+    Raises:
+        onnx_ir.serde.SerdeError: The model cannot be serialized.
+        OSError: The file cannot be written.
+    """
+    location = secrets.token_hex(16)
+    with _referring(initializers, location) as tensors:
+        if sum(tensor.nbytes for tensor in tensors) < LARGE:
+            return False
+        data: bytes = ir.to_proto(model).SerializeToString()
+
+    def refers(field: Field) -> bool:
+        return data.find(location.encode(), field.start, field.end) >= 0
+
+    def with_bytes(field: Field) -> list[_Piece]:
+        proto = onnx.TensorProto.FromString(data[field.content : field.end])
+        return _with_bytes(proto, tensors[int(proto.external_data[1].value)])
+
+    done = 0
+    with path.open("wb") as file:
+        for piece in _pieces(data, 0, len(data), onnx.ModelProto, refers, with_bytes):
+            if isinstance(piece, bytes):
+                file.write(piece)
+                continue
+            start = file.tell()
+            if isinstance(piece, ir.Tensor | ir.LazyTensor | ir.ExternalTensor):
+                piece.tofile(file)
+            else:
+                file.write(piece.tobytes())
+            if file.tell() - start != piece.nbytes:
+                raise OSError(f"tensor '{piece.name}' could not be written")
+            done += 1
+            written(done, len(tensors))
+    return True
+
+
+@contextmanager
+def _referring(initializers: Iterable[ir.Value], location: str) -> Iterator[list[ir.TensorProtocol]]:
+    """Replace those tensors in the block that are streamed; yield them. Each refers to the location, with its
+    position in the list as the offset."""
+    values = [value for value in initializers if _is_streamed(value.const_value)]
+    held = [value.const_value for value in values]
+    tensors = [tensor for tensor in held if tensor is not None]
+    try:
+        for n, (value, tensor) in enumerate(zip(values, tensors, strict=True)):
+            value.const_value = ir.ExternalTensor(
+                location,
+                n,
+                None,
+                tensor.dtype,
+                shape=ir.Shape(tensor.shape.numpy()),
+                name=tensor.name or "",
+                doc_string=tensor.doc_string,
+                metadata_props=dict(tensor.metadata_props),
+            )
+        yield tensors
+    finally:
+        for value, before in zip(values, held, strict=True):
+            value.const_value = before
+
+
+def _is_streamed(tensor: ir.TensorProtocol | None) -> bool:
+    """Return whether a tensor is in a file, or large and serialized as its bytes."""
+    if isinstance(tensor, ir.ExternalTensor):
+        return True
+    if tensor is None or tensor.dtype == ir.DataType.STRING or int(tensor.nbytes) < _TENSOR:
+        return False
+    if not isinstance(tensor, ir.serde.TensorProtoTensor):
+        return True
+    whole: bool = len(tensor.raw.raw_data) == tensor.nbytes
+    return whole
+
+
+def _with_bytes(proto: onnx.TensorProto, tensor: ir.TensorProtocol) -> list[_Piece]:
+    """Return a serialized tensor with bytes instead of its reference, its fields in the order of their numbers."""
+    del proto.external_data[:]
+    proto.ClearField("data_location")
+    after = onnx.TensorProto()
+    after.metadata_props.extend(proto.metadata_props)
+    del proto.metadata_props[:]
+    if proto.HasField("doc_string"):
+        after.doc_string = proto.doc_string
+        proto.ClearField("doc_string")
+    return [proto.SerializeToString(), head(_RAW_DATA, tensor.nbytes), tensor, after.SerializeToString()]
