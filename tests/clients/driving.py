@@ -25,7 +25,7 @@ def drive(client: str, jobs: Mapping[str, Job], folder: Path) -> dict[str, Array
     folders = {name: folder / f"{n:03}" for n, name in enumerate(jobs)}
     for name, (model, feed) in jobs.items():
         _write(folders[name], model, feed)
-    driver = HERE / "drivers" / f"run_{client}.py"
+    driver = HERE / "drivers" / f"run_{client.replace('-', '_')}.py"
     done = subprocess.run(
         [python(client), driver, folder, str(SECONDS_PER_JOB)],
         env={**os.environ, "XDG_CACHE_HOME": str(ROOT / "cache"), "OMP_NUM_THREADS": "1"},

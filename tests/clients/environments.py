@@ -3,7 +3,8 @@
     PYTHONPATH=tests:tests/support python -m clients.environments [CLIENT ...]
 
 in .clients/ in the root of the repository, from CLIENT.txt beside this file, installed without dependencies since
-one of them asks for what it does not use. An environment is kept until that file changes.
+one of them asks for what it does not use. A line "# npm: NAME==VERSION" there is a package of npm, whose install
+scripts are not run. An environment is kept until that file changes.
 """
 
 import shutil
@@ -13,8 +14,9 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1] / ".clients"
-CLIENTS = ("tinygrad", "tvm", "ncnn", "mnn", "tract", "openvino", "iree", "opencv")
+CLIENTS = ("tinygrad", "tvm", "ncnn", "mnn", "tract", "openvino", "iree", "opencv", "onnxruntime-web")
 EXPORTERS = ("pytorch",)
+NPM = "# npm: "
 SECONDS = 400
 """The most that one installation may take."""
 
@@ -22,6 +24,11 @@ SECONDS = 400
 def python(client: str) -> Path:
     """The interpreter of a client's environment."""
     return ROOT / client / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+
+
+def environment(client: str) -> Path:
+    """The folder of a client's environment."""
+    return ROOT / client
 
 
 def why_absent(client: str) -> str | None:
@@ -43,6 +50,19 @@ def make(client: str) -> str | None:
     try:
         _run([sys.executable, "-m", "venv", ROOT / client])
         _run([python(client), "-m", "pip", "install", "--quiet", "--no-deps", "-r", _requirements(client)])
+        if package := of_npm(client):
+            _run(
+                [
+                    "npm",
+                    "install",
+                    "--no-audit",
+                    "--no-fund",
+                    "--ignore-scripts",
+                    "--prefix",
+                    ROOT / client,
+                    package,
+                ]
+            )
     except (subprocess.SubprocessError, OSError) as error:
         ROOT.mkdir(exist_ok=True)
         _failure(client).write_text(_reason(error))
@@ -59,6 +79,11 @@ def version(client: str) -> str:
 def pin(client: str) -> str:
     """The line of the requirement file that is the client itself, the first with a version."""
     return next(line for line in _requirements(client).read_text().splitlines() if "==" in line)
+
+
+def of_npm(client: str) -> str | None:
+    """The package of npm that a client is, as npm writes it; None for a client of Python."""
+    return pin(client).removeprefix(NPM).replace("==", "@") if pin(client).startswith(NPM) else None
 
 
 def _requirements(client: str) -> Path:

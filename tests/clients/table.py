@@ -24,6 +24,7 @@ NAMES = {
     "openvino": "OpenVINO (CPU)",
     "iree": "IREE (CPU)",
     "opencv": "OpenCV (dnn)",
+    "onnxruntime-web": "onnxruntime-web (wasm)",
 }
 SAID = {"wrong": "wrong without an error", "rejects": "rejected", "crashes": "crash"}
 

@@ -15,7 +15,7 @@ from paths import MODELS
 from running import assert_close, recurrent_left, run
 
 from clients.driving import drive
-from clients.environments import CLIENTS, HERE, python, why_absent
+from clients.environments import CLIENTS, HERE, environment, of_npm, python, why_absent
 from clients.trials import original, truth
 from rnn_lowering.cli.command import main
 
@@ -77,17 +77,27 @@ TITLES = {
     "openvino": "OpenVINO",
     "iree": "IREE",
     "opencv": "OpenCV",
+    "onnxruntime-web": "onnxruntime-web",
 }
 
 
 def recipe(client: str) -> tuple[list[str], list[str], str]:
-    """The arguments of `rnn-lower` in a recipe, the commands after it, and its Python."""
+    """The arguments of `rnn-lower` in a recipe, the commands after it, and its Python or JavaScript."""
     _, section = RECIPES.read_text().split(f"\n## {TITLES[client]}\n")
-    block = re.search(r"```python\n(.*?)```", section.split("\n## ")[0], re.DOTALL)
+    block = re.search(r"```(?:python|javascript)\n(.*?)```", section.split("\n## ")[0], re.DOTALL)
     text = section.split("\n## ")[0].split("```")[0]
     first, *commands = [line[4:] for line in text.splitlines() if line.startswith("    ")]
     assert first.startswith(f"rnn-lower model.onnx lowered.onnx --target {client}")
     return first.split()[1:], commands, block[1] if block else ""
+
+
+IN_NODE = """import {{ readFileSync, writeFileSync }} from "node:fs";
+const numbers = readFileSync("X.npy").subarray(-4 * 16 * 80);
+const X = new Float32Array(Uint8Array.from(numbers).buffer);
+{code}
+writeFileSync("Y.raw", Y.data);
+"""
+"""The JavaScript of a recipe, which has X and gives Y."""
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -101,10 +111,16 @@ def test_recipes_give_what_the_original_gives(client: str, tmp_path: Path, monke
     lowering, commands, code = recipe(client)
     monkeypatch.chdir(tmp_path)
     assert main(lowering) == 0
+    last = "python recipe.py"
+    if of_npm(client):
+        (tmp_path / "recipe.mjs").write_text(IN_NODE.format(code=code))
+        (tmp_path / "node_modules").symlink_to(environment(client) / "node_modules")
+        last = "node recipe.mjs && python recipe.py"
+        code = "import numpy as np\nY = np.fromfile('Y.raw', np.float32).reshape(16, 2, 1, -1)"
     (tmp_path / "recipe.py").write_text(f"{code}\nnp.save('Y.npy', Y)\n" if code else "")
     programs = [python(client).parent, *python(client).parents[1].glob("lib/python*/site-packages/pnnx")]
     path = os.pathsep.join([*map(str, reversed(programs)), os.environ["PATH"]])
-    for command in [*commands, "python recipe.py"]:
+    for command in [*commands, last]:
         subprocess.run(
             command,
             shell=True,

@@ -38,6 +38,7 @@ LEFT = {
     "tvm": set[str](),
     "tract": set[str](),
     "opencv": set[str](),
+    "onnxruntime-web": set[str](),
 }
 
 

@@ -1,7 +1,6 @@
 """The HTML page about a lowering: what it holds, that it needs nothing else, and what a browser shows."""
 
 import re
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -14,6 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from browsers import headless
 from cases import Case, model
 from chains import Link, chain
 from one_process import run_workers_here
@@ -31,7 +31,6 @@ from rnn_lowering.verification.isolate import isolated_nodes
 
 RAGGED = Case("page", "LSTM", {"direction": "bidirectional"}, x="symbolic", optional=("sequence_lens",))
 HOSTILE = '<img src="http://x.test/" onerror=alert(1)></style>&amp;"$x_1$'
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 VOID = ("meta", "img", "br", "link", "input", "hr")
 
 
@@ -384,14 +383,7 @@ print(*sorted({"jinja2", "matplotlib", "networkx"} & sys.modules.keys()))"""
 
 @pytest.fixture
 def browser(tmp_path: Path) -> list[str]:
-    """The command of a headless Chromium that writes what the page says to the console to stderr."""
-    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    if path is None:
-        pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr"]
-    offline = ["--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-sync"]
-    offline += ["--disable-component-update", f"--user-data-dir={tmp_path / 'profile'}"]
-    return [path, *options, *offline]
+    return headless(tmp_path / "profile")
 
 
 @pytest.mark.browser
