@@ -81,7 +81,7 @@ MUTANTS = [
         "zt, rt = op.split(k.f(k.clip(h_zr",
         "rt, zt = op.split(k.f(k.clip(h_zr",
     ),
-    Mutant("GRU H swaps the old state and the new", "recurrence/cells", "ht + zt * (h - ht)", "h + zt * (ht - h)"),
+    Mutant("GRU H swaps the old state and the new", "recurrence/cells", "ht - zt * (ht - h)", "h - zt * (h - ht)"),
     Mutant("reset after the product", "recurrence/cells", "(rt * h) @ Rh", "rt * (h @ Rh)"),
     Mutant("reset product is clipped", "recurrence/cells", "rt * (h_h + k.Rbh)", "rt * k.clip(h_h + k.Rbh)"),
     Mutant("Rbh outside of the reset product", "recurrence/cells", "rt * (h_h + k.Rbh)", "rt * h_h + k.Rbh"),
