@@ -20,6 +20,7 @@ class Dialect:
             right before the product; otherwise once, outside of all bodies and behind a Reshape.
         bounded_tanh: Tanh gets what is clipped to [-20, 20], beyond which it is -1 or 1 in every element type.
         gather_by_rank_1: A row is gathered by an index of rank 1, never by a scalar.
+        no_constant_minus: A constant minus x is emitted as x * -1 + constant.
         unsupported: Operators that the runtime does not support; their formulas are emitted instead.
     """
 
@@ -30,4 +31,5 @@ class Dialect:
     dequantize_inside: bool = False
     bounded_tanh: bool = False
     gather_by_rank_1: bool = False
+    no_constant_minus: bool = False
     unsupported: frozenset[str] = frozenset()

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.builder import Emitter
 from rnn_lowering.emit.constants import Constant, all_constant, elementwise, literal, one_hot, zeros_of
 from rnn_lowering.emit.rewrite import RANK
-from rnn_lowering.emit.substitutes import above, bounded, difference, parts, positive_part
+from rnn_lowering.emit.substitutes import above, bounded, difference, lacks_difference, parts, positive_part
 from rnn_lowering.emit.tensors import Tensor, broadcast, static
 from rnn_lowering.emit.versions import since
 from rnn_lowering.types import Dims
@@ -45,7 +45,7 @@ class Ops(Emitter):
     def sub(self, a: Tensor, b: Tensor) -> Tensor:
         if a.is_zero or b.is_zero:
             return self.neg(b) if a.is_zero else a
-        if self._lacks("Sub") and all_constant((a.value, b.value)) is None:
+        if all_constant((a.value, b.value)) is None and lacks_difference(self, a, b):
             return difference(self, a, b)
         return self._binary("Sub", a, b)
 

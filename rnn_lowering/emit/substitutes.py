@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rnn_lowering.emit.builder import Emitter
-from rnn_lowering.emit.constants import Constant, elementwise, zeros_of
+from rnn_lowering.emit.constants import Constant, elementwise, literal, zeros_of
 from rnn_lowering.emit.tensors import Tensor
 from rnn_lowering.emit.versions import since
 
@@ -14,8 +14,16 @@ SUBSTITUTED = frozenset({"Ceil", "Clip", "Gather", "Identity", "Less", "Relu", "
 Gather only of rows by a constant index of rank 2."""
 
 
+def lacks_difference(op: Emitter, a: Tensor, b: Tensor) -> bool:
+    """Whether a - b is emitted by `difference`."""
+    of_constant = isinstance(a.value, Constant) and b.dtype.is_floating_point()
+    return "Sub" in op.dialect.unsupported or (op.dialect.no_constant_minus and of_constant)
+
+
 def difference(op: Emitter, a: Tensor, b: Tensor) -> Tensor:
     """Return a - b as a sum."""
+    if op.dialect.no_constant_minus:
+        return op.add(op.mul(b, op.known(literal(-1.0, b.dtype))), a)
     if isinstance(b.value, Constant):
         return op.add(a, op.known(elementwise("Sub", zeros_of(b.dtype, ()), b.value)))
     return op.add(a, op.emit("Neg", [b], [b.shape], [b.dtype])[0])

@@ -124,6 +124,7 @@ def _choice(form: str, reason: str, spec: RecurrentSpec, opset: int, target: Tar
         dequantize_inside=target.dequantize_inside,
         bounded_tanh=target.bounded_tanh,
         gather_by_rank_1=target.gather_by_rank_1,
+        no_constant_minus=target.no_constant_minus,
     )
     return Choice(form, reason, _FOLDS[form], dialect)
 

@@ -38,7 +38,7 @@ class Target:
         integer_products: Whether it supports DynamicQuantizeLinear and MatMulInteger; None where that is not known.
         named_sizes: Whether the declared shapes of computed values may have names for unknown sizes.
         since: Operators that it supports from an opset on only: as `unsupported` before.
-        dequantize_inside, bounded_tanh, gather_by_rank_1: As in `Dialect`.
+        dequantize_inside, bounded_tanh, gather_by_rank_1, no_constant_minus: As in `Dialect`.
         loop_dialect: The operators that it runs fastest in loops of float32, from `LOOP_DIALECT_OPSET` on.
         documented: What a document names, of a runtime that was not run: nothing else is emitted for it.
     """
@@ -58,6 +58,7 @@ class Target:
     dequantize_inside: bool = False
     bounded_tanh: bool = False
     gather_by_rank_1: bool = False
+    no_constant_minus: bool = False
     loop_dialect: Dialect = _PLAIN
     documented: Documented | None = None
 
@@ -186,6 +187,7 @@ TARGETS = {
             newest_opset=20,
             sizes=_STATIC,
             batch_size=1,
+            no_constant_minus=True,  # its NPU runs that in software
         ),
     )
 }

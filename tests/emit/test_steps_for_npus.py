@@ -12,7 +12,7 @@ import onnx
 import pytest
 from chains import Link, chain
 from onnx import numpy_helper
-from running import nodes
+from running import nodes, run
 
 import rnn_lowering as rl
 
@@ -93,6 +93,16 @@ def test_operands(kind: str, form: str) -> None:
             assert known[node.input[1]].ndim == 2
         if node.op_type == "Sub":
             assert (node.input[0] in known) == (kind == "LSTM_input_forget")
+
+
+def test_target_without_subtraction_from_a_constant() -> None:
+    """ST's; the numbers are the same."""
+    proto = chain(Link("LSTM", "rnn", {"input_forget": 1}), dims=(4, 1))
+    new = rl.lower(proto, target="stedgeai")
+    known = constants(new.graph)
+    assert not [node for node in nodes(new) if node.op_type == "Sub" and node.input[0] in known]
+    feed = {"X": np.random.default_rng(0).standard_normal((4, 1, 3)).astype(np.float32)}
+    np.testing.assert_array_equal(run(new, feed)["out"], run(rl.lower(proto, "unroll"), feed)["out"])
 
 
 @pytest.mark.parametrize("form", AROUND)
