@@ -10,6 +10,7 @@ import pytest
 from cases import CASES, FUNCTIONS, Case, expected, feed, model
 from clients.trials import cases
 from fitting import fitting
+from paths import ROOT
 from running import assert_close, run
 
 import rnn_lowering as rl
@@ -138,6 +139,22 @@ def test_every_row_has_a_source_and_a_date() -> None:
         assert "/" in known.source
         assert all(onnx.defs.has(operator) for operator in known.named.split())
         assert {operator for operator, _ in known.left_out} <= set(known.named.split())
+
+
+def test_the_documents_have_each_source() -> None:
+    rows = [line for line in (ROOT / "docs/runtimes.md").read_text().splitlines() if line.startswith("| `")]
+    assert len(rows) == len(DOCUMENTED)
+    for name, row in zip(DOCUMENTED, rows, strict=True):
+        target = rl.TARGETS[name]
+        assert target.documented is not None
+        forms, composed = ", ".join(target.forms), ", ".join(target.unsupported)
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        assert cells[:2] + cells[3:] == [
+            f"`{name}`",
+            forms,
+            composed,
+            f"{target.documented.source}, {target.documented.date}",
+        ]
 
 
 def test_the_report_tells_that_it_was_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
