@@ -20,6 +20,7 @@ from rnn_lowering.files.outputs import Outputs, Place
 from rnn_lowering.files.reading import Parsed, parse_file, readable_again
 from rnn_lowering.files.scratch import writing
 from rnn_lowering.model.scopes import Place as NodePlace
+from rnn_lowering.model.validity import ensure_valid
 from rnn_lowering.options import Check
 from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass
 from rnn_lowering.progress import WRITING, Progress
@@ -67,6 +68,8 @@ class FileLowering:
             before = replace(ModelFile.of(file, data_files(model)), name=self.source.name)
             inputs = (self.source, *data_files(model))
             result = self.lowers.call(model)
+            if result.modified:
+                result.report.notes += ensure_valid(result.model, original.new_model)
             place, place_of_kept = outputs.placed(inputs)
             with _replacing(place, outputs.overwrite) as written, ExitStack() as until_told:
                 self._write(result, file, written, place)

@@ -49,7 +49,7 @@ def fix_dimensions(
         value = _input(model, name)
         value.shape = ir.Shape(shape) if value.shape is None else _with_sizes(value.shape, shape)
     fix_inputs(model, arrays)
-    _infer_anew(model, sizes)
+    infer_anew(model, sizes)
 
 
 def forget_names(model: ir.Model) -> int:
@@ -63,7 +63,13 @@ def forget_names(model: ir.Model) -> int:
     return changed
 
 
-def _infer_anew(model: ir.Model, sizes: Mapping[str, int]) -> None:
+def infer_anew(model: ir.Model, sizes: Mapping[str, int]) -> None:
+    """Infer the shapes of computed values, in place; declared ones count as `fix_dimensions` tells.
+
+    Args:
+        model: The model, whose inputs have their sizes.
+        sizes: Sizes by symbolic name.
+    """
     known = inferred_values(model)
     traced = any(contradicts(other.shape, _sized(value.shape, sizes)) for value, other in known.items())
     for value, other in known.items():

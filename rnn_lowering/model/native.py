@@ -42,8 +42,18 @@ def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def fault_of(proto: onnx.ModelProto) -> str:
     """Return the error of strict inference, in one line; empty where there is none or inference is not safe."""
-    if not is_sound(proto):
+    return _strictly_inferred(proto) if is_sound(proto) else ""
+
+
+def problem_of(proto: onnx.ModelProto) -> str:
+    """Return the error of the checker, else of strict inference, in one line; empty where there is none, or a size
+    is such that neither is safe."""
+    if not _is_moderate(proto.graph):
         return ""
+    return _checked(proto) or _strictly_inferred(proto)
+
+
+def _strictly_inferred(proto: onnx.ModelProto) -> str:
     try:
         shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
     except Exception as error:  # inference and protobuf have no common error
@@ -66,17 +76,19 @@ def _inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def is_sound(proto: onnx.ModelProto) -> bool:
     """Return whether inference can neither crash nor hang on a model."""
-    if not _is_moderate(proto.graph):
-        return False
+    return _is_moderate(proto.graph) and not _checked(proto)
+
+
+def _checked(proto: onnx.ModelProto) -> str:
     incomplete = list(_complete(proto.graph))
     try:
         onnx.checker.check_model(proto)
-    except Exception:  # the checker's own error, or protobuf's
-        return False
+    except Exception as error:  # the checker's own error, or protobuf's
+        return " ".join(str(error).split()) or type(error).__name__
     finally:
         for undo in incomplete:
             undo()
-    return True
+    return ""
 
 
 def _is_moderate(graph: onnx.GraphProto) -> bool:

@@ -38,6 +38,11 @@ def fault_of(model: ir.Model) -> str:
     return native.fault_of(_described(model))
 
 
+def problem_of(model: ir.Model) -> str:
+    """Return the error of ONNX's checker, or else of strict inference, in one line; empty where there is none."""
+    return native.problem_of(_described(model))
+
+
 def is_anonymous(dim: int | ir.SymbolicDim) -> bool:
     """Return whether a dimension has neither a size nor a name from the model."""
     return isinstance(dim, ir.SymbolicDim) and (dim.value is None or dim.value.startswith("unk__"))
@@ -114,7 +119,7 @@ def _declared(name: str, tensor: ir.TensorProtocol, proto: onnx.GraphProto, main
 
 def _describe_node(node: ir.Node, proto: onnx.NodeProto, main: onnx.GraphProto) -> None:
     if not any(_graphs(attribute) for attribute in node.attributes.values()):
-        proto.CopyFrom(ir.to_proto(node))
+        ir.serde.serialize_node_into(proto, node)
         return
     proto.op_type, proto.domain, proto.overload = node.op_type, node.domain, node.overload
     proto.input.extend("" if value is None else value.name or "" for value in node.inputs)
@@ -122,7 +127,7 @@ def _describe_node(node: ir.Node, proto: onnx.NodeProto, main: onnx.GraphProto) 
     for name, attribute in node.attributes.items():
         bodies = _graphs(attribute)
         if not bodies:
-            proto.attribute.append(ir.to_proto(attribute))
+            ir.serde.serialize_attribute_into(proto.attribute.add(), attribute)
             continue
         held = proto.attribute.add(name=name, type=int(attribute.type))
         for body in bodies:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from oracle import evaluate
 from running import assert_close, nodes, run
 from scope_models import OVERRIDABLE, SHARED
@@ -128,6 +128,51 @@ def test_a_chain_that_is_computed_late_needs_nothing_of_the_graph(
     original = parse(LARGE.format(tensors=tensors, chain=chain))
     new = assert_same(original, random_feed(original), form)
     assert not {"w", "i", "ofc", "a", "b"} & initializers(new)
+
+
+def large_chain(*nodes_of_W: onnx.NodeProto, **tensors: npt.NDArray[Any]) -> onnx.ModelProto:
+    """A model whose W of 17 MiB these nodes compute."""
+    R = np.random.default_rng(1).standard_normal((1, 256, 64)).astype(np.float32) / 8
+    node = helper.make_node("LSTM", ["X", "W", "R"], ["Y"], hidden_size=64)
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "XY"]
+    infos[0] = helper.make_tensor_value_info("X", TensorProto.FLOAT, [2, 1, WIDE])
+    initializers = [numpy_helper.from_array(a, name) for name, a in {**tensors, "R": R}.items()]
+    graph = helper.make_graph([*nodes_of_W, node], "large", infos[:1], infos[1:], initializers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+WIDE = 17 * 2**20 // (256 * 4)
+
+
+def wide(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    return np.random.default_rng(0).random(shape, np.float32) * 0.02 - 0.01
+
+
+VERY_LARGE = {
+    "transpose": lambda: large_chain(
+        helper.make_node("Transpose", ["w"], ["W"], perm=[0, 2, 1]), w=wide((1, WIDE, 256))
+    ),
+    "concat": lambda: large_chain(
+        helper.make_node("Concat", ["i", "ofc"], ["W"], axis=1), i=wide((1, 64, WIDE)), ofc=wide((1, 192, WIDE))
+    ),
+    "dequantized": lambda: large_chain(
+        helper.make_node("DequantizeLinear", ["q", "scale"], ["w"]),
+        helper.make_node("Transpose", ["w"], ["W"], perm=[0, 2, 1]),
+        q=(wide((1, WIDE, 256)) * 12_000).astype(np.int8),
+        scale=np.array(1e-4, np.float32),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VERY_LARGE)
+def test_a_chain_above_the_limit(name: str) -> None:
+    """As the test before, with weights that really are so large."""
+    original = VERY_LARGE[name]()
+    assert WIDE * 256 * 4 > constants._KEPT_BYTES
+    new = rl.lower(original, "unroll")
+    feed = {"X": np.random.default_rng(2).standard_normal((2, 1, WIDE), np.float32)}
+    assert_close(run(new, feed), run(original, feed))
+    assert not {"w", "i", "ofc"} & initializers(new)
 
 
 def constant_model(opset: int) -> onnx.ModelProto:

@@ -1,0 +1,77 @@
+"""Without a comparison too, what is written is valid: ONNX's checker and strict inference accept it."""
+
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper
+from running import assert_close, run
+from texts import FORMS, parse, random_feed
+
+import rnn_lowering as rl
+from rnn_lowering.model import validity
+
+LSTM = """
+main (float[5,2,3] X) => (float[5,1,2,4] Z) <float[1,16,3] W = {{}}, float[1,16,4] R = {{}}> {{
+    Y = LSTM <{attribute}> (X, W, R)
+    Z = Neg (Y)
+}}
+"""
+
+
+def declared(dims: list[int], *, hidden_size: bool = False) -> onnx.ModelProto:
+    """A model that declares another shape of Y; ONNX infers Y's only where the node has the attribute."""
+    model = parse(LSTM.format(attribute="hidden_size=4" if hidden_size else 'direction="forward"'))
+    model.graph.value_info.append(helper.make_tensor_value_info("Y", TensorProto.FLOAT, dims))
+    return model
+
+
+def shape(value: onnx.ValueInfoProto) -> list[int]:
+    return [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dims", [[5, 1, 2, 8], [5, 2, 4]], ids=["size", "rank"])
+def test_stale_shapes_are_replaced(dims: list[int], form: str, tmp_path: Path) -> None:
+    source, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    onnx.save(declared(dims), source)
+    report = rl.lower_file(source, out, form, verify=0)
+    assert report.notes == [validity.STALE]
+    lowered = onnx.load(out)
+    onnx.checker.check_model(lowered, full_check=True)
+    shapes = {value.name: shape(value) for value in (*lowered.graph.value_info, *lowered.graph.output)}
+    assert dims not in (shapes["Y"], shapes["Z"])
+    feed = random_feed(lowered)
+    assert_close(run(lowered, feed), run(parse(LSTM.format(attribute="hidden_size=4")), feed))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_right_shapes_stay(form: str, tmp_path: Path) -> None:
+    onnx.save(declared([5, 1, 2, 4]), tmp_path / "in.onnx")
+    report = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", form, verify=0)
+    assert report.notes == []
+
+
+def test_a_result_that_is_invalid_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a fault of the lowering."""
+    call = rl.LowerRecurrentPass.call
+
+    def faulty(self: rl.LowerRecurrentPass, model: ir.Model) -> object:
+        result = call(self, model)
+        model.graph[-1].op_type = "And"  # of floats
+        return result
+
+    monkeypatch.setattr(rl.LowerRecurrentPass, "call", faulty)
+    onnx.save(declared([5, 1, 2, 4]), tmp_path / "in.onnx")
+    with pytest.raises(rl.UnsupportedError, match="the result is not valid"):
+        rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", verify=0)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
+
+
+def test_no_more_is_asked_than_the_original_is(tmp_path: Path) -> None:
+    """A part that lowering does not concern may be invalid before and after."""
+    model = declared([5, 1, 2, 4], hidden_size=True)
+    model.graph.node.append(helper.make_node("And", ["X", "X"], ["unused"]))
+    onnx.save(model, tmp_path / "in.onnx")
+    assert rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", verify=0).nodes
