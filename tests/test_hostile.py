@@ -174,7 +174,7 @@ def found() -> Iterator[Any]:
         yield pytest.param(case.edit, id=case.name, marks=marks)
 
 
-@pytest.mark.parametrize("edit", list(found()))
+@pytest.mark.parametrize("edit", thinned(list(found()), 3))
 def test_what_campaigns_found(edit: Callable[[onnx.ModelProto], Any], little_memory: None, tmp_path: Path) -> None:
     model = parse(STEP)
     edited = edit(model)

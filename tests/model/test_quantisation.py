@@ -13,6 +13,7 @@ from cases import Arrays
 from onnxruntime.quantization import CalibrationDataReader, quantize_static
 from paths import MODELS, ROOT
 from running import nodes, run
+from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
@@ -62,7 +63,7 @@ def error(path: Path) -> float:
     return max(float(np.abs(run(original, f)["gain"] - run(quantised, f)["gain"]).max()) for f in frames())
 
 
-@pytest.mark.parametrize("form", ["scan", "loop", "unroll"])
+@pytest.mark.parametrize("form", thinned(["scan", "loop", "unroll"], 3))
 def test_dynamic(form: str, folder: Path) -> None:
     arguments, code = recipe("Dynamic")
     arguments[arguments.index("scan")] = form

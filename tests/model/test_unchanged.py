@@ -12,6 +12,7 @@ from cases import Case, model
 from chains import Link, chain
 from onnx import helper
 from stored_models import entries, load
+from thinning import thinned
 
 import rnn_lowering as rl
 
@@ -80,7 +81,7 @@ def real() -> Iterator[Any]:
         yield pytest.param(lambda entry=entry: load(entry), id=entry["file"])
 
 
-MODELS = [*(pytest.param(make, id=name) for name, make in GIVEN.items()), *real()]
+MODELS = [*(pytest.param(make, id=name) for name, make in GIVEN.items()), *thinned(list(real()), 6)]
 
 
 def attempt(call: Callable[[], Any]) -> bool:

@@ -16,6 +16,7 @@ from chains import Link, chain
 from onnx import helper, numpy_helper
 from paths import MODELS
 from running import nodes
+from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
@@ -240,13 +241,16 @@ def planted(graph: onnx.GraphProto, name: str, amount: float) -> int:
 
 @pytest.mark.parametrize(
     ("name", "amount", "model"),
-    [
-        ("B", 1e-4, Model(2, peepholes=True, lengths=True, states=True)),
-        ("B", 1e-4, Model(1, outputs=("Y_h",))),
-        ("P", 1e-4, Model(1, peepholes=True)),
-        ("R_scale", 1e-5, Model(1)),
-        ("W_scale", 1e-5, Model(1, "uint8", per_column=True)),
-    ],
+    thinned(
+        [
+            ("B", 1e-4, Model(2, peepholes=True, lengths=True, states=True)),
+            ("B", 1e-4, Model(1, outputs=("Y_h",))),
+            ("P", 1e-4, Model(1, peepholes=True)),
+            ("R_scale", 1e-5, Model(1)),
+            ("W_scale", 1e-5, Model(1, "uint8", per_column=True)),
+        ],
+        3,
+    ),
     ids=lambda value: "" if isinstance(value, Model) else str(value),
 )
 def test_a_small_fault_is_found(name: str, amount: float, model: Model) -> None:

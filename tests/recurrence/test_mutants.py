@@ -277,7 +277,7 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize("mutant", thinned(MUTANTS, 3), ids=lambda m: m.name)
+@pytest.mark.parametrize("mutant", thinned(MUTANTS, 6), ids=lambda m: m.name)
 def test_mutant_is_caught(mutant: Mutant) -> None:
     with planted(mutant) as package:
         imported = importlib.import_module(mutant.imported_as)

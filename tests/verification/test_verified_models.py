@@ -23,7 +23,7 @@ NEED_VALUES = ("silero_vad_v6_op16.onnx",)
 """Models that run with particular values of an input only, which random inputs do not have."""
 
 STORED = [*parameters("runs"), *parameters("refused"), *parameters("plain")]
-models = pytest.mark.parametrize("entry", thinned(STORED, 6))
+models = pytest.mark.parametrize("entry", thinned(STORED, 12))
 
 
 @models
