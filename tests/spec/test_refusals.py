@@ -361,14 +361,16 @@ def test_too_many_outputs(op_type: str) -> None:
 def test_unroll_without_a_length(op_type: str, length: str | None, option: str) -> None:
     proto = node_model(op_type, shapes={"X": (length, N, I)})
     assert_refused(
-        proto, f"length is not known.*: {option}, or use the form scan or loop", UnknownSizeError, "unroll"
+        proto, f"length is not known.*: {option}, or use --to scan or --to loop", UnknownSizeError, "unroll"
     )
 
 
 @pytest.mark.parametrize("op_type", OPS)
 def test_unroll_of_too_many_steps(op_type: str) -> None:
     proto = node_model(op_type, shapes={"X": (2709, N, I)})
-    assert_refused(proto, "2709 steps.* 512 .*--max-unroll 2709.*scan or loop", rl.UnsupportedError, "unroll")
+    assert_refused(
+        proto, "2709 steps.* 512 .*--max-unroll 2709.*--to scan or --to loop", rl.UnsupportedError, "unroll"
+    )
     with pytest.raises(rl.UnsupportedError, match=r"5 steps.* 4 .*--max-unroll 5"):
         rl.lower(node_model(op_type), "unroll", max_unroll=4)
     rl.lower(node_model(op_type), "unroll", max_unroll=5)
