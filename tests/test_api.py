@@ -1,8 +1,10 @@
 """The Python interface: what goes in, what comes out, and what stays as it was."""
 
+import importlib
 import json
 import subprocess
 import sys
+import types
 import warnings
 from collections.abc import Callable
 from importlib.resources import files
@@ -611,3 +613,31 @@ def test_the_log_tells_what_was_decided(caplog: pytest.LogCaptureFixture) -> Non
     told = [record.getMessage() for record in caplog.records if record.name == "rnn_lowering"]
     assert sum("becomes loop: requested" in line for line in told) == 2
     assert [line for line in told if "not selected" in line and "third" in line]
+
+
+# Olive
+
+
+def test_without_olive_its_surgeon_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "olive", None)
+    monkeypatch.delitem(sys.modules, "rnn_lowering.olive", raising=False)
+    with pytest.raises(rl.RnnLoweringError, match=r"needs Olive.*rnn-lowering\[olive\]"):
+        importlib.import_module("rnn_lowering.olive")
+
+
+def test_the_surgeon_lowers_protos_and_models_of_onnx_ir(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the base class of Olive's surgeons as it is called, where Olive is not installed."""
+    name = "olive.passes.onnx.graph_surgeries"
+    fake = types.ModuleType(name)
+    fake.__dict__["Surgeon"] = type("Surgeon", (), {})
+    for parent in ("olive", "olive.passes", "olive.passes.onnx"):
+        monkeypatch.setitem(sys.modules, parent, types.ModuleType(parent))
+    monkeypatch.setitem(sys.modules, name, fake)
+    monkeypatch.delitem(sys.modules, "rnn_lowering.olive", raising=False)
+    surgeon = importlib.import_module("rnn_lowering.olive").LowerRecurrent("unroll", dims={"seq": 3, "batch": 1})
+    original = chain(Link("LSTM", "lstm"))
+    assert surgeon(original) == rl.lower(original, "unroll", dims={"seq": 3, "batch": 1})
+    model = ir.from_proto(original)
+    assert surgeon.call_ir(model) is model
+    assert recurrent_left(ir.to_proto(model)) == []
+    monkeypatch.delitem(sys.modules, "rnn_lowering.olive")

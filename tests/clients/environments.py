@@ -1,4 +1,4 @@
-"""The environment of each client, and of PyTorch, made with
+"""The environment of each client, of PyTorch and of Olive, made with
 
     PYTHONPATH=tests:tests/support python -m clients.environments [CLIENT ...]
 
@@ -15,7 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1] / ".clients"
 CLIENTS = ("tinygrad", "tvm", "ncnn", "mnn", "tract", "openvino", "iree", "opencv", "onnxruntime-web")
-EXPORTERS = ("pytorch",)
+TOOLS = ("pytorch", "olive")
 NPM = "# npm: "
 SECONDS = 400
 """The most that one installation may take."""
@@ -107,7 +107,7 @@ def _reason(error: Exception) -> str:
 
 def main(names: list[str]) -> int:
     """Make the environments; say what became of each; 1 where one is absent."""
-    absent = {client: make(client) for client in names or (*CLIENTS, *EXPORTERS)}
+    absent = {client: make(client) for client in names or (*CLIENTS, *TOOLS)}
     for client, reason in absent.items():
         print(f"client {client} {version(client)}: {reason or 'ready'}")
     return int(any(absent.values()))

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from cases import Case
+from chains import Link, chain
 from paths import MODELS
 from running import assert_close, recurrent_left, run
 
@@ -204,6 +205,28 @@ def test_the_recipe_for_pytorch(tmp_path: Path) -> None:
         feed = {lowered.graph.input[0].name: held["X"]}
         results = run(lowered, feed).values()
         assert_close(dict(zip("Yh", results, strict=True)), {"Y": held["Y"], "h": held["h"]})
+
+
+def test_the_recipe_for_olive(tmp_path: Path) -> None:
+    """A run of Olive, as in the document; its caches stay in the folder."""
+    if reason := why_absent("olive") or why_absent("pytorch"):
+        pytest.skip(reason)
+    section = RECIPES.read_text(encoding="utf-8").split("\n## Olive\n")[1]
+    (tmp_path / "recipe.py").write_text(re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0])
+    given = chain(Link("LSTM", "lstm", {"direction": "bidirectional"}), Link("GRU", "gru"))
+    onnx.save(given, tmp_path / "model.onnx")
+    (torch,) = environment("pytorch").glob("lib/python*/site-packages")
+    lent = os.pathsep.join([sysconfig.get_path("purelib"), str(torch), str(ROOT)])
+    alone = {**os.environ, "PYTHONPATH": lent, "HOME": str(tmp_path), "OLIVE_DISABLE_TELEMETRY": "1"}
+    command: list[str | Path] = [python("olive"), "recipe.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=alone, capture_output=True, text=True, check=False, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    lowered = onnx.load(tmp_path / "lowered" / "model.onnx")
+    assert recurrent_left(lowered) == []
+    X = np.random.default_rng(0).standard_normal((16, 1, 3)).astype(np.float32)
+    assert_close(run(lowered, {"X": X}), run(given, {"X": X}))
 
 
 def test_pytorch_in_getting_started(tmp_path: Path) -> None:

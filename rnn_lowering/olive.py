@@ -1,0 +1,56 @@
+"""Lowering as a surgery of Olive: importing this module makes `LowerRecurrent` known to its GraphSurgeries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+import onnx_ir as ir
+
+from rnn_lowering.api import lower
+from rnn_lowering.errors import RnnLoweringError
+from rnn_lowering.options import Lowering
+
+try:
+    from olive.passes.onnx.graph_surgeries import Surgeon
+except ImportError as missing:
+    raise RnnLoweringError(
+        f"the surgeon needs Olive ({missing})", hint="pip install rnn-lowering[olive]"
+    ) from missing
+
+
+class LowerRecurrent(Surgeon):  # type: ignore[misc]
+    """Replaces the recurrent nodes of a model; its parameters are attributes of `Lowering`, as JSON has them.
+
+    {"type": "GraphSurgeries", "surgeries": [{"surgeon": "LowerRecurrent", "to": "unroll", "dims": {"seq": 16}}]}
+
+    Raises:
+        RnnLoweringError: As `rl.lower`: the options are wrong, or the model cannot be lowered so.
+    """
+
+    def __init__(
+        self,
+        to: str = "auto",
+        target: str = "portable",
+        dims: Mapping[str, int] | None = None,
+        input_shapes: Mapping[str, Sequence[int]] | None = None,
+        stream: str | None = None,
+        dequantize: bool = False,
+    ) -> None:
+        super().__init__()
+        self.lowering = Lowering(
+            to=to,
+            target=target,
+            dims=dims or {},
+            input_shapes=input_shapes or {},
+            stream=stream,
+            dequantize=dequantize,
+        )
+
+    def __call__(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Return a lowered copy."""
+        return lower(model, self.lowering)
+
+    def call_ir(self, model: ir.Model) -> ir.Model:
+        """Lower a model in place."""
+        return lower(model, self.lowering)
