@@ -242,6 +242,12 @@ def test_mutants_of_whole_models(part: int) -> None:
     assert wrong == [], "\n".join(f"{number}: {what}" for number, what in wrong)
 
 
+def test_mutants_as_streams() -> None:
+    """`python tests/support/fuzz.py --stream 0 20000` is the long campaign."""
+    wrong = list(fuzz.campaign(0, EXAMPLES * 3, stream=True))
+    assert wrong == [], "\n".join(f"{number}: {what}" for number, what in wrong)
+
+
 # Nodes that say anything
 
 

@@ -101,7 +101,7 @@ class StreamPlan:
                 raise ModelFileError(f"the stream's metadata are of version {held['version']}, not {VERSION}")
             plan = cls(held["frames"], held["inputs"], held["outputs"], tuple(_state(s) for s in held["states"]))
             plan._check()
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ModelFileError(f"the stream's metadata are damaged: {error!r}") from error
         return plan
 

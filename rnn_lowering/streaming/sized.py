@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -93,7 +94,8 @@ def _walk(graph: ir.Graph, known: Sized) -> None:
         known.types[value] = tensor.dtype
         known.shapes[value] = tuple(tensor.shape.numpy())
         if not value.is_graph_input() and value not in known.fixed and tensor.size <= _LARGEST:
-            known.fixed[value] = array_of(tensor)
+            with suppress(Exception):  # numbers that do not fit the type and shape of their tensor are not known
+                known.fixed[value] = array_of(tensor)
     for node in graph:
         if node.domain == "" and node.op_type == "If":
             _branches(node, known)
@@ -105,6 +107,8 @@ def _walk(graph: ir.Graph, known: Sized) -> None:
 def _branches(node: ir.Node, known: Sized) -> None:
     """Both branches; an output has the shape that they agree on, or that of the one that is taken."""
     branches = {name: node.attributes[name].as_graph() for name in ("then_branch", "else_branch")}
+    if any(len(graph.outputs) != len(node.outputs) for graph in branches.values()):
+        raise SizingError(node, "a branch has another number of outputs")
     condition = None if node.inputs[0] is None else known.constant(node.inputs[0])
     taken = None if condition is None else "then_branch" if condition.reshape(-1)[:1].all() else "else_branch"
     for name, graph in branches.items():
@@ -146,7 +150,7 @@ def _infer(node: ir.Node, known: Sized) -> None:
         )
     except onnx.defs.SchemaError:  # of another domain, or newer than the onnx package
         return
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+    except Exception as error:  # inference, the checker and protobuf have no common error
         raise SizingError(node, str(error)) from error
     for output in node.outputs:
         held = inferred.get(output.name or "")

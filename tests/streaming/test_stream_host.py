@@ -108,7 +108,16 @@ def damaged(*states: dict[str, Any], **fields: Any) -> str:
 
 
 DAMAGED = [
-    *("", "[]", "{}", damaged(version=2), damaged(frames="x"), damaged(frames=0), damaged(inputs={"X": -1})),
+    *(
+        "",
+        "[]",
+        "{}",
+        damaged(version=2),
+        damaged(frames="x"),
+        damaged(frames=0),
+        damaged(inputs={"X": -1}),
+        damaged(inputs=["X"]),
+    ),
     *(damaged(STATE, STATE), damaged({**STATE, "shape": [1, "b", -4]}), damaged({**STATE, "input": "other"})),
     *(damaged({**STATE, "more": 1}), damaged({**STATE, "input": 1})),
     *(damaged({**STATE, "initial": "ones"}), damaged({**STATE, "dtype": "text"})),

@@ -1,8 +1,9 @@
 """Mutants of whole models, reproducible by their numbers: attributes, types, shapes, names, edges, the fields of
 tensors, domains, opsets, subgraphs and functions are changed.
 
-As a program, `python tests/support/fuzz.py FIRST COUNT`, it lowers them and prints those whose outcome is neither a
-result, which the checker accepts where it accepted the mutant, nor an `RnnLoweringError`. Batches run in processes
+As a program, `python tests/support/fuzz.py [--stream] FIRST COUNT`, it lowers them (or makes streams of them) and
+prints those whose outcome is neither a result, which the checker accepts where it accepted the mutant, nor an
+`RnnLoweringError`. Batches run in processes
 of their own, since onnx's native code may end its process; what ended one is a crash and is printed too.
 """
 
@@ -29,10 +30,12 @@ from cases import NAMED, model
 from onnx import AttributeProto, TensorProto, version_converter
 from paths import EXAMPLES
 from scope_models import LOCAL, SCOPES
+from stream_nets import enhancer, keras_batch_first, keyword_spotter, language_model
 from texts import parse
 
 import rnn_lowering as rl
 from rnn_lowering.model import native
+from rnn_lowering.streaming.plan import KEY, StreamPlan, host_loop
 
 MEMORY = 4 << 30
 SECONDS = 20
@@ -45,6 +48,7 @@ OPERATORS = (
     *("Split", "Tile", "Range", "recur", ""),
 )
 DOMAINS = ("", "ai.onnx", "local", "com.microsoft", "ai.onnx.ml", "unknown\n")
+METADATA = ("", "[", "{", '"', "null", "-1", "1e999", "[]", "{}", "true", "\\u0000", '"zeros"', ",")
 VERSIONS = (-1, 0, 1, 3, 6, 7, 9, 11, 13, 14, 17, 21, 22, 26, 2**31, 2**62)
 
 Model = onnx.ModelProto
@@ -56,6 +60,12 @@ def models() -> list[Model]:
     texts = [parse(text, domains=LOCAL) for text in SCOPES.values()]
     nodes = [model(case, version) for case in NAMED[::5] for version in (13, 22) if version in case.opsets]
     return [*texts, *nodes, onnx.load(EXAMPLES / "denoiser.onnx")]
+
+
+def nets() -> list[Model]:
+    """What is mutated for streams: networks that can be streams, and every third of the others."""
+    found = [make()[0] for make in (enhancer, keras_batch_first, keyword_spotter, language_model)]
+    return [*found * 4, *models()[::3]]
 
 
 def mutant(number: int, originals: list[Model]) -> Model:
@@ -331,12 +341,36 @@ MUTATIONS: tuple[Mutation, ...] = (
 # The program
 
 
-def outcome(original: Model, form: str) -> str | None:
+def axis_of_time(original: Model, number: int) -> str:
+    """Any axis of any input, by its name or its number, and for some a number of frames."""
+    rng = random.Random(number)
+    dims = [(v.name, n, d) for v in original.graph.input for n, d in enumerate(v.type.tensor_type.shape.dim)]
+    if not dims:
+        return "time"
+    name, axis, dim = rng.choice(dims)
+    text = dim.dim_param if dim.dim_param and rng.random() < 0.7 else f"{name}:{axis}"
+    return text + rng.choice(("", "", "=1", "=2", "=4"))
+
+
+def _streamed(original: Model, form: str, number: int) -> Model:
+    """Make a stream of a mutant, and read its metadata after some damage to them."""
+    stream = rl.lower(original, form, stream=axis_of_time(original, number))
+    (text,) = [p.value for p in stream.metadata_props if p.key == KEY]
+    rng = random.Random(number)
+    for _ in range(20):
+        at, size = rng.randrange(len(text)), rng.choice((0, 1, 1, 5, 40))
+        with contextlib.suppress(rl.RnnLoweringError):
+            plan = StreamPlan.from_json(text[:at] + rng.choice(METADATA) + text[at + size :])
+            host_loop(plan)
+    return stream
+
+
+def outcome(original: Model, form: str, number: int, *, stream: bool = False) -> str | None:
     """Lower a mutant; return what went wrong, None for a result or an error of the project."""
     try:
         with contextlib.suppress(rl.RnnLoweringError):
             rl.inspect(original)
-        lowered = rl.lower(original, form)
+        lowered = _streamed(original, form, number) if stream else rl.lower(original, form)
     except rl.InternalError as error:
         cause = error.__cause__ or error
         last = [f for f in traceback.extract_tb(cause.__traceback__) if "rnn_lowering" in f.filename]
@@ -384,29 +418,30 @@ def _forked(task: str, proto: Model) -> Model:
     return found
 
 
-def lower_here(first: int, count: int) -> None:
+def lower_here(first: int, count: int, *, stream: bool) -> None:
     """Lower mutants in this process, which ends with a traceback where one takes too long; print a line each."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     warnings.simplefilter("ignore")
     logging.disable()
     native._in_child = _forked
-    originals = models()
-    forms = ("auto", "scan", "loop", "unroll")
+    originals = nets() if stream else models()
+    forms = ("auto", "scan", "loop", "keep" if stream else "unroll")
     for number in range(first, first + count):
         print(json.dumps([number]), flush=True)
         faulthandler.dump_traceback_later(SECONDS, exit=True)
-        wrong = outcome(mutant(number, originals), forms[number % 4])
+        wrong = outcome(mutant(number, originals), forms[number % 4], number, stream=stream)
         faulthandler.cancel_dump_traceback_later()
         if wrong is not None:
             print(json.dumps([number, wrong]), flush=True)
 
 
-def campaign(first: int, count: int) -> Iterator[tuple[int, str]]:
+def campaign(first: int, count: int, *, stream: bool = False) -> Iterator[tuple[int, str]]:
     """Lower mutants in batches; yield the numbers of those that went wrong, and how."""
     end = first + count
     while first < end:
         size = min(BATCH, end - first)
-        command = [sys.executable, __file__, "--here", str(first), str(size)]
+        kind = ["--stream"] if stream else []
+        command = [sys.executable, __file__, *kind, "--here", str(first), str(size)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
         yield from ((number, rest[0]) for number, *rest in lines if rest)
@@ -421,11 +456,13 @@ def campaign(first: int, count: int) -> Iterator[tuple[int, str]]:
 
 
 def main(arguments: list[str]) -> int:
+    stream = arguments[0] == "--stream"
+    arguments = arguments[1:] if stream else arguments
     if arguments[0] == "--here":
-        lower_here(int(arguments[1]), int(arguments[2]))
+        lower_here(int(arguments[1]), int(arguments[2]), stream=stream)
         return 0
     kinds: Counter[str] = Counter()
-    for number, wrong in campaign(int(arguments[0]), int(arguments[1])):
+    for number, wrong in campaign(int(arguments[0]), int(arguments[1]), stream=stream):
         kinds[wrong[:60]] += 1
         print(number, ascii(wrong), flush=True)
     print(f"{arguments[1]} mutants, {kinds.total()} wrong: {dict(kinds)}")
