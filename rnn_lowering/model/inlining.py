@@ -86,7 +86,7 @@ def _check_size(model: ir.Model, inlined: Mapping[Identifier, ir.Function], most
         raise UnsupportedError(
             f"inlining functions with recurrent nodes would make {number} nodes, more than {most:,}; "
             f"function {_name(worst)} is the largest",
-            hint="raise the limit (--max-nodes, max_nodes) if that is meant",
+            hint=f"raise the limit (--max-nodes {total if total < 10**9 else 'N'}) if that is meant",
         )
 
 

@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from shlex import quote
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.errors import OptionError
+from rnn_lowering.spec.node import default_opset
 from rnn_lowering.types import Array, ArrayLike
 
 _KEY = "rnn_lowering.set_inputs"
+
+_FIRST_OPSET_OF_INTEGERS = 9
+"""Of Constant: https://onnx.ai/onnx/operators/onnx__Constant.html."""
+_FIRST_OPSET_OF_CAST = 6
+"""As it is today; ONNX's converter does not know the earlier one: https://onnx.ai/onnx/operators/onnx__Cast.html."""
 
 
 def input_arrays(model: ir.Model, given: Mapping[str, ArrayLike]) -> dict[str, Array]:
@@ -42,15 +49,25 @@ def fix_inputs(model: ir.Model, arrays: Mapping[str, Array]) -> None:
         model.graph.inputs.remove(value)
         model.graph.initializers.pop(name, None)
         tensor = ir.Tensor(arrays[name], dtype=dtype, name=name)
-        node = ir.node("Constant", [], {"value": tensor}, num_outputs=1)
-        constant = node.outputs[0]
+        nodes = _constant(tensor, default_opset(model.opset_imports))
+        constant = nodes[-1].outputs[0]
         constant.type, constant.shape = value.type, ir.Shape(tensor.shape)
         value.replace_all_uses_with(constant, replace_graph_outputs=True)
         value.name, constant.name = None, name
         if len(model.graph):
-            model.graph.insert_before(model.graph[0], node)
+            model.graph.insert_before(model.graph[0], nodes)
         else:
-            model.graph.append(node)
+            model.graph.extend(nodes)
+
+
+def _constant(tensor: ir.TensorProtocol, opset: int) -> list[ir.Node]:
+    """Return the nodes that make a tensor; before opset 9 a Constant has floats only, which are cast."""
+    floats_only = _FIRST_OPSET_OF_CAST <= opset < _FIRST_OPSET_OF_INTEGERS
+    if not floats_only or tensor.dtype.is_floating_point():
+        return [ir.node("Constant", [], {"value": tensor}, num_outputs=1)]
+    floats = ir.Tensor(tensor.numpy().astype(np.float64))
+    source = ir.node("Constant", [], {"value": floats}, num_outputs=1)
+    return [source, ir.node("Cast", source.outputs, {"to": int(tensor.dtype)}, num_outputs=1)]
 
 
 def record(model: ir.Model, given: Mapping[str, Array]) -> None:
@@ -106,6 +123,6 @@ def _shaped(value: ir.Value, array: Array) -> Array:
         declared = ",".join(str(size) if isinstance(size, int) else size.value or "?" for size in shape)
         raise OptionError(
             f"input '{value.name}' has the shape [{declared}], the given value {list(array.shape)}",
-            hint="give an array of that shape (--set-input NAME=FILE.npy)",
+            hint=f"give an array of that shape (--set-input {quote(f'{value.name}=')}FILE.npy)",
         )
     return array

@@ -21,6 +21,9 @@ _COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
 _SAME_NUMBERS = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")
 _MOST_CANDIDATES = 12
 
+_SHAPES = {"Reshape": 1, "Expand": 1, "Tile": 1, "ConstantOfShape": 0, "Range": 0, "Slice": 1, "Pad": 1, "Split": 1}
+"""The first input of an operator that holds sizes or positions, not data; so do all after it."""
+
 NO_LENGTHS = "export the model without lengths, or with constant ones"
 """The hint where no input of the model decides sequence_lens."""
 
@@ -43,12 +46,27 @@ def open_sizes(model: ir.Model, value: ir.Value, axes: tuple[int, ...]) -> str:
     missing = [dim.value if isinstance(dim, ir.SymbolicDim) else None for dim in wanted if not isinstance(dim, int)]
     if missing and all(name in names for name in missing):
         return " ".join(f"--set-dim {quote(f'{name}=')}?" for name in missing)
-    behind = _behind(value, model)
+    sources = _behind(value, model)
+    behind = [v for v in inputs if v in sources]
+    shaped = [v for v in behind if not (v.shape is None or v.shape.is_static())]
     return " ".join(
-        f"--input-shape {quote(f'{v.name}:')}{','.join(_size(d) for d in v.shape or ())}"
-        for v in inputs
-        if v in behind and not (v.shape is not None and v.shape.is_static())
+        [
+            *(f"--input-shape {quote(f'{v.name}:')}{','.join(_sizes(v))}" for v in shaped if not _is_shape(v)),
+            *(f"--set-input {_given(v)}" for v in behind if _is_shape(v)),
+        ]
     )
+
+
+def _is_shape(value: ir.Value) -> bool:
+    """Return whether the numbers of an integer value are sizes or positions of another value."""
+    if value.dtype is None or not value.dtype.is_integer():
+        return False
+    for node, index in value.uses():
+        if index >= _SHAPES.get(node.op_type, index + 1):
+            return True
+        if node.op_type in _SAME_NUMBERS and any(map(_is_shape, node.outputs)):
+            return True
+    return False
 
 
 def open_lengths(model: ir.Model, lengths: ir.Value) -> str:
@@ -58,10 +76,17 @@ def open_lengths(model: ir.Model, lengths: ir.Value) -> str:
         value = node.inputs[0] if node.inputs and node.op_type in _SAME_NUMBERS else None
     if value is None or not value.is_graph_input() or value not in model.graph.inputs:
         return ""
-    sizes = ["?"] if value.shape is None else [_size(dim) for dim in value.shape]
-    given = "?" if sizes == ["1"] else "FILE.npy"
-    numbers = "" if sizes == ["1"] else f" (numbers of shape [{','.join(sizes)}])"
-    return f"make them constants: --set-input {quote(f'{value.name}=')}{given}{numbers}"
+    return f"make them constants: --set-input {_given(value)}"
+
+
+def _given(value: ir.Value) -> str:
+    """Return NAME=? for an input of one number, NAME=FILE.npy for another."""
+    one = value.shape is not None and all(dim == 1 for dim in value.shape)
+    return f"{quote(f'{value.name}=')}{'?' if one else 'FILE.npy'}"
+
+
+def _sizes(value: ir.Value) -> list[str]:
+    return [_size(dim) for dim in value.shape or ()]
 
 
 def _size(dim: int | ir.SymbolicDim) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from shlex import quote
 
 import numpy as np
 import onnx_ir as ir
@@ -44,9 +45,10 @@ class Naming:
             return number
         times, rest = divmod(number, self.size)
         if len(names) > 1 or rest or grown[names[0]] != 3 * number:
+            options = " or ".join(f"--set-dim {quote(f'{name}=')}?" for name in names)
             raise UnsupportedError(
                 f"axis {axis} of '{value.name}' depends on {' and '.join(names)}: a state cannot have that size",
-                hint="fix them with dims= or --set-dim",
+                hint=f"fix a size: {options}",
             )
         return names[0] if times == 1 else f"{times}*{names[0]}"
 

@@ -110,7 +110,8 @@ def _named(text: str, others: Mapping[str, tuple[int | str, ...]], model: ir.Mod
     found = [(name, axis) for name, dims in others.items() for axis, d in enumerate(dims) if d == text]
     doubled = [name for name in dict(found) if sum(n == name for n, _ in found) > 1]
     if doubled:
-        raise UnsupportedError(f"input '{doubled[0]}' has '{text}' twice", hint="name the axis: INPUT:AXIS")
+        places = " or ".join(f"{name}:{axis}" for name, axis in found if name == doubled[0])
+        raise UnsupportedError(f"input '{doubled[0]}' has '{text}' twice", hint=f"name the axis: {places}")
     if found:
         return found
     name, colon, axis = text.rpartition(":")

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cases import Arrays
+from cases import Arrays, Case, expected, model
+from cases import feed as feed_of
 from onnx import helper, numpy_helper
 from paths import SHARED
 from running import assert_close, operators, recurrent_left, run
@@ -208,3 +209,12 @@ def test_silero_is_straight_line(sr: int, samples: int) -> None:
     check = rl.verify(original, lowered, runs=2)
     assert check
     assert check.nodes
+
+
+@pytest.mark.parametrize("opset", [6, 8, 9, 17])
+def test_integers_at_opsets_without_constants_of_integers(opset: int) -> None:
+    case = Case("lengths", "LSTM", optional=("B", "sequence_lens"), lengths=(2, 5, 3))
+    given = feed_of(case)
+    lengths = given.pop("sequence_lens")
+    lowered = rl.lower(model(case, opset), "unroll", target="ncnn", set_inputs={"sequence_lens": lengths})
+    assert_close(run(lowered, given), expected(case))

@@ -1,0 +1,89 @@
+"""Hints lead somewhere: whoever pastes the options of a hint into the command gets a lowered model, or in the end a
+message whose hint has no option, and never the same message twice."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from cases import BY_NAME, Case, model
+from hints import alternatives, follow
+from running import recurrent_left
+from stored_models import Entry, load, parameters
+from thinning import exhaustive, thinned
+
+import rnn_lowering as rl
+
+pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
+
+SMALL = 200_000
+
+
+def models() -> list[Any]:
+    """The stored models; in the default run every 20th, if it is small."""
+    found = thinned([*parameters("runs"), *parameters("refused")], 20)
+    return [exhaustive(p) if p.values[0].get("bytes", 0) > SMALL else p for p in found]
+
+
+FEW = ("tvm", "ncnn", "iree", "tidl")
+
+
+@pytest.mark.parametrize("entry", models())
+@pytest.mark.parametrize(
+    "targets",
+    [
+        pytest.param(FEW, id="few"),
+        pytest.param([t for t in rl.TARGETS if t not in FEW], id="others", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_of_stored_models(entry: Entry, targets: Sequence[str]) -> None:
+    original = load(entry)
+    assert [text for target in targets for text in follow(original, target).nowhere] == []
+
+
+SIZED = ("LSTM_x_symbolic", "GRU_x_unknown", "RNN_x_unranked", "LSTM_lengths_forward_x_unranked")
+LENGTHS = ("GRU_lengths_cast", "LSTM_lengths_N_1", "LSTM_lengths_bidirectional_x_symbolic")
+
+
+@pytest.mark.parametrize("name", [*SIZED, *LENGTHS])
+def test_of_small_models(name: str) -> None:
+    """They have open sizes, or lengths that are known at run time only."""
+    original = model(BY_NAME[name], 17)
+    found = {target: follow(original, target) for target in ("ncnn", "tvm", "iree", "mnn", "tidl", "tensorrt")}
+    assert [text for each in found.values() for text in each.nowhere] == []
+    assert found["ncnn"].followed
+    assert found["tidl"].followed
+
+
+def test_sizes_that_the_numbers_of_an_input_decide() -> None:
+    """X is X_flat in the shape X_shape: the shapes of these two do not tell its length."""
+    original = model(BY_NAME["RNN_x_unranked"], 17)
+    with pytest.raises(rl.UnsupportedError, match=r"--input-shape X_flat:\? --set-input X_shape=FILE.npy$"):
+        rl.lower(original, target="tvm")
+    options: Any = {"input_shapes": {"X_flat": [30]}, "set_inputs": {"X_shape": [5, 3, 2]}}
+    assert recurrent_left(rl.lower(original, target="tvm", **options)) == []
+
+
+@pytest.mark.parametrize("to", ["scan", "loop", "unroll"])
+@pytest.mark.parametrize("target", ["tract", "mnn", "portable", "tinygrad"])
+def test_of_forms(to: str, target: str) -> None:
+    for case, opset in ((Case("long", "RNN", T=600), 17), (Case("old", "GRU", x="symbolic"), 8)):
+        assert follow(model(case, opset), target, ("--to", to)).nowhere == []
+
+
+def test_options_of_a_hint() -> None:
+    text = (
+        "fix the sizes of the inputs: --input-shape 'an input:'1,? --set-dim seq=?, or use --to scan or --to loop"
+    )
+    assert list(alternatives(text)) == [
+        ["--input-shape", "an input:1,?", "--set-dim", "seq=?"],
+        ["--to", "scan"],
+        ["--to", "loop"],
+    ]
+    assert list(alternatives("make floats of the weights (--dequantize)")) == [["--dequantize"]]
+    assert list(alternatives("raise the limit (--max-unroll 600)")) == [["--max-unroll", "600"]]
+    assert list(alternatives("see what onnx.checker reports")) == []
+
+
+def test_a_circle_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hints._refusal", lambda model, given: ("no", "use --to scan"))
+    assert follow(model(Case("any", "RNN"), 17), "tvm").nowhere
