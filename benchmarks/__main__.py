@@ -5,21 +5,27 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks import lowering, memory, runtime
+from benchmarks import lowering, memory, runtime, runtimes
 
 PARTS = ("memory", "lowering", "runtime")
+MORE = ("runtimes",)
 """Memory first: the peak of a child counts what its parent holds when it starts."""
 
 
 def main() -> None:
     """Run the measurements that are asked for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, *MORE, []], help="default: all but runtimes")
     parser.add_argument("--seconds", type=float, default=1.0, help="per model of the run-time table (default: 1)")
     parser.add_argument(
         "--kinds",
         default="portable,loop,onnxruntime",
         help=f"of {','.join(runtime.LOWERED)} (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--runtimes",
+        default=",".join(runtimes.RUNTIMES),
+        help="those of the part runtimes (default: %(default)s)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results as JSON")
     args = parser.parse_args()
@@ -31,6 +37,8 @@ def main() -> None:
         results["lowering"] = lowering.report()
     if "runtime" in parts:
         results["runtime"] = runtime.report(args.seconds, args.kinds.split(","))
+    if "runtimes" in parts:
+        results["runtimes"] = runtimes.report(args.seconds, args.runtimes.split(","))
     if args.json:
         args.json.write_text(json.dumps(results, indent=1) + "\n")
 

@@ -151,6 +151,10 @@ class Transposed(Constant):
     def read(self) -> Array:
         return self.of.read().transpose(self.perm)
 
+    def transposed(self, perm: Sequence[int]) -> Constant:
+        both = tuple(self.perm[axis] for axis in perm)
+        return self.of if both == tuple(sorted(both)) else self.of.transposed(both)
+
 
 @dataclass(frozen=True)
 class Sliced(Constant):

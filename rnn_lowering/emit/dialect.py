@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -16,6 +17,10 @@ class Dialect:
         stack_outside: A loop outputs the operands of its last sum or product, which is then computed after the
             loop, once for all steps.
         join_directions: A small bidirectional node becomes one loop that computes both directions in each step.
+        columns_from: Products with constant weights of at least so many rows are emitted with columns on the right:
+            a @ b as Transpose(bᵀ @ Transpose(a)), where bᵀ is a weight as the node has it.
+        recognized_lstm: The step of an LSTM is emitted as OpenVINO recognizes it (see `recurrence.recognized`); no
+            loop outputs a state through an Unsqueeze alone.
         dequantize_inside: Weights that are stored as integers are dequantized in the body that multiplies by them,
             right before the product; otherwise once, outside of all bodies and behind a Reshape.
         bounded_tanh: Tanh gets what is clipped to [-20, 20], beyond which it is -1 or 1 in every element type.
@@ -28,6 +33,8 @@ class Dialect:
     gemm_per_activation: bool = False
     stack_outside: bool = False
     join_directions: bool = False
+    columns_from: float = math.inf
+    recognized_lstm: bool = False
     dequantize_inside: bool = False
     bounded_tanh: bool = False
     gather_by_rank_1: bool = False

@@ -11,9 +11,10 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.builder import Emitter
 from rnn_lowering.emit.constants import Constant, all_constant, elementwise, literal, one_hot, zeros_of
+from rnn_lowering.emit.faster import by_columns
 from rnn_lowering.emit.rewrite import RANK
 from rnn_lowering.emit.substitutes import above, bounded, difference, lacks_difference, parts, positive_part
-from rnn_lowering.emit.tensors import Tensor, broadcast, static
+from rnn_lowering.emit.tensors import Tensor, broadcast, concatenated, static
 from rnn_lowering.emit.versions import since
 from rnn_lowering.types import Dims
 
@@ -68,6 +69,8 @@ class Ops(Emitter):
         shape = (*a.shape[:-1], b.shape[-1])
         if a.is_zero:
             return self.zero(shape)
+        if isinstance(b.value, Constant) and b.value.shape[0] >= self.dialect.columns_from:
+            return by_columns(self, a, b.value)
         (product,) = self.emit("MatMul", [a, b], [shape])
         self.value(product).meta[RANK] = product.rank
         return product
@@ -187,7 +190,7 @@ class Ops(Emitter):
         if len(parts) == 1:
             return parts[0]
         axis %= parts[0].rank
-        shape = _concatenated(parts, axis)
+        shape = concatenated([p.shape for p in parts], axis)
         if all(p.is_zero for p in parts):
             return self.zero(shape)
         parts = [self.known(zeros_of(p.dtype, static(p.shape))) if p.is_zero else p for p in parts]
@@ -284,15 +287,6 @@ class Ops(Emitter):
         (rows, width), (a, b) = static(x.shape), index.shape
         chosen = self.known(one_hot(index, rows, x.dtype))
         return self.reshape(chosen @ x, [self.constant([size]) for size in (a, b, width)], (a, b, width))
-
-
-def _concatenated(parts: Sequence[Tensor], axis: int) -> Dims:
-    sizes = [p.shape[axis] for p in parts]
-    total = None if None in sizes else sum(s for s in sizes if s is not None)
-    return tuple(
-        total if n == axis else next((p.shape[n] for p in parts if p.shape[n] is not None), None)
-        for n in range(parts[0].rank)
-    )
 
 
 def is_short(length: int | None) -> bool:

@@ -9,6 +9,7 @@ A tensor is one of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -78,6 +79,16 @@ def broadcast(*shapes: Dims) -> Dims:
         return known[0] if known else (None if sizes else 1)
 
     return tuple(one(dims) for dims in zip(*padded, strict=True))
+
+
+def concatenated(shapes: Sequence[Dims], axis: int) -> Dims:
+    """Return the shape of a concatenation, None for dimensions that are not known."""
+    sizes = [shape[axis] for shape in shapes]
+    total = None if None in sizes else sum(s for s in sizes if s is not None)
+    return tuple(
+        total if n == axis else next((shape[n] for shape in shapes if shape[n] is not None), None)
+        for n in range(len(shapes[0]))
+    )
 
 
 def static(shape: Dims) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from rnn_lowering.recurrence.cells import CELLS
 from rnn_lowering.recurrence.folds import Fold, Step, Tensors
 from rnn_lowering.recurrence.quantized import up_to_longest, with_ended_rows
 from rnn_lowering.recurrence.ragged import Lengths, ragged
+from rnn_lowering.recurrence.recognized import recognized_step
 from rnn_lowering.recurrence.weights import Operands, joined, operands
 from rnn_lowering.spec.node import RecurrentSpec
 
@@ -47,8 +48,11 @@ def run_directions(
     for index, (direction, k) in enumerate(zip(spec.directions, ks, strict=True)):
         with op.under(direction if len(ks) > 1 else ""):
             first = [states[index] for states in init]
-            xs = [*_projected(op, spec, k, X), *alive]
-            final, ys = fold(op, _step(op, spec, k, bool(alive)), first, xs, direction == "reverse")
+            if op.dialect.recognized_lstm:
+                xs, step = [_by_steps(op, spec, X)], recognized_step(op, spec, k)
+            else:
+                xs, step = [*_projected(op, spec, k, X), *alive], _step(op, spec, k, bool(alive))
+            final, ys = fold(op, step, first, xs, direction == "reverse")
         finals.append(final)
         stacked += ys
     return finals, stacked
@@ -105,13 +109,18 @@ def _step(op: Ops, spec: RecurrentSpec, k: Operands, told_which_end: bool = Fals
     return with_ended_rows(op, step, zeros=spec.gives_sequence) if told_which_end else step
 
 
+def _by_steps(op: Ops, spec: RecurrentSpec, x: Tensor) -> Tensor:
+    """Return x as [seq, batch, ...], which with layout 1 is [batch, seq, ...]."""
+    return op.transpose(x, [1, 0, 2]) if spec.layout else x
+
+
 def _projected(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor) -> Tensors:
     """Return X W^T + Wb + Rb of all steps by gate group, each [seq, batch, ...] (see `Operands.Wb` for Rbh)."""
     # A float16 Transpose of [1, 0, 2], as exporters write before X, and a MatMul crash onnxruntime's optimiser.
     apart = spec.dtype == ir.DataType.FLOAT16
     product = op.squeeze(op.unsqueeze(X, [0]) @ k.W, [0]) if apart else X @ k.W
     total = product + k.Wb
-    xw = op.split(op.transpose(total, [1, 0, 2]) if spec.layout else total, k.groups)
+    xw = op.split(_by_steps(op, spec, total), k.groups)
     for part in xw:
         op.name(XW=part)
     return xw

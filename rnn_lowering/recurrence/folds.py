@@ -50,15 +50,21 @@ def scan(
         ys, assemble = _stackable(op, ys, new)
         body = op.body_graph(inputs, [*new, *ys])
     attributes: dict[str, object] = {"body": body, "num_scan_inputs": len(xs)}
+    by_axis_1 = op.dialect.recognized_lstm
+    if by_axis_1:
+        rows = [_seq_and_batch_swapped(op, x) for x in rows]
+        attributes |= {"scan_input_axes": [1] * len(xs), "scan_output_axes": [1] * len(ys)}
     if by_directions:
         attributes["scan_input_directions"] = [1] * len(xs)
         if ys:
             attributes["scan_output_directions"] = [1] * len(ys)
-    shapes = [*(s.shape for s in states), *((xs[0].shape[0], *y.shape) for y in ys)]
+    T = xs[0].shape[0]
+    ys_shapes = [(y.shape[0], T, *y.shape[1:]) if by_axis_1 else (T, *y.shape) for y in ys]
     types = [*(s.dtype for s in states), *(y.dtype for y in ys)]
-    outputs = op.emit("Scan", [*states, *rows], shapes, types, **attributes)
+    outputs = op.emit("Scan", [*states, *rows], [*(s.shape for s in states), *ys_shapes], types, **attributes)
     final = [op.unsqueeze(s, [0]) for s in outputs[: len(states)]]
-    stacked = [_rank_4(op, y) for y in assemble(outputs[len(states) :])]
+    collected = [_seq_and_batch_swapped(op, y) if by_axis_1 else y for y in outputs[len(states) :]]
+    stacked = [_rank_4(op, y) for y in assemble(collected)]
     return final, [op.flip(y) for y in stacked] if flipped else stacked
 
 
@@ -133,8 +139,11 @@ def _stackable(op: Ops, ys: Tensors, states: Tensors) -> tuple[Tensors, Callable
     A state cannot be output again as y: onnxruntime computes a body that lists a value twice wrongly, and tract one
     that uses a value which it also stacks. So y is output through an Unsqueeze, which optimisers keep (they would
     remove an Identity) and which is needed after the loop otherwise. With `stack_outside` the operands of a sum or
-    product are output, which is then computed once after the loop.
+    product are output, which is then computed once after the loop. OpenVINO removes an Unsqueeze and a Squeeze, and
+    computes an Unsqueeze alone wrongly where it runs the loop as its own LSTM.
     """
+    if op.dialect.recognized_lstm:
+        return [op.squeeze(op.unsqueeze(y, [0]), [0]) for y in ys], lambda stacked: stacked
     if not op.dialect.stack_outside:
         return [op.unsqueeze(y, [0]) for y in ys], lambda stacked: stacked
     stacked: Tensors = []
@@ -160,6 +169,12 @@ def _stackable_terms(op: Ops, y: Tensor, states: Tensors) -> tuple[Tensors, str]
     if producer is None or not y.terms or any(term.shape != y.shape for term in y.terms):
         return [op.unsqueeze(y, [0])], ""
     return list(y.terms), producer.op_type
+
+
+def _seq_and_batch_swapped(op: Ops, x: Tensor) -> Tensor:
+    """Return x [a, b, n] as [b, a, n] by a Transpose of rank 4: where OpenVINO runs a loop as its own LSTM it makes
+    a Reshape of one of rank 3, for all that use it (rnn_sequences_optimization.cpp)."""
+    return op.squeeze(op.transpose(op.unsqueeze(x, [1]), [2, 1, 0, 3]), [1])
 
 
 def _rank_4(op: Ops, y: Tensor) -> Tensor:

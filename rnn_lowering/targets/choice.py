@@ -12,6 +12,7 @@ from rnn_lowering.emit.sizes import counting_needs_loop
 from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import UnknownSizeError, UnsupportedError
 from rnn_lowering.recurrence.folds import Fold, loop, scan, unroll
+from rnn_lowering.recurrence.recognized import is_recognizable
 from rnn_lowering.spec.node import RecurrentSpec
 from rnn_lowering.targets.support import check_node, check_operators
 from rnn_lowering.targets.table import LOOP_DIALECT_OPSET, Target
@@ -90,11 +91,12 @@ def choose(
             error.advise(error.hint, f"use --to {' or --to '.join(possible)}" if possible else "")
             raise
     reason = f"first choice for target {target.name}"
-    for form in target.forms:
+    forms = _preferred(spec, opset, target)
+    for form in forms:
         try:
             return checked(form, reason)
         except UnsupportedError as error:
-            if form == target.forms[-1]:
+            if form == forms[-1]:
                 raise
             reason = error.reason
     raise AssertionError(f"{target.name} supports no form")
@@ -121,12 +123,24 @@ def _choice(form: str, reason: str, spec: RecurrentSpec, opset: int, target: Tar
     dialect = replace(
         target.loop_dialect if tuned else Dialect(),
         unsupported=frozenset(target.unsupported).union(name for name, first in target.since if opset < first),
+        columns_from=target.columns_from,
+        recognized_lstm=form == "scan" and _is_recognized(spec, opset, target),
         dequantize_inside=target.dequantize_inside,
         bounded_tanh=target.bounded_tanh,
         gather_by_rank_1=target.gather_by_rank_1,
         no_constant_minus=target.no_constant_minus,
     )
     return Choice(form, reason, _FOLDS[form], dialect)
+
+
+def _preferred(spec: RecurrentSpec, opset: int, target: Target) -> list[str]:
+    """Return the forms that a target supports, the fastest for this node first."""
+    first = "scan" if _is_recognized(spec, opset, target) else target.forms[0]
+    return sorted(target.forms, key=lambda form: form != first)
+
+
+def _is_recognized(spec: RecurrentSpec, opset: int, target: Target) -> bool:
+    return target.recognized_lstm and opset >= LOOP_DIALECT_OPSET and is_recognizable(spec)
 
 
 def _needs_loop(spec: RecurrentSpec, opset: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -38,7 +39,8 @@ class Target:
         integer_products: Whether it supports DynamicQuantizeLinear and MatMulInteger; None where that is not known.
         named_sizes: Whether the declared shapes of computed values may have names for unknown sizes.
         since: Operators that it supports from an opset on only: as `unsupported` before.
-        dequantize_inside, bounded_tanh, gather_by_rank_1, no_constant_minus: As in `Dialect`.
+        recognized_lstm: Whether it runs a Scan as its own LSTM where it can (see `recurrence.recognized`).
+        columns_from, dequantize_inside, bounded_tanh, gather_by_rank_1, no_constant_minus: As in `Dialect`.
         loop_dialect: The operators that it runs fastest in loops of float32, from `LOOP_DIALECT_OPSET` on.
         documented: What a document names, of a runtime that was not run: nothing else is emitted for it.
     """
@@ -55,6 +57,8 @@ class Target:
     integer_products: bool | None = None
     named_sizes: bool = True
     since: tuple[tuple[str, int], ...] = ()
+    recognized_lstm: bool = False
+    columns_from: float = math.inf
     dequantize_inside: bool = False
     bounded_tanh: bool = False
     gather_by_rank_1: bool = False
@@ -102,7 +106,7 @@ TARGETS = {
         Target("onnxruntime-web", "1.30.0", ("scan", "loop", "unroll"), integer_products=True),
         # Unsupported is a Softplus too that is infinite from 89 on.
         Target("tinygrad", "0.14.0", ("unroll",), integer_products=True),
-        Target("tvm", "apache-tvm 0.27.0", ("unroll",), integer_products=True),
+        Target("tvm", "apache-tvm 0.27.0", ("unroll",), integer_products=True, columns_from=48),
         Target(
             "jaxonnxruntime",
             "0.3.0",
@@ -149,7 +153,14 @@ TARGETS = {
             sizes=("T", "N"),
             integer_products=True,
         ),
-        Target("openvino", "2026.4.1", ("scan", "loop", "unroll"), dequantize_inside=True, integer_products=True),
+        Target(
+            "openvino",
+            "2026.4.1",
+            ("loop", "scan", "unroll"),
+            integer_products=True,
+            recognized_lstm=True,
+            dequantize_inside=True,
+        ),
         # Its Tanh is NaN from 45 to 88, and it makes scalars tensors of rank 1.
         Target(
             "opencv",

@@ -24,7 +24,7 @@ def drive(client: str, jobs: Mapping[str, Job], folder: Path) -> dict[str, Array
     """Run models in a client; return the outputs of each, or its error: "rejects: ..." or "crashes: ..."."""
     folders = {name: folder / f"{n:03}" for n, name in enumerate(jobs)}
     for name, (model, feed) in jobs.items():
-        _write(folders[name], model, feed)
+        write(folders[name], model, feed)
     driver = HERE / "drivers" / f"run_{client.replace('-', '_')}.py"
     done = subprocess.run(
         [python(client), driver, folder, str(SECONDS_PER_JOB)],
@@ -35,7 +35,7 @@ def drive(client: str, jobs: Mapping[str, Job], folder: Path) -> dict[str, Array
     )
     if done.returncode:
         raise RuntimeError(f"the driver of {client} failed:\n{done.stderr}")
-    return {name: _read(path) for name, path in folders.items()}
+    return {name: read(path) for name, path in folders.items()}
 
 
 def judge(got: Arrays | str, expected: Arrays) -> tuple[str, str]:
@@ -50,7 +50,7 @@ def judge(got: Arrays | str, expected: Arrays) -> tuple[str, str]:
     return "right", ""
 
 
-def _write(folder: Path, model: onnx.ModelProto, feed: Arrays) -> None:
+def write(folder: Path, model: onnx.ModelProto, feed: Arrays) -> None:
     folder.mkdir(parents=True)
     onnx.save(model, folder / "model.onnx")
     ordered: dict[str, Any] = {v.name: feed[v.name] for v in model.graph.input if v.name in feed}
@@ -58,7 +58,7 @@ def _write(folder: Path, model: onnx.ModelProto, feed: Arrays) -> None:
     (folder / "outputs.txt").write_text("\n".join(output.name for output in model.graph.output))
 
 
-def _read(folder: Path) -> Arrays | str:
+def read(folder: Path) -> Arrays | str:
     if (folder / "error.txt").exists():
         return (folder / "error.txt").read_text()
     with np.load(folder / "result.npz") as held:

@@ -17,7 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 Arrays = dict[str, npt.NDArray[Any]]
-Run = Callable[[Path, Mapping[str, npt.NDArray[Any]], list[str]], Arrays]
+Feed = Mapping[str, npt.NDArray[Any]]
+Run = Callable[[Path, Feed, list[str]], Arrays]
+Load = Callable[[Path, Feed, list[str]], Callable[[], Arrays]]
+"""Loads a model for the shapes and types of a feed; the result computes the outputs of that feed."""
 
 
 def main(run: Run) -> None:
@@ -27,6 +30,11 @@ def main(run: Run) -> None:
     """
     for folder in sorted(path for path in Path(sys.argv[1]).iterdir() if path.is_dir()):
         _attempt(run, folder, float(sys.argv[2]))
+
+
+def once(load: Load) -> Run:
+    """Return what loads a model and runs it once."""
+    return lambda model, feed, names: load(model, feed, names)()
 
 
 def _attempt(run: Run, folder: Path, seconds: float) -> None:

@@ -1,16 +1,16 @@
 """Models in MNN, through its converter."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import _tools  # the converter itself: MNN.tools around it installs a package that reports its use
 import MNN
 import numpy as np
-from jobs import Arrays, main
+from jobs import Arrays, main, once
 
 
-def run(model: Path, feed: Mapping[str, Any], names: list[str]) -> Arrays:
+def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[[], Arrays]:
     converted = str(model.with_suffix(".mnn"))
     arguments = ["mnnconvert", "-f", "ONNX", "--modelFile", str(model), "--MNNModel", converted]
     _tools.mnnconvert([*arguments, "--bizCode", "biz"])
@@ -22,11 +22,15 @@ def run(model: Path, feed: Mapping[str, Any], names: list[str]) -> Arrays:
         kind = {"float32": MNN.expr.float, "int32": MNN.expr.int, "int64": MNN.expr.int}[array.dtype.name]
         plain = array.astype(np.int32) if array.dtype == np.int64 else array
         given.append(MNN.expr.const(plain, list(plain.shape), MNN.expr.NCHW, kind))
-    results = [MNN.expr.convert(r, MNN.expr.NCHW) for r in net.forward(given)]
-    if len(results) < len(names):
-        raise RuntimeError(f"MNN gives {len(results)} of {len(names)} outputs")
-    return {name: result.read().copy() for name, result in zip(names, results, strict=True)}
+
+    def call() -> Arrays:
+        results = [MNN.expr.convert(r, MNN.expr.NCHW) for r in net.forward(given)]
+        if len(results) < len(names):
+            raise RuntimeError(f"MNN gives {len(results)} of {len(names)} outputs")
+        return {name: result.read().copy() for name, result in zip(names, results, strict=True)}
+
+    return call
 
 
 if __name__ == "__main__":
-    main(run)
+    main(once(load))

@@ -4,33 +4,38 @@ import os
 import re
 import subprocess
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import ncnn
 import numpy as np
-from jobs import Arrays, main
+from jobs import Arrays, main, once
 
 KINDS = {"float32": "f32", "float16": "f16", "int32": "i32", "int64": "i64"}
 
 
-def run(model: Path, feed: Mapping[str, Any], names: list[str]) -> Arrays:
+def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[[], Arrays]:
     shapes = [f"[{','.join(map(str, a.shape))}]{KINDS[a.dtype.name]}" for a in feed.values()]
     convert(model, shapes)
     missing = [op for op in operators(model.with_suffix(".ncnn.param")) if "." in op or op[0].islower()]
     if missing:
         raise NotImplementedError(f"pnnx left {', '.join(sorted(set(missing)))}")
     batch = batch_axes(Path(model.stem + "_ncnn.py").read_text())
-    with ncnn.Net() as net:
-        for option in ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic", "use_bf16_storage"):
-            setattr(net.opt, option, False)  # of 16 bits only where asked for: results are compared
-        if net.load_param(f"{model.stem}.ncnn.param") or net.load_model(f"{model.stem}.ncnn.bin"):
-            raise RuntimeError("ncnn does not load the converted model")
+    net = ncnn.Net()
+    net.opt.num_threads = 1
+    for option in ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic", "use_bf16_storage"):
+        setattr(net.opt, option, False)  # of 16 bits only where asked for: results are compared
+    if net.load_param(f"{model.stem}.ncnn.param") or net.load_model(f"{model.stem}.ncnn.bin"):
+        raise RuntimeError("ncnn does not load the converted model")
+
+    def call() -> Arrays:
         with net.create_extractor() as extractor:
             for n, array in enumerate(feed.values()):
                 extractor.input(f"in{n}", ncnn.Mat(array, batch_index=batch[f"in{n}"]).clone())
             return {name: _output(extractor, f"out{n}", batch) for n, name in enumerate(names)}
+
+    return call
 
 
 def convert(model: Path, shapes: list[str]) -> None:
@@ -63,4 +68,4 @@ def batch_axes(script: str) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    main(run)
+    main(once(load))

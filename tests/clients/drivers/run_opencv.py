@@ -1,19 +1,23 @@
 """Models in the dnn module of OpenCV, on its CPU."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import cv2
-from jobs import Arrays, main
+from jobs import Arrays, main, once
 
 
-def run(model: Path, feed: Mapping[str, Any], names: list[str]) -> Arrays:
+def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[[], Arrays]:
     net = cv2.dnn.readNetFromONNX(str(model))
-    for name, array in feed.items():
-        net.setInput(array, name)
-    return dict(zip(names, net.forward(names), strict=True))
+
+    def call() -> Arrays:
+        for name, array in feed.items():
+            net.setInput(array, name)
+        return dict(zip(names, net.forward(names), strict=True))
+
+    return call
 
 
 if __name__ == "__main__":
-    main(run)
+    main(once(load))

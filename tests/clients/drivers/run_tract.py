@@ -1,23 +1,23 @@
 """Models in tract, with the shapes of the feed."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import tract
-from jobs import Arrays, main
+from jobs import Arrays, main, once
 
 
-def run(model: Path, feed: Mapping[str, Any], names: list[str]) -> Arrays:
+def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[[], Arrays]:
     inference = tract.onnx().load(model)
     order = [inference.input_name(n) for n in range(inference.input_count())]
     for n, name in enumerate(order):
         kind = {"float32": "f32", "float64": "f64", "float16": "f16"}.get(feed[name].dtype.name)
         kind = kind or feed[name].dtype.name.replace("int", "i")
         inference.set_input_fact(n, ",".join([*map(str, feed[name].shape), kind]))
-    results = inference.into_model().into_runnable().run([feed[name] for name in order])
-    return dict(zip(names, (tensor.to_numpy() for tensor in results), strict=True))
+    runnable, inputs = inference.into_model().into_runnable(), [feed[name] for name in order]
+    return lambda: dict(zip(names, (tensor.to_numpy() for tensor in runnable.run(inputs)), strict=True))
 
 
 if __name__ == "__main__":
-    main(run)
+    main(once(load))

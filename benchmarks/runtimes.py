@@ -1,0 +1,129 @@
+"""Run times in the runtimes of tests/clients: the recurrent node against every form that its target supports.
+
+Variants of one model take turns in one process, on one thread, in the environment of the runtime
+(`python -m clients.environments`, see tests/clients). Every result is compared with what onnxruntime computes of
+the original: what is wrong or rejected has no time. tinygrad needs a C compiler: CC, by default clang.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+import rnn_lowering as rl
+from benchmarks.models import Row
+from benchmarks.runtime import geometric_mean
+from rnn_lowering.targets.table import TARGETS
+
+ROOT = Path(__file__).parents[1]
+sys.path += [str(ROOT / "tests"), str(ROOT / "tests" / "support")]
+
+from clients.driving import Job, judge, read, write  # noqa: E402
+from clients.environments import CLIENTS, python, why_absent  # noqa: E402
+from paths import MODELS  # noqa: E402
+from running import run  # noqa: E402
+from stored_models import variants  # noqa: E402
+
+OPSET = 17
+NATIVE = "native"
+SIZES = ((100, 1, 32), (64, 1, 128), (64, 8, 256))
+RUNTIMES = ("onnxruntime", "openvino", "tract", "tvm", "mnn", "ncnn", "iree", "opencv", "tinygrad")
+REAL = {
+    "github/snakers4__silero-vad/silero_vad_16k_op15.onnx": "16k_b1",
+    "github/breizhn__DTLN/model_1.onnx": "auto0",
+    "exported/nets/nsnet2_op12.onnx": "b2t5",
+}
+"""Real models, and the inputs that each gets."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """What became of a variant: "right", "wrong" or "rejects"; if right, the seconds of loading and of a call."""
+
+    outcome: str
+    load: float | None = None
+    call: float | None = None
+
+
+def report(seconds: float = 1.0, runtimes: Sequence[str] = RUNTIMES) -> dict[str, Any]:
+    """Print a table for each runtime; return the figures as data."""
+    results: dict[str, Any] = {}
+    for runtime in runtimes:
+        if runtime in CLIENTS and (reason := why_absent(runtime)):
+            print(f"\n{reason}")
+            continue
+        print(
+            f"\n{runtime}: milliseconds of a call (seconds until the first result); auto: what the target prefers\n"
+        )
+        rows = {label: measured(runtime, job, seconds) for label, job in models().items()}
+        for label, row in rows.items():
+            print(f"| {label} | " + " | ".join(f"{name} {_cell(times)}" for name, times in row.items()) + " |")
+        ratios = [ratio for row in rows.values() if (ratio := against_native(row))]
+        if ratios:
+            print(f"{runtime}: geometric mean {geometric_mean(ratios):.2f} of native, at most {max(ratios):.2f}")
+        results[runtime] = {name: {k: vars(v) for k, v in row.items()} for name, row in rows.items()}
+    return results
+
+
+def models() -> dict[str, Job]:
+    """The models that are measured, and their inputs."""
+    rows = [Row(op, "forward", T, N, H, H) for op in ("LSTM", "GRU") for T, N, H in SIZES]
+    jobs: dict[str, Job] = {f"{r.op_type} {r.T} {r.N} {r.H}": (r.model(OPSET), r.feed()) for r in rows}
+    for file, label in REAL.items() if MODELS.exists() else ():
+        jobs[Path(file).stem] = (onnx.load(MODELS / file), dict(variants(file))[label])
+    return jobs
+
+
+def measured(runtime: str, job: Job, seconds: float) -> dict[str, Times]:
+    """Time a model as it is, as its target prefers it (auto), and in each form."""
+    model, feed = job
+    sizes = {name: array.shape for name, array in feed.items()}
+    jobs = {NATIVE: job}
+    for form in ("auto", *TARGETS[runtime].forms):
+        lowered = rl.lower(model, form, target=runtime, input_shapes=sizes)
+        jobs[form] = lowered, {v.name: feed[v.name] for v in lowered.graph.input if v.name in feed}
+    return timed(runtime, jobs, run(model, feed), seconds)
+
+
+def timed(runtime: str, jobs: Mapping[str, Job], expected: dict[str, Any], seconds: float) -> dict[str, Times]:
+    """Time variants of a model in a process of the runtime, in turns."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        for name, job in jobs.items():
+            write(folder / name, job[0], job[1])
+        program = python(runtime) if runtime in CLIENTS else sys.executable
+        command = [program, ROOT / "benchmarks" / "time_variants.py", runtime, folder, str(seconds)]
+        drivers = str(ROOT / "tests" / "clients" / "drivers")
+        alone = {"OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1", "DEV": "CPU"}
+        subprocess.run(
+            command, env={**os.environ, **alone, "PYTHONPATH": drivers}, check=False, capture_output=True
+        )
+        found = folder / "times.json"
+        times = json.loads(found.read_text()) if found.exists() else {}
+        return {name: _judged(folder / name, times.get(name), expected) for name in jobs}
+
+
+def _judged(folder: Path, times: Sequence[float] | None, expected: dict[str, Any]) -> Times:
+    if times is None:
+        return Times("rejects")
+    outcome, _ = judge(read(folder), expected)
+    return Times(outcome, *times) if outcome == "right" else Times(outcome)
+
+
+def against_native(row: Mapping[str, Times]) -> float | None:
+    """The ratio of the preferred form to native; None where one of them is not right."""
+    native, auto = row[NATIVE].call, row["auto"].call
+    return auto / native if native and auto else None
+
+
+def _cell(times: Times) -> str:
+    if times.call is None or times.load is None:
+        return times.outcome
+    return f"{1e3 * times.call:.3g} ({times.load:.2g})"

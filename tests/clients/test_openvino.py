@@ -1,0 +1,77 @@
+"""OpenVINO runs a lowered LSTM as its own, at the speed of that, also where its own import goes wrong."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cases import Arrays, Case, model
+from onnx import helper, numpy_helper
+from running import run
+
+import rnn_lowering as rl
+from clients.driving import drive, judge
+from clients.environments import python, why_absent
+
+LAYERS = """
+import sys, openvino
+for path in sys.argv[1:]:
+    ops = openvino.compile_model(path, "CPU").get_runtime_model().get_ops()
+    print(*{op.get_rt_info()["layerType"].astype(str) for op in ops})
+"""
+PAIRS = [
+    ("forward", "forward"),
+    ("reverse", "reverse"),
+    ("forward", "bidirectional"),
+    ("bidirectional", "bidirectional"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _present() -> None:
+    if reason := why_absent("openvino"):
+        pytest.skip(reason)
+
+
+def test_it_runs_its_own_kernel(tmp_path: Path) -> None:
+    """Two loops, of which it makes two layers RNNSeq; a GRU stays a loop."""
+    for op_type in ("LSTM", "GRU"):
+        case = Case("recognized", op_type, {"direction": "bidirectional"}, optional=("B", "initial_h"))
+        onnx.save(rl.lower(model(case, 17), target="openvino"), tmp_path / f"{op_type}.onnx")
+    command: list[str | Path] = [python("openvino"), "-c", LAYERS, tmp_path / "LSTM.onnx", tmp_path / "GRU.onnx"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=dict(os.environ))
+    lstm, gru = done.stdout.splitlines()
+    assert "RNNSeq" in lstm.split()
+    assert "TensorIterator" not in lstm.split()
+    assert "RNNSeq" not in gru.split()
+
+
+def test_two_nodes_on_one_input(tmp_path: Path) -> None:
+    """Of two LSTM nodes on one X it computes the first wrongly: a Transpose that they share becomes a Reshape."""
+    jobs: dict[str, Any] = {f"{a} {b}": pair(a, b) for a, b in PAIRS}
+    jobs["unknown sizes"] = pair("forward", "forward", sizes=["T", "N", 8])
+    lowered = {name: (rl.lower(net, target="openvino"), given) for name, (net, given) in jobs.items()}
+    got = drive("openvino", lowered, tmp_path)
+    outcomes = {name: judge(got[name], run(*job)) for name, job in jobs.items()}
+    assert outcomes == dict.fromkeys(jobs, ("right", ""))
+
+
+def pair(*directions: str, sizes: list[Any] | None = None) -> tuple[onnx.ModelProto, Arrays]:
+    """Two LSTM nodes with weights of their own."""
+    rng, H, parts = np.random.default_rng(0), 8, {"W": 8, "R": 8}
+    nodes, tensors = [], []
+    for n, direction in enumerate(directions):
+        dirs = 2 if direction == "bidirectional" else 1
+        shapes = {f"{symbol}{n}": (dirs, 4 * H, size) for symbol, size in parts.items()}
+        tensors += [
+            numpy_helper.from_array(rng.uniform(-0.5, 0.5, s).astype(np.float32), k) for k, s in shapes.items()
+        ]
+        nodes.append(helper.make_node("LSTM", ["X", *shapes], [f"Y{n}"], hidden_size=H, direction=direction))
+    outputs = [helper.make_tensor_value_info(f"Y{n}", 1, None) for n in range(len(directions))]
+    given = rng.standard_normal((6, 2, 8)).astype(np.float32)
+    inputs = [helper.make_tensor_value_info("X", 1, sizes or given.shape)]
+    graph = helper.make_graph(nodes, "pair", inputs, outputs, tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), {"X": given}

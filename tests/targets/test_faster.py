@@ -1,0 +1,133 @@
+"""What is emitted for the speed of a runtime computes the same: products by columns, an LSTM that is recognized."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cases import BY_NAME, Case, expected, feed, model
+from forms import FORMS, exists
+from onnx import helper, numpy_helper
+from running import assert_close, nodes, operators, recurrent_left, run
+
+import rnn_lowering as rl
+from rnn_lowering.targets.table import TARGETS
+
+OPSETS = [7, 10, 11, 13, 18, 21]
+COLUMNS = [
+    *[f"{op}_{name}" for op in ("RNN", "GRU", "LSTM") for name in ("plain", "lengths_bidirectional_nan")],
+    "GRU_linear_before_reset_bidirectional",
+    "GRU_weights_node_float16",
+    "LSTM_clip_float64",
+    "LSTM_layout_1_bidirectional",
+    "RNN_x_unknown",
+]
+
+pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
+
+
+@pytest.fixture
+def columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All products of the target portable are emitted by columns."""
+    monkeypatch.setitem(TARGETS, "portable", replace(TARGETS["portable"], columns_from=1))
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.usefixtures("columns")
+def test_products_by_columns(name: str, opset: int) -> None:
+    case = BY_NAME[name]
+    if opset not in case.opsets:
+        pytest.skip(f"not at opset {opset}")
+    for form in FORMS:
+        if exists(case, form, opset):
+            lowered = rl.lower(model(case, opset), form)
+            assert recurrent_left(lowered) == []
+            assert_close(run(lowered, feed(case)), expected(case), case.dtype)
+
+
+@pytest.mark.parametrize("dequantize", [False, True])
+@pytest.mark.usefixtures("columns")
+def test_integers_by_columns(dequantize: bool) -> None:
+    """Weights that are stored as integers stay so, and as the node has them: nothing transposes them."""
+    original = _quantized()
+    given = {"X": np.random.default_rng(1).standard_normal((5, 2, 8)).astype(np.float32)}
+    for form in FORMS:
+        lowered = rl.lower(original, form, dequantize=dequantize)
+        assert ("DequantizeLinear" in operators(lowered)) != dequantize
+        assert_close(run(lowered, given), run(original, given))
+        kept = {numpy_helper.to_array(tensor).shape[-2:] for tensor in lowered.graph.initializer if tensor.dims}
+        assert form != "unroll" or (32, 8) in kept
+
+
+def _quantized() -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    tensors = [
+        numpy_helper.from_array(rng.integers(-90, 90, (1, 32, 8)).astype(np.int8), f"{symbol}_q") for symbol in "WR"
+    ]
+    tensors += [helper.make_tensor("scale", 1, [], [0.01]), helper.make_tensor("zero", 3, [], [3])]
+    made = [helper.make_node("DequantizeLinear", [f"{symbol}_q", "scale", "zero"], [symbol]) for symbol in "WR"]
+    made.append(helper.make_node("LSTM", ["X", "W", "R"], ["Y"], "recurrent", hidden_size=8))
+    values = [helper.make_tensor_value_info(name, 1, shape) for name, shape in (("X", [5, 2, 8]), ("Y", None))]
+    graph = helper.make_graph(made, "quantized", values[:1], values[1:], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_small_products_are_not_by_columns_in_tvm() -> None:
+    """There the transposes cost more than they save."""
+    assert 32 < TARGETS["tvm"].columns_from < math.inf
+    for size, swapped in ((32, False), (64, True)):
+        lowered = rl.lower(model(Case("size", "RNN", I=size, H=size), 17), target="tvm")
+        assert ("Transpose" in operators(lowered)) == swapped
+
+
+RECOGNIZED: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "no bias": {"optional": ()},
+    "states": {"optional": ("B", "initial_h", "initial_c"), "attributes": {"direction": "bidirectional"}},
+    "reverse": {"attributes": {"direction": "reverse"}},
+    "layout": {"attributes": {"layout": 1, "direction": "bidirectional"}, "optional": ("initial_h", "initial_c")},
+    "lengths": {"optional": ("B", "sequence_lens"), "lengths": (5, 0, 3)},
+    "relu": {"attributes": {"activations": ["Sigmoid", "Relu", "Tanh"]}},
+    "only Y_h": {"outputs": ("Y_h",)},
+    "batch of one": {"N": 1},
+}
+
+
+@pytest.mark.parametrize("opset", [10, 13, 14, 18, 21])
+@pytest.mark.parametrize("name", RECOGNIZED)
+def test_an_lstm_that_openvino_recognizes(name: str, opset: int) -> None:
+    case = Case("recognized", "LSTM", **RECOGNIZED[name])
+    if opset not in case.opsets:
+        pytest.skip(f"not at opset {opset}")
+    lowered = rl.lower(model(case, opset), target="openvino")
+    scans = [node for node in nodes(lowered) if node.op_type == "Scan"]
+    assert len(scans) == (2 if case.attributes.get("direction") == "bidirectional" else 1)
+    bodies = [next(a.g for a in scan.attribute if a.name == "body") for scan in scans]
+    assert all([n.op_type for n in body.node].count("MatMul") == 1 for body in bodies)
+    assert all("Concat" in {n.op_type for n in body.node} for body in bodies)
+    assert_close(run(lowered, feed(case)), expected(case))
+
+
+UNRECOGNIZED: dict[str, dict[str, Any]] = {
+    "clip": {"attributes": {"clip": 0.3}},
+    "peepholes": {"optional": ("B", "P")},
+    "input_forget": {"attributes": {"input_forget": 1}},
+    "activation": {"attributes": {"activations": ["HardSigmoid", "Tanh", "Tanh"]}},
+    "unknown sizes": {"x": "symbolic"},
+    "unknown batch": {"x": "batch"},
+    "computed weights": {"weights": "input"},
+    "double": {"dtype": "float64"},
+}
+
+
+@pytest.mark.parametrize("name", UNRECOGNIZED)
+def test_an_lstm_that_it_does_not_recognize_is_a_loop(name: str) -> None:
+    case = Case("unrecognized", "LSTM", **UNRECOGNIZED[name])
+    for form, expected_form in (("auto", "Loop"), ("scan", "Scan")):
+        lowered = rl.lower(model(case, 17), form, target="openvino")
+        assert operators(lowered) & {"Loop", "Scan"} == {expected_form}
+        assert "scan_input_axes" not in {a.name for node in lowered.graph.node for a in node.attribute}
+        assert_close(run(lowered, feed(case)), expected(case), case.dtype)
