@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rnn_lowering.spec.node import RecurrentSpec
     from rnn_lowering.streaming.host import Stream
     from rnn_lowering.streaming.plan import State, StreamPlan
+    from rnn_lowering.targets.documented import Documented
     from rnn_lowering.targets.table import TARGETS, Target
     from rnn_lowering.verification.chunked import verify_stream
     from rnn_lowering.verification.comparing import verify
@@ -64,6 +65,7 @@ _MODULES = {
     "spec.node": ("RecurrentSpec",),
     "streaming.host": ("Stream",),
     "streaming.plan": ("State", "StreamPlan"),
+    "targets.documented": ("Documented",),
     "targets.table": ("TARGETS", "Target"),
     "verification.result": ("Verification",),
     "verification.chunked": ("verify_stream",),
@@ -76,6 +78,7 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = [
     "TARGETS",
     "Check",
+    "Documented",
     "FileReport",
     "InternalError",
     "InvalidNodeError",
