@@ -32,10 +32,19 @@ from rnn_lowering.verification.given_inputs import check_given
 from rnn_lowering.verification.model_files import Given, as_file
 from rnn_lowering.verification.process import SessionError
 from rnn_lowering.verification.random_inputs import candidates, length_inputs
-from rnn_lowering.verification.result import CHUNKED, OutputCheck, RunCheck, RunInput, Verification, over_all
+from rnn_lowering.verification.result import (
+    CHUNKED,
+    COMPARE_ELSEWHERE,
+    OutputCheck,
+    RunCheck,
+    RunInput,
+    Verification,
+    over_all,
+)
 from rnn_lowering.verification.runner import Chunks, Outcome, Ran, Runner, Session
 from rnn_lowering.verification.tolerance import compare
 
+_TOO_SHORT = "no sequence has two chunks (give longer inputs: --test-shape, --feed)"
 _LOWERED_ORIGINAL = "lowered_original.onnx"
 _FEW, _RAGGED = 5, (3, 1, 4, 7, 2)
 _FRAMES = (19, 11, 23)  # of the sequences of the runs, where the model leaves them open
@@ -113,13 +122,13 @@ class _Comparison:
                 return Verification("not verified", CHUNKED, reason=f"the original {error}")
             self.note = f"onnxruntime cannot run the original: {error}"
             if not self._use_lowered_original():
-                return Verification("not verified", CHUNKED, reason=self.note)
+                return Verification("not verified", CHUNKED, reason=f"{self.note}; {COMPARE_ELSEWHERE}")
             return self.result()
         except UnsupportedError as error:  # the inputs would be too large
             return Verification("not verified", CHUNKED, reason=str(error))
         sequences = [s for feed in expected for s in self._sequences(feed)]
         if not sequences:
-            return Verification("not verified", CHUNKED, reason="no sequence has two chunks")
+            return Verification("not verified", CHUNKED, reason=_TOO_SHORT)
         try:
             outcome = self._run_chunks(Session(self.stepped.path, proto=self.stepped.proto), sequences)
         except SessionError as error:

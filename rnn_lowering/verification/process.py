@@ -17,6 +17,9 @@ _START = 60.0
 """Seconds for starting Python and importing onnxruntime, at least."""
 
 
+_LATE = "timed out after {:g} seconds (raise the limit: --verify-timeout, timeout=; or give smaller inputs)"
+
+
 class SessionError(Exception):
     """onnxruntime does not load or run the model.
 
@@ -88,7 +91,7 @@ class Process:
         try:
             message = self._messages.get(timeout=timeout)
         except Empty:
-            raise SessionError(f"timed out after {timeout:g} seconds", timed_out=True) from None
+            raise SessionError(_LATE.format(timeout), timed_out=True) from None
         if message is None:
             raise SessionError(f"its process died (exit {self._process.wait()})", crashed=True)
         return message

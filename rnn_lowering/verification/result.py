@@ -11,6 +11,7 @@ from rnn_lowering.types import Array
 WHOLE = "onnxruntime"
 NODES = "each node against float64 NumPy"
 CHUNKED = "onnxruntime, in chunks"
+COMPARE_ELSEWHERE = "compare both models in a runtime that supports the original"
 JUDGED = "onnxruntime, differences judged by float64 NumPy"
 
 
@@ -103,6 +104,10 @@ class Verification:
             return f"nodes verified, not the whole model ({NODES}): {numbers}; {self.reason}"
         line = f"verified ({self.method}): {numbers}"
         return f"{line}; {self.reason}" if self.reason else line
+
+    def with_advice(self, advice: str) -> Verification:
+        """Return the same with what to try."""
+        return replace(self, reason=f"{self.reason}; {advice}")
 
     def judged(self, reason: str) -> Verification:
         """Return a failed comparison as one that passes by the judgement of float64."""

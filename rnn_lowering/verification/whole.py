@@ -26,7 +26,15 @@ from rnn_lowering.verification.given_inputs import check_given
 from rnn_lowering.verification.per_node import Comparison, NodeComparison
 from rnn_lowering.verification.process import SessionError
 from rnn_lowering.verification.random_inputs import candidates, length_inputs
-from rnn_lowering.verification.result import WHOLE, OutputCheck, RunCheck, RunInput, Verification, over_all
+from rnn_lowering.verification.result import (
+    COMPARE_ELSEWHERE,
+    WHOLE,
+    OutputCheck,
+    RunCheck,
+    RunInput,
+    Verification,
+    over_all,
+)
 from rnn_lowering.verification.rounded import what_changed
 from rnn_lowering.verification.runner import Outputs, Session
 from rnn_lowering.verification.tolerance import compare
@@ -50,13 +58,18 @@ class ModelComparison(Comparison):
         check_given([proto.graph for proto in protos], check.feeds or (), check.shapes or {})
         odd = self._odd_inputs()
         if odd:
-            return self.nodes_one_by_one.result(f"inputs that are not tensors of numbers cannot be made up: {odd}")
+            return self._nodes_only(f"inputs that are not tensors of numbers cannot be made up: {odd}")
         feeds = [{}] * check.runs if check.feeds is None else check.feeds
         try:
             groups = self._write_feeds(feeds, check.shapes)
         except UnsupportedError as error:  # they would be too large
-            return self.nodes_one_by_one.result(str(error))
+            return self._nodes_only(str(error))
         return self._compare_whole(groups, all_must_run=check.feeds is not None)
+
+    def _nodes_only(self, reason: str) -> Verification:
+        """Compare the nodes instead of the whole models, for a reason."""
+        found = self.nodes_one_by_one.result(reason)
+        return found if found.status != "not verified" else found.with_advice(COMPARE_ELSEWHERE)
 
     def _odd_inputs(self) -> list[str]:
         """Name the inputs of the original that are not tensors of numbers or truth values."""
@@ -101,7 +114,7 @@ class ModelComparison(Comparison):
         pairs = {feed: (expected[feed], found[feed]) for feed in expected}
         result = self._compare(names, pairs)
         if not result and (undetermined := self._undetermined(result, session, expected)):
-            return self.nodes_one_by_one.result(undetermined)
+            return self._nodes_only(undetermined)
         if not result and self.check.tolerance == Tolerance():
             result = self.nodes_one_by_one.find_wrong_node(result, pairs, session.optimise)
         return self._with_nodes(result, unoptimised) if result else result
@@ -120,7 +133,7 @@ class ModelComparison(Comparison):
             ) from None
         if all_must_run:
             return Verification("not verified", reason=f"{reason}; give other inputs (--feed, feeds=)")
-        return self.nodes_one_by_one.result(reason)
+        return self._nodes_only(reason)
 
     def _with_nodes(self, result: Verification, unoptimised: str) -> Verification:
         """Compare each node alone, too, since a network may damp what is wrong in one."""

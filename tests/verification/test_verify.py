@@ -538,6 +538,7 @@ def test_nothing_to_judge_by() -> None:
     assert check.reason.startswith("onnxruntime cannot run the original: ")
     assert "Special" in check.reason
     assert "\n" not in check.reason
+    assert check.reason.endswith("; compare both models in a runtime that supports the original")
     assert check.outputs == ()
     assert str(check) == f"not verified: {check.reason}"
 
