@@ -42,6 +42,7 @@ class Target:
         recognized_lstm: Whether it runs a Scan as its own LSTM where it can (see `recurrence.recognized`).
         columns_from, dequantize_inside, bounded_tanh, gather_by_rank_1, no_constant_minus: As in `Dialect`.
         loop_dialect: The operators that it runs fastest in loops of float32, from `LOOP_DIALECT_OPSET` on.
+        converted_only: Whether lowered models were converted for it and not run.
         documented: What a document names, of a runtime that was not run: nothing else is emitted for it.
     """
 
@@ -64,12 +65,19 @@ class Target:
     gather_by_rank_1: bool = False
     no_constant_minus: bool = False
     loop_dialect: Dialect = _PLAIN
+    converted_only: bool = False
     documented: Documented | None = None
 
     @property
     def evidence(self) -> str:
-        """ "measured": lowered models were run in it; "documented": the row is what a public document names."""
-        return "documented" if self.documented else "measured"
+        """What the row is from.
+
+        "measured": lowered models were run in it; "converted": they were converted for it, on a machine that cannot
+        run them; "documented": the row is what a public document names.
+        """
+        if self.documented:
+            return "documented"
+        return "converted" if self.converted_only else "measured"
 
 
 _COMPOSED = SUBSTITUTED | {name for name, formula in FORMULAS.items() if formula.compose is not None}
@@ -118,6 +126,25 @@ TARGETS = {
         ),
         Target(
             "onnx2torch", "1.5.15", ("unroll",), newest_opset=17, oldest_opset=9, unsupported=("ThresholdedRelu",)
+        ),
+        # Both through onnx2torch 1.5.15. ExecuTorch has no Split whose sizes are an input, as from opset 13 on.
+        Target(
+            "executorch",
+            "1.5.1",
+            ("unroll",),
+            newest_opset=12,
+            oldest_opset=9,
+            unsupported=("ThresholdedRelu",),
+        ),
+        Target(
+            "coreml",
+            "coremltools 9.0",
+            ("unroll",),
+            newest_opset=17,
+            oldest_opset=9,
+            unsupported=("ThresholdedRelu", "Less"),
+            sequence_lens=False,
+            converted_only=True,
         ),
         Target(
             "ncnn",
