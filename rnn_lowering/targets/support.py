@@ -8,12 +8,6 @@ from rnn_lowering.spec.node import RecurrentSpec
 from rnn_lowering.targets.documented import Documented
 from rnn_lowering.targets.table import Target
 
-_SIZES = frozenset({"ConstantOfShape", "NonZero", "Range", "Shape", "Tile"})
-"""Emitted only where a size is known at run time only."""
-
-_LENGTHS = frozenset({"Cast", "Flatten", "Gather", "Less", "ReduceMax", "Where"})
-"""Emitted for sequence_lens that are known at run time only."""
-
 _NAMES = {"T": "sequence length", "N": "batch size"}
 
 
@@ -58,19 +52,13 @@ def check_operators(emitted: frozenset[str], spec: RecurrentSpec, target: Target
 
     Raises:
         UnsupportedError: The list lacks one.
-        UnknownSizeError: It lacks what sizes need that are known at run time only.
-        UnknownLengthsError: It lacks what sequence_lens need that are known at run time only.
     """
     missing = emitted - known.operators
     if not missing:
         return
     reason = f"{target.name} is not known to support {' and '.join(sorted(missing))} ({known.source}, {known.date})"
-    unknown = _unknown(spec)
-    if missing <= _SIZES and unknown:
-        raise UnknownSizeError(reason, node=spec.node, sizes=unknown)
-    if missing <= _LENGTHS | _SIZES and _has_open_lengths(spec):
-        raise UnknownLengthsError(reason, node=spec.node)
-    hint = f"where it supports {'that' if len(missing) == 1 else 'those'} all the same, use --target portable"
+    that = "that" if len(missing) == 1 else "those"
+    hint = f"where it supports {that} all the same, use --target portable --to {target.forms[0]}"
     if missing == {"DequantizeLinear"}:
         hint = "make floats of the weights (--dequantize)"
     if missing == {"Constant"}:

@@ -1,6 +1,7 @@
 """Documented targets: what is emitted for a node is in the runtime's list, or the model is refused with a hint.
 What is composed of listed operators computes the same."""
 
+import dataclasses
 from datetime import date
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from cases import CASES, FUNCTIONS, Case, expected, feed, model
 from clients.trials import cases
 from fitting import fitting
 from paths import ROOT
-from running import assert_close, run
+from running import assert_close, operators, run
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
@@ -121,6 +122,32 @@ def test_refused_with_a_hint(name: str) -> None:
     opset = {"opset": 12, "operator": 8}.get(name, OPSET)
     with pytest.raises(rl.UnsupportedError, match=message):
         rl.lower(model(case, opset), target=target)
+
+
+INTEGERS = """<ir_version: 8, opset_import: ["" : 17]> g (float[3, 1, 2] X) => (float[3, 1, 1, 2] Y)
+    <int8[1, 2, 2] Q = {1, 2, 3, 4}, float scale = {0.5}, float[1, 2, 2] R = {0.1, 0.2, 0.3, 0.4}>
+    { W = DequantizeLinear(Q, scale) Y = RNN<hidden_size: int = 2>(X, W, R) }"""
+
+
+def test_weights_that_are_stored_as_integers() -> None:
+    """burn's list has no DequantizeLinear, that of rten has."""
+    stored = onnx.parser.parse_model(INTEGERS)
+    with pytest.raises(rl.UnsupportedError, match=r"burn is not known to support DequantizeLinear .*--dequantize"):
+        rl.lower(stored, target="burn")
+    assert "DequantizeLinear" not in operators(rl.lower(stored, target="burn", dequantize=True))
+    assert "DequantizeLinear" in operators(rl.lower(stored, target="rten"))
+
+
+def test_an_operator_without_a_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hint is an option that lowers the model without the list."""
+    known = rl.TARGETS["qnn"].documented
+    assert known is not None
+    fewer = dataclasses.replace(known, named=known.named.replace(" Tanh ", " "))
+    monkeypatch.setitem(rl.TARGETS, "qnn", dataclasses.replace(rl.TARGETS["qnn"], documented=fewer))
+    before = model(Case("formula", "GRU"), OPSET)
+    with pytest.raises(rl.UnsupportedError, match=r"not known to support Tanh .*--target portable --to unroll$"):
+        rl.lower(before, target="qnn")
+    assert before == model(Case("formula", "GRU"), OPSET)
 
 
 def test_a_longer_sequence_gets_a_loop_that_is_listed() -> None:
