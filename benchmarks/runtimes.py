@@ -62,9 +62,11 @@ def report(seconds: float = 1.0, runtimes: Sequence[str] = RUNTIMES) -> dict[str
         print(
             f"\n{runtime}: milliseconds of a call (seconds until the first result); auto: what the target prefers\n"
         )
-        rows = {label: measured(runtime, job, seconds) for label, job in models().items()}
-        for label, row in rows.items():
-            print(f"| {label} | " + " | ".join(f"{name} {_cell(times)}" for name, times in row.items()) + " |")
+        rows: dict[str, dict[str, Times]] = {}
+        for label, job in models().items():
+            rows[label] = row = measured(runtime, job, seconds)
+            cells = " | ".join(f"{name} {_cell(times)}" for name, times in row.items())
+            print(f"| {label} | {cells} |", flush=True)
         ratios = [ratio for row in rows.values() if (ratio := against_native(row))]
         if ratios:
             print(f"{runtime}: geometric mean {geometric_mean(ratios):.2f} of native, at most {max(ratios):.2f}")
@@ -75,7 +77,8 @@ def report(seconds: float = 1.0, runtimes: Sequence[str] = RUNTIMES) -> dict[str
 def models() -> dict[str, Job]:
     """The models that are measured, and their inputs."""
     rows = [Row(op, "forward", T, N, H, H) for op in ("LSTM", "GRU") for T, N, H in SIZES]
-    jobs: dict[str, Job] = {f"{r.op_type} {r.T} {r.N} {r.H}": (r.model(OPSET), r.feed()) for r in rows}
+    inferred = onnx.shape_inference.infer_shapes  # some runtimes want the shapes of the outputs
+    jobs: dict[str, Job] = {f"{r.op_type} {r.T} {r.N} {r.H}": (inferred(r.model(OPSET)), r.feed()) for r in rows}
     for file, label in REAL.items() if MODELS.exists() else ():
         jobs[Path(file).stem] = (onnx.load(MODELS / file), dict(variants(file))[label])
     return jobs

@@ -19,6 +19,7 @@ class Dialect:
         join_directions: A small bidirectional node becomes one loop that computes both directions in each step.
         columns_from: Products with constant weights of at least so many rows are emitted with columns on the right:
             a @ b as Transpose(bᵀ @ Transpose(a)), where bᵀ is a weight as the node has it.
+        columns_from_batch: The least known batch size for which they are.
         recognized_lstm: The step of an LSTM is emitted as OpenVINO recognizes it (see `recurrence.recognized`); no
             loop outputs a state through an Unsqueeze alone.
         dequantize_inside: Weights that are stored as integers are dequantized in the body that multiplies by them,
@@ -34,6 +35,7 @@ class Dialect:
     stack_outside: bool = False
     join_directions: bool = False
     columns_from: float = math.inf
+    columns_from_batch: int = 1
     recognized_lstm: bool = False
     dequantize_inside: bool = False
     bounded_tanh: bool = False

@@ -124,6 +124,7 @@ def _choice(form: str, reason: str, spec: RecurrentSpec, opset: int, target: Tar
         target.loop_dialect if tuned else Dialect(),
         unsupported=frozenset(target.unsupported).union(name for name, first in target.since if opset < first),
         columns_from=target.columns_from,
+        columns_from_batch=target.columns_from_batch,
         recognized_lstm=form == "scan" and _is_recognized(spec, opset, target),
         dequantize_inside=target.dequantize_inside,
         bounded_tanh=target.bounded_tanh,

@@ -40,7 +40,8 @@ class Target:
         named_sizes: Whether the declared shapes of computed values may have names for unknown sizes.
         since: Operators that it supports from an opset on only: as `unsupported` before.
         recognized_lstm: Whether it runs a Scan as its own LSTM where it can (see `recurrence.recognized`).
-        columns_from, dequantize_inside, bounded_tanh, gather_by_rank_1, no_constant_minus: As in `Dialect`.
+        columns_from, columns_from_batch, dequantize_inside, bounded_tanh, gather_by_rank_1, no_constant_minus: As
+            in `Dialect`.
         loop_dialect: The operators that it runs fastest in loops of float32, from `LOOP_DIALECT_OPSET` on.
         converted_only: Whether lowered models were converted for it and not run.
         documented: What a document names, of a runtime that was not run: nothing else is emitted for it.
@@ -60,6 +61,7 @@ class Target:
     since: tuple[tuple[str, int], ...] = ()
     recognized_lstm: bool = False
     columns_from: float = math.inf
+    columns_from_batch: int = 1
     dequantize_inside: bool = False
     bounded_tanh: bool = False
     gather_by_rank_1: bool = False
@@ -154,6 +156,8 @@ TARGETS = {
             unsupported=("Softplus", "Softsign", "ThresholdedRelu", "Less", "Gather"),
             sequence_lens=False,
             integer_products=False,
+            columns_from=1,
+            columns_from_batch=2,
         ),
         Target(
             "mnn",
@@ -162,6 +166,8 @@ TARGETS = {
             unsupported=("Softplus",),
             sizes=("T",),
             integer_products=False,
+            columns_from=1,
+            columns_from_batch=2,
         ),
         Target(
             "tract",

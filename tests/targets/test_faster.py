@@ -75,6 +75,16 @@ def _quantized() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.parametrize("target", ["ncnn", "mnn"])
+def test_only_of_batches_in_ncnn_and_mnn(target: str) -> None:
+    """A vector times a matrix is as fast there; H of a batch times a matrix is 2 to 60 times slower."""
+    for N, swapped in ((1, False), (2, True)):
+        case = Case("batch", "LSTM", N=N, outputs=("Y",))
+        lowered = rl.lower(model(case, 17), target=target)
+        assert ("Transpose" in operators(lowered)) == swapped
+        assert_close(run(lowered, feed(case)), expected(case))
+
+
 def test_small_products_are_not_by_columns_in_tvm() -> None:
     """There the transposes cost more than they save."""
     assert 32 < TARGETS["tvm"].columns_from < math.inf
