@@ -72,6 +72,18 @@ def test_an_environment_that_cannot_be_made_says_why(tmp_path: Path, monkeypatch
     assert "absent.whl" in reason
 
 
+def test_a_package_of_npm_without_npm_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert environments.of_npm("onnxruntime-web") == f"onnxruntime-web@{environments.version('onnxruntime-web')}"
+    assert environments.of_npm("tract") is None
+    monkeypatch.setattr(environments, "ROOT", tmp_path / "made")
+    monkeypatch.setattr(environments, "HERE", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "onnxruntime-web.txt").write_text("# npm: onnxruntime-web==1\n")
+    reason = str(environments.make("onnxruntime-web"))
+    assert reason.startswith("onnxruntime-web could not be installed: ")
+    assert "npm" in reason
+
+
 def test_an_environment_is_of_its_requirements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environments, "ROOT", tmp_path / "made")
     monkeypatch.setattr(environments, "HERE", tmp_path)

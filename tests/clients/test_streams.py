@@ -38,7 +38,6 @@ LEFT = {
     "tvm": set[str](),
     "tract": set[str](),
     "opencv": set[str](),
-    "onnxruntime-web": set[str](),
 }
 
 
