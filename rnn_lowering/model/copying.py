@@ -47,7 +47,7 @@ def clone_graph(graph: ir.Graph) -> ir.Graph:
 def _copied(make: Callable[[], T]) -> T:
     try:
         return make()
-    except (RuntimeError, ValueError) as error:
+    except Exception as error:  # it shows the graph, so that damaged tensors raise whatever they raise
         cause: BaseException = error
         while cause.__cause__ is not None:  # each level of the copy adds an error about all below it
             cause = cause.__cause__

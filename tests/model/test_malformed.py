@@ -495,3 +495,13 @@ def test_an_aten_node_is_named_by_its_operator() -> None:
     assert "ATen node 'foreign'" in left
     other = text.replace("gru", "add")
     assert rl.lower(parse(other, domains=', "aten": 1'), full=True)[1].left == []
+
+
+def test_an_inconsistent_model_that_cannot_even_be_shown() -> None:
+    """An error about a graph shows its tensors, which raise errors of their own where their fields contradict."""
+    model = parse(TWO_LAYERS)
+    model.graph.node[0].input[0] = "nothing"
+    damaged = TensorProto(name="damaged", dims=[2], data_type=TensorProto.FLOAT, int32_data=[1, 2])
+    model.graph.initializer.append(damaged)
+    with pytest.raises(rl.UnsupportedError, match="inconsistent"):
+        rl.lower(model, input_shapes={"X": (5, 2, 3)})
