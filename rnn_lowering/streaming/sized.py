@@ -97,6 +97,8 @@ def _walk(graph: ir.Graph, known: Sized) -> None:
             with suppress(Exception):  # numbers that do not fit the type and shape of their tensor are not known
                 known.fixed[value] = array_of(tensor)
     for node in graph:
+        if not node.outputs:  # it gives nothing that could be known
+            continue
         if node.domain == "" and node.op_type == "If":
             _branches(node, known)
         else:

@@ -399,3 +399,10 @@ def test_constant_lengths_are_refused() -> None:
     model = one(f"Y = GRU <hidden_size = 4> ({LENS})", weights={"lens": np.array([11, 4], np.int32)})
     with pytest.raises(rl.UnsupportedError, match="sequence_lens are constant"):
         streamed(model, "time")
+
+
+def test_a_node_without_outputs_is_no_obstacle() -> None:
+    """All outputs of a recurrent node are optional."""
+    model = net(PLAIN_GRU, GRU)
+    model.graph.node.add(op_type="GRU", input=["X", "W", "R"]).attribute.add(name="hidden_size", type=2, i=4)
+    assert plan_of(streamed(model, "time"))["states"]
