@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import onnx
 import onnx_ir as ir
@@ -96,13 +96,21 @@ def _describe(graph: ir.Graph, proto: onnx.GraphProto, main: onnx.GraphProto) ->
         if tensor is None or not value.name:
             continue
         if (value.name not in inputs and not _declared(value.name, tensor, proto, main)) or tensor.nbytes <= _SMALL:
-            proto.initializer.append(ir.serde.serialize_tensor(tensor))
+            proto.initializer.append(_with_data(tensor))
             proto.initializer[-1].name = value.name
     for node in graph:
         _describe_node(node, proto.node.add(), main)
         known = (v for v in node.outputs if v.name and not v.is_graph_output() and (v.type or v.shape))
         proto.value_info.extend(ir.serde.serialize_value(value) for value in known)
     proto.output.extend(ir.serde.serialize_value(value) for value in graph.outputs)
+
+
+def _with_data(tensor: ir.TensorProtocol) -> onnx.TensorProto:
+    """Return the proto of a tensor, with its data where that is in another file: the checker reads none."""
+    if isinstance(tensor, ir.ExternalTensor):
+        with suppress(OSError, ValueError):  # it has errors of its own where it is used
+            tensor = ir.Tensor(tensor.numpy().copy(), tensor.dtype)
+    return ir.serde.serialize_tensor(tensor)
 
 
 def _declared(name: str, tensor: ir.TensorProtocol, proto: onnx.GraphProto, main: onnx.GraphProto) -> bool:

@@ -35,7 +35,7 @@ def gru(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> l
     rt = f(Xt*(Wr^T) + Ht-1*(Rr^T) + Wbr + Rbr)
     ht = g(Xt*(Wh^T) + (rt (.) Ht-1)*(Rh^T) + Rbh + Wbh)    when linear_before_reset = 0
     ht = g(Xt*(Wh^T) + (rt (.) (Ht-1*(Rh^T) + Rbh)) + Wbh)  when linear_before_reset != 0
-    Ht = (1 - zt) (.) ht + zt (.) Ht-1, here as ht - zt (.) (ht - Ht-1)
+    Ht = (1 - zt) (.) ht + zt (.) Ht-1, here as ht + zt (.) (Ht-1 - ht)
     """
     (h,), (x_zr, x_h), H = state, x, k.hidden_size
     if k.linear_before_reset:
@@ -47,7 +47,7 @@ def gru(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> l
         zt, rt = op.split(k.f(k.clip(h @ R_zr + x_zr)), [H, H])
         hidden = (rt * h) @ Rh
     ht = k.g(k.clip(hidden + x_h))
-    Ht = ht - zt * (ht - h)
+    Ht = ht + zt * (h - ht)
     op.name(zt=zt, rt=rt, ht=ht, Ht=Ht)
     return [Ht]
 

@@ -36,7 +36,7 @@ AROUND = {
     "step": {"Unsqueeze", "Squeeze", "Concat", "Identity"},
     "scan": {"Unsqueeze"},
     "loop": {"Unsqueeze", "Gather", "Identity"},
-    "unroll": {"Unsqueeze", "Concat", "Split"},
+    "unroll": {"Unsqueeze", "Concat", "Split", "Neg"},  # Neg: a GRU's first step from zeros
 }
 
 

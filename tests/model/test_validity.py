@@ -53,6 +53,20 @@ def test_right_shapes_stay(form: str, tmp_path: Path) -> None:
     assert report.notes == []
 
 
+def test_small_tensors_in_data_files_are_known(tmp_path: Path) -> None:
+    """The checker does not open data files: all of them are where a tool writes each tensor to one."""
+    onnx.save(
+        declared([5, 1, 2, 4]),
+        tmp_path / "in.onnx",
+        save_as_external_data=True,
+        location="in.data",
+        size_threshold=0,
+        convert_attribute=False,
+    )
+    report = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", "scan", verify=0)
+    assert report.notes == []
+
+
 def test_a_result_that_is_invalid_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a fault of the lowering."""
     call = rl.LowerRecurrentPass.call

@@ -81,7 +81,7 @@ MUTANTS = [
         "zt, rt = op.split(k.f(k.clip(h_zr",
         "rt, zt = op.split(k.f(k.clip(h_zr",
     ),
-    Mutant("GRU H swaps the old state and the new", "recurrence/cells", "ht - zt * (ht - h)", "h - zt * (h - ht)"),
+    Mutant("GRU H swaps the old state and the new", "recurrence/cells", "ht + zt * (h - ht)", "h + zt * (ht - h)"),
     Mutant("reset after the product", "recurrence/cells", "(rt * h) @ Rh", "rt * (h @ Rh)"),
     Mutant("reset product is clipped", "recurrence/cells", "rt * (h_h + k.Rbh)", "rt * k.clip(h_h + k.Rbh)"),
     Mutant("Rbh outside of the reset product", "recurrence/cells", "rt * (h_h + k.Rbh)", "rt * h_h + k.Rbh"),
@@ -179,10 +179,8 @@ MUTANTS = [
     Mutant(
         "second direction starts from the first's states", "recurrence/directions", "states[index]", "states[0]"
     ),
-    Mutant(
-        "recurrent bias dropped", "recurrence/weights", "Wbs = tuple(op.split(Wb + Rb", "Wbs = tuple(op.split(Wb"
-    ),
-    Mutant("input bias dropped", "recurrence/weights", "Wbs = tuple(op.split(Wb + Rb", "Wbs = tuple(op.split(Rb"),
+    Mutant("recurrent bias dropped", "recurrence/weights", "Wb=Wb + Rb,", "Wb=Wb,"),
+    Mutant("input bias dropped", "recurrence/weights", "Wb=Wb + Rb,", "Wb=Rb,"),
     Mutant(
         "peepholes in the order i, f, o",
         "recurrence/weights",
@@ -192,8 +190,8 @@ MUTANTS = [
     Mutant(
         "square W not transposed",
         "recurrence/weights",
-        "op.transpose(part, [1, 0]) for part in op.split(weights",
-        "op.transpose(part, [1, 0] if part.shape[0] != part.shape[1] else [0, 1]) for part in op.split(weights",
+        "W=op.transpose(W, [1, 0]),",
+        "W=op.transpose(W, [1, 0] if W.shape[0] != W.shape[1] else [0, 1]),",
     ),
     Mutant(
         "directions joined the other way",

@@ -169,7 +169,8 @@ def test_every_row_has_a_source_and_a_date() -> None:
 
 
 def test_the_documents_have_each_source() -> None:
-    rows = [line for line in (ROOT / "docs/runtimes.md").read_text().splitlines() if line.startswith("| `")]
+    _, section = (ROOT / "docs/runtimes.md").read_text().split("\n## Documented, not run\n")
+    rows = [line for line in section.split("\n## ")[0].splitlines() if line.startswith("| `")]
     assert len(rows) == len(DOCUMENTED)
     for name, row in zip(DOCUMENTED, rows, strict=True):
         target = rl.TARGETS[name]
