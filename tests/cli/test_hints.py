@@ -9,7 +9,7 @@ from cases import BY_NAME, Case, model
 from hints import alternatives, follow
 from running import recurrent_left
 from stored_models import Entry, load, parameters
-from thinning import exhaustive, thinned
+from thinning import exhaustive
 
 import rnn_lowering as rl
 
@@ -18,23 +18,25 @@ pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning
 SMALL = 200_000
 
 
-def models() -> list[Any]:
-    """The stored models; in the default run every 20th, if it is small."""
-    found = thinned([*parameters("runs"), *parameters("refused")], 20)
-    return [exhaustive(p) if p.values[0].get("bytes", 0) > SMALL else p for p in found]
-
-
 FEW = ("tvm", "ncnn", "iree", "tidl")
 
 
-@pytest.mark.parametrize("entry", models())
-@pytest.mark.parametrize(
-    "targets",
-    [
-        pytest.param(FEW, id="few"),
-        pytest.param([t for t in rl.TARGETS if t not in FEW], id="others", marks=pytest.mark.exhaustive),
-    ],
-)
+def picks() -> list[Any]:
+    """The stored models with a few targets, the small ones with all; in the default run every 20th small one with
+    the few."""
+    found = []
+    for n, p in enumerate([*parameters("runs"), *parameters("refused")]):
+        (entry,) = p.values
+        small = entry.get("bytes", 0) <= SMALL
+        few = pytest.param(entry, FEW, id=f"{p.id}-few", marks=p.marks)
+        found.append(few if small and n % 20 == 0 else exhaustive(few))
+        if small:
+            others = [target for target in rl.TARGETS if target not in FEW]
+            found.append(exhaustive(pytest.param(entry, others, id=f"{p.id}-others", marks=p.marks)))
+    return found
+
+
+@pytest.mark.parametrize(("entry", "targets"), picks())
 def test_of_stored_models(entry: Entry, targets: Sequence[str]) -> None:
     original = load(entry)
     assert [text for target in targets for text in follow(original, target).nowhere] == []
