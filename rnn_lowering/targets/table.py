@@ -114,7 +114,7 @@ TARGETS = {
             loop_dialect=Dialect(gemm=True, gemm_per_activation=True, stack_outside=True, join_directions=True),
         ),
         Target("onnxruntime-web", "1.30.0", ("scan", "loop", "unroll"), integer_products=True),
-        # Unsupported is a Softplus too that is infinite from 89 on.
+        # Softplus also counts as unsupported where it is infinite from 89 on.
         Target("tinygrad", "0.14.0", ("unroll",), integer_products=True),
         Target("tvm", "apache-tvm 0.27.0", ("unroll",), integer_products=True, columns_from=48),
         Target(
