@@ -136,7 +136,11 @@ def _choice(form: str, reason: str, spec: RecurrentSpec, opset: int, target: Tar
 
 def _preferred(spec: RecurrentSpec, opset: int, target: Target) -> list[str]:
     """Return the forms that a target supports, the fastest for this node first."""
-    first = "scan" if _is_recognized(spec, opset, target) else target.forms[0]
+    first = target.forms[0]
+    if _is_recognized(spec, opset, target):
+        first = "scan"
+    elif spec.seq_length is not None and spec.seq_length <= target.unroll_up_to:
+        first = "unroll"
     return sorted(target.forms, key=lambda form: form != first)
 
 

@@ -42,6 +42,7 @@ class Target:
         recognized_lstm: Whether it runs a Scan as its own LSTM where it can (see `recurrence.recognized`).
         columns_from, columns_from_batch, dequantize_inside, bounded_tanh, gather_by_rank_1, no_constant_minus: As
             in `Dialect`.
+        unroll_up_to: The longest sequence that it runs fastest unrolled.
         loop_dialect: The operators that it runs fastest in loops of float32, from `LOOP_DIALECT_OPSET` on.
         converted_only: Whether lowered models were converted for it and not run.
         documented: What a document names, of a runtime that was not run: nothing else is emitted for it.
@@ -66,6 +67,7 @@ class Target:
     bounded_tanh: bool = False
     gather_by_rank_1: bool = False
     no_constant_minus: bool = False
+    unroll_up_to: int = 0
     loop_dialect: Dialect = _PLAIN
     converted_only: bool = False
     documented: Documented | None = None
@@ -192,6 +194,7 @@ TARGETS = {
             ("loop", "scan", "unroll"),
             integer_products=True,
             recognized_lstm=True,
+            unroll_up_to=100,
             dequantize_inside=True,
         ),
         # Its Tanh is NaN from 45 to 88, and it makes scalars tensors of rank 1.
