@@ -21,3 +21,8 @@ def array_of(tensor: ir.TensorProtocol) -> Array:
         base_dir=tensor.base_dir,
     )
     return anew.numpy()
+
+
+def in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
+    """Return a tensor of a file as one in memory; the file is closed."""
+    return ir.Tensor(array_of(tensor).copy(), tensor.dtype, name=tensor.name)

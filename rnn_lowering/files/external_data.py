@@ -13,6 +13,7 @@ from rnn_lowering.errors import ModelFileError, UnsupportedError
 from rnn_lowering.files import one_file
 from rnn_lowering.files.locations import DataFolders
 from rnn_lowering.files.one_file import TensorInside, text_format
+from rnn_lowering.mapped import in_memory
 
 INLINE_LIMIT = 1_800_000_000
 """The most bytes of tensors in one file: protobuf supports less than 2 GiB in all."""
@@ -109,7 +110,7 @@ def save(model: ir.Model, path: Path, data_file: str | None, written: Written | 
                 return
             for value in initializers:
                 if isinstance(value.const_value, ir.ExternalTensor):
-                    value.const_value = _inline(value.const_value)
+                    value.const_value = in_memory(value.const_value)
         ir.save(model, path, external_data=data_file, size_threshold_bytes=_SMALL, callback=report_external)
     except ir.serde.SerdeError as error:
         raise ModelFileError(
@@ -127,15 +128,11 @@ def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
         yield from (graph, *graph.subgraphs())
 
 
-def _inline(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
-    return ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
-
-
 _Tensor = TypeVar("_Tensor", bound=ir.TensorProtocol)
 
 
 def _read(tensor: _Tensor, folders: DataFolders) -> _Tensor | ir.TensorProtocol:
-    return _inline(_located(tensor, folders)) if isinstance(tensor, ir.ExternalTensor) else tensor
+    return in_memory(_located(tensor, folders)) if isinstance(tensor, ir.ExternalTensor) else tensor
 
 
 def _located(tensor: ir.ExternalTensor, folders: DataFolders) -> ir.ExternalTensor:

@@ -27,6 +27,9 @@ _SECONDS, _INFERENCE_SECONDS = 30, 10
 
 _LARGEST = 2**31 - 1
 
+SMALL = 1000
+"""The most bytes of a tensor that may be a shape: its numbers are used; of a larger one only the type and shape."""
+
 
 class NativeError(Exception):
     """onnx's native code refused a model, crashed or did not finish."""

@@ -18,7 +18,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
-from rnn_lowering.mapped import array_of
+from rnn_lowering.mapped import in_memory
 from rnn_lowering.model import native
 from rnn_lowering.spec.constants import dims_of
 from rnn_lowering.spec.node import GATES, RecurrentSpec, default_opset, is_recurrent
@@ -27,9 +27,6 @@ FIRST_OPSET = 7
 """The oldest opset at which nodes are lowered in place."""
 
 NEW_OPSET = 13
-
-_SMALL = 1000
-"""The most bytes of a tensor that may be a shape."""
 
 _DOMAIN = "rnn_lowering.hidden"
 
@@ -76,8 +73,8 @@ def _files_apart(model: ir.Model) -> Iterator[Callable[[ir.Graph], None]]:
     apart: dict[str, ir.Value] = {}
     for name, value in held.items():
         tensor = value.const_value
-        if isinstance(tensor, ir.ExternalTensor) and tensor.nbytes <= _SMALL:
-            value.const_value = ir.Tensor(array_of(tensor).copy(), tensor.dtype, name=name)
+        if isinstance(tensor, ir.ExternalTensor) and tensor.nbytes <= native.SMALL:
+            value.const_value = in_memory(tensor)
         elif isinstance(tensor, ir.ExternalTensor):
             apart[name] = value
     added = [value for value in apart.values() if not value.is_graph_input()]

@@ -9,11 +9,9 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.mapped import in_memory
 from rnn_lowering.model import native
 from rnn_lowering.spec.node import default_opset
-
-_SMALL = 1000
-"""Inference may use the numbers of a tensor of so few bytes; of a larger one it gets only type and shape."""
 
 _BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
@@ -95,7 +93,8 @@ def _describe(graph: ir.Graph, proto: onnx.GraphProto, main: onnx.GraphProto) ->
         tensor = value.const_value
         if tensor is None or not value.name:
             continue
-        if (value.name not in inputs and not _declared(value.name, tensor, proto, main)) or tensor.nbytes <= _SMALL:
+        declared = value.name in inputs or _declared(value.name, tensor, proto, main)
+        if not declared or tensor.nbytes <= native.SMALL:
             proto.initializer.append(_with_data(tensor))
             proto.initializer[-1].name = value.name
     for node in graph:
@@ -109,14 +108,14 @@ def _with_data(tensor: ir.TensorProtocol) -> onnx.TensorProto:
     """Return the proto of a tensor, with its data where that is in another file: the checker reads none."""
     if isinstance(tensor, ir.ExternalTensor):
         with suppress(OSError, ValueError):  # it has errors of its own where it is used
-            tensor = ir.Tensor(tensor.numpy().copy(), tensor.dtype)
+            tensor = in_memory(tensor)
     return ir.serde.serialize_tensor(tensor)
 
 
 def _declared(name: str, tensor: ir.TensorProtocol, proto: onnx.GraphProto, main: onnx.GraphProto) -> bool:
     """Declare the type and shape of an initializer; return False if another body's differ, under the same name."""
     info = onnx.helper.make_tensor_value_info(name, int(tensor.dtype), tensor.shape.numpy())
-    if proto is main or tensor.nbytes <= _SMALL:
+    if proto is main or tensor.nbytes <= native.SMALL:
         (proto.input if proto is main else proto.value_info).append(info)
         return True
     same = [given for given in main.input if given.name == name]
