@@ -95,10 +95,13 @@ class IsolatedNode:
         first = {name: symbol for symbol, name in reversed(list(self.feeds.items()))}
         return {symbol: feed[first[name]] for symbol, name in self.feeds.items()}  # one value may enter twice
 
+    def inputs(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """All its inputs by symbol: those of the feed and the constants."""
+        return {**{symbol: array_of(tensor) for symbol, tensor in self.spec.constants.items()}, **feed}
+
     def expected(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """The node's connected outputs by the operator specification, in float64."""
-        constants = {symbol: array_of(tensor) for symbol, tensor in self.spec.constants.items()}
-        result = reference.evaluate(self.spec.op_type, self.attributes, {**constants, **feed})
+        result = reference.evaluate(self.spec.op_type, self.attributes, self.inputs(feed))
         return {symbol: result[symbol] for symbol in self.spec.outputs}
 
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.files.reading import Parsed
-from rnn_lowering.mapped import array_of
 from rnn_lowering.model.scopes import Place
 from rnn_lowering.options import Check, Tolerance
 from rnn_lowering.progress import NODES as RUNNING_NODES
@@ -139,8 +138,7 @@ class NodeComparison(Comparison):
 
     def _check_node(self, node: IsolatedNode, feed: Symbols, got: Symbols) -> tuple[OutputCheck, ...]:
         """Check the outputs of a lowered node, which may be large, a few rows of the batch at a time."""
-        spec = node.spec
-        inputs = {**{symbol: array_of(tensor) for symbol, tensor in spec.constants.items()}, **feed}
+        spec, inputs = node.spec, node.inputs(feed)
         original: Symbols | None = None
         blocks = []
         for rows in blocks_of_rows(spec, inputs["X"], got):
@@ -151,10 +149,9 @@ class NodeComparison(Comparison):
             blocks.append(RunCheck((), tuple(_check(output, theirs) for output in outputs)))
         return over_all(blocks)
 
-    def _outputs(self, node: IsolatedNode, feed: Symbols, got: Symbols) -> list[NodeOutput]:
+    def _outputs(self, node: IsolatedNode, inputs: Symbols, got: Symbols) -> list[NodeOutput]:
         """Compare the outputs of a lowered node with float64."""
         spec, dtype = node.spec, node.spec.dtype.numpy()
-        inputs = {**{symbol: array_of(tensor) for symbol, tensor in spec.constants.items()}, **feed}
         truth, allowed = expected(spec.op_type, node.attributes, inputs, dtype)
         if self.check.tolerance != Tolerance():
             allowed = {s: allowance(array.astype(dtype), self.check.tolerance) for s, array in truth.items()}
@@ -230,7 +227,7 @@ class NodeComparison(Comparison):
         if len(known) < len(feed) or len(original) < len(outputs):
             raise SessionError("the node is in a subgraph")
         (got,) = run_node(node, [known], self.runner)
-        for output in self._outputs(node, known, got):
+        for output in self._outputs(node, node.inputs(known), got):
             if not output.right and not output.no_further(original[output.symbol]):
                 return f"output {output.symbol}: {output.reason}", True
         return "", any(compare(original[symbol], got[symbol], self.check.tolerance)[1] for symbol in original)
