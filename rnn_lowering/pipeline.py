@@ -64,9 +64,10 @@ class FileLowering:
             file, pipe = last.enter_context(readable_again(self.source))
             original = parse_file(file, trust_external_data=self.trust_external_data, piped_from=pipe)
             model = original.new_model()
-            outputs = self._outputs_of(model)
-            before = replace(ModelFile.of(file, data_files(model)), name=self.source.name)
-            inputs = (self.source, *data_files(model))
+            data = data_files(model)
+            inputs = (self.source, *data)
+            outputs = self._outputs_of(model, inputs)
+            before = replace(ModelFile.of(file, data), name=self.source.name)
             result = self.lowers.call(model)
             if result.modified:
                 result.report.notes += ensure_valid(result.model, original.new_model)
@@ -92,11 +93,11 @@ class FileLowering:
         if self.require_verified and not self.check.runs:
             raise OptionError("a verification is required, and its number of runs is 0", hint="give 1 or more")
 
-    def _outputs_of(self, model: ir.Model) -> Outputs:
+    def _outputs_of(self, model: ir.Model, inputs: Iterable[Path]) -> Outputs:
         """Return the outputs with the data file, checked against the files of the model."""
         data = choose_data_file(model, self.outputs.model.name, self.external_data)
         outputs = replace(self.outputs, data=data)
-        outputs.check((self.source, *data_files(model)))
+        outputs.check(inputs)
         return outputs
 
     def _write(self, result: LoweringResult, file: Path, written: Path, place: Place) -> None:
