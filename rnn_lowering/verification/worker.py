@@ -7,6 +7,7 @@ A job loads one model and runs it:
     model: Path of the model.
     data: Folder of its external data.
     optimise: Whether onnxruntime optimises the graph.
+    threads: The number of its threads; 0: onnxruntime chooses. It is 1 for a model with DynamicQuantizeLSTM.
     groups: Lists of feeds, each a folder of arrays. Of a group the first feed counts that the model accepts and for
         which its outputs are finite, else the first that it accepts.
     chunks: The fields of `runner.Chunks`, or null. With them the first feed of each group is cut into chunks, which
