@@ -8,8 +8,9 @@ from typing import Any
 from benchmarks import lowering, memory, runtime, runtimes
 
 PARTS = ("memory", "lowering", "runtime")
-MORE = ("runtimes",)
 """Memory first: the peak of a child counts what its parent holds when it starts."""
+
+MORE = ("runtimes",)
 
 
 def main() -> None:
