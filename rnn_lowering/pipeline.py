@@ -19,7 +19,7 @@ from rnn_lowering.files.one_file import text_format
 from rnn_lowering.files.outputs import Outputs, Place
 from rnn_lowering.files.reading import Parsed, parse_file, readable_again
 from rnn_lowering.files.scratch import writing
-from rnn_lowering.model.scopes import Place as NodePlace
+from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.model.validity import ensure_valid
 from rnn_lowering.options import Check
 from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass

@@ -17,7 +17,7 @@ Path = tuple[str, ...]
 """Identifies a graph: the function, or "" for the main graph; then, for each node whose body contains the graph,
 its first output, the attribute, and the number of the body in that attribute. Lowering does not change it."""
 
-Place = tuple[str, ...]
+NodePlace = tuple[str, ...]
 """Identifies a node: the path of its graph and the name of its first output."""
 
 
@@ -61,7 +61,7 @@ class Found:
         return self.inside.path
 
     @property
-    def place(self) -> Place:
+    def place(self) -> NodePlace:
         return (*self.path, next((v.name for v in self.node.outputs if v.name), ""))
 
     @property

@@ -11,7 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from rnn_lowering._version import __version__
-from rnn_lowering.model.scopes import Place
+from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.spec.node import RecurrentSpec
 from rnn_lowering.streaming.plan import StreamPlan
 from rnn_lowering.types import Array
@@ -37,10 +37,10 @@ class NodeReport:
     form: str
     reason: str
     warnings: tuple[str, ...] = ()
-    place: Place = field(default=(), repr=False)
+    place: NodePlace = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, spec: RecurrentSpec, form: str, reason: str, place: Place) -> NodeReport:
+    def of(cls, spec: RecurrentSpec, form: str, reason: str, place: NodePlace) -> NodeReport:
         return cls(
             name=spec.node.name,
             operator=spec.node.operator,

@@ -17,7 +17,7 @@ from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inference import known_inputs
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.prepare import sort_nodes
-from rnn_lowering.model.scopes import Found, Place, recurrent_nodes
+from rnn_lowering.model.scopes import Found, NodePlace, recurrent_nodes
 from rnn_lowering.options import Lowering
 from rnn_lowering.spec.node import GATES, RecurrentSpec
 from rnn_lowering.types import Array
@@ -50,7 +50,7 @@ class IsolatedNode:
         whole: Returns the node itself as a model.
     """
 
-    place: Place
+    place: NodePlace
     spec: RecurrentSpec
     attributes: Mapping[str, Any]
     feeds: Mapping[str, str]

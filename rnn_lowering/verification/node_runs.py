@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.model.scopes import Place
+from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.verification.isolate import IsolatedNode, Symbols, run_node
 from rnn_lowering.verification.process import SessionError
 from rnn_lowering.verification.runner import Runner
@@ -37,7 +37,7 @@ class NodeRun:
     failures: dict[str, str]
 
 
-RunNodes = Callable[[Collection[Place]], Mapping[Place, NodeRun]]
+RunNodes = Callable[[Collection[NodePlace]], Mapping[NodePlace, NodeRun]]
 """Runs lowered nodes on their own; returns the runs by the places of the nodes, without those that cannot be."""
 
 

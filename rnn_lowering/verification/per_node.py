@@ -12,7 +12,7 @@ import numpy as np
 
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.files.reading import Parsed
-from rnn_lowering.model.scopes import Place
+from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.options import Check, Tolerance
 from rnn_lowering.progress import NODES as RUNNING_NODES
 from rnn_lowering.progress import Progress, counter
@@ -55,7 +55,7 @@ class NodeComparison(Comparison):
         """The nodes, each as a model of its own."""
         return list(isolated_nodes(self.original.model, self.lowered.model, StoredTensors(self.runner.folder)))
 
-    def runs(self, places: Collection[Place]) -> dict[Place, NodeRun]:
+    def runs(self, places: Collection[NodePlace]) -> dict[NodePlace, NodeRun]:
         """Run some of the nodes on one random input each, for a report.
 
         Raises:
