@@ -69,8 +69,8 @@ class Ops(Emitter):
         shape = (*a.shape[:-1], b.shape[-1])
         if a.is_zero:
             return self.zero(shape)
-        large = isinstance(b.value, Constant) and b.value.shape[0] >= self.dialect.columns_from
-        if large and isinstance(b.value, Constant) and (a.shape[-2] or 1) >= self.dialect.columns_from_batch:
+        many_rows = (a.shape[-2] or 1) >= self.dialect.columns_from_batch
+        if many_rows and isinstance(b.value, Constant) and b.value.shape[0] >= self.dialect.columns_from:
             return by_columns(self, a, b.value)
         (product,) = self.emit("MatMul", [a, b], [shape])
         self.value(product).meta[RANK] = product.rank
