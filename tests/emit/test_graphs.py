@@ -11,6 +11,7 @@ import pytest
 from cases import RESULTS, Array, Case, model
 from chains import Link, chain
 from onnx import numpy_helper
+from running import scopes
 
 import rnn_lowering as rl
 
@@ -107,15 +108,8 @@ def bodies(graph: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, onnx.GraphP
                 yield node, body
 
 
-def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for inner in (a.g for a in node.attribute if a.HasField("g")):
-            yield from graphs(inner)
-
-
 def nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    return [node for scope in graphs(graph) for node in scope.node]
+    return [node for scope in scopes(graph) for node in scope.node]
 
 
 def of_type(graph: onnx.GraphProto, *op_types: str) -> list[onnx.NodeProto]:
@@ -326,7 +320,7 @@ def test_what_a_loop_stacks_has_its_shape(kind: Kind) -> None:
 @every_kind
 def test_splits_name_their_sizes(kind: Kind) -> None:
     """7: explicit sizes, in the graph that splits, that sum up; never num_outputs."""
-    for graph in graphs(lowered(kind)):
+    for graph in scopes(lowered(kind)):
         known = constants(graph)
         for node in of_type(graph, "Split"):
             assert attribute(node, "num_outputs") is None
@@ -337,7 +331,7 @@ def test_splits_name_their_sizes(kind: Kind) -> None:
 
 @every_kind
 def test_no_extreme_numbers(kind: Kind) -> None:
-    for graph in graphs(lowered(kind)):
+    for graph in scopes(lowered(kind)):
         for name, array in constants(graph).items():
             if array.dtype.kind == "i" and array.size:
                 assert max(abs(int(array.min())), abs(int(array.max()))) < LARGE, name
@@ -372,7 +366,7 @@ def test_biases_are_added_once(kind: Kind) -> None:
     rows = {"RNN": 1, "GRU": 3, "LSTM": 4}[kind.case.op_type] * kind.case.H
     of_inputs: list[int] = []
     others: list[int] = []
-    for scope in graphs(graph):
+    for scope in scopes(graph):
         known = constants(graph) | constants(scope)
         for node in of_type(scope, "Add"):
             sizes = [
@@ -425,7 +419,7 @@ def test_operators_per_unrolled_step(cell: str) -> None:
 @every_kind
 def test_names_are_unique(kind: Kind) -> None:
     graph = lowered(kind)
-    names = [name for scope in graphs(graph) for name in made_in(scope)]
+    names = [name for scope in scopes(graph) for name in made_in(scope)]
     assert len(set(names)) == len(names)
     node_names = [node.name for node in nodes(graph)]
     assert len(set(node_names)) == len(node_names)
@@ -436,7 +430,7 @@ def test_names_are_unique(kind: Kind) -> None:
 def test_names_stand_under_the_nodes_name(kind: Kind) -> None:
     graph = lowered(kind)
     given = {"X", "sequence_lens", "initial_h", "initial_c", *RESULTS[kind.case.op_type]}
-    for scope in graphs(graph):
+    for scope in scopes(graph):
         names = [node.name for node in scope.node]
         assert all(name.startswith("recurrent/") for name in [*names, *(made_in(scope) - given)])
 
@@ -447,7 +441,7 @@ def test_values_have_the_symbols_of_the_page(kind: Kind) -> None:
     parts = {"forward", "reverse"} if kind.direction == "bidirectional" else {""}
     steps = {str(t) for t in range(kind.case.T)} if kind.form == "unroll" else {""}
     last = {"forward": f"{kind.case.T - 1}", "reverse": "0"}.get(kind.direction)
-    made = {name for scope in graphs(graph) for name in made_in(scope)} | {value.name for value in graph.output}
+    made = {name for scope in scopes(graph) for name in made_in(scope)} | {value.name for value in graph.output}
     for part in parts:
         for step in steps:
             # The states of the last step are outputs of the node, whose names they have.
@@ -468,7 +462,7 @@ def test_names_of_several_nodes_do_not_meet() -> None:
     for form in FORMS:
         proto = rl.lower(twins, form)
         onnx.checker.check_model(proto, full_check=True)
-        names = [name for scope in graphs(proto.graph) for name in made_in(scope)]
+        names = [name for scope in scopes(proto.graph) for name in made_in(scope)]
         assert len(set(names)) == len(names)
 
 
@@ -476,12 +470,12 @@ def test_names_of_the_model_are_not_taken() -> None:
     """The names that a lowering would choose are there already."""
     first = rl.lower(model(CELLS["LSTM"], 17), "scan")
     proto = model(CELLS["LSTM"], 17)
-    taken = {n for scope in graphs(first.graph) for n in made_in(scope)} - made_in(proto.graph)
+    taken = {n for scope in scopes(first.graph) for n in made_in(scope)} - made_in(proto.graph)
     for name in sorted(taken):
         proto.graph.node.append(onnx.helper.make_node("Identity", ["X"], [name], f"{name}/Identity"))
     again = rl.lower(proto, "scan")
     onnx.checker.check_model(again, full_check=True)
-    names = [name for scope in graphs(again.graph) for name in made_in(scope)]
+    names = [name for scope in scopes(again.graph) for name in made_in(scope)]
     assert len(set(names)) == len(names)
 
 
@@ -511,7 +505,7 @@ def test_what_is_not_connected_is_not_computed(form: str) -> None:
 
 def test_equal_constants_are_one() -> None:
     for form in FORMS:
-        for graph in graphs(lowered(Kind("LSTM", form))):
+        for graph in scopes(lowered(Kind("LSTM", form))):
             seen = [(array.dtype, array.shape, array.tobytes()) for array in constants(graph).values()]
             assert len(set(seen)) == len(seen)
 

@@ -4,7 +4,7 @@ By their public lists (ST Neural-ART, Ethos-U Vela, TIDL, QNN HTP): element-wise
 constant right operand, tensors of rank 4 at most, no output that is not used. ST runs 1 - x in software.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import onnx
 import pytest
 from chains import Link, chain
 from onnx import numpy_helper
-from running import nodes, run
+from running import nodes, run, scopes
 
 import rnn_lowering as rl
 
@@ -46,14 +46,6 @@ def lowered(kind: str, form: str) -> onnx.ModelProto:
     proto = chain(Link(op_type, "rnn", attributes), dims=("time" if form == "step" else 4, 1))
     new = rl.lower(proto, stream="time=1") if form == "step" else rl.lower(proto, form)
     return onnx.shape_inference.infer_shapes(new, strict_mode=True, data_prop=True)
-
-
-def scopes(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from scopes(attribute.g)
 
 
 def in_steps(graph: onnx.GraphProto) -> list[onnx.NodeProto]:

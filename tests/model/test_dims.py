@@ -14,7 +14,7 @@ from chains import Link, chain
 from one_process import run_workers_here
 from onnx import TensorProto, helper, numpy_helper
 from paths import MODELS
-from running import assert_close, operators, recurrent_left, run
+from running import assert_close, operators, recurrent_left, run, scopes
 from texts import parse
 
 import rnn_lowering as rl
@@ -36,14 +36,8 @@ def shapes(proto: onnx.ModelProto) -> dict[str, Dims]:
 
 def names_left(proto: onnx.ModelProto) -> set[str]:
     """The symbolic names in any shape of the main graph and its subgraphs."""
-    found: set[str] = set()
-    pending = [proto.graph]
-    while pending:
-        graph = pending.pop()
-        for value in (*graph.input, *graph.value_info, *graph.output):
-            found |= {dim for dim in shape_of(value) if isinstance(dim, str)}
-        pending += [a.g for node in graph.node for a in node.attribute if a.HasField("g")]
-    return found
+    values = [v for scope in scopes(proto.graph) for v in (*scope.input, *scope.value_info, *scope.output)]
+    return {dim for value in values for dim in shape_of(value) if isinstance(dim, str)}
 
 
 def annotated(dims: tuple[str, str] = ("seq", "batch")) -> onnx.ModelProto:

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from cases import RESULTS, Case, feed, model
 from chains import Link, chain
-from running import nodes, run
+from running import nodes, run, scopes
 
 import rnn_lowering as rl
 
@@ -30,15 +30,13 @@ def subsets(op_type: str) -> Iterator[tuple[str, ...]]:
 
 def listed(graph: onnx.GraphProto) -> Iterator[str]:
     """The names of values and of nodes that a graph and its bodies define, as often as they are defined."""
-    inputs = {value.name for value in graph.input}
-    yield from inputs
-    yield from (tensor.name for tensor in graph.initializer if tensor.name not in inputs)
-    for node in graph.node:
-        yield f"node {node.name}"
-        yield from (name for name in node.output if name)
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from listed(attribute.g)
+    for scope in scopes(graph):
+        inputs = {value.name for value in scope.input}
+        yield from inputs
+        yield from (tensor.name for tensor in scope.initializer if tensor.name not in inputs)
+        for node in scope.node:
+            yield f"node {node.name}"
+            yield from (name for name in node.output if name)
 
 
 def check(original: onnx.ModelProto, lowered: onnx.ModelProto) -> None:

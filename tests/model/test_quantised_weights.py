@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper
 from paths import MODELS
 from running import assert_close, nodes, run
-from texts import FORMS, assert_same, parse, random_feed
+from texts import FORMS, assert_same, graphs, parse, random_feed
 
 import rnn_lowering as rl
 from rnn_lowering.emit.constants import Constant, literal
@@ -99,8 +99,7 @@ NEW_CASES = {
 
 def large_floats(new: onnx.ModelProto, elements: int = 13) -> list[str]:
     """The names of the floats of any scope that are as large as weights."""
-    scopes = [new.graph, *(a.g for node in nodes(new) for a in node.attribute if a.HasField("g"))]
-    tensors = [t for scope in scopes for t in scope.initializer]
+    tensors = [t for graph in graphs(new) for t in graph.initializer]
     return [t.name for t in tensors if t.data_type == onnx.TensorProto.FLOAT and np.prod(t.dims) >= elements]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 from cases import Array, Case, model
 from onnx import helper, numpy_helper
+from running import scopes
 
 import rnn_lowering as rl
 
@@ -110,11 +111,8 @@ def entering(name: str, nodes: list[onnx.NodeProto], **constants: Any) -> Edit:
 
 
 def _rename(graph: onnx.GraphProto, name: str) -> None:
-    for node in graph.node:
+    for node in (node for scope in scopes(graph) for node in scope.node):
         node.input[:] = ["wrong" if given == name else given for given in node.input]
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                _rename(attribute.g, name)
 
 
 def at_size(axis: int, op_type: str, size: int) -> Edit:

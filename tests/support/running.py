@@ -84,9 +84,23 @@ def nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 def _walk(scope: Any) -> Iterator[onnx.NodeProto]:
     for node in scope:
         yield node
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _walk(graph.node)
+        for body in bodies(node):
+            yield from _walk(body.node)
+
+
+def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs that a node has as attributes."""
+    for attribute in node.attribute:
+        yield from ([attribute.g] if attribute.HasField("g") else [])
+        yield from attribute.graphs
+
+
+def scopes(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and every body in it."""
+    yield graph
+    for node in graph.node:
+        for body in bodies(node):
+            yield from scopes(body)
 
 
 def recurrent_left(model: onnx.ModelProto) -> list[str]:

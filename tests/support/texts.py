@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from cases import Arrays
 from onnx import helper, numpy_helper, parser
-from running import assert_close, nodes, recurrent_left, run
+from running import assert_close, bodies, nodes, recurrent_left, run
 
 import rnn_lowering as rl
 
@@ -42,9 +42,7 @@ def graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     """The main graph and every body, those in functions too."""
     yield model.graph
     for node in nodes(model):
-        for attribute in node.attribute:
-            yield from ([attribute.g] if attribute.HasField("g") else [])
-            yield from attribute.graphs
+        yield from bodies(node)
 
 
 def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:

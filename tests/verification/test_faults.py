@@ -1,7 +1,7 @@
 """Faults planted in lowered models, as a wrong lowering would write them, and models that compute almost the same:
 the default verification catches each."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import onnx
@@ -10,6 +10,7 @@ from cases import Array, Case, model
 from impostors import IMPOSTORS, Impostor
 from one_process import run_workers_here
 from onnx import TensorProto, helper, numpy_helper
+from running import scopes
 from thinning import thinned
 
 import rnn_lowering as rl
@@ -32,24 +33,15 @@ CASES = {
 }
 
 
-def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """The graph and its bodies."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from graphs(attribute.g)
-
-
 def nodes(lowered: onnx.ModelProto, op_type: str) -> list[onnx.NodeProto]:
-    return [node for graph in graphs(lowered.graph) for node in graph.node if node.op_type == op_type]
+    return [node for graph in scopes(lowered.graph) for node in graph.node if node.op_type == op_type]
 
 
 def tensor(name: str, edit: Callable[[Array], Array]) -> Fault:
     """Change the first initializer of that symbol."""
 
     def fault(lowered: onnx.ModelProto) -> None:
-        held = [t for g in graphs(lowered.graph) for t in g.initializer if t.name.split("/")[-1] == name]
+        held = [t for g in scopes(lowered.graph) for t in g.initializer if t.name.split("/")[-1] == name]
         changed = edit(numpy_helper.to_array(held[0]).copy())
         assert not np.array_equal(changed, numpy_helper.to_array(held[0]))
         held[0].CopyFrom(numpy_helper.from_array(np.ascontiguousarray(changed), held[0].name))
@@ -133,7 +125,7 @@ def through_float16(op_type: str) -> Fault:
     """Round what nodes of a type compute to float16."""
 
     def fault(lowered: onnx.ModelProto) -> None:
-        for graph in graphs(lowered.graph):
+        for graph in scopes(lowered.graph):
             for index, node in reversed(list(enumerate(graph.node))):
                 if node.op_type == op_type:
                     name = node.output[0]
