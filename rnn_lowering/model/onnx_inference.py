@@ -11,9 +11,8 @@ import onnx_ir as ir
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.mapped import in_memory
 from rnn_lowering.model import native
+from rnn_lowering.model.scopes import bodies_of, graphs_of
 from rnn_lowering.spec.node import default_opset
-
-_BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def infer_shapes(model: ir.Model) -> None:
@@ -125,26 +124,20 @@ def _declared(name: str, tensor: ir.TensorProtocol, proto: onnx.GraphProto, main
 
 
 def _describe_node(node: ir.Node, proto: onnx.NodeProto, main: onnx.GraphProto) -> None:
-    if not any(_graphs(attribute) for attribute in node.attributes.values()):
+    if not bodies_of(node):
         ir.serde.serialize_node_into(proto, node)
         return
     proto.op_type, proto.domain, proto.overload = node.op_type, node.domain, node.overload
     proto.input.extend("" if value is None else value.name or "" for value in node.inputs)
     proto.output.extend(value.name or "" for value in node.outputs)
     for name, attribute in node.attributes.items():
-        bodies = _graphs(attribute)
+        bodies = graphs_of(attribute)
         if not bodies:
             ir.serde.serialize_attribute_into(proto.attribute.add(), attribute)
             continue
         held = proto.attribute.add(name=name, type=int(attribute.type))
         for body in bodies:
             _describe(body, held.g if attribute.type == ir.AttributeType.GRAPH else held.graphs.add(), main)
-
-
-def _graphs(attribute: ir.Attr) -> tuple[ir.Graph, ...]:
-    if attribute.is_ref() or attribute.type not in _BODIES:
-        return ()
-    return (attribute.as_graph(),) if attribute.type == ir.AttributeType.GRAPH else tuple(attribute.as_graphs())
 
 
 def _read(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, onnx.ValueInfoProto]]:
@@ -154,7 +147,6 @@ def _read(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, o
         if value.name in infos:
             yield value, infos[value.name]
     for node, described in zip(graph, proto.node, strict=True):
-        bodies = [body for attribute in node.attributes.values() for body in _graphs(attribute)]
         inner = [g for a in described.attribute for g in ((a.g,) if a.HasField("g") else a.graphs)]
-        for body, body_proto in zip(bodies, inner, strict=True):
+        for body, body_proto in zip(bodies_of(node), inner, strict=True):
             yield from _read(body, body_proto)

@@ -11,7 +11,7 @@ from rnn_lowering.emit.names import Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.provenance import NODE, OPERATOR
 from rnn_lowering.model.plan import Planned
-from rnn_lowering.model.scopes import Found, all_names
+from rnn_lowering.model.scopes import Found, all_names, bodies_of
 from rnn_lowering.recurrence.folds import Fold
 from rnn_lowering.recurrence.node import lower_node
 from rnn_lowering.spec.constants import FOLDABLE
@@ -62,9 +62,8 @@ def operators_for(planned: Planned, ir_version: int, *, widen: bool, dequantize:
 def _with_bodies(nodes: Sequence[ir.Node]) -> Iterator[ir.Node]:
     for node in nodes:
         yield node
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                yield from attribute.as_graph().all_nodes()
+        for body in bodies_of(node):
+            yield from body.all_nodes()
 
 
 def _emitter(

@@ -122,18 +122,25 @@ def _recurrent(scope: Scope) -> Iterator[Found]:
 
 def _bodies(node: ir.Node, scope: Scope) -> Iterator[Scope]:
     for name, attribute in node.attributes.items():
-        if attribute.is_ref():
-            continue
-        bodies: tuple[ir.Graph, ...] = ()
-        if attribute.type == ir.AttributeType.GRAPH:
-            bodies = (attribute.as_graph(),)
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            bodies = tuple(attribute.as_graphs())
         first = next((v.name for v in node.outputs if v.name), "")
-        for n, body in enumerate(bodies):
+        for n, body in enumerate(graphs_of(attribute)):
             path = (*scope.path, first, name, str(n))
             text = f"{scope.text} > {node_ref(node, '').name} ({node.op_type}) {name}"
             yield replace(scope, graph=body, path=path, text=text)
+
+
+def bodies_of(node: ir.Node) -> list[ir.Graph]:
+    """Return the graphs in the attributes of a node."""
+    return [graph for attribute in node.attributes.values() for graph in graphs_of(attribute)]
+
+
+def graphs_of(attribute: ir.Attr) -> tuple[ir.Graph, ...]:
+    """Return the graphs that an attribute is; none where it is of another type, or refers to one of a function."""
+    if attribute.is_ref():
+        return ()
+    if attribute.type == ir.AttributeType.GRAPH:
+        return (attribute.as_graph(),)
+    return tuple(attribute.as_graphs()) if attribute.type == ir.AttributeType.GRAPHS else ()
 
 
 def all_names(model: ir.Model) -> Iterator[str]:

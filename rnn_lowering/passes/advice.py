@@ -13,6 +13,7 @@ from rnn_lowering.model.carried import inferred_values
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.dimensions import fix_dimensions
 from rnn_lowering.model.folding import folded
+from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.model.set_inputs import input_arrays
 from rnn_lowering.spec.constants import constant_of
 from rnn_lowering.spec.node import default_opset
@@ -95,7 +96,7 @@ def _size(dim: int | ir.SymbolicDim) -> str:
 
 def _behind(value: ir.Value, model: ir.Model) -> set[ir.Value]:
     """Return the values that a value is computed from."""
-    holders = {body: node for node in model.graph.all_nodes() for body in _bodies(node)}
+    holders = {body: node for node in model.graph.all_nodes() for body in bodies_of(node)}
     behind: set[ir.Value] = set()
     pending: list[ir.Value | None] = [value]
     while pending:
@@ -105,15 +106,10 @@ def _behind(value: ir.Value, model: ir.Model) -> set[ir.Value]:
         behind.add(current)
         node = current.producer()
         if node is not None:
-            pending += (*node.inputs, *(output for body in _bodies(node) for output in body.outputs))
+            pending += (*node.inputs, *(output for body in bodies_of(node) for output in body.outputs))
         elif current.graph in holders:
             pending += holders[current.graph].inputs
     return behind
-
-
-def _bodies(node: ir.Node) -> list[ir.Graph]:
-    graphs = [a for a in node.attributes.values() if not a.is_ref() and a.type == ir.AttributeType.GRAPH]
-    return [attribute.as_graph() for attribute in graphs]
 
 
 def deciding_input(model: ir.Model, accepts: Callable[[ir.Model], bool]) -> str:

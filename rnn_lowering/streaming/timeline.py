@@ -7,6 +7,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.spec.node import default_opset, is_recurrent, node_ref
 from rnn_lowering.streaming.causal import WINDOWED, joined_along, padded, picked, windowed
 from rnn_lowering.streaming.frame_rules import frame_by_frame
@@ -115,8 +116,7 @@ def _branches(flow: Flow, node: ir.Node) -> list[Framing]:
 
 def _opaque(flow: Flow, node: ir.Node, outputs: int) -> list[Framing]:
     """A Loop or Scan: it may not see the stream, nor hold a recurrent node."""
-    graphs = [g for a in node.attributes.values() if not a.is_ref() for g in _graphs(a)]
-    inner = [n for graph in graphs for n in graph.all_nodes()]
+    inner = [n for graph in bodies_of(node) for n in graph.all_nodes()]
     recurrent = next((n for n in inner if is_recurrent(n)), None)
     if recurrent is not None:
         scope = f"{flow.scope} > {node_ref(node, '').name} ({node.op_type}) body"
@@ -127,12 +127,6 @@ def _opaque(flow: Flow, node: ir.Node, outputs: int) -> list[Framing]:
     if any(flow.framings.get(v) is not None for v in read):
         raise flow.refuse(node, "repeats over values of the stream: it is not known how", "export without the loop")
     return [None] * outputs
-
-
-def _graphs(attribute: ir.Attr) -> tuple[ir.Graph, ...]:
-    if attribute.type == ir.AttributeType.GRAPH:
-        return (attribute.as_graph(),)
-    return tuple(attribute.as_graphs()) if attribute.type == ir.AttributeType.GRAPHS else ()
 
 
 def _recurrent(flow: Flow, node: ir.Node) -> list[Framing]:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.model.scopes import Found, scopes
+from rnn_lowering.model.scopes import Found, bodies_of, scopes
 from rnn_lowering.spec.node import RecurrentSpec, default_opset
 from rnn_lowering.verification.stored_tensors import StoredTensors
 
@@ -107,16 +107,14 @@ def _hold(proto: onnx.GraphProto, body: ir.Graph, tensors: StoredTensors) -> Non
 def _needs(node: ir.Node) -> Iterator[ir.Value]:
     """Yield the values that a node uses, also those that its bodies use from outside."""
     yield from (v for v in node.inputs if v is not None)
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            body = attribute.as_graph()
-            inside = {body, *body.subgraphs()}
-            for inner in body.all_nodes():
-                for value in inner.inputs:
-                    producer = None if value is None else value.producer()
-                    home = value and (value.graph if producer is None else producer.graph)
-                    if value is not None and home not in inside:
-                        yield value
+    for body in bodies_of(node):
+        inside = {body, *body.subgraphs()}
+        for inner in body.all_nodes():
+            for value in inner.inputs:
+                producer = None if value is None else value.producer()
+                home = value and (value.graph if producer is None else producer.graph)
+                if value is not None and home not in inside:
+                    yield value
 
 
 def sized(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
