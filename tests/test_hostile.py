@@ -27,7 +27,7 @@ from onnx import TensorProto, helper
 from oracle import DEFAULT_ACTIVATIONS, GATES
 from scope_models import LOCAL, SCOPES
 from texts import parse
-from thinning import thinned
+from thinning import exhaustive, thinned
 
 import rnn_lowering as rl
 
@@ -174,7 +174,7 @@ def found() -> Iterator[Any]:
         yield pytest.param(case.edit, id=case.name, marks=marks)
 
 
-@pytest.mark.parametrize("edit", thinned(list(found()), 3))
+@pytest.mark.parametrize("edit", thinned(list(found()), 5))
 def test_what_campaigns_found(edit: Callable[[onnx.ModelProto], Any], little_memory: None, tmp_path: Path) -> None:
     model = parse(STEP)
     edited = edit(model)
@@ -224,9 +224,10 @@ def test_what_campaigns_found_in_scopes(scope: str, edit: Callable[[onnx.ModelPr
 # Damaged files
 
 
-@pytest.mark.parametrize("part", thinned(range(2), 2))
+@pytest.mark.parametrize("part", thinned(range(8), 8))
 def test_damaged_files(part: int) -> None:
-    count = EXAMPLES * 2
+    """`python tests/support/damage.py 0 10000` is the long campaign."""
+    count = EXAMPLES // 2
     command = [sys.executable, damage.__file__, str(part * count), str(count)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -235,16 +236,17 @@ def test_damaged_files(part: int) -> None:
     assert wrong == [], "\n".join(f"{line['number']}: {line['wrong']}" for line in wrong)
 
 
-@pytest.mark.parametrize("part", thinned(range(5), 5))
+@pytest.mark.parametrize("part", thinned(range(12), 12))
 def test_mutants_of_whole_models(part: int) -> None:
-    """Five parts of 1,000; `python tests/support/fuzz.py 0 200000` is the long campaign."""
-    wrong = list(fuzz.campaign(part * EXAMPLES * 5, EXAMPLES * 5))
+    """`python tests/support/fuzz.py 0 200000` is the long campaign."""
+    wrong = list(fuzz.campaign(part * EXAMPLES * 2, EXAMPLES * 2))
     assert wrong == [], "\n".join(f"{number}: {what}" for number, what in wrong)
 
 
-def test_mutants_as_streams() -> None:
+@pytest.mark.parametrize("part", thinned(range(4), 4))
+def test_mutants_as_streams(part: int) -> None:
     """`python tests/support/fuzz.py --stream 0 20000` is the long campaign."""
-    wrong = list(fuzz.campaign(0, EXAMPLES * 3, stream=True))
+    wrong = list(fuzz.campaign(part * EXAMPLES, EXAMPLES, stream=True))
     assert wrong == [], "\n".join(f"{number}: {what}" for number, what in wrong)
 
 
@@ -392,10 +394,10 @@ def check(model: onnx.ModelProto, form: str) -> None:
         onnx.checker.check_model(lowered, full_check=True)
 
 
-@pytest.mark.parametrize("form", thinned(FORMS, 4))
-def test_nodes_that_say_anything(form: str, little_memory: None) -> None:
+@pytest.mark.parametrize(("form", "count"), [("auto", EXAMPLES // 2), *(exhaustive((f, EXAMPLES)) for f in FORMS)])
+def test_nodes_that_say_anything(form: str, count: int, little_memory: None) -> None:
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=count,
         deadline=None,
         derandomize=True,
         database=None,

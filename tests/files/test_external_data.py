@@ -19,6 +19,7 @@ from onnx import TensorProto
 from paths import ROOT
 from running import assert_close, recurrent_left, run
 from texts import FORMS, graphs, parse, random_feed
+from thinning import thinned
 
 import rnn_lowering as rl
 
@@ -530,7 +531,9 @@ def peak_memory(gib: float, *options: str) -> float:
     return float(line.split()[2])
 
 
-@pytest.mark.parametrize("where", [[], ["--inline"]], ids=["external", "inline"])
+@pytest.mark.parametrize(
+    "where", thinned([pytest.param([], id="external"), pytest.param(["--inline"], id="inline")], 2)
+)
 def test_memory_does_not_grow_with_the_model(where: list[str]) -> None:
     assert peak_memory(0.2, *where) - peak_memory(0.05, *where) < 150 / 3
 

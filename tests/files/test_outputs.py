@@ -454,8 +454,11 @@ def assert_nothing_left(tmp_path: Path, scratch: Path, expected: set[str]) -> No
 @UNIX
 @pytest.mark.parametrize(
     ("moment", "name"),
-    [*((moment, "SIGTERM") for moment in MOMENTS)]
-    + [(moment, name) for moment in ("import", "worker runs") for name in ("SIGHUP", "SIGINT")],
+    thinned(
+        [*((moment, "SIGTERM") for moment in MOMENTS)]
+        + [(moment, name) for moment in ("import", "worker runs") for name in ("SIGHUP", "SIGINT")],
+        3,
+    ),
 )
 def test_a_signal_leaves_nothing(tmp_path: Path, moment: str, name: str) -> None:
     number, scratch = getattr(signal, name), tmp_path / "scratch"

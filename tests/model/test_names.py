@@ -4,7 +4,7 @@ every subset of outputs; each output of a node becomes a value of its own."""
 import re
 from collections import Counter
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import onnx
@@ -12,6 +12,7 @@ import pytest
 from cases import RESULTS, Case, feed, model
 from chains import Link, chain
 from running import nodes, run, scopes
+from thinning import thinned
 
 import rnn_lowering as rl
 
@@ -67,9 +68,7 @@ def of_ir_version(case: Case, opset: int, ir_version: int) -> onnx.ModelProto:
     return proto
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("op_type", RESULTS)
-@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize(("opset", "op_type", "length"), thinned(list(product(OPSETS, RESULTS, LENGTHS)), 5))
 def test_every_ir_version_and_subset_of_outputs(op_type: str, opset: int, length: str) -> None:
     for outputs in subsets(op_type):
         for ir_version, weights in IR_VERSIONS:

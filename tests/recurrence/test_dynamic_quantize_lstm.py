@@ -249,7 +249,7 @@ def planted(graph: onnx.GraphProto, name: str, amount: float) -> int:
             ("R_scale", 1e-5, Model(1)),
             ("W_scale", 1e-5, Model(1, "uint8", per_column=True)),
         ],
-        3,
+        5,
     ),
     ids=lambda value: "" if isinstance(value, Model) else str(value),
 )

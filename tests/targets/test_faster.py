@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from cases import BY_NAME, Case, expected, feed, model
 from forms import FORMS, exists
 from onnx import helper, numpy_helper
 from running import assert_close, nodes, operators, recurrent_left, run
+from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.targets.table import TARGETS
@@ -34,8 +36,7 @@ def columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TARGETS, "portable", replace(TARGETS["portable"], columns_from=1))
 
 
-@pytest.mark.parametrize("opset", OPSETS)
-@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize(("opset", "name"), thinned(list(product(OPSETS, COLUMNS)), 3))
 @pytest.mark.usefixtures("columns")
 def test_products_by_columns(name: str, opset: int) -> None:
     case = BY_NAME[name]

@@ -1,5 +1,6 @@
 """Targets: what each supports, what is refused for it, and formulas for the operators that it does not support."""
 
+from itertools import product
 from typing import Any
 
 import onnx
@@ -7,6 +8,7 @@ import pytest
 from cases import FUNCTIONS, Case, expected, feed, model
 from fitting import fitting
 from running import assert_close, operators, recurrent_left, run
+from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
@@ -24,9 +26,9 @@ def opset_for(target: str) -> int:
     return min(17, TARGETS[target].newest_opset or 17)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
-@pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize(
+    ("target", "op_type", "ragged"), thinned(list(product(TARGETS, ["RNN", "GRU", "LSTM"], [False, True])), 5)
+)
 def test_preferred_form(target: str, op_type: str, ragged: bool) -> None:
     fields: dict[str, Any] = {"optional": ("B", "sequence_lens"), "lengths": (5, 3, 0)} if ragged else {}
     case = fitting(Case("targets", op_type, {"direction": "bidirectional"}, **fields), target)
@@ -104,9 +106,9 @@ def test_without_recurrent_nodes_nothing_is_refused() -> None:
 COMPOSING = [name for name, target in TARGETS.items() if target.unsupported and not target.documented]
 
 
-@pytest.mark.parametrize("target", COMPOSING)
-@pytest.mark.parametrize("opset", [10, 14, 17])
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize(
+    ("target", "opset", "function"), thinned(list(product(COMPOSING, [10, 14, 17], FUNCTIONS)), 4)
+)
 def test_composed_activations(target: str, opset: int, function: str) -> None:
     """Against the operator specification, arguments from far below to far above zero and at thresholds included."""
     if not (TARGETS[target].oldest_opset or 0) <= opset <= (TARGETS[target].newest_opset or opset):
