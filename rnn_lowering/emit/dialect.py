@@ -24,6 +24,7 @@ class Dialect:
             loop outputs a state through an Unsqueeze alone.
         dequantize_inside: Weights that are stored as integers are dequantized in the body that multiplies by them,
             right before the product; otherwise once, outside of all bodies and behind a Reshape.
+        split_as_rows: A single row is split into equal parts as the rows of a matrix.
         bounded_tanh: Tanh gets what is clipped to [-20, 20], beyond which it is -1 or 1 in every element type.
         gather_by_rank_1: A row is gathered by an index of rank 1, never by a scalar.
         no_constant_minus: A constant minus x is emitted as x * -1 + constant.
@@ -38,6 +39,7 @@ class Dialect:
     columns_from_batch: int = 1
     recognized_lstm: bool = False
     dequantize_inside: bool = False
+    split_as_rows: bool = False
     bounded_tanh: bool = False
     gather_by_rank_1: bool = False
     no_constant_minus: bool = False

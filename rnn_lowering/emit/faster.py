@@ -28,6 +28,14 @@ def _swapped(op: Emitter, x: Tensor) -> Tensor:
     return op.emit("Transpose", [x], [tuple(x.shape[axis] for axis in perm)], [x.dtype], perm=perm)[0]
 
 
+def as_rows(op: Emitter, x: Tensor, count: int, size: int) -> Tensor:
+    """Return x [1, count * size] as [count, size].
+
+    tract computes a product of which there are parts once for each part; behind a Reshape it is one product.
+    """
+    return op.emit("Reshape", [x, op.constant([count, size])], [(count, size)], [x.dtype])[0]
+
+
 def equal_parts(op: Emitter, x: Tensor, size: int, count: int) -> list[Tensor]:
     """Split x [..., count * size] into equal parts without a list of their sizes."""
     return _equal_parts(op, x, [(*x.shape[:-1], size)] * count)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.builder import Emitter
 from rnn_lowering.emit.constants import Constant, all_constant, elementwise, literal, one_hot, zeros_of
-from rnn_lowering.emit.faster import by_columns
+from rnn_lowering.emit.faster import as_rows, by_columns
 from rnn_lowering.emit.rewrite import RANK
 from rnn_lowering.emit.substitutes import above, bounded, difference, lacks_difference, parts, positive_part
 from rnn_lowering.emit.tensors import Tensor, broadcast, concatenated, static
@@ -173,6 +173,8 @@ class Ops(Emitter):
         if x.is_zero:
             return [self.zero((*x.shape[:axis], size, *x.shape[axis + 1 :])) for size in sizes]
         if not isinstance(x.value, Constant):
+            if self.dialect.split_as_rows and x.shape == (1, sum(sizes)) and len(set(sizes)) == 1:
+                x, axis, sizes = as_rows(self, x, len(sizes), sizes[0]), 0, [1] * len(sizes)
             return parts(self, x, sizes, axis) if self._lacks("Split") else self._split(x, sizes, axis)
         ends = [sum(sizes[: n + 1]) for n in range(len(sizes))]
         return [self.known(x.value.sliced(axis, e - size, e)) for size, e in zip(sizes, ends, strict=True)]

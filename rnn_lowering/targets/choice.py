@@ -127,6 +127,7 @@ def _choice(form: str, reason: str, spec: RecurrentSpec, opset: int, target: Tar
         columns_from_batch=target.columns_from_batch,
         recognized_lstm=form == "scan" and _is_recognized(spec, opset, target),
         dequantize_inside=target.dequantize_inside,
+        split_as_rows=target.split_as_rows,
         bounded_tanh=target.bounded_tanh,
         gather_by_rank_1=target.gather_by_rank_1,
         no_constant_minus=target.no_constant_minus,

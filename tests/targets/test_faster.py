@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cases import BY_NAME, Case, expected, feed, model
+from cases import ALL_OPTIONAL, BY_NAME, Case, expected, feed, model
 from forms import FORMS, exists
 from onnx import helper, numpy_helper
-from running import assert_close, nodes, operators, recurrent_left, run
+from running import assert_close, bodies, nodes, operators, recurrent_left, run
 from thinning import thinned
 
 import rnn_lowering as rl
@@ -92,6 +92,21 @@ def test_small_products_are_not_by_columns_in_tvm() -> None:
     for size, swapped in ((32, False), (64, True)):
         lowered = rl.lower(model(Case("size", "RNN", I=size, H=size), 17), target="tvm")
         assert ("Transpose" in operators(lowered)) == swapped
+
+
+@pytest.mark.parametrize("opset", [9, 13, 21])
+@pytest.mark.parametrize(("op_type", "alike"), [("GRU", 2), ("LSTM", 3)])
+def test_gates_of_one_row_are_split_as_rows_in_tract(op_type: str, alike: int, opset: int) -> None:
+    """It computes a product once for each part of it, but not where the parts are of a Reshape."""
+    options: list[dict[str, Any]] = [{}, {"direction": "bidirectional"}, {"clip": 0.3}]
+    for N, axis in ((1, 0), (2, 1)):
+        for attributes in options:
+            case = Case("row", op_type, attributes, N=N, H=5, optional=ALL_OPTIONAL)
+            lowered = rl.lower(model(case, opset), "scan", target="tract")
+            body_nodes = [n for scan in nodes(lowered) for body in bodies(scan) for n in body.node]
+            gates = [n for n in body_nodes if n.op_type == "Split" and len(n.output) == alike]
+            assert {a.i for n in gates for a in n.attribute if a.name == "axis"} == {axis}
+            assert_close(run(lowered, feed(case)), expected(case))
 
 
 RECOGNIZED: dict[str, dict[str, Any]] = {
