@@ -28,7 +28,7 @@ from rnn_lowering.verification.process import SessionError
 from rnn_lowering.verification.rounded import rounds
 from rnn_lowering.verification.runner import Ran, Runner, Session
 from rnn_lowering.verification.stored_tensors import StoredTensors, root
-from rnn_lowering.verification.subgraph import cut_out, sized, whole
+from rnn_lowering.verification.subgraph import cut_out, order_of_nodes, sized, whole
 
 _LONG = 256
 """More nodes get a session for each combination of sizes: with open sizes, creating one takes half a minute."""
@@ -186,7 +186,7 @@ def isolated_nodes(
 def _isolated(original: ir.Model, lowered: ir.Model, tensors: StoredTensors | None) -> Iterator[IsolatedNode]:
     """`isolated_nodes` of an original that is at the sizes of the lowered model, and folded as that is."""
     found = list(recurrent_nodes(original))
-    values = computed_by_name(lowered)
+    values, order = computed_by_name(lowered), order_of_nodes(lowered)
     left = {(entry.path, v.name) for entry in recurrent_nodes(lowered) for v in entry.node.outputs}
     gone = [e for e in found if not left.intersection((e.path, v.name) for v in e.node.outputs if v.name)]
     known = known_inputs(original, gone)
@@ -197,7 +197,7 @@ def _isolated(original: ir.Model, lowered: ir.Model, tensors: StoredTensors | No
         feeds = {s: v.name or "" for s, v in spec.inputs.items() if s not in spec.constants}
         found_values = [values.get((entry.path, v.name or "")) for v in spec.outputs.values()]
         outputs = [value for value in found_values if value is not None]
-        cut = cut_out(lowered, outputs, feeds, spec, tensors) if len(outputs) == len(found_values) else None
+        cut = cut_out(lowered, order, outputs, feeds, spec, tensors) if len(outputs) == len(found_values) else None
         if cut is not None and not rounds(cut):
             spec = spec.as_floats()
         as_it_was = partial(whole, entry, spec, feeds, tensors)

@@ -16,14 +16,24 @@ _NEWEST_RUNNABLE = 26
 """The newest opset that onnxruntime runs; the operators that a lowering emits are the same in 27 and 28."""
 
 
+def order_of_nodes(model: ir.Model) -> dict[ir.Node, int]:
+    """Return the position of each node of a model, those of outer scopes first."""
+    return {node: n for n, node in enumerate(node for scope in scopes(model) for node in scope.graph)}
+
+
 def cut_out(
     model: ir.Model,
+    order: Mapping[ir.Node, int],
     outputs: list[ir.Value],
     feeds: Mapping[str, str],
     spec: RecurrentSpec,
     tensors: StoredTensors | None = None,
 ) -> onnx.ModelProto | None:
-    """Return the part of a model between the values of `feeds` and `outputs`, None where it needs others."""
+    """Return the part of a model between the values of `feeds` and `outputs`, None where it needs others.
+
+    Args:
+        order: That of the nodes of the model.
+    """
     stop = set(feeds.values())
     needed: set[ir.Node] = set()
     initializers: dict[str, ir.TensorProtocol] = {}
@@ -41,7 +51,7 @@ def cut_out(
             return None
         else:
             initializers[value.name or ""] = value.const_value
-    nodes = [node for scope in scopes(model) for node in scope.graph if node in needed]
+    nodes = sorted(needed, key=order.__getitem__)
     given = {name: symbol for symbol, name in feeds.items() if name in inputs}
     opset = default_opset(model.opset_imports)
     return _model(nodes, initializers, given, spec, opset, tensors or StoredTensors())
