@@ -20,6 +20,8 @@ class Dialect:
         columns_from: Products with constant weights of at least so many rows are emitted with columns on the right:
             a @ b as Transpose(bᵀ @ Transpose(a)), where bᵀ is a weight as the node has it.
         columns_from_batch: The least known batch size for which they are.
+        reverse_in_scan: A Scan of unknown length runs in reverse by its direction attributes; otherwise its rows
+            are flipped before and after.
         recognized_lstm: The step of an LSTM is emitted as OpenVINO recognizes it (see `recurrence.recognized`); no
             loop outputs a state through an Unsqueeze alone.
         dequantize_inside: Weights that are stored as integers are dequantized in the body that multiplies by them,
@@ -37,6 +39,7 @@ class Dialect:
     join_directions: bool = False
     columns_from: float = math.inf
     columns_from_batch: int = 1
+    reverse_in_scan: bool = False
     recognized_lstm: bool = False
     dequantize_inside: bool = False
     split_as_rows: bool = False

@@ -35,9 +35,10 @@ def scan(
     op: Ops, step: Step, init: Sequence[Tensor], xs: Sequence[Tensor], reverse: bool
 ) -> tuple[Tensors, Tensors]:
     """Emit a Scan, not that of opset 8, which has a batch axis. In reverse the rows are flipped before and after,
-    which every runtime supports; where `can_flip` is false (opset 9 and unknown length), the Scan's direction
-    attributes are used instead."""
-    by_directions = reverse and not op.can_flip(xs[0])
+    which every runtime supports; where `can_flip` is false (opset 9 and unknown length), and of unknown length with
+    `reverse_in_scan`, the Scan's direction attributes are used instead."""
+    reversible = op.dialect.reverse_in_scan and xs[0].shape[0] is None
+    by_directions = reverse and (reversible or not op.can_flip(xs[0]))
     flipped = reverse and not by_directions
     rows = [op.flip(x) for x in xs] if flipped else list(xs)
     states = _carried(op, init, xs[0])

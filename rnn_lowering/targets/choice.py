@@ -126,6 +126,7 @@ def _choice(form: str, reason: str, spec: RecurrentSpec, opset: int, target: Tar
         columns_from=target.columns_from,
         columns_from_batch=target.columns_from_batch,
         recognized_lstm=form == "scan" and _is_recognized(spec, opset, target),
+        reverse_in_scan=target.reverse_in_scan,
         dequantize_inside=target.dequantize_inside,
         split_as_rows=target.split_as_rows,
         bounded_tanh=target.bounded_tanh,

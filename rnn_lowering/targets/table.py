@@ -40,8 +40,8 @@ class Target:
         named_sizes: Whether the declared shapes of computed values may have names for unknown sizes.
         since: Operators that it supports from an opset on only: as `unsupported` before.
         recognized_lstm: Whether it runs a Scan as its own LSTM where it can (see `recurrence.recognized`).
-        columns_from, columns_from_batch, dequantize_inside, split_as_rows, bounded_tanh, gather_by_rank_1,
-            no_constant_minus: As in `Dialect`.
+        reverse_in_scan, columns_from, columns_from_batch, dequantize_inside, split_as_rows, bounded_tanh,
+            gather_by_rank_1, no_constant_minus: As in `Dialect`.
         unroll_up_to: The longest sequence that it runs fastest unrolled.
         loop_dialect: The operators that it runs fastest in loops of float32, from `LOOP_DIALECT_OPSET` on.
         converted_only: Whether lowered models were converted for it and not run.
@@ -61,6 +61,7 @@ class Target:
     named_sizes: bool = True
     since: tuple[tuple[str, int], ...] = ()
     recognized_lstm: bool = False
+    reverse_in_scan: bool = False
     columns_from: float = math.inf
     columns_from_batch: int = 1
     dequantize_inside: bool = False
@@ -179,6 +180,7 @@ TARGETS = {
             unsupported=("Softplus",),
             integer_products=True,
             named_sizes=False,
+            reverse_in_scan=True,  # it does not see that a Slice with step -1 keeps an unknown length
             split_as_rows=True,
         ),
         Target(

@@ -109,6 +109,16 @@ def test_gates_of_one_row_are_split_as_rows_in_tract(op_type: str, alike: int, o
             assert_close(run(lowered, feed(case)), expected(case))
 
 
+@pytest.mark.parametrize(("x", "by_scan"), [("symbolic", True), ("static", False)])
+def test_a_scan_of_an_open_length_runs_in_reverse_for_tract(x: Any, by_scan: bool) -> None:
+    case = Case("reverse", "GRU", {"direction": "bidirectional"}, x=x)
+    lowered = rl.lower(model(case, 17), target="tract")
+    named = {a.name for node in nodes(lowered) if node.op_type == "Scan" for a in node.attribute}
+    assert (named >= {"scan_input_directions", "scan_output_directions"}) == by_scan
+    assert "Slice" not in operators(lowered)
+    assert_close(run(lowered, feed(case)), expected(case))
+
+
 RECOGNIZED: dict[str, dict[str, Any]] = {
     "plain": {},
     "no bias": {"optional": ()},
