@@ -57,7 +57,7 @@ def compiled(model: onnx.ModelProto, feed: Arrays) -> Callable[[], list[Any]]:
     shapes = {name: list(feed[name].shape) for name in names}
     module = from_onnx(model, shapes, {name: feed[name].dtype.name for name in names})
     cpu = tvm.target.codegen.llvm_get_system_cpu()
-    target = tvm.target.Target({"kind": "llvm", "mcpu": cpu, "fast-math": True})
+    target = tvm.target.Target({"kind": "llvm", "mcpu": cpu, "fast-math-reassoc": True})
     machine = relax.VirtualMachine(tvm.compile(relax.get_pipeline("zero")(module), target=target), tvm.cpu())
     inputs = [tvm.runtime.tensor(feed[name]) for name in names]
 

@@ -17,7 +17,7 @@ def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[[],
     types = {name: array.dtype.name for name, array in feed.items()}
     module = relax.get_pipeline("zero")(from_onnx(proto, shapes, types))
     cpu = tvm.target.codegen.llvm_get_system_cpu()
-    target = tvm.target.Target({"kind": "llvm", "mcpu": cpu, "fast-math": True})
+    target = tvm.target.Target({"kind": "llvm", "mcpu": cpu, "fast-math-reassoc": True})
     machine = relax.VirtualMachine(tvm.compile(module, target=target), tvm.cpu())
     inputs = [tvm.runtime.tensor(array) for array in feed.values()]
 
