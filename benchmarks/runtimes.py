@@ -45,7 +45,8 @@ REAL = {
 
 @dataclass(frozen=True)
 class Times:
-    """What became of a variant: "right", "wrong" or "rejects"; if right, the seconds of loading and of a call."""
+    """What became of a variant: "right", "wrong", "rejects", or "refused" by the lowering; if right, the seconds of
+    loading and of a call."""
 
     outcome: str
     load: float | None = None
@@ -89,10 +90,15 @@ def measured(runtime: str, job: Job, seconds: float) -> dict[str, Times]:
     model, feed = job
     sizes = {name: array.shape for name, array in feed.items()}
     jobs = {NATIVE: job}
+    refused: dict[str, Times] = {}
     for form in ("auto", *TARGETS[runtime].forms):
-        lowered = rl.lower(model, form, target=runtime, input_shapes=sizes)
+        try:
+            lowered = rl.lower(model, form, target=runtime, input_shapes=sizes)
+        except rl.UnsupportedError:
+            refused[form] = Times("refused")
+            continue
         jobs[form] = lowered, {v.name: feed[v.name] for v in lowered.graph.input if v.name in feed}
-    return timed(runtime, jobs, run(model, feed), seconds)
+    return timed(runtime, jobs, run(model, feed), seconds) | refused
 
 
 def timed(runtime: str, jobs: Mapping[str, Job], expected: dict[str, Any], seconds: float) -> dict[str, Times]:

@@ -191,6 +191,7 @@ TARGETS = {
             unsupported=("Softsign",),
             sizes=("T", "N"),
             integer_products=True,
+            unroll_up_to=100,
         ),
         Target(
             "openvino",
