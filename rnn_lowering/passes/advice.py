@@ -1,8 +1,9 @@
-"""Hints where unknown sizes or invalid branches prevent a lowering: which of the model's inputs to fix."""
+"""Hints where unknown sizes or invalid branches prevent a lowering: which of the model's inputs to fix; and where a
+stream is the better way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import permutations
 from shlex import quote
 
@@ -15,6 +16,7 @@ from rnn_lowering.model.dimensions import fix_dimensions
 from rnn_lowering.model.folding import folded
 from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.model.set_inputs import input_arrays
+from rnn_lowering.passes.report import NodeReport
 from rnn_lowering.spec.constants import constant_of
 from rnn_lowering.spec.node import default_opset
 
@@ -27,6 +29,18 @@ _SHAPES = {"Reshape": 1, "Expand": 1, "Tile": 1, "ConstantOfShape": 0, "Range": 
 
 NO_LENGTHS = "export the model without lengths, or with constant ones"
 """The hint where no input of the model decides sequence_lens."""
+
+_MANY_STEPS = 32
+"""Compilers take 0.03 to 0.3 s for each unrolled step, and more for each the more there are."""
+
+
+def many_steps(nodes: Iterable[NodeReport]) -> list[str]:
+    """Return a note where more steps are unrolled than compilers load quickly, and a stream is possible."""
+    long = [node for node in nodes if node.form == "unroll" and (node.seq_length or 0) > _MANY_STEPS]
+    if not long or any(node.direction != "forward" for node in long):
+        return []
+    steps = max(node.seq_length or 0 for node in long)
+    return [f"{steps} steps are unrolled, which compilers load slowly; a stream has one: --stream AXIS=1"]
 
 
 def open_sizes(model: ir.Model, value: ir.Value, axes: tuple[int, ...]) -> str:

@@ -33,7 +33,7 @@ from rnn_lowering.model.scopes import Found, foreign_nodes, recurrent_nodes
 from rnn_lowering.model.selection import Choose
 from rnn_lowering.model.set_inputs import input_arrays, record
 from rnn_lowering.options import KEEP, Lowering, LoweringOptions, lowering_of
-from rnn_lowering.passes.advice import NO_LENGTHS, deciding_input, open_lengths, open_sizes
+from rnn_lowering.passes.advice import NO_LENGTHS, deciding_input, many_steps, open_lengths, open_sizes
 from rnn_lowering.passes.report import NodeReport, Report, count_operators
 from rnn_lowering.passes.runtime import for_runtime
 from rnn_lowering.passes.sizing import FOLDED, as_given
@@ -123,11 +123,12 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         report.notes += [_dequantized(node.spec) for node in plan if dequantize and node.spec.quantized]
         report.notes += replace_nodes(model, plan, widen=self.lowering.compute == "float32", dequantize=dequantize)
         report.notes += for_runtime(model, self.lowering.runtime) if plan else ()
-        _log(plan, report)
         report.nodes = [
             NodeReport.of(n.spec, n.choice.form, n.choice.reason, place)
             for n, place in zip(plan, places, strict=True)
         ]
+        report.notes += many_steps(report.nodes)
+        _log(plan, report)
         report.operators_after = count_operators(model)
         modified = bool(plan) or self.lowering.fixes_inputs or report.stream is not None
         return LoweringResult(model, modified, report)

@@ -89,3 +89,18 @@ def test_options_of_a_hint() -> None:
 def test_a_circle_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hints._refusal", lambda model, given: ("no", "use --to scan"))
     assert follow(model(Case("any", "RNN"), 17), "tvm").nowhere
+
+
+@pytest.mark.parametrize(
+    ("direction", "T", "told"), [("forward", 33, True), ("forward", 32, False), ("reverse", 33, False)]
+)
+def test_a_stream_instead_of_many_steps(direction: str, T: int, told: bool) -> None:
+    original = model(Case("long", "GRU", {"direction": direction}, T=T, outputs=("Y",)), 17)
+    new, report = rl.lower(original, target="tvm", full=True)
+    note = f"{T} steps are unrolled, which compilers load slowly; a stream has one: --stream AXIS=1"
+    assert (note in report.notes) == told
+    if told:
+        stream, followed = rl.lower(original, target="tvm", stream={"X:0": 1}, full=True)
+        assert followed.notes == []
+        assert len(stream.graph.node) * 10 < len(new.graph.node)
+    assert rl.lower(original, "scan", full=True)[1].notes == []
