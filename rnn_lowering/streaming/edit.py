@@ -30,12 +30,15 @@ class Editor:
         self.model = model
         self.opset = opset
         self.taken = {*all_names(model), *(v.name or "" for v in model.graph.outputs)}
+        self._numbers: dict[str, int] = {}
 
     def name(self, text: str) -> str:
         """Return a plain name like `text` that nothing has."""
-        name, number = plain(text), 2
+        name = start = plain(text)
+        number = self._numbers.get(start, 2)
         while name in self.taken:
-            name, number = f"{plain(text)}_{number}", number + 1
+            name, number = f"{start}_{number}", number + 1
+        self._numbers[start] = number
         self.taken.add(name)
         return name
 
