@@ -40,6 +40,9 @@ class StoredArrays(Mapping[str, Array]):
         array: Array = np.load(self._files[name], mmap_mode="r")
         return array
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._files
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._files)
 

@@ -217,13 +217,13 @@ class _Comparison:
     def _sequences(self, feed: str) -> Iterator[_Sequence]:
         """Yield the chunkings of one whole sequence."""
         given = self.runner.feed(feed)
-        frames = self._count(given)
+        frames, known = self._count(given), self._sizes(given)
         if self.plan.frames is not None:
             count, rest = divmod(frames, self.plan.frames)
             chunkings = [(self.plan.frames,) * count] if not rest and count > 1 else []
         else:
             chunkings = list(dict.fromkeys(split(frames, sizes) for sizes in ((1,), (_FEW,), _RAGGED)))
-        states = {s.input: initial(s, self._sizes(given)) for s in self.plan.states if s.input not in given}
+        states = {s.input: initial(s, known) for s in self.plan.states if s.input not in given}
         taken = {value.name: given[value.name] for value in self.graph.graph.input if value.name in given}
         started = self.runner.write_feed({**taken, **states})
         for sizes in chunkings:
