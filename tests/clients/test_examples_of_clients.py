@@ -262,3 +262,6 @@ def test_pytorch_in_getting_started(tmp_path: Path) -> None:
     assert len(recurrent_left(before)) == 1
     assert recurrent_left(after) == []
     assert after.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "seq"
+    for T in (1, 5, 20):
+        feed = {"X": np.ones((T, 1, 80), np.float32)}
+        assert_close(run(after, feed), run(before, feed))
