@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,10 @@ from rnn_lowering._version import __version__
 from rnn_lowering.cli import values
 from rnn_lowering.limits import MOST_BYTES
 from rnn_lowering.printable import printable
+
+_USAGE = """rnn-lower IN.onnx OUT.onnx [options]
+       rnn-lower IN.onnx --list [options]
+       rnn-lower --help | --targets | --version"""
 
 _EXIT = """exit codes:
   0  written, also when there was nothing to lower
@@ -30,14 +35,23 @@ class _Parser(argparse.ArgumentParser):
     def _print_message(self, message: str, file: Any = None) -> None:  # argparse's own ignores a full disk
         (file or sys.stderr).write(message)
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Options may be between IN.onnx and OUT.onnx too, but for `--`, which argparse then forgets."""
+        given = sys.argv[1:] if args is None else list(args)
+        parse = super().parse_args if "--" in given else self.parse_intermixed_args
+        return parse(given, namespace)
+
     def error(self, message: str) -> NoReturn:
-        super().error(printable(message))
+        unknown = re.match(r"unrecognized arguments: (?:.* )?(--[\w-]+)", message)
+        hint = values.meant(unknown[1], self._option_string_actions) if unknown else ""
+        super().error(printable(message) + printable(hint))
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     p = _Parser(
         prog="rnn-lower",
+        usage=_USAGE,
         description="Replace the RNN, GRU and LSTM nodes of an ONNX model by primitive operators.",
         epilog=_EXIT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -45,7 +59,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("input", type=Path, metavar="IN.onnx", help="the model")
     p.add_argument("output", type=Path, metavar="OUT.onnx", nargs="?", help="the file to write")
     p.add_argument(
-        "--list", action="store_true", help="show every recurrent node and the form it would get; write nothing"
+        "--list",
+        action="store_true",
+        help="show every recurrent node and the form it would get, inputs and outputs; write nothing",
     )
     _add_forms(p)
     _add_sizes(p)

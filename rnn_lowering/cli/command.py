@@ -100,7 +100,7 @@ def _list(args: argparse.Namespace) -> int:
         previews, report = lowers.preview(model)
         if not args.quiet:
             with printing():
-                print_previews(previews, report, args.input)
+                print_previews(previews, report, args.input, model.graph)
     return 4 if previews else 0
 
 

@@ -18,6 +18,8 @@ from rnn_lowering.printable import NAME, printable
 from rnn_lowering.streaming.plan import host_loop
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from rnn_lowering.passes.lower import Preview
     from rnn_lowering.passes.report import Report
     from rnn_lowering.progress import Progress
@@ -50,8 +52,9 @@ def _size(number: int | None) -> str:
     return "?" if number is None else str(number)
 
 
-def print_previews(previews: Sequence[Preview], report: Report, source: Path) -> None:
-    """Print a row for each node: what it specifies and the form it would get; then hints for refused ones."""
+def print_previews(previews: Sequence[Preview], report: Report, source: Path, graph: ir.Graph) -> None:
+    """Print a row for each node: what it specifies and the form it would get; then the names and sizes that options
+    use, and hints for refused nodes."""
     out = console()
     titles = ("node", "operator", "scope", "direction", "T", "N", "I", "H", "type", "activations", "form", "why")
     table = Table(*titles, box=None)
@@ -60,9 +63,22 @@ def print_previews(previews: Sequence[Preview], report: Report, source: Path) ->
         operator, *cells = _spec_cells(spec) if spec else [node.operator, "?", *"????", "?", "?"]
         _add_row(table, node.name, operator, node.scope, *cells, preview.form, preview.reason)
     out.print(table if previews else printable(f"{source}: no recurrent nodes"))
+    if previews:
+        _print(out, f"inputs: {_named([v for v in graph.inputs if not v.is_initializer()])}")
+        _print(out, f"outputs: {_named(graph.outputs)}")
     for hint in dict.fromkeys(preview.hint for preview in previews if preview.hint):
         _print(out, f"for refused nodes: {hint}")
     _print_rest(report, out)
+
+
+def _named(values: Sequence[ir.Value]) -> str:
+    sizes = [[_dim(d) for d in v.shape] if v.shape is not None else ["unknown shape"] for v in values]
+    return ", ".join(f"{v.name} [{', '.join(dims)}]" for v, dims in zip(values, sizes, strict=True))
+
+
+def _dim(dim: int | ir.SymbolicDim) -> str:
+    size = dim if isinstance(dim, int) else dim.value
+    return "?" if size in (None, -1) else str(size)
 
 
 def _spec_cells(spec: RecurrentSpec) -> list[str]:

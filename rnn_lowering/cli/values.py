@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from rnn_lowering.options import Check, Lowering
     from rnn_lowering.types import Array, ArrayLike
 
+N = TypeVar("N", int, float)
 T = TypeVar("T")
 
 
@@ -20,12 +22,27 @@ def target(text: str) -> str:
     from rnn_lowering.targets.table import TARGETS
 
     if text not in TARGETS:
-        raise argparse.ArgumentTypeError(f"'{text}' is none of {', '.join(TARGETS)}")
+        raise argparse.ArgumentTypeError(f"'{text}' is none of {', '.join(TARGETS)}{meant(text, TARGETS)}")
     return text
 
 
+def meant(text: str, known: Iterable[str]) -> str:
+    """Return a question for the known word that is most like a text; empty if none is."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(text.lower(), list(known), 1, 0.65)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def _number(text: str, kind: type[N]) -> N:
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is no {'whole ' * (kind is int)}number") from None
+
+
 def count(text: str) -> int:
-    number = int(text)
+    number = _number(text, int)
     if number < 0:
         raise argparse.ArgumentTypeError("must be 0 or more")
     return number
@@ -47,14 +64,14 @@ def report_file(text: str) -> Path:
 
 
 def tolerance(text: str) -> float:
-    number = float(text)
+    number = _number(text, float)
     if not number >= 0:
         raise argparse.ArgumentTypeError("must be 0 or more")
     return number
 
 
 def seconds(text: str) -> float:
-    number = float(text)
+    number = _number(text, float)
     if not number > 0:
         raise argparse.ArgumentTypeError("must be more than 0")
     return number
@@ -63,7 +80,7 @@ def seconds(text: str) -> float:
 def dim(text: str) -> tuple[str, int]:
     name, separator, size = text.rpartition("=")
     if not separator or not size.isdigit():
-        raise argparse.ArgumentTypeError(f"'{text}' is not NAME=SIZE")
+        raise argparse.ArgumentTypeError(f"'{text}' is not NAME=SIZE, such as seq=16")
     return name, int(size)
 
 
@@ -81,7 +98,7 @@ def shape(text: str) -> tuple[str, list[int]]:
     name, separator, shape = text.rpartition(":")
     sizes = shape.split(",") if shape else []
     if not separator or not all(size.strip().isdigit() for size in sizes):
-        raise argparse.ArgumentTypeError(f"'{text}' is not NAME:D0,D1,...")
+        raise argparse.ArgumentTypeError(f"'{text}' is not NAME:D0,D1,..., such as X:16,1,80")
     return name, [int(size) for size in sizes]
 
 

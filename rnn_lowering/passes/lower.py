@@ -249,7 +249,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         except UnknownSizeError as error:
             axes = tuple({"T": spec.layout, "N": 1 - spec.layout}[size] for size in error.sizes)
             sizes = open_sizes(model, spec.inputs["X"], axes)
-            error.advise(f"fix the sizes of the inputs: {sizes}" if sizes else "", error.hint)
+            filled = ", a number for each ?" if "?" in sizes else ""
+            error.advise(f"fix the sizes of the inputs{filled}: {sizes}" if sizes else "", error.hint)
             raise
         except UnknownLengthsError as error:
             error.advise(open_lengths(model, spec.inputs["sequence_lens"]) or NO_LENGTHS)

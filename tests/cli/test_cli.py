@@ -180,7 +180,9 @@ def test_list(rnn_lower: Command, tmp_path: Path) -> None:
     outcome = rnn_lower(source, "--list")
     assert (outcome.code, outcome.err) == (4, "")
     lines = outcome.lines
-    assert len(lines) == 1 + len(THREE)
+    assert len(lines) == 1 + len(THREE) + 2
+    assert lines[-2] == "inputs: X [6, batch, 3]"
+    assert lines[-1].startswith("outputs: ")
     for part in ("/decoder/gru", "GRU-14", "main graph", "bidirectional", "?", "4", "float", "Sigmoid, Tanh"):
         assert part in lines[2]
     assert cells(lines[1])[:10] == [
@@ -660,6 +662,32 @@ def test_wrong_usage(rnn_lower: Command, tmp_path: Path, arguments: list[str]) -
     assert files(tmp_path).keys() == {"in.onnx"}
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--target", "TVM"], "; did you mean tvm?"),
+        (["--target", "openvinno"], "; did you mean openvino?"),
+        (["--target", "nncase"], ", stedgeai"),
+        (["--tagret", "tvm"], "unrecognized arguments: --tagret tvm; did you mean --target?"),
+        (["another.onnx"], "unrecognized arguments: another.onnx"),
+        (["--verify", "a"], "'a' is no whole number"),
+        (["--verify-timeout", "1m"], "'1m' is no number"),
+        (["--set-dim", "seq"], "'seq' is not NAME=SIZE, such as seq=16"),
+    ],
+)
+def test_wrong_usage_ends_in_what_is_wrong(rnn_lower: Command, arguments: list[str], told: str) -> None:
+    lines = rnn_lower("in.onnx", "out.onnx", *arguments).err.splitlines()
+    assert len(lines) == 4
+    assert lines[-1].endswith(told)
+
+
+@pytest.mark.parametrize("order", ["IN --to loop OUT -q", "--to loop IN -q OUT", "-q --to loop -- IN OUT"])
+def test_options_may_be_anywhere(rnn_lower: Command, tmp_path: Path, order: str) -> None:
+    places = {"IN": saved(tmp_path / "in.onnx", model(SYMBOLIC, 17)), "OUT": tmp_path / "out.onnx"}
+    assert rnn_lower(*[places.get(word, word) for word in order.split()]).code == 0
+    assert "Loop" in operators(onnx.load(tmp_path / "out.onnx"))
+
+
 @pytest.mark.parametrize("options", [["--seed", "-1"], ["--rtol", "-1"], ["--atol", "nan"]])
 def test_numbers_without_a_meaning(rnn_lower: Command, tmp_path: Path, options: list[str]) -> None:
     source = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17))
@@ -965,7 +993,7 @@ def test_a_pipe_gets_plain_lines(tmp_path: Path, environment: dict[str, str]) ->
     assert "\x1b" not in done.stdout + listed.stdout
     assert done.stdout.splitlines()[-1] == f"written to {target}"
     assert cells(done.stdout.strip().splitlines()[1]) == [name, "LSTM-14", "forward", "?", "?", "3", "4", "scan"]
-    assert len(listed.stdout.splitlines()) == 2
+    assert len(listed.stdout.splitlines()) == 4
     assert cells(listed.stdout.splitlines()[1])[:2] == [name, "LSTM-14"]
 
 

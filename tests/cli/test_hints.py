@@ -74,7 +74,8 @@ def test_of_forms(to: str, target: str) -> None:
 
 def test_options_of_a_hint() -> None:
     text = (
-        "fix the sizes of the inputs: --input-shape 'an input:'1,? --set-dim seq=?, or use --to scan or --to loop"
+        "fix the sizes of the inputs, a number for each ?: --input-shape 'an input:'1,? --set-dim seq=?, "
+        "or use --to scan or --to loop"
     )
     assert list(alternatives(text)) == [
         ["--input-shape", "an input:1,?", "--set-dim", "seq=?"],
