@@ -217,6 +217,17 @@ def test_commands_of_the_readme_run(
     assert "verified" in capsys.readouterr().out or listing
 
 
+def test_counts_of_the_readme_are_those_of_its_table() -> None:
+    text = " ".join(DOCUMENTS[0].read_text(encoding="utf-8").split())
+    rows = re.findall(r"\| (OpenVINO|tract)[^|]*\| (\d+) of 47 right[^|]*\| (\d+) of 47 right", text)
+    ours = {name: (before, after) for name, before, after in rows}
+    (told,) = re.findall(
+        r"those of OpenVINO and tract get (\d+) and (\d+) right, lowered models (\d+) in each", text
+    )
+    assert told == (ours["OpenVINO"][0], ours["tract"][0], ours["tract"][1])
+    assert ours["OpenVINO"][1] == ours["tract"][1]
+
+
 def test_the_python_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_workers_here(monkeypatch)
     monkeypatch.chdir(tmp_path)
