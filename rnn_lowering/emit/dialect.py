@@ -29,6 +29,7 @@ class Dialect:
         split_as_rows: A single row is split into equal parts as the rows of a matrix.
         bounded_tanh: Tanh gets what is clipped to [-20, 20], beyond which it is -1 or 1 in every element type.
         gather_by_rank_1: A row is gathered by an index of rank 1, never by a scalar.
+        zeros_apart: No two states of a loop start from one tensor of zeros.
         no_constant_minus: A constant minus x is emitted as x * -1 + constant.
         unsupported: Operators that the runtime does not support; their formulas are emitted instead.
     """
@@ -45,5 +46,6 @@ class Dialect:
     split_as_rows: bool = False
     bounded_tanh: bool = False
     gather_by_rank_1: bool = False
+    zeros_apart: bool = False
     no_constant_minus: bool = False
     unsupported: frozenset[str] = frozenset()

@@ -186,7 +186,8 @@ def _rank_4(op: Ops, y: Tensor) -> Tensor:
 def _carried(op: Ops, states: Sequence[Tensor], like: Tensor) -> Tensors:
     """Return the initial states of a Scan or Loop, [batch, hidden].
 
-    All symbolic zeros share one tensor, whose batch size is that of axis 1 of `like`.
+    All symbolic zeros share one tensor, whose batch size is that of axis 1 of `like`; with `zeros_apart` each
+    state has its own.
     """
     shared: Tensor | None = None
     carried = []
@@ -196,6 +197,7 @@ def _carried(op: Ops, states: Sequence[Tensor], like: Tensor) -> Tensors:
             continue
         hidden = state.shape[-1]
         assert hidden is not None
-        shared = shared or zeros(op, [op.dim(like, 1), op.constant([hidden])])
+        if shared is None or op.dialect.zeros_apart:
+            shared = zeros(op, [op.dim(like, 1), op.constant([hidden])])
         carried.append(shared)
     return carried

@@ -131,6 +131,7 @@ def _choice(form: str, reason: str, spec: RecurrentSpec, opset: int, target: Tar
         split_as_rows=target.split_as_rows,
         bounded_tanh=target.bounded_tanh,
         gather_by_rank_1=target.gather_by_rank_1,
+        zeros_apart=target.zeros_apart,
         no_constant_minus=target.no_constant_minus,
     )
     return Choice(form, reason, _FOLDS[form], dialect)

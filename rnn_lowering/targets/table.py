@@ -41,7 +41,7 @@ class Target:
         since: Operators that it supports from an opset on only: as `unsupported` before.
         recognized_lstm: Whether it runs a Scan as its own LSTM where it can (see `recurrence.recognized`).
         reverse_in_scan, columns_from, columns_from_batch, dequantize_inside, split_as_rows, bounded_tanh,
-            gather_by_rank_1, no_constant_minus: As in `Dialect`.
+            gather_by_rank_1, zeros_apart, no_constant_minus: As in `Dialect`.
         unroll_up_to: The longest sequence that it runs fastest unrolled.
         loop_dialect: The operators that it runs fastest in loops of float32, from `LOOP_DIALECT_OPSET` on.
         converted_only: Whether lowered models were converted for it and not run.
@@ -68,6 +68,7 @@ class Target:
     split_as_rows: bool = False
     bounded_tanh: bool = False
     gather_by_rank_1: bool = False
+    zeros_apart: bool = False
     no_constant_minus: bool = False
     unroll_up_to: int = 0
     loop_dialect: Dialect = _PLAIN
@@ -210,6 +211,7 @@ TARGETS = {
             unsupported=("Softplus",),
             bounded_tanh=True,
             gather_by_rank_1=True,
+            zeros_apart=True,  # its Loop makes one state of two that start from one value
             integer_products=False,
         ),
         Target("emx-onnx-cgen", "1.4.0", ("scan", "unroll")),

@@ -148,6 +148,17 @@ def test_for_opencv_tanh_is_bounded_and_rows_are_gathered_by_rank_1(op_type: str
         assert_close(run(lowered, feed(case)), expected(case))
 
 
+@pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
+def test_for_opencv_no_two_states_start_from_one_value(op_type: str) -> None:
+    """Its Loop would make one state of the two."""
+    case = Case("apart", op_type, {"direction": "bidirectional"}, x="symbolic")
+    lowered = rl.lower(model(case, 17), target="opencv")
+    loops = [node for node in lowered.graph.node if node.op_type == "Loop"]
+    assert len(loops) == 2
+    assert all(len(set(node.input)) == len(node.input) for node in loops)
+    assert_close(run(lowered, feed(case)), expected(case))
+
+
 def test_relu_at_an_opset_from_which_on_it_is_supported() -> None:
     """jaxonnxruntime has no Relu of opset 13."""
     case = Case("relu", "RNN", {"activations": ["Relu"]}, N=8)

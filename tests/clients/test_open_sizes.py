@@ -1,0 +1,109 @@
+"""Lowered models whose sizes are open: what is loaded once computes sequences and batches of any size.
+
+tract, whose inputs get their sizes by hand, is in test_tract.py.
+"""
+
+import dataclasses
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import onnx
+import pytest
+from cases import Arrays, Case, model, values
+from oracle import evaluate
+
+import rnn_lowering as rl
+from clients.driving import judge
+from clients.environments import python, why_absent
+from clients.trials import OPSET, cases
+
+Open: TypeAlias = Literal["symbolic", "batch"]
+"""As in `Case.x`."""
+
+LOADERS = {
+    "openvino": """
+import openvino
+def load(path, names, feed):
+    compiled = openvino.compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return lambda feed: [compiled(feed)[name] for name in names]
+""",
+    "opencv": """
+import cv2
+def load(path, names, feed):
+    net = cv2.dnn.readNetFromONNX(path)
+    def call(feed):
+        for name, array in feed.items():
+            net.setInput(array, name)
+        return net.forward(names)
+    return call
+""",
+    "mnn": """
+import _tools, MNN
+def load(path, names, feed):
+    files = ["--modelFile", path, "--MNNModel", path + ".mnn"]
+    _tools.mnnconvert(["mnnconvert", "-f", "ONNX", *files, "--bizCode", "any"])
+    net = MNN.nn.load_module_from_file(path + ".mnn", list(feed), names)
+    def given(array):
+        kind = MNN.expr.int if array.dtype == np.int32 else MNN.expr.float
+        return MNN.expr.const(array, list(array.shape), MNN.expr.NCHW, kind)
+    def call(feed):
+        results = net.forward([given(array) for array in feed.values()])
+        return [MNN.expr.convert(result, MNN.expr.NCHW).read() for result in results]
+    return call
+""",
+}
+RUN = """
+for path in sys.argv[1:]:
+    names, feeds = open(path + ".txt").read().split(), []
+    while os.path.exists(f"{path}.{len(feeds)}.npz"):
+        feeds.append(dict(np.load(f"{path}.{len(feeds)}.npz")))
+    call = load(path, names, feeds[0])
+    for n, feed in enumerate(feeds):
+        np.savez(f"{path}.{n}.out.npz", **dict(zip(names, call(feed))))
+"""
+SIZES: dict[Open, list[tuple[int, int]]] = {
+    "symbolic": [(4, 2), (7, 3), (1, 1), (3, 4)],
+    "batch": [(4, 2), (4, 5), (4, 1)],
+}
+"""What is open -> T and N of the runs."""
+
+TRIALS: list[tuple[str, str, Open]] = [("openvino", "auto", "symbolic"), ("opencv", "auto", "symbolic")]
+TRIALS += [("opencv", "loop", "batch"), ("mnn", "auto", "batch")]
+
+
+@pytest.mark.parametrize(("client", "to", "open_sizes"), TRIALS)
+def test_sizes_may_be_open(client: str, to: str, open_sizes: Open, tmp_path: Path) -> None:
+    """OpenCV makes one state of the two of an LSTM where its Loop starts both from one computed tensor."""
+    if reason := why_absent(client):
+        pytest.skip(reason)
+    known = {name: dataclasses.replace(case, x=open_sizes) for name, case in cases().items()}
+    paths = {name: tmp_path / f"{n}.onnx" for n, name in enumerate(known)}
+    for name, case in known.items():
+        lowered = rl.lower(model(case, OPSET), target=client, to=to)
+        onnx.save(lowered, paths[name])
+        Path(f"{paths[name]}.txt").write_text(" ".join(case.results))
+        for n, given in enumerate(feeds(case, SIZES[open_sizes])):
+            ordered: dict[str, Any] = {value.name: given[value.name] for value in lowered.graph.input}
+            np.savez(f"{paths[name]}.{n}.npz", **ordered)
+    program = f"import os, sys, numpy as np\n{LOADERS[client]}{RUN}"
+    command: list[str | Path] = [python(client), "-c", program, *paths.values()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    for name, case in known.items():
+        for n, given in enumerate(feeds(case, SIZES[open_sizes])):
+            results = evaluate(case.op_type, case.attributes, {**values(case), **given})
+            with np.load(f"{paths[name]}.{n}.out.npz") as got:
+                outcome = judge(dict(got), {symbol: results[symbol] for symbol in case.results})
+            assert outcome == ("right", ""), f"{name} {SIZES[open_sizes][n]}"
+
+
+def feeds(case: Case, sizes: list[tuple[int, int]]) -> Iterator[Arrays]:
+    """The inputs of a case at each T and N; its weights stay."""
+    inputs = ("X", "sequence_lens", "initial_h", "initial_c")
+    for T, N in sizes:
+        given = values(dataclasses.replace(case, T=T, N=N, lengths=None))
+        yield {name: given[name] for name in inputs if name in given}
