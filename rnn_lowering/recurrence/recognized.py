@@ -34,7 +34,6 @@ def is_recognizable(spec: RecurrentSpec) -> bool:
     return (
         spec.op_type == "LSTM"
         and spec.dtype == ir.DataType.FLOAT
-        and not spec.rounds
         and {"W", "R"} <= constant
         and ("B" not in spec.inputs or "B" in constant)
         and "P" not in spec.inputs

@@ -38,15 +38,21 @@ def _present() -> None:
 
 def test_it_runs_its_own_kernel(tmp_path: Path) -> None:
     """Two loops, of which it makes two layers RNNSeq; a long GRU stays a loop."""
-    for op_type, T in (("LSTM", 5), ("GRU", 101)):
-        case = Case("recognized", op_type, {"direction": "bidirectional"}, optional=("B", "initial_h"), T=T)
-        onnx.save(rl.lower(model(case, 17), target="openvino"), tmp_path / f"{op_type}.onnx")
-    command: list[str | Path] = [python("openvino"), "-c", LAYERS, tmp_path / "LSTM.onnx", tmp_path / "GRU.onnx"]
+    cases = {
+        "bias": Case("recognized", "LSTM", {"direction": "bidirectional"}, optional=("B", "initial_h")),
+        "no bias": Case("recognized", "LSTM", optional=()),
+        "long": Case("loop", "GRU", {"direction": "bidirectional"}, T=101),
+    }
+    paths = {name: tmp_path / f"{name}.onnx" for name in cases}
+    for name, case in cases.items():
+        onnx.save(rl.lower(model(case, 17), target="openvino"), paths[name])
+    command: list[str | Path] = [python("openvino"), "-c", LAYERS, *paths.values()]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=dict(os.environ))
-    lstm, gru = done.stdout.splitlines()
-    assert "RNNSeq" in lstm.split()
-    assert "TensorIterator" not in lstm.split()
-    assert "RNNSeq" not in gru.split()
+    layers = dict(zip(cases, map(str.split, done.stdout.splitlines()), strict=True))
+    for name in ("bias", "no bias"):
+        assert "RNNSeq" in layers[name]
+        assert "TensorIterator" not in layers[name]
+    assert "RNNSeq" not in layers["long"]
 
 
 def test_two_nodes_on_one_input(tmp_path: Path) -> None:

@@ -155,6 +155,7 @@ UNRECOGNIZED: dict[str, dict[str, Any]] = {
     "unknown sizes": {"x": "symbolic"},
     "unknown batch": {"x": "batch"},
     "computed weights": {"weights": "input"},
+    "computed weights, no bias": {"weights": "input", "optional": ()},
     "double": {"dtype": "float64"},
 }
 
@@ -169,3 +170,17 @@ def test_an_lstm_that_it_does_not_recognize(name: str) -> None:
         assert operators(lowered) & {"Loop", "Scan"} == loops
         assert "scan_input_axes" not in {a.name for node in lowered.graph.node for a in node.attribute}
         assert_close(run(lowered, feed(case)), expected(case), case.dtype)
+
+
+def test_it_recognizes_neither_integers_nor_loops() -> None:
+    """Weights that are stored as integers stay so, and a Loop that was asked for is emitted as for others."""
+    given = {"X": np.random.default_rng(1).standard_normal((5, 2, 8)).astype(np.float32)}
+    integers = rl.lower(_quantized(), "scan", target="openvino")
+    (scan,) = (node for node in nodes(integers) if node.op_type == "Scan")
+    inside = {node.op_type for body in bodies(scan) for node in body.node}
+    assert "DequantizeLinear" in inside
+    assert "Concat" not in inside
+    assert_close(run(integers, given, optimise=False), run(_quantized(), given))
+    loop = rl.lower(model(BY_NAME["LSTM_plain"], 17), "loop", target="openvino")
+    (node,) = (node for node in nodes(loop) if node.op_type == "Loop")
+    assert "Concat" not in {inner.op_type for body in bodies(node) for inner in body.node}
