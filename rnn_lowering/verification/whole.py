@@ -117,7 +117,7 @@ class ModelComparison(Comparison):
             return self._nodes_only(undetermined)
         if not result and self.check.tolerance == Tolerance():
             result = self.nodes_one_by_one.find_wrong_node(result, pairs, session.optimise)
-        return self._with_nodes(result, unoptimised) if result else result
+        return self._with_nodes(result, unoptimised, self._only_sizes(groups, result)) if result else result
 
     def _without_original(
         self, error: SessionError, groups: list[list[str]], *, all_must_run: bool
@@ -135,11 +135,20 @@ class ModelComparison(Comparison):
             return Verification("not verified", reason=f"{reason}; give other inputs (--feed, feeds=)")
         return self._nodes_only(reason)
 
-    def _with_nodes(self, result: Verification, unoptimised: str) -> Verification:
+    def _only_sizes(self, groups: list[list[str]], found: Verification) -> str:
+        """Return which sizes the original accepted, where it accepted one choice only of several; else ""."""
+        tried = {tuple(array.shape for array in self.runner.feed(first).values()) for first, *_ in groups}
+        ran = {tuple((given.name, given.shape) for given in run.inputs) for run in found.each_run}
+        if len(tried) == 1 or len(found.each_run) == 1 or len(ran) > 1:
+            return ""
+        sizes = ", ".join(f"{name} {list(shape)}" for name, shape in next(iter(ran)))
+        return f"of the sizes that were tried the original accepted these only: {sizes}"
+
+    def _with_nodes(self, result: Verification, unoptimised: str, only_sizes: str) -> Verification:
         """Compare each node alone, too, since a network may damp what is wrong in one."""
         each = self.nodes_one_by_one.result("no node was compared on its own")
         changed = what_changed(self.original.proto, self.lowered.proto, result.max_abs)
-        facts = (result.reason, unoptimised, *changed, "" if each else each.reason)
+        facts = (result.reason, only_sizes, unoptimised, *changed, "" if each else each.reason)
         if each.status == "failed":
             return each
         return replace(result, nodes=each.outputs, reason="; ".join(filter(None, facts)))

@@ -216,6 +216,18 @@ def test_dynamic_sizes_vary(axis: int) -> None:
     assert not verify(original, with_last(rl.lower(original), "Slice", *bounds))
 
 
+@pytest.mark.parametrize(("length", "told"), [(1, True), (-1, False)])
+def test_an_original_of_one_size_is_told(length: int, told: bool) -> None:
+    """As exporters write it: the input has a name for its length, and a Reshape the length of an example."""
+    one = Case("one_size", "RNN", x="symbolic", outputs=("Y",), I=3, H=4)
+    proto = with_last(model(one, 17), "Reshape", ("shape", np.array([length, 1, 1, 4])))
+    check = verify(proto, rl.lower(proto))
+    assert check
+    assert ("of the sizes that were tried the original accepted these only: X [1, 1, 3]" in check.reason) == told
+    given = verify(proto, rl.lower(proto), shapes={"X": [1, 1, 3]})
+    assert (given.status, given.reason) == ("verified", "")
+
+
 def test_what_is_wrong_around_the_nodes() -> None:
     original = chain(Link("LSTM", "first"), Link("GRU", "second"))
     lowered = rl.lower(original)
