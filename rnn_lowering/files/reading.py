@@ -72,6 +72,10 @@ def load_model(path: Path, *, trust_external_data: bool = False) -> ir.Model:
     return parse_file(path, trust_external_data=trust_external_data).new_model()
 
 
+_OF_FRAMEWORKS = (".pt", ".pth", ".pt2", ".ckpt", ".safetensors", ".h5", ".keras", ".pb", ".tflite", ".pdmodel")
+"""Suffixes of the models of PyTorch, Keras, TensorFlow and Paddle."""
+
+
 def parse_file(path: Path, *, trust_external_data: bool = False, piped_from: Path | None = None) -> Parsed:
     """Parse an ONNX file; the large tensors of a large one are not read but referred to.
 
@@ -95,7 +99,8 @@ def parse_file(path: Path, *, trust_external_data: bool = False, piped_from: Pat
         raise _cannot_read(named, error) from error
     except Exception as error:  # protobuf, text and JSON parsers each have errors of their own
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ModelFileError(f"'{named}' is not an ONNX model: {reason}", hint="is the file complete?") from error
+        hint = "export it to ONNX first" if named.suffix in _OF_FRAMEWORKS else "is the file complete?"
+        raise ModelFileError(f"'{named}' is not an ONNX model: {reason}", hint=hint) from error
     if piped_from and (entry := next(external_entries(proto), None)):
         raise ModelFileError(
             f"'{named}' refers to data in '{entry[1].value}', but a model from a pipe has no folder",

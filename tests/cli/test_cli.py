@@ -565,6 +565,16 @@ def test_a_bad_file_is_refused(rnn_lower: Command, tmp_path: Path, kind: str, op
     assert files(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"), [("net.pt", "export it to ONNX first"), ("net.onnx", "is the file complete?")]
+)
+def test_a_model_of_a_framework_is_to_be_exported(rnn_lower: Command, tmp_path: Path, name: str, hint: str) -> None:
+    (tmp_path / name).write_bytes(b"PK\x03\x04" + b"x" * 64)
+    outcome = rnn_lower(tmp_path / name, tmp_path / "out.onnx")
+    assert_refused(outcome, name)
+    assert outcome.err.endswith(f"; {hint}\n")
+
+
 @pytest.mark.parametrize("options", [["OUT"], ["--list"]])
 def test_a_bad_node_is_refused(rnn_lower: Command, tmp_path: Path, options: list[str]) -> None:
     names = ["Foo", "Tanh", "Tanh"]
