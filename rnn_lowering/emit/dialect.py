@@ -20,8 +20,8 @@ class Dialect:
         columns_from: Products with constant weights of at least so many rows are emitted with columns on the right:
             a @ b as Transpose(bᵀ @ Transpose(a)), where bᵀ is a weight as the node has it.
         columns_from_batch: The least known batch size for which they are.
-        reverse_in_scan: A Scan of unknown length runs in reverse by its direction attributes; otherwise its rows
-            are flipped before and after.
+        reverse_in_loop: In reverse a Scan of unknown length runs by its direction attributes, and a Loop counts
+            down; otherwise rows are flipped before and after.
         recognized_lstm: The step of an LSTM is emitted as OpenVINO recognizes it (see `recurrence.recognized`); no
             loop outputs a state through an Unsqueeze alone.
         dequantize_inside: Weights that are stored as integers are dequantized in the body that multiplies by them,
@@ -30,6 +30,7 @@ class Dialect:
         bounded_tanh: Tanh gets what is clipped to [-20, 20], beyond which it is -1 or 1 in every element type.
         gather_by_rank_1: A row is gathered by an index of rank 1, never by a scalar.
         zeros_apart: No two states of a loop start from one tensor of zeros.
+        cast_zeros: Zeros of unknown number are made in float32 and cast.
         no_constant_minus: A constant minus x is emitted as x * -1 + constant.
         unsupported: Operators that the runtime does not support; their formulas are emitted instead.
     """
@@ -40,12 +41,13 @@ class Dialect:
     join_directions: bool = False
     columns_from: float = math.inf
     columns_from_batch: int = 1
-    reverse_in_scan: bool = False
+    reverse_in_loop: bool = False
     recognized_lstm: bool = False
     dequantize_inside: bool = False
     split_as_rows: bool = False
     bounded_tanh: bool = False
     gather_by_rank_1: bool = False
     zeros_apart: bool = False
+    cast_zeros: bool = False
     no_constant_minus: bool = False
     unsupported: frozenset[str] = frozenset()

@@ -31,7 +31,9 @@ def _full_of_zeros(op: Ops, shape: Tensor, dims: Dims) -> Tensor:
 
 @_full_of_zeros.since(9)
 def _full_of_zeros_9(op: Ops, shape: Tensor, dims: Dims) -> Tensor:
-    return op.emit("ConstantOfShape", [shape], [dims], value=zeros_of(op.dtype, (1,)).tensor(""))[0]
+    dtype = ir.DataType.FLOAT if op.dialect.cast_zeros else op.dtype
+    made = op.emit("ConstantOfShape", [shape], [dims], [dtype], value=zeros_of(dtype, (1,)).tensor(""))[0]
+    return op.cast(made, op.dtype)
 
 
 def steps(op: Ops, length: Tensor) -> Tensor:

@@ -36,9 +36,8 @@ def scan(
 ) -> tuple[Tensors, Tensors]:
     """Emit a Scan, not that of opset 8, which has a batch axis. In reverse the rows are flipped before and after,
     which every runtime supports; where `can_flip` is false (opset 9 and unknown length), and of unknown length with
-    `reverse_in_scan`, the Scan's direction attributes are used instead."""
-    reversible = op.dialect.reverse_in_scan and xs[0].shape[0] is None
-    by_directions = reverse and (reversible or not op.can_flip(xs[0]))
+    `reverse_in_loop`, the Scan's direction attributes are used instead."""
+    by_directions = reverse and _runs_in_reverse(op, xs[0])
     flipped = reverse and not by_directions
     rows = [op.flip(x) for x in xs] if flipped else list(xs)
     states = _carried(op, init, xs[0])
@@ -72,10 +71,11 @@ def scan(
 def loop(
     op: Ops, step: Step, init: Sequence[Tensor], xs: Sequence[Tensor], reverse: bool
 ) -> tuple[Tensors, Tensors]:
-    """Emit a Loop. In reverse the rows are flipped before and after; where `can_flip` is false, the Loop reads the
-    rows from the last to the first and its outputs are put in order by a Gather."""
+    """Emit a Loop. In reverse the rows are flipped before and after; where `can_flip` is false, and of unknown
+    length with `reverse_in_loop`, the Loop reads the rows from the last to the first and its outputs are put in
+    order by a Gather."""
     length = op.dim(xs[0], 0)
-    counts_down = reverse and not op.can_flip(xs[0])
+    counts_down = reverse and _runs_in_reverse(op, xs[0])
     flipped = reverse and not counts_down
     rows = [op.flip(x) for x in xs] if flipped else list(xs)
     states = _carried(op, init, xs[0])
@@ -99,6 +99,11 @@ def loop(
     elif flipped:
         stacked = [op.flip(y) for y in stacked]
     return (final, stacked) if xs[0].shape[0] is not None else _if_empty(op, final, stacked, init, xs[0])
+
+
+def _runs_in_reverse(op: Ops, x: Tensor) -> bool:
+    """Return whether a reverse loop over x reads its rows backwards, so that they need not be flipped."""
+    return not op.can_flip(x) or (op.dialect.reverse_in_loop and x.shape[0] is None)
 
 
 def _if_empty(

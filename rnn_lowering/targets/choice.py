@@ -126,12 +126,13 @@ def _choice(form: str, reason: str, spec: RecurrentSpec, opset: int, target: Tar
         columns_from=target.columns_from,
         columns_from_batch=target.columns_from_batch,
         recognized_lstm=form == "scan" and _is_recognized(spec, opset, target),
-        reverse_in_scan=target.reverse_in_scan,
+        reverse_in_loop=target.reverse_in_loop,
         dequantize_inside=target.dequantize_inside,
         split_as_rows=target.split_as_rows,
         bounded_tanh=target.bounded_tanh,
         gather_by_rank_1=target.gather_by_rank_1,
         zeros_apart=target.zeros_apart,
+        cast_zeros=target.cast_zeros,
         no_constant_minus=target.no_constant_minus,
     )
     return Choice(form, reason, _FOLDS[form], dialect)

@@ -40,8 +40,8 @@ class Target:
         named_sizes: Whether the declared shapes of computed values may have names for unknown sizes.
         since: Operators that it supports from an opset on only: as `unsupported` before.
         recognized_lstm: Whether it runs a Scan as its own LSTM where it can (see `recurrence.recognized`).
-        reverse_in_scan, columns_from, columns_from_batch, dequantize_inside, split_as_rows, bounded_tanh,
-            gather_by_rank_1, zeros_apart, no_constant_minus: As in `Dialect`.
+        reverse_in_loop, columns_from, columns_from_batch, dequantize_inside, split_as_rows, bounded_tanh,
+            gather_by_rank_1, zeros_apart, cast_zeros, no_constant_minus: As in `Dialect`.
         unroll_up_to: The longest sequence that it runs fastest unrolled.
         loop_dialect: The operators that it runs fastest in loops of float32, from `LOOP_DIALECT_OPSET` on.
         converted_only: Whether lowered models were converted for it and not run.
@@ -61,7 +61,7 @@ class Target:
     named_sizes: bool = True
     since: tuple[tuple[str, int], ...] = ()
     recognized_lstm: bool = False
-    reverse_in_scan: bool = False
+    reverse_in_loop: bool = False
     columns_from: float = math.inf
     columns_from_batch: int = 1
     dequantize_inside: bool = False
@@ -69,6 +69,7 @@ class Target:
     bounded_tanh: bool = False
     gather_by_rank_1: bool = False
     zeros_apart: bool = False
+    cast_zeros: bool = False
     no_constant_minus: bool = False
     unroll_up_to: int = 0
     loop_dialect: Dialect = _PLAIN
@@ -169,7 +170,8 @@ TARGETS = {
             "3.6.1",
             ("unroll", "loop"),
             unsupported=("Softplus",),
-            sizes=("T",),
+            reverse_in_loop=True,  # it computes a Slice with step -1 of unknown length wrongly
+            cast_zeros=True,  # it leaves a ConstantOfShape of float16 unset
             integer_products=False,
             columns_from=1,
             columns_from_batch=2,
@@ -181,7 +183,7 @@ TARGETS = {
             unsupported=("Softplus",),
             integer_products=True,
             named_sizes=False,
-            reverse_in_scan=True,  # it does not see that a Slice with step -1 keeps an unknown length
+            reverse_in_loop=True,  # it does not see that a Slice with step -1 keeps an unknown length
             split_as_rows=True,
         ),
         Target(

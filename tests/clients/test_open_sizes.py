@@ -72,7 +72,7 @@ SIZES: dict[Open, list[tuple[int, int]]] = {
 """What is open -> T and N of the runs."""
 
 TRIALS: list[tuple[str, str, Open]] = [("openvino", "auto", "symbolic"), ("opencv", "auto", "symbolic")]
-TRIALS += [("opencv", "loop", "batch"), ("mnn", "auto", "batch")]
+TRIALS += [("opencv", "loop", "batch"), ("mnn", "auto", "symbolic"), ("mnn", "auto", "batch")]
 
 
 @pytest.mark.parametrize(("client", "to", "open_sizes"), TRIALS)

@@ -64,7 +64,6 @@ REFUSED = {
     "ncnn": (RAGGED, 17, "sequence_lens that are known at run time only; .*--set-input sequence_lens=FILE.npy"),
     "tinygrad": (UNKNOWN, 17, "sequence length is not known.*--set-dim"),
     "tvm": (UNKNOWN, 17, "sequence length is not known.*--set-dim"),
-    "mnn": (UNKNOWN, 17, "mnn needs a known sequence length; .*--set-dim"),
 }
 
 
@@ -146,6 +145,19 @@ def test_for_opencv_tanh_is_bounded_and_rows_are_gathered_by_rank_1(op_type: str
         assert bool(gathered) == (to == "loop")
         assert set(gathered) <= reshaped
         assert_close(run(lowered, feed(case)), expected(case))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
+def test_for_mnn_an_open_length_is_not_flipped(op_type: str, dtype: str) -> None:
+    """It computes a Slice with step -1 of unknown length wrongly, and leaves a ConstantOfShape of float16 unset."""
+    case = Case("open", op_type, {"direction": "bidirectional"}, x="symbolic", dtype=dtype)
+    lowered = rl.lower(model(case, 17), target="mnn")
+    assert operators(lowered) >= {"Loop", "ConstantOfShape"}
+    assert "Slice" not in operators(lowered)
+    made = [node for node in lowered.graph.node if node.op_type == "ConstantOfShape"]
+    assert {node.attribute[0].t.data_type for node in made} == {onnx.TensorProto.FLOAT}
+    assert_close(run(lowered, feed(case)), expected(case))
 
 
 @pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
