@@ -76,7 +76,7 @@ def choose(
         )
 
     def checked(form: str, reason: str) -> Choice:
-        _check_form(form, spec, opset, max_unroll)
+        _check_form(form, spec, opset, max_unroll, target)
         return _emitting(_choice(form, reason, spec, opset, target), spec, target, emitted)
 
     T = spec.seq_length
@@ -157,7 +157,7 @@ def _needs_loop(spec: RecurrentSpec, opset: int) -> bool:
     return counting_needs_loop(opset) and spec.batch_size is None and "sequence_lens" in spec.inputs
 
 
-def _check_form(form: str, spec: RecurrentSpec, opset: int, max_unroll: int) -> None:
+def _check_form(form: str, spec: RecurrentSpec, opset: int, max_unroll: int, target: Target) -> None:
     first = first_opset(_FOLDS[form])
     if opset < first:
         raise UnsupportedError(
@@ -165,8 +165,18 @@ def _check_form(form: str, spec: RecurrentSpec, opset: int, max_unroll: int) -> 
             hint=f"convert the model to opset {first} or later (onnx.version_converter)",
             node=spec.node,
         )
+    if form == "scan" and target.constants_in_scan and (computed := _computed_in_body(spec)):
+        verb = "is" if len(computed) == 1 else "are"
+        reason = f"{target.name} supports only constants in the body of a Scan: {' and '.join(computed)} {verb} not"
+        raise UnsupportedError(reason, node=spec.node)
     if form == "unroll":
         _check_unroll(spec, opset, max_unroll)
+
+
+def _computed_in_body(spec: RecurrentSpec) -> list[str]:
+    """Return the inputs of a node that every step uses and that are not constants."""
+    used = ["R", "P", "B"] if spec.linear_before_reset else ["R", "P"]
+    return [symbol for symbol in used if symbol in spec.inputs and symbol not in spec.constants]
 
 
 def _check_unroll(spec: RecurrentSpec, opset: int, max_unroll: int) -> None:

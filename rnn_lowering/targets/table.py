@@ -36,6 +36,7 @@ class Target:
         sequence_lens: Whether it supports sequence_lens that are known at run time only.
         sizes: Which of T and N must be known.
         batch_size: The only batch size that it supports; None for any.
+        constants_in_scan: Whether the body of a Scan may use no computed value of the graph around it.
         integer_products: Whether it supports DynamicQuantizeLinear and MatMulInteger; None where that is not known.
         named_sizes: Whether the declared shapes of computed values may have names for unknown sizes.
         since: Operators that it supports from an opset on only: as `unsupported` before.
@@ -57,6 +58,7 @@ class Target:
     sequence_lens: bool = True
     sizes: tuple[str, ...] = ()
     batch_size: int | None = None
+    constants_in_scan: bool = False
     integer_products: bool | None = None
     named_sizes: bool = True
     since: tuple[tuple[str, int], ...] = ()
@@ -200,6 +202,7 @@ TARGETS = {
             "openvino",
             "2026.4.1",
             ("loop", "scan", "unroll"),
+            constants_in_scan=True,
             integer_products=True,
             recognized_lstm=True,
             unroll_up_to=100,

@@ -80,6 +80,20 @@ def test_a_hint_names_forms_that_the_target_supports(target: str, hint: str) -> 
         rl.lower(model(UNKNOWN, 17), "unroll", target=target)
 
 
+def test_openvino_has_no_computed_weights_in_a_scan() -> None:
+    """It rejects a Scan whose body uses a value of the graph around it."""
+    for symbols, case in {
+        "R and P are": Case("given", "LSTM", weights="input", optional=("B", "P")),
+        "R and B are": Case("given", "GRU", {"linear_before_reset": 1}, weights="input"),
+        "R is": Case("given", "RNN", weights="input"),
+    }.items():
+        given = model(case, 17)
+        with pytest.raises(rl.UnsupportedError, match=f"{symbols} not; use --to loop or --to unroll"):
+            rl.lower(given, "scan", target="openvino")
+        assert "Scan" not in operators(rl.lower(given, target="openvino"))
+        assert "Scan" in operators(rl.lower(given, "scan"))
+
+
 def test_iree_needs_all_sizes() -> None:
     with pytest.raises(rl.UnsupportedError, match="known sequence length and batch size"):
         rl.lower(model(UNKNOWN, 17), target="iree")
