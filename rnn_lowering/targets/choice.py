@@ -121,19 +121,9 @@ def _choice(form: str, reason: str, spec: RecurrentSpec, opset: int, target: Tar
     # onnxruntime fuses a Gemm with its activation in float32 only.
     tuned = form != "unroll" and spec.dtype == ir.DataType.FLOAT and opset >= LOOP_DIALECT_OPSET
     dialect = replace(
-        target.loop_dialect if tuned else Dialect(),
+        target.loop_dialect if tuned and target.loop_dialect else target.dialect,
         unsupported=frozenset(target.unsupported).union(name for name, first in target.since if opset < first),
-        columns_from=target.columns_from,
-        columns_from_batch=target.columns_from_batch,
         recognized_lstm=form == "scan" and _is_recognized(spec, opset, target),
-        reverse_in_loop=target.reverse_in_loop,
-        dequantize_inside=target.dequantize_inside,
-        split_as_rows=target.split_as_rows,
-        bounded_tanh=target.bounded_tanh,
-        gather_by_rank_1=target.gather_by_rank_1,
-        zeros_apart=target.zeros_apart,
-        cast_zeros=target.cast_zeros,
-        no_constant_minus=target.no_constant_minus,
     )
     return Choice(form, reason, _FOLDS[form], dialect)
 

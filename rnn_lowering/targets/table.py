@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -41,10 +40,9 @@ class Target:
         named_sizes: Whether the declared shapes of computed values may have names for unknown sizes.
         since: Operators that it supports from an opset on only: as `unsupported` before.
         recognized_lstm: Whether it runs a Scan as its own LSTM where it can (see `recurrence.recognized`).
-        reverse_in_loop, columns_from, columns_from_batch, dequantize_inside, split_as_rows, bounded_tanh,
-            gather_by_rank_1, zeros_apart, cast_zeros, no_constant_minus: As in `Dialect`.
+        dialect: Which operators it supports or runs fastest, in every form.
         unroll_up_to: The longest sequence that it runs fastest unrolled.
-        loop_dialect: The operators that it runs fastest in loops of float32, from `LOOP_DIALECT_OPSET` on.
+        loop_dialect: The same in loops of float32 from `LOOP_DIALECT_OPSET` on; None for `dialect`.
         converted_only: Whether lowered models were converted for it and not run.
         documented: What a document names, of a runtime that was not run: nothing else is emitted for it.
     """
@@ -63,18 +61,9 @@ class Target:
     named_sizes: bool = True
     since: tuple[tuple[str, int], ...] = ()
     recognized_lstm: bool = False
-    reverse_in_loop: bool = False
-    columns_from: float = math.inf
-    columns_from_batch: int = 1
-    dequantize_inside: bool = False
-    split_as_rows: bool = False
-    bounded_tanh: bool = False
-    gather_by_rank_1: bool = False
-    zeros_apart: bool = False
-    cast_zeros: bool = False
-    no_constant_minus: bool = False
+    dialect: Dialect = _PLAIN
     unroll_up_to: int = 0
-    loop_dialect: Dialect = _PLAIN
+    loop_dialect: Dialect | None = None
     converted_only: bool = False
     documented: Documented | None = None
 
@@ -124,7 +113,7 @@ TARGETS = {
         Target("onnxruntime-web", "1.30.0", ("scan", "loop", "unroll"), integer_products=True),
         # Softplus also counts as unsupported where it is infinite from 89 on.
         Target("tinygrad", "0.14.0", ("unroll",), integer_products=True),
-        Target("tvm", "apache-tvm 0.27.0", ("unroll",), integer_products=True, columns_from=48),
+        Target("tvm", "apache-tvm 0.27.0", ("unroll",), integer_products=True, dialect=Dialect(columns_from=48)),
         Target(
             "jaxonnxruntime",
             "0.3.0",
@@ -164,19 +153,16 @@ TARGETS = {
             unsupported=("Softplus", "Softsign", "ThresholdedRelu", "Less", "Gather"),
             sequence_lens=False,
             integer_products=False,
-            columns_from=1,
-            columns_from_batch=2,
+            dialect=Dialect(columns_from=1, columns_from_batch=2),
         ),
         Target(
             "mnn",
             "3.6.1",
             ("unroll", "loop"),
             unsupported=("Softplus",),
-            reverse_in_loop=True,  # it computes a Slice with step -1 of unknown length wrongly
-            cast_zeros=True,  # it leaves a ConstantOfShape of float16 unset
             integer_products=False,
-            columns_from=1,
-            columns_from_batch=2,
+            # It computes a Slice with step -1 of unknown length wrongly, and leaves a ConstantOfShape of float16 unset.
+            dialect=Dialect(columns_from=1, columns_from_batch=2, reverse_in_loop=True, cast_zeros=True),
         ),
         Target(
             "tract",
@@ -185,8 +171,8 @@ TARGETS = {
             unsupported=("Softplus",),
             integer_products=True,
             named_sizes=False,
-            reverse_in_loop=True,  # it does not see that a Slice with step -1 keeps an unknown length
-            split_as_rows=True,
+            # It does not see that a Slice with step -1 keeps an unknown length.
+            dialect=Dialect(reverse_in_loop=True, split_as_rows=True),
         ),
         Target(
             "iree",
@@ -206,17 +192,16 @@ TARGETS = {
             integer_products=True,
             recognized_lstm=True,
             unroll_up_to=100,
-            dequantize_inside=True,
+            dialect=Dialect(dequantize_inside=True),
         ),
-        # Its Tanh is NaN from 45 to 88, and it makes scalars tensors of rank 1.
+        # Its Tanh is NaN from 45 to 88, it makes scalars tensors of rank 1, and in a Loop one state of two
+        # that start from one value.
         Target(
             "opencv",
             "5.0.0",
             ("unroll", "loop"),
             unsupported=("Softplus",),
-            bounded_tanh=True,
-            gather_by_rank_1=True,
-            zeros_apart=True,  # its Loop makes one state of two that start from one value
+            dialect=Dialect(bounded_tanh=True, gather_by_rank_1=True, zeros_apart=True),
             integer_products=False,
         ),
         Target("emx-onnx-cgen", "1.4.0", ("scan", "unroll")),
@@ -246,7 +231,7 @@ TARGETS = {
             newest_opset=20,
             sizes=_STATIC,
             batch_size=1,
-            no_constant_minus=True,  # its NPU runs that in software
+            dialect=Dialect(no_constant_minus=True),  # its NPU runs that in software
         ),
     )
 }
