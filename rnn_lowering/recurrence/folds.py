@@ -55,9 +55,8 @@ def scan(
         rows = [_seq_and_batch_swapped(op, x) for x in rows]
         attributes |= {"scan_input_axes": [1] * len(xs), "scan_output_axes": [1] * len(ys)}
     if by_directions:
-        attributes["scan_input_directions"] = [1] * len(xs)
-        if ys:
-            attributes["scan_output_directions"] = [1] * len(ys)
+        attributes |= {"scan_input_directions": [1] * len(xs), "scan_output_directions": [1] * len(ys)}
+    attributes = {name: value for name, value in attributes.items() if value != []}  # an empty list has no type
     T = xs[0].shape[0]
     ys_shapes = [(y.shape[0], T, *y.shape[1:]) if by_axis_1 else (T, *y.shape) for y in ys]
     types = [*(s.dtype for s in states), *(y.dtype for y in ys)]

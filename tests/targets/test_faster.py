@@ -135,11 +135,12 @@ RECOGNIZED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("opset", [10, 13, 14, 18, 21])
 @pytest.mark.parametrize("name", RECOGNIZED)
-def test_an_lstm_that_openvino_recognizes(name: str, opset: int) -> None:
+def test_an_lstm_that_openvino_recognizes(name: str, opset: int, caplog: pytest.LogCaptureFixture) -> None:
     case = Case("recognized", "LSTM", **RECOGNIZED[name])
     if opset not in case.opsets:
         pytest.skip(f"not at opset {opset}")
     lowered = rl.lower(model(case, opset), target="openvino")
+    assert not caplog.records
     scans = [node for node in nodes(lowered) if node.op_type == "Scan"]
     assert len(scans) == (2 if case.attributes.get("direction") == "bidirectional" else 1)
     bodies = [next(a.g for a in scan.attribute if a.name == "body") for scan in scans]
