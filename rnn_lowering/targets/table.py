@@ -161,7 +161,7 @@ TARGETS = {
             ("unroll", "loop"),
             unsupported=("Softplus",),
             integer_products=False,
-            # It computes a Slice with step -1 of unknown length wrongly, and leaves a ConstantOfShape of float16 unset.
+            # It computes a Slice with step -1 of unknown length wrongly and leaves a float16 ConstantOfShape unset.
             dialect=Dialect(columns_from=1, columns_from_batch=2, reverse_in_loop=True, cast_zeros=True),
         ),
         Target(
