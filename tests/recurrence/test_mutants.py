@@ -161,8 +161,8 @@ MUTANTS = [
     Mutant(
         "Scan's Y forward at opset 9",
         "recurrence/folds",
-        'scan_output_directions"] = [1]',
-        'scan_output_directions"] = [0]',
+        '"scan_output_directions": [1]',
+        '"scan_output_directions": [0]',
     ),
     Mutant("Loop counts up in reverse", "recurrence/folds", "else last - i", "else i"),
     Mutant("unrolled reverse runs forward", "recurrence/folds", "reversed(range(length)) if reverse else", ""),
