@@ -135,6 +135,8 @@ def _preferred(spec: RecurrentSpec, opset: int, target: Target) -> list[str]:
         first = "scan"
     elif spec.seq_length is not None and spec.seq_length <= target.unroll_up_to:
         first = "unroll"
+    elif spec.hidden_size >= target.loop_from:
+        first = "loop"
     return sorted(target.forms, key=lambda form: form != first)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -42,6 +43,7 @@ class Target:
         recognized_lstm: Whether it runs a Scan as its own LSTM where it can (see `recurrence.recognized`).
         dialect: Which operators it supports or runs fastest, in every form.
         unroll_up_to: The longest sequence that it runs fastest unrolled.
+        loop_from: The hidden size from which on it runs Loops fastest.
         loop_dialect: The same in loops of float32 from `LOOP_DIALECT_OPSET` on; None for `dialect`.
         converted_only: Whether lowered models were converted for it and not run.
         documented: What a document names, of a runtime that was not run: nothing else is emitted for it.
@@ -63,6 +65,7 @@ class Target:
     recognized_lstm: bool = False
     dialect: Dialect = _PLAIN
     unroll_up_to: int = 0
+    loop_from: float = math.inf
     loop_dialect: Dialect | None = None
     converted_only: bool = False
     documented: Documented | None = None
@@ -161,6 +164,7 @@ TARGETS = {
             ("unroll", "loop"),
             unsupported=("Softplus",),
             integer_products=False,
+            loop_from=128,
             # It computes a Slice with step -1 of unknown length wrongly and leaves a float16 ConstantOfShape unset.
             dialect=Dialect(columns_from=1, columns_from_batch=2, reverse_in_loop=True, cast_zeros=True),
         ),

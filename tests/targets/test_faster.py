@@ -95,6 +95,12 @@ def test_small_products_are_not_by_columns_in_tvm() -> None:
         assert ("Transpose" in operators(lowered)) == swapped
 
 
+@pytest.mark.parametrize(("size", "loops"), [(64, set()), (128, {"Loop"})])
+def test_large_nodes_are_loops_in_mnn(size: int, loops: set[str]) -> None:
+    lowered = rl.lower(model(Case("size", "LSTM", I=size, H=size), 17), target="mnn")
+    assert operators(lowered) & {"Loop", "Scan"} == loops
+
+
 @pytest.mark.parametrize("opset", [9, 13, 21])
 @pytest.mark.parametrize(("op_type", "alike"), [("GRU", 2), ("LSTM", 3)])
 def test_gates_of_one_row_are_split_as_rows_in_tract(op_type: str, alike: int, opset: int) -> None:
@@ -168,6 +174,10 @@ def test_an_lstm_that_it_does_not_recognize(name: str) -> None:
     short = set() if name != "unknown sizes" else {"Loop"}
     for form, T, loops in (("auto", 5, short), ("auto", 101, {"Loop"}), ("scan", 5, {"Scan"})):
         case = Case("unrecognized", "LSTM", T=T, **UNRECOGNIZED[name])
+        if form == "scan" and case.weights == "input":
+            with pytest.raises(rl.UnsupportedError, match="use --to loop or --to unroll"):
+                rl.lower(model(case, 17), form, target="openvino")
+            continue
         lowered = rl.lower(model(case, 17), form, target="openvino")
         assert operators(lowered) & {"Loop", "Scan"} == loops
         assert "scan_input_axes" not in {a.name for node in lowered.graph.node for a in node.attribute}
