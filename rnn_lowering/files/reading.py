@@ -21,6 +21,9 @@ from rnn_lowering.files.locations import DataFolders, external_entries
 from rnn_lowering.files.scratch import scratch_folder
 from rnn_lowering.model.copying import own_tensors
 
+_OF_FRAMEWORKS = (".pt", ".pth", ".pt2", ".ckpt", ".safetensors", ".h5", ".keras", ".pb", ".tflite", ".pdmodel")
+"""Suffixes of the models of PyTorch, Keras, TensorFlow and Paddle."""
+
 
 @dataclass(frozen=True)
 class Parsed:
@@ -70,10 +73,6 @@ def load_model(path: Path, *, trust_external_data: bool = False) -> ir.Model:
         UnsupportedError: It has something that onnx_ir does not keep (see `from_proto`).
     """
     return parse_file(path, trust_external_data=trust_external_data).new_model()
-
-
-_OF_FRAMEWORKS = (".pt", ".pth", ".pt2", ".ckpt", ".safetensors", ".h5", ".keras", ".pb", ".tflite", ".pdmodel")
-"""Suffixes of the models of PyTorch, Keras, TensorFlow and Paddle."""
 
 
 def parse_file(path: Path, *, trust_external_data: bool = False, piped_from: Path | None = None) -> Parsed:
