@@ -247,21 +247,34 @@ def test_the_recipe_for_olive(tmp_path: Path) -> None:
     assert_close(run(lowered, {"X": X}), run(given, {"X": X}))
 
 
-def test_pytorch_in_getting_started(tmp_path: Path) -> None:
-    """Its lines as they are, in the environment of PyTorch."""
-    if reason := why_absent("pytorch"):
+NET_OF_KERAS = """
+import tensorflow as tf
+X = tf.keras.Input((None, 8))
+net = tf.keras.Model(X, tf.keras.layers.LSTM(6, return_sequences=True)(X))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "open_axis", "size"),
+    [("PyTorch", "", 0, 80), ("Keras", NET_OF_KERAS, 1, 8), ("Paddle", "", 1, 8)],
+)
+def test_getting_started(name: str, before: str, open_axis: int, size: int, tmp_path: Path) -> None:
+    """Its lines as they are, in an environment of the exporter, and sequences of several lengths."""
+    if reason := why_absent(name.lower()):
         pytest.skip(reason)
-    text = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8").split("\n## From PyTorch\n")[1]
-    (tmp_path / "six.py").write_text(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0])
-    lent = os.pathsep.join([sysconfig.get_path("purelib"), str(ROOT)])
-    command: list[str | Path] = [python("pytorch"), "six.py"]
-    environment = {**os.environ, "PYTHONPATH": lent}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    text = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8").split(f"\n## From {name}\n")[1]
+    (tmp_path / "typed.py").write_text(before + re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0])
+    (own,) = environment(name.lower()).glob("lib/python*/site-packages")
+    lent = os.pathsep.join([str(own), sysconfig.get_path("purelib"), str(ROOT)])
+    command: list[str | Path] = [python(name.lower()), "typed.py"]
+    alone = {**os.environ, "PYTHONPATH": lent}
+    done = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    before, after = (onnx.load(tmp_path / name) for name in ("model.onnx", "lowered.onnx"))
-    assert len(recurrent_left(before)) == 1
-    assert recurrent_left(after) == []
-    assert after.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "seq"
-    for T in (1, 5, 20):
-        feed = {"X": np.ones((T, 1, 80), np.float32)}
-        assert_close(run(after, feed), run(before, feed))
+    original, lowered = (onnx.load(tmp_path / file) for file in ("model.onnx", "lowered.onnx"))
+    assert len(recurrent_left(original)) == 1
+    assert recurrent_left(lowered) == []
+    (given,) = lowered.graph.input
+    for length in (1, 5, 20):
+        shape = (length, 1, size) if open_axis == 0 else (1, length, size)
+        feed = {given.name: np.ones(shape, np.float32)}
+        assert_close(run(lowered, feed), run(original, feed))
