@@ -255,10 +255,12 @@ net = tf.keras.Model(X, tf.keras.layers.LSTM(6, return_sequences=True)(X))
 
 
 @pytest.mark.parametrize(
-    ("name", "before", "open_axis", "size"),
-    [("PyTorch", "", 0, 80), ("Keras", NET_OF_KERAS, 1, 8), ("Paddle", "", 1, 8)],
+    ("name", "before", "open_axis", "size", "length_name"),
+    [("PyTorch", "", 0, 80, "seq"), ("Keras", NET_OF_KERAS, 1, 8, None), ("Paddle", "", 1, 8, None)],
 )
-def test_getting_started(name: str, before: str, open_axis: int, size: int, tmp_path: Path) -> None:
+def test_getting_started(
+    name: str, before: str, open_axis: int, size: int, length_name: str | None, tmp_path: Path
+) -> None:
     """Its lines as they are, in an environment of the exporter, and sequences of several lengths."""
     if reason := why_absent(name.lower()):
         pytest.skip(reason)
@@ -274,6 +276,9 @@ def test_getting_started(name: str, before: str, open_axis: int, size: int, tmp_
     assert len(recurrent_left(original)) == 1
     assert recurrent_left(lowered) == []
     (given,) = lowered.graph.input
+    length_dim = given.type.tensor_type.shape.dim[open_axis]
+    assert not length_dim.HasField("dim_value")
+    assert length_name is None or length_dim.dim_param == length_name
     for length in (1, 5, 20):
         shape = (length, 1, size) if open_axis == 0 else (1, length, size)
         feed = {given.name: np.ones(shape, np.float32)}
