@@ -12,6 +12,7 @@ import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -198,6 +199,13 @@ class Concat(Constant):
 
     def read(self) -> Array:
         return np.concatenate([part.read() for part in self.parts], self.axis)
+
+    def sliced(self, axis: int, start: int, end: int) -> Constant:
+        ends = accumulate(part.shape[self.axis] for part in self.parts)
+        for part, stop in zip(self.parts, ends, strict=True):
+            if (axis, start, end) == (self.axis, stop - part.shape[axis], stop):
+                return part
+        return super().sliced(axis, start, end)
 
 
 @dataclass(frozen=True)

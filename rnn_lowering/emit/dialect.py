@@ -26,7 +26,10 @@ class Dialect:
             loop outputs a state through an Unsqueeze alone.
         dequantize_inside: Weights that are stored as integers are dequantized in the body that multiplies by them,
             right before the product; otherwise once, outside of all bodies and behind a Reshape.
-        split_as_rows: A single row is split into equal parts as the rows of a matrix.
+        split_as_rows: A single row is split into equal parts as the rows of a Reshape, and all gates of an LSTM at
+            once.
+        matrix_steps: An unrolled step computes on matrices [batch, ...] where the batch size is known; otherwise on
+            [1, batch, ...].
         bounded_tanh: Tanh gets what is clipped to [-20, 20], beyond which it is -1 or 1 in every element type.
         gather_by_rank_1: A row is gathered by an index of rank 1, never by a scalar.
         zeros_apart: No two states of a loop start from one tensor of zeros.
@@ -45,6 +48,7 @@ class Dialect:
     recognized_lstm: bool = False
     dequantize_inside: bool = False
     split_as_rows: bool = False
+    matrix_steps: bool = False
     bounded_tanh: bool = False
     gather_by_rank_1: bool = False
     zeros_apart: bool = False

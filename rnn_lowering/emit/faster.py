@@ -29,11 +29,13 @@ def _swapped(op: Emitter, x: Tensor) -> Tensor:
 
 
 def as_rows(op: Emitter, x: Tensor, count: int, size: int) -> Tensor:
-    """Return x [1, count * size] as [count, size].
+    """Return x [1, count * size] as [count, 1, size].
 
-    tract computes a product of which there are parts once for each part; behind a Reshape it is one product.
+    tract computes a product of which there are parts once for each part; behind a Reshape it is one product. With a
+    row of rank 3 it multiplies a product in one kernel, and adds to it.
     """
-    return op.emit("Reshape", [x, op.constant([count, size])], [(count, size)], [x.dtype])[0]
+    shape = (count, 1, size)
+    return op.emit("Reshape", [x, op.constant(list(shape))], [shape], [x.dtype])[0]
 
 
 def equal_parts(op: Emitter, x: Tensor, size: int, count: int) -> list[Tensor]:

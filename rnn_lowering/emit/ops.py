@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 import onnx
 import onnx_ir as ir
 
 from rnn_lowering.emit.builder import Emitter
-from rnn_lowering.emit.constants import Constant, all_constant, elementwise, literal, one_hot, zeros_of
+from rnn_lowering.emit.constants import Constant, Zeros, all_constant, elementwise, literal, one_hot, zeros_of
 from rnn_lowering.emit.faster import as_rows, by_columns
 from rnn_lowering.emit.rewrite import RANK
 from rnn_lowering.emit.substitutes import above, bounded, difference, lacks_difference, parts, positive_part
@@ -174,10 +175,12 @@ class Ops(Emitter):
             return [self.zero((*x.shape[:axis], size, *x.shape[axis + 1 :])) for size in sizes]
         if not isinstance(x.value, Constant):
             if self.dialect.split_as_rows and x.shape == (1, sum(sizes)) and len(set(sizes)) == 1:
-                x, axis, sizes = as_rows(self, x, len(sizes), sizes[0]), 0, [1] * len(sizes)
+                rows = self.split(as_rows(self, x, len(sizes), sizes[0]), [1] * len(sizes), axis=0)
+                return [self.squeeze(row, [0]) for row in rows]
             return parts(self, x, sizes, axis) if self._lacks("Split") else self._split(x, sizes, axis)
-        ends = [sum(sizes[: n + 1]) for n in range(len(sizes))]
-        return [self.known(x.value.sliced(axis, e - size, e)) for size, e in zip(sizes, ends, strict=True)]
+        ends = accumulate(sizes)
+        slices = [x.value.sliced(axis, end - size, end) for size, end in zip(sizes, ends, strict=True)]
+        return [self.zero(part.shape) if isinstance(part, Zeros) else self.known(part) for part in slices]
 
     @since(1)
     def _split(self, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]:

@@ -39,14 +39,14 @@ def gru(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> l
     """
     (h,), (x_zr, x_h), H = state, x, k.hidden_size
     if k.linear_before_reset:
-        h_zr, h_h = _parts(op, [h @ R for R in k.R], [2 * H, H])
+        h_zr, h_h = _parts(op, [h @ R + Rb for R, Rb in zip(k.R, k.Rb, strict=True)], [2 * H, H])
         zt, rt = op.split(k.f(k.clip(h_zr + x_zr)), [H, H])
-        hidden = rt * (h_h + k.Rbh)
+        hidden = x_h + rt * h_h  # in this order tract makes it a part of the product
     else:
         R_zr, Rh = k.R
         zt, rt = op.split(k.f(k.clip(h @ R_zr + x_zr)), [H, H])
-        hidden = (rt * h) @ Rh
-    ht = k.g(k.clip(hidden + x_h))
+        hidden = (rt * h) @ Rh + x_h
+    ht = k.g(k.clip(hidden))
     Ht = ht + zt * (h - ht)
     op.name(zt=zt, rt=rt, ht=ht, Ht=Ht)
     return [Ht]
@@ -61,21 +61,25 @@ def lstm(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> 
     Ht = ot (.) h(Ct)
     """
     (h, c), H = state, k.hidden_size
-    iof, g = _parts(op, [h @ R + xw for R, xw in zip(k.R, x, strict=True)], [3 * H, H])
-    if k.P is None:  # f is applied to three gates at once
+    sums = [h @ R + xw for R, xw in zip(k.R, x, strict=True)]
+    together = k.P is None and not k.gates_apart  # f is applied to three gates at once
+    if together:
+        iof, g = _parts(op, sums, [3 * H, H])
         it, ot, ft = op.split(k.f(k.clip(iof)), [H, H, H])
     else:
-        Pi, Po, Pf = k.P
-        i, o, f = op.split(iof, [H, H, H])
-        it, ot, ft = k.f(k.clip(i + Pi * c)), o, f
-        if not k.input_forget:
-            ft = k.f(k.clip(f + Pf * c))
+        i, o, f, g = op.split(sums[0], [H] * 4) if len(sums) == 1 else [*op.split(sums[0], [H] * 3), sums[1]]
+        if k.P is not None:
+            Pi, Po, Pf = k.P
+            i, f = i + Pi * c, f + Pf * c
+        it, ft = k.f(k.clip(i)), k.f(k.clip(f))
     if k.input_forget:
         ft = op.constant(1.0) - it
     ct = k.g(k.clip(g))
     Ct = ft * c + it * ct
     if k.P is not None:
-        ot = k.f(k.clip(ot + Po * Ct))
+        o = o + Po * Ct
+    if not together:
+        ot = k.f(k.clip(o))
     Ht = ot * k.h(Ct)
     op.name(it=it, ot=ot, ft=ft, ct=ct, Ct=Ct, Ht=Ht)
     return [Ht, Ct]

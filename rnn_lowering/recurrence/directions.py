@@ -9,7 +9,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.constants import Constant
 from rnn_lowering.emit.dequantized import Dequantized
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.tensors import Tensor
+from rnn_lowering.emit.tensors import Tensor, static
 from rnn_lowering.recurrence.cells import CELLS
 from rnn_lowering.recurrence.folds import Fold, Step, Tensors
 from rnn_lowering.recurrence.quantized import up_to_longest, with_ended_rows
@@ -115,12 +115,19 @@ def _by_steps(op: Ops, spec: RecurrentSpec, x: Tensor) -> Tensor:
 
 
 def _projected(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor) -> Tensors:
-    """Return X W^T + Wb + Rb of all steps by gate group, each [seq, batch, ...] (see `Operands.Wb` for Rbh)."""
-    # A float16 Transpose of [1, 0, 2], as exporters write before X, and a MatMul crash onnxruntime's optimiser.
-    apart = spec.dtype == ir.DataType.FLOAT16
-    product = op.squeeze(op.unsqueeze(X, [0]) @ k.W, [0]) if apart else X @ k.W
-    total = product + k.Wb
-    xw = op.split(_by_steps(op, spec, total), k.groups)
+    """Return X W^T + Wb + Rb of all steps by gate group, each [seq, batch, ...] (see `Operands.Rb` for Rbh)."""
+    xw = op.split(_by_steps(op, spec, _product(op, spec, k, X) + k.Wb), k.groups)
     for part in xw:
         op.name(XW=part)
     return xw
+
+
+def _product(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor) -> Tensor:
+    """Return X W^T; with `matrix_steps` and known sizes as a product of matrices."""
+    if op.dialect.matrix_steps and None not in X.shape[:2]:
+        shape = (*static(X.shape[:2]), *k.W.shape[1:])
+        return op.reshape(op.flatten(X) @ k.W, [op.constant([size]) for size in static(shape)], shape)
+    if spec.dtype != ir.DataType.FLOAT16:
+        return X @ k.W
+    # A float16 Transpose of [1, 0, 2], as exporters write before X, and a MatMul crash onnxruntime's optimiser.
+    return op.squeeze(op.unsqueeze(X, [0]) @ k.W, [0])

@@ -8,7 +8,7 @@ All folds have one signature, that of `jax.lax.scan`:
 * xs: the inputs of all steps, each [seq, batch, ...]; a step gets one row of each;
 * ys: the outputs of all steps, each [seq, 1, batch, hidden]; a step returns one row of each;
 * reverse: run from the last row to the first; row t of ys is still the output of row t of xs;
-* step(states, rows) -> (states, rows): its tensors have rank 2 in a Scan or Loop and rank 3 unrolled.
+* step(states, rows) -> (states, rows): its tensors have rank 2 in a Scan or Loop and rank 3 or 2 unrolled.
 
 Operators: https://onnx.ai/onnx/operators/onnx__Scan.html and onnx__Loop.html.
 """
@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.sizes import zeros
-from rnn_lowering.emit.tensors import Tensor
+from rnn_lowering.emit.tensors import Tensor, static
 from rnn_lowering.emit.versions import since
 
 Tensors = list[Tensor]
@@ -124,17 +124,29 @@ def _if_empty(
 def unroll(
     op: Ops, step: Step, init: Sequence[Tensor], xs: Sequence[Tensor], reverse: bool
 ) -> tuple[Tensors, Tensors]:
-    """Emit every step; the length of xs must be known."""
-    length = xs[0].shape[0]
-    assert length is not None
-    rows = [op.split(x, [1] * length, axis=0) for x in xs]
-    states = list(init)
-    stacked: list[Tensors] = [[] for _ in range(length)]
-    middle = (length // 2 - 1, length // 2)  # all steps are like these two
-    for t in reversed(range(length)) if reverse else range(length):
-        with op.step(t, described=t in middle) if length > 1 else nullcontext():
+    """Emit every step; the length of xs must be known. The tensors of a step are [1, batch, ...], or with
+    `matrix_steps` and a known batch size [batch, ...]."""
+    T, N = xs[0].shape[:2]
+    assert T is not None
+    matrices = op.dialect.matrix_steps and N is not None
+    rows = [op.split(op.flatten(x), [N or 0] * T, axis=0) if matrices else op.split(x, [1] * T, axis=0) for x in xs]
+    states = [op.squeeze(s, [0]) for s in init] if matrices else list(init)
+    stacked: list[Tensors] = [[] for _ in range(T)]
+    middle = (T // 2 - 1, T // 2)  # all steps are like these two
+    for t in reversed(range(T)) if reverse else range(T):
+        with op.step(t, described=t in middle) if T > 1 else nullcontext():
             states, stacked[t] = step(states, [x[t] for x in rows])
-    return states, [_rank_4(op, op.concat(list(y), axis=0)) for y in zip(*stacked, strict=True)]
+    ys = [op.concat(list(y), axis=0) for y in zip(*stacked, strict=True)]
+    if matrices:
+        return [op.unsqueeze(s, [0]) for s in states], [_by_step(op, y, T) for y in ys]
+    return states, [_rank_4(op, y) for y in ys]
+
+
+def _by_step(op: Ops, y: Tensor, T: int) -> Tensor:
+    """Return [seq * batch, hidden] as [seq, 1, batch, hidden]."""
+    rows, H = static(y.shape)
+    shape = (T, 1, rows // T, H)
+    return op.reshape(y, [op.constant([size]) for size in shape], shape)
 
 
 def _stackable(op: Ops, ys: Tensors, states: Tensors) -> tuple[Tensors, Callable[[Tensors], Tensors]]:

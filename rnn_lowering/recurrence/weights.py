@@ -33,19 +33,21 @@ class Operands:
         Wb: Sum of the biases that is added to X W^T [G*hidden]; for a GRU with linear_before_reset without Rbh.
         groups: The sizes of the gate groups of that sum, which a cell receives one by one.
         R: Transposed recurrent weights by gate group, each [hidden, ...].
-        Rbh: GRU with linear_before_reset: the recurrent bias of the hidden gate [hidden]; else zero.
+        Rb: What is added to h @ R by gate group: for a GRU with linear_before_reset Rbh, and zero for the other
+            gates; else symbolic zeros.
         P: LSTM: the peepholes i, o, f, each [hidden]; None without them.
         f, g, h: The activations of the operator specification.
         clip: Clips a pre-activation.
         hidden_size: H of the operator specification.
         input_forget, linear_before_reset: The attributes of the node.
+        gates_apart: LSTM: f is applied to each gate, not to three at once.
     """
 
     W: Tensor
     Wb: Tensor
     groups: Sequence[int]
     R: tuple[Tensor, ...]
-    Rbh: Tensor
+    Rb: tuple[Tensor, ...]
     P: tuple[Tensor, Tensor, Tensor] | None
     f: Function
     g: Function
@@ -54,6 +56,7 @@ class Operands:
     hidden_size: int
     input_forget: bool
     linear_before_reset: bool
+    gates_apart: bool = False
 
 
 def node_input(op: Ops, spec: RecurrentSpec, symbol: str, shape: Dims) -> Tensor:
@@ -121,6 +124,11 @@ def joined(op: Ops, forward: Operands, reverse: Operands) -> Operands:
     H = forward.hidden_size
     zero = op.zero((H, H))
 
+    def by_gate(a: Tensor, b: Tensor) -> Tensor:
+        gates = [H] * ((a.shape[0] or 0) // H)
+        pairs = zip(op.split(a, gates), op.split(b, gates), strict=True)
+        return op.concat([part for pair in pairs for part in pair], 0)
+
     def block_diagonal(a: Tensor, b: Tensor) -> Tensor:
         gates = [H] * ((a.shape[1] or 0) // H)
         above = [part for gate in op.split(a, gates) for part in (gate, zero)]
@@ -134,7 +142,7 @@ def joined(op: Ops, forward: Operands, reverse: Operands) -> Operands:
     return replace(
         forward,
         R=tuple(block_diagonal(a, b) for a, b in zip(forward.R, reverse.R, strict=True)),
-        Rbh=op.concat([forward.Rbh, reverse.Rbh], 0),
+        Rb=tuple(by_gate(a, b) for a, b in zip(forward.Rb, reverse.Rb, strict=True)),
         P=peepholes,
         hidden_size=2 * H,
     )
@@ -153,11 +161,12 @@ def _of_direction(
     if clip is not None and clip > float(ml_dtypes.finfo(op.dtype.numpy()).max):  # type: ignore[no-untyped-call]
         clip = None  # no finite number of this type is beyond it
     Wb, Rb = op.split(B, [rows, rows])
-    Rbh = op.zero((H,))
+    x_groups, h_groups = _groups(op, spec)
+    added_to_h = [op.zero((size,)) for size in h_groups]
     if spec.op_type == "GRU" and spec.linear_before_reset:
         Rb_zr, Rbh = op.split(Rb, [2 * H, H])
         Rb = op.concat([Rb_zr, op.zero((H,))], 0)
-    x_groups, h_groups = _groups(op, spec)
+        added_to_h[-1] = op.concat([op.zero((h_groups[-1] - H,)), Rbh], 0) if h_groups[-1] > H else Rbh
     Pi, Po, Pf = op.split(P, [H, H, H])
     functions = [_function(op, a) for a in activations]
     f, g, h = (*functions, *functions[:1] * 2)[:3]
@@ -166,7 +175,7 @@ def _of_direction(
         Wb=Wb + Rb,
         groups=x_groups,
         R=tuple(op.transpose(part, [1, 0]) for part in op.split(R, h_groups, axis=0)),
-        Rbh=Rbh,
+        Rb=tuple(added_to_h),
         P=None if P.is_zero else (Pi, Po, Pf),
         f=f,
         g=g,
@@ -175,6 +184,7 @@ def _of_direction(
         hidden_size=H,
         input_forget=spec.input_forget,
         linear_before_reset=spec.linear_before_reset,
+        gates_apart=op.dialect.split_as_rows,
     )
     return _as_integers(op, operands) if spec.rounds else operands
 

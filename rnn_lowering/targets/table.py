@@ -156,7 +156,7 @@ TARGETS = {
             unsupported=("Softplus", "Softsign", "ThresholdedRelu", "Less", "Gather"),
             sequence_lens=False,
             integer_products=False,
-            dialect=Dialect(columns_from=1, columns_from_batch=2),
+            dialect=Dialect(matrix_steps=True),
         ),
         Target(
             "mnn",
@@ -205,7 +205,7 @@ TARGETS = {
             "5.0.0",
             ("unroll", "loop"),
             unsupported=("Softplus",),
-            dialect=Dialect(bounded_tanh=True, gather_by_rank_1=True, zeros_apart=True),
+            dialect=Dialect(matrix_steps=True, bounded_tanh=True, gather_by_rank_1=True, zeros_apart=True),
             integer_products=False,
         ),
         Target("emx-onnx-cgen", "1.4.0", ("scan", "unroll")),

@@ -66,7 +66,7 @@ SUBSET = [
 MUTANTS = [
     Mutant("gates o and f of LSTM swapped", "recurrence/cells", "it, ot, ft = op.split(", "it, ft, ot = op.split("),
     Mutant(
-        "gates swapped beside peepholes", "recurrence/cells", "i, o, f = op.split(iof", "i, f, o = op.split(iof"
+        "gates swapped beside peepholes", "recurrence/cells", "i, o, f, g = op.split(", "i, f, o, g = op.split("
     ),
     Mutant("gates i and c of LSTM swapped", "recurrence/cells", "Ct = ft * c + it * ct", "Ct = ft * c + ot * ct"),
     Mutant(
@@ -83,18 +83,23 @@ MUTANTS = [
     ),
     Mutant("GRU H swaps the old state and the new", "recurrence/cells", "ht + zt * (h - ht)", "h + zt * (ht - h)"),
     Mutant("reset after the product", "recurrence/cells", "(rt * h) @ Rh", "rt * (h @ Rh)"),
-    Mutant("reset product is clipped", "recurrence/cells", "rt * (h_h + k.Rbh)", "rt * k.clip(h_h + k.Rbh)"),
-    Mutant("Rbh outside of the reset product", "recurrence/cells", "rt * (h_h + k.Rbh)", "rt * h_h + k.Rbh"),
-    Mutant("Rbh dropped", "recurrence/cells", "rt * (h_h + k.Rbh)", "rt * h_h"),
-    Mutant("hidden gate of GRU not clipped", "recurrence/cells", "k.g(k.clip(hidden + x_h))", "k.g(hidden + x_h)"),
+    Mutant("reset product is clipped", "recurrence/cells", "rt * h_h", "rt * k.clip(h_h)"),
+    Mutant(
+        "Rbh outside of the reset product",
+        "recurrence/cells",
+        "x_h + rt * h_h",
+        "x_h + rt * h_h + (1 - rt) * k.Rb[-1][-H:]",
+    ),
+    Mutant("Rbh dropped", "recurrence/cells", "h @ R + Rb for", "h @ R for"),
+    Mutant("hidden gate of GRU not clipped", "recurrence/cells", "k.g(k.clip(hidden))", "k.g(hidden)"),
     Mutant("RNN not clipped", "recurrence/cells", "k.f(k.clip(h @ Ri + xi))", "k.f(h @ Ri + xi)"),
     Mutant("cell gate of LSTM not clipped", "recurrence/cells", "k.g(k.clip(g))", "k.g(g)"),
-    Mutant("clip before the peephole", "recurrence/cells", "k.f(k.clip(i + Pi * c))", "k.f(k.clip(i) + Pi * c)"),
+    Mutant("clip before the peephole", "recurrence/cells", "i, f = i + Pi * c, f", "i, f = k.clip(i) + Pi * c, f"),
     Mutant(
         "output gate with a peephole not clipped",
         "recurrence/cells",
-        "k.f(k.clip(ot + Po * Ct))",
-        "k.f(ot + Po * Ct)",
+        "ot = k.f(k.clip(o))",
+        "ot = k.f(o)",
     ),
     Mutant("C is clipped", "recurrence/cells", "k.h(Ct)", "k.h(k.clip(Ct))"),
     Mutant("output gate looks at the old C", "recurrence/cells", "Po * Ct", "Po * c"),
@@ -165,12 +170,12 @@ MUTANTS = [
         '"scan_output_directions": [0]',
     ),
     Mutant("Loop counts up in reverse", "recurrence/folds", "else last - i", "else i"),
-    Mutant("unrolled reverse runs forward", "recurrence/folds", "reversed(range(length)) if reverse else", ""),
+    Mutant("unrolled reverse runs forward", "recurrence/folds", "reversed(range(T)) if reverse else", ""),
     Mutant(
         "initial states ignored when unrolled",
         "recurrence/folds",
-        "states = list(init)",
-        "states = [op.zero(s.shape) for s in init]",
+        "else list(init)",
+        "else [op.zero(s.shape) for s in init]",
     ),
     Mutant("initial states ignored in loops", "recurrence/folds", "if not state.is_zero:", "if False:"),
     Mutant("initial_c ignored", "recurrence/node", 'f"initial_{s}"', '"initial_h"'),

@@ -113,7 +113,7 @@ def _operands(
         "Wb": None,
         "groups": (),
         "R": tuple(part.T for part in np.split(R, of_h)),
-        "Rbh": Rb[2 * H :] if lbr else np.zeros(H),
+        "Rb": tuple(np.split(np.where(np.arange(len(Rb)) < 2 * H, 0, Rb) if lbr else 0 * Rb, of_h)),
         "P": (Pi, Po, Pf) if equation.peepholes else None,
         **{"f": f, "g": g, "h": h, "clip": lambda x: np.clip(x, -bound, bound), "hidden_size": H},
         **{"input_forget": equation.input_forget, "linear_before_reset": lbr},

@@ -77,14 +77,43 @@ def _quantized() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-@pytest.mark.parametrize("target", ["ncnn", "mnn"])
-def test_only_of_batches_in_ncnn_and_mnn(target: str) -> None:
+def test_only_of_batches_in_mnn() -> None:
     """A vector times a matrix is as fast there; H of a batch times a matrix is 2 to 60 times slower."""
     for N, swapped in ((1, False), (2, True)):
         case = Case("batch", "LSTM", N=N, outputs=("Y",))
-        lowered = rl.lower(model(case, 17), target=target)
+        lowered = rl.lower(model(case, 17), target="mnn")
         assert ("Transpose" in operators(lowered)) == swapped
         assert_close(run(lowered, feed(case)), expected(case))
+
+
+MATRIX_STEPS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "one row": {"N": 1},
+    "one step": {"T": 1},
+    "everything": {"attributes": {"direction": "bidirectional"}, "optional": ALL_OPTIONAL},
+    "layout": {"attributes": {"layout": 1, "direction": "reverse"}, "optional": ("B", "initial_h")},
+    "lengths": {"optional": ("sequence_lens",), "lengths": (5, 0, 3)},
+    "only states": {"outputs": ("Y_h",)},
+    "float16": {"dtype": "float16"},
+}
+
+
+@pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
+@pytest.mark.parametrize("name", MATRIX_STEPS)
+def test_steps_are_of_matrices_in_opencv_and_ncnn(name: str, op_type: str) -> None:
+    case = Case("matrices", op_type, **MATRIX_STEPS[name])
+    lowered = rl.lower(model(case, 17), "unroll", target="opencv")
+    inferred = onnx.shape_inference.infer_shapes(lowered, strict_mode=True).graph.value_info
+    assert {len(v.type.tensor_type.shape.dim) for v in inferred if "MatMul" in v.name} == {2}
+    assert_close(run(lowered, feed(case)), expected(case))
+
+
+@pytest.mark.parametrize("target", ["opencv", "ncnn"])
+def test_steps_of_an_open_batch_size_are_not(target: str) -> None:
+    case = Case("open", "GRU", x="batch")
+    lowered = rl.lower(model(case, 17), "unroll", target=target)
+    assert "Flatten" not in operators(lowered)
+    assert_close(run(lowered, feed(case)), expected(case))
 
 
 def test_small_products_are_not_by_columns_in_tvm() -> None:
@@ -102,13 +131,13 @@ def test_large_nodes_are_loops_in_mnn(size: int, loops: set[str]) -> None:
 
 
 @pytest.mark.parametrize("opset", [9, 13, 21])
-@pytest.mark.parametrize(("op_type", "alike"), [("GRU", 2), ("LSTM", 3)])
+@pytest.mark.parametrize(("op_type", "alike"), [("GRU", 2), ("LSTM", 4)])
 def test_gates_of_one_row_are_split_as_rows_in_tract(op_type: str, alike: int, opset: int) -> None:
     """It computes a product once for each part of it, but not where the parts are of a Reshape."""
     options: list[dict[str, Any]] = [{}, {"direction": "bidirectional"}, {"clip": 0.3}]
-    for N, axis in ((1, 0), (2, 1)):
+    for (N, axis), optional in product(((1, 0), (2, 1)), (("B",), ALL_OPTIONAL)):
         for attributes in options:
-            case = Case("row", op_type, attributes, N=N, H=5, optional=ALL_OPTIONAL)
+            case = Case("row", op_type, attributes, N=N, H=5, optional=optional)
             lowered = rl.lower(model(case, opset), "scan", target="tract")
             body_nodes = [n for scan in nodes(lowered) for body in bodies(scan) for n in body.node]
             gates = [n for n in body_nodes if n.op_type == "Split" and len(n.output) == alike]
