@@ -1,6 +1,6 @@
 """Run times in the runtimes of tests/clients: the recurrent node against every form that its target supports.
 
-Variants of one model take turns in one process, on one thread, in the environment of the runtime
+Each form takes turns with the native node in one process, on one thread, in the environment of the runtime
 (`python -m clients.environments`, see tests/clients). Every result is compared with what onnxruntime computes of
 the original: what is wrong or rejected has no time. tinygrad needs a C compiler: CC, by default clang.
 """
@@ -91,18 +91,22 @@ def measured(runtime: str, job: Job, seconds: float) -> dict[str, Times]:
     sizes = {name: array.shape for name, array in feed.items()}
     jobs = {NATIVE: job}
     refused: dict[str, Times] = {}
+    same_as: dict[str, str] = {}
     for form in ("auto", *TARGETS[runtime].forms):
         try:
             lowered = rl.lower(model, form, target=runtime, input_shapes=sizes)
         except rl.UnsupportedError:
             refused[form] = Times("refused")
             continue
-        jobs[form] = lowered, {v.name: feed[v.name] for v in lowered.graph.input if v.name in feed}
+        same_as[form] = next((name for name, (other, _) in jobs.items() if other == lowered), form)
+        jobs.setdefault(
+            same_as[form], (lowered, {v.name: feed[v.name] for v in lowered.graph.input if v.name in feed})
+        )
     expected = run(model, feed)
     times = timed(runtime, jobs, expected, seconds)
     if all(t.outcome == "rejects" for t in times.values()):  # its own node may end the process
         times |= timed(runtime, {name: j for name, j in jobs.items() if name != NATIVE}, expected, seconds)
-    return times | refused
+    return times | {form: times[name] for form, name in same_as.items()} | refused
 
 
 def timed(runtime: str, jobs: Mapping[str, Job], expected: dict[str, Any], seconds: float) -> dict[str, Times]:
@@ -114,7 +118,7 @@ def timed(runtime: str, jobs: Mapping[str, Job], expected: dict[str, Any], secon
         program = python(runtime) if runtime in CLIENTS else sys.executable
         command = [program, ROOT / "benchmarks" / "time_variants.py", runtime, folder, str(seconds)]
         drivers = str(ROOT / "tests" / "clients" / "drivers")
-        alone = {"OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1", "DEV": "CPU"}
+        alone = {"OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1", "OPENCV_FOR_THREADS_NUM": "1", "DEV": "CPU"}
         subprocess.run(
             command, env={**os.environ, **alone, "PYTHONPATH": drivers}, check=False, capture_output=True
         )

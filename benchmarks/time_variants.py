@@ -1,4 +1,4 @@
-"""Time variants of one model in a client's environment: they take turns in one process.
+"""Time variants of one model in a client's environment, in one process: each takes turns with `native`.
 
     python benchmarks/time_variants.py CLIENT FOLDER SECONDS    (drivers of tests/clients in PYTHONPATH)
 
@@ -48,15 +48,19 @@ def loaded(load: Callable[..., Callable[[], Any]], job: Path) -> Callable[[], An
 
 
 def take_turns(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
-    """Return the median seconds of each call."""
+    """Return the median seconds of each call. If more than two took turns, each would find its code and its weights
+    gone from the caches, and an unrolled model take up to twice as long."""
     times: dict[str, list[float]] = {name: [] for name in calls}
-    end = time.perf_counter() + seconds * len(calls)
     order = random.Random(0)  # what runs before leaves its data in the caches
-    while calls and (time.perf_counter() < end or len(times[next(iter(times))]) < 3):
-        for name, call in order.sample(list(calls.items()), len(calls)):
-            start = time.perf_counter()
-            call()
-            times[name].append(time.perf_counter() - start)
+    for variant in [name for name in calls if name != "native"] or calls:
+        pair = [(name, calls[name]) for name in ("native", variant) if name in calls]
+        end, rounds = time.perf_counter() + seconds * len(pair), 0
+        while rounds < 3 or time.perf_counter() < end:
+            rounds += 1
+            for name, call in order.sample(pair, len(pair)):
+                start = time.perf_counter()
+                call()
+                times[name].append(time.perf_counter() - start)
     return {name: statistics.median(taken) for name, taken in times.items()}
 
 

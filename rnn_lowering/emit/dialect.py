@@ -26,8 +26,8 @@ class Dialect:
             loop outputs a state through an Unsqueeze alone.
         dequantize_inside: Weights that are stored as integers are dequantized in the body that multiplies by them,
             right before the product; otherwise once, outside of all bodies and behind a Reshape.
-        split_as_rows: A single row is split into equal parts as the rows of a Reshape, and all gates of an LSTM at
-            once.
+        split_as_rows: The largest batch size whose gates are split behind a Reshape, those of an LSTM all at once.
+        matrix_product: X of known sizes is multiplied by W as a matrix [seq * batch, input].
         matrix_steps: An unrolled step computes on matrices [batch, ...] where the batch size is known; otherwise on
             [1, batch, ...].
         bounded_tanh: Tanh gets what is clipped to [-20, 20], beyond which it is -1 or 1 in every element type.
@@ -47,7 +47,8 @@ class Dialect:
     reverse_in_loop: bool = False
     recognized_lstm: bool = False
     dequantize_inside: bool = False
-    split_as_rows: bool = False
+    split_as_rows: int = 0
+    matrix_product: bool = False
     matrix_steps: bool = False
     bounded_tanh: bool = False
     gather_by_rank_1: bool = False

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rnn_lowering.emit.builder import Emitter
 from rnn_lowering.emit.constants import Constant
-from rnn_lowering.emit.tensors import Tensor
+from rnn_lowering.emit.tensors import Tensor, static
 from rnn_lowering.emit.versions import since
 from rnn_lowering.types import Dims
 
@@ -28,14 +28,21 @@ def _swapped(op: Emitter, x: Tensor) -> Tensor:
     return op.emit("Transpose", [x], [tuple(x.shape[axis] for axis in perm)], [x.dtype], perm=perm)[0]
 
 
-def as_rows(op: Emitter, x: Tensor, count: int, size: int) -> Tensor:
-    """Return x [1, count * size] as [count, 1, size].
+def are_rows(op: Emitter, x: Tensor, sizes: Sequence[int], axis: int) -> bool:
+    """Return whether x [N, ...] is split by `as_rows`: into equal parts, and N is at most `split_as_rows`."""
+    few = x.shape[0] is not None and 0 < x.shape[0] <= op.dialect.split_as_rows
+    return few and x.rank == 2 and axis == 1 and len(set(sizes)) == 1
+
+
+def as_rows(op: Emitter, x: Tensor, count: int) -> tuple[Tensor, int]:
+    """Return x [N, count * size] as [N, count, size], or [count, 1, size] where N is 1, and the axis of count.
 
     tract computes a product of which there are parts once for each part; behind a Reshape it is one product. With a
-    row of rank 3 it multiplies a product in one kernel, and adds to it.
+    part of rank 3 it multiplies a product in one kernel, and adds to it.
     """
-    shape = (count, 1, size)
-    return op.emit("Reshape", [x, op.constant(list(shape))], [shape], [x.dtype])[0]
+    N, gates = static(x.shape)
+    shape, axis = ((count, 1, gates // count), 0) if N == 1 else ((N, count, gates // count), 1)
+    return op.emit("Reshape", [x, op.constant(list(shape))], [shape], [x.dtype])[0], axis
 
 
 def equal_parts(op: Emitter, x: Tensor, size: int, count: int) -> list[Tensor]:

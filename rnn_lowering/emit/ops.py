@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.builder import Emitter
 from rnn_lowering.emit.constants import Constant, Zeros, all_constant, elementwise, literal, one_hot, zeros_of
-from rnn_lowering.emit.faster import as_rows, by_columns
+from rnn_lowering.emit.faster import are_rows, as_rows, by_columns
 from rnn_lowering.emit.rewrite import RANK
 from rnn_lowering.emit.substitutes import above, bounded, difference, lacks_difference, parts, positive_part
 from rnn_lowering.emit.tensors import Tensor, broadcast, concatenated, static
@@ -174,9 +174,9 @@ class Ops(Emitter):
         if x.is_zero:
             return [self.zero((*x.shape[:axis], size, *x.shape[axis + 1 :])) for size in sizes]
         if not isinstance(x.value, Constant):
-            if self.dialect.split_as_rows and x.shape == (1, sum(sizes)) and len(set(sizes)) == 1:
-                rows = self.split(as_rows(self, x, len(sizes), sizes[0]), [1] * len(sizes), axis=0)
-                return [self.squeeze(row, [0]) for row in rows]
+            if are_rows(self, x, sizes, axis):
+                rows, axis = as_rows(self, x, len(sizes))
+                return [self.squeeze(row, [axis]) for row in self.split(rows, [1] * len(sizes), axis)]
             return parts(self, x, sizes, axis) if self._lacks("Split") else self._split(x, sizes, axis)
         ends = accumulate(sizes)
         slices = [x.value.sliced(axis, end - size, end) for size, end in zip(sizes, ends, strict=True)]
@@ -236,9 +236,10 @@ class Ops(Emitter):
         rows = None if None in x.shape[:-1] else math.prod(static(x.shape[:-1]))
         return self.emit("Flatten", [x], [(rows, x.shape[-1])], [x.dtype], axis=x.rank - 1)[0]
 
-    def reshape(self, x: Tensor, sizes: Sequence[Tensor], shape: Dims) -> Tensor:
-        """Reshape x to the given sizes, each an int64 [1]; 0 keeps a size. `shape`: what is known of the result."""
-        return self.emit("Reshape", [x, self.concat(sizes, axis=0)], [shape], [x.dtype])[0]
+    def reshape(self, x: Tensor, shape: Dims, sizes: Sequence[Tensor] = ()) -> Tensor:
+        """Reshape x; a shape that is not known has sizes, each an int64 [1], of which 0 keeps a size."""
+        to = self.concat(sizes, axis=0) if sizes else self.constant(list(static(shape)))
+        return self.emit("Reshape", [x, to], [shape], [x.dtype])[0]
 
     @since(1)
     def can_flip(self, x: Tensor) -> bool:
@@ -285,14 +286,14 @@ class Ops(Emitter):
         if index.rank == 2 and isinstance(index.value, Constant) and self._lacks("Gather"):
             return self._rows_by_product(x, index.value)
         if index.rank == 0 and self.dialect.gather_by_rank_1:
-            return self.squeeze(self.take(x, self.reshape(index, [self.constant([1])], (1,))), [0])
+            return self.squeeze(self.take(x, self.reshape(index, (1,))), [0])
         return self.emit("Gather", [x, index], [(*index.shape, *x.shape[1:])], [x.dtype], axis=0)[0]
 
     def _rows_by_product(self, x: Tensor, index: Constant) -> Tensor:
         """Return x[index] for finite x [rows, n] and an index [a, b] as a product with one-hot rows."""
         (rows, width), (a, b) = static(x.shape), index.shape
         chosen = self.known(one_hot(index, rows, x.dtype))
-        return self.reshape(chosen @ x, [self.constant([size]) for size in (a, b, width)], (a, b, width))
+        return self.reshape(chosen @ x, (a, b, width))
 
 
 def is_short(length: int | None) -> bool:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.constants import Constant
 from rnn_lowering.emit.dequantized import Dequantized
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.tensors import Tensor, static
+from rnn_lowering.emit.tensors import Tensor
 from rnn_lowering.recurrence.cells import CELLS
 from rnn_lowering.recurrence.folds import Fold, Step, Tensors
 from rnn_lowering.recurrence.quantized import up_to_longest, with_ended_rows
@@ -116,18 +116,17 @@ def _by_steps(op: Ops, spec: RecurrentSpec, x: Tensor) -> Tensor:
 
 def _projected(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor) -> Tensors:
     """Return X W^T + Wb + Rb of all steps by gate group, each [seq, batch, ...] (see `Operands.Rb` for Rbh)."""
-    xw = op.split(_by_steps(op, spec, _product(op, spec, k, X) + k.Wb), k.groups)
+    xw = op.split(_by_steps(op, spec, _sum(op, spec, k, X)), k.groups)
     for part in xw:
         op.name(XW=part)
     return xw
 
 
-def _product(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor) -> Tensor:
-    """Return X W^T; with `matrix_steps` and known sizes as a product of matrices."""
-    if op.dialect.matrix_steps and None not in X.shape[:2]:
-        shape = (*static(X.shape[:2]), *k.W.shape[1:])
-        return op.reshape(op.flatten(X) @ k.W, [op.constant([size]) for size in static(shape)], shape)
+def _sum(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor) -> Tensor:
+    """Return X W^T + Wb; with `matrix_product` and known sizes computed on [seq * batch, ...]."""
+    if op.dialect.matrix_product and all(X.shape[:2]):  # not open, and not 0
+        return op.reshape(op.flatten(X) @ k.W + k.Wb, (*X.shape[:2], *k.W.shape[1:]))
     if spec.dtype != ir.DataType.FLOAT16:
-        return X @ k.W
+        return X @ k.W + k.Wb
     # A float16 Transpose of [1, 0, 2], as exporters write before X, and a MatMul crash onnxruntime's optimiser.
-    return op.squeeze(op.unsqueeze(X, [0]) @ k.W, [0])
+    return op.squeeze(op.unsqueeze(X, [0]) @ k.W, [0]) + k.Wb

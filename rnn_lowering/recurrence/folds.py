@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.sizes import zeros
-from rnn_lowering.emit.tensors import Tensor, static
+from rnn_lowering.emit.tensors import Tensor
 from rnn_lowering.emit.versions import since
 
 Tensors = list[Tensor]
@@ -117,7 +117,7 @@ def _if_empty(
         assert hidden is not None
         # Both at run time: onnxruntime would turn a single unknown size into -1, which fails on an empty tensor.
         sizes = [op.dim(like, 0), op.constant([1]), op.dim(like, 1), op.constant([hidden])]
-        ys = [op.reshape(y, sizes, y.shape) for y in ys]
+        ys = [op.reshape(y, y.shape, sizes) for y in ys]
     return final, ys
 
 
@@ -128,25 +128,20 @@ def unroll(
     `matrix_steps` and a known batch size [batch, ...]."""
     T, N = xs[0].shape[:2]
     assert T is not None
-    matrices = op.dialect.matrix_steps and N is not None
-    rows = [op.split(op.flatten(x), [N or 0] * T, axis=0) if matrices else op.split(x, [1] * T, axis=0) for x in xs]
-    states = [op.squeeze(s, [0]) for s in init] if matrices else list(init)
+    if op.dialect.matrix_steps and N:
+        rows = [op.split(op.flatten(x), [N] * T, axis=0) for x in xs]
+        states = [op.squeeze(s, [0]) for s in init]
+    else:
+        rows, states = [op.split(x, [1] * T, axis=0) for x in xs], list(init)
     stacked: list[Tensors] = [[] for _ in range(T)]
     middle = (T // 2 - 1, T // 2)  # all steps are like these two
     for t in reversed(range(T)) if reverse else range(T):
         with op.step(t, described=t in middle) if T > 1 else nullcontext():
             states, stacked[t] = step(states, [x[t] for x in rows])
     ys = [op.concat(list(y), axis=0) for y in zip(*stacked, strict=True)]
-    if matrices:
-        return [op.unsqueeze(s, [0]) for s in states], [_by_step(op, y, T) for y in ys]
+    if op.dialect.matrix_steps and N:
+        return [op.unsqueeze(s, [0]) for s in states], [op.reshape(y, (T, 1, N, y.shape[-1])) for y in ys]
     return states, [_rank_4(op, y) for y in ys]
-
-
-def _by_step(op: Ops, y: Tensor, T: int) -> Tensor:
-    """Return [seq * batch, hidden] as [seq, 1, batch, hidden]."""
-    rows, H = static(y.shape)
-    shape = (T, 1, rows // T, H)
-    return op.reshape(y, [op.constant([size]) for size in shape], shape)
 
 
 def _stackable(op: Ops, ys: Tensors, states: Tensors) -> tuple[Tensors, Callable[[Tensors], Tensors]]:

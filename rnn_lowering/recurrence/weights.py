@@ -184,7 +184,7 @@ def _of_direction(
         hidden_size=H,
         input_forget=spec.input_forget,
         linear_before_reset=spec.linear_before_reset,
-        gates_apart=op.dialect.split_as_rows,
+        gates_apart=op.dialect.split_as_rows > 0,
     )
     return _as_integers(op, operands) if spec.rounds else operands
 

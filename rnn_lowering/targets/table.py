@@ -156,7 +156,7 @@ TARGETS = {
             unsupported=("Softplus", "Softsign", "ThresholdedRelu", "Less", "Gather"),
             sequence_lens=False,
             integer_products=False,
-            dialect=Dialect(matrix_steps=True),
+            dialect=Dialect(matrix_product=True, matrix_steps=True),
         ),
         Target(
             "mnn",
@@ -176,7 +176,7 @@ TARGETS = {
             integer_products=True,
             named_sizes=False,
             # It does not see that a Slice with step -1 keeps an unknown length.
-            dialect=Dialect(reverse_in_loop=True, split_as_rows=True),
+            dialect=Dialect(reverse_in_loop=True, split_as_rows=4, matrix_product=True),
         ),
         Target(
             "iree",
@@ -205,7 +205,9 @@ TARGETS = {
             "5.0.0",
             ("unroll", "loop"),
             unsupported=("Softplus",),
-            dialect=Dialect(matrix_steps=True, bounded_tanh=True, gather_by_rank_1=True, zeros_apart=True),
+            dialect=Dialect(
+                matrix_product=True, matrix_steps=True, bounded_tanh=True, gather_by_rank_1=True, zeros_apart=True
+            ),
             integer_products=False,
         ),
         Target("emx-onnx-cgen", "1.4.0", ("scan", "unroll")),

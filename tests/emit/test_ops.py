@@ -109,7 +109,12 @@ EMITTED_ONLY: dict[str, tuple[Emission, list[Array], Any]] = {
     "matmul": (lambda op, a, b: a @ op.transpose(b, [1, 0]), [A, B], A @ B.T),
     "flatten": (lambda op, a: op.flatten(a), [A], FLAT),
     "take": (lambda op, a: op.take(a, op.constant([2, 0])), [A], A[[2, 0]]),
-    "reshape": (lambda op, a: op.reshape(a, [op.constant([n]) for n in (3, 8)], (3, 8)), [A], A.reshape(3, 8)),
+    "reshape": (lambda op, a: op.reshape(a, (3, 8)), [A], A.reshape(3, 8)),
+    "reshape to sizes": (
+        lambda op, a: op.reshape(a, (3, None), [op.constant([n]) for n in (3, 8)]),
+        [A],
+        A.reshape(3, 8),
+    ),
     "unary": (lambda op, a: op.unary("LeakyRelu", a, alpha=0.5), [A], np.where(A < 0, A / 2, A)),
 }
 

@@ -174,8 +174,8 @@ MUTANTS = [
     Mutant(
         "initial states ignored when unrolled",
         "recurrence/folds",
-        "else list(init)",
-        "else [op.zero(s.shape) for s in init]",
+        "list(init)",
+        "[op.zero(s.shape) for s in init]",
     ),
     Mutant("initial states ignored in loops", "recurrence/folds", "if not state.is_zero:", "if False:"),
     Mutant("initial_c ignored", "recurrence/node", 'f"initial_{s}"', '"initial_h"'),
