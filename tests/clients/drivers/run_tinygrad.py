@@ -23,7 +23,9 @@ def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[[],
     @TinyJit  # type: ignore[untyped-decorator, unused-ignore]
     def compute(**inputs: Tensor) -> list[Tensor]:
         results = runner(inputs)
-        return [results[name].contiguous().realize() for name in names]
+        wanted = [results[name].contiguous() for name in names]
+        Tensor.realize(*wanted)  # at once: what they share is computed once
+        return wanted
 
     def call() -> Arrays:
         return {name: result.numpy() for name, result in zip(names, compute(**inputs), strict=True)}
