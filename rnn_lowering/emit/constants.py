@@ -77,7 +77,8 @@ class Constant(ABC):
         parts = (self, *others)
         shape = list(self.shape)
         shape[axis] = sum(part.shape[axis] for part in parts)
-        return Concat(self.dtype, tuple(shape), self.name, parts, axis)
+        name = next((part.name for part in parts if not isinstance(part, Zeros)), self.name)
+        return Concat(self.dtype, tuple(shape), name, parts, axis)
 
     def key(self) -> Hashable:
         """Return a key under which a scope caches the tensor, so that it is written once: its numbers if it is

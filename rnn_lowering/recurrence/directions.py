@@ -15,7 +15,7 @@ from rnn_lowering.recurrence.folds import Fold, Step, Tensors
 from rnn_lowering.recurrence.quantized import up_to_longest, with_ended_rows
 from rnn_lowering.recurrence.ragged import Lengths, ragged
 from rnn_lowering.recurrence.recognized import recognized_step
-from rnn_lowering.recurrence.weights import Operands, joined, operands
+from rnn_lowering.recurrence.weights import Operands, interleaved, joined, operands
 from rnn_lowering.spec.node import RecurrentSpec
 
 STATES = {"RNN": ("h",), "GRU": ("h",), "LSTM": ("h", "c")}
@@ -80,7 +80,7 @@ def _run_joined(
     """Emit both directions as one fold over states [batch, 2*hidden]; otherwise as `run_directions`."""
     H, flip = spec.hidden_size, op.flip if lengths is None else partial(lengths.reverse, op)
     forward, reverse = (_projected(op, spec, k, X) for k in ks)
-    xs = [_interleaved(op, a, flip(b), H) for a, b in zip(forward, reverse, strict=True)]
+    xs = [interleaved(op, a, flip(b), H) for a, b in zip(forward, reverse, strict=True)]
     step = _step(op, spec, joined(op, *ks))
     final, ys = fold(op, step, [op.concat(states, -1) for states in init], xs, False)
     halves = [op.split(s, [H, H]) for s in final]
@@ -89,13 +89,6 @@ def _run_joined(
         return finals, []
     above, below = op.split(ys[0], [H, H])
     return finals, [above, flip(below)]
-
-
-def _interleaved(op: Ops, a: Tensor, b: Tensor, H: int) -> Tensor:
-    """Return gate 0 of a, gate 0 of b, gate 1 of a, ...: a and b [..., G*H] -> [..., G*2*H]."""
-    gates = [H] * ((a.shape[-1] or 0) // H)
-    pairs = zip(op.split(a, gates), op.split(b, gates), strict=True)
-    return op.concat([part for pair in pairs for part in pair], -1)
 
 
 def _step(op: Ops, spec: RecurrentSpec, k: Operands, told_which_end: bool = False) -> Step:

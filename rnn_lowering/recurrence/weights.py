@@ -124,11 +124,6 @@ def joined(op: Ops, forward: Operands, reverse: Operands) -> Operands:
     H = forward.hidden_size
     zero = op.zero((H, H))
 
-    def by_gate(a: Tensor, b: Tensor) -> Tensor:
-        gates = [H] * ((a.shape[0] or 0) // H)
-        pairs = zip(op.split(a, gates), op.split(b, gates), strict=True)
-        return op.concat([part for pair in pairs for part in pair], 0)
-
     def block_diagonal(a: Tensor, b: Tensor) -> Tensor:
         gates = [H] * ((a.shape[1] or 0) // H)
         above = [part for gate in op.split(a, gates) for part in (gate, zero)]
@@ -142,10 +137,17 @@ def joined(op: Ops, forward: Operands, reverse: Operands) -> Operands:
     return replace(
         forward,
         R=tuple(block_diagonal(a, b) for a, b in zip(forward.R, reverse.R, strict=True)),
-        Rb=tuple(by_gate(a, b) for a, b in zip(forward.Rb, reverse.Rb, strict=True)),
+        Rb=tuple(interleaved(op, a, b, H) for a, b in zip(forward.Rb, reverse.Rb, strict=True)),
         P=peepholes,
         hidden_size=2 * H,
     )
+
+
+def interleaved(op: Ops, a: Tensor, b: Tensor, H: int) -> Tensor:
+    """Return gate 0 of a, gate 0 of b, gate 1 of a, ...: a and b [..., G*H] -> [..., G*2*H]."""
+    gates = [H] * ((a.shape[-1] or 0) // H)
+    pairs = zip(op.split(a, gates), op.split(b, gates), strict=True)
+    return op.concat([part for pair in pairs for part in pair], -1)
 
 
 def _of_direction(

@@ -206,7 +206,7 @@ MUTANTS = [
     ),
     Mutant(
         "gates of two directions not interleaved",
-        "recurrence/directions",
+        "recurrence/weights",
         "for pair in pairs for part in pair",
         "for pair in zip(*pairs) for part in pair",
     ),
