@@ -184,7 +184,7 @@ def _add_checks(p: argparse.ArgumentParser) -> None:
         "--verify",
         "--runs",
         type=values.count,
-        default=3,
+        default="3",  # a text: argparse would not see that `--verify 3` excludes `--no-verify`
         metavar="N",
         help="number of runs to compare in onnxruntime (default: 3)",
     )

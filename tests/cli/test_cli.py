@@ -345,6 +345,15 @@ def test_without_verification(rnn_lower: Command, tmp_path: Path, options: list[
     assert json.loads(report.read_text())["verification"] is None
 
 
+@pytest.mark.parametrize("runs", [0, 3, 5])
+def test_runs_and_no_runs_exclude_each_other(rnn_lower: Command, tmp_path: Path, runs: int) -> None:
+    source = saved(tmp_path / "in.onnx", model(SYMBOLIC, 17))
+    outcome = rnn_lower(source, tmp_path / "out.onnx", "--verify", runs, "--no-verify")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "not allowed with" in outcome.err
+    assert not (tmp_path / "out.onnx").exists()
+
+
 def test_a_pattern_that_matches_nothing_is_an_error(rnn_lower: Command, tmp_path: Path) -> None:
     source = saved(tmp_path / "in.onnx", chain(*THREE))
     outcome = rnn_lower(source, tmp_path / "out.onnx", "--only", "/DECODER/*")
