@@ -18,52 +18,23 @@ from oracle import evaluate
 
 import rnn_lowering as rl
 from clients.driving import judge
-from clients.environments import python, why_absent
+from clients.environments import HERE, python, why_absent
 from clients.trials import OPSET, cases
 
 Open: TypeAlias = Literal["symbolic", "batch"]
 """As in `Case.x`."""
 
-LOADERS = {
-    "openvino": """
-import openvino
-def load(path, names, feed):
-    compiled = openvino.compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    return lambda feed: [compiled(feed)[name] for name in names]
-""",
-    "opencv": """
-import cv2
-def load(path, names, feed):
-    net = cv2.dnn.readNetFromONNX(path)
-    def call(feed):
-        for name, array in feed.items():
-            net.setInput(array, name)
-        return net.forward(names)
-    return call
-""",
-    "mnn": """
-import _tools, MNN
-def load(path, names, feed):
-    files = ["--modelFile", path, "--MNNModel", path + ".mnn"]
-    _tools.mnnconvert(["mnnconvert", "-f", "ONNX", *files, "--bizCode", "any"])
-    net = MNN.nn.load_module_from_file(path + ".mnn", list(feed), names)
-    def given(array):
-        kind = MNN.expr.int if array.dtype == np.int32 else MNN.expr.float
-        return MNN.expr.const(array, list(array.shape), MNN.expr.NCHW, kind)
-    def call(feed):
-        results = net.forward([given(array) for array in feed.values()])
-        return [MNN.expr.convert(result, MNN.expr.NCHW).read() for result in results]
-    return call
-""",
-}
 RUN = """
-for path in sys.argv[1:]:
+import importlib, os, sys, numpy as np
+from pathlib import Path
+load = importlib.import_module(f"run_{sys.argv[1]}").load
+for path in sys.argv[2:]:
     names, feeds = open(path + ".txt").read().split(), []
     while os.path.exists(f"{path}.{len(feeds)}.npz"):
         feeds.append(dict(np.load(f"{path}.{len(feeds)}.npz")))
-    call = load(path, names, feeds[0])
+    call = load(Path(path), feeds[0], names)
     for n, feed in enumerate(feeds):
-        np.savez(f"{path}.{n}.out.npz", **dict(zip(names, call(feed))))
+        np.savez(f"{path}.{n}.out.npz", **call(feed))
 """
 SIZES: dict[Open, list[tuple[int, int]]] = {
     "symbolic": [(4, 2), (7, 3), (1, 1), (3, 4)],
@@ -89,9 +60,9 @@ def test_sizes_may_be_open(client: str, to: str, open_sizes: Open, tmp_path: Pat
         for n, given in enumerate(feeds(case, SIZES[open_sizes])):
             ordered: dict[str, Any] = {value.name: given[value.name] for value in lowered.graph.input}
             np.savez(f"{paths[name]}.{n}.npz", **ordered)
-    program = f"import os, sys, numpy as np\n{LOADERS[client]}{RUN}"
-    command: list[str | Path] = [python(client), "-c", program, *paths.values()]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
+    command: list[str | Path] = [python(client), "-c", RUN, client, *paths.values()]
+    drivers = {**os.environ, "PYTHONPATH": str(HERE / "drivers")}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=drivers)
     assert done.returncode == 0, done.stderr
     for name, case in known.items():
         for n, given in enumerate(feeds(case, SIZES[open_sizes])):

@@ -19,8 +19,9 @@ import numpy.typing as npt
 Arrays = dict[str, npt.NDArray[Any]]
 Feed = Mapping[str, npt.NDArray[Any]]
 Run = Callable[[Path, Feed, list[str]], Arrays]
-Load = Callable[[Path, Feed, list[str]], Callable[[], Arrays]]
-"""Loads a model for the shapes and types of a feed; the result computes the outputs of that feed."""
+Load = Callable[[Path, Feed, list[str]], Callable[..., Arrays]]
+"""Loads a model for the shapes and types of a feed; the result computes the outputs of that feed. In OpenVINO, MNN
+and OpenCV it also takes another feed, of other sizes."""
 
 
 def main(run: Run) -> None:

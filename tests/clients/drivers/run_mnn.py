@@ -10,26 +10,30 @@ import numpy as np
 from jobs import Arrays, main, once
 
 
-def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[[], Arrays]:
+def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[..., Arrays]:
     converted = str(model.with_suffix(".mnn"))
     arguments = ["mnnconvert", "-f", "ONNX", "--modelFile", str(model), "--MNNModel", converted]
     _tools.mnnconvert([*arguments, "--bizCode", "biz"])
     if not Path(converted).exists():
         raise RuntimeError("the converter wrote nothing")
     net = MNN.nn.load_module_from_file(converted, list(feed), names)
-    given = []
-    for array in feed.values():
-        kind = {"float32": MNN.expr.float, "int32": MNN.expr.int, "int64": MNN.expr.int}[array.dtype.name]
-        plain = array.astype(np.int32) if array.dtype == np.int64 else array
-        given.append(MNN.expr.const(plain, list(plain.shape), MNN.expr.NCHW, kind))
+    given = variables(feed)
 
-    def call() -> Arrays:
-        results = [MNN.expr.convert(r, MNN.expr.NCHW) for r in net.forward(given)]
+    def call(other: Mapping[str, Any] | None = None) -> Arrays:
+        results = net.forward(given if other is None else variables(other))
         if len(results) < len(names):
             raise RuntimeError(f"MNN gives {len(results)} of {len(names)} outputs")
-        return {name: result.read().copy() for name, result in zip(names, results, strict=True)}
+        plain = [MNN.expr.convert(result, MNN.expr.NCHW) for result in results]
+        return {name: result.read().copy() for name, result in zip(names, plain, strict=True)}
 
     return call
+
+
+def variables(feed: Mapping[str, Any]) -> list[Any]:
+    """The inputs as MNN takes them; it has no int64."""
+    kinds = {"float32": MNN.expr.float, "int32": MNN.expr.int, "int64": MNN.expr.int}
+    plain = [a.astype(np.int32) if a.dtype == np.int64 else a for a in feed.values()]
+    return [MNN.expr.const(a, list(a.shape), MNN.expr.NCHW, kinds[a.dtype.name]) for a in plain]
 
 
 if __name__ == "__main__":

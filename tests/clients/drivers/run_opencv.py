@@ -8,10 +8,10 @@ import cv2
 from jobs import Arrays, main, once
 
 
-def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[[], Arrays]:
+def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[..., Arrays]:
     net = cv2.dnn.readNetFromONNX(str(model))
 
-    def call() -> Arrays:
+    def call(feed: Mapping[str, Any] = feed) -> Arrays:
         for name, array in feed.items():
             net.setInput(array, name)
         return dict(zip(names, net.forward(names), strict=True))
