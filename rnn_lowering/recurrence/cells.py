@@ -39,9 +39,11 @@ def gru(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> l
     """
     (h,), (x_zr, x_h), H = state, x, k.hidden_size
     if k.linear_before_reset:
-        h_zr, h_h = _parts(op, [h @ R + Rb for R, Rb in zip(k.R, k.Rb, strict=True)], [2 * H, H])
+        matrix = len(h.shape) == 2  # then a product and a sum are one kernel in onnxruntime and ncnn
+        sums = [h @ R + Rb if matrix else h @ R for R, Rb in zip(k.R, k.Rb, strict=True)]
+        h_zr, h_h = _parts(op, sums, [2 * H, H])
         zt, rt = op.split(k.f(k.clip(h_zr + x_zr)), [H, H])
-        hidden = x_h + rt * h_h  # in this order tract makes it a part of the product
+        hidden = x_h + rt * (h_h if matrix else h_h + k.Rbh)  # in this order tract makes it a part of the product
     else:
         R_zr, Rh = k.R
         zt, rt = op.split(k.f(k.clip(h @ R_zr + x_zr)), [H, H])

@@ -33,8 +33,8 @@ class Operands:
         Wb: Sum of the biases that is added to X W^T [G*hidden]; for a GRU with linear_before_reset without Rbh.
         groups: The sizes of the gate groups of that sum, which a cell receives one by one.
         R: Transposed recurrent weights by gate group, each [hidden, ...].
-        Rb: What is added to h @ R by gate group: for a GRU with linear_before_reset Rbh, and zero for the other
-            gates; else symbolic zeros.
+        Rbh: GRU with linear_before_reset: the recurrent bias of the hidden gate [hidden]; else zero.
+        Rb: The same by gate group of R, with zero for the other gates.
         P: LSTM: the peepholes i, o, f, each [hidden]; None without them.
         f, g, h: The activations of the operator specification.
         clip: Clips a pre-activation.
@@ -47,6 +47,7 @@ class Operands:
     Wb: Tensor
     groups: Sequence[int]
     R: tuple[Tensor, ...]
+    Rbh: Tensor
     Rb: tuple[Tensor, ...]
     P: tuple[Tensor, Tensor, Tensor] | None
     f: Function
@@ -137,6 +138,7 @@ def joined(op: Ops, forward: Operands, reverse: Operands) -> Operands:
     return replace(
         forward,
         R=tuple(block_diagonal(a, b) for a, b in zip(forward.R, reverse.R, strict=True)),
+        Rbh=op.concat([forward.Rbh, reverse.Rbh], 0),
         Rb=tuple(interleaved(op, a, b, H) for a, b in zip(forward.Rb, reverse.Rb, strict=True)),
         P=peepholes,
         hidden_size=2 * H,
@@ -163,12 +165,12 @@ def _of_direction(
     if clip is not None and clip > float(ml_dtypes.finfo(op.dtype.numpy()).max):  # type: ignore[no-untyped-call]
         clip = None  # no finite number of this type is beyond it
     Wb, Rb = op.split(B, [rows, rows])
-    x_groups, h_groups = _groups(op, spec)
-    added_to_h = [op.zero((size,)) for size in h_groups]
+    Rbh = op.zero((H,))
     if spec.op_type == "GRU" and spec.linear_before_reset:
         Rb_zr, Rbh = op.split(Rb, [2 * H, H])
         Rb = op.concat([Rb_zr, op.zero((H,))], 0)
-        added_to_h[-1] = op.concat([op.zero((h_groups[-1] - H,)), Rbh], 0) if h_groups[-1] > H else Rbh
+    x_groups, h_groups = _groups(op, spec)
+    *others, last = h_groups
     Pi, Po, Pf = op.split(P, [H, H, H])
     functions = [_function(op, a) for a in activations]
     f, g, h = (*functions, *functions[:1] * 2)[:3]
@@ -177,7 +179,8 @@ def _of_direction(
         Wb=Wb + Rb,
         groups=x_groups,
         R=tuple(op.transpose(part, [1, 0]) for part in op.split(R, h_groups, axis=0)),
-        Rb=tuple(added_to_h),
+        Rbh=Rbh,
+        Rb=(*(op.zero((n,)) for n in others), op.concat([op.zero((last - H,)), Rbh], 0) if last > H else Rbh),
         P=None if P.is_zero else (Pi, Po, Pf),
         f=f,
         g=g,

@@ -1,6 +1,7 @@
 """The equations of the package on NumPy arrays, compared with its float64 reference."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from types import ModuleType
 from typing import Any
 
@@ -32,6 +33,7 @@ class Equation:
     linear_before_reset: bool = False
     reverse: bool = False
     apart: bool = False  # a product for each activation
+    matrix: bool = False  # states [batch, hidden], else [1, batch, hidden]
 
     def attributes(self) -> dict[str, Any]:
         """As the reference reads them."""
@@ -59,7 +61,9 @@ def equations() -> list[Equation]:
         found.append(Equation(op, default[op], clip=0.1))
         found.append(Equation(op, default[op], apart=True))
     for clip in (None, 0.1):
-        found += [Equation("GRU", default["GRU"], clip, linear_before_reset=True, apart=a) for a in (False, True)]
+        for ways in product((False, True), repeat=2):
+            one = Equation("GRU", default["GRU"], clip, linear_before_reset=True)
+            found.append(replace(one, apart=ways[0], matrix=ways[1]))
         for forget in (False, True):
             found += [Equation("LSTM", default["LSTM"], clip, p, forget) for p in (False, True)]
     found.append(Equation("LSTM", (("Sigmoid", 0, 0), ("Softsign", 0, 0), ("Relu", 0, 0))))
@@ -80,12 +84,15 @@ def differs(
     k, xs = _operands(equation, given, formulas, composed)
 
     def step(before: list[Array], rows: list[Array]) -> tuple[list[Array], list[Array]]:
-        new = cells.CELLS[equation.op_type](OP, k, before, rows)
+        given_rows = [row.reshape(N, -1) for row in rows] if equation.matrix else rows
+        new = cells.CELLS[equation.op_type](OP, k, before, given_rows)
         return new, new[:1]
 
-    final, (Y,) = repeat(OP, step, [given[state] for state in states], xs, equation.reverse)
+    init = [given[state][0] if equation.matrix else given[state] for state in states]
+    final, (Y,) = repeat(OP, step, init, xs, equation.reverse)
     found = {"Y": Y, **{f"Y_{s}": state for s, state in zip("hc", final, strict=False)}}
-    return any(not np.allclose(found[name], expected[name], 1e-6, 1e-7) for name in expected)
+    ends = [(found[name].reshape(array.shape), array) for name, array in expected.items()]
+    return not all(np.allclose(end, array, 1e-6, 1e-7) for end, array in ends)
 
 
 def _operands(
@@ -113,6 +120,7 @@ def _operands(
         "Wb": None,
         "groups": (),
         "R": tuple(part.T for part in np.split(R, of_h)),
+        "Rbh": Rb[2 * H :] if lbr else np.zeros(H),
         "Rb": tuple(np.split(np.where(np.arange(len(Rb)) < 2 * H, 0, Rb) if lbr else 0 * Rb, of_h)),
         "P": (Pi, Po, Pf) if equation.peepholes else None,
         **{"f": f, "g": g, "h": h, "clip": lambda x: np.clip(x, -bound, bound), "hidden_size": H},
