@@ -123,6 +123,7 @@ class Emitter(ABC):
         values = self.outputs(outputs)
         for value, tensor in zip(values, outputs, strict=True):
             value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
+        self._scopes[-1].prune(values)
         nodes = with_gemms(self.nodes, values, self._place.names.unique) if self.dialect.gemm else self.nodes
         return ir.Graph(
             [self.value(t) for t in inputs],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -25,18 +25,19 @@ class Scope:
     cache: dict[Hashable, ir.Value] = field(default_factory=dict)
     added: list[Hashable] = field(default_factory=list)
 
-    def prune(self) -> None:
-        """Remove nodes and constants whose results nothing uses."""
+    def prune(self, outputs: Collection[ir.Value] = ()) -> None:
+        """Remove nodes and constants whose results nothing uses; `outputs` will be those of the graph."""
+        wanted = set(outputs)
+
+        def is_used(value: ir.Value) -> bool:
+            return bool(value.uses()) or value.is_graph_output() or value in wanted
+
         for node in reversed(self.nodes):
-            if not any(map(_is_used, node.outputs)):
+            if not any(map(is_used, node.outputs)):
                 for index in range(len(node.inputs)):
                     node.replace_input_with(index, None)
-        self.nodes[:] = [node for node in self.nodes if any(map(_is_used, node.outputs))]
-        self.initializers[:] = filter(_is_used, self.initializers)
+        self.nodes[:] = [node for node in self.nodes if any(map(is_used, node.outputs))]
+        self.initializers[:] = filter(is_used, self.initializers)
         for key in self.added:
-            if not _is_used(self.cache[key]):
+            if not is_used(self.cache[key]):
                 del self.cache[key]
-
-
-def _is_used(value: ir.Value) -> bool:
-    return bool(value.uses()) or value.is_graph_output()

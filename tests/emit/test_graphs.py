@@ -8,12 +8,13 @@ from typing import Any
 
 import onnx
 import pytest
-from cases import RESULTS, Array, Case, model
+from cases import ALL_OPTIONAL, RESULTS, Array, Case, model
 from chains import Link, chain
 from onnx import numpy_helper
 from running import scopes
 
 import rnn_lowering as rl
+from rnn_lowering.targets.table import TARGETS
 
 FORMS = ("scan", "loop", "unroll")
 OPSETS = (9, 10, 13, 17, 22)
@@ -352,6 +353,18 @@ def test_inputs_are_multiplied_once(kind: Kind) -> None:
 
 def depends_on_input_only(graph: onnx.GraphProto, node: onnx.NodeProto) -> bool:
     return origin(graph, node.input[0]) == "X"
+
+
+@pytest.mark.parametrize("target", ["portable", "tract", "onnxruntime", "opencv"])
+@pytest.mark.parametrize("optional", [("B",), ALL_OPTIONAL], ids=["B", "all"])
+@pytest.mark.parametrize(("op_type", "attribute"), [("LSTM", "input_forget"), ("GRU", "linear_before_reset")])
+def test_every_node_is_used(op_type: str, attribute: str, optional: tuple[str, ...], target: str) -> None:
+    case = Case("used", op_type, {attribute: 1}, optional=optional)
+    for form in TARGETS[target].forms:
+        graphs = list(scopes(rl.lower(model(case, 17), form, target=target).graph))
+        used = {name for graph in graphs for node in graph.node for name in node.input}
+        used |= {output.name for graph in graphs for output in graph.output}
+        assert [node.name for graph in graphs for node in graph.node if not used & set(node.output)] == []
 
 
 @every_kind

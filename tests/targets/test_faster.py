@@ -100,7 +100,7 @@ MATRIX_STEPS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
 @pytest.mark.parametrize("name", MATRIX_STEPS)
-def test_steps_are_of_matrices_in_opencv_and_ncnn(name: str, op_type: str) -> None:
+def test_steps_are_of_matrices_in_opencv(name: str, op_type: str) -> None:
     case = Case("matrices", op_type, **MATRIX_STEPS[name])
     lowered = rl.lower(model(case, 17), "unroll", target="opencv")
     inferred = onnx.shape_inference.infer_shapes(lowered, strict_mode=True).graph.value_info
