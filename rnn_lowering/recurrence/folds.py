@@ -126,9 +126,10 @@ def unroll(
 ) -> tuple[Tensors, Tensors]:
     """Emit every step; the length of xs must be known. The tensors of a step are [1, batch, ...], or with
     `matrix_steps` and a known batch size [batch, ...]."""
-    T, N = xs[0].shape[:2]
+    T, batch = xs[0].shape[:2]
     assert T is not None
-    if op.dialect.matrix_steps and N:
+    N = batch if op.dialect.matrix_steps else None
+    if N:
         rows = [op.split(op.flatten(x), [N] * T, axis=0) for x in xs]
         states = [op.squeeze(s, [0]) for s in init]
     else:
@@ -139,7 +140,7 @@ def unroll(
         with op.step(t, described=t in middle) if T > 1 else nullcontext():
             states, stacked[t] = step(states, [x[t] for x in rows])
     ys = [op.concat(list(y), axis=0) for y in zip(*stacked, strict=True)]
-    if op.dialect.matrix_steps and N:
+    if N:
         return [op.unsqueeze(s, [0]) for s in states], [op.reshape(y, (T, 1, N, y.shape[-1])) for y in ys]
     return states, [_rank_4(op, y) for y in ys]
 

@@ -260,19 +260,19 @@ MUTANTS = [
     ),
     Mutant(
         "ThresholdedRelu includes its threshold",
-        "emit/ops",
+        "emit/arithmetic",
         "self.cast(self.less(self.constant(threshold), x), x.dtype)",
         "self.constant(1.0) - self.cast(self.less(x, self.constant(threshold)), x.dtype)",
     ),
-    Mutant("Clip of one side at opset 10", "emit/ops", "min=-bound, max=bound", "min=-bound, max=9e9"),
+    Mutant("Clip of one side at opset 10", "emit/arithmetic", "min=-bound, max=bound", "min=-bound, max=9e9"),
     Mutant(
         "Clip of one side",
-        "emit/ops",
+        "emit/arithmetic",
         "self.constant(-bound), self.constant(bound)]",
         "self.constant(-9e9), self.constant(bound)]",
     ),
-    Mutant("Clip of one side in float64", "emit/ops", "x - over + under", "x - over"),
-    Mutant("0 - b is b", "emit/ops", "self.neg(b) if a.is_zero", "b if a.is_zero"),
+    Mutant("Clip of one side in float64", "emit/arithmetic", "x - over + under", "x - over"),
+    Mutant("0 - b is b", "emit/arithmetic", "self.neg(b) if a.is_zero", "b if a.is_zero"),
     Mutant("flip with a known length does not", "emit/ops", "range(length - 1, -1, -1)", "range(length)"),
 ]
 

@@ -1,7 +1,6 @@
 """The equations of the package on NumPy arrays, compared with its float64 reference."""
 
 from dataclasses import dataclass, replace
-from itertools import product
 from types import ModuleType
 from typing import Any
 
@@ -61,9 +60,8 @@ def equations() -> list[Equation]:
         found.append(Equation(op, default[op], clip=0.1))
         found.append(Equation(op, default[op], apart=True))
     for clip in (None, 0.1):
-        for ways in product((False, True), repeat=2):
-            one = Equation("GRU", default["GRU"], clip, linear_before_reset=True)
-            found.append(replace(one, apart=ways[0], matrix=ways[1]))
+        lbr = Equation("GRU", default["GRU"], clip, linear_before_reset=True)
+        found += [replace(lbr, apart=a, matrix=m) for a in (False, True) for m in (False, True)]
         for forget in (False, True):
             found += [Equation("LSTM", default["LSTM"], clip, p, forget) for p in (False, True)]
     found.append(Equation("LSTM", (("Sigmoid", 0, 0), ("Softsign", 0, 0), ("Relu", 0, 0))))
