@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -32,11 +33,13 @@ def replace_nodes(model: ir.Model, plan: Sequence[Planned], *, widen: bool, dequ
     notes = []
     names = Names(all_names(model) if plan else ())
     shared: dict[ir.Graph, dict[Hashable, ir.Value]] = {}
+    taken_over: dict[ir.Value, ir.Value] = {}
     for planned in plan:
         found, spec = planned.found, planned.spec.as_floats() if dequantize else planned.spec
+        spec = replace(spec, inputs={symbol: taken_over.get(v, v) for symbol, v in spec.inputs.items()})
         op = _emitter(planned, spec, names, model.ir_version, widen, shared.setdefault(found.graph, {}))
         with boundary(found.ref):
-            replace_node(found, spec, planned.choice.fold, op)
+            taken_over |= replace_node(found, spec, planned.choice.fold, op)
         folded = " and ".join(dict.fromkeys(op.folded))
         if folded:
             reason = f"DequantizeLinear of opset {found.opset} cannot express their scales"
@@ -87,12 +90,15 @@ def _emitter(
     )
 
 
-def replace_node(entry: Found, spec: RecurrentSpec, fold: Fold, op: Ops) -> None:
-    """Emit the equivalent of a node with `op` and replace the node in its graph by it."""
+def replace_node(entry: Found, spec: RecurrentSpec, fold: Fold, op: Ops) -> dict[ir.Value, ir.Value]:
+    """Emit the equivalent of a node with `op` and replace the node in its graph by it; return the values that took
+    over its outputs."""
     node, graph = entry.node, entry.graph
-    outputs = lower_node(op, spec, fold)
-    for symbol, value in zip(outputs, op.outputs(list(outputs.values())), strict=True):
-        _take_over(spec.outputs[symbol], value, spec)
+    emitted = lower_node(op, spec, fold)
+    values = op.outputs(list(emitted.values()))
+    taken_over = {spec.outputs[symbol]: value for symbol, value in zip(emitted, values, strict=True)}
+    for old, new in taken_over.items():
+        _take_over(old, new, spec)
     op.prune()
     for value in op.initializers:
         graph.register_initializer(value)
@@ -100,6 +106,7 @@ def replace_node(entry: Found, spec: RecurrentSpec, fold: Fold, op: Ops) -> None
     inputs = [value for value in node.inputs if value is not None]
     graph.remove(node, safe=True)
     _drop_unused(inputs)
+    return taken_over
 
 
 def prefix_of(node: ir.Node) -> str:
