@@ -102,7 +102,7 @@ def print_report(report: FileReport, source: Path, target: Path, *, each_run: bo
         out.print(_operator_table(report))
     _print_rest(report, out)
     if report.stream is not None:
-        _print_stream(report.stream, out)
+        _print_stream(report.stream, report.target, out)
     if report.verification is not None:
         if each_run:
             print_runs(report.verification)
@@ -111,14 +111,14 @@ def print_report(report: FileReport, source: Path, target: Path, *, each_run: bo
         _print(out, f"written to {target}")
 
 
-def _print_stream(plan: StreamPlan, out: Console) -> None:
+def _print_stream(plan: StreamPlan, target: str, out: Console) -> None:
     """Print the states and what a host does."""
     table = Table("state", "next", "node", "shape", "type", "initial", box=None)
     for s in plan.states:
         initial = s.initial if isinstance(s.initial, str) else "numbers in the metadata"
         _add_row(table, s.input, s.output, s.node, _shape(s.shape), s.dtype, initial)
     out.print(table if plan.states else "the stream has no states")
-    for line in host_loop(plan).splitlines():
+    for line in host_loop(plan, target).splitlines():
         _print(out, line)
 
 

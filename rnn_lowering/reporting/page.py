@@ -75,7 +75,7 @@ def render(report: FileReport, run_nodes: RunNodes) -> str:
         report=report,
         check=_NOT_COMPARED if report.verification is None else report.verification,
         sections=_sections(report, run_nodes),
-        loop_text=host_loop(report.stream) if report.stream is not None else "",
+        loop_text=host_loop(report.stream, report.target) if report.stream is not None else "",
         versions={"rnn-lowering": __version__, "onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__},
     )
 

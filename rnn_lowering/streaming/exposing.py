@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from shlex import quote
 
@@ -10,10 +10,11 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.mapped import array_of
 from rnn_lowering.spec.node import node_ref
 from rnn_lowering.streaming.edit import Editor, keep_past, keep_where_empty, plain, trim
 from rnn_lowering.streaming.frames import Context, Flow, Frames, Framing
-from rnn_lowering.streaming.plan import Dim, State, StreamPlan
+from rnn_lowering.streaming.plan import Dim, State, StreamPlan, initial_of
 from rnn_lowering.streaming.sized import SizingError, sized
 from rnn_lowering.streaming.states import SLOTS, NodeState
 from rnn_lowering.streaming.time_inputs import TimeInputs
@@ -59,6 +60,8 @@ class StateExposer:
     def __init__(self, work: ir.Model, flow: Flow, time: TimeInputs, naming: Naming) -> None:
         self.work, self.flow, self.time, self.naming = work, flow, time, naming
         self.editor = Editor(work, flow.opset)
+        self.positions = {value: n for n, value in enumerate(work.graph.outputs)}
+        """Of the outputs: an edit may put another value in the place of one."""
         self.states: list[State] = []
 
     def expose(self, states: Sequence[NodeState]) -> StreamPlan:
@@ -72,8 +75,9 @@ class StateExposer:
         self._check(states)
         for found in self.flow.trims:
             trim(self.editor, found)
+        defaults = {s.input: _default(s.input, graph) for s in states if s.input is not None}
         for state, dims in zip(states, shapes, strict=True):
-            self._recurrent(state, dims)
+            self._recurrent(state, dims, defaults)
         for context, dims, dtype in contexts:
             self._context(context, dims, dtype)
         taken = {s.input for s in self.states} | {s.output for s in self.states}
@@ -98,7 +102,13 @@ class StateExposer:
         assert r is not None
         batch_first = node.attributes.get_int("layout", 0) == 1
         batch, hidden = self.naming.dims(x)[0 if batch_first else 1], self.flow.shape(r, node)[2]
-        return (batch, 1, hidden) if batch_first else (1, batch, hidden)
+        dims = (batch, 1, hidden) if batch_first else (1, batch, hidden)
+        if state.input is None:
+            return dims
+        declared = self.naming.dims(state.input)
+        if state.input is not node.inputs[SLOTS[state.kind][0]]:
+            return declared
+        return tuple(own if isinstance(own, int) else dim for own, dim in zip(declared, dims, strict=True))
 
     def _context_dims(self, context: Context) -> tuple[Dim, ...]:
         value = context.node.outputs[0] if context.node.op_type == "Pad" else context.source
@@ -106,7 +116,9 @@ class StateExposer:
         dims[context.axis] = context.past
         return tuple(dims)
 
-    def _recurrent(self, state: NodeState, dims: tuple[Dim, ...]) -> None:
+    def _recurrent(
+        self, state: NodeState, dims: tuple[Dim, ...], defaults: Mapping[ir.Value, Array | None]
+    ) -> None:
         node, (slot, output) = state.recurrent.node, SLOTS[state.kind]
         weights = node.inputs[2]
         assert weights is not None
@@ -129,25 +141,26 @@ class StateExposer:
             initial = node.inputs[slot]
             assert initial is not None
             final = keep_where_empty(self.editor, node, final, initial)
+        start = state.constant if state.input is None else defaults[state.input]
         if state.output is not None:
-            self._pair(state, past)
+            self._pair(state, past, dims, start)
             return
         wanted = self.editor.name(f"present_{plain(label)}_{state.kind}")
         present = self.editor.add_output(wanted, final, past, state.recurrent.path)
-        self._add(past, present, node, state.kind, dims, state.constant)
+        self._add(past, present, node, state.kind, dims, start)
 
-    def _pair(self, state: NodeState, past: ir.Value) -> None:
+    def _pair(self, state: NodeState, past: ir.Value, dims: tuple[Dim, ...], initial: Array | None) -> None:
         """Record an input that an output returns already: one state of all the nodes that read it."""
-        node, output = state.recurrent.node, state.output
-        assert output is not None
+        node = state.recurrent.node
+        assert state.output is not None
         for n, known in enumerate(self.states):
             if known.input == past.name:
                 ref = node_ref(node, self.flow.scope).name
                 both = known.node if ref in known.node.split(", ") else f"{known.node}, {ref}"
                 self.states[n] = replace(known, node=both)
                 return
-        default = None if past.const_value is None else past.const_value.numpy()
-        self._add(past, output, node, state.kind, self.naming.dims(past), default)
+        present = self.work.graph.outputs[self.positions[state.output]]
+        self._add(past, present, node, state.kind, dims, initial)
 
     def _context(self, context: Context, dims: tuple[Dim, ...], dtype: ir.DataType) -> None:
         node = context.node
@@ -174,7 +187,6 @@ class StateExposer:
         initial: Array | None,
     ) -> None:
         dtype = past.dtype or ir.DataType.FLOAT
-        zeros = initial is None or not initial.any()
         self.states.append(
             State(
                 past.name or "",
@@ -183,9 +195,19 @@ class StateExposer:
                 kind,
                 dims,
                 dtype.numpy().name,
-                "zeros" if zeros or initial is None else np.asarray(initial, np.float64).tolist(),
+                initial_of(initial),
             )
         )
+
+
+def _default(value: ir.Value, graph: ir.Graph) -> Array | None:
+    """Take the default away from an input that becomes a state, since each call gives it; return it."""
+    tensor = value.const_value
+    if tensor is None:
+        return None
+    graph.initializers.pop(value.name or "", None)
+    value.const_value = None
+    return array_of(tensor)
 
 
 def _axis(framing: Framing) -> int | None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
-from rnn_lowering.errors import ModelFileError, OptionError
+from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError
 from rnn_lowering.streaming.plan import KEY, State, StreamPlan
-from rnn_lowering.types import Array
+from rnn_lowering.types import Array, ArrayLike
+
+_TYPES = {"float": "float32", "double": "float64"}
+"""NumPy's names of onnxruntime's types, where they differ."""
 
 
 class Stream:
@@ -38,62 +41,76 @@ class Stream:
             raise ModelFileError("the model is no stream: its metadata lack " + KEY, hint="make one with --stream")
         self.plan = StreamPlan.from_json(text)
         self._declared = {value.name: value.shape for value in self.session.get_inputs()}
+        self._types = {value.name: _dtype(value.type) for value in self.session.get_inputs()}
         self._outputs = [value.name for value in self.session.get_outputs()]
         missing = {s.input for s in self.plan.states} - self._declared.keys()
         missing |= {s.output for s in self.plan.states} - set(self._outputs)
         if missing:
             raise ModelFileError(f"the stream's metadata name what the model lacks: {', '.join(sorted(missing))}")
         self.states: dict[str, Array] = {}
-        self._given: dict[str, Array] = {}
 
-    def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def __call__(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
         """Run the next chunk.
 
         Args:
-            inputs: The inputs by name, without states.
+            inputs: The inputs by name, without states: arrays of the types that the model has, or lists of numbers.
 
         Returns:
             The outputs by name, without states.
 
         Raises:
-            OptionError: An input is missing or unknown, or a shape is not what the model expects.
+            OptionError: An input is missing or unknown, or its type or shape is not what the model expects.
+            UnsupportedError: onnxruntime cannot run the chunk; the states stay as they are.
         """
-        sizes = self._sizes(inputs)
+        given = self._arrays(inputs, "input", self.plan.inputs)
+        sizes = self._sizes(given)
         for state in self.plan.states:
             if state.input not in self.states:
                 self.states[state.input] = self._initial(state, sizes)
             self._check_state(state, sizes)
-        results = self.session.run(None, {**inputs, **self.states})
+        try:
+            results = self.session.run(None, {**given, **self.states})
+        except Exception as error:  # onnxruntime's errors have no common class
+            raise UnsupportedError(f"onnxruntime cannot run this chunk: {' '.join(str(error).split())}") from error
         outputs = dict(zip(self._outputs, results, strict=True))
         self.states = {state.input: outputs[state.output] for state in self.plan.states}
         return {name: array for name, array in outputs.items() if name in self.plan.outputs}
 
-    def reset(self, states: Mapping[str, Array] | None = None) -> None:
+    def reset(self, states: Mapping[str, ArrayLike] | None = None) -> None:
         """Start a new sequence.
 
         Args:
             states: What to start from, by the names of the inputs; others start from their initial values.
 
         Raises:
-            OptionError: No state has such a name.
+            OptionError: No state has such a name, or its type is not what the model expects.
         """
-        given = dict(states or {})
-        unknown = given.keys() - {state.input for state in self.plan.states}
-        if unknown:
+        self.states = self._arrays(states or {}, "state", [state.input for state in self.plan.states])
+
+    def _arrays(self, given: Mapping[str, ArrayLike], what: str, known: Collection[str]) -> dict[str, Array]:
+        """Return arrays that onnxruntime reads as they are meant.
+
+        Args:
+            given: Arrays, or what NumPy converts to them, by name.
+            what: Which of "input" and "state" they are.
+            known: The names that there are; all inputs must be given.
+        """
+        if not isinstance(given, Mapping):
+            raise OptionError(f"a {type(given).__name__} is given", hint=f"give arrays by the names of each {what}")
+        if what == "input" and given.keys() != set(known):
+            names = ", ".join(sorted(map(str, given))) or "none"
             raise OptionError(
-                f"the model has no state '{sorted(unknown)[0]}'",
-                hint=f"its states: {', '.join(state.input for state in self.plan.states) or 'none'}",
+                f"given are the inputs {names}, expected {', '.join(sorted(known))}",
+                hint="states are kept by the stream itself; start from others with reset",
             )
-        self.states = given
+        unknown = sorted(str(name) for name in given.keys() - set(known))
+        if unknown:
+            hint = f"its states: {', '.join(known) or 'none'}"
+            raise OptionError(f"the model has no state '{unknown[0]}'", hint=hint)
+        return {name: _array(f"{what} '{name}'", held, self._types[name]) for name, held in given.items()}
 
     def _sizes(self, inputs: Mapping[str, Array]) -> dict[str, int]:
         """Return the sizes of open dimensions by name; every input must have the shape that is expected."""
-        wanted = self.plan.inputs.keys()
-        if inputs.keys() != wanted:
-            raise OptionError(
-                f"given are the inputs {', '.join(sorted(inputs)) or 'none'}, expected {', '.join(sorted(wanted))}",
-                hint="states are kept by the stream itself; start from others with reset",
-            )
         sizes: dict[str, int] = {}
         for name, array in inputs.items():
             declared, shape = self._declared[name], np.shape(array)
@@ -112,11 +129,9 @@ class Stream:
         return sizes
 
     def _initial(self, state: State, sizes: Mapping[str, int]) -> Array:
-        shape, dtype = self._shape(state, sizes), np.dtype(state.dtype)
-        if isinstance(state.initial, str):
-            return np.zeros(shape, dtype)
+        self._shape(state, sizes)
         try:
-            return np.broadcast_to(np.asarray(state.initial, dtype), shape).copy()
+            return state.first(sizes)
         except ValueError as error:
             raise ModelFileError(f"the initial value of state '{state.input}' does not fit: {error}") from error
 
@@ -133,6 +148,36 @@ class Stream:
             return state.sizes(sizes)
         except (KeyError, ValueError) as error:
             raise ModelFileError(f"the size {error} of state '{state.input}' is that of no input") from error
+
+
+def _dtype(text: str) -> np.dtype[Any] | None:
+    """The NumPy type of an input whose type onnxruntime calls "tensor(float)" or so; None where it has none."""
+    name = text.removeprefix("tensor(").removesuffix(")")
+    try:
+        return np.dtype(_TYPES.get(name, name))
+    except TypeError:
+        return None
+
+
+def _array(what: str, given: ArrayLike, dtype: np.dtype[Any] | None) -> Array:
+    """Return an array of a type in this machine's byte order, the only one that onnxruntime reads.
+
+    Raises:
+        OptionError: It is an array of another type, or holds what is no number.
+    """
+    if np.ma.is_masked(given):
+        raise OptionError(f"{what} has masked elements", hint="fill them")
+    listed = isinstance(given, list | tuple | int | float)
+    try:
+        array = np.asarray(given)
+        if listed and dtype is not None and np.can_cast(array.dtype, dtype, "same_kind"):
+            array = np.asarray(given, dtype)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise OptionError(f"{what} is no array of numbers: {error}") from error
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if dtype is not None and dtype.kind not in "OSU" and array.dtype != dtype:
+        raise OptionError(f"{what} has type {array.dtype}, expected is {dtype}", hint=f'use .astype("{dtype}")')
+    return array
 
 
 def _session(model: Any) -> Any:

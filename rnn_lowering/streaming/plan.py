@@ -6,16 +6,23 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from rnn_lowering.errors import ModelFileError
+from rnn_lowering.types import Array
 
 KEY = "rnn_lowering.stream"
 VERSION = 1
 
-_TYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64")
+_TYPES = (
+    *("float32", "float64", "float16", "bfloat16", "bool"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+)
 
 Dim = int | str
 """A size; the name of an open dimension of the inputs; or "2*name", so many times that."""
@@ -32,7 +39,8 @@ class State:
         state: "h" or "c" of a recurrent node; "x": the past frames of a convolution or padding.
         shape: Its shape.
         dtype: The name of its NumPy type.
-        initial: What the first call receives: "zeros", or nested lists of numbers that broadcast to `shape`.
+        initial: What the first call receives: "zeros", or nested lists of numbers that broadcast to `shape`, of
+            which those that JSON lacks are the texts "Infinity", "-Infinity" and "NaN".
     """
 
     input: str
@@ -51,12 +59,40 @@ class State:
         """
         return tuple(dim if isinstance(dim, int) else _size(dim, known) for dim in self.shape)
 
+    def first(self, known: Mapping[str, int]) -> Array:
+        """Return what the first call receives, with the sizes of open dimensions by name.
+
+        Raises:
+            KeyError: A size is not known.
+            ValueError: The initial numbers are no numbers, or do not broadcast to the shape.
+        """
+        if self.initial == "zeros":
+            return np.zeros(self.sizes(known), self.dtype)
+        held = np.asarray(self.initial)
+        held = held.astype(np.float64) if held.dtype.kind == "U" else held  # it has infinities, as texts
+        return np.broadcast_to(held, self.sizes(known)).astype(self.dtype)
+
 
 def _size(dim: str, known: Mapping[str, int]) -> int:
     if dim in known:
         return known[dim]
     times, _, name = dim.partition("*")
     return int(times) * known[name]
+
+
+def initial_of(array: Array | None) -> Any:
+    """Return the initial value of a state as the metadata hold it; None stands for zeros."""
+    if array is None or not array.any():
+        return "zeros"
+    return _as_json(array.tolist() if array.dtype.kind in "iu" else array.astype(np.float64).tolist())
+
+
+def _as_json(held: Any) -> Any:
+    if isinstance(held, list):
+        return [_as_json(each) for each in held]
+    if math.isfinite(held):
+        return held
+    return "NaN" if math.isnan(held) else "Infinity" if held > 0 else "-Infinity"
 
 
 @dataclass(frozen=True)
@@ -115,8 +151,20 @@ class StreamPlan:
                 raise ValueError("a state is named twice")
 
 
-def host_loop(plan: StreamPlan) -> str:
-    """Return what a host does, as text: `run` stands for a call of the model."""
+_OF_A_RUNTIME = {
+    "ncnn": "pnnx writes the batch axis of each blob into *_ncnn.py: "
+    "ncnn.Mat(array, batch_index=...) and mat.numpy(batch_index=...) need it",
+}
+"""What a host must know of a runtime, by target."""
+
+
+def host_loop(plan: StreamPlan, target: str) -> str:
+    """Return what a host does, as text: `run` stands for a call of the model.
+
+    Args:
+        plan: How the model is driven.
+        target: The runtime that it is for.
+    """
     chunk = "each chunk" if plan.frames is None else f"each chunk of {plan.frames} frame{'s'[: plan.frames > 1]}"
     given = ", ".join(f'"{name}": {name}' for name in plan.inputs)
     lines = ["states = {"]
@@ -127,7 +175,7 @@ def host_loop(plan: StreamPlan) -> str:
         lines.append(
             f'outputs["{name}"]: ' + ("after the last chunk" if axis is None else f"joined along axis {axis}")
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, *(text for name, text in _OF_A_RUNTIME.items() if name == target)])
 
 
 def _start(state: State) -> str:

@@ -25,9 +25,7 @@ def split(frames: int, sizes: Sequence[int]) -> tuple[int, ...]:
 
 def initial(state: State, known: Mapping[str, int]) -> Array:
     """Return what the first chunk receives, with the sizes of open dimensions by name."""
-    shape, dtype = state.sizes(known), np.dtype(state.dtype)
-    held = 0 if isinstance(state.initial, str) else np.asarray(state.initial)
-    return np.broadcast_to(held, shape).astype(dtype)
+    return state.first(known)
 
 
 def where(expected: Array, arrays: Sequence[Array], axis: int, sizes: Sequence[int], tolerance: Tolerance) -> str:

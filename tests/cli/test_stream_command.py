@@ -51,6 +51,15 @@ def test_the_command_tells_states_loop_and_chunks(
     assert rl.Stream(paths[1])({"X": random((1, 2, 3))})["Y"].shape == (1, 1, 2, 4)
 
 
+def test_the_loop_for_ncnn_tells_of_its_batch_axes(
+    paths: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = "pnnx writes the batch axis of each blob into *_ncnn.py: ncnn.Mat(array, batch_index=...)"
+    for target, said in (("ncnn", True), ("tvm", False)):
+        assert main([*paths, "--stream", "time=1", "--target", target, "--set-dim", "batch=1", "--force"]) == 0
+        assert (wanted in capsys.readouterr().out) is said
+
+
 def test_recurrent_nodes_may_stay(paths: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*paths, "--stream", "X:0", "--to", "keep"]) == 0
     shown = capsys.readouterr().out

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from stream_models import KEY, net, random, recurrent, session, streamed, whole
+from paths import MODELS
+from stream_models import KEY, net, plan_of, random, recurrent, session, streamed, whole
 
 import rnn_lowering as rl
 
@@ -83,6 +84,127 @@ def test_wrong_inputs_get_an_error_that_says_what_was_expected(message: str) -> 
     stream = rl.Stream(streamed(FIXED, "time=2").SerializeToString())
     with pytest.raises(rl.OptionError, match=message):
         stream(WRONG[message])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (X.astype(np.float64), r"input 'X' has type float64, expected is float32; use \.astype\(\"float32\"\)"),
+        (X.astype(np.int64), "input 'X' has type int64, expected is float32"),
+        ([["a"]], "input 'X' has type <U1, expected is float32"),
+        ([[1.0], [2.0, 3.0]], "input 'X' is no array of numbers"),
+        (np.ma.masked_array(X, X > 0), "input 'X' has masked elements; fill them"),
+    ],
+)
+def test_what_onnxruntime_does_not_take_as_it_is_meant_is_refused(given: Any, message: str) -> None:
+    stream = rl.Stream(streamed(FIXED, "time").SerializeToString())
+    with pytest.raises(rl.OptionError, match=message):
+        stream({"X": given})
+
+
+def test_arrays_count_by_their_numbers_whatever_their_byte_order() -> None:
+    stream = rl.Stream(streamed(FIXED, "time").SerializeToString())
+    expected = stream({"X": X[:3]})["Y"], stream({"X": X[3:]})["Y"]
+    stream.reset()
+    swapped = X.astype(">f4")
+    np.testing.assert_array_equal(stream({"X": swapped[:3]})["Y"], expected[0])
+    stream.reset({name: array.astype(">f4") for name, array in stream.states.items()})
+    np.testing.assert_array_equal(stream({"X": swapped[3:]})["Y"], expected[1])
+
+
+def test_lists_are_arrays_too() -> None:
+    stream = rl.Stream(streamed(FIXED, "time").SerializeToString())
+    first = stream({"X": X[:3].tolist()})["Y"]
+    held = {name: array.tolist() for name, array in stream.states.items()}
+    second = stream({"X": X[3:]})["Y"]
+    np.testing.assert_allclose(np.concatenate([first, second]), whole(FIXED, {"X": X})["Y"], rtol=0, atol=1e-6)
+    stream.reset(held)
+    np.testing.assert_array_equal(stream({"X": X[3:]})["Y"], second)
+    stream.reset({"past_Y_h": [0.5]})
+    with pytest.raises(rl.OptionError, match=r"has shape \[1\], but these inputs need \[1, 2, 4\]"):
+        stream({"X": X[3:]})
+    with pytest.raises(rl.OptionError, match="a list is given; give arrays by the names"):
+        stream.reset([0.5])  # type: ignore[arg-type]
+
+
+def test_an_error_of_onnxruntime_leaves_the_states_as_they_are() -> None:
+    words = net(
+        """g (int64[time, batch] X) => (float[t, d, n, h] Y) {
+            E = Gather (T, X)
+            Y = GRU <hidden_size = 4> (E, W, R, B) }""",
+        {**recurrent("GRU", 3, 4), "T": random((5, 3))},
+    )
+    stream = rl.Stream(streamed(words, "time").SerializeToString())
+    stream({"X": np.array([[1], [2]])})
+    held = dict(stream.states)
+    with pytest.raises(rl.UnsupportedError, match=r"onnxruntime cannot run this chunk: .*out of"):
+        stream({"X": np.array([[7]])})
+    assert stream.states.keys() == held.keys()
+    np.testing.assert_array_equal(stream.states["past_Y_h"], held["past_Y_h"])
+
+
+GIVEN = {**recurrent("GRU", 3, 4), "h0": random((1, 2, 4), 3)}
+
+
+@pytest.mark.parametrize("returned", [True, False])
+def test_a_state_that_has_a_default_starts_from_it(returned: bool) -> None:
+    output, result = (", float[1, 2, 4] last", ", last") if returned else ("", "")
+    model = net(
+        f"""g (float[time, 2, 3] X, float[1, 2, 4] h0) => (float[t, d, n, h] Y{output}) {{
+            Y{result} = GRU <hidden_size = 4> (X, W, R, B, , h0) }}""",
+        GIVEN,
+    )
+    stream = rl.Stream(streamed(model, "time").SerializeToString())
+    assert stream.plan.states[0].output == ("last" if returned else "present_Y_h")
+    for _ in range(2):
+        got = np.concatenate([stream({"X": X[:2]})["Y"], stream({"X": X[2:]})["Y"]])
+        np.testing.assert_allclose(got, whole(model, {"X": X})["Y"], rtol=0, atol=1e-6)
+        stream.reset()
+
+
+def test_an_input_that_is_a_state_and_a_final_state_that_lengths_change_are_one_state() -> None:
+    model = net(
+        """g (float[time, batch, 3] X, int32[batch] lens, float[1, n, 4] h0, float[1, n, 4] c0)
+            => (float[t, d, n, h] Y, float[1, n, 4] hn, float[1, n, 4] cn) {
+            Y, hn, cn = LSTM <hidden_size = 4> (X, W, R, B, lens, h0, c0) }""",
+        recurrent("LSTM", 3, 4),
+    )
+    stream = rl.Stream(streamed(model, "time").SerializeToString())
+    assert [(s.input, s.output) for s in stream.plan.states] == [("h0", "hn"), ("c0", "cn")]
+    lengths, zeros = np.array([6, 2], np.int32), np.zeros((1, 2, 4), np.float32)
+    expected = whole(model, {"X": X, "lens": lengths, "h0": zeros, "c0": zeros})
+    parts = [
+        stream({"X": X[n : n + 2], "lens": np.clip(lengths - n, 0, 2).astype(np.int32)})["Y"] for n in (0, 2, 4)
+    ]
+    np.testing.assert_allclose(np.concatenate(parts), expected["Y"], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(stream.states["h0"], expected["hn"], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(stream.states["c0"], expected["cn"], rtol=0, atol=1e-6)
+
+
+@pytest.mark.shared
+def test_of_a_stored_model_with_lengths_and_states() -> None:
+    path = MODELS / "exported" / "authored" / "lstm_full_0_for.onnx"
+    if not path.exists():
+        pytest.skip(f"{MODELS.name} is not there")
+    states = rl.Stream(streamed(onnx.load(path), "T").SerializeToString()).plan.states
+    assert [(s.input, s.output) for s in states] == [("h0", "Yh"), ("c0", "Yc")]
+
+
+def test_a_state_starts_from_infinity() -> None:
+    """JSON has no infinite numbers: the metadata have texts for them."""
+    start = np.array([[[np.inf, -np.inf, 0.25, 0]]], np.float32)
+    model = net(
+        """g (float[time, 1, 3] X) => (float[t, d, n, h] Y) {
+            Y = GRU <hidden_size = 4> (X, W, R, B, , start) }""",
+        {**recurrent("GRU", 3, 4), "start": start},
+    )
+    stepped = streamed(model, "time")
+    assert plan_of(stepped)["states"][0]["initial"] == [[["Infinity", "-Infinity", 0.25, 0]]]
+    expected = whole(model, {"X": X[:, :1]})["Y"]
+    stream = rl.Stream(stepped.SerializeToString())
+    got = np.concatenate([stream({"X": X[:3, :1]})["Y"], stream({"X": X[3:, :1]})["Y"]])
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
+    assert rl.verify_stream(model, stepped)
 
 
 def test_an_unknown_state_is_refused() -> None:

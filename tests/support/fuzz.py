@@ -361,7 +361,7 @@ def _streamed(original: Model, form: str, number: int) -> Model:
         at, size = rng.randrange(len(text)), rng.choice((0, 1, 1, 5, 40))
         with contextlib.suppress(rl.RnnLoweringError):
             plan = StreamPlan.from_json(text[:at] + rng.choice(METADATA) + text[at + size :])
-            host_loop(plan)
+            host_loop(plan, "portable")
     return stream
 
 
