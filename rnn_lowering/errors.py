@@ -106,6 +106,13 @@ class RnnLoweringWarning(UserWarning):
     """The specification of a node is ambiguous; the message says how it was interpreted."""
 
 
+def deepest_cause(error: BaseException) -> BaseException:
+    """Return the error that began a chain: libraries add one about all below it at each level of a model."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
 _INNER = ("rnn_lowering", "onnx_ir", "onnxscript")
 
 

@@ -95,7 +95,7 @@ class Lowering:
                 raise OptionError(f"{limit} cannot be {getattr(self, limit)}", hint="give 0 or more")
         for name in ("only", "except_"):
             object.__setattr__(self, name, _selection(name, getattr(self, name)))
-        target_named(self.target)
+        object.__setattr__(self, "target", target_named(self.target).name)
 
     @property
     def runtime(self) -> Target:

@@ -19,11 +19,13 @@ T = TypeVar("T")
 
 
 def target(text: str) -> str:
-    from rnn_lowering.targets.table import TARGETS
+    from rnn_lowering.targets.table import TARGETS, target_named
 
-    if text not in TARGETS:
-        raise argparse.ArgumentTypeError(f"'{text}' is none of {', '.join(TARGETS)}{meant(text, TARGETS)}")
-    return text
+    try:
+        return target_named(text).name
+    except RnnLoweringError:
+        known = f"{', '.join(TARGETS)}{meant(text, TARGETS)}"
+        raise argparse.ArgumentTypeError(f"'{text}' is none of {known}") from None
 
 
 def meant(text: str, known: Iterable[str]) -> str:

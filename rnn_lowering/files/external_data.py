@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import onnx_ir as ir
 
-from rnn_lowering.errors import ModelFileError, UnsupportedError
+from rnn_lowering.errors import ModelFileError, UnsupportedError, deepest_cause
 from rnn_lowering.files import one_file
 from rnn_lowering.files.locations import DataFolders
 from rnn_lowering.files.one_file import TensorInside, text_format
@@ -114,7 +114,7 @@ def save(model: ir.Model, path: Path, data_file: str | None, written: Written | 
         ir.save(model, path, external_data=data_file, size_threshold_bytes=_SMALL, callback=report_external)
     except ir.serde.SerdeError as error:
         raise ModelFileError(
-            f"the model cannot be written: {' '.join(str(error.__cause__ or error).split())}"
+            f"the model cannot be written: {' '.join(str(deepest_cause(error)).split())}"
         ) from error
 
 

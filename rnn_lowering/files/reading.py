@@ -14,7 +14,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.errors import ModelFileError, UnsupportedError
+from rnn_lowering.errors import ModelFileError, UnsupportedError, deepest_cause
 from rnn_lowering.files import external_data as external
 from rnn_lowering.files import one_file
 from rnn_lowering.files.locations import DataFolders, external_entries
@@ -152,7 +152,7 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
 
     Raises:
         ModelFileError: It is not a valid model.
-        UnsupportedError: It has sparse initializers or training information, which onnx_ir drops silently.
+        UnsupportedError: It has sparse tensors or training information, which onnx_ir does not keep.
     """
     if not proto.HasField("graph") or not proto.opset_import:
         raise ModelFileError(f"{name} is not an ONNX model: no graph", hint="is the file complete?")
@@ -174,12 +174,16 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
             raise UnsupportedError(
                 f"graph '{graph.name}' has sparse initializers", hint="make them dense before lowering"
             )
+        if (sparse := _with_sparse_attribute(graph)) is not None:
+            node = f"{sparse.op_type} node '{sparse.name or ', '.join(sparse.output)}' in graph '{graph.name}'"
+            raise UnsupportedError(f"{node} has a sparse tensor", hint="make it dense before lowering")
     try:
         model = ir.from_proto(proto)
         own_tensors(model)
         return model
     except Exception as error:  # the deserializer raises any exception on a malformed model
-        reason = " ".join(str(error).split()) or type(error).__name__
+        cause = deepest_cause(error)
+        reason = " ".join(str(cause).split()) or type(cause).__name__
         raise ModelFileError(f"{name} is not a valid ONNX model: {reason}") from error
 
 
@@ -187,6 +191,12 @@ def _reference_to_graph(graph: onnx.GraphProto) -> onnx.AttributeProto | None:
     """Return an attribute of a node whose value is a graph that another attribute has: nothing finds its nodes."""
     kinds = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
     return next((a for node in graph.node for a in node.attribute if a.ref_attr_name and a.type in kinds), None)
+
+
+def _with_sparse_attribute(graph: onnx.GraphProto) -> onnx.NodeProto | None:
+    """Return a node with an attribute that onnx_ir cannot hold."""
+    kinds = (onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.SPARSE_TENSORS)
+    return next((node for node in graph.node if any(a.type in kinds for a in node.attribute)), None)
 
 
 def refuse_external(model: ir.Model) -> None:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.errors import UnsupportedError, deepest_cause
 from rnn_lowering.spec.node import DEFAULT_DOMAIN, default_opset
 
 T = TypeVar("T")
@@ -48,9 +48,7 @@ def _copied(make: Callable[[], T]) -> T:
     try:
         return make()
     except Exception as error:  # it shows the graph, so that damaged tensors raise whatever they raise
-        cause: BaseException = error
-        while cause.__cause__ is not None:  # each level of the copy adds an error about all below it
-            cause = cause.__cause__
+        cause = deepest_cause(error)
         if isinstance(cause, RecursionError | MemoryError):
             raise cause from None
         raise UnsupportedError(

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.errors import UnsupportedError, deepest_cause
 from rnn_lowering.mapped import in_memory
 from rnn_lowering.model import native
 from rnn_lowering.model.scopes import bodies_of, graphs_of
@@ -78,7 +78,7 @@ def _writing() -> Iterator[None]:
     try:
         yield
     except (ir.serde.SerdeError, TypeError, ValueError) as error:
-        cause = " ".join(str(error.__cause__ or error).split())
+        cause = " ".join(str(deepest_cause(error)).split())
         raise UnsupportedError(
             f"the model cannot be written: {cause}", hint="do its types fit its values (onnx.checker)?"
         ) from error

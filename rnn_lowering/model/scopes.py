@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -101,6 +101,14 @@ def foreign_nodes(model: ir.Model) -> Iterator[NodeRef]:
             name = node.op_type if operator is None or operator.is_ref() else str(operator.value)
             foreign = node.domain not in DEFAULT_DOMAIN and node.op_identifier() not in model.functions
             if foreign and not is_recurrent(node) and _RECURRENT.search(name):
+                yield node_ref(node, scope.text)
+
+
+def nodes_of(model: ir.Model, operators: Container[str]) -> Iterator[NodeRef]:
+    """Yield the nodes of all scopes that are of these operators of ONNX."""
+    for scope in scopes(model):
+        for node in scope.graph:
+            if node.domain in DEFAULT_DOMAIN and node.op_type in operators:
                 yield node_ref(node, scope.text)
 
 

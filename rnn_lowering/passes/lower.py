@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ from rnn_lowering.model.inference import known_inputs
 from rnn_lowering.model.plan import Planned, Prepared, prepare, read
 from rnn_lowering.model.prepare import sort_nodes
 from rnn_lowering.model.replace import operators_for, replace_nodes
-from rnn_lowering.model.scopes import Found, foreign_nodes, recurrent_nodes
+from rnn_lowering.model.scopes import Found, foreign_nodes, nodes_of, recurrent_nodes
 from rnn_lowering.model.selection import Choose
 from rnn_lowering.model.set_inputs import input_arrays, record
 from rnn_lowering.options import KEEP, Lowering, LoweringOptions, lowering_of
@@ -111,7 +112,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             given = self._as_stream(as_given(model, self.lowering, report), report)
             prepared, plan = self._folded_plan(self._prepare(given), report)
             self._tell(prepared, report)
-            self._refuse_foreign(prepared)
+            for refusal in self._refusals(prepared.model):
+                raise refusal
         for text in (text for node in plan for text in node.spec.warnings):
             warn(text)
         record(model, arrays)
@@ -158,8 +160,11 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 prepared, _ = self._folded_plan(prepared, report)
             self._tell(prepared, report)
             known = known_inputs(prepared.model, prepared.found)
-            foreign = [Preview(ref, None, LEFT, _FOREIGN) for ref in foreign_nodes(prepared.model)]
-            return [*(self._preview(e, prepared, known, refusal) for e in prepared.found), *foreign], report
+            others = {ref: Preview(ref, None, LEFT, _FOREIGN) for ref in foreign_nodes(prepared.model)}
+            for lacks in self._refusals(prepared.model):
+                assert lacks.node is not None
+                others[lacks.node] = Preview(lacks.node, None, REFUSED, lacks.reason, lacks.hint)
+            return [*(self._preview(e, prepared, known, refusal) for e in prepared.found), *others.values()], report
 
     @property
     def _choose(self) -> Choose:
@@ -186,12 +191,16 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         report.left += [f"{e.ref}: {why}" for e in prepared.found if e not in wanted]
         report.left += [f"{ref}: {_FOREIGN}" for ref in foreign_nodes(prepared.model)]
 
-    def _refuse_foreign(self, prepared: Prepared) -> None:
-        runtime = self.lowering.target
-        for ref in foreign_nodes(prepared.model):
-            if runtime not in _RUNTIMES_OF_FOREIGN:
-                hint = "export the model without it, or leave --target away"
-                raise UnsupportedError(f"{runtime} does not support it: {_FOREIGN}", hint=hint, node=ref)
+    def _refusals(self, model: ir.Model) -> Iterator[UnsupportedError]:
+        """Yield an error for each node of a model that is not lowered and that the target cannot run."""
+        runtime = self.lowering.runtime
+        if runtime.name not in _RUNTIMES_OF_FOREIGN:
+            for ref in foreign_nodes(model):
+                reason = f"{runtime.name} does not support it: {_FOREIGN}"
+                yield UnsupportedError(reason, hint="export the model without it, or drop --target", node=ref)
+        for ref in nodes_of(model, {"Scan", "Loop"} - {form.title() for form in runtime.forms}):
+            hint = "export the model with its steps unrolled, or drop --target"
+            yield UnsupportedError(f"{runtime.name} does not support {ref.operator}", hint=hint, node=ref)
 
     def _folded_plan(self, prepared: Prepared, report: Report) -> tuple[Prepared, list[Planned]]:
         """Return the model and its plan; those of a folded copy where a form needs sizes that are known then, or

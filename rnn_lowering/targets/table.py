@@ -243,12 +243,31 @@ TARGETS = {
 }
 
 
+_OTHER_NAMES = {
+    "trt": "tensorrt",
+    "ort": "onnxruntime",
+    "ortweb": "onnxruntime-web",
+    "apachetvm": "tvm",
+    "coremltools": "coreml",
+    "cv2": "opencv",
+    "pnnx": "ncnn",
+    "rknntoolkit2": "rknn",
+    "stedgeaicore": "stedgeai",
+    "onnxruntimeqnn": "qnn",
+}
+
+
 def target_named(name: str) -> Target:
-    """Return a row of the table.
+    """Return a row of the table; the case of letters does not count, nor do signs between them.
 
     Raises:
         OptionError: There is none of this name.
     """
-    if name not in TARGETS:
+    found = {_letters(known): known for known in TARGETS} | _OTHER_NAMES
+    if _letters(name) not in found:
         raise OptionError(f"target '{name}' does not exist", hint=f"known are {', '.join(TARGETS)}")
-    return TARGETS[name]
+    return TARGETS[found[_letters(name)]]
+
+
+def _letters(name: object) -> str:
+    return "".join(filter(str.isalnum, str(name).lower()))

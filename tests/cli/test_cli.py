@@ -684,7 +684,7 @@ def test_wrong_usage(rnn_lower: Command, tmp_path: Path, arguments: list[str]) -
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--target", "TVM"], "; did you mean tvm?"),
+        (["--target", "TVMM"], "; did you mean tvm?"),
         (["--target", "openvinno"], "; did you mean openvino?"),
         (["--target", "nncase"], ", stedgeai"),
         (["--tagret", "tvm"], "unrecognized arguments: --tagret tvm; did you mean --target?"),

@@ -451,14 +451,18 @@ def test_training_information_is_refused(tmp_path: Path) -> None:
     refused(original, tmp_path, "training_info")
 
 
-def test_a_sparse_constant_stays_or_is_refused() -> None:
+@pytest.mark.parametrize("where", ["main", "body", "function"])
+def test_sparse_constants_are_refused(where: str, tmp_path: Path) -> None:
+    original = parse(IN_A_BODY, domains=', "local": 1')
+    place(original, where).node.insert(0, helper.make_node("Constant", [], ["s"], sparse_value=sparse()))
+    refused(original, tmp_path, "^Constant node 's' in graph '[a-z]+' has a sparse tensor; make it dense")
+
+
+def test_the_cause_of_what_cannot_be_read_is_told() -> None:
     original = parse(STEP)
-    original.graph.node.append(helper.make_node("Constant", [], ["s"], sparse_value=sparse()))
-    try:
-        new = lowered(original, check=False)
-    except rl.RnnLoweringError:
-        return
-    assert original.graph.node[-1] in list(new.graph.node)
+    original.graph.initializer[0].data_type = 99
+    with pytest.raises(rl.ModelFileError, match=r"is not a valid ONNX model: .*99"):
+        rl.lower(original)
 
 
 FOREIGN = """

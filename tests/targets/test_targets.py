@@ -1,6 +1,7 @@
 """Targets: what each supports, what is refused for it, and formulas for the operators that it does not support."""
 
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -8,6 +9,8 @@ import pytest
 from cases import FUNCTIONS, Case, expected, feed, model
 from fitting import fitting
 from running import assert_close, operators, recurrent_left, run
+from scope_models import LOOP, SCAN
+from texts import parse
 from thinning import thinned
 
 import rnn_lowering as rl
@@ -114,6 +117,38 @@ def test_without_recurrent_nodes_nothing_is_refused() -> None:
         '<ir_version: 8, opset_import: ["" : 21]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
     )
     assert rl.lower(plain, target="jaxonnxruntime") == plain
+
+
+WITHOUT_RECURRENCE = """
+main (float[2] x) => (float[2] h) <int64 three = {3}, bool yes = {1}> {
+    h = Loop (three, yes, x) <body = again (int64 i, bool go, float[2] before) => (bool still, float[2] after) {
+        still = Identity(go)
+        after = Neg(before)
+    }>
+}
+"""
+LOOPS_OF_MODELS = [("Loop", WITHOUT_RECURRENCE), ("Loop", LOOP), ("Scan", SCAN)]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("operator", "text"), LOOPS_OF_MODELS)
+def test_loops_of_the_model_that_a_target_cannot_run(
+    operator: str, text: str, target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = parse(text.replace("5,2,3]", "5,1,3]").replace("1,2,4]", "1,1,4]"), opset_for(target))
+    options: dict[str, Any] = {"input_shapes": {"Xs": (3, 5, 1, 3)}} if operator == "Scan" else {}
+    shown = next((p for p in rl.preview(original, target=target, **options) if p.spec is None), None)
+    assert (shown is None) == (operator.lower() in TARGETS[target].forms)
+    if shown is None:
+        return
+    assert (shown.node.operator, shown.form) == (operator, "refused")
+    reason = f"{operator} node '-> h' in main graph: {target} does not support {operator}; .* or drop --target"
+    with pytest.raises(rl.UnsupportedError, match=reason):
+        rl.lower(original, target=target, **options)
+    onnx.save(original, tmp_path / "in.onnx")
+    assert main([str(tmp_path / "in.onnx"), "--list", "--target", target]) == 4
+    assert f"{target} does not support {operator}" in capsys.readouterr().out
+    rl.lower(original)
 
 
 COMPOSING = [name for name, target in TARGETS.items() if target.unsupported and not target.documented]
@@ -238,6 +273,22 @@ def test_unknown_targets() -> None:
     with pytest.raises(SystemExit) as end:
         main(["in.onnx", "out.onnx", "--target", "cray"])
     assert end.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("trt", "tensorrt"),
+        ("TensorRT", "tensorrt"),
+        ("TVM", "tvm"),
+        ("ORT", "onnxruntime"),
+        ("onnxruntime_web", "onnxruntime-web"),
+        ("ST Edge AI", "stedgeai"),
+        ("Core ML", "coreml"),
+    ],
+)
+def test_other_names_of_targets(given: str, name: str) -> None:
+    assert rl.Lowering(target=given).target == name
 
 
 def test_the_options(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
