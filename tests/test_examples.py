@@ -142,6 +142,15 @@ def test_continuous_integration_runs_the_same() -> None:
     for tool in ("pytest", "ruff check", "ruff format --check", "mypy"):
         assert f".venv/bin/{tool}" in text
     assert "python3 -m venv .venv" in text
+    lints = re.findall(r"^(\.venv/bin/(?:ruff|mypy).*)$", text, re.MULTILINE)
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    assert re.findall(r"entry: (.*?),", hooks) == lints
+    hosted = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    assert re.findall(r"- run: (.*)", hosted) == [
+        ".ci/run",
+        'python -m pip install -e ".[test]"',
+        "python -m pytest",
+    ]
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     for name in ("pytest", "ruff", "mypy"):
         assert re.search(rf'"{name}>=', project)

@@ -3,25 +3,27 @@
 import os
 import re
 import subprocess
-import sysconfig
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from cases import Case
+from cases import Arrays, Case
 from chains import Link, chain
 from onnx import TensorProto, helper
-from paths import MODELS
+from paths import EXAMPLES, MODELS
 from running import assert_close, recurrent_left, run
 
 from clients.driving import Job, drive
 from clients.environments import CLIENTS, HERE, environment, of_npm, python, why_absent
-from clients.trials import original, truth
+from clients.trials import original
 from rnn_lowering.cli.command import main
 
 ROOT = HERE.parents[1]
+PACKAGES = os.pathsep.join(path for path in sys.path if path.endswith("site-packages"))
+"""What this environment has, to lend it to another."""
 SHOWN = {
     "github/snakers4__silero-vad/silero_vad_16k_op15.onnx": [
         "--input-shape=input:1,576",
@@ -38,7 +40,7 @@ def run_in_tvm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run the example in TVM's environment, to which this project and what it needs are lent."""
     if reason := why_absent("tvm"):
         pytest.skip(reason)
-    lent = os.pathsep.join([sysconfig.get_path("purelib"), str(ROOT)])
+    lent = os.pathsep.join([PACKAGES, str(ROOT)])
     return subprocess.run(
         [python("tvm"), ROOT / "examples" / "run_in_tvm.py", *arguments, "--runs=3"],
         capture_output=True,
@@ -94,6 +96,15 @@ def recipe(client: str) -> tuple[list[str], list[str], str]:
     return first.split()[1:], commands, block[1] if block else ""
 
 
+def example(folder: Path) -> Arrays:
+    """Put the model of the documents and an input into a folder; return its outputs."""
+    model = onnx.load(EXAMPLES / "model.onnx")
+    X = np.random.default_rng(0).standard_normal((16, 1, 80)).astype(np.float32)
+    onnx.save(model, folder / "model.onnx")
+    np.save(folder / "X.npy", X)
+    return run(model, {"X": X})
+
+
 IN_NODE = """import {{ readFileSync, writeFileSync }} from "node:fs";
 const numbers = readFileSync("X.npy").subarray(-4 * 16 * 80);
 const X = new Float32Array(Uint8Array.from(numbers).buffer);
@@ -107,10 +118,7 @@ writeFileSync("Y.raw", Y.data);
 def test_recipes_give_what_the_original_gives(client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if reason := why_absent(client):
         pytest.skip(reason)
-    case = Case("recipe", "LSTM", {"direction": "bidirectional"}, T=16, N=1, I=80, outputs=("Y",))
-    job = original(case)
-    onnx.save(job[0], tmp_path / "model.onnx")
-    np.save(tmp_path / "X.npy", job[1]["X"])
+    expected = example(tmp_path)
     lowering, commands, code = recipe(client)
     monkeypatch.chdir(tmp_path)
     assert main(lowering) == 0
@@ -119,20 +127,44 @@ def test_recipes_give_what_the_original_gives(client: str, tmp_path: Path, monke
         (tmp_path / "recipe.mjs").write_text(IN_NODE.format(code=code))
         (tmp_path / "node_modules").symlink_to(environment(client) / "node_modules")
         last = "node recipe.mjs && python recipe.py"
-        code = "import numpy as np\nY = np.fromfile('Y.raw', np.float32).reshape(16, 2, 1, -1)"
+        code = "import numpy as np\nY = np.fromfile('Y.raw', np.float32).reshape(16, 1, 80)"
     (tmp_path / "recipe.py").write_text(f"{code}\nnp.save('Y.npy', Y)\n" if code else "")
-    programs = [python(client).parent, *python(client).parents[1].glob("lib/python*/site-packages/pnnx")]
-    path = os.pathsep.join([*map(str, reversed(programs)), os.environ["PATH"]])
     for command in [*commands, last]:
         subprocess.run(
             command,
             shell=True,
             check=True,
             cwd=tmp_path,
-            env={**os.environ, "PATH": path, "DEV": "PYTHON"},
+            env={**os.environ, "PATH": path_of(client), "DEV": "PYTHON"},
             timeout=200,
         )
-    assert_close({"Y": np.load(tmp_path / "Y.npy")}, truth(case))
+    assert_close({"Y": np.load(tmp_path / "Y.npy")}, expected)
+
+
+@pytest.mark.parametrize("client", ["tvm", "ncnn"])
+def test_the_streams_of_the_document(client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of docs/streaming.md; after the last frame they hold its outputs."""
+    if reason := why_absent(client):
+        pytest.skip(reason)
+    expected = example(tmp_path)
+    text = (ROOT / "docs" / "streaming.md").read_text(encoding="utf-8")
+    before, after = text.split(f"<!-- {client} -->\n```python\n")
+    lowering, *commands = [line[4:] for line in before.split("```")[-1].splitlines() if line.startswith("    ")]
+    monkeypatch.chdir(tmp_path)
+    assert main(lowering.split()[1:]) == 0
+    load, save = "import numpy as np\nsequence = np.load('X.npy')", "np.save('Y.npy', outputs['Y'])"
+    Path("recipe.py").write_text(f"{load}\n{after.split('```')[0]}{save}\n")
+    (own,) = environment(client).glob("lib/python*/site-packages")
+    lent = {"PATH": path_of(client), "PYTHONPATH": os.pathsep.join([str(own), PACKAGES])}
+    for command in [*commands, "python recipe.py"]:
+        subprocess.run(command, shell=True, check=True, env={**os.environ, **lent}, timeout=200)
+    assert_close({"Y": np.load("Y.npy")}, {"Y": expected["Y"][-1:]})
+
+
+def path_of(client: str) -> str:
+    """The PATH with the programs of a client."""
+    programs = [python(client).parent, *python(client).parents[1].glob("lib/python*/site-packages/pnnx")]
+    return os.pathsep.join([*map(str, reversed(programs)), os.environ["PATH"]])
 
 
 def measured_messages() -> list[tuple[str, str]]:
@@ -212,7 +244,7 @@ def test_the_recipe_for_pytorch(tmp_path: Path) -> None:
     code = re.findall(r"```python\n(.*?)```", RECIPES.read_text().split("\n## PyTorch\n")[1], re.DOTALL)[0]
     imports, _, rest = code.partition("\n")
     (tmp_path / "recipe.py").write_text(f"{imports}\n{NET}{rest}{SAVE}")
-    lent = os.pathsep.join([sysconfig.get_path("purelib"), str(ROOT)])
+    lent = os.pathsep.join([PACKAGES, str(ROOT)])
     command: list[str | Path] = [python("pytorch"), "recipe.py"]
     environment = {**os.environ, "PYTHONPATH": lent}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
@@ -234,7 +266,7 @@ def test_the_recipe_for_olive(tmp_path: Path) -> None:
     given = chain(Link("LSTM", "lstm", {"direction": "bidirectional"}), Link("GRU", "gru"))
     onnx.save(given, tmp_path / "model.onnx")
     (torch,) = environment("pytorch").glob("lib/python*/site-packages")
-    lent = os.pathsep.join([sysconfig.get_path("purelib"), str(torch), str(ROOT)])
+    lent = os.pathsep.join([PACKAGES, str(torch), str(ROOT)])
     alone = {**os.environ, "PYTHONPATH": lent, "HOME": str(tmp_path), "OLIVE_DISABLE_TELEMETRY": "1"}
     command: list[str | Path] = [python("olive"), "recipe.py"]
     done = subprocess.run(
@@ -255,11 +287,11 @@ net = tf.keras.Model(X, tf.keras.layers.LSTM(6, return_sequences=True)(X))
 
 
 @pytest.mark.parametrize(
-    ("name", "before", "open_axis", "size", "length_name"),
-    [("PyTorch", "", 0, 80, "seq"), ("Keras", NET_OF_KERAS, 1, 8, None), ("Paddle", "", 1, 8, None)],
+    ("name", "before", "nodes", "open_axis", "size", "length_name"),
+    [("PyTorch", "", 2, 0, 80, "seq"), ("Keras", NET_OF_KERAS, 1, 1, 8, None), ("Paddle", "", 1, 1, 8, None)],
 )
 def test_getting_started(
-    name: str, before: str, open_axis: int, size: int, length_name: str | None, tmp_path: Path
+    name: str, before: str, nodes: int, open_axis: int, size: int, length_name: str | None, tmp_path: Path
 ) -> None:
     """Its lines as they are, in an environment of the exporter, and sequences of several lengths."""
     if reason := why_absent(name.lower()):
@@ -267,13 +299,13 @@ def test_getting_started(
     text = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8").split(f"\n## From {name}\n")[1]
     (tmp_path / "typed.py").write_text(before + re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0])
     (own,) = environment(name.lower()).glob("lib/python*/site-packages")
-    lent = os.pathsep.join([str(own), sysconfig.get_path("purelib"), str(ROOT)])
+    lent = os.pathsep.join([str(own), PACKAGES, str(ROOT)])
     command: list[str | Path] = [python(name.lower()), "typed.py"]
     alone = {**os.environ, "PYTHONPATH": lent}
     done = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     original, lowered = (onnx.load(tmp_path / file) for file in ("model.onnx", "lowered.onnx"))
-    assert len(recurrent_left(original)) == 1
+    assert len(recurrent_left(original)) == nodes
     assert recurrent_left(lowered) == []
     (given,) = lowered.graph.input
     length_dim = given.type.tensor_type.shape.dim[open_axis]
@@ -283,3 +315,9 @@ def test_getting_started(
         shape = (length, 1, size) if open_axis == 0 else (1, length, size)
         feed = {given.name: np.ones(shape, np.float32)}
         assert_close(run(lowered, feed), run(original, feed))
+    if name == "PyTorch":  # it is the example, but for the weights
+        kept = onnx.load(EXAMPLES / "model.onnx")
+        assert [(n.op_type, n.input) for n in original.graph.node] == [
+            (n.op_type, n.input) for n in kept.graph.node
+        ]
+        assert (original.graph.input, original.graph.output) == (kept.graph.input, kept.graph.output)
