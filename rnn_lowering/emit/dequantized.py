@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.constants import Constant, literal
-from rnn_lowering.emit.tensors import Tensor
-from rnn_lowering.types import Array, Dims
+from rnn_lowering.emit.constants import Constant, Literal, literal
+from rnn_lowering.types import Array
 
-_FIRST_OPSET, _FIRST_WITH_AXIS, _FIRST_WITH_BLOCKS = 10, 13, 21
+_FIRST_OPSET, FIRST_WITH_AXIS, _FIRST_WITH_BLOCKS = 10, 13, 21
 """Of DequantizeLinear: https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html."""
 
 
@@ -32,10 +30,20 @@ class Stored:
     """What DequantizeLinear needs beside the integers: with neither axis nor block one number for all, with a block
     one for so many integers along the axis."""
 
-    scale: Array
-    zero_point: Array
+    scale: Literal
+    zero_point: Literal
     axis: int | None = None
     block: int = 0
+
+    def parts(self, extra: tuple[int, ...] = ()) -> list[Constant]:
+        """Return scale and zero point for integers with `extra` leading axes."""
+        parts = self.scale, self.zero_point
+        return [part.reshaped((*extra, *part.shape)) for part in parts] if self.block else [*parts]
+
+    def attributes(self, extra: int) -> dict[str, int]:
+        """Return the attributes for integers with so many extra leading axes."""
+        found = {} if self.axis is None else {"axis": self.axis + extra}
+        return found | ({"block_size": self.block} if self.block else {})
 
 
 @dataclass(frozen=True)
@@ -88,10 +96,10 @@ class Dequantized(Constant):
         scale, zero_point = self.scale.read(), self.zero_point.read()
         varies = _varying_axes(scale, zero_point)
         if not varies:
-            return Stored(_picked(scale), _picked(zero_point))
-        if len(varies) == 1 and opset >= _FIRST_WITH_AXIS:
+            return self._stored(_picked(scale), _picked(zero_point))
+        if len(varies) == 1 and opset >= FIRST_WITH_AXIS:
             (axis,) = varies
-            return Stored(_picked(scale, axis), _picked(zero_point, axis), axis)
+            return self._stored(_picked(scale, axis), _picked(zero_point, axis), axis)
         return self._blocked(scale, zero_point) if opset >= _FIRST_WITH_BLOCKS else None
 
     def _blocked(self, scale: Array, zero_point: Array) -> Stored | None:
@@ -101,8 +109,16 @@ class Dequantized(Constant):
         for axis, block in sorted(sizes, key=lambda found: -found[1]):
             if block > least and all(_is_blocked(part, axis, block) for part in (scale, zero_point)):
                 step = (*(slice(None),) * axis, slice(None, None, block))
-                return Stored(scale[step], zero_point[step], axis, block)
+                return self._stored(scale[step], zero_point[step], axis, block)
         return None
+
+    def _stored(self, scale: Array, zero_point: Array, axis: int | None = None, block: int = 0) -> Stored:
+        return Stored(
+            literal(scale, self.scale.dtype, f"{self.name}_scale"),
+            literal(zero_point, self.zero_point.dtype, f"{self.name}_zero_point"),
+            axis,
+            block,
+        )
 
     @property
     def _kind(self) -> tuple[object, ...]:
@@ -130,47 +146,6 @@ class Dequantized(Constant):
 def dequantized(integers: Constant, scale: Constant, zero_point: Constant) -> Dequantized:
     """Return integers as a constant of the type of their scale."""
     return Dequantized(scale.dtype, integers.shape, integers.name, integers, scale, zero_point)
-
-
-class Emits(Protocol):
-    """What DequantizeLinear is emitted with."""
-
-    def emit(
-        self,
-        op_type: str,
-        inputs: Sequence[Tensor | None],
-        shapes: Sequence[Dims],
-        dtypes: Sequence[ir.DataType] | None = None,
-        **attributes: Any,
-    ) -> list[Tensor]: ...
-
-    def known(self, constant: Constant) -> Tensor: ...
-
-
-def dequantize(op: Emits, constant: Dequantized, stored: Stored, *, beside: bool) -> Tensor:
-    """Emit DequantizeLinear.
-
-    Args:
-        beside: A product that uses it may be fused with it; otherwise a Reshape is in between, which keeps
-            onnxruntime from dequantizing for each user anew and from products that round the other operand
-            (MatMulNBits).
-    """
-    extra = () if beside else (1,)
-    shape = (*extra, *constant.shape)
-    scale: Constant = literal(stored.scale, constant.scale.dtype, f"{constant.name}_scale")
-    zero_point: Constant = literal(stored.zero_point, constant.zero_point.dtype, f"{constant.name}_zero_point")
-    if stored.block:
-        scale, zero_point = (part.reshaped((*extra, *part.shape)) for part in (scale, zero_point))
-    inputs = [op.known(part) for part in (constant.integers.reshaped(shape), scale, zero_point)]
-    at = {} if stored.axis is None else {"axis": stored.axis + len(extra)}
-    at |= {"block_size": stored.block} if stored.block else {}
-    (found,) = op.emit("DequantizeLinear", inputs, [shape], [constant.scale.dtype], **at)
-    if constant.scale.dtype != constant.dtype:
-        (found,) = op.emit("Cast", [found], [shape], [constant.dtype], to=int(constant.dtype))
-    if beside:
-        return found
-    sizes = op.known(literal(constant.shape, ir.DataType.INT64))
-    return op.emit("Reshape", [found, sizes], [constant.shape], [constant.dtype])[0]
 
 
 def _varying_axes(*arrays: Array) -> list[int]:

@@ -1,9 +1,25 @@
-"""Unique names for what is emitted."""
+"""What emitted nodes and values are called, and the metadata that tells which equation they come from.
+
+An emitted node has metadata (`metadata_props`): the name (`NODE`) and operator (`OPERATOR`) of the recurrent node
+that it was emitted for, the symbols that the operator specification uses for its outputs (`SYMBOLS`), and those of
+the weights among its inputs (`WEIGHTS`). Unrolled steps are all alike, so only the nodes of two steps in the middle
+have metadata, the number of the step (`STEP`), after the direction if there are two, instead of name and operator.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+NODE = "rnn_lowering.node"
+OPERATOR = "rnn_lowering.operator"
+STEP = "rnn_lowering.step"
+SYMBOLS = "rnn_lowering.symbols"
+"""Key of the symbols of a node's outputs, in their order, separated by commas; "" for one that has none."""
+WEIGHTS = "rnn_lowering.weights"
+"""Key of the symbols of the weights among a node's inputs, separated by commas."""
 
 
 class Names:
@@ -25,8 +41,8 @@ class Names:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where in the equivalent of a recurrent node something is emitted; what is emitted there has its name.
+class Prefix:
+    """What the names of emitted nodes and values start with: the recurrent node, the part of it, the step.
 
     Attributes:
         names: The name generator of the model.
@@ -43,14 +59,14 @@ class Place:
     step: str = ""
 
     @classmethod
-    def of(cls, names: Names, node: str) -> Place:
+    def of(cls, names: Names, node: str) -> Prefix:
         path, _, last = node.rpartition("/")
         return cls(names, node, names.unique(last) if path and last else node)
 
-    def inside(self, part: str) -> Place:
+    def inside(self, part: str) -> Prefix:
         return replace(self, part=f"{self.part}{part}/") if part else self
 
-    def at(self, t: int) -> Place:
+    def at(self, t: int) -> Prefix:
         return replace(self, step=f"{self.part}{t}")
 
     def name(self, hint: str) -> str:
@@ -61,3 +77,22 @@ class Place:
     def constant(self, hint: str) -> str:
         """Return a unique name for a constant, which steps share."""
         return self.names.unique(f"{self.node}/{self.part}{hint}")
+
+
+def set_symbol(value: ir.Value, symbol: str) -> None:
+    """Add the symbol of a value to the metadata of the node that computes it."""
+    node, index = value.producer(), value.index()
+    if node is None or index is None:
+        return
+    symbols = node.metadata_props.get(SYMBOLS, "").split(",")
+    symbols += [""] * (index + 1 - len(symbols))
+    symbols[index] = symbol
+    node.metadata_props[SYMBOLS] = ",".join(symbols)
+
+
+def add_weights(node: ir.Node, symbols: Iterable[str]) -> None:
+    """Add the symbols of weights that a node uses to its metadata."""
+    known = node.metadata_props.get(WEIGHTS, "").split(",")
+    found = dict.fromkeys(symbol for symbol in (*known, *symbols) if symbol)
+    if found:
+        node.metadata_props[WEIGHTS] = ",".join(found)

@@ -1,18 +1,27 @@
-"""Primitive operators in the version of each opset; outside of emit/ nothing depends on the opset."""
+"""`Ops`: primitive operators in the version of each opset, emitted into the graphs that are being built.
+
+Outside of emit/ nothing depends on the opset. On constants and symbolic zeros an operator is computed at once.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
+import onnx
 import onnx_ir as ir
 
-from rnn_lowering.emit.arithmetic import ArithmeticOps
-from rnn_lowering.emit.constants import Constant, Zeros, all_constant, literal, one_hot, zeros_of
-from rnn_lowering.emit.faster import are_rows, as_rows
-from rnn_lowering.emit.substitutes import parts
-from rnn_lowering.emit.tensors import Tensor, concatenated, static
+from rnn_lowering.emit.constants import Constant, Zeros, all_constant, elementwise, literal, zeros_of
+from rnn_lowering.emit.dequantized import FIRST_WITH_AXIS, Dequantized, Stored
+from rnn_lowering.emit.dialect import Dialect
+from rnn_lowering.emit.draft import Draft
+from rnn_lowering.emit.names import STEP, Names, Prefix, add_weights, set_symbol
+from rnn_lowering.emit.rewrite import with_gemms
+from rnn_lowering.emit.tensor import Tensor, broadcast, concatenated, static
 from rnn_lowering.emit.versions import since
 from rnn_lowering.types import Dims
 
@@ -21,12 +30,420 @@ _FAR_BEFORE_FIRST = -(2**31)
 
 _LONGEST_WRITTEN = 1 << 20
 
-_INT64 = ir.DataType.INT64
+_FLOAT, _INT32, _INT64, _UINT8 = ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT8
 
 
-class Ops(ArithmeticOps):
-    """Emits primitive operators of one opset into the open scope; on constants they are computed at once. Here are
-    those that move numbers and tell sizes."""
+class Ops:
+    """Emits operators into the innermost open scope: the graph of the recurrent node, or a body being built.
+
+    Args:
+        opset: Version of the default domain whose operators are emitted.
+        names: The name generator of the model.
+        prefix: What the names of emitted values start with: the original node's name; see `Prefix`.
+        dtype: Element type of the recurrence.
+        dialect: Which of several equivalent sets of operators the runtime prefers.
+        instead: By operator, what emits others in its place; None from it keeps the operator. See `substitutes`.
+        constant_nodes: Constants are nodes: initializers would have to be inputs too (IR version 3).
+        shared: The constants that earlier nodes added to the same graph, by `Constant.key`; new ones are added.
+        origin: The metadata of every node that is emitted outside of unrolled steps; see `names`.
+
+    Attributes:
+        folded: The names of constants that could not stay integers.
+    """
+
+    def __init__(
+        self,
+        opset: int,
+        names: Names,
+        prefix: str,
+        dtype: ir.DataType,
+        dialect: Dialect,
+        instead: Mapping[str, Callable[..., Any]] | None = None,
+        *,
+        constant_nodes: bool = False,
+        shared: dict[Hashable, ir.Value] | None = None,
+        origin: Mapping[str, str] | None = None,
+    ) -> None:
+        self.opset = opset
+        self.dtype = dtype
+        self.dialect = dialect
+        self.folded: list[str] = []
+        self._instead = instead or {}
+        self._constant_nodes = constant_nodes
+        self._prefix = Prefix.of(names, prefix)
+        self._origin = origin or {}
+        self._drafts = [Draft(cache={} if shared is None else shared)]
+
+    def exists(self, op_type: str) -> bool:
+        """Return whether the default domain has an operator at this opset."""
+        return bool(onnx.defs.has(op_type, self.opset, ""))
+
+    # Scopes, nodes and their names
+
+    @property
+    def nodes(self) -> list[ir.Node]:
+        """The nodes of the open scope, in order."""
+        return self._drafts[-1].nodes
+
+    @property
+    def initializers(self) -> list[ir.Value]:
+        """The initializers that the open scope needs."""
+        return self._drafts[-1].initializers
+
+    @contextmanager
+    def under(self, part: str) -> Iterator[None]:
+        """Add `part` to the prefix of the names of what is emitted in the block."""
+        before = self._prefix
+        self._prefix = before.inside(part)
+        yield
+        self._prefix = before
+
+    @contextmanager
+    def step(self, t: int, *, described: bool) -> Iterator[None]:
+        """Emit step number `t` of an unrolled recurrence in the block; its nodes have metadata if `described`."""
+        before = self._prefix, self._origin
+        self._prefix = self._prefix.at(t)
+        self._origin = {STEP: self._prefix.step} if described else {}
+        yield
+        self._prefix, self._origin = before
+
+    @contextmanager
+    def body(self) -> Iterator[None]:
+        """Emit into a new scope, the body of a Scan or Loop, with constants of its own."""
+        self._drafts.append(Draft())
+        yield
+        self._drafts.pop()
+
+    def body_input(self, hint: str, dtype: ir.DataType, shape: Dims) -> Tensor:
+        """Return a new input of the open body, with its type and shape declared."""
+        value = ir.Value(name=self._prefix.name(hint), type=ir.TensorType(dtype), shape=ir.Shape(shape))
+        return self.given(value, dtype, shape)
+
+    def loop_inputs(self) -> tuple[Tensor, Tensor]:
+        """Return the first two inputs of a Loop body: the iteration number and the condition, both of rank 0."""
+        return self.body_input("i", _INT64, ()), self.body_input("going", ir.DataType.BOOL, ())
+
+    def body_graph(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> ir.Graph:
+        """Return the open scope as a graph."""
+        values = self.outputs(outputs)
+        for value, tensor in zip(values, outputs, strict=True):
+            value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
+        draft = self._drafts[-1]
+        draft.prune(values)
+        nodes = draft.nodes
+        if self.dialect.gemm:
+            nodes = with_gemms(nodes, values, draft.matrices, self._prefix.name)
+        return ir.Graph(
+            [self.value(t) for t in inputs],
+            values,
+            nodes=nodes,
+            initializers=draft.initializers,
+            name=self._prefix.name("body"),
+        )
+
+    def outputs(self, tensors: Sequence[Tensor]) -> list[ir.Value]:
+        """Return a value for each tensor: all are different, and each is computed by a node of the open scope.
+        Where a tensor's own value is not so, it is the value of an Identity.
+
+        The value of an output gets the name of the output, so it can be neither an input nor a constant that others
+        share. And onnxruntime's Scan computes wrongly when a body lists one value twice.
+        """
+        found: dict[ir.Value, None] = {}
+        for tensor in tensors:
+            value = self.value(tensor)
+            if value in found or not self._drafts[-1].computes(value):
+                value = self.value(self._substitute("Identity", tensor) or self.unary("Identity", tensor))
+            found[value] = None
+        return list(found)
+
+    def emit(
+        self,
+        op_type: str,
+        inputs: Sequence[Tensor | None],
+        shapes: Sequence[Dims],
+        dtypes: Sequence[ir.DataType] | None = None,
+        **attributes: Any,
+    ) -> list[Tensor]:
+        """Append a node to the open scope.
+
+        Args:
+            shapes: One for each output.
+            dtypes: One for each output; without them all are of the type of the recurrence.
+        """
+        node = ir.Node(
+            "",
+            op_type,
+            [None if t is None else self.value(t) for t in inputs],
+            [ir.convenience.convert_attribute(k, v) for k, v in attributes.items()],
+            num_outputs=len(shapes),
+            name=self._prefix.name(op_type),
+            metadata_props=dict(self._origin),
+        )
+        if node.metadata_props:
+            add_weights(node, (t.value.symbol for t in inputs if t is not None and isinstance(t.value, Constant)))
+        for n, value in enumerate(node.outputs):
+            value.name = self._prefix.names.unique(f"{node.name}.{n}") if len(shapes) > 1 else node.name
+        self.nodes.append(node)
+        types = dtypes or [self.dtype] * len(shapes)
+        return [self.given(v, d, s) for v, d, s in zip(node.outputs, types, shapes, strict=True)]
+
+    def _substitute(self, op_type: str, *operands: Any) -> Any:
+        """Emit others in place of an operator; None where it stays."""
+        rule = self._instead.get(op_type)
+        return None if rule is None else rule(self, *operands)
+
+    def prune(self) -> None:
+        """Remove nodes and constants of the open scope whose results nothing uses."""
+        self._drafts[-1].prune()
+
+    def name(self, **symbols: Tensor) -> None:
+        """Give emitted values the symbols of the operator specification: `op.name(Ht=H)`."""
+        for symbol, tensor in symbols.items():
+            node = tensor.value.producer() if isinstance(tensor.value, ir.Value) else None
+            if isinstance(tensor.value, ir.Value) and node is not None and node.graph is None:
+                tensor.value.name = self._prefix.name(symbol)
+                if node.metadata_props:
+                    set_symbol(tensor.value, symbol)
+
+    def declare(self, tensors: Sequence[Tensor]) -> None:
+        """Write types and shapes of values into the model, where all dimensions are known."""
+        for tensor in tensors:
+            if isinstance(tensor.value, ir.Value) and None not in tensor.shape:
+                tensor.value.type, tensor.value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
+
+    # Values and constants
+
+    def given(self, value: ir.Value, dtype: ir.DataType, shape: Dims) -> Tensor:
+        """Return a value that is in the graph already as a tensor."""
+        return Tensor(value, dtype, shape, self.binary)
+
+    def known(self, constant: Constant) -> Tensor:
+        return Tensor(constant, constant.dtype, constant.shape, self.binary)
+
+    def zero(self, shape: Dims) -> Tensor:
+        """Return a symbolic zero: there is no node and no constant for it until something needs its numbers."""
+        return Tensor(None, self.dtype, shape, self.binary)
+
+    def constant(self, number: float | Sequence[int], dtype: ir.DataType | None = None) -> Tensor:
+        """Return a number, or integers as a 1-D tensor, as a constant.
+
+        Args:
+            dtype: Its type; by default that of the recurrence for a float, int64 for integers.
+        """
+        dtype = dtype or (self.dtype if isinstance(number, float) else _INT64)
+        return self.known(literal(number, dtype))
+
+    def true(self) -> Tensor:
+        """Return the condition of a Loop that runs all its iterations."""
+        return self.known(literal(True, ir.DataType.BOOL, "true"))
+
+    def value(self, tensor: Tensor) -> ir.Value:
+        """Return the graph value of a tensor; a constant is added to the open scope."""
+        if isinstance(tensor.value, ir.Value):
+            return tensor.value
+        constant = tensor.value
+        if constant is None:
+            constant = zeros_of(tensor.dtype, static(tensor.shape))
+        if isinstance(constant, Dequantized):
+            return self._dequantized(constant)
+        return self._written(constant)
+
+    def _written(self, constant: Constant) -> ir.Value:
+        draft, key = self._drafts[-1], constant.key()
+        if key not in draft.cache:
+            draft.cache[key] = (
+                self._constant_node(constant) if self._constant_nodes else self._initializer(constant)
+            )
+            draft.added.append(key)
+        return draft.cache[key]
+
+    def _initializer(self, constant: Constant) -> ir.Value:
+        name = self._prefix.constant(constant.name)
+        shape, numbers = ir.Shape(constant.shape), constant.tensor(name)
+        value = ir.Value(name=name, type=ir.TensorType(constant.dtype), shape=shape, const_value=numbers)
+        self.initializers.append(value)
+        return value
+
+    @since(1)
+    def _constant_node(self, constant: Constant) -> ir.Value:
+        if constant.dtype.is_floating_point():
+            return self._constant_node_9(constant)
+        source = self.given(self._constant_node_9(constant.cast(_FLOAT)), _FLOAT, constant.shape)
+        (cast,) = self.emit("Cast", [source], [constant.shape], [constant.dtype], to=int(constant.dtype))
+        return self.value(cast)
+
+    @_constant_node.since(9)
+    def _constant_node_9(self, constant: Constant) -> ir.Value:
+        name = self._prefix.constant(constant.name)
+        tensor = ir.AttrTensor("value", constant.tensor(name))
+        node = ir.Node("", "Constant", [], [tensor], name=self._prefix.constant(f"{constant.name}_node"))
+        node.outputs[0].name = name
+        self.nodes.append(node)
+        return node.outputs[0]
+
+    def _dequantized(self, constant: Dequantized) -> ir.Value:
+        """Return the value of integers that are dequantized, outside of all bodies so that it happens once, not in
+        every step; or of an ordinary constant where DequantizeLinear cannot express it."""
+        inner, outer = self._drafts[-1], self._drafts[-1 if self.dialect.dequantize_inside else 0]
+        if constant in outer.cache or constant in inner.cache:
+            return outer.cache.get(constant) or inner.cache[constant]
+        stored = constant.stored(self.opset)
+        if stored is None:
+            self.folded.append(constant.name)
+            return self._written(constant)
+        drafts, self._drafts = self._drafts, [*self._drafts[: self._drafts.index(outer)], outer]
+        outer.cache[constant] = self.value(self._dequantize(constant, stored))
+        outer.added.append(constant)
+        self._drafts = drafts
+        return outer.cache[constant]
+
+    def _dequantize(self, constant: Dequantized, stored: Stored) -> Tensor:
+        """Emit DequantizeLinear. With `dequantize_inside` a product that uses it may be fused with it; otherwise a
+        Reshape is in between, which keeps onnxruntime from dequantizing for each user anew and from products that
+        round the other operand (MatMulNBits)."""
+        extra = () if self.dialect.dequantize_inside else (1,)
+        shape, dtype = (*extra, *constant.shape), constant.scale.dtype
+        inputs = [self.known(part) for part in (constant.integers.reshaped(shape), *stored.parts(extra))]
+        scaled = self.emit("DequantizeLinear", inputs, [shape], [dtype], **stored.attributes(len(extra)))
+        found = self.cast(scaled[0], constant.dtype)
+        return self.reshape(found, constant.shape) if extra else found
+
+    # Arithmetic
+
+    def binary(self, op_type: str, a: Tensor, b: Tensor) -> Tensor:
+        """Compute Add, Sub, Mul, Div or MatMul: what + - * / @ of tensors stand for."""
+        if op_type == "MatMul":
+            return self._product(a, b)
+        if a.is_zero or b.is_zero:
+            return self._with_zero(op_type, a, b)
+        if isinstance(a.value, Constant) and isinstance(b.value, Constant):
+            return self.known(elementwise(op_type, a.value, b.value))
+        found: Tensor | None = self._substitute(op_type, a, b)
+        if found is not None:
+            return found
+        (result,) = self.emit(op_type, [a, b], [broadcast(a.shape, b.shape)], [a.dtype])
+        return replace(result, terms=(a, b))
+
+    def _with_zero(self, op_type: str, a: Tensor, b: Tensor) -> Tensor:
+        if op_type == "Mul":
+            return self.zero(broadcast(a.shape, b.shape))
+        if b.is_zero:
+            return a
+        return self.neg(b) if op_type == "Sub" else b
+
+    def _product(self, a: Tensor, b: Tensor) -> Tensor:
+        shape = (*a.shape[:-1], b.shape[-1])
+        if a.is_zero:
+            return self.zero(shape)
+        found: Tensor | None = self._substitute("MatMul", a, b)
+        if found is not None:
+            return found
+        (product,) = self.emit("MatMul", [a, b], [shape])
+        if product.rank == 2:
+            self._drafts[-1].matrices.add(self.value(product))
+        return product
+
+    @since(11)
+    def integer_product(self, a: Tensor, weights: Tensor) -> Tensor:
+        """Compute a [..., m, k] @ weights [k, n], which are dequantized, as a product of integers: `a` is quantized
+        to 8 bits by the range of all its numbers.
+
+        The scales are multiplied first, as onnxruntime does: float(product) * (scale of a * scale of the weights).
+        """
+        shape, constant = (*a.shape[:-1], weights.shape[-1]), weights.value
+        if a.is_zero:
+            return self.zero(shape)
+        assert isinstance(constant, Dequantized)
+        stored = constant.stored(FIRST_WITH_AXIS)
+        assert stored is not None
+        weights_scale, weights_zero_point = map(self.known, stored.parts())
+        types = [_UINT8, _FLOAT, _UINT8]
+        quantized, scale, zero_point = self.emit("DynamicQuantizeLinear", [a], [a.shape, (), ()], types)
+        inputs = [quantized, self.known(constant.integers), zero_point, weights_zero_point]
+        (product,) = self.emit("MatMulInteger", inputs, [shape], [_INT32])
+        return self.cast(product, _FLOAT) * (scale * weights_scale)
+
+    def neg(self, x: Tensor) -> Tensor:
+        return x if x.is_zero else self.unary("Neg", x)
+
+    def unary(self, op_type: str, x: Tensor, **attributes: float) -> Tensor:
+        """Emit an element-wise operator of one input."""
+        found: Tensor | None = self._substitute(op_type, x) if op_type == "Relu" else None
+        return found or self.emit(op_type, [x], [x.shape], [x.dtype], **attributes)[0]
+
+    def clip(self, x: Tensor, bound: float) -> Tensor:
+        """Bound x to [-bound, bound]."""
+        found: Tensor | None = self._substitute("Clip", x, bound)
+        if found is None and self.dtype == ir.DataType.DOUBLE and self.opset < 12:
+            return self._clip_by_relu(x, bound)
+        return found or self._clip(x, bound)
+
+    @since(1)
+    def _clip(self, x: Tensor, bound: float) -> Tensor:
+        return self.unary("Clip", x, min=-bound, max=bound)
+
+    @_clip.since(11)
+    def _clip_11(self, x: Tensor, bound: float) -> Tensor:
+        return self.emit("Clip", [x, self.constant(-bound), self.constant(bound)], [x.shape])[0]
+
+    def _clip_by_relu(self, x: Tensor, bound: float) -> Tensor:
+        """Clip float64, for which onnxruntime has no kernel of Clip before version 12 (see its
+        OperatorKernels.md)."""
+        limit = self.constant(bound)
+        over, under = self.unary("Relu", x - limit), self.unary("Relu", self.neg(x + limit))
+        return x - over + under
+
+    def cast(self, x: Tensor, dtype: ir.DataType) -> Tensor:
+        if x.dtype == dtype:
+            return x
+        if isinstance(x.value, Constant):
+            return self.known(x.value.cast(dtype))
+        return self.emit("Cast", [x], [x.shape], [dtype], to=int(dtype))[0]
+
+    # Conditions
+
+    def less(self, a: Tensor, b: Tensor) -> Tensor:
+        if isinstance(a.value, Constant) and isinstance(b.value, Constant):
+            return self.known(elementwise("Less", a.value, b.value))
+        return self._less(a, b)
+
+    @since(1)
+    def _less(self, a: Tensor, b: Tensor) -> Tensor:
+        """Less-1 and Less-7 compare floats only: integers are cast."""
+        if a.dtype.is_floating_point():
+            return self._less_9(a, b)
+        return self._less_9(self.cast(a, _FLOAT), self.cast(b, _FLOAT))
+
+    @_less.since(9)
+    def _less_9(self, a: Tensor, b: Tensor) -> Tensor:
+        less = self.emit("Less", [a, b], [broadcast(a.shape, b.shape)], [ir.DataType.BOOL])
+        self.declare(less)  # jaxonnxruntime casts declared values only
+        return less[0]
+
+    def above(self, x: Tensor, threshold: float) -> Tensor:
+        """Return 1 where x > threshold, else 0, of the type of x."""
+        found: Tensor | None = self._substitute("Less", x, threshold)
+        return found or self.cast(self.less(self.constant(threshold), x), x.dtype)
+
+    @since(1)
+    def zero_unless(self, condition: Tensor, x: Tensor) -> Tensor:
+        """Return x where the condition [1] is true, else 0; before opset 9 x must be finite."""
+        return x * self.cast(condition, self.dtype)
+
+    @zero_unless.since(9)
+    def _zero_unless_9(self, condition: Tensor, x: Tensor) -> Tensor:
+        return self.emit("Where", [condition, x, self.constant(0.0)], [x.shape])[0]
+
+    @since(9)
+    def where(self, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        """Return a where the condition is true, else b."""
+        return self.emit("Where", [condition, a, b], [broadcast(condition.shape, a.shape, b.shape)], [a.dtype])[0]
+
+    def largest(self, x: Tensor) -> Tensor:
+        """Return the largest number of all, with the rank of x."""
+        return self.emit("ReduceMax", [x], [(1,) * x.rank], [x.dtype])[0]
+
+    # Moving numbers
 
     def transpose(self, x: Tensor, perm: Sequence[int]) -> Tensor:
         if isinstance(x.value, Constant):
@@ -42,10 +459,8 @@ class Ops(ArithmeticOps):
         if x.is_zero:
             return [self.zero((*x.shape[:axis], size, *x.shape[axis + 1 :])) for size in sizes]
         if not isinstance(x.value, Constant):
-            if are_rows(self, x, sizes, axis):
-                rows, axis = as_rows(self, x, len(sizes))
-                return [self.squeeze(row, [axis]) for row in self.split(rows, [1] * len(sizes), axis)]
-            return parts(self, x, sizes, axis) if self._lacks("Split") else self._split(x, sizes, axis)
+            found: list[Tensor] | None = self._substitute("Split", x, sizes, axis)
+            return found or self._split(x, sizes, axis)
         ends = accumulate(sizes)
         slices = [x.value.sliced(axis, end - size, end) for size, end in zip(sizes, ends, strict=True)]
         return [self.zero(part.shape) if isinstance(part, Zeros) else self.known(part) for part in slices]
@@ -131,7 +546,12 @@ class Ops(ArithmeticOps):
         bounds = [self.constant([n]) for n in (-1, _FAR_BEFORE_FIRST, 0, -1)]  # starts, ends, axes, steps
         return self.emit("Slice", [x, *bounds], [x.shape], [x.dtype])[0]
 
-    # Run-time sizes
+    def take(self, x: Tensor, index: Tensor) -> Tensor:
+        """Return x[index] along axis 0: x [rows, ...] -> [*index.shape, ...]."""
+        found: Tensor | None = self._substitute("Gather", x, index)
+        return found or self.emit("Gather", [x, index], [(*index.shape, *x.shape[1:])], [x.dtype], axis=0)[0]
+
+    # Sizes that may be known at run time only
 
     def dim(self, x: Tensor, axis: int) -> Tensor:
         """Return the size of an axis as int64 [1]."""
@@ -141,29 +561,63 @@ class Ops(ArithmeticOps):
         shape = self.emit("Shape", [x], [(x.rank,)], [_INT64])[0]
         return self.emit("Gather", [shape, self.constant([axis])], [(1,)], [_INT64], axis=0)[0]
 
-    def loop_inputs(self) -> tuple[Tensor, Tensor]:
-        """Return the first two inputs of a Loop body: the iteration number and the condition, both of rank 0."""
-        return self.body_input("i", _INT64, ()), self.body_input("going", ir.DataType.BOOL, ())
+    def zeros(self, sizes: Sequence[Tensor]) -> Tensor:
+        """Return zeros of the recurrence's type; each size is an int64 [1]."""
+        dims = tuple(_number(size) for size in sizes)
+        if None not in dims and is_short(math.prod(static(dims))):
+            return self.known(zeros_of(self.dtype, static(dims)))
+        return self._full_of_zeros(self.concat(sizes, axis=0), dims)
 
-    def true(self) -> Tensor:
-        """Return the condition of a Loop that runs all its iterations."""
-        return self.known(literal(True, ir.DataType.BOOL, "true"))
+    @since(1)
+    def _full_of_zeros(self, shape: Tensor, dims: Dims) -> Tensor:
+        return self.emit("Tile", [self.known(zeros_of(self.dtype, (1,) * len(dims))), shape], [dims])[0]
 
-    def take(self, x: Tensor, index: Tensor) -> Tensor:
-        """Return x[index] along axis 0: x [rows, ...] -> [*index.shape, ...]."""
-        if index.rank == 2 and isinstance(index.value, Constant) and self._lacks("Gather"):
-            return self._rows_by_product(x, index.value)
-        if index.rank == 0 and self.dialect.gather_by_rank_1:
-            return self.squeeze(self.take(x, self.reshape(index, (1,))), [0])
-        return self.emit("Gather", [x, index], [(*index.shape, *x.shape[1:])], [x.dtype], axis=0)[0]
+    @_full_of_zeros.since(9)
+    def _full_of_zeros_9(self, shape: Tensor, dims: Dims) -> Tensor:
+        dtype = _FLOAT if self.dialect.cast_zeros else self.dtype
+        made = self.emit("ConstantOfShape", [shape], [dims], [dtype], value=zeros_of(dtype, (1,)).tensor(""))[0]
+        return self.cast(made, self.dtype)
 
-    def _rows_by_product(self, x: Tensor, index: Constant) -> Tensor:
-        """Return x[index] for finite x [rows, n] and an index [a, b] as a product with one-hot rows."""
-        (rows, width), (a, b) = static(x.shape), index.shape
-        chosen = self.known(one_hot(index, rows, x.dtype))
-        return self.reshape(chosen @ x, (a, b, width))
+    def count(self, length: Tensor) -> Tensor:
+        """Return 0, 1, ..., length - 1 as int64 [length]; `length` is an int64 [1]."""
+        number = _number(length)
+        if number is not None and is_short(number):
+            return self.known(literal(range(number), _INT64, "steps"))
+        return self._count(length)
+
+    @since(1)
+    def _count(self, length: Tensor) -> Tensor:
+        """Return the numbers of the iterations of a Loop."""
+        trips = self.squeeze(length, [0])
+        with self.body():
+            i, going = self.loop_inputs()
+            carried = self.body_input("trips", _INT64, ())  # a Loop before opset 11 must carry something
+            body = self.body_graph([i, going, carried], [going, carried, i])
+        return self.emit("Loop", [trips, self.true(), trips], [(), (None,)], [_INT64] * 2, body=body)[1]
+
+    @_count.since(9)
+    def _count_9(self, length: Tensor) -> Tensor:
+        """Return the indices of the nonzero elements of `length` ones."""
+        one = literal([1.0], _FLOAT).tensor("")
+        ones = self.emit("ConstantOfShape", [length], [(None,)], value=one)
+        return self.squeeze(self.emit("NonZero", ones, [(1, None)], [_INT64])[0], [0])
+
+    @_count.since(11)
+    def _count_11(self, length: Tensor) -> Tensor:
+        bounds = [self.constant(0, _INT64), self.squeeze(length, [0]), self.constant(1, _INT64)]
+        return self.emit("Range", bounds, [(None,)], [_INT64])[0]
+
+    @classmethod
+    def count_needs_loop(cls, opset: int) -> bool:
+        """Return whether `count` of a length that is known at run time only emits a Loop."""
+        return opset < cls._count.variants[1][0]
 
 
 def is_short(length: int | None) -> bool:
     """Return whether a constant of this many numbers is stored in the model, not computed at run time."""
     return length is not None and length <= _LONGEST_WRITTEN
+
+
+def _number(size: Tensor) -> int | None:
+    """Return the number of an int64 [1]; None where it is known at run time only."""
+    return int(size.value.read()[0]) if isinstance(size.value, Constant) else None

@@ -1,55 +1,77 @@
-"""Operators that a runtime does not support, as others that compute the same."""
+"""Operators that a runtime does not support, or runs slowly, as others that compute the same."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from rnn_lowering.emit.builder import Emitter
-from rnn_lowering.emit.constants import Constant, elementwise, literal, zeros_of
-from rnn_lowering.emit.tensors import Tensor
+from rnn_lowering.emit.constants import Constant, elementwise, literal, one_hot, zeros_of
+from rnn_lowering.emit.dialect import Dialect
+from rnn_lowering.emit.faster import by_columns, rows_of_split
+from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.tensor import Tensor, static
 from rnn_lowering.emit.versions import since
+
+Rule = Callable[..., Any]
+"""Takes `Ops` and the operands of an operator; returns what is computed, or None to keep the operator."""
 
 SUBSTITUTED = frozenset({"Ceil", "Clip", "Gather", "Identity", "Less", "Relu", "Split", "Sub"})
 """The operators, beside activations, that `Dialect.unsupported` replaces: Less only in a comparison with a number,
 Gather only of rows by a constant index of rank 2."""
 
 
-def lacks_difference(op: Emitter, a: Tensor, b: Tensor) -> bool:
-    """Whether a - b is emitted by `difference`."""
+def instead(dialect: Dialect) -> dict[str, Rule]:
+    """Return what emits others in place of an operator, by operator; None from it keeps the operator."""
+    composed: dict[str, Rule] = {"Clip": bounded, "Less": above, "Identity": as_transpose, "Relu": as_max}
+    found = {name: rule for name, rule in composed.items() if name in dialect.unsupported}
+    if "Sub" in dialect.unsupported or dialect.no_constant_minus:
+        found["Sub"] = difference
+    if "Split" in dialect.unsupported or dialect.split_as_rows:
+        found["Split"] = parts
+    if "Gather" in dialect.unsupported or dialect.gather_by_rank_1:
+        found["Gather"] = rows
+    if dialect.columns_from < math.inf:
+        found["MatMul"] = by_columns
+    return found
+
+
+def difference(op: Ops, a: Tensor, b: Tensor) -> Tensor | None:
+    """Return a - b as a sum; with `no_constant_minus` only where a is constant."""
     of_constant = isinstance(a.value, Constant) and b.dtype.is_floating_point()
-    return "Sub" in op.dialect.unsupported or (op.dialect.no_constant_minus and of_constant)
-
-
-def difference(op: Emitter, a: Tensor, b: Tensor) -> Tensor:
-    """Return a - b as a sum."""
+    if "Sub" not in op.dialect.unsupported and not of_constant:
+        return None
     if op.dialect.no_constant_minus:
-        return op.add(op.mul(b, op.known(literal(-1.0, b.dtype))), a)
+        return b * op.known(literal(-1.0, b.dtype)) + a
     if isinstance(b.value, Constant):
-        return op.add(a, op.known(elementwise("Sub", zeros_of(b.dtype, ()), b.value)))
-    return op.add(a, op.emit("Neg", [b], [b.shape], [b.dtype])[0])
+        return a + op.known(elementwise("Sub", zeros_of(b.dtype, ()), b.value))
+    return a + op.neg(b)
 
 
-def bounded(op: Emitter, x: Tensor, bound: float) -> Tensor:
+def bounded(op: Ops, x: Tensor, bound: float) -> Tensor:
     """Bound x to [-bound, bound] by Max and Min."""
     (floored,) = op.emit("Max", [x, op.constant(-bound)], [x.shape])
     return op.emit("Min", [floored, op.constant(bound)], [x.shape])[0]
 
 
-def positive_part(op: Emitter, x: Tensor) -> Tensor:
-    """Return max(x, 0): Relu, or Max where that is not supported."""
-    if "Relu" in op.dialect.unsupported:
-        return op.emit("Max", [x, op.known(zeros_of(x.dtype, ()))], [x.shape], [x.dtype])[0]
-    return op.emit("Relu", [x], [x.shape], [x.dtype])[0]
+def as_max(op: Ops, x: Tensor) -> Tensor:
+    """Return Relu of x by Max."""
+    return op.emit("Max", [x, op.known(zeros_of(x.dtype, ()))], [x.shape], [x.dtype])[0]
 
 
-def above(op: Emitter, x: Tensor, threshold: float) -> Tensor:
+def as_transpose(op: Ops, x: Tensor) -> Tensor:
+    """Return x by a Transpose that moves nothing."""
+    return op.emit("Transpose", [x], [x.shape], [x.dtype], perm=list(range(x.rank)))[0]
+
+
+def above(op: Ops, x: Tensor, threshold: float) -> Tensor:
     """Return 1 where x > threshold, else 0, without a comparison."""
     one = op.constant(1.0)
-    over = positive_part(op, op.sub(x, op.constant(threshold)))
-    return op.sub(one, positive_part(op, op.sub(one, _ceiling(op, over))))
+    over = op.unary("Relu", x - op.constant(threshold))
+    return one - op.unary("Relu", one - _ceiling(op, over))
 
 
-def _ceiling(op: Emitter, x: Tensor) -> Tensor:
+def _ceiling(op: Ops, x: Tensor) -> Tensor:
     """Return the least whole numbers not below x, where Ceil is not supported by Floor."""
     operators = ["Neg", "Floor", "Neg"] if "Ceil" in op.dialect.unsupported else ["Ceil"]
     for operator in operators:
@@ -57,8 +79,26 @@ def _ceiling(op: Emitter, x: Tensor) -> Tensor:
     return x
 
 
+def rows(op: Ops, x: Tensor, index: Tensor) -> Tensor | None:
+    """Return x[index] without Gather for finite x [rows, n] and a constant index [a, b]: as a product with one-hot
+    rows. With `gather_by_rank_1` a scalar index becomes one of rank 1."""
+    if index.rank == 2 and isinstance(index.value, Constant) and "Gather" in op.dialect.unsupported:
+        (count, width), (a, b) = static(x.shape), index.value.shape
+        return op.reshape(op.known(one_hot(index.value, count, x.dtype)) @ x, (a, b, width))
+    if index.rank == 0 and op.dialect.gather_by_rank_1:
+        return op.squeeze(op.take(x, op.reshape(index, (1,))), [0])
+    return None
+
+
+def parts(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor] | None:
+    """Return parts of x of the given sizes, by a Reshape where that is faster, each by a Slice where Split is not
+    supported."""
+    found = rows_of_split(op, x, sizes, axis)
+    return _slices(op, x, sizes, axis) if found is None and "Split" in op.dialect.unsupported else found
+
+
 @since(1)
-def parts(op: Emitter, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]:
+def _slices(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]:
     """Return parts of x of the given sizes, each by a Slice of its own."""
     found = []
     for start, end, shape in _ranges(x, sizes, axis):
@@ -66,8 +106,8 @@ def parts(op: Emitter, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tenso
     return found
 
 
-@parts.since(10)
-def _parts_10(op: Emitter, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]:
+@_slices.since(10)
+def _slices_10(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]:
     found = []
     for start, end, shape in _ranges(x, sizes, axis):
         bounds = [op.constant([number]) for number in (start, end, axis)]

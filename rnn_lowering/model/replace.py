@@ -8,9 +8,9 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from rnn_lowering.boundary import boundary
-from rnn_lowering.emit.names import Names
+from rnn_lowering.emit.names import NODE, OPERATOR, Names
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.provenance import NODE, OPERATOR
+from rnn_lowering.emit.substitutes import instead
 from rnn_lowering.model.plan import Planned
 from rnn_lowering.model.scopes import Found, all_names, bodies_of
 from rnn_lowering.recurrence.folds import Fold
@@ -84,7 +84,8 @@ def _emitter(
         prefix_of(node),
         ir.DataType.FLOAT if widen and spec.dtype in _HALF else spec.dtype,
         planned.choice.dialect,
-        constants_as="initializer" if ir_version >= 4 else "node",
+        instead(planned.choice.dialect),
+        constant_nodes=ir_version < 4,
         shared=shared,
         origin={NODE: prefix_of(node), OPERATOR: spec.op_type},
     )

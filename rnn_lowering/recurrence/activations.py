@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.tensors import Tensor
+from rnn_lowering.emit.tensor import Tensor
 
 Formula = Callable[[Ops, Tensor, float, float], Tensor]
 
@@ -62,7 +62,7 @@ def _leaky_relu(op: Ops, x: Tensor, alpha: float, _: float) -> Tensor:
 
 def _softsign(op: Ops, x: Tensor, _a: float, _b: float) -> Tensor:
     # A Sub: of the sum |x| + 1 ncnn's converter would make a Softsign again, which ncnn lacks.
-    return op.div(x, op.unary("Abs", x) - op.constant(-1.0))
+    return x / (op.unary("Abs", x) - op.constant(-1.0))
 
 
 FORMULAS: dict[str, ActivationFormula] = {

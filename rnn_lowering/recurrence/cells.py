@@ -2,11 +2,11 @@
 https://onnx.ai/onnx/operators/onnx__RNN.html, onnx__GRU.html and onnx__LSTM.html.
 
 A cell maps (op, operands, states, projected inputs) to the new states; the first is Ht, which is also the output.
-It only calls `split`, `constant` and `name` of op, the functions in the operands, and + - * @ of tensors. So it
-also runs on NumPy arrays, with an op that has these three functions.
+It only calls `split`, `constant` and `name` of op, the functions in the operands, and + - * of tensors. So it also
+runs on NumPy arrays, with an op that has these three functions.
 
 The projected inputs are Xt*(W^T) + Wb + Rb, with the gates in the order of the specification (z, r, h; i, o, f, c).
-`h @ R` is the left term of its sum, since one runtime computes a plain RNN wrongly otherwise. Where the
+The product with R is the left term of its sum, since one runtime computes a plain RNN wrongly otherwise. Where the
 specification leaves something open, onnxruntime decides:
 onnxruntime/core/providers/cpu/rnn/{rnn.cc, deep_cpu_gru.cc, uni_directional_lstm.cc}.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.tensors import Tensor
+from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.weights import Operands
 
 Cell = Callable[[Ops, Operands, Sequence[Tensor], Sequence[Tensor]], list[Tensor]]
@@ -25,7 +25,7 @@ Cell = Callable[[Ops, Operands, Sequence[Tensor], Sequence[Tensor]], list[Tensor
 def rnn(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> list[Tensor]:
     """Ht = f(Xt*(Wi^T) + Ht-1*(Ri^T) + Wbi + Rbi)."""
     (h,), (xi,), (Ri,) = state, x, k.R
-    Ht = k.f(k.clip(h @ Ri + xi))
+    Ht = k.f(k.clip(k.product(h, Ri) + xi))
     op.name(Ht=Ht)
     return [Ht]
 
@@ -40,14 +40,14 @@ def gru(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> l
     (h,), (x_zr, x_h), H = state, x, k.hidden_size
     if k.linear_before_reset:
         matrix = len(h.shape) == 2  # then a product and a sum are one kernel in onnxruntime and ncnn
-        sums = [h @ R + Rb if matrix else h @ R for R, Rb in zip(k.R, k.Rb, strict=True)]
+        sums = [k.product(h, R) + Rb if matrix else k.product(h, R) for R, Rb in zip(k.R, k.Rb, strict=True)]
         h_zr, h_h = _parts(op, sums, [2 * H, H])
         zt, rt = op.split(k.f(k.clip(h_zr + x_zr)), [H, H])
         hidden = x_h + rt * (h_h if matrix else h_h + k.Rbh)  # in this order tract makes it a part of the product
     else:
         R_zr, Rh = k.R
-        zt, rt = op.split(k.f(k.clip(h @ R_zr + x_zr)), [H, H])
-        hidden = (rt * h) @ Rh + x_h
+        zt, rt = op.split(k.f(k.clip(k.product(h, R_zr) + x_zr)), [H, H])
+        hidden = k.product(rt * h, Rh) + x_h
     ht = k.g(k.clip(hidden))
     Ht = ht + zt * (h - ht)
     op.name(zt=zt, rt=rt, ht=ht, Ht=Ht)
@@ -63,7 +63,7 @@ def lstm(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> 
     Ht = ot (.) h(Ct)
     """
     (h, c), H = state, k.hidden_size
-    sums = [h @ R + xw for R, xw in zip(k.R, x, strict=True)]
+    sums = [k.product(h, R) + xw + b for R, xw, b in zip(k.R, x, k.b, strict=True)]
     together = k.P is None and not k.gates_apart  # f is applied to three gates at once
     if together:
         iof, g = _parts(op, sums, [3 * H, H])
@@ -71,15 +71,15 @@ def lstm(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> 
     else:
         i, o, f, g = op.split(sums[0], [H] * 4) if len(sums) == 1 else [*op.split(sums[0], [H] * 3), sums[1]]
         if k.P is not None:
-            Pi, Po, Pf = k.P
-            i, f = i + Pi * c, f + Pf * c
+            (Pi, Po, Pf), (bi, bo, bf) = k.P, k.Pb
+            i, f = i + Pi * c + bi, f + Pf * c + bf
         it, ft = k.f(k.clip(i)), k.f(k.clip(f))
     if k.input_forget:
         ft = op.constant(1.0) - it
     ct = k.g(k.clip(g))
     Ct = ft * c + it * ct
     if k.P is not None:
-        o = o + Po * Ct
+        o = o + Po * Ct + bo
     if not together:
         ot = k.f(k.clip(o))
     Ht = ot * k.h(Ct)

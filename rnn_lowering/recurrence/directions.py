@@ -9,11 +9,10 @@ import onnx_ir as ir
 from rnn_lowering.emit.constants import Constant
 from rnn_lowering.emit.dequantized import Dequantized
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.tensors import Tensor
+from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.cells import CELLS
 from rnn_lowering.recurrence.folds import Fold, Step, Tensors
-from rnn_lowering.recurrence.quantized import up_to_longest, with_ended_rows
-from rnn_lowering.recurrence.ragged import Lengths, ragged
+from rnn_lowering.recurrence.ragged import Lengths, ragged, up_to_longest, with_ended_rows
 from rnn_lowering.recurrence.recognized import recognized_step
 from rnn_lowering.recurrence.weights import Operands, interleaved, joined, operands
 from rnn_lowering.spec.node import RecurrentSpec
@@ -118,8 +117,8 @@ def _projected(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor) -> Tensors:
 def _sum(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor) -> Tensor:
     """Return X W^T + Wb; with `matrix_product` and known sizes computed on [seq * batch, ...]."""
     if op.dialect.matrix_product and all(X.shape[:2]):  # not open, and not 0
-        return op.reshape(op.flatten(X) @ k.W + k.Wb, (*X.shape[:2], *k.W.shape[1:]))
+        return op.reshape(k.product(op.flatten(X), k.W) + k.Wb, (*X.shape[:2], *k.W.shape[1:]))
     if spec.dtype != ir.DataType.FLOAT16:
-        return X @ k.W + k.Wb
+        return k.product(X, k.W) + k.Wb
     # A float16 Transpose of [1, 0, 2], as exporters write before X, and a MatMul crash onnxruntime's optimiser.
-    return op.squeeze(op.unsqueeze(X, [0]) @ k.W, [0]) + k.Wb
+    return op.squeeze(k.product(op.unsqueeze(X, [0]), k.W), [0]) + k.Wb

@@ -21,8 +21,7 @@ from contextlib import nullcontext
 import onnx_ir as ir
 
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.sizes import zeros
-from rnn_lowering.emit.tensors import Tensor
+from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.emit.versions import since
 
 Tensors = list[Tensor]
@@ -210,6 +209,6 @@ def _carried(op: Ops, states: Sequence[Tensor], like: Tensor) -> Tensors:
         hidden = state.shape[-1]
         assert hidden is not None
         if shared is None or op.dialect.zeros_apart:
-            shared = zeros(op, [op.dim(like, 1), op.constant([hidden])])
+            shared = op.zeros([op.dim(like, 1), op.constant([hidden])])
         carried.append(shared)
     return carried

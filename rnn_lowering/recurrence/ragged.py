@@ -12,10 +12,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from rnn_lowering.emit.integers import largest
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.sizes import steps
-from rnn_lowering.emit.tensors import Tensor
+from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.folds import Fold, Step, Tensors
 
 _INT64 = ir.DataType.INT64
@@ -68,12 +66,12 @@ def read_lengths(op: Ops, lengths: Tensor, seq: Tensor, batch: Tensor) -> Length
         lengths: int32 [batch].
         seq, batch: int64 [1].
     """
-    t = op.unsqueeze(steps(op, seq), [1])  # [seq, 1]
-    n = op.unsqueeze(steps(op, batch), [0])  # [1, batch]
+    t = op.unsqueeze(op.count(seq), [1])  # [seq, 1]
+    n = op.unsqueeze(op.count(batch), [0])  # [1, batch]
     given = op.unsqueeze(op.cast(lengths, _INT64), [0])  # [1, batch]
     L = seq - op.cast(op.less(given, seq), _INT64) * (seq - given)
     within = op.less(t, L)
-    if op.is_true(within):
+    if within.is_true:
         return None
     inside, zeros, place = op.cast(within, _INT64), seq * batch, t * batch + n
     some = op.cast(op.less(op.constant([0]), L), _INT64)
@@ -82,7 +80,7 @@ def read_lengths(op: Ops, lengths: Tensor, seq: Tensor, batch: Tensor) -> Length
         reversed=place + inside * (L - t - t - one) * batch,
         within=zeros + inside * (place - zeros),
         alive=op.unsqueeze(within, [2]),
-        any_alive=op.less(t, largest(op, L)),
+        any_alive=op.less(t, op.largest(L)),
         last=zeros + some * ((L - one) * batch + n - zeros),
     )
     op.name(row=place, reversed=found.reversed, within=found.within, last=found.last)
@@ -122,3 +120,28 @@ def ragged(fold: Fold, lengths: Lengths, wanted: Sequence[bool]) -> Fold:
         return finals, [lengths.reverse(op, y) for y in ys] if reverse else ys
 
     return fold_ragged
+
+
+def up_to_longest(op: Ops, X: Tensor, lengths: Lengths) -> Tensor:
+    """Return X [seq, batch, input] with zeros, which change no range, for the steps that no sequence has."""
+    return op.where(op.unsqueeze(lengths.any_alive, [1]), X, op.constant(0.0))
+
+
+def with_ended_rows(op: Ops, step: Step, *, zeros: bool) -> Step:
+    """Return a step whose last input tells which rows are within their lengths; the others enter the next one as
+    zeros, or hold their state.
+
+    DynamicQuantizeLSTM needs it, where one range holds for all that a product takes, H of all rows: the kernel
+    enters zeros where the node has an output Y, and the state where not. (Without Y it reads unset memory for a row
+    of length 0; here that row holds its state.)
+    """
+
+    def ended(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
+        *given, alive = rows
+        new, ys = step(states, given)
+        kept: Sequence[Tensor] = [op.constant(0.0)] * len(new) if zeros else states
+        pairs = ((n, op.constant(0.0) if k.is_zero else k) for n, k in zip(new, kept, strict=True))
+        held = [op.where(alive, n, k) for n, k in pairs]
+        return held, [held[0]] if ys else []
+
+    return ended

@@ -5,6 +5,7 @@ Every operation here is one of `Ops`: it is folded when its operand is a constan
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,10 +15,9 @@ import onnx_ir as ir
 from rnn_lowering.emit.constants import Constant, leaf
 from rnn_lowering.emit.dequantized import dequantized
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.tensors import Tensor
+from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.mapped import array_of
 from rnn_lowering.recurrence.activations import FORMULAS
-from rnn_lowering.recurrence.quantized import integer_weights, peephole
 from rnn_lowering.spec.node import GATES, Activation, RecurrentSpec
 from rnn_lowering.types import Dims
 
@@ -33,9 +33,12 @@ class Operands:
         Wb: Sum of the biases that is added to X W^T [G*hidden]; for a GRU with linear_before_reset without Rbh.
         groups: The sizes of the gate groups of that sum, which a cell receives one by one.
         R: Transposed recurrent weights by gate group, each [hidden, ...].
+        product: Multiplies X by W, or H by a group of R: as tensors or, for a DynamicQuantizeLSTM, as integers.
         Rbh: GRU with linear_before_reset: the recurrent bias of the hidden gate [hidden]; else zero.
         Rb: The same by gate group of R, with zero for the other gates.
         P: LSTM: the peepholes i, o, f, each [hidden]; None without them.
+        b, Pb: DynamicQuantizeLSTM: the bias, which follows the sum of both products and the peephole: by gate group
+            of R, and by peephole; else zero.
         f, g, h: The activations of the operator specification.
         clip: Clips a pre-activation.
         hidden_size: H of the operator specification.
@@ -47,8 +50,11 @@ class Operands:
     Wb: Tensor
     groups: Sequence[int]
     R: tuple[Tensor, ...]
+    product: Callable[[Tensor, Tensor], Tensor]
     Rbh: Tensor
     Rb: tuple[Tensor, ...]
+    b: Sequence[Tensor]
+    Pb: Sequence[Tensor]
     P: tuple[Tensor, Tensor, Tensor] | None
     f: Function
     g: Function
@@ -179,8 +185,11 @@ def _of_direction(
         Wb=Wb + Rb,
         groups=x_groups,
         R=tuple(op.transpose(part, [1, 0]) for part in op.split(R, h_groups, axis=0)),
+        product=op.integer_product if spec.rounds else operator.matmul,
         Rbh=Rbh,
         Rb=(*(op.zero((n,)) for n in others), op.concat([op.zero((last - H,)), Rbh], 0) if last > H else Rbh),
+        b=[op.zero((n,)) for n in h_groups],
+        Pb=[op.zero((H,))] * 3,
         P=None if P.is_zero else (Pi, Po, Pf),
         f=f,
         g=g,
@@ -191,24 +200,17 @@ def _of_direction(
         linear_before_reset=spec.linear_before_reset,
         gates_apart=op.dialect.split_as_rows > 0,
     )
-    return _as_integers(op, operands) if spec.rounds else operands
+    return _bias_last(op, operands) if spec.rounds else operands
 
 
-def _as_integers(op: Ops, k: Operands) -> Operands:
-    """Return operands of a DynamicQuantizeLSTM, where the bias is added to the sum of both products: by the
-    peepholes, where there are any, else by R."""
-    H, P, bias = k.hidden_size, k.P, k.Wb
-    if P is not None:
-        bi, bo, bf, bc = op.split(bias, [H] * 4)
-        P = peephole(P[0], bi), peephole(P[1], bo), peephole(P[2], bf)
+def _bias_last(op: Ops, k: Operands) -> Operands:
+    """Return operands whose bias is added by the cell, after both products and the peepholes, as onnxruntime's
+    kernel of DynamicQuantizeLSTM does (uni_directional_lstm.cc)."""
+    H, bias, Pb = k.hidden_size, k.Wb, k.Pb
+    if k.P is not None:
+        *Pb, bc = op.split(bias, [H] * 4)
         bias = op.concat([op.zero((3 * H,)), bc], 0)
-    return replace(
-        k,
-        W=integer_weights(op, k.W),
-        Wb=op.zero(bias.shape),
-        R=tuple(integer_weights(op, part, own) for part, own in zip(k.R, op.split(bias, k.groups), strict=True)),
-        P=P,
-    )
+    return replace(k, Wb=op.zero(bias.shape), b=op.split(bias, k.groups), Pb=Pb)
 
 
 def _groups(op: Ops, spec: RecurrentSpec) -> tuple[list[int], list[int]]:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.path import Path as Curve
 
-from rnn_lowering.emit.provenance import STEP, SYMBOLS, WEIGHTS
+from rnn_lowering.emit.names import STEP, SYMBOLS, WEIGHTS
 from rnn_lowering.reporting.plots import COLOURS, UNIT, style, svg
 
 Labels = dict[str, str]

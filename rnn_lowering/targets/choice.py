@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from rnn_lowering.emit.dialect import Dialect
-from rnn_lowering.emit.sizes import counting_needs_loop
+from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import UnknownSizeError, UnsupportedError
 from rnn_lowering.recurrence.folds import Fold, loop, scan, unroll
@@ -146,7 +146,7 @@ def _is_recognized(spec: RecurrentSpec, opset: int, target: Target) -> bool:
 
 def _needs_loop(spec: RecurrentSpec, opset: int) -> bool:
     """Return whether even an unrolled node would need a Loop: to number the rows of an unknown batch size."""
-    return counting_needs_loop(opset) and spec.batch_size is None and "sequence_lens" in spec.inputs
+    return Ops.count_needs_loop(opset) and spec.batch_size is None and "sequence_lens" in spec.inputs
 
 
 def _check_form(form: str, spec: RecurrentSpec, opset: int, max_unroll: int, target: Target) -> None:

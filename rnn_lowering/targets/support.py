@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from rnn_lowering.emit.integers import FIRST_OPSET as INTEGERS_OPSET
+from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import UnknownLengthsError, UnknownSizeError, UnsupportedError
 from rnn_lowering.spec.node import RecurrentSpec
 from rnn_lowering.targets.documented import Documented
 from rnn_lowering.targets.table import Target
 
+_INTEGERS_OPSET = first_opset(Ops.integer_product)
 _NAMES = {"T": "sequence length", "N": "batch size"}
 
 
@@ -69,8 +71,8 @@ def check_operators(emitted: frozenset[str], spec: RecurrentSpec, target: Target
 def _check_integers(spec: RecurrentSpec, opset: int, target: Target) -> None:
     """Refuse products of integers where they cannot be."""
     hint = "make floats of the weights (--dequantize)"
-    if opset < INTEGERS_OPSET:
-        reason = f"DynamicQuantizeLinear needs opset {INTEGERS_OPSET}, this scope imports {opset}"
+    if opset < _INTEGERS_OPSET:
+        reason = f"DynamicQuantizeLinear needs opset {_INTEGERS_OPSET}, this scope imports {opset}"
         raise UnsupportedError(reason, hint=hint, node=spec.node)
     if not target.integer_products:
         lacks = "does not support" if target.integer_products is False else "is not known to support"

@@ -722,7 +722,7 @@ def test_numbers_without_a_meaning(rnn_lower: Command, tmp_path: Path, options: 
 def wrong_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every LSTM be lowered with i and f exchanged."""
     from rnn_lowering.emit.ops import Ops
-    from rnn_lowering.emit.tensors import Tensor
+    from rnn_lowering.emit.tensor import Tensor
     from rnn_lowering.recurrence import cells
 
     def lstm(op: Ops, k: Any, state: Sequence[Tensor], x: Sequence[Tensor]) -> list[Tensor]:

@@ -6,7 +6,7 @@ import pytest
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.names import Names
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.tensors import Tensor
+from rnn_lowering.emit.tensor import Tensor
 
 
 def operators(rank: int, more: str = "", *, gemm: bool = True) -> list[str]:

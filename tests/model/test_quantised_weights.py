@@ -297,7 +297,7 @@ def test_scales_are_stored_in_as_few_numbers_as_the_opset_allows() -> None:
     assert varying(1).stored(12) is None
     turned: Any = varying(1).transposed((1, 0))
     found = turned.stored(13)
-    assert (found.axis, found.scale.tolist()) == (0, [1, 2, 3, 4, 5, 6])
+    assert (found.axis, found.scale.read().tolist()) == (0, [1, 2, 3, 4, 5, 6])
     mixed: Any = varying(0).followed_by([varying(0)], 1).followed_by([uniform().followed_by([uniform()], 1)], 0)
     assert mixed.stored(13).axis == 0
     blocks: Any = varying(0).followed_by([uniform()], 1)

@@ -32,6 +32,7 @@ class Equation:
     linear_before_reset: bool = False
     reverse: bool = False
     apart: bool = False  # a product for each activation
+    bias_last: bool = False  # the bias follows the sum of both products and the peephole
     matrix: bool = False  # states [batch, hidden], else [1, batch, hidden]
 
     def attributes(self) -> dict[str, Any]:
@@ -64,6 +65,10 @@ def equations() -> list[Equation]:
         found += [replace(lbr, apart=a, matrix=m) for a in (False, True) for m in (False, True)]
         for forget in (False, True):
             found += [Equation("LSTM", default["LSTM"], clip, p, forget) for p in (False, True)]
+    for apart in (False, True):
+        found += [
+            Equation("LSTM", default["LSTM"], peepholes=p, apart=apart, bias_last=True) for p in (False, True)
+        ]
     found.append(Equation("LSTM", (("Sigmoid", 0, 0), ("Softsign", 0, 0), ("Relu", 0, 0))))
     return found
 
@@ -103,6 +108,9 @@ def _operands(
     of_x = apart if equation.op_type == "GRU" or equation.apart else []
     of_h = apart if (equation.op_type == "GRU" and not lbr) or equation.apart else []
     bias = Wb + (np.where(np.arange(3 * H) < 2 * H, Rb, 0) if lbr else Rb)
+    last = bias if equation.bias_last else 0 * bias
+    bi, bo, bf = np.split(last, gates)[:3] if equation.peepholes else (0, 0, 0)
+    last = np.where(np.arange(gates * H) < (3 * H if equation.peepholes else 0), 0, last)
     Pi, Po, Pf = given["P"].reshape(3, H) if equation.peepholes else (None,) * 3
 
     def function(name: str, alpha: float, beta: float) -> Any:
@@ -118,13 +126,15 @@ def _operands(
         "Wb": None,
         "groups": (),
         "R": tuple(part.T for part in np.split(R, of_h)),
+        "product": np.matmul,
+        **{"b": np.split(last, of_h), "Pb": (bi, bo, bf)},
         "Rbh": Rb[2 * H :] if lbr else np.zeros(H),
         "Rb": tuple(np.split(np.where(np.arange(len(Rb)) < 2 * H, 0, Rb) if lbr else 0 * Rb, of_h)),
         "P": (Pi, Po, Pf) if equation.peepholes else None,
         **{"f": f, "g": g, "h": h, "clip": lambda x: np.clip(x, -bound, bound), "hidden_size": H},
         **{"input_forget": equation.input_forget, "linear_before_reset": lbr},
     }
-    return Operands(**operands), np.split(given["X"] @ W.T + bias, of_x, -1)
+    return Operands(**operands), np.split(given["X"] @ W.T + (0 if equation.bias_last else bias), of_x, -1)
 
 
 def activations() -> list[Equation]:

@@ -36,9 +36,6 @@ class NumpyOps:
     def neg(self, x: Array) -> Array:
         return -x
 
-    def div(self, a: Array, b: Array) -> Array:
-        return np.asarray(a / b)
-
     def above(self, x: Array, threshold: float) -> Array:
         return (x > threshold).astype(x.dtype)
 

@@ -1,4 +1,4 @@
-"""Tensors with + - * @, so that code can be written like the equations of the operator specification.
+"""Tensors with + - * / @, so that code can be written like the equations of the operator specification.
 
 A tensor is one of
 * a value of the graph that is being built,
@@ -9,26 +9,13 @@ A tensor is one of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import onnx_ir as ir
 
 from rnn_lowering.emit.constants import Constant
 from rnn_lowering.types import Dims
-
-
-class Arithmetic(Protocol):
-    """The functions that + - * @ of a `Tensor` call."""
-
-    def add(self, a: Tensor, b: Tensor) -> Tensor: ...
-
-    def sub(self, a: Tensor, b: Tensor) -> Tensor: ...
-
-    def mul(self, a: Tensor, b: Tensor) -> Tensor: ...
-
-    def matmul(self, a: Tensor, b: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,14 +24,14 @@ class Tensor:
 
     Attributes:
         value: A value of the graph or a constant; None for a symbolic zero.
-        op: Computes + - * @.
+        binary: Emits Add, Sub, Mul, Div or MatMul: `Ops.binary`.
         terms: The two operands, if it is the result of an emitted element-wise operator.
     """
 
     value: ir.Value | Constant | None
     dtype: ir.DataType
     shape: Dims
-    op: Arithmetic
+    binary: Callable[[str, Tensor, Tensor], Tensor]
     terms: tuple[Tensor, ...] = ()
 
     @property
@@ -52,20 +39,29 @@ class Tensor:
         return self.value is None
 
     @property
+    def is_true(self) -> bool:
+        """Whether it is a mask that is known to be true everywhere."""
+        return isinstance(self.value, Constant) and bool(self.value.read().all())
+
+    @property
     def rank(self) -> int:
         return len(self.shape)
 
     def __add__(self, other: Tensor) -> Tensor:
-        return self.op.add(self, other)
+        return self.binary("Add", self, other)
 
     def __sub__(self, other: Tensor) -> Tensor:
-        return self.op.sub(self, other)
+        return self.binary("Sub", self, other)
 
     def __mul__(self, other: Tensor) -> Tensor:
-        return self.op.mul(self, other)
+        return self.binary("Mul", self, other)
+
+    def __truediv__(self, other: Tensor) -> Tensor:
+        return self.binary("Div", self, other)
 
     def __matmul__(self, other: Tensor) -> Tensor:
-        return self.op.matmul(self, other)
+        """Multiply [..., m, k] by [k, n]: [..., m, n]."""
+        return self.binary("MatMul", self, other)
 
 
 def broadcast(*shapes: Dims) -> Dims:

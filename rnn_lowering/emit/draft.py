@@ -9,21 +9,21 @@ import onnx_ir as ir
 
 
 @dataclass
-class Scope:
+class Draft:
     """A (sub)graph under construction.
 
     Attributes:
-        constants_as: "initializer" or "node".
         nodes, initializers: Those that were added.
         cache: The values of its constants by `Constant.key`; earlier nodes may have brought some of them.
         added: The keys of the constants that were added.
+        matrices: The products of rank 2.
     """
 
-    constants_as: str
     nodes: list[ir.Node] = field(default_factory=list)
     initializers: list[ir.Value] = field(default_factory=list)
     cache: dict[Hashable, ir.Value] = field(default_factory=dict)
     added: list[Hashable] = field(default_factory=list)
+    matrices: set[ir.Value] = field(default_factory=set)
 
     def prune(self, outputs: Collection[ir.Value] = ()) -> None:
         """Remove nodes and constants whose results nothing uses; `outputs` will be those of the graph."""
@@ -41,3 +41,10 @@ class Scope:
         for key in self.added:
             if not is_used(self.cache[key]):
                 del self.cache[key]
+
+    def computes(self, value: ir.Value) -> bool:
+        """Return whether one of the nodes computes a value; a Constant does not count, it may be shared."""
+        producer = value.producer()
+        if producer is None or producer.op_type == "Constant":
+            return False
+        return any(node is producer for node in reversed(self.nodes))
