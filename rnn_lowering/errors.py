@@ -103,7 +103,8 @@ class NotVerifiedError(VerificationError):
 
 
 class RnnLoweringWarning(UserWarning):
-    """The specification of a node is ambiguous; the message says how it was interpreted."""
+    """The specification of a node is ambiguous, and the message says how it was interpreted; or what is asked for
+    is probably not meant, or takes long."""
 
 
 def deepest_cause(error: BaseException) -> BaseException:

@@ -148,11 +148,13 @@ def _add_sizes(p: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--stream",
         action="append",
+        nargs="?",
         default=[],
         type=values.stream,
         metavar="AXIS[=FRAMES]",
         help="make a model that is called chunk by chunk, with its states as inputs and outputs: AXIS is "
-        "the name of the time dimension, or INPUT:AXIS; FRAMES the number of frames of each call (default: any)",
+        "the name of the time dimension, or INPUT:AXIS; FRAMES the number of frames of each call (default: any); "
+        "without AXIS: name those that there are",
     )
 
 

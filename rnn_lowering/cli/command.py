@@ -7,8 +7,8 @@ import io
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from rnn_lowering.boundary import boundary
@@ -16,7 +16,13 @@ from rnn_lowering.cli.arguments import parser
 from rnn_lowering.cli.signals import Interrupted, unwinding
 from rnn_lowering.cli.streams import printing
 from rnn_lowering.cli.values import check_options, lowering_options
-from rnn_lowering.errors import NotVerifiedError, RnnLoweringError, RnnLoweringWarning, VerificationError
+from rnn_lowering.errors import (
+    NotVerifiedError,
+    RnnLoweringError,
+    RnnLoweringWarning,
+    UnsupportedError,
+    VerificationError,
+)
 from rnn_lowering.files.scratch import remove_scratch
 from rnn_lowering.printable import printable
 
@@ -32,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     before = _identity(args.output)
     try:
         with boundary():
+            if None in args.stream:
+                return _fail(_axes(args), 2, args.verbose)
             return _list(args) if args.list else _lower(args)
     except VerificationError as error:
         _show_runs(error, args)
@@ -57,11 +65,24 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         raise
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names may hold what the terminal cannot
-    if args.output is None and not args.list:
+    if args.output is None and not args.list and None not in args.stream:
         p.error("OUT.onnx is missing (or give --list)")
     if args.require_verified and not args.verify:
         p.error("--require-verified needs a comparison; leave --no-verify out")
     return args
+
+
+def _axes(args: argparse.Namespace) -> RnnLoweringError:
+    """Return an error that names the axes of the model's inputs."""
+    from rnn_lowering.files.reading import load_model
+    from rnn_lowering.streaming.time_inputs import time_inputs
+
+    model = load_model(args.input, trust_external_data=args.trust_external_data)
+    try:
+        time_inputs(model, {})
+    except UnsupportedError as error:
+        return error
+    raise AssertionError("no axis was given")
 
 
 def _identity(path: Path | None) -> tuple[int, int] | None:
@@ -89,12 +110,26 @@ def _show_runs(error: VerificationError, args: argparse.Namespace) -> None:
             print_runs(error.report.verification)
 
 
+@contextmanager
+def _warnings(quiet: bool) -> Iterator[None]:
+    """Print the warnings of this package when they occur, before the work that they are about; no others."""
+
+    def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+        if issubclass(category, RnnLoweringWarning) and not quiet:
+            print(f"rnn-lower: warning: {printable(message)}", file=sys.stderr, flush=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", RnnLoweringWarning)
+        warnings.showwarning = show
+        yield
+
+
 def _list(args: argparse.Namespace) -> int:
     from rnn_lowering.cli.console import print_previews
     from rnn_lowering.files.reading import load_model
     from rnn_lowering.passes.lower import LowerRecurrentPass
 
-    with unwinding():
+    with unwinding(), _warnings(args.quiet):
         lowers = LowerRecurrentPass(lowering_options(args))
         model = load_model(args.input, trust_external_data=args.trust_external_data)
         previews, report = lowers.preview(model)
@@ -109,11 +144,7 @@ def _lower(args: argparse.Namespace) -> int:
     from rnn_lowering.cli.console import print_report, progress_bar
 
     with unwinding():
-        with (
-            warnings.catch_warnings(record=True) as caught,
-            nullcontext() if args.quiet else progress_bar() as show,
-        ):
-            warnings.simplefilter("always", RnnLoweringWarning)
+        with _warnings(args.quiet), nullcontext() if args.quiet else progress_bar() as show:
             report = lower_file(
                 args.input,
                 args.output,
@@ -129,9 +160,6 @@ def _lower(args: argparse.Namespace) -> int:
             )
         if args.quiet:
             return 0
-        for warning in caught:
-            if issubclass(warning.category, RnnLoweringWarning):
-                print(f"rnn-lower: warning: {printable(warning.message)}", file=sys.stderr)
         with printing(f"'{args.output}' is written"):
             print_report(report, args.input, args.output, each_run=args.verbose > 0)
     return 0

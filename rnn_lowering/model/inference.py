@@ -48,7 +48,10 @@ def merged(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | N
         return declared
     comparable = declared is not None and len(declared) == len(inferred)
     others = declared if declared is not None and comparable else [ir.SymbolicDim(None)] * len(inferred)
-    return ir.Shape([_size(i, d) for i, d in zip(inferred, others, strict=True)])
+    denotations = (
+        [declared.get_denotation(n) for n in range(len(others))] if declared is not None and comparable else None
+    )
+    return ir.Shape([_size(i, d) for i, d in zip(inferred, others, strict=True)], denotations)
 
 
 def _size(inferred: int | ir.SymbolicDim, declared: int | ir.SymbolicDim) -> int | ir.SymbolicDim | None:

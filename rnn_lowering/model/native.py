@@ -8,6 +8,7 @@ old models need, always runs in a child process.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -57,11 +58,19 @@ def problem_of(proto: onnx.ModelProto) -> str:
 
 
 def _strictly_inferred(proto: onnx.ModelProto) -> str:
+    for node in proto.graph.node:
+        node.name = node.name or (f"-> {node.output[0]}" if node.output else "")
     try:
         shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
     except Exception as error:  # inference and protobuf have no common error
-        return " ".join(str(error).split())
+        return _first_fault(str(error))
     return ""
+
+
+def _first_fault(text: str) -> str:
+    """The first of the errors that inference lists, a line for each: the others mostly follow from it."""
+    found = re.search(r"\(op_type:(\w+), node name: (.*?)\): (?:\[\w+\] )?(.+)", text)
+    return f"{found[1]} node '{found[2]}': {found[3].strip()}" if found else " ".join(text.split())
 
 
 def convert(proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:

@@ -34,6 +34,18 @@ _MANY_STEPS = 32
 """Compilers take 0.03 to 0.3 s for each unrolled step, and more for each the more there are."""
 
 
+_MINUTES = 512
+"""More unrolled steps take minutes to write, to compare and to compile."""
+
+
+def long_work(nodes: Iterable[NodeReport]) -> list[str]:
+    """Return a warning where so many steps are unrolled that all that follows takes minutes."""
+    steps = sum(node.seq_length or 0 for node in nodes if node.form == "unroll")
+    if steps <= _MINUTES:
+        return []
+    return [f"{steps:,} steps are unrolled in all nodes together: this takes minutes, and so does compiling it"]
+
+
 def many_steps(nodes: Iterable[NodeReport]) -> list[str]:
     """Return a note where more steps are unrolled than compilers load quickly, and a stream is possible."""
     long = [node for node in nodes if node.form == "unroll" and (node.seq_length or 0) > _MANY_STEPS]

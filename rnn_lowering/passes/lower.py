@@ -34,7 +34,7 @@ from rnn_lowering.model.scopes import Found, foreign_nodes, nodes_of, recurrent_
 from rnn_lowering.model.selection import Choose
 from rnn_lowering.model.set_inputs import input_arrays, record
 from rnn_lowering.options import KEEP, Lowering, LoweringOptions, lowering_of
-from rnn_lowering.passes.advice import NO_LENGTHS, deciding_input, many_steps, open_lengths, open_sizes
+from rnn_lowering.passes.advice import NO_LENGTHS, deciding_input, long_work, many_steps, open_lengths, open_sizes
 from rnn_lowering.passes.report import NodeReport, Report, count_operators
 from rnn_lowering.passes.runtime import for_runtime
 from rnn_lowering.passes.sizing import FOLDED, as_given
@@ -114,21 +114,17 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             self._tell(prepared, report)
             for refusal in self._refusals(prepared.model):
                 raise refusal
-        for text in (text for node in plan for text in node.spec.warnings):
+        report.nodes = [NodeReport.of(n.spec, n.choice.form, n.choice.reason, n.found.place) for n in plan]
+        for text in (*(text for node in plan for text in node.spec.warnings), *long_work(report.nodes)):
             warn(text)
         record(model, arrays)
         if report.stream is not None:
             model.metadata_props[KEY] = report.stream.to_json()
-        places = [node.found.place for node in plan]
         replace_content(model, prepared.model.graph, prepared.model.functions)
         dequantize = self.lowering.dequantize
         report.notes += [_dequantized(node.spec) for node in plan if dequantize and node.spec.quantized]
         report.notes += replace_nodes(model, plan, widen=self.lowering.compute == "float32", dequantize=dequantize)
         report.notes += for_runtime(model, self.lowering.runtime) if plan else ()
-        report.nodes = [
-            NodeReport.of(n.spec, n.choice.form, n.choice.reason, place)
-            for n, place in zip(plan, places, strict=True)
-        ]
         report.notes += many_steps(report.nodes)
         _log(plan, report)
         report.operators_after = count_operators(model)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from rnn_lowering.boundary import boundary
-from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.errors import NodeRef, UnsupportedError, warn
 from rnn_lowering.model.copying import clone, replace_content, restored_on_failure
 from rnn_lowering.model.inlining import inline_all
 from rnn_lowering.model.old_opsets import FIRST_OPSET, modernize
@@ -21,12 +22,15 @@ from rnn_lowering.model.scopes import recurrent_nodes
 from rnn_lowering.model.sizing import at_sizes
 from rnn_lowering.options import Lowering, Stream, parse_stream
 from rnn_lowering.spec.node import default_opset
+from rnn_lowering.streaming.edit import remove_unused, unused
 from rnn_lowering.streaming.exposing import Naming, StateExposer
 from rnn_lowering.streaming.frames import Flow
 from rnn_lowering.streaming.plan import KEY, StreamPlan
 from rnn_lowering.streaming.states import node_states
 from rnn_lowering.streaming.time_inputs import TimeInputs, time_inputs
 from rnn_lowering.streaming.timeline import follow
+
+_MOVING = ("Identity", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Gather", "Split", "Reshape")
 
 _LOG = logging.getLogger("rnn_lowering")
 
@@ -51,6 +55,9 @@ class StreamPass(ir.passes.InPlacePass):
         OptionError: An axis that no input has, or a number of frames that is not possible.
         UnsupportedError: A node looks beyond its frame, or a state cannot be brought out.
         InvalidNodeError: A recurrent node specifies what its operator does not allow.
+
+    Warns:
+        RnnLoweringWarning: No state is carried from chunk to chunk: the axis is probably not that of time.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -64,9 +71,13 @@ class StreamPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> StreamResult:
         """Change `model` in place."""
         with boundary():
-            return self._streamed(model)
+            result, text = self._streamed(model)
+        if text:
+            warn(text)
+        return result
 
-    def _streamed(self, model: ir.Model) -> StreamResult:
+    def _streamed(self, model: ir.Model) -> tuple[StreamResult, str]:
+        """Return the result, and a warning where it carries nothing."""
         with restored_on_failure(model):
             sort_nodes(model)  # a copy needs that
             work = _prepared(model)
@@ -74,7 +85,10 @@ class StreamPass(ir.passes.InPlacePass):
             flow, size = follow(work, time)
             _check_strides(flow, time)
             states = node_states(flow, work.graph)
-            plan = StateExposer(work, flow, time, Naming(work, time, size)).expose(states)
+            naming, without_use = Naming(work, time, size), unused(work)
+            text = "" if states or any(c.past for c in flow.contexts) else _nothing_carried(work, time, naming)
+            plan = StateExposer(work, flow, time, naming).expose(states)
+            remove_unused(work, without_use)
             _declare(work, flow, time)
             work.metadata_props[KEY] = plan.to_json()
             if time.frames is not None:
@@ -83,7 +97,7 @@ class StreamPass(ir.passes.InPlacePass):
         model.metadata_props[KEY] = plan.to_json()
         for state in plan.states:
             _LOG.info("%s of %s: state '%s', returned as '%s'", state.state, state.node, state.input, state.output)
-        return StreamResult(model, True, plan)
+        return StreamResult(model, True, plan), text
 
 
 def _prepared(model: ir.Model) -> ir.Model:
@@ -101,6 +115,35 @@ def _prepared(model: ir.Model) -> ir.Model:
     return work
 
 
+def _nothing_carried(work: ir.Model, time: TimeInputs, naming: Naming) -> str:
+    """Say that no node depends on the frames before, and along which axes recurrent nodes run."""
+    axes = " and ".join(f"axis {axis} of '{name}' ({time.others[name][axis]})" for name, axis in time.axes.items())
+    states: dict[str, None] = {}
+    runs: dict[str, NodeRef] = {}
+    for found in recurrent_nodes(work):
+        node = found.node
+        sources = [_rearranged(value) for value in node.inputs[5:7]]
+        states |= {v.name: None for v in sources if v is not None and v.name and v.name in time.axes}
+        with suppress(UnsupportedError, KeyError):
+            size = (
+                None
+                if node.inputs[0] is None
+                else naming.dims(node.inputs[0])[node.attributes.get_int("layout", 0)]
+            )
+            runs.setdefault(f"'{size}'" if isinstance(size, str) else f"an axis of {size}", found.ref)
+    said = [f"no state is carried from chunk to chunk along {axes}"]
+    said += [f"{ref} runs along {axis}" for axis, ref in list(runs.items())[:3]]
+    said += [f"'{name}' is an initial state" for name in states]
+    return "; ".join(said)
+
+
+def _rearranged(value: ir.Value | None) -> ir.Value | None:
+    """What a value holds in another order or shape."""
+    while value is not None and (node := value.producer()) is not None:
+        value = node.inputs[0] if node.op_type in _MOVING else None
+    return value
+
+
 def _check_strides(flow: Flow, time: TimeInputs) -> None:
     for node, _ in flow.strided:
         strides = math.lcm(*(stride for _, stride in flow.strided))
@@ -114,6 +157,8 @@ def _check_strides(flow: Flow, time: TimeInputs) -> None:
 
 def _declare(work: ir.Model, flow: Flow, time: TimeInputs) -> None:
     """Let the inputs say which axes are open, and infer all shapes that hold frames anew."""
+    computed = [v for node in work.graph.all_nodes() for v in node.outputs]
+    denoted = {v: _denotations(v.shape) for v in (*work.graph.inputs, *computed) if v.shape is not None}
     for value in work.graph.inputs:
         name = value.name or ""
         if name in time.others:
@@ -121,8 +166,16 @@ def _declare(work: ir.Model, flow: Flow, time: TimeInputs) -> None:
             if name in time.axes:
                 dims[time.axes[name]] = time.symbol
             value.shape = ir.Shape(dims)
-    for value in (v for node in work.graph.all_nodes() for v in node.outputs):
+    for value in computed:
         shape = flow.short.shapes.get(value)
         if shape is not None and shape != flow.long.shapes.get(value):
             value.shape = None if value.type is None else ir.Shape([None] * len(shape))
     infer_shapes(work)
+    for value, texts in denoted.items():
+        if any(texts) and value.shape is not None and len(value.shape) == len(texts):
+            value.shape = ir.Shape(list(value.shape), texts)
+
+
+def _denotations(shape: ir.Shape) -> list[str | None]:
+    """What the model declares that the axes of a shape stand for."""
+    return [shape.get_denotation(axis) for axis in range(len(shape))]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.model.scopes import all_names
+from rnn_lowering.model.scopes import all_names, bodies_of
 from rnn_lowering.streaming.frames import Context, Trim
 from rnn_lowering.streaming.trimming import TO_THE_END
 from rnn_lowering.types import Array
@@ -215,6 +215,43 @@ def keep_where_empty(editor: Editor, node: ir.Node, output: ir.Value, past: ir.V
         output.name, kept.name = editor.name(f"{name}_raw"), name
     graph.insert_after(node, [_producer(value) for value in (empty, mask, kept)])
     return kept
+
+
+def unused(model: ir.Model, others: Iterable[ir.Node] = ()) -> set[ir.Node | ir.Value]:
+    """Return the nodes and initializers from which neither an output of a model nor any of the other nodes is
+    computed."""
+    used: set[ir.Node | ir.Value] = set()
+    pending: list[ir.Node | ir.Value | None] = [*model.graph.outputs, *others]
+    while pending:
+        item = pending.pop()
+        if item is None or item in used:
+            continue
+        used.add(item)
+        if isinstance(item, ir.Value):
+            pending.append(item.producer())
+        else:
+            pending += [*item.inputs, *(v for body in bodies_of(item) for v in body.outputs)]
+    constants = [v for graph in model.graphs() for v in graph.initializers.values() if not v.is_graph_input()]
+    found: set[ir.Node | ir.Value] = {*model.graph.all_nodes(), *constants}
+    return found - used
+
+
+def remove_unused(model: ir.Model, before: Set[ir.Node | ir.Value]) -> None:
+    """Remove the nodes and initializers that an edit left without a use.
+
+    Args:
+        model: The edited model.
+        before: Those that were unused before the edit: they stay, with all that they read.
+    """
+    for item in unused(model, (item for item in before if isinstance(item, ir.Node))) - before:
+        if isinstance(item, ir.Value):
+            if item.graph is not None:
+                item.graph.initializers.pop(item.name or "")
+            continue
+        for n in range(len(item.inputs)):
+            item.replace_input_with(n, None)
+        if not any(v.is_graph_output() for v in item.outputs):  # else it ends a body of a node that is removed
+            _home(item).remove(item)
 
 
 def _home(node: ir.Node) -> ir.Graph:

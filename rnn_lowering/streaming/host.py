@@ -132,7 +132,7 @@ class Stream:
         self._shape(state, sizes)
         try:
             return state.first(sizes)
-        except ValueError as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise ModelFileError(f"the initial value of state '{state.input}' does not fit: {error}") from error
 
     def _check_state(self, state: State, sizes: Mapping[str, int]) -> None:

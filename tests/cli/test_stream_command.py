@@ -9,6 +9,7 @@ import pytest
 from one_process import run_workers_here
 from running import recurrent_left
 from stream_models import net, plan_of, random, recurrent
+from stream_nets import enhancer
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
@@ -109,6 +110,70 @@ def test_a_wrong_axis_is_one_line_and_nothing_is_written(
 def test_a_wrong_number_of_frames_is_wrong_usage(paths: tuple[str, str], text: str) -> None:
     with pytest.raises(SystemExit, match="2"):
         main([*paths, "--stream", text])
+
+
+@pytest.mark.parametrize("given", [["OUT"], ["--list"], []])
+def test_without_a_value_it_names_the_axes_that_there_are(
+    paths: tuple[str, str], capsys: pytest.CaptureFixture[str], given: list[str]
+) -> None:
+    rest = [paths[1] if text == "OUT" else text for text in given]
+    assert main([paths[0], *rest, "--stream"]) == 2
+    assert capsys.readouterr().err == (
+        "rnn-lower: error: no axis of time is given; the model's inputs: X [time, batch, 3]; name a dimension, "
+        "or INPUT:AXIS\n"
+    )
+    assert not Path(paths[1]).exists()
+
+
+def test_sizes_that_a_model_cannot_have_are_one_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not all that follow from it."""
+    onnx.save(enhancer()[0], tmp_path / "in.onnx")
+    out = str(tmp_path / "out.onnx")
+    assert main([str(tmp_path / "in.onnx"), out, "--stream", "spectra:2", "--set-dim", "time=0"]) == 1
+    assert capsys.readouterr().err == (
+        "rnn-lower: error: the model is not valid at these sizes: Add node '-> with_intra': Incompatible "
+        "dimensions; give sizes that the model supports\n"
+    )
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+@pytest.mark.parametrize("listed", [True, False])
+def test_an_axis_along_which_nothing_is_carried_is_warned_of(
+    paths: tuple[str, str], capsys: pytest.CaptureFixture[str], quiet: bool, listed: bool
+) -> None:
+    given = [paths[0], "--list"] if listed else [*paths]
+    assert main([*given, "--stream", "batch=1", *(["-q"] if quiet else [])]) == (4 if listed else 0)
+    said = (
+        "rnn-lower: warning: no state is carried from chunk to chunk along axis 1 of 'X' (batch); "
+        "GRU node 'only' in main graph runs along 'time'\n"
+    )
+    assert capsys.readouterr().err == ("" if quiet else said)
+
+
+def test_many_unrolled_steps_are_warned_of_before_they_are_compared(
+    paths: tuple[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"a{n}" for n in range(3)]
+    body = " ".join(f"{name} = GRU <hidden_size = 4> (X, W, R, B)" for name in names)
+    onnx.save(
+        net(
+            f"g (float[time, 1, 3] X) => ({', '.join(f'float[t, d, n, h] {n}' for n in names)}) {{ {body} }}",
+            recurrent("GRU", 3, 4),
+        ),
+        paths[0],
+    )
+    said = []
+
+    def run(*_: object, **__: object) -> None:
+        said.append(capsys.readouterr().err)
+        raise rl.UnsupportedError("stopped")
+
+    monkeypatch.setattr("rnn_lowering.pipeline.comparing", run)
+    assert main([*paths, "--to", "unroll", "--set-dim", "time=200"]) == 1
+    assert said == [
+        "rnn-lower: warning: 600 steps are unrolled in all nodes together: this takes minutes, and so does "
+        "compiling it\n"
+    ]
 
 
 def test_a_bidirectional_node_is_refused(paths: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -200,6 +200,7 @@ def test_a_branch_that_is_not_taken_keeps_its_state() -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore:no state is carried .* node .* runs along an axis of 6")
 def test_a_node_along_another_axis_has_no_state() -> None:
     """A bidirectional GRU over 6 frequencies of each frame; the frames are its batch."""
     weights = {

@@ -88,6 +88,7 @@ CAUSAL: dict[str, tuple[str, dict[str, Array], list[int]]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:no state is carried")
 @pytest.mark.parametrize("label", CAUSAL)
 def test_past_frames_are_kept(label: str) -> None:
     nodes, weights, past = CAUSAL[label]
