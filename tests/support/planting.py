@@ -1,73 +1,69 @@
-"""Faults planted in the package, in this process."""
+"""Faults planted in the package while it runs: a function is replaced by one that does something else.
 
-import importlib.abc
-import importlib.util
+A fault names the functions and fields of the package that it replaces, not their source, so it survives when lines
+are written anew; where a function or a field itself is renamed, Python says so.
+"""
+
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, SourceFileLoader
-from types import CodeType, ModuleType
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
-from paths import PACKAGE
+import onnx
+import pytest
 
-
-@dataclass(frozen=True)
-class Mutant:
-    """`old`, which occurs once in a module of the package, replaced by `new`."""
-
-    name: str
-    module: str
-    old: str
-    new: str
-
-    @property
-    def source(self) -> str:
-        """The module with the fault."""
-        source = (PACKAGE / f"{self.module}.py").read_text()
-        assert source.count(self.old) == 1, "the mutant no longer applies"
-        return source.replace(self.old, self.new)
-
-    @property
-    def imported_as(self) -> str:
-        return f"rnn_lowering.{self.module.replace('/', '.')}"
+import rnn_lowering as rl
+from rnn_lowering.emit.versions import first_opset, since
 
 
-class _Loader(SourceFileLoader):
-    def __init__(self, mutant: Mutant) -> None:
-        super().__init__(mutant.imported_as, str(PACKAGE / f"{mutant.module}.py"))
-        self._source = mutant.source
+class Planting:
+    """What a fault may replace; a monkeypatch takes it back.
 
-    def get_code(self, fullname: str) -> CodeType:
-        return compile(self._source, self.path, "exec", dont_inherit=True)
+    Attributes:
+        lower: `rl.lower`, or what a fault made of it.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+        self.lower: Callable[..., Any] = rl.lower
+
+    def function(self, original: Any, fault: Callable[..., Any]) -> None:
+        """Let fault(original, *arguments) run wherever the package holds a function, by whatever name."""
+        new: Any = wraps(original)(lambda *args, **kwargs: fault(original, *args, **kwargs))
+        new = since(first_opset(original))(new) if first_opset(original) > 1 else new
+        places = 0
+        for module in [m for name, m in sys.modules.items() if name.startswith("rnn_lowering")]:
+            for name, value in list(vars(module).items()):
+                if value is original:
+                    self._patch.setattr(module, name, new)
+                    places += 1
+                elif isinstance(value, dict):
+                    for key in [key for key, held in value.items() if held is original]:
+                        self._patch.setitem(value, key, new)
+                        places += 1
+        assert places, f"the package does not hold {original}"
+
+    def method(self, owner: type, name: str, fault: Callable[..., Any]) -> None:
+        """Let fault(original, self, *arguments) run instead of a method."""
+        original = getattr(owner, name)
+        self._patch.setattr(owner, name, lambda this, *args, **kwargs: fault(original, this, *args, **kwargs))
+
+    def item(self, table: dict[str, Any], key: str, new: Any) -> None:
+        self._patch.setitem(table, key, new)
+
+    def reading(self, change: Callable[[onnx.NodeProto, onnx.ModelProto], None]) -> None:
+        """Let the package read each recurrent node as another."""
+
+        def lower(model: onnx.ModelProto, *args: Any, **kwargs: Any) -> onnx.ModelProto:
+            changed = onnx.ModelProto()
+            changed.CopyFrom(model)
+            for node in changed.graph.node:
+                if node.op_type in ("RNN", "GRU", "LSTM"):
+                    change(node, changed)
+            lowered: onnx.ModelProto = rl.lower(changed, *args, **kwargs)
+            return lowered
+
+        self.lower = lower
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    def __init__(self, mutant: Mutant) -> None:
-        self._mutant = mutant
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != self._mutant.imported_as:
-            return None
-        return importlib.util.spec_from_loader(fullname, _Loader(self._mutant))
-
-
-@contextmanager
-def planted(mutant: Mutant) -> Iterator[ModuleType]:
-    """Import the package anew with a fault; the one that was imported comes back at the end."""
-
-    def take_out() -> dict[str, ModuleType]:
-        names = [n for n in sys.modules if n == "rnn_lowering" or n.startswith("rnn_lowering.")]
-        return {name: sys.modules.pop(name) for name in names}
-
-    finder = _Finder(mutant)
-    before = take_out()
-    sys.meta_path.insert(0, finder)
-    try:
-        yield importlib.import_module("rnn_lowering")
-    finally:
-        sys.meta_path.remove(finder)
-        take_out()
-        sys.modules.update(before)
+Fault = Callable[[Planting], None]

@@ -1,0 +1,502 @@
+"""The faults that the cases must notice, by name: each replaces one behaviour of the package (see planting.py)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from onnx import helper
+from planting import Fault, Planting
+
+from rnn_lowering.emit.constants import Constant
+from rnn_lowering.emit.ops import Ops
+from rnn_lowering.recurrence import cells, directions, folds, node, ragged, weights
+from rnn_lowering.recurrence.activations import FORMULAS
+from rnn_lowering.recurrence.ragged import Lengths
+
+INT64 = ir.DataType.INT64
+
+# Cells: a cell gets other operands, or its gates in another order
+
+
+class Splitting:
+    """Operators of which `split` returns other gates; all else is as it was."""
+
+    def __init__(self, op: Any, change: Callable[[list[Any]], list[Any]]) -> None:
+        self._op, self._change = op, change
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._op, name)
+
+    def split(self, x: Any, sizes: Sequence[int], axis: int = -1) -> list[Any]:
+        parts = self._op.split(x, sizes, axis)
+        return self._change(parts) if len(set(sizes)) == 1 else parts
+
+
+def cell(op_type: str, change: Callable[..., tuple[Any, ...]]) -> Fault:
+    """A cell runs on change(op, k, states, x)."""
+
+    def plant(at: Planting) -> None:
+        original = cells.CELLS[op_type]
+        at.item(cells.CELLS, op_type, lambda *given: original(*change(*given)))
+
+    return plant
+
+
+def gates(op_type: str, count: int, change: Callable[..., list[Any]], **only: object) -> Fault:
+    """The gates that a cell splits, where they are so many, are others; `only` in operands with these fields."""
+
+    def changed(op: Any, k: Any, states: Any, x: Any) -> tuple[Any, ...]:
+        def parts_of(parts: list[Any]) -> list[Any]:
+            return change(op, *parts) if len(parts) == count else parts
+
+        applies = all(getattr(k, name) == value for name, value in only.items())
+        return (Splitting(op, parts_of) if applies else op), k, states, x
+
+    return cell(op_type, changed)
+
+
+def with_operands(op_type: str, **fields: Callable[[Any], Any]) -> Fault:
+    """A cell gets other operands: field=what it becomes, as a function of all operands."""
+
+    def changed(op: Any, k: Any, states: Any, x: Any) -> tuple[Any, ...]:
+        return op, replace(k, **{name: change(k) for name, change in fields.items()}), states, x
+
+    return cell(op_type, changed)
+
+
+def unclipped(op_type: str, *numbers: int) -> Fault:
+    """The pre-activations that a cell clips first, second, ... stay as they are."""
+
+    def changed(op: Any, k: Any, states: Any, x: Any) -> tuple[Any, ...]:
+        calls: list[None] = []
+
+        def clip(value: Any) -> Any:
+            calls.append(None)
+            return value if len(calls) in numbers else k.clip(value)
+
+        return op, replace(k, clip=clip), states, x
+
+    return cell(op_type, changed)
+
+
+def with_hidden_bias(zero: bool) -> Fault:
+    """Rbh is added to the projected input: once more, or outside of the reset product."""
+
+    def changed(op: Any, k: Any, states: Any, x: Any) -> tuple[Any, ...]:
+        if not k.linear_before_reset:
+            return op, k, states, x
+        none = {"Rbh": k.Rbh - k.Rbh, "Rb": tuple(b - b for b in k.Rb)} if zero else {}
+        return op, replace(k, **none), states, [x[0], x[1] + k.Rbh]
+
+    return cell("GRU", changed)
+
+
+def without(k: Any, field: str, index: int | None = None) -> Any:
+    held = getattr(k, field)
+    if held is None or not isinstance(held, tuple):
+        return None if held is None else held - held
+    return tuple(part - part if index in (None, n) else part for n, part in enumerate(held))
+
+
+def gru_with_a_clipped_reset_product(op: Any, k: Any, states: Any, x: Any, clipped: bool = True) -> list[Any]:
+    """A GRU with linear_before_reset as the package has it, but for the clip."""
+    if not k.linear_before_reset:
+        return GRU(op, k, states, x)
+    (h,), (x_zr, x_h), H = states, x, k.hidden_size
+    R, Rb = (op.concat(list(parts), -1) if len(parts) > 1 else parts[0] for parts in (k.R, k.Rb))
+    h_zr, h_h = (
+        op.split(k.product(h, R) + Rb, [2 * H, H]) if len(h.shape) == 2 else op.split(k.product(h, R), [2 * H, H])
+    )
+    product = h_h if len(h.shape) == 2 else h_h + k.Rbh
+    zt, rt = op.split(k.f(k.clip(h_zr + x_zr)), [H, H])
+    ht = k.g(k.clip(x_h + rt * (k.clip(product) if clipped else product)))
+    return [ht + zt * (h - ht)]
+
+
+def lstm(fault: str) -> Callable[..., list[Any]]:
+    """The equations of an LSTM, with a fault or with none."""
+
+    def equations(op: Any, k: Any, states: Any, x: Any) -> list[Any]:
+        (h, c), H = states, k.hidden_size
+        sums = [k.product(h, R) + xw + b for R, xw, b in zip(k.R, x, k.b, strict=True)]
+        i, o, f, g = (gate for part in sums for gate in op.split(part, [H] * (part.shape[-1] // H)))
+        clip = k.clip
+        if k.P is not None:
+            (Pi, Po, Pf), (bi, bo, bf) = k.P, k.Pb
+            if fault == "clip before the peephole":
+                i, f, clip = k.clip(i), k.clip(f), lambda gate: gate
+            i, f = i + Pi * c + bi, f + Pf * c + bf
+        it, ft, ct = k.f(clip(i)), k.f(clip(f)), k.g(k.clip(g))
+        if k.input_forget:
+            ft = it if fault == "f = i with input_forget" else op.constant(1.0) - it
+        Ct = ft * c + (k.f(k.clip(o)) if fault == "gates i and o of LSTM swapped" else it) * ct
+        if k.P is not None:
+            o = o + Po * (c if fault == "output gate looks at the old C" else Ct) + bo
+        ot = k.f(k.clip(o))
+        return [ot * k.h(Ct), Ct]
+
+    return equations
+
+
+GRU = cells.CELLS["GRU"]
+CELLS: dict[str, Fault] = {
+    "gates o and f of LSTM swapped": gates("LSTM", 3, lambda op, i, o, f: [i, f, o]),
+    "gates swapped beside peepholes": gates("LSTM", 4, lambda op, i, o, f, g: [i, f, o, g]),
+    "gates i and o of LSTM swapped": lambda at: at.item(cells.CELLS, "LSTM", lstm("gates i and o of LSTM swapped")),
+    "GRU gates swapped": gates("GRU", 2, lambda op, z, r: [r, z], linear_before_reset=False),
+    "GRU gates swapped with linear_before_reset": gates(
+        "GRU", 2, lambda op, z, r: [r, z], linear_before_reset=True
+    ),
+    "GRU H swaps the old state and the new": gates("GRU", 2, lambda op, z, r: [op.constant(1.0) - z, r]),
+    "reset product is clipped": lambda at: at.item(cells.CELLS, "GRU", gru_with_a_clipped_reset_product),
+    "Rbh outside of the reset product": with_hidden_bias(zero=True),
+    "Rbh dropped": with_operands("GRU", Rbh=lambda k: without(k, "Rbh")),
+    "Rbh of matrices dropped": with_operands("GRU", Rb=lambda k: without(k, "Rb")),
+    "hidden bias counted twice": with_hidden_bias(zero=False),
+    "hidden gate of GRU not clipped": unclipped("GRU", 2),
+    "RNN not clipped": unclipped("RNN", 1),
+    "cell gate of LSTM not clipped": with_operands(
+        "LSTM", clip=lambda k: lambda x: x, f=lambda k: lambda x: k.f(k.clip(x))
+    ),
+    "clip before the peephole": lambda at: at.item(cells.CELLS, "LSTM", lstm("clip before the peephole")),
+    "output gate with a peephole not clipped": unclipped("LSTM", 4),
+    "C is clipped": with_operands("LSTM", h=lambda k: lambda x: k.h(k.clip(x))),
+    "output gate looks at the old C": lambda at: at.item(
+        cells.CELLS, "LSTM", lstm("output gate looks at the old C")
+    ),
+    "input gate's peephole dropped": with_operands("LSTM", P=lambda k: without(k, "P", 0)),
+    "input_forget ignored": with_operands("LSTM", input_forget=lambda k: False),
+    "f = i with input_forget": lambda at: at.item(cells.CELLS, "LSTM", lstm("f = i with input_forget")),
+    "activation h is g": with_operands("LSTM", h=lambda k: k.g),
+    "activations g and h swapped": with_operands("LSTM", g=lambda k: k.h, h=lambda k: k.g),
+}
+"""Judged by the equations on NumPy arrays, as are those of the activations."""
+
+
+def formula(name: str, **forms: Callable[..., Any]) -> Fault:
+    """An activation has another formula: operator= or compose=, a function of the right one and its arguments."""
+
+    def plant(at: Planting) -> None:
+        row = FORMULAS[name]
+        new = {form: lambda *args, form=form: forms[form](getattr(row, form), *args) for form in forms}
+        at.item(FORMULAS, name, replace(row, **new))
+
+    return plant
+
+
+ACTIVATIONS: dict[str, Fault] = {
+    "alpha and beta of ScaledTanh swapped": formula("ScaledTanh", operator=lambda f, op, x, a, b: f(op, x, b, a)),
+    "HardSigmoid without its upper bound": formula(
+        "HardSigmoid", compose=lambda f, op, x, a, b: op.unary("Relu", x * op.constant(a) + op.constant(b))
+    ),
+    "composed Elu without its alpha": formula("Elu", compose=lambda f, op, x, a, b: f(op, x, 1.0, b)),
+}
+
+
+# Reading: the package reads another node than is there
+
+
+def attribute(node: onnx.NodeProto, name: str) -> Any:
+    return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), None)
+
+
+def given(node: onnx.NodeProto, **attributes: Any) -> None:
+    """Give attributes to a node; None takes one away."""
+    kept = [a for a in node.attribute if a.name not in attributes]
+    new = [helper.make_attribute(name, value) for name, value in attributes.items() if value is not None]
+    del node.attribute[:]
+    node.attribute.extend([*kept, *new])
+
+
+def reading(change: Callable[..., None]) -> Fault:
+    return lambda at: at.reading(lambda node, model: change(node))
+
+
+def without_attribute(name: str, values: Callable[[Any], bool] = lambda value: True) -> Fault:
+    """An attribute of such values is not read."""
+    return reading(lambda node: given(node, **{name: None}) if values(attribute(node, name)) else None)
+
+
+def default(name: str, **parameters: list[float]) -> Fault:
+    """An activation has other defaults."""
+
+    def change(node: onnx.NodeProto) -> None:
+        if [text.decode() for text in attribute(node, "activations") or []] == [name]:
+            given(node, **{n: attribute(node, n) or value for n, value in parameters.items()})
+
+    return reading(change)
+
+
+def by_position(node: onnx.NodeProto) -> None:
+    """Alpha n belongs to activation n, whether or not it has one."""
+    names, alphas = attribute(node, "activations"), attribute(node, "activation_alpha")
+    if names and alphas:
+        takes = {b"LeakyRelu", b"ThresholdedRelu", b"Elu", b"Affine", b"ScaledTanh", b"HardSigmoid"}
+        given(node, activation_alpha=[a for name, a in zip(names, alphas, strict=False) if name in takes])
+
+
+def restarting(node: onnx.NodeProto) -> None:
+    """The second direction reads alpha and beta from the start of their queues."""
+    if attribute(node, "direction") == b"bidirectional":
+        for name in ("activation_alpha", "activation_beta"):
+            values = attribute(node, name)
+            if values:
+                half = values[: len(values) // 2]
+                given(node, **{name: [*half, *half]})
+
+
+def second_of_two_names(node: onnx.NodeProto) -> None:
+    names = attribute(node, "activations")
+    if node.op_type == "RNN" and names and len(names) == 2 and attribute(node, "direction") != b"bidirectional":
+        given(node, activations=names[1:])
+
+
+def overridable_as_constants(node: onnx.NodeProto, model: onnx.ModelProto) -> None:
+    """Initializers that are inputs are read as what they hold."""
+    inputs = {value.name for value in model.graph.input}
+    for tensor in [t for t in model.graph.initializer if t.name in inputs]:
+        copy = model.graph.initializer.add()
+        copy.CopyFrom(tensor)
+        copy.name = f"{tensor.name}_held"
+        node.input[:] = [copy.name if name == tensor.name else name for name in node.input]
+
+
+def bidirectional_is_reverse_first(lower: Any, op: Any, spec: Any, fold: Any) -> Any:
+    return lower(op, replace(spec, directions=spec.directions[::-1]), fold)
+
+
+READING: dict[str, Fault] = {
+    "alpha by position": reading(by_position),
+    "alpha restarts in the second direction": reading(restarting),
+    "the second of two names": reading(second_of_two_names),
+    "clip ignored": without_attribute("clip"),
+    "clip 0 of RNN is none": without_attribute("clip", lambda clip: clip == 0),
+    "input_forget must be 1": without_attribute("input_forget", lambda flag: flag != 1),
+    "linear_before_reset must be 1": without_attribute("linear_before_reset", lambda flag: flag != 1),
+    "reset after the product": reading(
+        lambda node: given(node, linear_before_reset=1) if node.op_type == "GRU" else None
+    ),
+    "bidirectional is reverse first": lambda at: at.function(node.lower_node, bidirectional_is_reverse_first),
+    "overridable initializers are constants": lambda at: at.reading(overridable_as_constants),
+    "default alpha of LeakyRelu": default("LeakyRelu", activation_alpha=[0.02]),
+    "default beta of HardSigmoid": default("HardSigmoid", activation_alpha=[0.2], activation_beta=[0.6]),
+    "default alpha of Elu": default("Elu", activation_alpha=[0.9]),
+}
+
+
+# Weights and nodes
+
+
+def half_of_B(first: bool) -> Callable[..., Any]:
+    """B without its first half, the biases of X, or without its second."""
+
+    def fault(read: Any, op: Any, spec: Any, symbol: str, shape: Any) -> Any:
+        found = read(op, spec, symbol, shape)
+        if symbol != "B" or found.is_zero:
+            return found
+        half = found.shape[-1] // 2
+        Wb, Rb = op.split(found, [half, half])
+        return op.concat([Wb - Wb, Rb] if first else [Wb, Rb - Rb], -1)
+
+    return fault
+
+
+def each_operands(change: Callable[[Any, Any], dict[str, Any]]) -> Fault:
+    """Operands of a direction are others: change(op, k) returns the fields."""
+
+    def fault(read: Any, op: Any, spec: Any) -> list[Any]:
+        return [replace(k, **change(op, k)) for k in read(op, spec)]
+
+    return lambda at: at.function(weights.operands, fault)
+
+
+def outputs(change: Callable[[Any, Any, dict[str, Any]], dict[str, Any]]) -> Fault:
+    """A node has other outputs: change(op, spec, outputs)."""
+    return lambda at: at.function(
+        node.lower_node, lambda lower, op, spec, fold: change(op, spec, lower(op, spec, fold))
+    )
+
+
+def states_swapped(op: Any, spec: Any, found: dict[str, Any]) -> dict[str, Any]:
+    both = {"Y_h", "Y_c"} <= found.keys()
+    return found | ({"Y_h": found["Y_c"], "Y_c": found["Y_h"]} if both else {})
+
+
+def initial_c_is_h(lower: Any, op: Any, spec: Any, fold: Any) -> Any:
+    c = {"initial_c": spec.inputs["initial_h"]} if "initial_c" in spec.inputs else {}
+    return lower(op, replace(spec, inputs=spec.inputs | c), fold)
+
+
+def run_with(change: Callable[[Any, bool, list[Any], list[Any]], tuple[list[Any], list[Any]]]) -> Fault:
+    """The directions give change(op, whether one fold computes both, final states, ys)."""
+
+    def fault(run: Any, op: Any, spec: Any, fold: Any, *rest: Any) -> Any:
+        calls: list[None] = []
+
+        def counted(*given: Any) -> Any:
+            calls.append(None)
+            return fold(*given)
+
+        found = run(op, spec, counted, *rest)
+        return change(op, len(spec.directions) == 2 and len(calls) == 1, *found)
+
+    return lambda at: at.function(directions.run_directions, fault)
+
+
+def start_from_the_first(run: Any, op: Any, spec: Any, fold: Any, X: Any, init: Any, lengths: Any) -> Any:
+    return run(op, spec, fold, X, [[states[0]] * len(states) for states in init], lengths)
+
+
+WEIGHTS: dict[str, Fault] = {
+    "recurrent bias dropped": lambda at: at.function(weights.node_input, half_of_B(first=False)),
+    "input bias dropped": lambda at: at.function(weights.node_input, half_of_B(first=True)),
+    "peepholes in the order i, f, o": each_operands(lambda op, k: {"P": k.P and (k.P[0], k.P[2], k.P[1])}),
+    "square W not transposed": each_operands(
+        lambda op, k: {"W": op.transpose(k.W, [1, 0])} if k.W.shape[0] == k.W.shape[1] else {}
+    ),
+    "directions joined the other way": lambda at: at.function(
+        weights.joined, lambda join, op, forward, reverse: join(op, reverse, forward)
+    ),
+    "gates of two directions not interleaved": lambda at: at.function(
+        weights.interleaved, lambda _, op, a, b, H: op.concat([a, b], -1)
+    ),
+    "joined Y not turned back": run_with(
+        lambda op, joined, finals, ys: (finals, [ys[0], op.flip(ys[1])] if joined and ys else ys)
+    ),
+    "joined directions swapped": run_with(lambda op, joined, finals, ys: (finals[::-1] if joined else finals, ys)),
+    "second direction starts from the first's states": lambda at: at.function(
+        directions.run_directions, start_from_the_first
+    ),
+    "initial_c ignored": lambda at: at.function(node.lower_node, initial_c_is_h),
+    "Y_h and Y_c swapped": outputs(states_swapped),
+    "Y of layout 1 transposed wrongly": outputs(
+        lambda op, spec, found: (
+            found | ({"Y": op.transpose(found["Y"], [1, 0, 2, 3])} if spec.layout and "Y" in found else {})
+        )
+    ),
+}
+
+
+# Folds and lengths
+
+
+def not_turned_back(fold: Any, op: Any, step: Any, init: Any, xs: Any, reverse: bool) -> Any:
+    final, ys = fold(op, step, init, xs, reverse)
+    return final, [op.flip(y) for y in ys] if reverse and op.can_flip(xs[0]) else ys
+
+
+def forward_where_it_cannot_flip(fold: Any, op: Any, step: Any, init: Any, xs: Any, reverse: bool) -> Any:
+    return fold(op, step, init, xs, reverse and op.can_flip(xs[0]))
+
+
+def always_forward(fold: Any, op: Any, step: Any, init: Any, xs: Any, reverse: bool) -> Any:
+    return fold(op, step, init, xs, False)
+
+
+def from_zeros(fold: Any, op: Any, step: Any, init: Any, xs: Any, reverse: bool) -> Any:
+    return fold(op, step, [op.zero(state.shape) for state in init], xs, reverse)
+
+
+def another_operator_outside(fold: Any, op: Any, step: Any, init: Any, xs: Any, reverse: bool) -> Any:
+    """What is computed once after the loop is computed from its first operand alone."""
+
+    def changed(states: Any, rows: Any) -> Any:
+        new, ys = step(states, rows)
+        return new, [replace(y, terms=y.terms[:1] * len(y.terms)) for y in ys]
+
+    return fold(op, changed, init, xs, reverse)
+
+
+def output_directions_forward(emit: Any, op: Any, op_type: str, *given: Any, **attributes: Any) -> Any:
+    if "scan_output_directions" in attributes:
+        attributes["scan_output_directions"] = [0] * len(attributes["scan_output_directions"])
+    return emit(op, op_type, *given, **attributes)
+
+
+def lengths_with(change: Callable[..., dict[str, Any]]) -> Fault:
+    """Other rows are gathered: change(op, found, read(lengths) -> rows for other lengths, lengths)."""
+
+    def fault(read: Any, op: Any, given: Any, seq: Any, batch: Any) -> Any:
+        found = read(op, given, seq, batch)
+        return found and replace(found, **change(op, found, lambda other: read(op, other, seq, batch), given))
+
+    return lambda at: at.function(ragged.read_lengths, fault)
+
+
+def one_less(op: Any, lengths: Any) -> Any:
+    return lengths - op.constant(1, lengths.dtype)
+
+
+def at_least_one(op: Any, lengths: Any) -> Any:
+    return lengths + op.cast(op.less(lengths, op.constant(1, lengths.dtype)), lengths.dtype)
+
+
+FOLDS: dict[str, Fault] = {
+    "Scan's Y not flipped back": lambda at: at.function(folds.scan, not_turned_back),
+    "Loop's Y not flipped back": lambda at: at.function(folds.loop, not_turned_back),
+    "Scan's Y forward at opset 9": lambda at: at.method(Ops, "emit", output_directions_forward),
+    "Loop counts up in reverse": lambda at: at.function(folds.loop, forward_where_it_cannot_flip),
+    "unrolled reverse runs forward": lambda at: at.function(folds.unroll, always_forward),
+    "initial states ignored when unrolled": lambda at: at.function(folds.unroll, from_zeros),
+    "initial states ignored in a Scan": lambda at: at.function(folds.scan, from_zeros),
+    "initial states ignored in a Loop": lambda at: at.function(folds.loop, from_zeros),
+    "the operator after the loop is another": lambda at: at.function(folds.scan, another_operator_outside),
+    "a Loop without a step gives the initial states": lambda at: at.method(
+        Ops, "zero_unless", lambda _, op, condition, x: x
+    ),
+    "padding of Y kept": lambda at: at.method(Lengths, "mask", lambda _, lengths, op, y: y),
+    "final state of padded steps": lambda at: at.method(
+        Lengths,
+        "final",
+        lambda _, lengths, op, states: op.squeeze(op.take(states, op.dim(states, 0) - op.constant([1])), [0]),
+    ),
+    "length 0 keeps a state": lengths_with(lambda op, found, read, L: {"last": read(at_least_one(op, L)).last}),
+    "sequence_lens off by one": lengths_with(lambda op, found, read, L: {"within": read(one_less(op, L)).within}),
+    "turned one row too far": lengths_with(lambda op, found, read, L: {"reversed": read(one_less(op, L)).reversed}),
+    "ragged Y not turned back": lambda at: at.method(
+        Lengths, "reverse", lambda reverse, lengths, op, x: x if x.rank == 4 else reverse(lengths, op, x)
+    ),
+    "ragged X not turned": lambda at: at.method(
+        Lengths, "reverse", lambda reverse, lengths, op, x: reverse(lengths, op, x) if x.rank == 4 else x
+    ),
+}
+
+
+# Operators
+
+
+def clip_10(unary: Any, op: Any, op_type: str, x: Any, **attributes: float) -> Any:
+    return unary(op, op_type, x, **attributes | ({"max": 9e9} if op_type == "Clip" else {}))
+
+
+def clip_12(emit: Any, op: Any, op_type: str, inputs: Sequence[Any], *rest: Any, **attributes: Any) -> Any:
+    if op_type == "Clip" and len(inputs) == 3:
+        inputs = [inputs[0], op.constant(-9e9), inputs[2]]
+    return emit(op, op_type, inputs, *rest, **attributes)
+
+
+def clip_float64(clip: Any, op: Any, x: Any, bound: float) -> Any:
+    if op.dtype != ir.DataType.DOUBLE:
+        return clip(op, x, bound)
+    return x - op.unary("Relu", x - op.constant(bound))
+
+
+def above_or_equal(_: Any, op: Any, x: Any, threshold: float) -> Any:
+    return op.constant(1.0) - op.cast(op.less(x, op.constant(threshold)), x.dtype)
+
+
+OPERATORS: dict[str, Fault] = {
+    "ThresholdedRelu includes its threshold": lambda at: at.method(Ops, "above", above_or_equal),
+    "Clip of one side at opset 10": lambda at: at.method(Ops, "unary", clip_10),
+    "Clip of one side": lambda at: at.method(Ops, "emit", clip_12),
+    "Clip of one side in float64": lambda at: at.method(Ops, "clip", clip_float64),
+    "0 - b is b": lambda at: at.method(Ops, "sub", lambda sub, op, a, b: b if a.is_zero else sub(op, a, b)),
+    "flip with a known length does not": lambda at: at.method(
+        Ops, "flip", lambda flip, op, x: flip(op, x) if x.shape[0] is None or isinstance(x.value, Constant) else x
+    ),
+}
+
+OF_MODELS = {**READING, **WEIGHTS, **FOLDS, **OPERATORS}
+"""Judged by what lowered models compute in onnxruntime."""
