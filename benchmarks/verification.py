@@ -1,6 +1,6 @@
 """How much memory and time a verified lowering takes, the processes that it starts included (Linux only).
 
-    python benchmarks/verification.py [weights|inline|output|steps ...] [--no-verify]
+    python benchmarks/verification.py [weights|inline|node|output|steps ...] [--no-verify]
 
 Prints, for each model, the largest sum of resident memory over all processes at one time, the largest of a single
 process, and seconds of wall clock and of processors.
@@ -65,6 +65,11 @@ CASES: dict[str, tuple[str, str, Callable[[Path], None]]] = {
         "256 MiB of weights in the model",
         "auto",
         lambda path: lstm(path, T=4, N=1, width=1024, hidden=1024, layers=8),
+    ),
+    "node": (
+        "257 MiB of weights of one node",
+        "auto",
+        lambda path: lstm(path, T=4, N=1, width=2900, hidden=2900, layers=1, external=True),
     ),
     "output": (
         "256 MiB of output",

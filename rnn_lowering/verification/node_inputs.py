@@ -114,8 +114,12 @@ class _InputMaker:
         check_bytes(spec, T, N, self.width, sum(dirs * math.prod(shapes[s]) for s in shapes if s in names))
         fed = {s: rng.uniform(-1, 1, (dirs, *shapes[s])) * H**-0.5 for s in shapes if s in names}
         self.weights: Symbols = {symbol: array.astype(self.dtype) for symbol, array in fed.items()}
-        W = np.asarray({**self.constants, **self.weights}["W"], np.float32)
-        norm = float(np.median(np.sqrt(np.square(W).sum(axis=2)))) if W.size else 0.0
+        W = {**self.constants, **self.weights}["W"]
+        norm = (
+            float(np.median([np.linalg.norm(row.astype(np.float32)) for rows in W for row in rows]))
+            if W.size
+            else 0.0
+        )
         self.x_unit = 1 / norm if norm > 0 else 1.0
 
     def rows(self) -> list[_Magnitudes]:

@@ -41,7 +41,7 @@ def evaluate(
 def _evaluate(
     op_type: str, attributes: Mapping[str, Any], inputs: Mapping[str, Array], dtype: Any
 ) -> dict[str, Array]:
-    page = {name: np.asarray(a, dtype) for name, a in inputs.items() if name != "sequence_lens"}
+    page = {name: a if name in ("W", "R") else np.asarray(a, dtype) for name, a in inputs.items()}
     batch_first = bool(attributes.get("layout", 0))
     X = page["X"].swapaxes(0, 1) if batch_first else page["X"]
     T, N = X.shape[:2]
@@ -57,7 +57,8 @@ def _evaluate(
         order = _order(T, lengths, backwards)
         states = [_initial(page, name, d, (N, H), batch_first) for name in ("initial_h", "initial_c")]
         weights: dict[str, Array] = {name: page[name][d] for name in ("W", "R", "B", "P") if name in page}
-        step = _step(op_type, attributes, weights, [next(functions) for _ in range(_PER_DIRECTION[op_type])], H)
+        activations = [next(functions) for _ in range(_PER_DIRECTION[op_type])]
+        step = _step(op_type, attributes, weights, activations, H, dtype)
         rows = np.arange(N)
         for t in range(T):
             alive = (t < lengths)[:, None]
@@ -73,6 +74,9 @@ def _evaluate(
     result = {"Y": Y.transpose(2, 0, 1, 3) if batch_first else Y, "Y_h": stacked[0]}
     return result | {"Y_c": stacked[1]} if op_type == "LSTM" else result
 
+
+_LARGE = 1 << 21
+"""Numbers of a gate's weight that are held in the type to compute in."""
 
 _PER_DIRECTION = {"RNN": 1, "GRU": 2, "LSTM": 3}
 _DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
@@ -131,14 +135,30 @@ def _initial(page: Mapping[str, Array], name: str, d: int, shape: tuple[int, int
     return page[name][:, d] if batch_first else page[name][d]
 
 
+def _parts(gate: Array, dtype: Any) -> list[Array]:
+    """The rows of a gate in the type to compute in; large ones in parts, which get it while they are used."""
+    if gate.size <= _LARGE:
+        return [np.asarray(gate, dtype)]
+    rows = max(1, _LARGE // gate.shape[1])
+    return [gate[n : n + rows] for n in range(0, len(gate), rows)]
+
+
+def _product(parts: list[Array], x: Array) -> Array:
+    return np.concatenate([x @ np.asarray(part, x.dtype).T for part in parts], axis=-1)
+
+
 def _step(
-    op_type: str, attributes: Mapping[str, Any], k: Mapping[str, Array], functions: list[Function], H: int
+    op_type: str,
+    attributes: Mapping[str, Any],
+    k: Mapping[str, Array],
+    functions: list[Function],
+    H: int,
+    dtype: Any,
 ) -> Callable[[Array, Array, Array], tuple[Array, Array]]:
     """Return the step (Xt, Ht-1, Ct-1) -> (Ht, Ct) of one direction; Ct is idle outside an LSTM."""
     gates = k["W"].shape[0] // H
-    W = [k["W"][n * H : (n + 1) * H].T for n in range(gates)]
-    R = [k["R"][n * H : (n + 1) * H].T for n in range(gates)]
-    bias = k.get("B", np.zeros(2 * gates * H, k["W"].dtype)).reshape(2, gates, H)
+    W, R = ([partial(_product, _parts(gate, dtype)) for gate in np.split(k[name], gates)] for name in "WR")
+    bias = k.get("B", np.zeros(2 * gates * H, dtype)).reshape(2, gates, H)
     bound = attributes.get("clip")
     bound = np.inf if bound is None or np.isnan(bound) or bound < 0 else bound
 
@@ -146,7 +166,7 @@ def _step(
         return np.clip(x, -bound, bound)
 
     def affine(gate: int, x: Array, h: Array) -> Array:
-        total: Array = x @ W[gate] + h @ R[gate] + bias[0, gate] + bias[1, gate]
+        total: Array = W[gate](x) + R[gate](h) + bias[0, gate] + bias[1, gate]
         return total
 
     def rnn(x: Array, h: Array, c: Array) -> tuple[Array, Array]:
@@ -155,13 +175,13 @@ def _step(
     def gru(x: Array, h: Array, c: Array) -> tuple[Array, Array]:
         z, r = (functions[0](clip(affine(gate, x, h))) for gate in (0, 1))
         if attributes.get("linear_before_reset", 0):
-            hidden = x @ W[2] + bias[0, 2] + r * (h @ R[2] + bias[1, 2])
+            hidden = W[2](x) + bias[0, 2] + r * (R[2](h) + bias[1, 2])
         else:
             hidden = affine(2, x, r * h)
         return (1 - z) * functions[1](clip(hidden)) + z * h, c
 
     def lstm(x: Array, h: Array, c: Array) -> tuple[Array, Array]:
-        p = k.get("P", np.zeros(3 * H, k["W"].dtype)).reshape(3, H)
+        p = k.get("P", np.zeros(3 * H, dtype)).reshape(3, H)
         i = functions[0](clip(affine(0, x, h) + p[0] * c))
         f = 1 - i if attributes.get("input_forget", 0) else functions[0](clip(affine(2, x, h) + p[2] * c))
         new = f * c + i * functions[1](clip(affine(3, x, h)))

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from cases import Case, model
 from one_process import run_workers_here
+from stream_models import net, random
 
 import rnn_lowering as rl
 from rnn_lowering.files.reading import Parsed
@@ -69,6 +70,24 @@ def test_the_memory_of_a_comparison(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert result == (0.0, "")
     assert peak < 64 * MIB
+
+
+def test_the_memory_of_one_large_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The float64 of a large weight is never held as a whole."""
+    run_workers_here(monkeypatch)
+    weights = {"W": random((1, 4 * 1536, 4)), "R": random((1, 4 * 1536, 1536), 1, 0.02)}
+    model = net(
+        "g (float[2, 1, 4] X) => (float[2, 1, 1, 1536] Y) { Y = LSTM <hidden_size = 1536> (X, W, R) }", weights
+    )
+    onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True)
+    rl.lower_file(tmp_path / "model.onnx", tmp_path / "lowered.onnx", verify=0)
+    tracemalloc.start()
+    check = rl.verify(tmp_path / "model.onnx", tmp_path / "lowered.onnx", runs=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert check.nodes
+    assert check
+    assert peak < weights["R"].nbytes
 
 
 @pytest.mark.parametrize("layout", [0, 1])
