@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import onnx
@@ -10,6 +10,7 @@ import onnx
 from rnn_lowering.files.locations import from_the_root
 from rnn_lowering.files.reading import Parsed
 from rnn_lowering.spec.node import is_recurrent
+from rnn_lowering.verification.repairs import echoing_nodes, with_identities
 from rnn_lowering.verification.runner import Session
 
 
@@ -107,7 +108,22 @@ def _drop_shapes(graph: onnx.GraphProto) -> None:
                 _drop_shapes(attribute.g)
 
 
-def _saved(proto: onnx.ModelProto, original: Parsed, path: Path) -> Session:
+def session_of(model: Parsed, scratch: Path, misread: Collection[str] = ()) -> Session:
+    """Return a session of a model, in which nodes that onnxruntime misreads return Identities (see `repairs`).
+
+    Args:
+        model: The model.
+        scratch: Folder for the changed model, if it is one.
+        misread: Those nodes.
+    """
+    repaired = with_identities(model.proto, misread)
+    if repaired is model.proto:
+        return Session(model.path, proto=repaired)
+    return _saved(repaired, model, scratch / f"repaired_{model.path.name}", ())
+
+
+def _saved(proto: onnx.ModelProto, original: Parsed, path: Path, misread: Collection[str] | None = None) -> Session:
+    proto = with_identities(proto, echoing_nodes(proto) if misread is None else misread)
     # onnxruntime follows no links, and reads the copy elsewhere
     from_the_root(proto, original.path, trust=original.trust)
     onnx.save(proto, path)

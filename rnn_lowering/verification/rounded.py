@@ -24,15 +24,16 @@ BESIDE_KERNEL = Tolerance(rtol=1e-5, atol=1e-6)
 
 def count_operators(proto: onnx.ModelProto) -> Counter[str]:
     """Count the operators of a model, whatever their domains, in all scopes."""
-    return Counter(n.op_type for graph in (proto.graph, *proto.functions) for n in _all_nodes(graph))
+    return Counter(n.op_type for graph in (proto.graph, *proto.functions) for n in all_nodes(graph))
 
 
-def _all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+def all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a graph and of the bodies in it."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
             for body in (attribute.g, *attribute.graphs):
-                yield from _all_nodes(body)
+                yield from all_nodes(body)
 
 
 def depends_on_threads(proto: onnx.ModelProto) -> bool:

@@ -21,13 +21,15 @@ from rnn_lowering.options import Tolerance
 from rnn_lowering.progress import LOWERED, ORIGINAL, counter
 from rnn_lowering.types import Array
 from rnn_lowering.verification.determined import undetermined_outputs
-from rnn_lowering.verification.extra_outputs import recurrent_inputs, session_with_outputs
+from rnn_lowering.verification.extra_outputs import recurrent_inputs, session_of, session_with_outputs
 from rnn_lowering.verification.given_inputs import check_given
 from rnn_lowering.verification.per_node import Comparison, NodeComparison
 from rnn_lowering.verification.process import SessionError
 from rnn_lowering.verification.random_inputs import candidates, length_inputs
+from rnn_lowering.verification.repairs import echoing_nodes, told
 from rnn_lowering.verification.result import (
     COMPARE_ELSEWHERE,
+    OPTIMISATIONS,
     WHOLE,
     OutputCheck,
     RunCheck,
@@ -51,6 +53,11 @@ class ModelComparison(Comparison):
     def nodes_one_by_one(self) -> NodeComparison:
         """What compares single nodes of the same models."""
         return NodeComparison(self.original, self.lowered, self.runner, self.check, self.progress)
+
+    @cached_property
+    def misread(self) -> dict[str, str]:
+        """Nodes of the original that onnxruntime misreads."""
+        return echoing_nodes(self.original.proto)
 
     def result(self) -> Verification:
         """Compare the models; raise what `verify` documents."""
@@ -115,9 +122,35 @@ class ModelComparison(Comparison):
         result = self._compare(names, pairs)
         if not result and (undetermined := self._undetermined(result, session, expected)):
             return self._nodes_only(undetermined)
-        if not result and self.check.tolerance == Tolerance():
-            result = self.nodes_one_by_one.find_wrong_node(result, pairs, session.optimise)
+        if not result:
+            session, pairs, changed = self._as_defined(names, session, pairs)
+            result = self._compare(names, pairs) if changed else result
+            if not result and self.check.tolerance == Tolerance():
+                result = self.nodes_one_by_one.find_wrong_node(result, pairs, session.optimise)
+            if result and changed:
+                result = replace(result, reason="; ".join(filter(None, (result.reason, OPTIMISATIONS))))
         return self._with_nodes(result, unoptimised, self._only_sizes(groups, result)) if result else result
+
+    def _as_defined(
+        self, names: list[str], session: Session, pairs: Mapping[str, tuple[Outputs, Outputs]]
+    ) -> tuple[Session, Mapping[str, tuple[Outputs, Outputs]], bool]:
+        """Return session and outputs of the original without onnxruntime's optimisations where these change its
+        outputs, and whether they do; the lowered model then may run without them, too."""
+        with suppress(SessionError):
+            plain = replace(session, optimise=False)
+            _, before = self._run_all(plain, list(pairs))
+            if not self._compare(names, {feed: (before[feed], theirs) for feed, (theirs, _) in pairs.items()}):
+                found = {feed: (before[feed], ours) for feed, (_, ours) in pairs.items()}
+                if not self._compare(names, found):
+                    _, after = self._run_all(self._lowered_session(optimise=False), list(pairs))
+                    alike = {feed: (before[feed], after[feed]) for feed in pairs}
+                    found = alike if self._compare(names, alike) else found
+                return plain, found, True
+        return session, pairs, False
+
+    def _lowered_session(self, optimise: bool = True) -> Session:
+        session = session_of(self.lowered, self.runner.folder, self.misread)
+        return replace(session, optimise=optimise)
 
     def _without_original(
         self, error: SessionError, groups: list[list[str]], *, all_must_run: bool
@@ -148,7 +181,7 @@ class ModelComparison(Comparison):
         """Compare each node alone, too, since a network may damp what is wrong in one."""
         each = self.nodes_one_by_one.result("no node was compared on its own")
         changed = what_changed(self.original.proto, self.lowered.proto, result.max_abs)
-        facts = (result.reason, only_sizes, unoptimised, *changed, "" if each else each.reason)
+        facts = (result.reason, only_sizes, unoptimised, *changed, told(self.misread), "" if each else each.reason)
         if each.status == "failed":
             return each
         return replace(result, nodes=each.outputs, reason="; ".join(filter(None, facts)))
@@ -162,7 +195,7 @@ class ModelComparison(Comparison):
     def _lowered_runs(self, groups: list[list[str]]) -> bool:
         """Whether onnxruntime runs the lowered model on some of the inputs."""
         try:
-            outcome = self.runner.run(Session(self.lowered.path, proto=self.lowered.proto), groups)
+            outcome = self.runner.run(self._lowered_session(), groups)
         except SessionError:
             return False
         return not outcome.runs or any(not run.error for run in outcome.runs)
@@ -209,7 +242,7 @@ class ModelComparison(Comparison):
     def _run_lowered(self, feeds: list[str], optimise: bool) -> tuple[list[str], dict[str, Outputs], str]:
         """Return the names of its outputs, their values by feed, each of which it must accept, and why it ran
         without onnxruntime's optimiser, if it did: that refuses some models that it saved itself."""
-        session = Session(self.lowered.path, optimise=optimise, proto=self.lowered.proto)
+        session = self._lowered_session(optimise)
         try:
             return *self._run_all(session, feeds), ""
         except SessionError as error:
