@@ -10,6 +10,7 @@ import onnx
 from rnn_lowering.files.locations import from_the_root
 from rnn_lowering.files.reading import Parsed
 from rnn_lowering.spec.node import is_recurrent
+from rnn_lowering.verification.branches import conditions
 from rnn_lowering.verification.repairs import echoing_nodes, with_identities
 from rnn_lowering.verification.runner import Session
 
@@ -60,7 +61,7 @@ def session_with_open_axes(
     original: Parsed, scratch: Path, axes: Mapping[str, int]
 ) -> tuple[Session, onnx.ModelProto]:
     """Return a session of the original in which axes of inputs have no fixed size, and with
-    the inputs of recurrent nodes as additional outputs; and its model.
+    the inputs of recurrent nodes and the conditions of Ifs as additional outputs; and its model.
 
     Args:
         original: The model.
@@ -69,7 +70,7 @@ def session_with_open_axes(
     """
     proto = _copy(original.proto)
     _open_axes(proto, axes)
-    _add_outputs(proto, recurrent_inputs(proto))
+    _add_outputs(proto, (*recurrent_inputs(proto), *conditions(proto.graph)))
     return _saved(proto, original, scratch / "opened.onnx"), proto
 
 

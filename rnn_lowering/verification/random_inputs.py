@@ -15,6 +15,7 @@ from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.limits import excess
 from rnn_lowering.spec.node import is_recurrent
 from rnn_lowering.types import Array
+from rnn_lowering.verification.branches import setting
 
 Feed = dict[str, Array]
 
@@ -76,7 +77,16 @@ def candidates(
             for positive in (False, True):
                 rng = np.random.default_rng((seed, run))
                 random = {
-                    v.name: _values(rng, v, sizes[v.name], uses[v.name], longest if ragged else 1, scale, positive)
+                    v.name: _values(
+                        rng,
+                        v,
+                        sizes[v.name],
+                        uses[v.name],
+                        longest if ragged else 1,
+                        scale,
+                        positive,
+                        setting(model.graph, v.name, run),
+                    )
                     for v in made
                 }
                 yield {**given, **random}
@@ -160,6 +170,7 @@ def _values(
     longest: int,
     scale: float,
     positive: bool,
+    switch: bool | None,
 ) -> Array:
     dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
     if dtype.kind == "f" or dtype.name == "bfloat16":
@@ -170,7 +181,8 @@ def _values(
             numbers += 0.01
         return numbers.astype(dtype)
     if dtype.kind == "b":
-        return rng.integers(0, 2, shape).astype(dtype)
+        chosen = rng.integers(0, 2, shape).astype(dtype)
+        return chosen if switch is None else np.full(shape, switch)
     if use.lengths:
         lengths = np.sort(rng.integers(min(longest, 1), longest + 1, shape))[::-1].copy()
         lengths.flat[:1] = longest  # packed sequences start with a full one

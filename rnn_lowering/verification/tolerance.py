@@ -36,7 +36,7 @@ def _limits(expected: Array, tolerance: Tolerance) -> tuple[float, float]:
     """The relative and the absolute tolerance of an array."""
     rtol, atol = _BY_TYPE.get(expected.dtype.name, (0.0, 0.0))
     if tolerance.atol is None and atol:
-        atol *= min(1.0, max((_size(part).max() for part in _blocks(expected)), default=0.0))
+        atol *= min(1.0, max((_size(part).max() for part in blocks(expected)), default=0.0))
     return rtol if tolerance.rtol is None else tolerance.rtol, atol if tolerance.atol is None else tolerance.atol
 
 
@@ -45,7 +45,7 @@ def _size(array: Array) -> Array:
     return size
 
 
-def _blocks(array: Array) -> Iterator[Array]:
+def blocks(array: Array) -> Iterator[Array]:
     """Yield the elements in blocks, in C order."""
     flat = array.reshape(-1)
     for start in range(0, array.size, _BLOCK):
@@ -67,7 +67,7 @@ def compare(expected: Array | None, actual: Array | None, tolerance: Tolerance) 
         return np.inf, "a part is missing"
     if expected.dtype != actual.dtype or expected.shape != actual.shape:
         return np.inf, (f"{expected.dtype}{list(expected.shape)} became {actual.dtype}{list(actual.shape)}")
-    pairs = zip(_blocks(expected), _blocks(actual), strict=True)
+    pairs = zip(blocks(expected), blocks(actual), strict=True)
     if expected.dtype.name not in _BY_TYPE:
         wrong = sum(int((a != b).sum()) for a, b in pairs)
         return float(wrong > 0), f"{wrong} of {expected.size} elements differ" if wrong else ""

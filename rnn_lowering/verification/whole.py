@@ -118,7 +118,7 @@ class ModelComparison(Comparison):
             return Verification("failed", reason=f"onnxruntime cannot run the lowered model: {error}")
         if names != new_names:
             return Verification("failed", reason=f"outputs {names} became {new_names}")
-        pairs = {feed: (expected[feed], found[feed]) for feed in expected}
+        pairs: Mapping[str, tuple[Outputs, Outputs]] = {feed: (expected[feed], found[feed]) for feed in expected}
         result = self._compare(names, pairs)
         if not result and (undetermined := self._undetermined(result, session, expected)):
             return self._nodes_only(undetermined)

@@ -31,8 +31,14 @@ TWO = net(
 
 
 @pytest.fixture(autouse=True)
-def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_workers_here(monkeypatch)
+def one_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "own_processes" not in request.fixturenames:
+        run_workers_here(monkeypatch)
+
+
+@pytest.fixture
+def own_processes() -> None:
+    """For a test whose model takes its process down."""
 
 
 def verified(original: onnx.ModelProto, stepped: onnx.ModelProto, folder: Path, **check: Any) -> Any:
@@ -103,9 +109,13 @@ DAMAGES: dict[Callable[[onnx.ModelProto], onnx.ModelProto], str] = {
 def test_what_is_right_is_verified(tmp_path: Path, to: str) -> None:
     check = verified(TWO, streamed(TWO, "time", to), tmp_path)
     assert check
-    assert check.runs == 9
-    assert check.method == "onnxruntime, in chunks of 1, of 5 and of 3, 1, 4, 7, 2 frames"
-    assert len({run.inputs[0].shape for run in check.each_run}) == 3  # also other batch sizes, in the same session
+    assert check.runs == 15
+    assert check.method.startswith(
+        "onnxruntime, in chunks of 1, of 5 and of 3, 1, 4, 7, 2 frames, sequences of up to"
+    )
+    shapes = {run.inputs[0].shape for run in check.each_run}
+    assert {7, 19, 50, 210, 310, 1009} == {frames for frames, *_ in shapes}
+    assert len({batch for _, batch, _ in shapes}) == 3  # in the same session
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
@@ -147,7 +157,7 @@ def test_what_enters_a_node_is_finite(tmp_path: Path) -> None:
 def test_fixed_frames_are_the_only_chunks(tmp_path: Path) -> None:
     check = verified(TWO, streamed(TWO, "time=4", "auto"), tmp_path, runs=2)
     assert check
-    assert (check.runs, check.method) == (2, "onnxruntime, in chunks of 4 frames")
+    assert (check.runs, check.method) == (3, "onnxruntime, in chunks of 4 frames, sequences of up to 1012 frames")
 
 
 def test_a_fixed_length_is_opened_in_the_original(tmp_path: Path) -> None:
@@ -203,3 +213,171 @@ def test_a_tolerance_counts(tmp_path: Path) -> None:
 def test_a_stream_without_metadata_is_refused(tmp_path: Path) -> None:
     with pytest.raises(rl.ModelFileError, match="is no stream"):
         verified(TWO, TWO, tmp_path)
+
+
+# Faults that depend on the number of frames
+
+
+ONE = """g (float[time, batch, 3] X) => (float[time, d, batch, 4] Y, float[1, batch, 4] last) {
+    [only] Y, last = GRU <hidden_size = 4> (X, W, R, B) }"""
+
+
+@pytest.mark.parametrize("size", [6, 8, 12, 16])
+def test_a_state_that_chunks_of_one_size_do_not_change(tmp_path: Path, size: int) -> None:
+    original = net(ONE, recurrent("GRU", 3, 4))
+    stale = streamed(original, "time")
+    present = next(n for n in stale.graph.node if "present_only_h" in n.output)
+    new = onnx.parser.parse_graph(
+        f"""g (float[t, n, 3] X) => (float[d, n, 4] present_only_h) {{
+            shape = Shape <start = 0, end = 1> (X)  size = Constant <value_ints = [{size}]> ()
+            same = Equal (shape, size)  present_only_h = Where (same, past_only_h, new_h) }}"""
+    )
+    present.output[list(present.output).index("present_only_h")] = "new_h"
+    stale.graph.node.extend(new.node)
+    assert verified(original, stale, tmp_path).status == "failed"
+
+
+def test_a_slice_that_long_sequences_exceed(tmp_path: Path) -> None:
+    weights = recurrent("GRU", 3, 4)
+    seen = net(
+        ONE.replace("{", "{ x = Slice (X, zero, most)").replace("(X, W", "(x, W"),
+        {**weights, "zero": np.array([0]), "most": np.array([200])},
+    )
+    check = verified(seen, streamed(net(ONE, weights), "time"), tmp_path)
+    assert check.status == "failed"
+    assert "output 'Y'" in check.reason
+
+
+@pytest.mark.parametrize("stream", ["time", "time=1", "time=16"])
+def test_beginnings_that_depend_on_what_follows(tmp_path: Path, stream: str) -> None:
+    weights = recurrent("GRU", 3, 4)
+    plain = ONE.replace("Y, last =", "y, last =")
+    loud = net(
+        plain.replace(
+            "B) }",
+            """B) n = Shape <start = 0, end = 1> (X)  more = Greater (n, most)
+            factor = Where (more, two, one)  Y = Mul (y, factor) }""",
+        ),
+        {**weights, "most": np.array([300]), "one": np.ones(1, np.float32), "two": np.full(1, 2, np.float32)},
+    )
+    stepped = streamed(net(plain.replace("B) }", "B) Y = Identity (y) }"), weights), stream)
+    check = verified(loud, stepped, tmp_path)
+    assert check.status == "failed"
+    assert "the original computes the first" in check.reason
+    assert "frames otherwise where more follow" in check.reason
+
+
+def test_a_length_that_the_original_does_not_take(tmp_path: Path) -> None:
+    """As positions in a table do."""
+    weights = recurrent("GRU", 3, 4)
+    positions = """n = Shape <start = 0, end = 1> (X)  k = Squeeze (n)  t = Range (first, k, step)
+        r = Gather (table, t)  rows = Unsqueeze (r, axes)  Y = Add (y, rows) }"""
+    constants = {"table": np.zeros((100, 4), np.float32), "axes": np.array([1, 2])}
+    table = net(
+        ONE.replace("Y, last =", "y, last =").replace("B) }", f"B) {positions}"),
+        {**weights, **constants, "first": np.array(0), "step": np.array(1)},
+    )
+    stepped = streamed(net(ONE, weights), "time")
+    check = verified(table, stepped, tmp_path)
+    assert check, check.reason
+    assert "no sequence of more than 50 frames was compared (the original does not run with 210" in check.reason
+
+
+def test_a_net_that_makes_much_of_a_rounding(tmp_path: Path) -> None:
+    """After some frames nothing can be compared: it is compared before, where a fault is found."""
+    weights = {name: array if name == "B" else 8 * array for name, array in recurrent("RNN", 3, 32).items()}
+    wild = net(ONE.replace("GRU", "RNN").replace("4", "32"), weights)
+    stepped = streamed(wild, "time", "scan")
+    check = verified(wild, stepped, tmp_path)
+    assert check, check.reason
+    assert "a rounding of the inputs changes output 'Y' from frame" in check.reason
+    stepped.graph.node.append(helper.make_node("Neg", ["kept"], ["past"]))
+    for each in stepped.graph.node[:-1]:
+        each.input[:] = ["past" if name == "past_only_h" else name for name in each.input]
+    stepped.graph.node.insert(0, stepped.graph.node.pop())
+    stepped.graph.node[0].input[0] = "past_only_h"
+    assert verified(wild, stepped, tmp_path).status == "failed"
+
+
+# What runs did not see
+
+
+CHOSEN = """g (float[time, batch, 3] X, bool fast) => (float[time, d, batch, 4] Y) {
+    y = If (fast) <
+        then_branch = t () => (float[time, d, batch, 4] a) { [quick] a = GRU <hidden_size = 4> (X, W, R, B) },
+        else_branch = e () => (float[time, d, batch, 4] b) { [slow] b = GRU <hidden_size = 4> (X, V, R, B) }>
+    Y = Identity (y) }"""
+
+
+@pytest.mark.parametrize("branch", ["then_branch", "else_branch"])
+def test_a_state_that_one_branch_does_not_change(tmp_path: Path, branch: str) -> None:
+    original = net(CHOSEN, {**recurrent("GRU", 3, 4), "V": recurrent("GRU", 3, 4, seed=2)["W"]})
+    stepped = streamed(original, "time")
+    assert verified(original, stepped, tmp_path, runs=1)
+    (body,) = [a.g for n in stepped.graph.node if n.op_type == "If" for a in n.attribute if a.name == branch]
+    (past,) = [name for name in body.node[0].input if name.startswith("past_")]
+    present = body.node[0].output[1]
+    body.node[0].output[1] = "unused"
+    body.node.insert(1, helper.make_node("Identity", [past], [present]))
+    check = verified(original, stepped, tmp_path, runs=1)
+    assert check.status == "failed"
+    assert "too far; first in step 2" in check.reason
+
+
+def test_branches_that_no_run_took(tmp_path: Path) -> None:
+    text = CHOSEN.replace(", bool fast", "").replace(
+        "y = If (fast)", "top = ReduceMax <keepdims = 0> (W)  fast = Greater (top, far)  [choice] y = If (fast)"
+    )
+    weights = {**recurrent("GRU", 3, 4), "V": recurrent("GRU", 3, 4, seed=2)["W"], "far": np.array(9, np.float32)}
+    original = net(text, weights)
+    check = verified(original, streamed(original, "time"), tmp_path)
+    assert check
+    assert "no run is known to have taken then_branch of If node 'choice'" in check.reason
+
+
+def test_lengths_that_have_the_axis_of_the_frames(tmp_path: Path) -> None:
+    """They are cut with the frames, and do not count down."""
+    original = net(
+        """g (float[seq, time, 3] X, int32[time] lens) => (float[seq, d, time, 4] Y) {
+            Y = GRU <hidden_size = 4> (X, W, R, B, lens) }""",
+        recurrent("GRU", 3, 4),
+    )
+    stepped = streamed(original, "time")
+    assert plan_of(stepped)["inputs"] == {"X": 1, "lens": 0}
+    assert verified(original, stepped, tmp_path)
+
+
+@pytest.mark.usefixtures("own_processes")
+def test_a_stream_that_kills_the_optimiser_is_told(tmp_path: Path) -> None:
+    """onnxruntime's crashes on a float16 Transpose before a MatMul."""
+    weights = {name: array.astype(np.float16) for name, array in recurrent("GRU", 3, 4).items()}
+    original = net(
+        """g (float16[2, time, 3] X) => (float16[time, 2, 4] Y) {
+            x = Transpose <perm = [1, 0, 2]> (X)  z = MatMul (x, M)
+            y = GRU <hidden_size = 4> (z, W, R, B)  Y = Squeeze (y, one) }""",
+        {**weights, "M": random((3, 3)).astype(np.float16), "one": np.array([1])},
+    )
+    check = verified(original, streamed(original, "time=2", "unroll"), tmp_path, runs=1)
+    assert check
+    assert "the stream runs only with onnxruntime's optimisations disabled: its process died" in check.reason
+
+
+def test_weights_of_zeros_are_told(tmp_path: Path) -> None:
+    original = net(ONE, {name: 0 * array for name, array in recurrent("GRU", 3, 4).items()})
+    check = verified(original, streamed(original, "time"), tmp_path)
+    assert check
+    assert "R of GRU node 'only' in main graph is all zeros" in check.reason
+    assert "output 'Y' is 0 throughout" in check.reason
+
+
+def test_an_optimisation_that_changes_the_original(tmp_path: Path) -> None:
+    """onnxruntime takes the zeros before a maximum for minus infinity."""
+    original = net(
+        """g (float[batch, 3, time] X) => (float[time, d, batch, 4] Y) {
+            low = Sub (X, far)  p = Pad (low, pads)  z = MaxPool <kernel_shape = [3]> (p)
+            x = Transpose <perm = [2, 0, 1]> (z)  Y = GRU <hidden_size = 4> (x, W, R, B) }""",
+        {**recurrent("GRU", 3, 4), "far": np.array(9, np.float32), "pads": np.array([0, 0, 2, 0, 0, 0])},
+    )
+    check = verified(original, streamed(original, "time"), tmp_path)
+    assert check, check.reason
+    assert "onnxruntime's optimisations change the original's outputs" in check.reason

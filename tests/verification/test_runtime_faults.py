@@ -73,7 +73,7 @@ def pooled() -> onnx.ModelProto:
         {
             **recurrent("GRU", 3, 4),
             "axis": np.array([1]),
-            "far": np.float32(9),
+            "far": np.array(9, np.float32),
             "pads": np.array([0, 0, 2, 0, 0, 0]),
         },
     )
@@ -97,6 +97,6 @@ def test_an_optimisation_that_changes_the_original() -> None:
 def test_a_fault_is_not_excused() -> None:
     wrong = rl.lower(pooled())
     (tensor,) = (t for t in wrong.graph.initializer if t.name == "far")
-    tensor.CopyFrom(numpy_helper.from_array(np.float32(9.5), "far"))
+    tensor.CopyFrom(numpy_helper.from_array(np.array(9.5, np.float32), "far"))
     check = rl.verify(pooled(), wrong)
     assert check.status == "failed"
