@@ -107,7 +107,7 @@ class Stream:
         if unknown:
             hint = f"its states: {', '.join(known) or 'none'}"
             raise OptionError(f"the model has no state '{unknown[0]}'", hint=hint)
-        return {name: _array(f"{what} '{name}'", held, self._types[name]) for name, held in given.items()}
+        return {name: array_of_type(f"{what} '{name}'", held, self._types[name]) for name, held in given.items()}
 
     def _sizes(self, inputs: Mapping[str, Array]) -> dict[str, int]:
         """Return the sizes of open dimensions by name; every input must have the shape that is expected."""
@@ -159,7 +159,7 @@ def _dtype(text: str) -> np.dtype[Any] | None:
         return None
 
 
-def _array(what: str, given: ArrayLike, dtype: np.dtype[Any] | None) -> Array:
+def array_of_type(what: str, given: ArrayLike, dtype: np.dtype[Any] | None) -> Array:
     """Return an array of a type in this machine's byte order, the only one that onnxruntime reads.
 
     Raises:
@@ -173,7 +173,7 @@ def _array(what: str, given: ArrayLike, dtype: np.dtype[Any] | None) -> Array:
         if listed and dtype is not None and np.can_cast(array.dtype, dtype, "same_kind"):
             array = np.asarray(given, dtype)
     except (ValueError, TypeError, OverflowError) as error:
-        raise OptionError(f"{what} is no array of numbers: {error}") from error
+        raise OptionError(f"{what} is no array of numbers: {error}", hint="give rows of equal length") from error
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if dtype is not None and dtype.kind not in "OSU" and array.dtype != dtype:
         raise OptionError(f"{what} has type {array.dtype}, expected is {dtype}", hint=f'use .astype("{dtype}")')

@@ -35,7 +35,7 @@ from rnn_lowering.verification.extra_outputs import (
     session_with_all_values,
     session_with_open_axes,
 )
-from rnn_lowering.verification.given_inputs import check_given
+from rnn_lowering.verification.given_inputs import checked
 from rnn_lowering.verification.model_files import Given, as_file
 from rnn_lowering.verification.process import SessionError
 from rnn_lowering.verification.random_inputs import candidates, length_inputs
@@ -122,9 +122,7 @@ def verify_stream(
             as_file(model, runner.folder / f"model{n}.onnx", trust_external_data, pipes)
             for n, model in enumerate((original, stepped))
         )
-        comparison = _Comparison(first, second, runner, check, progress)
-        check_given([comparison.whole.graph], check.feeds or (), check.shapes or {})
-        return comparison.result()
+        return _Comparison(first, second, runner, check, progress).result()
 
 
 class _Comparison:
@@ -133,7 +131,7 @@ class _Comparison:
     def __init__(
         self, original: Parsed, stepped: Parsed, runner: Runner, check: Check, progress: Progress | None
     ) -> None:
-        self.runner, self.check, self.progress = runner, check, progress
+        self.runner, self.progress = runner, progress
         self.original, self.stepped = original, stepped
         self.ran = original
         self.graph = stepped.proto
@@ -145,6 +143,7 @@ class _Comparison:
         self.fixed = has_fixed(original.proto, self.axes)
         self.session, self.whole = session_with_open_axes(original, runner.folder, self.axes)
         misread = echoing_nodes(original.proto)
+        self.check = checked(check, [self.whole.graph], frames=True)
         self.stream = session_of(stepped, runner.folder, misread)
         self.lengths = {name for name in length_inputs(self.whole.graph) if name not in self.axes}
         self.names = [value.name for value in original.proto.graph.output]

@@ -15,6 +15,7 @@ from rnn_lowering.model.native import one_child
 from rnn_lowering.options import Check, CheckOptions, check_of
 from rnn_lowering.progress import Progress
 from rnn_lowering.types import PathLike
+from rnn_lowering.verification.given_inputs import checked
 from rnn_lowering.verification.model_files import Given, as_file
 from rnn_lowering.verification.result import Verification
 from rnn_lowering.verification.runner import Runner
@@ -87,4 +88,5 @@ def comparing(
             as_file(model, runner.folder / f"model{n}.onnx", trust_external_data, pipes)
             for n, model in enumerate((original, lowered))
         )
+        check = checked(check, [first.proto.graph, second.proto.graph])
         yield ModelComparison(first, second, runner, check, progress)

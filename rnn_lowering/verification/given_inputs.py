@@ -2,38 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from operator import index
+from typing import Any
 
+import numpy as np
 import onnx
 from onnx import helper
 
 from rnn_lowering.errors import OptionError
+from rnn_lowering.options import Check, Tolerance
+from rnn_lowering.streaming.host import array_of_type
 from rnn_lowering.types import Array, Shapes
 
 Sizes = Sequence[int | str]
 """Declared sizes: numbers, names, "?" for one that is neither."""
 
 
-def check_given(graphs: Sequence[onnx.GraphProto], feeds: Sequence[Mapping[str, Array]], shapes: Shapes) -> None:
-    """Refuse given inputs and shapes that the models cannot accept.
+def checked(check: Check, graphs: Sequence[onnx.GraphProto], *, frames: bool = False) -> Check:
+    """Return a check whose inputs are arrays as onnxruntime reads them. One mapping instead of several is accepted,
+    so are lists of numbers, and either byte order.
 
     Args:
+        check: As it was given.
         graphs: Of the original, and of the lowered model, whose sizes may be fixed.
-        feeds: Given inputs, by name.
-        shapes: Given shapes, by name.
+        frames: Inputs are whole sequences: they may not be empty.
 
     Raises:
-        OptionError: A name that no input has, another type, rank or size, or two sizes for one symbolic name.
+        OptionError: A name that no input has, another type, rank or size, two sizes for one symbolic name, or what
+            is no input, shape or tolerance.
     """
+    if not isinstance(check.tolerance, Tolerance):
+        raise OptionError(
+            f"tolerance cannot be {check.tolerance!r}", hint="give rl.Tolerance(rtol=1e-3, atol=1e-5)"
+        )
+    feeds = None if check.feeds is None else [_feed(given, graphs) for given in _several(check.feeds)]
+    shapes = {name: _shape(name, shape) for name, shape in _mapping("shapes", check.shapes or {}).items()}
     for graph in graphs:
         declared = {value.name: value for value in graph.input}
-        for given in feeds:
-            for name, array in given.items():
-                _check_type(_input(declared, name), array)
-            _check_sizes(declared, {name: array.shape for name, array in given.items()})
         for name in shapes:
             _input(declared, name)
-        _check_sizes(declared, shapes)
+        for given in (*({n: a.shape for n, a in feed.items()} for feed in feeds or ()), shapes):
+            _check_sizes(declared, given)
+            empty = next((name for name, shape in given.items() if frames and not all(shape)), None)
+            if empty is not None:
+                raise OptionError(
+                    f"input '{empty}' is empty: {list(given[empty])}", hint="give 1 frame and 1 row or more"
+                )
+    return replace(check, feeds=feeds, shapes=shapes or None)
+
+
+def _several(feeds: object) -> Sequence[object]:
+    if isinstance(feeds, Mapping):
+        return [feeds]
+    given = list(feeds) if isinstance(feeds, Iterable) and not isinstance(feeds, str | bytes | np.ndarray) else []
+    if not given:
+        raise OptionError("feeds holds no inputs", hint='give arrays by name, one mapping for each run: [{"X": x}]')
+    return given
+
+
+def _mapping(what: str, given: object) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise OptionError(
+            f"{what} is a {type(given).__name__}", hint="give a mapping whose keys are names of inputs"
+        )
+    return given
+
+
+def _feed(given: object, graphs: Sequence[onnx.GraphProto]) -> dict[str, Array]:
+    """Return one feed as arrays of the types that the inputs have."""
+    arrays = dict(_mapping("a feed", given))
+    for graph in graphs:
+        declared = {value.name: value for value in graph.input}
+        arrays = {
+            name: array_of_type(f"input '{name}'", array, _dtype(_input(declared, name)))
+            for name, array in arrays.items()
+        }
+    return arrays
+
+
+def _shape(name: str, given: Any) -> tuple[int, ...]:
+    try:
+        shape = tuple(index(size) for size in given)
+    except TypeError:
+        shape = (-1,)
+    if min(shape, default=0) < 0:
+        raise OptionError(f"the shape of input '{name}' cannot be {given!r}", hint="give its sizes: [5, 1, 80]")
+    return shape
 
 
 def _input(declared: Mapping[str, onnx.ValueInfoProto], name: str) -> onnx.ValueInfoProto:
@@ -44,16 +100,10 @@ def _input(declared: Mapping[str, onnx.ValueInfoProto], name: str) -> onnx.Value
     return declared[name]
 
 
-def _check_type(value: onnx.ValueInfoProto, array: Array) -> None:
+def _dtype(value: onnx.ValueInfoProto) -> np.dtype[Any] | None:
     elem_type = value.type.tensor_type.elem_type
-    if elem_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
-        return
-    wanted = helper.tensor_dtype_to_np_dtype(elem_type)
-    if array.dtype != wanted:
-        raise OptionError(
-            f"input '{value.name}' is {wanted}, the given array is {array.dtype}",
-            hint=f"save it as array.astype('{wanted}')",
-        )
+    odd = (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING)
+    return None if elem_type in odd else helper.tensor_dtype_to_np_dtype(elem_type)
 
 
 def _check_sizes(declared: Mapping[str, onnx.ValueInfoProto], shapes: Shapes) -> None:

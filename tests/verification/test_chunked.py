@@ -338,9 +338,15 @@ def test_branches_that_no_run_took(tmp_path: Path) -> None:
 def test_lengths_that_have_the_axis_of_the_frames(tmp_path: Path) -> None:
     """They are cut with the frames, and do not count down."""
     original = net(
-        """g (float[seq, time, 3] X, int32[time] lens) => (float[seq, d, time, 4] Y) {
-            Y = GRU <hidden_size = 4> (X, W, R, B, lens) }""",
-        recurrent("GRU", 3, 4),
+        """g (float[5, time, 3] X, int32[time] lens) => (float[time, d, 1, 4] Y) {
+            none, last = GRU <hidden_size = 4> (X, W, R, B, lens)
+            rows = Squeeze (last, first)  x = Unsqueeze (rows, second)
+            Y = GRU <hidden_size = 4> (x, vW, vR, vB) }""",
+        {
+            **recurrent("GRU", 3, 4),
+            **recurrent("GRU", 4, 4, "v", seed=1),
+            **{"first": np.array([0]), "second": np.array([1])},
+        },
     )
     stepped = streamed(original, "time")
     assert plan_of(stepped)["inputs"] == {"X": 1, "lens": 0}
