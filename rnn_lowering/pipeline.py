@@ -20,7 +20,6 @@ from rnn_lowering.files.outputs import Outputs, Place
 from rnn_lowering.files.reading import Parsed, parse_file, readable_again
 from rnn_lowering.files.scratch import writing
 from rnn_lowering.model.scopes import NodePlace
-from rnn_lowering.model.validity import ensure_valid
 from rnn_lowering.options import Check
 from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass
 from rnn_lowering.progress import WRITING, Progress
@@ -69,8 +68,6 @@ class FileLowering:
             outputs = self._outputs_of(model, inputs)
             before = replace(ModelFile.of(file, data), name=self.source.name)
             result = self.lowers.call(model)
-            if result.modified:
-                result.report.notes += ensure_valid(result.model, original.new_model)
             place, place_of_kept = outputs.placed(inputs)
             with _replacing(place, outputs.overwrite) as written, ExitStack() as until_told:
                 self._write(result, file, written, place)

@@ -154,8 +154,11 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
         ModelFileError: It is not a valid model.
         UnsupportedError: It has sparse tensors or training information, which onnx_ir does not keep.
     """
-    if not proto.HasField("graph") or not proto.opset_import:
+    if not proto.HasField("graph"):
         raise ModelFileError(f"{name} is not an ONNX model: no graph", hint="is the file complete?")
+    if not proto.opset_import:
+        hint = "export it again" if 0 < proto.ir_version < 3 else "is the file complete?"
+        raise ModelFileError(f"{name} imports no opset", hint=hint)
     if proto.training_info:
         raise UnsupportedError(f"{name} holds training_info", hint="export it for inference")
     bodies = [onnx.GraphProto(name=function.name, node=function.node) for function in proto.functions]

@@ -139,6 +139,20 @@ def restored(model: ir.Model) -> Iterator[None]:
         before.restore()
 
 
+@contextmanager
+def unchanged_on_failure(model: ir.Model) -> Iterator[ir.Model]:
+    """Yield a copy of a model; when the block fails, the model gets the graph, functions and metadata of the copy.
+    The block may change anything of these."""
+    copied = clone(model)
+    try:
+        yield copied
+    except BaseException:
+        replace_content(model, copied.graph, copied.functions)
+        model.metadata_props.clear()
+        model.metadata_props.update(copied.metadata_props)
+        raise
+
+
 @dataclass(frozen=True)
 class _State:
     model: ir.Model

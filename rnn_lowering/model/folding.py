@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from rnn_lowering.limits import most_bytes
+from rnn_lowering.mapped import in_memory
 from rnn_lowering.model.carried import computed_values, inferred_values
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inference import merged
@@ -60,8 +62,24 @@ def _fold(model: ir.Model) -> bool:
         fold_constants(model, onnx_shape_inference=True, should_fold=_should_fold)
     except Exception:  # a node that the folder cannot evaluate, whatever it raises
         return False
+    _hold_in_nodes(model.functions.values())
     RemoveUnusedNodesPass()(model)
     return True
+
+
+def _hold_in_nodes(functions: Iterable[ir.Function]) -> None:
+    """Make nodes of the initializers that functions got from a branch of an If: they can have none."""
+    for function in functions:
+        graph = function.graph
+        for name, value in list(graph.initializers.items()):
+            del graph.initializers[name]
+            tensor = value.const_value
+            tensor = in_memory(tensor) if isinstance(tensor, ir.ExternalTensor) else tensor
+            node = ir.node("Constant", [], {"value": tensor}, num_outputs=1, name="")
+            held = node.outputs[0]
+            held.name, held.type, held.shape = name, value.type, value.shape
+            value.replace_all_uses_with(held, replace_graph_outputs=True)
+            graph.insert_before(graph[0], node)
 
 
 def _should_fold(node: ir.Node) -> bool | None:

@@ -28,6 +28,9 @@ FIRST_OPSET = 7
 
 NEW_OPSET = 13
 
+_FIRST_OF_UNLISTED = 4
+"""The first IR version in which an initializer need not be an input."""
+
 _DOMAIN = "rnn_lowering.hidden"
 
 _LIKE_FIRST_INPUT = frozenset(
@@ -47,11 +50,15 @@ def modernize(model: ir.Model, opset: int) -> None:
         raise UnsupportedError(f"opset {opset} with functions or subgraphs cannot be converted", hint=hint)
     try:
         with _files_apart(model) as restore:
-            proto = _annotated(ir.to_proto(model))
+            proto = ir.to_proto(model)
+        proto.ir_version = max(proto.ir_version, _FIRST_OF_UNLISTED)  # else the converter wants each as an input
+        proto = _annotated(proto)
         _hide(proto, opset)
         converted = native.convert(proto, NEW_OPSET)
         _unhide(converted)
-        if model.ir_version < 4:
+        if model.ir_version < _FIRST_OF_UNLISTED and all(
+            v.is_graph_input() for v in model.graph.initializers.values()
+        ):
             _list_initializers(converted.graph)
         onnx.checker.check_model(converted, full_check=True)
         graph = ir.from_proto(converted).graph

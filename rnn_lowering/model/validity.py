@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
@@ -13,7 +11,7 @@ from rnn_lowering.model.onnx_inference import problem_of
 STALE = "declared shapes that contradict what follows from the inputs are replaced"
 
 
-def ensure_valid(result: ir.Model, original: Callable[[], ir.Model]) -> list[str]:
+def ensure_valid(result: ir.Model, original: ir.Model) -> list[str]:
     """Check a result by ONNX's checker and strict inference; return notes on what was mended.
 
     Where they refuse it, what it declares of computed values is inferred anew, in place: an exporter may have
@@ -21,7 +19,7 @@ def ensure_valid(result: ir.Model, original: Callable[[], ir.Model]) -> list[str
 
     Args:
         result: The model.
-        original: Returns the model that it was made from.
+        original: The model that it was made from.
 
     Raises:
         UnsupportedError: It is not valid, and the original is.
@@ -30,7 +28,7 @@ def ensure_valid(result: ir.Model, original: Callable[[], ir.Model]) -> list[str
         return []
     infer_anew(result, {})
     problem = problem_of(result)
-    if problem and not problem_of(original()):
+    if problem and not problem_of(original):
         raise UnsupportedError(
             f"the result is not valid: {problem}",
             hint="this is a fault of rnn-lowering unless the model's declared shapes are wrong: please report it",

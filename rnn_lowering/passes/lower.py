@@ -24,7 +24,13 @@ from rnn_lowering.errors import (
 )
 from rnn_lowering.limits import limited
 from rnn_lowering.model import native
-from rnn_lowering.model.copying import clone, replace_content, restored, restored_on_failure
+from rnn_lowering.model.copying import (
+    clone,
+    replace_content,
+    restored,
+    restored_on_failure,
+    unchanged_on_failure,
+)
 from rnn_lowering.model.folding import folded
 from rnn_lowering.model.inference import known_inputs
 from rnn_lowering.model.plan import Planned, Prepared, prepare, read
@@ -33,6 +39,7 @@ from rnn_lowering.model.replace import operators_for, replace_nodes
 from rnn_lowering.model.scopes import Found, foreign_nodes, nodes_of, recurrent_nodes
 from rnn_lowering.model.selection import Choose
 from rnn_lowering.model.set_inputs import input_arrays, record
+from rnn_lowering.model.validity import ensure_valid
 from rnn_lowering.options import KEEP, Lowering, LoweringOptions, lowering_of
 from rnn_lowering.passes.advice import NO_LENGTHS, deciding_input, long_work, many_steps, open_lengths, open_sizes
 from rnn_lowering.passes.report import NodeReport, Report, count_operators
@@ -117,19 +124,26 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         report.nodes = [NodeReport.of(n.spec, n.choice.form, n.choice.reason, n.found.place) for n in plan]
         for text in (*(text for node in plan for text in node.spec.warnings), *long_work(report.nodes)):
             warn(text)
-        record(model, arrays)
-        if report.stream is not None:
-            model.metadata_props[KEY] = report.stream.to_json()
-        replace_content(model, prepared.model.graph, prepared.model.functions)
+        modified = bool(plan) or self.lowering.fixes_inputs or report.stream is not None
+        if modified:
+            with unchanged_on_failure(model) as original:
+                record(model, arrays)
+                if report.stream is not None:
+                    model.metadata_props[KEY] = report.stream.to_json()
+                replace_content(model, prepared.model.graph, prepared.model.functions)
+                self._replace(model, plan, report)
+                report.notes += ensure_valid(model, original)
+        _log(plan, report)
+        report.operators_after = count_operators(model)
+        return LoweringResult(model, modified, report)
+
+    def _replace(self, model: ir.Model, plan: list[Planned], report: Report) -> None:
+        """Replace the nodes of a plan, and tell it in the report."""
         dequantize = self.lowering.dequantize
         report.notes += [_dequantized(node.spec) for node in plan if dequantize and node.spec.quantized]
         report.notes += replace_nodes(model, plan, widen=self.lowering.compute == "float32", dequantize=dequantize)
         report.notes += for_runtime(model, self.lowering.runtime) if plan else ()
         report.notes += many_steps(report.nodes)
-        _log(plan, report)
-        report.operators_after = count_operators(model)
-        modified = bool(plan) or self.lowering.fixes_inputs or report.stream is not None
-        return LoweringResult(model, modified, report)
 
     def preview(self, model: ir.Model) -> tuple[list[Preview], Report]:
         """Return a preview for every recurrent node, and a report of what else would be done to the model, which

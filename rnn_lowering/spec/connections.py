@@ -54,7 +54,7 @@ class Connections:
             raise self._invalid(
                 f"{len(node.inputs)} inputs", f"{schema.min_input} to {schema.max_input} are allowed"
             )
-        if not schema.min_output <= len(node.outputs) <= schema.max_output:
+        if len(node.outputs) > schema.max_output:  # fewer than GRU-1 must have are computed all the same
             raise self._invalid(f"{len(node.outputs)} outputs", f"at most {schema.max_output} are allowed")
         self.inputs = {p.name: v for p, v in zip(schema.inputs, node.inputs, strict=False) if v is not None}
         for symbol in ("X", "W", "R"):

@@ -487,3 +487,25 @@ def test_an_ir_model_is_brought_forward_in_place() -> None:
     assert rl.lower(ir_model) is ir_model
     assert ir_model.opset_imports[""] == RESULT
     assert_close(run(ir.to_proto(ir_model), feed(case)), expected(case), "float32")
+
+
+@pytest.mark.parametrize("outputs", [["Y"], ["Y", "Y_h"]])
+@pytest.mark.parametrize(("opset", "ir_version"), [(1, 3), (3, 3), (3, 2), (3, 1), (6, 3)])
+def test_initializers_that_are_no_inputs_before_they_could_be(
+    opset: int, ir_version: int, outputs: list[str]
+) -> None:
+    """As onnxruntime takes them; also GRU-1 without its second output."""
+    case = Case("unlisted", "GRU", outputs=tuple(outputs), trimmed=True)
+    original = model(case, opset=3)
+    original.ir_version, original.opset_import[0].version = ir_version, opset
+    new = rl.lower(original)
+    assert [value.name for value in new.graph.input] == ["X"]
+    assert recurrent_left(new) == []
+    assert_close(run(new, feed(case)), expected(case))
+
+
+def test_a_model_without_an_opset() -> None:
+    original = model(Case("no_opset", "RNN"), opset=3)
+    del original.opset_import[:]
+    with pytest.raises(rl.ModelFileError, match="the model imports no opset; is the file"):
+        rl.lower(original)

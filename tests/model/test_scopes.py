@@ -197,3 +197,41 @@ def test_bodies_at_other_opsets(name: str, opset: int) -> None:
     for feed in feeds(original):
         for form in FORMS if opset >= 9 else ("loop", "unroll"):
             assert_same(original, feed, form)
+
+
+CONSTANT_BRANCHES = """
+main (float[T,2,3] X) => (float[T,1,2,4] Y, float[3] k) <float[1,16,3] W = {}, float[1,16,4] R = {}> {
+    Y, k = local.choose(X, W, R)
+}
+<domain: "local", opset_import: ["": 17, "local": 1]>
+choose (X, W, R) => (Y, sum) {
+    always = Constant <value = bool {1}> ()
+    Y, taken = If (always) <
+        then_branch = yes () => (float[T,1,2,4] yes_Y, float[3] yes_k) <float[1,32] B = {}, float[3] k = {}> {
+            yes_Y = LSTM <hidden_size=4> (X, W, R, B)
+            yes_k = Neg(k)
+        },
+        else_branch = no () => (float[T,1,2,4] no_Y, float[3] no_k) <float[1,32] B = {}, float[3] k = {}> {
+            no_Y = LSTM <hidden_size=4, direction="reverse"> (X, W, R, B)
+            no_k = Exp(k)
+        }
+    >
+    sum = local.other(taken)
+}
+<domain: "local", opset_import: ["": 17]>
+other (a) => (b) {
+    always = Constant <value = bool {1}> ()
+    b = If (always) <
+        then_branch = yes () => (float[3] c) <float[3] k = {}> { c = Add(a, k) },
+        else_branch = no () => (float[3] d) { d = Neg(a) }
+    >
+}
+"""
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_function_gets_nodes_for_the_initializers_of_a_branch(form: str) -> None:
+    original = parse(CONSTANT_BRANCHES, domains=LOCAL)
+    onnx.checker.check_model(original, full_check=True)
+    new = assert_same(original, random_feed(original, T=5), form, dims={"T": 5})
+    assert [node.op_type for node in new.functions[0].node] == ["Constant", "Add"]

@@ -11,6 +11,7 @@ from texts import FORMS, parse, random_feed
 
 import rnn_lowering as rl
 from rnn_lowering.model import validity
+from rnn_lowering.passes import lower
 
 LSTM = """
 main (float[5,2,3] X) => (float[5,1,2,4] Z) <float[1,16,3] W = {{}}, float[1,16,4] R = {{}}> {{
@@ -67,20 +68,39 @@ def test_small_tensors_in_data_files_are_known(tmp_path: Path) -> None:
     assert report.notes == []
 
 
-def test_a_result_that_is_invalid_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after a fault of the lowering."""
-    call = rl.LowerRecurrentPass.call
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lowering with a fault."""
 
-    def faulty(self: rl.LowerRecurrentPass, model: ir.Model) -> object:
-        result = call(self, model)
+    def replace(model: ir.Model, *_: object, **__: object) -> list[str]:
         model.graph[-1].op_type = "And"  # of floats
-        return result
+        return []
 
-    monkeypatch.setattr(rl.LowerRecurrentPass, "call", faulty)
+    monkeypatch.setattr(lower, "replace_nodes", replace)
+
+
+@pytest.mark.usefixtures("faulty")
+def test_a_result_that_is_invalid_is_not_written(tmp_path: Path) -> None:
     onnx.save(declared([5, 1, 2, 4]), tmp_path / "in.onnx")
     with pytest.raises(rl.UnsupportedError, match="the result is not valid"):
         rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", verify=0)
     assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
+
+
+@pytest.mark.usefixtures("faulty")
+def test_a_result_that_is_invalid_is_not_returned() -> None:
+    original = declared([5, 1, 2, 4])
+    model = ir.from_proto(original)
+    for given in (original, model):
+        with pytest.raises(rl.UnsupportedError, match="the result is not valid"):
+            rl.lower(given)
+    assert [node.op_type for node in model.graph] == ["LSTM", "Neg"]
+
+
+def test_stale_shapes_are_replaced_in_memory() -> None:
+    new, report = rl.lower(declared([5, 1, 2, 8]), full=True)
+    assert report.notes == [validity.STALE]
+    onnx.checker.check_model(new, full_check=True)
 
 
 def test_no_more_is_asked_than_the_original_is(tmp_path: Path) -> None:
