@@ -43,7 +43,7 @@ _Tell = Callable[[], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class FileLowering:
-    """What `lower_file` does, with the meaning that its arguments have there."""
+    """What `lower_file` does, with the meaning that its arguments have there; `command` is for the report."""
 
     source: Path
     outputs: Outputs
@@ -53,6 +53,7 @@ class FileLowering:
     trust_external_data: bool
     require_verified: bool
     progress: Progress | None
+    command: str = ""
 
     def run(self) -> FileReport:
         """Lower the file; raise what `lower_file` documents."""
@@ -66,12 +67,13 @@ class FileLowering:
             data = data_files(model)
             inputs = (self.source, *data)
             outputs = self._outputs_of(model, inputs)
-            before = replace(ModelFile.of(file, data), name=self.source.name)
+            before = replace(ModelFile.of(file, data, model), name=self.source.name)
             result = self.lowers.call(model)
             place, place_of_kept = outputs.placed(inputs)
             with _replacing(place, outputs.overwrite) as written, ExitStack() as until_told:
                 self._write(result, file, written, place)
-                done = FileReport.of(result.report, before, ModelFile.of(written, written.parent.iterdir()))
+                after = ModelFile.of(written, written.parent.iterdir(), result.model)
+                done = FileReport.of(result.report, before, after, self.command)
                 both = cache(lambda: until_told.enter_context(self._comparing(original, written)))
                 tell = partial(write_report, done, partial(_run_nodes, both), overwrite=outputs.overwrite)
                 if result.modified and self.check.runs:

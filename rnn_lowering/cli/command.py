@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import shlex
 import sys
 import traceback
 import warnings
@@ -59,6 +60,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     try:
         with printing():
             args = p.parse_args(argv)
+            args.command = shlex.join(["rnn-lower", *(sys.argv[1:] if argv is None else argv)])
     except SystemExit:
         with printing():  # the help, which has been written but may not have left
             pass
@@ -140,24 +142,24 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _lower(args: argparse.Namespace) -> int:
-    from rnn_lowering.api import lower_file
     from rnn_lowering.cli.console import print_report, progress_bar
+    from rnn_lowering.files.outputs import Outputs
+    from rnn_lowering.passes.lower import LowerRecurrentPass
+    from rnn_lowering.pipeline import FileLowering
 
     with unwinding():
         with _warnings(args.quiet), nullcontext() if args.quiet else progress_bar() as show:
-            report = lower_file(
-                args.input,
-                args.output,
-                lowering_options(args),
+            report = FileLowering(
+                source=args.input,
+                outputs=Outputs(args.output, kept=args.keep_failed, report=args.report, overwrite=args.force),
+                lowers=LowerRecurrentPass(lowering_options(args)),
                 check=check_options(args),
-                keep_failed=args.keep_failed,
-                report=args.report,
                 external_data=args.external_data,
                 trust_external_data=args.trust_external_data,
-                overwrite=args.force,
                 require_verified=args.require_verified,
                 progress=show,
-            )
+                command=args.command,
+            ).run()
         if args.quiet:
             return 0
         with printing(f"'{args.output}' is written"):

@@ -105,6 +105,7 @@ class Report:
         return {
             "schema": SCHEMA,
             "version": __version__,
+            "command": "",
             "target": self.target,
             "files": {"before": None, "after": None},
             "nodes": [node.to_dict() for node in self.nodes],

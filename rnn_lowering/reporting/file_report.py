@@ -3,24 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
+
 from rnn_lowering.passes.report import Report
+from rnn_lowering.spec.node import default_opset
 from rnn_lowering.verification.result import Verification
 
 
 @dataclass(frozen=True)
+class Port:
+    """An input or output of a model: its NumPy type and its shape, None where they are not known."""
+
+    name: str
+    dtype: str | None
+    shape: tuple[int | str | None, ...] | None
+
+    @classmethod
+    def of(cls, value: ir.Value) -> Port:
+        dims = None if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
+        shape = None if dims is None else tuple(None if d == -1 else d for d in dims)
+        dtype = None
+        with suppress(TypeError):  # of a type that NumPy lacks
+            dtype = None if value.dtype is None else value.dtype.numpy().name
+        return cls(value.name or "", dtype, shape)
+
+
+@dataclass(frozen=True)
 class ModelFile:
-    """A model file: its name without the folder, and its bytes, files of external data included."""
+    """A model file.
+
+    Attributes:
+        name: Its name without the folder.
+        bytes: Its size, files of external data included.
+        opset: The version of the default operator set.
+        inputs: Its inputs, but for those that have a default.
+        outputs: Its outputs.
+    """
 
     name: str
     bytes: int
+    opset: int
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
 
     @classmethod
-    def of(cls, path: Path, data: Iterable[Path]) -> ModelFile:
-        return cls(path.name, sum(file.stat().st_size for file in {path, *data}))
+    def of(cls, path: Path, data: Iterable[Path], model: ir.Model) -> ModelFile:
+        size = sum(file.stat().st_size for file in {path, *data})
+        inputs = tuple(Port.of(v) for v in model.graph.inputs if not v.is_initializer())
+        outputs = tuple(Port.of(v) for v in model.graph.outputs)
+        return cls(path.name, size, default_opset(model.opset_imports), inputs, outputs)
 
 
 @dataclass(kw_only=True)
@@ -29,19 +65,21 @@ class FileReport(Report):
 
     Attributes:
         original, lowered: The model files.
+        command: The command line; empty where Python called `lower_file`.
         verification: How both were compared; None where nothing was to be.
     """
 
     original: ModelFile
     lowered: ModelFile
+    command: str = ""
     verification: Verification | None = None
 
     @classmethod
-    def of(cls, report: Report, original: ModelFile, lowered: ModelFile) -> FileReport:
+    def of(cls, report: Report, original: ModelFile, lowered: ModelFile, command: str) -> FileReport:
         """Return the report of the pass as one of files."""
-        return cls(**vars(report), original=original, lowered=lowered)
+        return cls(**vars(report), original=original, lowered=lowered, command=command)
 
     def to_dict(self) -> dict[str, Any]:
-        files = {"before": vars(self.original), "after": vars(self.lowered)}
+        files = {"before": asdict(self.original), "after": asdict(self.lowered)}
         verification = None if self.verification is None else self.verification.to_dict()
-        return super().to_dict() | {"files": files, "verification": verification}
+        return super().to_dict() | {"command": self.command, "files": files, "verification": verification}

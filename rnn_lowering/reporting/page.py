@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -12,7 +14,7 @@ import onnxruntime
 from rnn_lowering._version import __version__
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.printable import printable
-from rnn_lowering.reporting.file_report import FileReport
+from rnn_lowering.reporting.file_report import FileReport, Port
 from rnn_lowering.reporting.series import NodeSeries
 from rnn_lowering.streaming.plan import host_loop
 from rnn_lowering.verification.isolate import IsolatedNode
@@ -75,9 +77,38 @@ def render(report: FileReport, run_nodes: RunNodes) -> str:
         report=report,
         check=_NOT_COMPARED if report.verification is None else report.verification,
         sections=_sections(report, run_nodes),
-        loop_text=host_loop(report.stream, report.target) if report.stream is not None else "",
+        date=_date(),
+        use=_use(report),
+        host=host_loop(report.stream, report.target).splitlines() if report.stream is not None else [],
+        end=Markup("\n"),
         versions={"rnn-lowering": __version__, "onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__},
     )
+
+
+def _date() -> str:
+    """Now, or what SOURCE_DATE_EPOCH makes of it for pages that are to be the same again."""
+    given = os.environ.get("SOURCE_DATE_EPOCH", "")
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(int(given) if given.isdecimal() else time.time()))
+
+
+def _use(report: FileReport) -> list[str]:
+    """Return Python code that runs the result, line by line."""
+    name, taken = report.lowered.name, {s.input for s in report.stream.states} if report.stream is not None else ()
+    given = [f"    {port.name!r}: {_zeros(port)}" for port in report.lowered.inputs if port.name not in taken]
+    if report.stream is None:
+        start = ["import numpy as np, onnxruntime", "", f"session = onnxruntime.InferenceSession({name!r})"]
+        return [*start, "outputs = session.run(None, {", *given, "})"]
+    start = ["import numpy as np, rnn_lowering", "", f"stream = rnn_lowering.Stream({name!r})"]
+    call = ["outputs = stream({  # a chunk; call it again with the next", *given, "})"]
+    return [*start, *call, "stream.reset()  # before a new sequence"]
+
+
+def _zeros(port: Port) -> str:
+    """Return code that makes an array for an input, 1 for its open sizes."""
+    sizes = [dim if isinstance(dim, int) else 1 for dim in port.shape or ()]
+    named = [str(dim) if dim is not None else "?" for dim in port.shape or ()]
+    opened = named != list(map(str, sizes))
+    return f"np.zeros({sizes}, {port.dtype!r})," + (f"  # [{', '.join(named)}]" if opened else "")
 
 
 def _template() -> jinja2.Template:

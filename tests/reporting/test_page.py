@@ -41,6 +41,7 @@ class Page(HTMLParser):
         tags: How often each tag occurs.
         attributes: Name and value of every attribute.
         rows: The texts of the cells of every table row.
+        codes: The texts of every block of code.
         text: All text.
     """
 
@@ -49,6 +50,7 @@ class Page(HTMLParser):
         self.tags: Counter[str] = Counter()
         self.attributes: list[tuple[str, str]] = []
         self.rows: list[list[str]] = []
+        self.codes: list[str] = []
         self.text = ""
         self._open: list[str] = []
         self.feed(path.read_text(encoding="utf-8"))
@@ -63,6 +65,8 @@ class Page(HTMLParser):
             self.rows.append([])
         if tag in ("td", "th"):
             self.rows[-1].append("")
+        if tag == "pre":
+            self.codes.append("")
 
     def handle_startendtag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
         self.handle_starttag(tag, attrs)
@@ -74,6 +78,8 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data
+        if "pre" in self._open:
+            self.codes[-1] += data
         if {"td", "th"} & set(self._open):
             self.rows[-1][-1] = " ".join([*self.rows[-1][-1].split(), *data.split()])
 
@@ -90,6 +96,7 @@ class Page(HTMLParser):
 def one_process() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         run_workers_here(patch)
+        patch.setenv("SOURCE_DATE_EPOCH", "1234567890")
         yield
 
 
@@ -139,6 +146,45 @@ def test_the_tables(ragged: Path) -> None:
     for output in ("Y", "Y_h", "Y_c"):
         assert parsed.row(output)[2] == "passed"
         assert float(parsed.row(output)[1]) < 1e-6
+
+
+def test_how_it_was_made_and_how_it_is_run(ragged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = Page(ragged)
+    assert "2009-02-13 23:31 UTC, for portable\n" in parsed.text
+    assert re.search(r"Opset\s*17\s", parsed.text)
+    assert parsed.row("input X")[1:] == ["seq, batch, 2", "float32"]
+    assert parsed.row("input sequence_lens")[1:] == ["batch", "int32"]
+    assert parsed.row("output Y")[1:] == ["seq, 2, batch, 4", "float32"]
+    assert parsed.row("output Y_h")[1:] == ["2, batch, 4", "float32"]
+    monkeypatch.chdir(ragged.parent)
+    held: dict[str, Any] = {}
+    exec(code_of(parsed, "import numpy as np, onnxruntime"), held)
+    assert [output.shape for output in held["outputs"]] == [(1, 2, 1, 4), (2, 1, 4), (2, 1, 4)]
+
+
+def code_of(parsed: Page, start: str) -> str:
+    (text,) = [text for text in parsed.codes if text.startswith(start)]
+    return text
+
+
+def test_how_a_stream_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx.save(chain(Link("LSTM", "stepped")), tmp_path / "in.onnx")
+    monkeypatch.chdir(tmp_path)
+    given = ["in.onnx", "out of 1.onnx", "--stream", "seq=1", "--target", "tract", "--report", "page.html", "-q"]
+    assert main(given) == 0
+    parsed = Page(tmp_path / "page.html")
+    assert f"for tract, by rnn-lower in.onnx 'out of 1.onnx' {' '.join(given[2:])}\n" in parsed.text
+    assert (
+        "docs/runtimes.md of rnn-lowering has the code for tract, docs/streaming.md that for streams."
+        in parsed.text
+    )
+    held: dict[str, Any] = {}
+    exec(code_of(parsed, "import numpy as np, rnn_lowering"), held)
+    assert held["outputs"]["out"].shape == (1, 1, 4)
+    assert held["stream"].states == {}
+    host = code_of(parsed, "states = {\n").splitlines()
+    assert '    "past_stepped_h": zeros [1, batch, 4],' in host
+    assert "for each chunk of 1 frame (axis 0 of X):" in host
 
 
 def test_every_picture_has_a_text(ragged: Path) -> None:

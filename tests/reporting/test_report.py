@@ -136,7 +136,14 @@ def test_the_scenarios_emit_every_field_and_type(tmp_path: Path, monkeypatch: py
 def test_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = report(tmp_path, "verified", monkeypatch)["files"]
     for when, name in (("before", "in.onnx"), ("after", "out.onnx")):
-        assert files[when] == {"name": name, "bytes": (tmp_path / name).stat().st_size}
+        assert files[when]["name"] == name
+        assert files[when]["bytes"] == (tmp_path / name).stat().st_size
+        assert files[when]["opset"] == 17
+        assert files[when]["inputs"] == [
+            {"name": "X", "dtype": "float32", "shape": ["seq", "batch", 2]},
+            {"name": "sequence_lens", "dtype": "int32", "shape": ["batch"]},
+        ]
+        assert [port["name"] for port in files[when]["outputs"]] == ["Y", "Y_h", "Y_c"]
 
 
 def test_the_files_with_external_data(tmp_path: Path) -> None:
