@@ -23,12 +23,12 @@ from rnn_lowering.model.sizing import at_sizes
 from rnn_lowering.options import Lowering, Stream, parse_stream
 from rnn_lowering.spec.node import default_opset
 from rnn_lowering.streaming.edit import remove_unused, unused
-from rnn_lowering.streaming.exposing import Naming, StateExposer
+from rnn_lowering.streaming.exposing import StateExposer, state_dim
+from rnn_lowering.streaming.follow import follow
 from rnn_lowering.streaming.frames import Flow
 from rnn_lowering.streaming.plan import KEY, StreamPlan
 from rnn_lowering.streaming.states import node_states
 from rnn_lowering.streaming.time_inputs import TimeInputs, time_inputs
-from rnn_lowering.streaming.timeline import follow
 
 _MOVING = ("Identity", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Gather", "Split", "Reshape")
 
@@ -82,12 +82,12 @@ class StreamPass(ir.passes.InPlacePass):
             sort_nodes(model)  # a copy needs that
             work = _prepared(model)
             time = time_inputs(work, self.stream)
-            flow, size = follow(work, time)
+            flow = follow(work, time)
             _check_strides(flow, time)
             states = node_states(flow, work.graph)
-            naming, without_use = Naming(work, time, size), unused(work)
-            text = "" if states or any(c.past for c in flow.contexts) else _nothing_carried(work, time, naming)
-            plan = StateExposer(work, flow, time, naming).expose(states)
+            without_use = unused(work)
+            text = "" if states or any(c.past for c in flow.contexts) else _nothing_carried(work, time, flow)
+            plan = StateExposer(work, flow, time).expose(states)
             remove_unused(work, without_use)
             _declare(work, flow, time)
             work.metadata_props[KEY] = plan.to_json()
@@ -115,7 +115,7 @@ def _prepared(model: ir.Model) -> ir.Model:
     return work
 
 
-def _nothing_carried(work: ir.Model, time: TimeInputs, naming: Naming) -> str:
+def _nothing_carried(work: ir.Model, time: TimeInputs, flow: Flow) -> str:
     """Say that no node depends on the frames before, and along which axes recurrent nodes run."""
     axes = " and ".join(f"axis {axis} of '{name}' ({time.others[name][axis]})" for name, axis in time.axes.items())
     states: dict[str, None] = {}
@@ -128,7 +128,7 @@ def _nothing_carried(work: ir.Model, time: TimeInputs, naming: Naming) -> str:
             size = (
                 None
                 if node.inputs[0] is None
-                else naming.dims(node.inputs[0])[node.attributes.get_int("layout", 0)]
+                else state_dim(flow, node.inputs[0], node.attributes.get_int("layout", 0) or 0)
             )
             runs.setdefault(f"'{size}'" if isinstance(size, str) else f"an axis of {size}", found.ref)
     said = [f"no state is carried from chunk to chunk along {axes}"]
@@ -167,8 +167,8 @@ def _declare(work: ir.Model, flow: Flow, time: TimeInputs) -> None:
                 dims[time.axes[name]] = time.symbol
             value.shape = ir.Shape(dims)
     for value in computed:
-        shape = flow.short.shapes.get(value)
-        if shape is not None and shape != flow.long.shapes.get(value):
+        shape = flow.known.shapes.get(value)
+        if shape is not None and any(dim.timed for dim in shape):
             value.shape = None if value.type is None else ir.Shape([None] * len(shape))
     infer_shapes(work)
     for value, texts in denoted.items():

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnn_lowering.model.scopes import all_names, bodies_of
 from rnn_lowering.streaming.frames import Context, Trim
-from rnn_lowering.streaming.trimming import TO_THE_END
+from rnn_lowering.streaming.inference import TO_THE_END
 from rnn_lowering.types import Array
 
 Path = Sequence[tuple[ir.Node, str]]
@@ -155,10 +155,14 @@ def keep_past(editor: Editor, context: Context, past: ir.Value | None) -> ir.Val
     else:
         (joined,) = editor.node("Concat", [past, before], axis=context.axis)
         graph.insert_before(node, [_producer(joined)])
+    read = joined
+    if context.drop:
+        read = editor.sliced(joined, graph, [context.axis], [0], [-context.drop], [1])
+        graph.insert_before(node, [_producer(read)])
     if node.op_type in ("Pad", "Concat"):
-        editor.replace(node.outputs[0], joined, graph)
+        editor.replace(node.outputs[0], read, graph)
     else:
-        node.replace_input_with(0, joined)
+        node.replace_input_with(0, read)
         node.attributes["pads"] = ir.AttrInt64s("pads", context.pads)
         node.attributes.pop("auto_pad", None)
     following = node

@@ -15,50 +15,38 @@ from rnn_lowering.spec.node import node_ref
 from rnn_lowering.streaming.edit import Editor, keep_past, keep_where_empty, plain, trim
 from rnn_lowering.streaming.frames import Context, Flow, Frames, Framing
 from rnn_lowering.streaming.plan import Dim, State, StreamPlan, initial_of
-from rnn_lowering.streaming.sized import SizingError, sized
+from rnn_lowering.streaming.sizes import Size
 from rnn_lowering.streaming.states import SLOTS, NodeState
 from rnn_lowering.streaming.time_inputs import TimeInputs
 from rnn_lowering.types import Array
 
 
-class Naming:
-    """The sizes of axes other than time, as multiples of the open dimensions of the inputs."""
+def state_dims(flow: Flow, value: ir.Value) -> tuple[Dim, ...]:
+    """The dimensions of a value that becomes a state: numbers, names, or "2*name"."""
+    return tuple(state_dim(flow, value, axis) for axis in range(len(flow.known.shapes[value])))
 
-    def __init__(self, model: ir.Model, time: TimeInputs, size: int) -> None:
-        self.base = sized(model, time.shapes(96, size))
-        self.size = size
-        self.varied = {}
-        for symbol in sorted(time.symbols):
-            try:
-                self.varied[symbol] = sized(model, time.shapes(96, size, {symbol: 3 * size}))
-            except SizingError:  # it is bound to another: the states do not depend on it alone
-                continue
 
-    def dims(self, value: ir.Value) -> tuple[Dim, ...]:
-        """The dimensions of a value: numbers, names, or "2*name"."""
-        shape = self.base.shapes[value]
-        return tuple(self._dim(value, axis, number) for axis, number in enumerate(shape))
-
-    def _dim(self, value: ir.Value, axis: int, number: int) -> Dim:
-        grown = {s: known.shapes[value][axis] for s, known in self.varied.items() if value in known.shapes}
-        names = [symbol for symbol, other in grown.items() if other != number]
-        if not names:
-            return number
-        times, rest = divmod(number, self.size)
-        if len(names) > 1 or rest or grown[names[0]] != 3 * number:
-            options = " or ".join(f"--set-dim {quote(f'{name}=')}?" for name in names)
-            raise UnsupportedError(
-                f"axis {axis} of '{value.name}' depends on {' and '.join(names)}: a state cannot have that size",
-                hint=f"fix a size: {options}",
-            )
+def state_dim(flow: Flow, value: ir.Value, axis: int) -> Dim:
+    """One of them."""
+    dim = flow.known.shapes[value][axis]
+    if dim.constant is not None:
+        return int(dim.constant)
+    names = [symbol for symbol in dim.symbols if isinstance(symbol, str)]
+    times = dim.coefficient(*names)
+    if len(names) == 1 and dim == Size.symbol(names[0]) * times and times.denominator == 1:
         return names[0] if times == 1 else f"{times}*{names[0]}"
+    options = " or ".join(f"--set-dim {quote(f'{name}=')}?" for name in sorted(names))
+    raise UnsupportedError(
+        f"axis {axis} of '{value.name}' has {dim} elements: a state cannot have that size",
+        hint=f"fix a size: {options}" if names else "",
+    )
 
 
 class StateExposer:
     """Exposes the states of one model."""
 
-    def __init__(self, work: ir.Model, flow: Flow, time: TimeInputs, naming: Naming) -> None:
-        self.work, self.flow, self.time, self.naming = work, flow, time, naming
+    def __init__(self, work: ir.Model, flow: Flow, time: TimeInputs) -> None:
+        self.work, self.flow, self.time = work, flow, time
         self.editor = Editor(work, flow.opset)
         self.positions = {value: n for n, value in enumerate(work.graph.outputs)}
         """Of the outputs: an edit may put another value in the place of one."""
@@ -70,7 +58,7 @@ class StateExposer:
         inputs = [v for v in graph.inputs if not v.is_initializer()]
         outputs = list(graph.outputs)
         axes = {v.name or "": _axis(self.flow.framings.get(v)) for v in outputs}
-        contexts = [(c, self._context_dims(c), self.flow.short.types[c.source]) for c in self.flow.contexts]
+        contexts = [(c, self._context_dims(c), self.flow.known.types[c.source]) for c in self.flow.contexts]
         shapes = [self._state_dims(s) for s in states]
         self._check(states)
         for found in self.flow.trims:
@@ -101,20 +89,19 @@ class StateExposer:
         assert x is not None
         assert r is not None
         batch_first = node.attributes.get_int("layout", 0) == 1
-        batch, hidden = self.naming.dims(x)[0 if batch_first else 1], self.flow.shape(r, node)[2]
+        batch, hidden = state_dim(self.flow, x, 0 if batch_first else 1), state_dim(self.flow, r, 2)
         dims = (batch, 1, hidden) if batch_first else (1, batch, hidden)
         if state.input is None:
             return dims
-        declared = self.naming.dims(state.input)
+        declared = state_dims(self.flow, state.input)
         if state.input is not node.inputs[SLOTS[state.kind][0]]:
             return declared
         return tuple(own if isinstance(own, int) else dim for own, dim in zip(declared, dims, strict=True))
 
     def _context_dims(self, context: Context) -> tuple[Dim, ...]:
         value = context.node.outputs[0] if context.node.op_type == "Pad" else context.source
-        dims = list(self.naming.dims(value))
-        dims[context.axis] = context.past
-        return tuple(dims)
+        axes = range(len(self.flow.known.shapes[value]))
+        return tuple(context.past if axis == context.axis else state_dim(self.flow, value, axis) for axis in axes)
 
     def _recurrent(
         self, state: NodeState, dims: tuple[Dim, ...], defaults: Mapping[ir.Value, Array | None]
@@ -122,7 +109,7 @@ class StateExposer:
         node, (slot, output) = state.recurrent.node, SLOTS[state.kind]
         weights = node.inputs[2]
         assert weights is not None
-        dtype = self.flow.short.types[weights]
+        dtype = self.flow.known.types[weights]
         label = node.name or next((v.name for v in node.outputs if v.name), "")
         past = state.input
         if past is None:
@@ -137,7 +124,7 @@ class StateExposer:
             final.name = self.editor.name(f"{label}_Y_{state.kind}")
         final.type = final.type or ir.TensorType(dtype)
         lengths = node.inputs[4] if len(node.inputs) > 4 else None
-        if lengths is not None and self.flow.short.constant(lengths) is None:
+        if lengths is not None and lengths not in self.flow.known.contents:
             initial = node.inputs[slot]
             assert initial is not None
             final = keep_where_empty(self.editor, node, final, initial)

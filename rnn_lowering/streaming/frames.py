@@ -1,22 +1,24 @@
-"""The framing of each value of a model: on which axis a stream's frames are, and in what order.
+"""The framing of each value of a model: on which axis a stream's frames are, how many of them, and in what order.
 
-The model is evaluated at two numbers of frames (`sized`): an axis that grows holds frames. What a rule then has to
-know of an operator is only which axes it couples.
+One account holds for every operator. Of a whole sequence of T frames a value has T / stride + `extra`. While it is
+streamed, `known` more than the frames so far are certain: paddings on the left are known early. A chunk holds
+the `known` frames besides its own, and none of those that only the end decides.
 """
 
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
-import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.spec.node import node_ref
-from rnn_lowering.streaming.sized import Shape, Sized
+from rnn_lowering.streaming.contents import depends_on_time
+from rnn_lowering.streaming.inference import Known, Shape
+from rnn_lowering.streaming.sizes import CHUNK, ONE, TIME, Size, product
 from rnn_lowering.types import Array
 
 
@@ -27,42 +29,55 @@ class Frames:
     Attributes:
         axis: The axis, from 0.
         outer, inner: What a Reshape merged with the frames: position (o * frames + t) * inner + i.
-        before: How many frames there are before the first of the stream: paddings on the left.
-        behind: How many there are after the last one; negative where the last ones are cut off.
+        extra: How many frames the whole has more than the stream: paddings, or (negative) frames that are cut off.
+        known: How many more than its own a chunk has: those that are certain before their turn. Less than `extra`
+            where the end of the sequence is padded; more where its last frames are cut off.
         stride: How many frames of the stream make one of this value.
     """
 
     axis: int
-    outer: int = 1
-    inner: int = 1
-    before: int = 0
-    behind: int = 0
+    outer: Size = ONE
+    inner: Size = ONE
+    extra: int = 0
+    known: int = 0
     stride: int = 1
 
-    def size(self, frames: int) -> int:
-        """The size of the axis for a whole stream of `frames`."""
-        return self.outer * (frames // self.stride + self.before + self.behind) * self.inner
+    def size(self) -> Size:
+        """The size of the axis."""
+        frames = Size.symbol(TIME) * Fraction(1, self.stride) + self.extra
+        return (frames + Size.symbol(CHUNK) * (self.known - self.extra)) * self.outer * self.inner
 
     @property
     def plain(self) -> bool:
         """Whether the axis holds frames only."""
-        return self.outer == self.inner == 1
+        return self.outer == self.inner == ONE
 
     @property
     def even(self) -> bool:
-        """Whether there is exactly one for each frame (or each `stride`) of the stream."""
-        return self.before == self.behind == 0
+        """Whether there is exactly one for each frame (or each `stride`) of the stream, when its turn comes."""
+        return self.extra == self.known == 0
+
+    @property
+    def cut(self) -> bool:
+        """Whether the whole lacks frames at the end that a chunk still has."""
+        return self.extra < self.known
 
 
 class Unframed(enum.Enum):
-    """What holds no frames: a value of the last frame or of all of them; a constant that is the same in each."""
+    """What holds no frames: a value that is known after the last frame only."""
 
     LAST = enum.auto()
-    UNIFORM = enum.auto()
 
 
-Framing = Frames | Unframed | None
-"""None: it does not depend on the stream."""
+@dataclass(frozen=True)
+class Lost:
+    """A value that a chunk cannot tell, since it depends on the whole sequence: what reads it raises `error`."""
+
+    error: UnsupportedError
+
+
+Framing = Frames | Unframed | Lost | None
+"""None: it does not depend on the stream, but for its length where its shape or numbers say so."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +100,7 @@ class Context:
         initial: What they are before the first chunk: a number, or an array with `past` entries along `axis`.
         overlap: How many frames more than the chunk's own its value has already.
         pads: The paddings that the node then has, in the form of its own: all of them, none over time.
+        drop: How many frames at the end of what it reads are for the next chunk only.
         path: The nodes If around it, each with its branch.
     """
 
@@ -95,6 +111,7 @@ class Context:
     initial: float | Array
     overlap: int
     pads: tuple[int, ...]
+    drop: int
     path: tuple[tuple[ir.Node, str], ...]
 
     @property
@@ -121,19 +138,15 @@ class Flow:
     """What has been found of a model, node by node.
 
     Attributes:
-        short, long: The model at two numbers of frames.
-        counts: These numbers.
+        known: Types, shapes and constants.
         scope: Name of the graph that is being read.
         path: The nodes If around that graph, each with the name of the branch.
         framings: By value; those that are absent do not depend on the stream.
         recurrent, contexts, trims: What is to be changed for a stream, in the order of the model.
-        strided: Nodes that make one frame of several, and of how many.
+        strided: Nodes that make one frame of several, and of how many frames of the stream.
     """
 
-    short: Sized
-    long: Sized
-    counts: tuple[int, int]
-    opset: int
+    known: Known
     scope: str = "main graph"
     path: tuple[tuple[ir.Node, str], ...] = ()
     framings: dict[ir.Value, Framing] = field(default_factory=dict)
@@ -142,107 +155,126 @@ class Flow:
     trims: list[Trim] = field(default_factory=list)
     strided: list[tuple[ir.Node, int]] = field(default_factory=list)
 
+    @property
+    def opset(self) -> int:
+        return self.known.opset
+
     def refuse(self, node: ir.Node, reason: str, hint: str = "") -> UnsupportedError:
         return UnsupportedError(reason, hint=hint, node=node_ref(node, self.scope))
 
     def shape(self, value: ir.Value, node: ir.Node) -> Shape:
-        """The shape of a value at the smaller number of frames."""
-        if value not in self.short.shapes or value not in self.long.shapes:
+        """The shape of a value."""
+        if value not in self.known.shapes:
             raise self.refuse(node, f"the shape of '{value.name}' is not known, so neither is its axis of time")
-        return self.short.shapes[value]
+        return self.known.shapes[value]
 
-    def grown(self, value: ir.Value, node: ir.Node) -> int | None:
-        """The axis of a value that grows with the frames, None where there is none."""
-        before, after = self.shape(value, node), self.long.shapes[value]
-        if len(before) != len(after):
-            raise self.refuse(node, f"the rank of '{value.name}' depends on the number of frames")
-        axes = [axis for axis, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1]]
-        if len(axes) > 1:
-            raise self.refuse(node, f"compares frames with each other: axes {axes} of '{value.name}' hold frames")
-        return axes[0] if axes else None
+    def is_timed(self, value: ir.Value) -> bool:
+        """Whether a value depends on the stream or on its length."""
+        timed = any(dim.timed for dim in self.known.shapes.get(value, ()))
+        return self.framings.get(value) is not None or timed or depends_on_time(self.known, value)
 
-    def constant(self, value: ir.Value) -> Array | None:
-        """The constant that a value is at both numbers of frames; None where there is none or they differ."""
-        first, second = self.short.constant(value), self.long.constant(value)
-        same = first is not None and second is not None and np.array_equal(first, second)
-        return first if same else None
-
-    def framing(self, value: ir.Value, node: ir.Node) -> Framing:
+    def framing(self, value: ir.Value, node: ir.Node) -> Frames | Unframed | None:
         """Where a value that a node reads as data has its frames."""
-        if value in self.framings:
-            return self.framings[value]
-        first, second = self.short.constant(value), self.long.constant(value)
-        if first is None or second is None:
-            if self.short.shapes.get(value) != self.long.shapes.get(value):
-                raise self.refuse(
-                    node, f"the shape of '{value.name}' depends on the number of frames in other ways"
-                )
-            return None
-        if np.array_equal(first, second):
-            return None
-        axis = self.grown(value, node)
-        if axis is not None and all(
-            np.array_equal(a, a.take([0], axis) + np.zeros_like(a)) for a in (first, second)
-        ):
-            return Unframed.UNIFORM
-        raise self.refuse(
-            node,
-            f"'{value.name}' depends on the number of frames, or counts them",
-            "what counts frames would start anew with each chunk",
-        )
-
-    def joined(self, node: ir.Node, values: Sequence[ir.Value]) -> Framing:
-        """What the values that a node reads have in common; their axes may be different ones."""
-        framings = [self.framing(value, node) for value in values]
-        frames = list(dict.fromkeys(replace(m, axis=0) for m in framings if isinstance(m, Frames)))
-        if len(frames) > 1:
-            raise self.refuse(node, f"joins values whose frames are not side by side: {_apart(frames)}")
-        if frames and Unframed.LAST in framings:
-            raise self.refuse(node, "joins each frame with what is known after the last one only")
-        if frames:
-            return frames[0]
-        return next((m for m in (Unframed.LAST, Unframed.UNIFORM) if m in framings), None)
-
-    def framed(self, node: ir.Node, output: ir.Value, framing: Framing) -> Framing:
-        """The framing of an output that keeps one result for each frame of `framing`."""
-        axis = self.grown(output, node)
-        if framing is Unframed.UNIFORM or (framing is None and axis is not None):
-            size = self.short.shapes[output][axis] if axis is not None else 0
-            framing = Frames(0) if size == self.counts[0] else framing
-        if not isinstance(framing, Frames):
-            if axis is not None:
-                raise self.refuse(node, f"it is not known how '{output.name}' holds the frames")
+        framing = self.framings.get(value)
+        if isinstance(framing, Lost):
+            raise framing.error
+        if framing is not None:
             return framing
-        if axis is None:
-            raise self.refuse(node, "joins all frames into one")
-        found = replace(framing, axis=axis)
-        sizes = [held.shapes[output][axis] for held in (self.short, self.long)]
-        if sizes != [found.size(count) for count in self.counts]:
-            raise self.refuse(node, "does not give one result for each frame")
-        return found
+        if depends_on_time(self.known, value):
+            raise self.refuse(
+                node,
+                f"'{value.name}' depends on the number of frames, which a stream never knows",
+                "only sizes may depend on it",
+            )
+        axes = [axis for axis, dim in enumerate(self.known.shapes.get(value, ())) if dim.timed]
+        return self._same_in_all(value, node, axes) if axes else None
 
-    def rearranged(self, node: ir.Node, value: ir.Value, output: ir.Value) -> Framing:
-        """The framing of an output with the elements of `value` in the same order, in another shape."""
+    def _same_in_all(self, value: ir.Value, node: ir.Node, axes: Sequence[int]) -> Frames:
+        """The framing of a value that is the same in each frame: only its size tells of these."""
+        if len(axes) == 1:
+            dim = self.known.shapes[value][axes[0]]
+            rate, extra = dim.coefficient(TIME), dim.coefficient()
+            if rate.numerator == 1 and extra.denominator == 1:
+                known = int(extra + dim.coefficient(CHUNK))
+                found = Frames(axes[0], extra=int(extra), known=known, stride=rate.denominator)
+                if found.size() == dim:
+                    return found
+        raise self.refuse(node, f"the shape of '{value.name}' depends on the number of frames in other ways")
+
+    def joined(self, node: ir.Node, slots: Sequence[int]) -> tuple[Frames | Unframed | None, dict[int, int]]:
+        """What the values that a node reads have in common, and by slot the axis where each has its frames."""
+        values = {slot: v for slot in slots if (v := node.inputs[slot]) is not None}
+        own = [held for v in values.values() if isinstance(held := self.framings.get(v), Frames)]
+        found: list[Frames | Unframed] = []
+        axes = {}
+        for slot, value in values.items():
+            held = self._same_as(value, own[0]) if own else None
+            held = self.framing(value, node) if held is None else held
+            if isinstance(held, Frames):
+                axes[slot] = held.axis
+            if held is not None:
+                found.append(replace(held, axis=0) if isinstance(held, Frames) else held)
+        kinds = list(dict.fromkeys(found))
+        if Unframed.LAST in kinds and len(kinds) > 1:
+            raise self.refuse(node, "joins each frame with what is known after the last one only")
+        if len(kinds) > 1:
+            frames = [kind for kind in kinds if isinstance(kind, Frames)]
+            raise self.refuse(node, f"joins values whose frames are not side by side: {_apart(frames)}")
+        return (kinds[0] if kinds else None), axes
+
+    def _same_as(self, value: ir.Value, frames: Frames) -> Frames | None:
+        """The framing of a value that is the same in each frame, where its size is that of `frames`."""
+        dims = self.known.shapes.get(value, ())
+        timed = [axis for axis, dim in enumerate(dims) if dim.timed]
+        if value in self.framings or depends_on_time(self.known, value) or len(timed) != 1:
+            return None
+        return replace(frames, axis=timed[0]) if dims[timed[0]] == frames.size() else None
+
+    def framed(self, node: ir.Node, output: ir.Value, framing: Frames) -> Frames:
+        """The framing of an output that keeps one result for each frame, checked against its shape."""
+        shape = self.shape(output, node)
+        if any(dim.timed for axis, dim in enumerate(shape) if axis != framing.axis):
+            raise self.refuse(node, "compares frames with each other")
+        if framing.axis >= len(shape) or shape[framing.axis] != framing.size():
+            raise self.refuse(node, "does not give one result for each frame")
+        return framing
+
+    def resized(self, node: ir.Node, output: ir.Value, framing: Frames) -> Frames:
+        """The framing of an output whose number of frames a rule over time tells."""
+        shape = list(self.shape(output, node))
+        shape[framing.axis] = framing.size()
+        self.known.shapes[output] = tuple(shape)
+        return self.framed(node, output, framing)
+
+    def rearranged(self, node: ir.Node, slot: int, output: ir.Value) -> Frames | Unframed | None:
+        """The framing of an output with the elements of an input in the same order, in another shape."""
+        value = node.inputs[slot]
+        assert value is not None
         framing = self.framing(value, node)
         if not isinstance(framing, Frames):
             return framing
-        axis = self.grown(output, node)
         before, after = self.shape(value, node), self.shape(output, node)
-        if axis is None:
-            raise self.refuse(node, "mixes the frames with other axes")
-        stride = math.prod(before[framing.axis + 1 :]) * framing.inner
-        inner, rest = divmod(stride, math.prod(after[axis + 1 :]))
-        frames = framing.size(self.counts[0]) // (framing.outer * framing.inner)
-        outer, more = divmod(after[axis], max(inner * frames, 1))
-        if rest or more or not inner or not outer:
-            raise self.refuse(
-                node, "mixes the frames with other axes", "was the batch size folded in by an exporter?"
-            )
-        return self.framed(node, output, replace(framing, axis=axis, inner=inner, outer=outer))
+        if after[: framing.axis + 1] == before[: framing.axis + 1]:
+            return self.framed(node, output, framing)
+        inner_total = product(before[framing.axis + 1 :]) * framing.inner
+        outer_total = product(before[: framing.axis]) * framing.outer
+        for axis in range(len(after)):
+            inner = inner_total.divided(product(after[axis + 1 :]))
+            outer = outer_total.divided(product(after[:axis]))
+            if inner is None or outer is None or not inner.integral(1) or not outer.integral(1):
+                continue
+            found = replace(framing, axis=axis, inner=inner, outer=outer)
+            if found.size() == after[axis]:
+                return self.framed(node, output, found)
+        raise self.refuse(
+            node, "mixes the frames with other axes", "was the batch size or a length folded in by an exporter?"
+        )
 
 
 def _apart(frames: Sequence[Frames]) -> str:
     return " and ".join(
-        f"{f.before} before, {f.behind} behind" + ("" if f.plain else f", merged {f.outer} x {f.inner}")
+        f"{f.known} before, {f.extra - f.known} behind"
+        + (f", one for {f.stride}" if f.stride > 1 else "")
+        + ("" if f.plain else f", merged {f.outer} x {f.inner}")
         for f in frames
     )

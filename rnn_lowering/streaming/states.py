@@ -9,9 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.streaming.frame_rules import data_inputs
+from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.spec.node import is_recurrent
+from rnn_lowering.streaming.contents import run_node
+from rnn_lowering.streaming.frame_by_frame import data_slots
 from rnn_lowering.streaming.frames import Flow, Recurrent
-from rnn_lowering.streaming.sized import run_node
+from rnn_lowering.streaming.sizes import Symbol
 from rnn_lowering.types import Array
 
 SLOTS = {"h": (5, 1), "c": (6, 2)}
@@ -80,11 +83,9 @@ def _node_state(
     value = node.inputs[slot] if slot < len(node.inputs) else None
     if value is None:
         return NodeState(recurrent, kind, np.zeros(()))
-    constant = flow.constant(value)
+    constant = flow.known.contents.get(value)
     if constant is not None:
-        batch = 0 if node.attributes.get_int("layout", 0) else 1
-        first = constant.take([0], axis=batch) if constant.shape[batch] else np.zeros(())
-        return NodeState(recurrent, kind, first if (constant == first).all() else constant)
+        return NodeState(recurrent, kind, _same_rows(flow, node, kind, value))
     labels = elements.get(value)
     sources = (
         []
@@ -94,6 +95,7 @@ def _node_state(
     if len(sources) == 1:
         (source,) = sources
         if source in returned or source is value:
+            _check_unread(flow, source, source.name or "")
             return NodeState(recurrent, kind, None, source, returned.get(source))
     raise flow.refuse(
         node,
@@ -104,19 +106,65 @@ def _node_state(
     )
 
 
+def _same_rows(flow: Flow, node: ir.Node, kind: str, value: ir.Value) -> Array:
+    """A constant initial state, of one row where all rows are the same."""
+    constant, dims = flow.known.contents[value], flow.known.shapes[value]
+    if constant.dtype == object:
+        raise flow.refuse(node, f"initial_{kind} depends on the size of an axis", "make it an input of the model")
+    batch = 0 if node.attributes.get_int("layout", 0) else 1
+    first = constant.take([0], axis=batch) if constant.shape[batch] else np.zeros(())
+    kept = first if (constant == first).all() else constant
+    sizes = [kept.shape[n] if n == batch else int(dim.constant or 1) for n, dim in enumerate(dims)]
+    return np.broadcast_to(kept, sizes) if kept.ndim else kept
+
+
+def _check_unread(flow: Flow, value: ir.Value, name: str) -> None:
+    """Refuse an input that becomes a state where anything but recurrent nodes reads it too."""
+    carried = {recurrent.node for recurrent in flow.recurrent}
+    for use in value.uses():
+        node = use.node
+        if (node in carried and use.idx in (5, 6)) or (node.op_type in ("Shape", "Size") and node.domain == ""):
+            continue
+        if is_recurrent(node) or node.domain or node.op_type not in _REARRANGING or use.idx not in data_slots(node):
+            raise flow.refuse(
+                node,
+                f"reads '{name}', a state: from the second chunk on it is not what the sequence started with",
+                "give it an input of its own",
+            )
+        for output in node.outputs:
+            _check_unread(flow, output, name)
+    if value.is_graph_output():
+        raise UnsupportedError(
+            f"'{name}' is a state and an output: from the second chunk on it is not what the sequence started with",
+            hint="drop that output",
+        )
+
+
 def _includes(whole: Array, part: Array) -> bool:
     return bool(np.isin(part, whole).all())
+
+
+_PRIMES = (5, 7, 11, 13, 17, 19, 23, 29)
+
+
+def _example(flow: Flow, graph: ir.Graph) -> dict[Symbol, int]:
+    """Unlike sizes of the open axes, so that elements in the same order are so at every size."""
+    symbols = {s for v in graph.inputs for dim in flow.known.shapes.get(v, ()) for s in dim.symbols}
+    return {s: _PRIMES[n % len(_PRIMES)] for n, s in enumerate(sorted(symbols, key=str))}
 
 
 def _numbered_elements(flow: Flow, graph: ir.Graph) -> dict[ir.Value, Array]:
     """Give each element of the inputs that may be states a number; return the numbers in every value that only
     rearranges them."""
     labels: dict[ir.Value, Array] = {}
-    start = 1
+    start, sizes = 1, _example(flow, graph)
     for value in graph.inputs:
-        shape = flow.short.shapes.get(value)
+        dims = flow.known.shapes.get(value)
         floats = value.dtype is not None and value.dtype.is_floating_point()
-        if shape is not None and floats and value not in flow.framings and math.prod(shape) <= 1 << 20:
+        if dims is None or not floats or flow.is_timed(value):
+            continue
+        shape = [int(dim.at(sizes)) for dim in dims]
+        if math.prod(shape) <= 1 << 20:
             labels[value] = np.arange(start, start + math.prod(shape)).reshape(shape)
             start += math.prod(shape)
     return _rearranged(flow, graph, labels)
@@ -142,15 +190,23 @@ def _returned(flow: Flow, graph: ir.Graph, elements: Mapping[ir.Value, Array]) -
 
 def _rearranged(flow: Flow, graph: ir.Graph, labels: dict[ir.Value, Array]) -> dict[ir.Value, Array]:
     """Add the values that nodes compute from numbered elements, where these only rearrange them."""
-    known = dict(labels)
+    known, sizes = dict(labels), _example(flow, graph)
     for node in graph:
         if node.domain or node.op_type not in _REARRANGING or not any(v in known for v in node.inputs):
             continue
-        data = data_inputs(node)[:1] if node.op_type != "Concat" else data_inputs(node)
+        data = [node.inputs[n] for n in (data_slots(node) if node.op_type == "Concat" else [0])]
         feed = {v.name or "": known[v] for v in data if v in known}
         rest = [v for v in node.inputs if v is not None and v not in known]
-        parameters = {v.name or "": held for v in rest if (held := flow.short.constant(v)) is not None}
+        parameters = {v.name or "": held for v in rest if (held := _parameter(flow, v, sizes)) is not None}
         if len(feed) == len(set(data)) and len(parameters) == len(set(rest)):
             rearranged = run_node(node, feed | parameters, flow.opset)
             known.update((v, a) for v, a in zip(node.outputs, rearranged, strict=False) if v.name)
     return known
+
+
+def _parameter(flow: Flow, value: ir.Value, sizes: Mapping[Symbol, int]) -> Array | None:
+    """What a node is told of how to rearrange elements, at these sizes of open axes."""
+    numbers = flow.known.numbers(value)
+    if numbers is None or any(not number.symbols <= set(sizes) for number in numbers):
+        return flow.known.constant(value)
+    return np.array([int(number.at(sizes)) for number in numbers]).reshape(flow.known.contents[value].shape)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.streaming.sized import Shape
+from rnn_lowering.streaming.sizes import TIME, Size, size
 
 
 @dataclass(frozen=True)
@@ -48,18 +48,13 @@ class TimeInputs:
             if isinstance(d, str) and axis != self.axes.get(name)
         }
 
-    def shapes(self, frames: int, size: int, chosen: Mapping[str, int] | None = None) -> dict[str, Shape]:
-        """Return the shapes of all inputs.
-
-        Args:
-            frames: The size of the axes of time.
-            size: The size of other open axes.
-            chosen: Sizes of some of those by name.
-        """
-        sizes = chosen or {}
+    def sizes(self) -> dict[str, tuple[Size, ...]]:
+        """Return the shapes of all inputs, the axes of time as the number of frames."""
         return {
             name: tuple(
-                frames if axis == self.axes.get(name) else sizes.get(d, size) if isinstance(d, str) else d
+                Size.symbol(TIME if axis == self.axes.get(name) else d)
+                if isinstance(d, str) or axis == self.axes.get(name)
+                else size(d)
                 for axis, d in enumerate(dims)
             )
             for name, dims in self.others.items()

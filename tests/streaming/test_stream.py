@@ -209,7 +209,7 @@ def test_a_node_along_another_axis_has_no_state() -> None:
         "back": np.array([6, 2, -1, 8]),
     }
     model = net(
-        """g (float[batch, time, 6, 3] X) => (float[a, b, c, d] Z) {
+        """g (float[2, time, 6, 3] X) => (float[a, b, c, d] Z) {
             x = Transpose <perm = [2, 0, 1, 3]> (X)  flat = Reshape (x, shape)
             y = GRU <hidden_size = 4, direction = "bidirectional"> (flat, W, R, B)
             one = Transpose <perm = [0, 2, 1, 3]> (y)  four = Reshape (one, back)
@@ -320,7 +320,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "counted frames": (
         "s = Shape (X) n = Gather (s, zero1) r = Range (zero1, n, one1) f = Cast <to = 1> (r)"
         "c = Unsqueeze (f, onetwo) x = Add (X, c) Y = GRU <hidden_size = 4> (x, W, R, B)",
-        "Add node '-> x' in main graph: 'c' depends on the number of frames, or counts them",
+        "Range node '-> r' in main graph: counts the frames, and would start anew with each chunk",
     ),
     "a batch folded in": (
         "x = Reshape (X, mixed) Y = GRU <hidden_size = 4> (x, W, R, B)",

@@ -189,7 +189,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "reflected": (
         'p = Pad <mode = "reflect"> (X, pads)  Y = Conv (p, K)',
-        "pads the frames with what is not a const",
+        "pads the frames with others of them .mode reflect.: .*; pad with a constant",
     ),
     "joined with its past": (
         "p = Conv <pads = [2, 2]> (X, K)  s = Slice (p, zero, minus1, axis)  Y = Relu (s)",

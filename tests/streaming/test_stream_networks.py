@@ -14,7 +14,7 @@ from stream_models import CHUNKINGS, plan_of, random, streamed, whole
 from stream_nets import enhancer, keras_batch_first, keyword_spotter, language_model
 
 import rnn_lowering as rl
-from rnn_lowering.streaming import frame_rules
+from rnn_lowering.streaming import frame_by_frame
 
 EXPORTED = MODELS / "exported"
 Net = tuple[onnx.ModelProto, Arrays]
@@ -109,7 +109,7 @@ def test_the_recipe_for_onnxruntime(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_document_lists_the_operators_that_are_known() -> None:
-    known = {*frame_rules._RULES, *frame_rules.REARRANGING, "Pad", "Slice", *LAYOUT}
+    known = {*frame_by_frame._RULES, *frame_by_frame.REARRANGING, "Pad", "Slice", *LAYOUT}
     words = set(
         re.findall(r"\b[A-Z]\w+\b", DOCUMENT.read_text(encoding="utf-8").split("\nKnown are")[1].split("##")[0])
     )

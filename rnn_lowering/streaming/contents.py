@@ -1,0 +1,357 @@
+"""What follows from constants and sizes alone: a model's numbers, exact polynomials where they depend on sizes.
+
+A node runs (with onnx's reference evaluator) only where all that it reads is constant. Numbers that depend on sizes
+are moved as labels, calculated by the rules of polynomials, and compared only where the answer is the same at every
+size. What depends on the number of frames in another way is `UnfollowedError`.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+
+from rnn_lowering.streaming.inference import BROADCAST, LARGEST, Known, shape_of
+from rnn_lowering.streaming.sizes import Size, product, size
+from rnn_lowering.types import Array
+
+_NEVER = frozenset(
+    ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
+)
+
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+_MOVING = frozenset(
+    (
+        *("Concat", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape", "Slice"),
+        *("Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
+    )
+)
+"""Operators that move elements, those of all inputs (Concat) or of the first."""
+
+
+class UnfollowedError(Exception):
+    """A value depends on the number of frames in another way than as a size."""
+
+
+def evaluate(known: Known, node: ir.Node) -> None:
+    """Add the outputs of a node that follow from constants and sizes.
+
+    Raises:
+        UnfollowedError: They depend on the number of frames in a way that no polynomial tells.
+    """
+    if (
+        node.domain
+        or node.op_type in _NEVER
+        or any(a.type in _GRAPHS or a.is_ref() for a in node.attributes.values())
+    ):
+        return
+    found: Sequence[Array | None]
+    if node.op_type in ("Shape", "Size"):
+        found = _shape(known, node)
+    else:
+        given = [v for v in node.inputs if v is not None]
+        if any(v not in known.contents for v in given):
+            return
+        found = _result(known, node, given)
+    for output, array in zip(node.outputs, found, strict=False):
+        if array is not None and array.size <= LARGEST:
+            known.contents[output] = _plain(known, output, array)
+            if output not in known.shapes:
+                known.shapes[output] = tuple(size(n) for n in array.shape)
+
+
+def _result(known: Known, node: ir.Node, given: Sequence[ir.Value]) -> Sequence[Array | None]:
+    constants = [known.constant(v) for v in given]
+    if all(held is not None for held in constants):
+        if sum(float(product(known.shapes[v]).constant or 0) for v in node.outputs if v in known.shapes) > LARGEST:
+            return []
+        feed = {v.name or "": held for v, held in zip(given, constants, strict=True) if held is not None}
+        return run_node(node, feed, known.opset)
+    spread = _spread(known, node, given)
+    if spread is not None:
+        return spread
+    symbolic = [v for v in given if known.contents[v].dtype == object]
+    if not symbolic:
+        return []
+    found = _symbolic(known, node)
+    if found is None and any(_timed(known.contents[v]) for v in symbolic):
+        raise UnfollowedError
+    return _named(known, node, given) if found is None else found
+
+
+def _timed(array: Array) -> bool:
+    return any(isinstance(n, Size) and n.timed for n in array.reshape(-1))
+
+
+def depends_on_time(known: Known, value: ir.Value) -> bool:
+    """Whether numbers that a value holds depend on the number of frames."""
+    held = known.contents.get(value)
+    return held is not None and held.dtype == object and _timed(held)
+
+
+def _plain(known: Known, value: ir.Value, array: Array) -> Array:
+    """The array with its type, where no number depends on a size."""
+    if array.dtype != object:
+        return array
+    constants = [n.constant for n in (size(n) for n in array.reshape(-1))]
+    if any(n is None for n in constants) or value not in known.types:
+        return array
+    return np.array([float(n or 0) for n in constants]).astype(known.types[value].numpy()).reshape(array.shape)
+
+
+def _shape(known: Known, node: ir.Node) -> Sequence[Array | None]:
+    shape = shape_of(known, node)
+    if shape is None:
+        return []
+    if node.op_type == "Size":
+        return [_objects([product(shape)], ())]
+    first, last = (node.attributes.get_int(name, None) for name in ("start", "end"))
+    kept = shape[first:last]
+    return [_objects(kept, (len(kept),))]
+
+
+def _objects(numbers: Sequence[Size], shape: tuple[int, ...]) -> Array:
+    array = np.empty(len(numbers), object)
+    array[:] = numbers
+    return array.reshape(shape)
+
+
+# Constants that are the same along an axis of a size that is not known
+
+
+def _spread(known: Known, node: ir.Node, given: Sequence[ir.Value]) -> Sequence[Array | None] | None:
+    """The outputs of a node as arrays that broadcast to their shapes; None where the node is not of this kind."""
+    arrays = [known.contents[v] for v in given]
+    if node.op_type == "ConstantOfShape":
+        value = node.attributes.get_tensor("value", None)
+        fill, sizes = np.zeros(1, np.float32) if value is None else value.numpy(), known.given(node, 0)
+        return None if sizes is None else [fill.reshape((1,) * len(sizes))]
+    if node.op_type == "Expand":
+        shape = known.shapes.get(node.outputs[0])
+        if shape is None or arrays[0].dtype == object:
+            return None
+        return [arrays[0].reshape((1,) * (len(shape) - arrays[0].ndim) + arrays[0].shape)]
+    if any(array.dtype == object for array in arrays):
+        return _rearranged_spread(known, node)
+    feed = {v.name or "": array for v, array in zip(given, arrays, strict=True)}
+    if node.op_type in BROADCAST or node.op_type in ("CastLike", "Transpose", "Unsqueeze"):
+        return run_node(node, feed, known.opset)
+    if node.op_type == "Concat":
+        return _joined(known, node, given)
+    return _rearranged_spread(known, node)
+
+
+def _joined(known: Known, node: ir.Node, given: Sequence[ir.Value]) -> Sequence[Array | None]:
+    arrays, axis = [known.contents[v] for v in given], node.attributes.get_int("axis", 1) or 0
+    if any(known.shapes[v][axis] != size(a.shape[axis]) for v, a in zip(given, arrays, strict=True)):
+        return []
+    shape = np.broadcast_shapes(*(a.take([0], axis).shape for a in arrays if a.shape[axis]))
+    axis %= len(shape)
+    return [
+        np.concatenate(
+            [np.broadcast_to(a, (*shape[:axis], a.shape[axis], *shape[axis + 1 :])) for a in arrays], axis
+        )
+    ]
+
+
+def _rearranged_spread(known: Known, node: ir.Node) -> Sequence[Array | None] | None:
+    """A single number in another shape; rows of what is the same along other axes."""
+    value = node.inputs[0]
+    if node.op_type not in _MOVING or node.op_type == "Concat" or value is None:
+        return None
+    array, shape = known.contents[value], known.shapes[value]
+    if array.dtype == object or tuple(size(n) for n in array.shape) == shape:
+        return None
+    if array.size == 1:
+        outputs = [known.shapes.get(v) for v in node.outputs]
+        return [None if held is None else array.reshape((1,) * len(held)) for held in outputs]
+    axis = node.attributes.get_int("axis", 0) or 0
+    along = {axis % array.ndim} if node.op_type in ("Gather", "Split") else None
+    if node.op_type == "Slice":
+        held = known.given(node, 3)
+        along = {int(n.constant or 0) % array.ndim for n in held} if held is not None else set(range(array.ndim))
+    if along is None or any(shape[n] != size(array.shape[n]) for n in along):
+        return []
+    parameters = {v.name or "": known.constant(v) for v in node.inputs[1:] if v is not None}
+    if any(p is None for p in parameters.values()):
+        return []
+    return run_node(
+        node, {value.name or "": array, **{k: p for k, p in parameters.items() if p is not None}}, known.opset
+    )
+
+
+# Numbers that depend on sizes
+
+
+def _symbolic(known: Known, node: ir.Node) -> Sequence[Array | None] | None:
+    if node.op_type in _MOVING:
+        return _moved(known, node)
+    if any(v is not None and not _are_numbers(known.contents[v]) for v in node.inputs):
+        return None
+    rule = _CALCULATED.get(node.op_type)
+    return None if rule is None else rule(known, node)
+
+
+def _are_numbers(array: Array) -> bool:
+    return array.dtype.kind in "iubO" or (array.dtype.kind == "f" and bool(np.isfinite(array).all()))
+
+
+def _named(known: Known, node: ir.Node, given: Sequence[ir.Value]) -> Sequence[Array | None]:
+    """Integers that no polynomial tells, and that do not depend on the number of frames, as symbols."""
+    output = node.outputs[0]
+    shape = [dim.constant for dim in known.shapes.get(output, (size(LARGEST),))]
+    dtype = known.types.get(output)
+    if dtype is None or not dtype.is_integer() or None in shape or math.prod(int(n or 0) for n in shape) > 64:
+        return []
+    sizes = [int(n or 0) for n in shape]
+    attributes = [(name, a.value) for name, a in sorted(node.attributes.items())]
+    key = f"{node.op_type} {attributes} {[known.contents[v].tolist() for v in given]}"
+    return [_objects([known.unknown(f"{key} {n}") for n in range(math.prod(sizes))], tuple(sizes))]
+
+
+def _moved(known: Known, node: ir.Node) -> Sequence[Array | None] | None:
+    """Labels instead of the numbers, where the node is told how to move them."""
+    data = [v for v in (node.inputs if node.op_type == "Concat" else node.inputs[:1]) if v is not None]
+    rest = {v: known.constant(v) for v in node.inputs if v is not None and v not in data}
+    if any(held is None for held in rest.values()):
+        return None
+    numbers: list[Any] = []
+    feed: dict[str, Array] = {v.name or "": held for v, held in rest.items() if held is not None}
+    for value in dict.fromkeys(data):
+        array = known.contents[value]
+        feed[value.name or ""] = np.arange(len(numbers), len(numbers) + array.size).reshape(array.shape)
+        numbers += array.reshape(-1).tolist()
+    table = _objects([size(n) for n in numbers], (len(numbers),))
+    return [
+        _objects(table[n.reshape(-1).astype(np.int64)].tolist(), n.shape) for n in run_node(node, feed, known.opset)
+    ]
+
+
+def _exact(known: Known, node: ir.Node) -> list[Array]:
+    """The inputs as arrays of sizes."""
+    arrays = [known.contents[v] for v in node.inputs if v is not None]
+    return [_objects([size(n) for n in a.reshape(-1).tolist()], a.shape) for a in arrays]
+
+
+def _each(function: Callable[..., Size | None]) -> Callable[[Known, ir.Node], Sequence[Array] | None]:
+    """A rule for each element; where it tells nothing of one it tells nothing."""
+
+    def rule(known: Known, node: ir.Node) -> Sequence[Array] | None:
+        arrays = np.broadcast_arrays(*_exact(known, node))
+        found = [function(*numbers) for numbers in zip(*(a.reshape(-1).tolist() for a in arrays), strict=True)]
+        return (
+            None
+            if any(n is None for n in found)
+            else [_objects([n for n in found if n is not None], arrays[0].shape)]
+        )
+
+    return rule
+
+
+def _cast(known: Known, node: ir.Node) -> Sequence[Array] | None:
+    """To a number that holds it; a fraction is not cut off."""
+    kind = ir.DataType(node.attributes.get_int("to", 1) or 1).numpy().kind
+    (array,) = _exact(known, node)
+    fits = kind == "f" or (kind in "iu" and all(n.integral(known.unit) for n in array.reshape(-1)))
+    return [array] if fits else None
+
+
+def _whole(known: Known, node: ir.Node) -> Sequence[Array] | None:
+    """Floor, Ceil and Round of integers."""
+    (array,) = _exact(known, node)
+    return [array] if all(n.integral(known.unit) for n in array.reshape(-1)) else None
+
+
+def _divided(known: Known, node: ir.Node) -> Sequence[Array] | None:
+    def quotient(first: Size, second: Size) -> Size | None:
+        found = first.divided(second)
+        return found if found is not None and found.integral(known.unit) else None
+
+    return _each(quotient)(known, node)
+
+
+def _product_of_all(known: Known, node: ir.Node) -> Sequence[Array] | None:
+    shape = known.shapes.get(node.outputs[0])
+    (array, *_) = _exact(known, node)
+    total = product(array.reshape(-1))
+    return [_objects([total], (1,) * len(shape))] if array.ndim == 1 and shape is not None else None
+
+
+def _absolute(number: Size) -> Size | None:
+    return number if number.at_least(0) else -number if number.at_most(0) else None
+
+
+def _larger(*numbers: Size) -> Size | None:
+    return next((a for a in numbers if all((a - b).at_least(0) for b in numbers)), None)
+
+
+def _smaller(*numbers: Size) -> Size | None:
+    return next((a for a in numbers if all((b - a).at_least(0) for b in numbers)), None)
+
+
+def _decided(yes: Callable[[Size], bool], no: Callable[[Size], bool]) -> Callable[[Size, Size], Size | None]:
+    """A comparison of two numbers by their difference, where it is the same at every size."""
+
+    def compare(first: Size, second: Size) -> Size | None:
+        rest = first - second
+        return size(1) if yes(rest) else size(0) if no(rest) else None
+
+    return compare
+
+
+def _either_sign(rest: Size) -> bool:
+    return rest.at_least(1) or rest.at_most(-1)
+
+
+def _chosen(condition: Size, first: Size, second: Size) -> Size | None:
+    return None if condition.constant is None else first if condition.constant else second
+
+
+_CALCULATED: Mapping[str, Callable[[Known, ir.Node], Sequence[Array | None] | None]] = {
+    "Abs": _each(_absolute),
+    "Add": _each(operator.add),
+    "Cast": _cast,
+    "Ceil": _whole,
+    "Div": _divided,
+    "Equal": _each(_decided(lambda d: d == size(0), _either_sign)),
+    "Floor": _whole,
+    "Greater": _each(_decided(lambda d: d.at_least(1), lambda d: d.at_most(0))),
+    "GreaterOrEqual": _each(_decided(lambda d: d.at_least(0), lambda d: d.at_most(-1))),
+    "Less": _each(_decided(lambda d: d.at_most(-1), lambda d: d.at_least(0))),
+    "LessOrEqual": _each(_decided(lambda d: d.at_most(0), lambda d: d.at_least(1))),
+    "Max": _each(_larger),
+    "Min": _each(_smaller),
+    "Mul": _each(operator.mul),
+    "Neg": _each(operator.neg),
+    "ReduceProd": _product_of_all,
+    "Round": _whole,
+    "Sub": _each(operator.sub),
+    "Sum": _each(lambda *numbers: reduce(operator.add, numbers)),
+    "Where": _each(_chosen),
+}
+
+
+def run_node(node: ir.Node, feed: Mapping[str, Array], opset: int) -> list[Array]:
+    """Evaluate a node on arrays by name with onnx's reference evaluator; return nothing where that cannot."""
+    proto = ir.to_proto(node)
+    inputs = [onnx.ValueInfoProto(name=name) for name in feed]
+    outputs = [onnx.ValueInfoProto(name=name) for name in proto.output if name]
+    # The evaluator knows DequantizeLinear from 19 on; it means the same before.
+    version = max(opset, 19) if node.op_type == "DequantizeLinear" else opset
+    graph = onnx.helper.make_graph([proto], "constant", inputs, outputs)
+    imports = [onnx.helper.make_opsetid("", version)]
+    try:
+        results = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=imports)).run(None, dict(feed))
+    except Exception:  # the evaluator has no common error; what it cannot do is not known
+        return []
+    named = dict(zip((o.name for o in outputs), results, strict=True))
+    arrays = [np.asarray(named[name]) if name else np.empty(0) for name in proto.output]
+    return arrays if all(isinstance(named[o.name], np.ndarray | np.generic) for o in outputs) else []

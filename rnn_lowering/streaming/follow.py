@@ -1,0 +1,347 @@
+"""Following the frames of a stream through a model, from its inputs to its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.model.scopes import bodies_of
+from rnn_lowering.spec.node import is_recurrent, node_ref
+from rnn_lowering.streaming.contents import UnfollowedError, evaluate
+from rnn_lowering.streaming.frame_by_frame import frame_by_frame
+from rnn_lowering.streaming.frames import Flow, Frames, Framing, Lost, Recurrent, Unframed
+from rnn_lowering.streaming.inference import SizingError, add_initializers, start
+from rnn_lowering.streaming.over_time import WINDOWED, joined_along, padded, picked, sliced, windowed
+from rnn_lowering.streaming.sizes import size
+from rnn_lowering.streaming.time_inputs import TimeInputs
+
+_RESHAPED = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
+"""Operators that lengths may go through on their way to a recurrent node."""
+
+
+def follow(model: ir.Model, time: TimeInputs) -> Flow:
+    """Return where each value of a model has its frames.
+
+    Args:
+        model: Sorted, and without functions; it stays as it is.
+        time: The axes of its inputs that hold frames.
+
+    Raises:
+        UnsupportedError: A node looks beyond its frame, or it is not known whether it does.
+    """
+    flow = Flow(start(model, time.sizes()))
+    for value in model.graph.inputs:
+        axis = time.axes.get(value.name or "")
+        if axis is not None:
+            flow.framings[value] = Frames(axis)
+    _follow_graph(flow, model.graph)
+    _check_outputs(flow, model.graph)
+    return flow
+
+
+def _follow_graph(flow: Flow, graph: ir.Graph) -> None:
+    add_initializers(flow.known, graph)
+    for node in graph:
+        if not node.outputs:  # it gives nothing that could be known
+            continue
+        outputs = [v for v in node.outputs if v.name]
+        try:
+            framings = _follow_node(flow, node)
+        except SizingError as error:
+            raise _does_not_fit(flow, error) from error
+        flow.framings.update((v, m) for v, m in zip(outputs, framings, strict=True) if m is not None)
+
+
+def _does_not_fit(flow: Flow, error: SizingError) -> UnsupportedError:
+    return flow.refuse(
+        error.node,
+        f"does not work with another number of frames: {error.reason}",
+        "was the length folded into a constant by the exporter? Export with a dynamic time axis",
+    )
+
+
+def _follow_node(flow: Flow, node: ir.Node) -> list[Framing]:
+    """The framings of the named outputs of a node."""
+    outputs = [v for v in node.outputs if v.name]
+    if node.domain == "" and node.op_type == "If":
+        return _branches(flow, node)
+    flow.known.infer(node)
+    read = [v for v in node.inputs if v is not None]
+    if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+        read += [v for graph in bodies_of(node) for n in graph.all_nodes() for v in n.inputs if v is not None]
+    lost = next((m for v in read if isinstance(m := flow.framings.get(v), Lost)), None)
+    streamed = any(isinstance(flow.framings.get(v), Frames | Unframed) for v in read)
+    if node.op_type in ("Shape", "Size") and node.domain == "":
+        return _size_of(flow, node, lost)
+    if lost is not None:
+        if streamed:
+            raise lost.error
+        return _all_lost(flow, outputs, lost)
+    if streamed:
+        return _rule(flow, node)
+    return _without_stream(flow, node, read)
+
+
+def _size_of(flow: Flow, node: ir.Node, lost: Lost | None) -> list[Framing]:
+    value = node.inputs[0]
+    if lost is not None and value not in flow.known.shapes:
+        return [lost]
+    evaluate(flow.known, node)
+    return [None]
+
+
+def _without_stream(flow: Flow, node: ir.Node, read: Sequence[ir.Value]) -> list[Framing]:
+    """The framings of outputs that depend on the stream's length at most."""
+    outputs = [v for v in node.outputs if v.name]
+    try:
+        evaluate(flow.known, node)
+    except UnfollowedError:
+        return _all_lost(flow, outputs, _not_a_size(flow, node))
+    if all(v in flow.known.contents for v in outputs) or not any(flow.is_timed(v) for v in read):
+        return [None] * len(outputs)
+    try:
+        return _rule(flow, node)
+    except UnsupportedError as error:
+        return _all_lost(flow, outputs, Lost(error))
+
+
+def _not_a_size(flow: Flow, node: ir.Node) -> Lost:
+    if node.op_type == "Range":
+        return Lost(flow.refuse(node, "counts the frames, and would start anew with each chunk"))
+    return Lost(
+        flow.refuse(
+            node,
+            "depends on the number of frames, which a stream never knows, in another way than as a size",
+            "sizes may be the number of frames times a constant, plus a constant",
+        )
+    )
+
+
+def _all_lost(flow: Flow, outputs: Sequence[ir.Value], lost: Lost) -> list[Framing]:
+    """Outputs that a chunk cannot tell; of their shapes only those are kept that surely do not depend on it."""
+    for value in outputs:
+        dims = flow.known.shapes.get(value, ())
+        if any(isinstance(symbol, int) for dim in dims for symbol in dim.symbols):
+            del flow.known.shapes[value]
+    return [lost] * len(outputs)
+
+
+def _rule(flow: Flow, node: ir.Node) -> list[Framing]:
+    if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+        raise _repeats(flow, node)
+    if is_recurrent(node):
+        return _recurrent(flow, node)
+    rule = _RULES.get(node.op_type, frame_by_frame) if node.domain == "" else frame_by_frame
+    framings = rule(flow, node)
+    for value, framing in zip([v for v in node.outputs if v.name], framings, strict=True):
+        if isinstance(framing, Lost):
+            _all_lost(flow, [value], framing)
+    return framings
+
+
+_RULES = {
+    "Pad": padded,
+    "Slice": sliced,
+    "Concat": joined_along,
+    "Gather": picked,
+    **dict.fromkeys(WINDOWED, windowed),
+}
+
+
+def _branches(flow: Flow, node: ir.Node) -> list[Framing]:
+    condition = node.inputs[0]
+    if condition is not None and flow.is_timed(condition):
+        if isinstance(lost := flow.framings.get(condition), Lost):
+            raise lost.error
+        raise flow.refuse(node, "its condition depends on the stream")
+    held = flow.known.constant(condition)
+    taken = ("then_branch", "else_branch") if held is None else ("then_branch" if held.all() else "else_branch",)
+    scope, path = flow.scope, flow.path
+    found: list[list[Framing]] = []
+    ends: list[list[ir.Value]] = []
+    for name in taken:
+        graph = node.attributes[name].as_graph()
+        flow.scope, flow.path = f"{scope} > {node_ref(node, '').name} (If) {name}", (*path, (node, name))
+        _follow_graph(flow, graph)
+        found.append([flow.framings.get(v) for v in graph.outputs])
+        ends.append(list(graph.outputs))
+        if len(graph.outputs) != len(node.outputs):
+            raise flow.refuse(node, "a branch has another number of outputs")
+    flow.scope, flow.path = scope, path
+    if any(framings != found[0] for framings in found):
+        raise flow.refuse(node, "its branches hold their frames differently")
+    for output, values in zip(node.outputs, zip(*ends, strict=True), strict=True):
+        _agree(flow, output, values)
+    return [framing for v, framing in zip(node.outputs, found[0], strict=True) if v.name]
+
+
+def _agree(flow: Flow, output: ir.Value, values: Sequence[ir.Value]) -> None:
+    """What is known of an output of If: what its branches agree on."""
+    known = flow.known
+    if values[0] in known.types:
+        known.types[output] = known.types[values[0]]
+    shapes = [known.shapes.get(v) for v in values]
+    ranks = {None if shape is None else len(shape) for shape in shapes}
+    if len(ranks) == 1 and None not in ranks:
+        dims = zip(*(shape for shape in shapes if shape is not None), strict=True)
+        known.shapes[output] = tuple(d[0] if len(set(d)) == 1 else known.unknown() for d in dims)
+    if len(values) == 1 and values[0] in known.contents:
+        known.contents[output] = known.contents[values[0]]
+
+
+def _repeats(flow: Flow, node: ir.Node) -> UnsupportedError:
+    """A Loop or Scan may not see the stream, nor hold a recurrent node."""
+    recurrent = next((n for graph in bodies_of(node) for n in graph.all_nodes() if is_recurrent(n)), None)
+    if recurrent is not None:
+        scope = f"{flow.scope} > {node_ref(node, '').name} ({node.op_type}) body"
+        return UnsupportedError(
+            "a node in a body that repeats has a state for each turn", node=node_ref(recurrent, scope)
+        )
+    return flow.refuse(node, "repeats over values of the stream: it is not known how", "export without the loop")
+
+
+def _recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
+    """Y keeps its frames; a node along the frames is to carry its state, one along another axis is not."""
+    value = node.inputs[0]
+    framing = None if value is None else flow.framing(value, node)
+    outputs = [v for v in node.outputs if v.name]
+    others = {n: v for n, v in enumerate(node.inputs[1:], 1) if v is not None}
+    if any(flow.is_timed(others[n]) for n in (1, 2, 3, 7) if n in others):
+        raise flow.refuse(node, "its weights depend on the stream")
+    if not isinstance(framing, Frames):
+        joined, _ = flow.joined(node, [n for n, v in enumerate(node.inputs) if v is not None])
+        if isinstance(joined, Frames):
+            raise flow.refuse(node, "its initial states or lengths hold frames, and what it reads does not")
+        return [joined] * len(outputs)
+    if node.domain:
+        raise flow.refuse(
+            node,
+            "rounds all frames of a sequence by one range, which a stream never knows",
+            "make the stream of the float model",
+        )
+    batch_first = node.attributes.get_int("layout", 0) == 1
+    sequence, batch = (1, 0) if batch_first else (0, 1)
+    if framing.axis == batch:
+        return _frames_as_batch(flow, node, framing, batch_first)
+    if framing.axis != sequence or framing.outer != size(1):
+        raise flow.refuse(node, "its frames are merged with another axis")
+    _check_onward(flow, node, others, framing)
+    if 4 in others:
+        _check_lengths(flow, node, others[4], framing)
+    flow.recurrent.append(Recurrent(node, flow.path))
+    y = node.outputs[0]
+    return [flow.framed(node, v, replace(framing, axis=sequence)) if v is y else Unframed.LAST for v in outputs]
+
+
+def _frames_as_batch(flow: Flow, node: ir.Node, framing: Frames, batch_first: bool) -> list[Framing]:
+    """A node along another axis, of which each frame is a row of its own."""
+    value = node.inputs[0]
+    assert value is not None
+    length = flow.shape(value, node)[1 if batch_first else 0]
+    rows = [n for n in (4, 5, 6) if n < len(node.inputs) and node.inputs[n] is not None]
+    _, axes = flow.joined(node, [0, *rows])
+    if any(axes.get(n) != (0 if n == 4 or batch_first else 1) for n in rows):
+        source = value.producer()
+        if length == size(1) and source is not None:
+            raise flow.refuse(
+                source,
+                f"puts the frames where {node_ref(node, '').name} has its batch, in sequences of 1",
+                "was a length of 1 folded in by the exporter? Export with a dynamic time axis",
+            )
+        raise flow.refuse(node, "its frames are its batch, and its initial states or lengths have a fixed one")
+    at = {0: 0 if batch_first else 2}
+    return [
+        flow.framed(node, v, replace(framing, axis=at.get(n, 0 if batch_first else 1)))
+        for n, v in enumerate(node.outputs)
+        if v.name
+    ]
+
+
+def _check_onward(flow: Flow, node: ir.Node, others: dict[int, ir.Value], framing: Frames) -> None:
+    """Refuse a node that a stream cannot run from its first frame to its last."""
+    direction = node.attributes.get_string("direction", "forward")
+    if direction not in ("forward", "foward"):
+        raise flow.refuse(
+            node,
+            f"direction is {direction}: it starts at the last frame, which a stream has not seen yet",
+            "train a forward one",
+        )
+    if not framing.even:
+        more = f"{framing.extra} frames more than" if framing.extra > 0 else "not as many frames as"
+        raise flow.refuse(node, f"reads {more} the stream has", "trim its input with a Slice")
+    for slot in (5, 6):
+        if slot in others and flow.is_timed(others[slot]):
+            flow.framing(others[slot], node)
+            raise flow.refuse(
+                node, "its initial state is computed from the stream", "make it an input of the model"
+            )
+
+
+def _check_lengths(flow: Flow, node: ir.Node, lengths: ir.Value, framing: Frames) -> None:
+    """Refuse lengths that are not the number of frames, nor an input that only recurrent nodes read."""
+    if flow.framings.get(lengths) is not None:
+        flow.framing(lengths, node)
+        raise flow.refuse(node, "its sequence_lens are computed from the stream")
+    held = flow.known.contents.get(lengths)
+    if held is not None:
+        if any(size(n) != framing.size() for n in held.reshape(-1).tolist()):
+            raise flow.refuse(
+                node,
+                f"its sequence_lens are constant: {[str(n) for n in held.reshape(-1)[:8]]}",
+                "make them an input of the model",
+            )
+        return
+    value: ir.Value | None = lengths
+    while value is not None and (producer := value.producer()) is not None:
+        if producer.domain or producer.op_type not in _RESHAPED:
+            raise flow.refuse(
+                producer,
+                "computes the lengths of the sequence, and a chunk's are not those",
+                "give sequence_lens as an input of the model",
+            )
+        value = producer.inputs[0]
+    if value is not None:
+        _check_only_lengths(flow, value, value.name or "")
+
+
+def _check_only_lengths(flow: Flow, value: ir.Value, name: str) -> None:
+    """Refuse lengths that something reads as data: a chunk's lengths are not those of the whole."""
+    for use in value.uses():
+        node = use.node
+        if is_recurrent(node) and use.idx == 4:
+            continue
+        if node.domain == "" and node.op_type in ("Shape", "Size"):
+            continue
+        if node.domain == "" and node.op_type in _RESHAPED and use.idx == 0:
+            _check_only_lengths(flow, node.outputs[0], name)
+            continue
+        raise flow.refuse(
+            node,
+            f"reads '{name}', the lengths of the sequences: those of a chunk are others",
+            "give it an input of its own",
+        )
+    if value.is_graph_output():
+        raise UnsupportedError(
+            f"'{name}', the lengths of the sequences, is an output too: those of a chunk are others"
+        )
+
+
+def _check_outputs(flow: Flow, graph: ir.Graph) -> None:
+    for value in graph.outputs:
+        node = value.producer()
+        if node is None:
+            continue
+        framing = flow.framing(value, node)
+        if not isinstance(framing, Frames):
+            continue
+        if not framing.even:
+            more = f"{framing.extra} frames more than" if framing.extra > 0 else "not as many frames as"
+            raise flow.refuse(node, f"output '{value.name}' has {more} the stream", "trim it with a Slice")
+        if framing.outer != size(1):
+            raise flow.refuse(
+                node, f"output '{value.name}' holds the frames of several rows, one row after another"
+            )
+        flow.framings[value] = framing

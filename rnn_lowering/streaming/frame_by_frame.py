@@ -1,0 +1,279 @@
+"""Operators that act on each frame by itself: which axes each couples, and where it leaves the frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from rnn_lowering.streaming.contents import depends_on_time
+from rnn_lowering.streaming.frames import Flow, Frames, Framing, Unframed
+from rnn_lowering.streaming.inference import BROADCAST
+
+Coupled = Iterable[tuple[int, int]]
+"""Pairs of the number of an input and an axis."""
+
+REARRANGING = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze"))
+
+_BY_ELEMENT = BROADCAST | {
+    *("CastLike", "DequantizeLinear", "Dropout", "Expand", "OneHot", "QuantizeLinear", "Resize", "Tile"),
+    *("Transpose", "Upsample"),  # Resize and Upsample: a size that changes is noticed
+}
+
+_SIZED = frozenset(("Expand", "Tile", "Resize", "Upsample", "Slice", *REARRANGING))
+"""Operators whose other inputs may be sizes that depend on the number of frames."""
+
+_READ_FIRST = _SIZED | {"OneHot", "Split", "TopK", "CumSum", "Pad"}
+"""Operators whose other inputs are sizes, axes and the like; so are those of reductions."""
+
+
+def data_slots(node: ir.Node) -> list[int]:
+    """The places of the inputs that a node reads as data, not as sizes or axes."""
+    given = [n for n, v in enumerate(node.inputs) if v is not None]
+    first_only = node.op_type in _READ_FIRST or node.op_type.startswith("Reduce")
+    return given[:1] if first_only and node.domain == "" else given
+
+
+def frame_by_frame(flow: Flow, node: ir.Node) -> list[Framing]:
+    """The framings of the outputs of a node that acts on each frame by itself.
+
+    Raises:
+        UnsupportedError: It does not, or it is not known to.
+    """
+    slots = data_slots(node)
+    _check_sizes(flow, node, slots)
+    framing, axes = flow.joined(node, slots)
+    outputs = [v for v in node.outputs if v.name]
+    if not isinstance(framing, Frames):
+        if framing is Unframed.LAST and any(flow.is_timed(v) for v in outputs):
+            raise flow.refuse(node, "spreads what is known after the last frame only over all frames")
+        return [framing] * len(outputs)
+    if node.op_type in REARRANGING and node.domain == "":
+        return [flow.rearranged(node, slots[0], v) for v in outputs]
+    _refuse_coupling(flow, node, axes)
+    places = {_moved(flow, node, slot, axis) for slot, axis in axes.items()}
+    if len(places) > 1 or None in places:
+        raise flow.refuse(node, "compares frames with each other: they are on unlike axes of what it joins")
+    axis = next(place for place in places if place is not None)
+    return [flow.framed(node, v, replace(framing, axis=axis)) for v in outputs]
+
+
+def _check_sizes(flow: Flow, node: ir.Node, data: Sequence[int]) -> None:
+    """Refuse sizes and axes that are read from the stream, or from its length where that is no size."""
+    for value in (v for n, v in enumerate(node.inputs) if v is not None and n not in data):
+        if flow.framings.get(value) is not None:
+            flow.framing(value, node)
+            raise flow.refuse(node, f"takes a size from the stream: '{value.name}'")
+        if depends_on_time(flow.known, value) and node.op_type not in _SIZED:
+            raise flow.refuse(node, f"'{value.name}' depends on the number of frames, which a stream never knows")
+
+
+def _moved(flow: Flow, node: ir.Node, slot: int, axis: int) -> int | None:
+    """The axis of the outputs where an axis of an input is; None where that is not known."""
+    value = node.inputs[slot]
+    assert value is not None
+    rank, after = len(flow.shape(value, node)), len(flow.shape(node.outputs[0], node))
+    if node.op_type in BROADCAST or node.op_type in ("Expand", "Tile"):
+        return axis + after - rank
+    if node.op_type in _MOVED:
+        return _MOVED[node.op_type](flow, node, slot, axis)
+    if node.op_type.startswith("Reduce"):
+        return _kept(node, axis, [a % rank for _, a in _reduction(flow, node)])
+    return axis if slot == 0 or node.op_type in ("Concat", "GatherElements") else None
+
+
+def _kept(node: ir.Node, axis: int, reduced: Iterable[int]) -> int:
+    return axis if node.attributes.get_int("keepdims", 1) else axis - sum(n < axis for n in set(reduced))
+
+
+def _moved_by_matmul(flow: Flow, node: ir.Node, slot: int, axis: int) -> int:
+    ranks, after = [_rank(flow, node, 0), _rank(flow, node, 1)], len(flow.shape(node.outputs[0], node))
+    if ranks[1 - slot] > 1:
+        return axis + after - ranks[slot]
+    return axis if slot == 0 or axis < ranks[1] - 2 else after - 1
+
+
+def _moved_by_gather(flow: Flow, node: ir.Node, slot: int, axis: int) -> int:
+    along = (node.attributes.get_int("axis", 0) or 0) % _rank(flow, node)
+    if slot == 1:
+        return along + axis
+    return axis if axis < along else axis + _rank(flow, node, 1) - 1
+
+
+def _moved_by_one_hot(flow: Flow, node: ir.Node, slot: int, axis: int) -> int:
+    added = (node.attributes.get_int("axis", -1) or 0) % (_rank(flow, node) + 1)
+    return axis if axis < added else axis + 1
+
+
+def _moved_by_einsum(flow: Flow, node: ir.Node, slot: int, axis: int) -> int | None:
+    left, _, right = (node.attributes.get_string("equation", "") or "").replace(" ", "").partition("->")
+    place = right.find(left.split(",")[slot][axis]) if "." not in left else -1
+    return None if place < 0 else place
+
+
+def _moved_by_arg(flow: Flow, node: ir.Node, slot: int, axis: int) -> int:
+    return _kept(node, axis, [(node.attributes.get_int("axis", 0) or 0) % _rank(flow, node)])
+
+
+def _moved_by_transpose(flow: Flow, node: ir.Node, slot: int, axis: int) -> int:
+    rank = _rank(flow, node)
+    return list(node.attributes.get_ints("perm", ()) or reversed(range(rank))).index(axis)
+
+
+def _moved_by_gemm(flow: Flow, node: ir.Node, slot: int, axis: int) -> int:
+    return slot if slot < 2 else axis + 2 - _rank(flow, node, 2)
+
+
+_MOVED: dict[str, Callable[[Flow, ir.Node, int, int], int | None]] = {
+    "ArgMax": _moved_by_arg,
+    "ArgMin": _moved_by_arg,
+    "Einsum": _moved_by_einsum,
+    "Gather": _moved_by_gather,
+    "Gemm": _moved_by_gemm,
+    "MatMul": _moved_by_matmul,
+    "OneHot": _moved_by_one_hot,
+    "Transpose": _moved_by_transpose,
+}
+
+
+def _refuse_coupling(flow: Flow, node: ir.Node, axes: dict[int, int]) -> None:
+    coupled = _coupled(flow, node)
+    if coupled is None:
+        raise flow.refuse(
+            node,
+            "is not known to act on each frame by itself",
+            "docs/streaming.md lists the operators that a stream may go through",
+        )
+    for slot, axis in coupled:
+        if slot in axes and axes[slot] == axis % _rank(flow, node, slot):
+            raise flow.refuse(
+                node, f"looks beyond its frame: it acts along axis {axes[slot]}, which holds the frames"
+            )
+
+
+def _coupled(flow: Flow, node: ir.Node) -> Coupled | None:
+    """Return what a node couples, None where it is not known."""
+    if node.domain:
+        return None
+    if node.op_type in _BY_ELEMENT:
+        return ()
+    rule = _RULES.get(node.op_type) or (_reduction if node.op_type.startswith("Reduce") else None)
+    return None if rule is None else list(rule(flow, node))
+
+
+def _rank(flow: Flow, node: ir.Node, slot: int = 0) -> int:
+    value = node.inputs[slot]
+    return 0 if value is None else len(flow.shape(value, node))
+
+
+def _axis(default: int) -> Callable[[Flow, ir.Node], Coupled]:
+    return lambda flow, node: [(0, node.attributes.get_int("axis", default) or 0)]
+
+
+def _softmax(flow: Flow, node: ir.Node) -> Coupled:
+    if flow.opset >= 13:
+        return [(0, node.attributes.get_int("axis", -1) or 0)]
+    return _from_axis(1)(flow, node)
+
+
+def _from_axis(default: int) -> Callable[[Flow, ir.Node], Coupled]:
+    """All axes from that of the attribute `axis` on."""
+
+    def rule(flow: Flow, node: ir.Node) -> Coupled:
+        rank, axis = _rank(flow, node), node.attributes.get_int("axis", default) or 0
+        return [(0, n) for n in range(axis % max(rank, 1), rank)]
+
+    return rule
+
+
+def _all_from(first: int) -> Callable[[Flow, ir.Node], Coupled]:
+    """All axes from `first` on."""
+    return lambda flow, node: [(0, n) for n in range(first, _rank(flow, node))]
+
+
+def _reduction(flow: Flow, node: ir.Node) -> Coupled:
+    axes: Iterable[int] = node.attributes.get_ints("axes", ())
+    given = node.inputs[1] if len(node.inputs) > 1 else None
+    if given is not None:
+        held = flow.known.constant(given)
+        axes = range(_rank(flow, node)) if held is None else held.reshape(-1).tolist()
+    if not axes and node.attributes.get_int("noop_with_empty_axes"):
+        return []
+    return [(0, axis) for axis in axes or range(_rank(flow, node))]
+
+
+def _input_axis(flow: Flow, node: ir.Node) -> Coupled:
+    """The axis that the second input gives."""
+    given = node.inputs[1]
+    held = None if given is None else flow.known.constant(given)
+    return [(0, int(held))] if held is not None and held.size == 1 else _all_from(0)(flow, node)
+
+
+def _mean_variance(flow: Flow, node: ir.Node) -> Coupled:
+    return [(0, axis) for axis in node.attributes.get_ints("axes", None) or (0, 2, 3)]
+
+
+def _matmul(flow: Flow, node: ir.Node) -> Coupled:
+    return [(0, -1), (1, -2 if _rank(flow, node, 1) > 1 else -1)]
+
+
+def _gemm(flow: Flow, node: ir.Node) -> Coupled:
+    transposed = [node.attributes.get_int(name, 0) for name in ("transA", "transB")]
+    return [(0, 0 if transposed[0] else 1), (1, 1 if transposed[1] else 0)]
+
+
+def _einsum(flow: Flow, node: ir.Node) -> Coupled:
+    left, arrow, right = (node.attributes.get_string("equation", "") or "").replace(" ", "").partition("->")
+    if not arrow or "." in left:
+        return [(slot, axis) for slot in range(len(node.inputs)) for axis in range(_rank(flow, node, slot))]
+    terms = enumerate(left.split(","))
+    return [(slot, axis) for slot, term in terms for axis, label in enumerate(term) if label not in right]
+
+
+def _gather(flow: Flow, node: ir.Node) -> Coupled:
+    return [(0, node.attributes.get_int("axis", 0) or 0)]
+
+
+def _batch_normalization(flow: Flow, node: ir.Node) -> Coupled:
+    return _all_from(0)(flow, node) if node.attributes.get_int("training_mode", 0) else [(0, 1)]
+
+
+def _convolution(flow: Flow, node: ir.Node) -> Coupled:
+    return _all_from(1)(flow, node)  # along time it has a rule of its own
+
+
+_RULES: dict[str, Callable[[Flow, ir.Node], Coupled]] = {
+    "ArgMax": _axis(0),
+    "ArgMin": _axis(0),
+    "AveragePool": _convolution,
+    "BatchNormalization": _batch_normalization,
+    "Concat": lambda flow, node: [
+        (slot, node.attributes.get_int("axis", 1) or 0) for slot in range(len(node.inputs))
+    ],
+    "Conv": _convolution,
+    "ConvTranspose": _convolution,
+    "CumSum": _input_axis,
+    "Einsum": _einsum,
+    "Gather": _gather,
+    "GatherElements": lambda flow, node: [(slot, node.attributes.get_int("axis", 0) or 0) for slot in (0, 1)],
+    "Gemm": _gemm,
+    "GlobalAveragePool": _all_from(2),
+    "GlobalLpPool": _all_from(2),
+    "GlobalMaxPool": _all_from(2),
+    "GroupNormalization": _all_from(1),
+    "Hardmax": _softmax,
+    "InstanceNormalization": _all_from(1),
+    "LRN": lambda flow, node: [(0, 1)],
+    "LayerNormalization": _from_axis(-1),
+    "LogSoftmax": _softmax,
+    "LpNormalization": _axis(-1),
+    "LpPool": _convolution,
+    "MatMul": _matmul,
+    "MaxPool": _convolution,
+    "MeanVarianceNormalization": _mean_variance,
+    "RMSNormalization": _from_axis(-1),
+    "Softmax": _softmax,
+    "Split": _axis(0),
+    "TopK": _axis(-1),
+}

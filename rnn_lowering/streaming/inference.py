@@ -1,0 +1,427 @@
+"""The types and shapes of a model's values, with exact sizes: ONNX's inference of each node, and rules of our own.
+
+ONNX's inference carries a symbolic dimension through most operators and never guesses. Here each polynomial is such
+a symbol; the operators that calculate with sizes have a rule of their own. Nothing runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rnn_lowering.mapped import array_of
+from rnn_lowering.spec.node import default_opset
+from rnn_lowering.streaming.sizes import CHUNK, Size, product, size
+from rnn_lowering.types import Array
+
+Shape = tuple[Size, ...]
+Dims = Sequence[Size | None]
+
+LARGEST = 1 << 22
+"""Constants of more elements are not evaluated: only their shapes are known."""
+
+_SENT = 1 << 12
+"""Constants of so few elements are shown to the inference of shapes."""
+
+TO_THE_END = (1 << 31) - 1
+"""An end behind every axis; not the largest int64, which some runtimes get wrong."""
+
+BROADCAST = frozenset(
+    (
+        *("Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd"),
+        *("BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Elu"),
+        *("Equal", "Erf", "Exp", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish"),
+        *("Identity", "IsInf", "IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish"),
+        *("Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Shrink"),
+        *("Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh"),
+        *("ThresholdedRelu", "Where", "Xor"),
+    )
+)
+"""Operators that act on each element by itself, of inputs that broadcast."""
+
+SAME_SHAPE = frozenset(
+    (
+        *("BatchNormalization", "CastLike", "CumSum", "DequantizeLinear", "Dropout", "GroupNormalization"),
+        *("Hardmax", "InstanceNormalization", "LRN", "LayerNormalization", "LogSoftmax", "LpNormalization"),
+        *("MeanVarianceNormalization", "QuantizeLinear", "RMSNormalization", "Softmax"),
+    )
+)
+"""Operators whose first output has the shape of the first input."""
+
+
+class SizingError(Exception):
+    """The model does not work at these sizes: `node` refuses them, and why."""
+
+    def __init__(self, node: ir.Node, reason: str) -> None:
+        self.node = node
+        self.reason = " ".join(reason.split())
+        super().__init__(self.reason)
+
+
+@dataclass
+class Known:
+    """What is known of the values of a model's main graph and its branches of If.
+
+    Attributes:
+        opsets: The version of each domain.
+        types: Element types by value.
+        shapes: By value; values of an unknown rank are absent.
+        contents: What follows from constants and sizes alone: an array that broadcasts to the shape. Numbers that
+            depend on sizes are `Size`, in an array of objects.
+        unit: What divides the number of frames.
+    """
+
+    opsets: Mapping[str, int]
+    types: dict[ir.Value, ir.DataType] = field(default_factory=dict)
+    shapes: dict[ir.Value, Shape] = field(default_factory=dict)
+    contents: dict[ir.Value, Array] = field(default_factory=dict)
+    unit: int = 1
+    _named: dict[str, Size] = field(default_factory=dict)
+    _count: int = CHUNK
+
+    @property
+    def opset(self) -> int:
+        return self.opsets[""]
+
+    def constant(self, value: ir.Value | None) -> Array | None:
+        """Return the constant that a value is whatever the sizes are, None where it is none."""
+        held = None if value is None else self.contents.get(value)
+        if held is None or held.dtype == object or value not in self.shapes:
+            return None
+        shape = [dim.constant for dim in self.shapes[value]]
+        if None in shape or np.prod([float(n or 0) for n in shape]) > LARGEST:
+            return None
+        return np.broadcast_to(held, [int(n or 0) for n in shape])
+
+    def numbers(self, value: ir.Value | None) -> list[Size] | None:
+        """Return the elements of a value that holds sizes, None where these are not known."""
+        held = None if value is None else self.contents.get(value)
+        if held is None or value not in self.shapes or held.size > _SENT or held.dtype.kind not in "iufO":
+            return None
+        shape = [dim.constant for dim in self.shapes[value]]
+        if None in shape or list(held.shape) != shape or (held.dtype.kind == "f" and not np.isfinite(held).all()):
+            return None
+        return [n if isinstance(n, Size) else size(Fraction(n)) for n in held.reshape(-1).tolist()]
+
+    def given(self, node: ir.Node, slot: int) -> list[Size] | None:
+        """The sizes in an input of a node; None where it has none, or these are not known."""
+        return self.numbers(node.inputs[slot]) if has(node, slot) else None
+
+    def unknown(self, key: str = "") -> Size:
+        """A size that nothing tells: the same for the same key."""
+        if not key or key not in self._named:
+            self._count += 1
+            self._named[key] = Size.symbol(self._count)
+        return self._named[key]
+
+    def infer(self, node: ir.Node) -> None:
+        """Add the types and shapes of a node's outputs, where its inputs tell them."""
+        given = [v for v in node.inputs if v is not None]
+        if any(v not in self.types for v in given):
+            return
+        types = {v.name or "": self._type(v) for v in given}
+        data = {v.name or "": held for v in given if (held := self._data(v)) is not None}
+        try:
+            schema = onnx.defs.get_schema(node.op_type, self.opsets.get(node.domain, 1), node.domain)
+            imports = [onnx.helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
+            inferred = onnx.shape_inference.infer_node_outputs(
+                schema, ir.to_proto(node), types, data, opset_imports=imports, ir_version=10
+            )
+        except onnx.defs.SchemaError:  # of another domain, or newer than the onnx package
+            return
+        except Exception as error:  # inference, the checker and protobuf have no common error
+            raise SizingError(node, str(error)) from error
+        for output in node.outputs:
+            held = inferred.get(output.name or "")
+            if held is not None and held.HasField("tensor_type") and held.tensor_type.elem_type:
+                self.types[output] = ir.DataType(held.tensor_type.elem_type)
+                if held.tensor_type.HasField("shape"):
+                    self._set(output, [self._size(dim) for dim in held.tensor_type.shape.dim])
+        if node.domain == "" and (rule := _RULES.get(node.op_type)) is not None:
+            for output, dims in zip(node.outputs, rule(self, node), strict=False):
+                if dims is not None:
+                    self._set(output, dims)
+
+    def _set(self, value: ir.Value, dims: Dims) -> None:
+        before = self.shapes.get(value, ())
+        fallback = before if len(before) == len(dims) else [None] * len(dims)
+        self.shapes[value] = tuple(
+            dim if dim is not None else old if old is not None else self.unknown()
+            for dim, old in zip(dims, fallback, strict=True)
+        )
+
+    def _size(self, dim: onnx.TensorShapeProto.Dimension) -> Size | None:
+        return size(dim.dim_value) if dim.HasField("dim_value") else self._named.get(dim.dim_param)
+
+    def _type(self, value: ir.Value) -> onnx.TypeProto:
+        shape = self.shapes.get(value)
+        dims: list[int | str] | None = None if shape is None else []
+        for dim in shape or ():
+            constant = dim.constant
+            name = str(dim)
+            if constant is None:
+                self._named[name] = dim
+            dims = [*(dims or ()), name if constant is None else int(constant)]
+        return onnx.helper.make_tensor_type_proto(int(self.types[value]), dims)
+
+    def _data(self, value: ir.Value) -> onnx.TensorProto | None:
+        held = self.constant(value) if self.types[value] != ir.DataType.STRING else None
+        if held is None or held.size > _SENT:
+            return None
+        return onnx.numpy_helper.from_array(np.ascontiguousarray(held).reshape(held.shape), value.name or "")
+
+
+def start(model: ir.Model, inputs: Mapping[str, Shape]) -> Known:
+    """Return what is known of a model's inputs, of these shapes."""
+    known = Known({**model.opset_imports, "": default_opset(model.opset_imports)})
+    for value in model.graph.inputs:
+        if value.name and value.name in inputs:
+            known.shapes[value] = tuple(inputs[value.name])
+        elif value.shape is not None and value.shape.is_static():
+            known.shapes[value] = tuple(size(n) for n in value.shape.numpy())
+        if value.dtype is not None:
+            known.types[value] = value.dtype
+    return known
+
+
+def add_initializers(known: Known, graph: ir.Graph) -> None:
+    """Add what the initializers of a graph hold; one that is an input of the model may be another."""
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if tensor is None:
+            continue
+        known.types[value] = tensor.dtype
+        known.shapes[value] = tuple(size(n) for n in tensor.shape.numpy())
+        if not value.is_graph_input() and tensor.size <= LARGEST:
+            with suppress(Exception):  # numbers that do not fit the type and shape of their tensor are not known
+                known.contents[value] = array_of(tensor)
+
+
+def has(node: ir.Node, slot: int) -> bool:
+    return len(node.inputs) > slot and node.inputs[slot] is not None
+
+
+def shape_of(known: Known, node: ir.Node, slot: int = 0) -> Shape | None:
+    value = node.inputs[slot] if has(node, slot) else None
+    return None if value is None else known.shapes.get(value)
+
+
+Outputs = Sequence[Dims | None]
+
+
+def broadcast(shapes: Sequence[Shape]) -> Dims:
+    """The shape of what has these shapes together; None where it is not known which size an axis has."""
+    rank = max((len(shape) for shape in shapes), default=0)
+    padded = [(size(1),) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    return [_joined([shape[axis] for shape in padded]) for axis in range(rank)]
+
+
+def _joined(dims: Sequence[Size]) -> Size | None:
+    found = list(dict.fromkeys(dim for dim in dims if dim != size(1)))
+    if len(found) <= 1:
+        return found[0] if found else size(1)
+    if any(dim.timed for dim in found):
+        return None
+    return next((dim for dim in found if dim.constant is not None), found[0])
+
+
+def _elementwise(known: Known, node: ir.Node) -> Outputs:
+    shapes = [known.shapes.get(v) for v in node.inputs if v is not None]
+    return [] if None in shapes else [broadcast([s for s in shapes if s is not None])]
+
+
+def _same_shape(known: Known, node: ir.Node) -> Outputs:
+    return [shape_of(known, node)]
+
+
+def _reshape(known: Known, node: ir.Node) -> Outputs:
+    before, target = shape_of(known, node), known.given(node, 1)
+    if target is None:
+        return []
+    if before is None:
+        return [[None if n.constant in (0, -1) else n for n in target]]
+    keep = not node.attributes.get_int("allowzero", 0)
+    after: list[Size | None] = [
+        before[n] if keep and d == size(0) and n < len(before) else d for n, d in enumerate(target)
+    ]
+    total, rest = product(before), product(d for d in after if d is not None and d != size(-1))
+    if size(-1) in after:
+        left = total.divided(rest)
+        fits = left is not None and left.integral(known.unit)
+        return [[(left if fits else None) if d == size(-1) else d for d in after]]
+    first, second = (product(dims) for dims in _unlike(before, after))
+    if first != second and (first.timed or second.timed or first.constant is not None):
+        texts = [f"[{', '.join(map(str, dims))}]" for dims in (before, target)]
+        raise SizingError(node, f"{texts[0]} cannot be reshaped to {texts[1]}")
+    return [after]
+
+
+def _unlike(before: Shape, after: Sequence[Size | None]) -> tuple[Shape, Shape]:
+    """Two shapes without the axes at both ends that are the same."""
+    first, second = list(before), [dim for dim in after if dim is not None]
+    for end in (0, -1):
+        while first and second and first[end] == second[end]:
+            first.pop(end)
+            second.pop(end)
+    return tuple(first), tuple(second)
+
+
+def _flatten(known: Known, node: ir.Node) -> Outputs:
+    shape, axis = shape_of(known, node), node.attributes.get_int("axis", 1) or 0
+    return [] if shape is None else [[product(shape[:axis]), product(shape[axis:])]]
+
+
+def _expand(known: Known, node: ir.Node) -> Outputs:
+    shape, target = shape_of(known, node), known.given(node, 1)
+    return [] if shape is None or target is None else [broadcast([shape, tuple(target)])]
+
+
+def _tile(known: Known, node: ir.Node) -> Outputs:
+    shape, times = shape_of(known, node), known.given(node, 1)
+    return [] if shape is None or times is None else [[a * b for a, b in zip(shape, times, strict=True)]]
+
+
+def _of_shape(known: Known, node: ir.Node) -> Outputs:
+    return [known.given(node, 0)]
+
+
+def _range(known: Known, node: ir.Node) -> Outputs:
+    bounds = [known.given(node, slot) for slot in range(3)]
+    first, limit, step = (None if b is None or len(b) != 1 else b[0] for b in bounds)
+    if first is None or limit is None or step is None:
+        return []
+    count = (limit - first).divided(step)
+    return [[count if count is not None and count.integral(known.unit) else None]]
+
+
+def _concat(known: Known, node: ir.Node) -> Outputs:
+    shapes = [known.shapes.get(v) for v in node.inputs if v is not None]
+    if not shapes or any(s is None or not s for s in shapes):
+        return []
+    rank = len(shapes[0] or ())
+    axis = (node.attributes.get_int("axis", 1) or 0) % rank
+    dims: list[Size | None] = [None] * rank
+    dims[axis] = sum((s[axis] for s in shapes if s is not None), size(0))
+    return [dims]
+
+
+def slice_bounds(known: Known, node: ir.Node, rank: int) -> dict[int, tuple[Size, Size, Size]] | None:
+    """Start, end and step of each axis that a Slice names; None where these are not known."""
+    if known.opset < 10:
+        held = [node.attributes.get_ints(name, None) for name in ("starts", "ends", "axes")]
+        starts, ends, axes = (None if h is None else [size(n) for n in h] for h in held)
+        steps = None
+    else:
+        starts, ends, axes, steps = (known.given(node, slot) for slot in (1, 2, 3, 4))
+        if (axes is None and has(node, 3)) or (steps is None and has(node, 4)):
+            return None
+    if starts is None or ends is None:
+        return None
+    numbers = range(len(starts)) if axes is None else [a.constant for a in axes]
+    if any(n is None for n in numbers):
+        return None
+    each = zip(numbers, starts, ends, steps or [size(1)] * len(starts), strict=True)
+    return {int(n or 0) % rank: (first, last, step) for n, first, last, step in each}
+
+
+def position(bound: Size, length: Size) -> Size | None:
+    """Where a bound of a Slice is on an axis, from 0 to its length; None where that is not sure at every length."""
+    constant = bound.constant
+    if constant is not None and constant >= TO_THE_END:
+        return length
+    if constant is not None and constant <= -TO_THE_END:
+        return size(0)
+    found = length + bound if constant is not None and constant < 0 else bound
+    if constant is None and not bound.whole().at_least(0):
+        return None
+    if (length - found).whole().at_least(0) or (constant is not None and constant < 0):
+        return found
+    return length if (found - length).whole().at_least(0) else None
+
+
+def _slice(known: Known, node: ir.Node) -> Outputs:
+    shape = shape_of(known, node)
+    bounds = None if shape is None else slice_bounds(known, node, len(shape))
+    if shape is None or bounds is None:
+        return []
+    dims: list[Size | None] = [None if axis in bounds else dim for axis, dim in enumerate(shape)]
+    for axis, (first, last, step) in bounds.items():
+        if step == size(1) and shape[axis].constant is None:
+            begin, end = position(first, shape[axis]), position(last, shape[axis])
+            dims[axis] = None if begin is None or end is None else end - begin
+    return [dims]
+
+
+def pads(known: Known, node: ir.Node, rank: int) -> list[Size] | None:
+    """The paddings of all axes, first those at the starts; None where these are not known."""
+    if known.opset < 11:
+        return [size(n) for n in node.attributes.get_ints("pads", ()) or [0] * 2 * rank]
+    amounts = known.given(node, 1)
+    axes: Sequence[Size] | None = known.given(node, 3) if has(node, 3) else [size(n) for n in range(rank)]
+    if amounts is None or axes is None or any(a.constant is None for a in axes):
+        return None
+    found = [size(0)] * 2 * rank
+    for n, axis in enumerate(int(a.constant or 0) % rank for a in axes):
+        found[axis], found[axis + rank] = amounts[n], amounts[n + len(axes)]
+    return found
+
+
+def _pad(known: Known, node: ir.Node) -> Outputs:
+    shape = shape_of(known, node)
+    amounts = None if shape is None else pads(known, node, len(shape))
+    if shape is None or amounts is None:
+        return []
+    return [[dim + amounts[n] + amounts[n + len(shape)] for n, dim in enumerate(shape)]]
+
+
+def _split(known: Known, node: ir.Node) -> Outputs:
+    shape = shape_of(known, node)
+    if not shape:
+        return []
+    axis, count = (node.attributes.get_int("axis", 0) or 0) % len(shape), len(node.outputs)
+    parts: Sequence[Size | None] | None = known.given(node, 1)
+    if parts is None and (held := node.attributes.get_ints("split", ())):
+        parts = [size(n) for n in held]
+    if parts is None:
+        part = None if has(node, 1) else shape[axis].divided(count)
+        parts = [part if part is not None and part.integral(known.unit) else None] * count
+    return [[part if n == axis else dim for n, dim in enumerate(shape)] for part in parts]
+
+
+def _resize(known: Known, node: ir.Node) -> Outputs:
+    shape = shape_of(known, node)
+    sizes, slot = known.given(node, 3), 1 if node.op_type == "Upsample" or known.opset < 11 else 2
+    scales = known.given(node, slot)
+    attribute = node.attributes.get("scales")
+    if attribute is not None:
+        scales = [size(Fraction(n)) for n in attribute.as_floats()]
+    if shape is None or node.attributes.get_ints("axes"):
+        return []
+    if scales is not None and len(scales) == len(shape):
+        grown = [dim * scale for dim, scale in zip(shape, scales, strict=True)]
+        return [[dim if dim.integral(known.unit) else None for dim in grown]]
+    return [sizes] if sizes is not None and len(sizes) == len(shape) else []
+
+
+_RULES: dict[str, Callable[[Known, ir.Node], Outputs]] = {
+    **dict.fromkeys(BROADCAST, _elementwise),
+    **dict.fromkeys(SAME_SHAPE, _same_shape),
+    "Concat": _concat,
+    "ConstantOfShape": _of_shape,
+    "Expand": _expand,
+    "Flatten": _flatten,
+    "Pad": _pad,
+    "Range": _range,
+    "Reshape": _reshape,
+    "Resize": _resize,
+    "Slice": _slice,
+    "Split": _split,
+    "Tile": _tile,
+    "Upsample": _resize,
+}

@@ -1,0 +1,179 @@
+"""Sizes as exact polynomials: of the number of frames, of other open axes, and of what nothing tells.
+
+A size in the whole model and the same in a chunk may differ by a constant, since a chunk has the frames that are
+known early and none of those at the end. `CHUNK` is 0 in the whole and 1 in a chunk: one polynomial holds both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+TIME, CHUNK = 0, 1
+"""The symbols of the frames of a stream and of what a chunk has more than the whole."""
+
+Symbol = int | str
+"""TIME, CHUNK, a larger number for a size that nothing tells, or the name of an open axis of the inputs."""
+
+Monomial = tuple[Symbol, ...]
+
+
+@dataclass(frozen=True)
+class Size:
+    """A polynomial; the terms with their coefficients, sorted, none of them 0."""
+
+    terms: tuple[tuple[Monomial, Fraction], ...]
+
+    @classmethod
+    def of(cls, terms: Mapping[Monomial, Fraction]) -> Size:
+        return cls(tuple(sorted(((m, c) for m, c in terms.items() if c), key=_order)))
+
+    @classmethod
+    def symbol(cls, symbol: Symbol) -> Size:
+        return cls((((symbol,), Fraction(1)),))
+
+    @property
+    def constant(self) -> Fraction | None:
+        """The number that it is; None where that depends on a symbol."""
+        if not self.terms:
+            return Fraction(0)
+        return self.terms[0][1] if self.terms[0][0] == () and len(self.terms) == 1 else None
+
+    @property
+    def symbols(self) -> set[Symbol]:
+        return {symbol for monomial, _ in self.terms for symbol in monomial}
+
+    @property
+    def timed(self) -> bool:
+        """Whether it depends on the number of frames."""
+        return not self.symbols.isdisjoint((TIME, CHUNK))
+
+    def coefficient(self, *monomial: Symbol) -> Fraction:
+        return dict(self.terms).get(monomial, Fraction(0))
+
+    def whole(self) -> Size:
+        """The size in the whole model."""
+        return Size(tuple((m, c) for m, c in self.terms if CHUNK not in m))
+
+    def integral(self, unit: int) -> bool:
+        """Whether it is an integer at every number of frames that `unit` divides."""
+        return all((c * unit ** m.count(TIME)).denominator == 1 for m, c in self.terms)
+
+    def at_least(self, bound: Fraction | int) -> bool:
+        """Whether it is surely not below a bound; symbols are sizes, those of inputs at least 1."""
+        least = Fraction(0)
+        for monomial, coefficient in self.terms:
+            if not monomial:
+                least += coefficient
+            elif coefficient < 0 or CHUNK in monomial:
+                return False
+            elif all(isinstance(s, str) or s == TIME for s in monomial):
+                least += coefficient if coefficient >= 1 or TIME not in monomial else 1
+        return least >= bound
+
+    def at_most(self, bound: Fraction | int) -> bool:
+        return (-self).at_least(-bound) if self.constant is None else self.constant <= bound
+
+    def at(self, sizes: Mapping[Symbol, int]) -> Fraction:
+        """The number at given values of its symbols."""
+        total = Fraction(0)
+        for monomial, coefficient in self.terms:
+            for symbol in monomial:
+                coefficient *= sizes[symbol]
+            total += coefficient
+        return total
+
+    def __add__(self, other: Term) -> Size:
+        terms = dict(self.terms)
+        for monomial, coefficient in size(other).terms:
+            terms[monomial] = terms.get(monomial, Fraction(0)) + coefficient
+        return Size.of(terms)
+
+    def __neg__(self) -> Size:
+        return Size(tuple((m, -c) for m, c in self.terms))
+
+    def __sub__(self, other: Term) -> Size:
+        return self + -size(other)
+
+    def __rsub__(self, other: Term) -> Size:
+        return size(other) - self
+
+    def __mul__(self, other: Term) -> Size:
+        terms: dict[Monomial, Fraction] = {}
+        for first, a in self.terms:
+            for second, b in size(other).terms:
+                monomial = tuple(sorted((*first, *second), key=_name))
+                terms[monomial] = terms.get(monomial, Fraction(0)) + a * b
+        return Size.of(terms)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def divided(self, other: Term) -> Size | None:
+        """The exact quotient; None where it is no polynomial."""
+        divisor, rest, quotient = size(other), self, size(0)
+        if not divisor.terms:
+            return None
+        lead, scale = max(divisor.terms, key=_degree)
+        while rest.terms:
+            monomial, coefficient = max(rest.terms, key=_degree)
+            left = _without(monomial, lead)
+            if left is None:
+                return None
+            part = Size(((left, coefficient / scale),))
+            quotient, rest = quotient + part, rest - part * divisor
+        return quotient
+
+    def __str__(self) -> str:
+        return (
+            " + ".join(
+                "*".join([str(c)] * (c != 1 or not m) + [_text(symbol) for symbol in m]) for m, c in self.terms
+            )
+            or "0"
+        )
+
+
+Term = Size | Fraction | int
+
+
+def size(number: Term) -> Size:
+    """A number as a size."""
+    if isinstance(number, Size):
+        return number
+    return Size((((), Fraction(number)),)) if number else Size(())
+
+
+ONE = size(1)
+
+
+def product(sizes: Iterable[Size]) -> Size:
+    total = size(1)
+    for one in sizes:
+        total = total * one
+    return total
+
+
+def _name(symbol: Symbol) -> str:
+    return f"{symbol:09d}" if isinstance(symbol, int) else f"~{symbol}"
+
+
+def _order(term: tuple[Monomial, Fraction]) -> list[str]:
+    return [_name(symbol) for symbol in term[0]]
+
+
+def _degree(term: tuple[Monomial, Fraction]) -> tuple[int, list[str]]:
+    return len(term[0]), [_name(symbol) for symbol in term[0]]
+
+
+def _without(monomial: Monomial, part: Monomial) -> Monomial | None:
+    left = list(monomial)
+    for symbol in part:
+        if symbol not in left:
+            return None
+        left.remove(symbol)
+    return tuple(left)
+
+
+def _text(symbol: Symbol) -> str:
+    return {TIME: "frames", CHUNK: "chunk"}.get(symbol, f"?{symbol}") if isinstance(symbol, int) else symbol
