@@ -79,7 +79,7 @@ def chunked(model: onnx.ModelProto, feed: Arrays, sizes: Sequence[int], states: 
     plan, running = plan_of(model), session(model)
     named = {value.name: value.shape for value in running.get_inputs()}
     bound = {d: n for name in plan["inputs"] for d, n in zip(named[name], feed[name].shape, strict=True)}
-    carried = {s["input"]: _initial(s, bound) for s in plan["states"]} | (states or {})
+    carried = initial_states(plan, bound) | (states or {})
     length = next(feed[name].shape[axis] for name, axis in plan["inputs"].items() if axis is not None)
     parts: dict[str, list[Array]] = {name: [] for name in plan["outputs"]}
     start = turn = 0
@@ -102,6 +102,11 @@ def chunked(model: onnx.ModelProto, feed: Arrays, sizes: Sequence[int], states: 
         start, turn = start + count, turn + 1
     axes = plan["outputs"]
     return {n: p[-1] if axes[n] is None else np.concatenate(p, axes[n]) for n, p in parts.items()}
+
+
+def initial_states(plan: Mapping[str, Any], sizes: Mapping[str, int]) -> Arrays:
+    """What the first chunk receives, with the sizes of open dimensions by name."""
+    return {s["input"]: _initial(s, sizes) for s in plan["states"]}
 
 
 def _initial(state: Mapping[str, Any], sizes: Mapping[str, int]) -> Array:

@@ -1,0 +1,343 @@
+"""Random nets whose frames are shifted and cut, or whose graph depends on the length, and a judge of their streams.
+
+`chain(seed)` is a row of operators over [batch, channels, time] = [2, 3, time] that add and drop frames;
+`by_length(seed)` calculates with the number of frames and uses the result. `judged` makes a stream and runs it in
+chunks beside onnxruntime on the whole, at lengths that no analysis was told of.
+
+As a program, `python tests/support/stream_fuzz.py FIRST COUNT`, it prints how many are accepted, refused and wrong.
+"""
+
+import random as randoms
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from cases import Array, Arrays
+from onnx import TensorProto, helper, numpy_helper
+from stream_models import initial_states, plan_of, random, recurrent, streamed
+
+import rnn_lowering as rl
+
+LENGTHS = (7, 19, 50, 210, 310, 1000)
+CHUNKS = ((1,), (5,), (3, 1, 4, 7, 2))
+LONG = ((64, 3, 17),)
+CHANNELS, BATCH, FAR = 3, 2, 2**63 - 1
+
+
+class Graph:
+    """A graph that grows at its end."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = randoms.Random(seed)
+        self.nodes: list[onnx.NodeProto] = []
+        self.tensors: list[onnx.TensorProto] = []
+        self.frames = ["x"]
+        self.opset = self.rng.choice((13, 17, 18))
+        self.stride = 1
+
+    @property
+    def last(self) -> str:
+        return self.frames[-1]
+
+    def name(self) -> str:
+        return f"v{len(self.nodes)}_{len(self.tensors)}"
+
+    def constant(self, held: Any, dtype: Any = np.int64) -> str:
+        name = self.name()
+        self.tensors.append(numpy_helper.from_array(np.array(held, dtype), name))
+        return name
+
+    def node(self, op_type: str, *inputs: str, **attributes: Any) -> str:
+        name = self.name()
+        self.nodes.append(helper.make_node(op_type, inputs, [name], **attributes))
+        return name
+
+    def put(self, name: str) -> None:
+        self.frames.append(name)
+
+    def slice(self, value: str, first: Any, last: Any, axis: int = 2) -> str:
+        bounds = [b if isinstance(b, str) else self.constant([b]) for b in (first, last)]
+        return self.node("Slice", value, *bounds, self.constant([axis]))
+
+    def size(self, axis: int, value: str = "x") -> str:
+        """The size of an axis, a scalar or a vector of one."""
+        shape = self.node("Shape", value)
+        if self.rng.random() < 0.5:
+            return self.vector(self.node("Gather", shape, self.constant(axis), axis=0))
+        return self.node("Slice", shape, self.constant([axis]), self.constant([axis + 1]), self.constant([0]))
+
+    def vector(self, value: str) -> str:
+        return self.node("Unsqueeze", value, self.constant([0]))
+
+    def model(self) -> onnx.ModelProto:
+        dims: dict[str, list[int | str] | None] = {"x": [BATCH, CHANNELS, "time"], "y": None}
+        self.nodes.append(helper.make_node("Identity", [self.last], ["y"]))
+        infos = [helper.make_tensor_value_info(k, TensorProto.FLOAT, d) for k, d in dims.items()]
+        graph = helper.make_graph(self.nodes, "fuzz", infos[:1], infos[1:], self.tensors)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8)
+
+
+Step = Callable[[Graph], None]
+
+
+def _pad(g: Graph) -> None:
+    left, right = g.rng.choice(
+        ((1, 0), (2, 0), (1, -1), (2, -2), (0, 1), (0, 2), (1, 1), (0, -1), (3, -1), (-1, 1))
+    )
+    fill = [g.constant(0.5, np.float32)] if g.rng.random() < 0.3 else []
+    g.put(g.node("Pad", g.last, g.constant([0, 0, left, 0, 0, right]), *fill))
+
+
+def _conv(g: Graph) -> None:
+    kernel, dilation = g.rng.choice((1, 2, 3)), g.rng.choice((1, 1, 2))
+    span = (kernel - 1) * dilation
+    middle = [span // 2, span - span // 2]
+    pads = g.rng.choice(([span, 0], [span, 0], [span, span], [0, 0], middle, [0, span], [span + 1, 0]))
+    stride = 2 if g.rng.random() < 0.08 and g.stride == 1 else 1
+    g.stride *= stride
+    weights = g.constant(random((CHANNELS, CHANNELS, kernel), g.rng.randrange(99), 0.6), np.float32)
+    g.put(g.node("Conv", g.last, weights, pads=pads, dilations=[dilation], strides=[stride]))
+
+
+def _transposed(g: Graph) -> None:
+    kernel = g.rng.choice((1, 2, 3))
+    pads = g.rng.choice(([0, 0], [0, kernel - 1], [kernel - 1, 0], [kernel - 1, kernel - 1]))
+    weights = g.constant(random((CHANNELS, CHANNELS, kernel), g.rng.randrange(99), 0.6), np.float32)
+    g.put(g.node("ConvTranspose", g.last, weights, pads=pads))
+
+
+def _pool(g: Graph) -> None:
+    kernel = g.rng.choice((2, 3))
+    pads = g.rng.choice(([kernel - 1, 0], [kernel - 1, kernel - 1], [0, kernel - 1]))
+    if g.rng.random() < 0.5:
+        g.put(g.node("MaxPool", g.last, kernel_shape=[kernel], pads=pads, strides=[1]))
+    else:
+        g.put(g.node("AveragePool", g.last, kernel_shape=[kernel], pads=pads, strides=[1], count_include_pad=1))
+
+
+def _cut(g: Graph) -> None:
+    bounds = ((0, -1), (0, -2), (1, FAR), (2, FAR), (1, -1), (-2, FAR), (0, -3), (0, 200), (0, FAR), (-200, FAR))
+    g.put(g.slice(g.last, *g.rng.choice(bounds)))
+
+
+def _zeros(g: Graph, count: int) -> str:
+    """Frames of zeros, in the spellings of exporters."""
+    kind = g.rng.randrange(4)
+    if kind == 0:
+        return g.constant(np.zeros((BATCH, CHANNELS, count)), np.float32)
+    if kind == 1:
+        shape = g.node("Shape", g.slice(g.last, 0, count))
+        return g.node("ConstantOfShape", shape)
+    sizes = g.node("Concat", g.size(0), g.constant([CHANNELS]), g.constant([count]), axis=0)
+    if kind == 2:
+        return g.node("Expand", g.constant(np.zeros((1, 1, 1)), np.float32), sizes)
+    return g.node("ConstantOfShape", sizes, value=helper.make_tensor("", TensorProto.FLOAT, [1], [0.25]))
+
+
+def _concat(g: Graph) -> None:
+    count, zeros = g.rng.choice((1, 2)), None
+    zeros = _zeros(g, count)
+    kind = g.rng.randrange(4)
+    if kind == 0:
+        g.put(g.node("Concat", g.last, zeros, axis=2))
+    elif kind == 1:
+        g.put(g.node("Concat", zeros, g.last, axis=2))
+    else:
+        g.put(g.node("Concat", zeros, g.slice(g.last, 0, -g.rng.choice((count, count, 1, 2))), axis=2))
+
+
+def _shift(g: Graph) -> None:
+    count = g.rng.choice((1, 1, 2))
+    short = g.slice(g.last, 0, -count)
+    if g.rng.random() < 0.3:
+        short = g.node("Tanh", short)
+    g.put(g.node("Pad", short, g.constant([0, 0, count, 0, 0, 0])))
+
+
+def _skip(g: Graph) -> None:
+    g.put(g.node(g.rng.choice(("Add", "Mul", "Sub")), g.last, g.rng.choice(g.frames)))
+
+
+def _activation(g: Graph) -> None:
+    g.put(g.node(g.rng.choice(("Relu", "Tanh", "Neg")), g.last))
+
+
+def _gru(g: Graph) -> None:
+    held = recurrent("GRU", CHANNELS, CHANNELS, seed=g.rng.randrange(99))
+    weights = [g.constant(array, np.float32) for array in held.values()]
+    turned = g.node("Transpose", g.last, perm=[2, 0, 1])
+    y = g.node("GRU", turned, *weights, hidden_size=CHANNELS)
+    squeezed = g.node("Squeeze", y, g.constant([1]))
+    g.put(g.node("Transpose", squeezed, perm=[1, 2, 0]))
+
+
+STEPS: tuple[Step, ...] = (
+    *(_pad, _conv, _cut, _concat, _shift) * 2,
+    *(_transposed, _pool, _skip, _activation, _gru),
+)
+
+
+def chain(seed: int) -> onnx.ModelProto:
+    """A row of two to six operators that add, drop and shift frames."""
+    g = Graph(seed)
+    for _ in range(g.rng.randint(2, 6)):
+        g.rng.choice(STEPS)(g)
+    return g.model()
+
+
+def _number(g: Graph) -> str:
+    """A number that is calculated from the number of frames, a vector of one."""
+    found = g.size(2, g.rng.choice(g.frames))
+    for _ in range(g.rng.choice((0, 1, 1, 2, 3))):
+        c = g.rng.choice((1, 2, 3, 4, 8, 20, 96, 200, 300))
+        kind = g.rng.choice(
+            ("Mod", "Div", "Min", "Max", "Sub", "Add", "Mul", "Neg", "Abs", "back", "float", "where")
+        )
+        if kind in ("Neg", "Abs"):
+            found = g.node(kind, found)
+        elif kind == "back":
+            found = g.node("Sub", g.constant([c]), found)
+        elif kind == "float":
+            rounded = g.node(g.rng.choice(("Floor", "Sqrt", "Ceil")), g.node("Cast", found, to=1))
+            found = g.node("Cast", rounded, to=7)
+        elif kind == "where":
+            found = g.node("Where", g.node("Greater", found, g.constant([c])), found, g.constant([c]))
+        else:
+            found = g.node(kind, found, g.constant([c]))
+    return found
+
+
+def _used(g: Graph, number: str) -> None:
+    """Use it: as a bound, a size, an amount, a condition or a number."""
+    kind = g.rng.randrange(9)
+    if kind == 0:
+        g.put(g.slice(g.last, 0, number))
+    elif kind == 1:
+        g.put(g.slice(g.last, number, FAR))
+    elif kind == 2:
+        pads = g.node("Concat", g.constant([0, 0]), number, g.constant([0, 0, 0]), axis=0)
+        g.put(g.node("Pad", g.last, pads))
+    elif kind == 3:
+        pads = g.node("Concat", g.constant([0, 0, 0, 0, 0]), number, axis=0)
+        cut = g.node("Pad", g.last, pads)
+        g.put(g.slice(cut, 0, g.size(2)))
+    elif kind == 4:
+        target = g.node("Concat", g.constant([BATCH, CHANNELS]), number, axis=0)
+        g.put(g.node("Reshape", g.last, target))
+    elif kind == 5:
+        sizes = g.node("Concat", g.constant([BATCH, CHANNELS]), number, axis=0)
+        filled = g.node("ConstantOfShape", sizes, value=helper.make_tensor("", TensorProto.FLOAT, [1], [0.5]))
+        g.put(g.node("Add", g.last, filled))
+    elif kind == 6:
+        g.put(g.node("Mul", g.last, g.node("Cast", number, to=1)))
+    elif kind == 7:
+        _branch(g, number)
+    else:
+        target = g.node("Concat", g.constant([BATCH, -1]), number, axis=0)
+        back = g.constant([BATCH, CHANNELS, -1])
+        g.put(g.node("Reshape", g.node("Neg", g.node("Reshape", g.last, target)), back))
+
+
+def _branch(g: Graph, number: str) -> None:
+    """An If on a comparison with a constant."""
+    compared = g.node(
+        g.rng.choice(("Greater", "Less", "Equal")), number, g.constant([g.rng.choice((0, 3, 20, 300))])
+    )
+    condition = g.node("Squeeze", compared, g.constant([0]))
+    bodies = {}
+    for branch, op in (("then_branch", "Neg"), ("else_branch", "Tanh")):
+        out = g.name() + branch
+        info = helper.make_tensor_value_info(out, TensorProto.FLOAT, None)
+        bodies[branch] = helper.make_graph([helper.make_node(op, [g.last], [out])], branch, [], [info])
+    g.put(g.node("If", condition, **bodies))
+
+
+def by_length(seed: int) -> onnx.ModelProto:
+    """A net in which a number that depends on the length is used."""
+    g = Graph(seed)
+    steps = (_activation, _conv, _shift, _gru)
+    for _ in range(g.rng.randint(0, 1)):
+        g.rng.choice(steps)(g)
+    _used(g, _number(g))
+    for _ in range(g.rng.randint(0, 2)):
+        g.rng.choice(steps)(g)
+    return g.model()
+
+
+def judged(model: onnx.ModelProto) -> str:
+    """Return "refused", "accepted" or what is wrong with the stream that is accepted."""
+    stepped, unit = None, 1
+    for unit in (1, 2):
+        try:
+            stepped = streamed(model, "time" if unit == 1 else {"time": unit})
+            break
+        except rl.RnnLoweringError as error:
+            if "please report" in str(error):
+                return f"internal: {error}"
+    if stepped is None:
+        return "refused"
+    try:
+        whole, chunks = _session(model), _session(stepped)
+    except Exception as error:  # onnxruntime has no common error
+        return f"cannot be loaded: {error}"
+    ran = 0
+    for length in LENGTHS:
+        frames = length // unit * unit
+        feed = random((BATCH, CHANNELS, frames), length)
+        try:
+            (expected,) = whole.run(None, {"x": feed})
+        except Exception:  # the whole cannot have this length
+            continue
+        ran += 1
+        for sizes in ((unit,),) if unit > 1 else CHUNKS if length <= 50 else LONG:
+            try:
+                got = _chunked(chunks, stepped, feed, sizes)
+            except Exception as error:
+                return f"T = {length}: {error}"
+            if got.shape != expected.shape:
+                return f"T = {length}, chunks of {sizes}: shape {got.shape}, not {expected.shape}"
+            scale = max(1.0, float(np.abs(expected).max(initial=0)))
+            if not np.allclose(got, expected, rtol=0, atol=1e-4 * scale):
+                return f"T = {length}, chunks of {sizes}: {np.abs(got - expected).max()} apart"
+    return "accepted" if ran else "refused"
+
+
+def _session(model: onnx.ModelProto) -> Any:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def _chunked(session: Any, model: onnx.ModelProto, feed: Array, sizes: tuple[int, ...]) -> Array:
+    plan = plan_of(model)
+    names = [o.name for o in session.get_outputs()]
+    states: Arrays = initial_states(plan, {})
+    parts, start, turn = [], 0, 0
+    results: dict[str, Array] = {}
+    while start < feed.shape[2]:
+        count = min(sizes[turn % len(sizes)], feed.shape[2] - start)
+        chunk = {"x": feed[:, :, start : start + count], **states}
+        results = dict(zip(names, session.run(None, chunk), strict=True))
+        states = {s["input"]: results[s["output"]] for s in plan["states"]}
+        parts.append(results["y"])
+        start, turn = start + count, turn + 1
+    axis = plan["outputs"]["y"]
+    return parts[-1] if axis is None else np.concatenate(parts, axis)
+
+
+if __name__ == "__main__":
+    first, count = (int(n) for n in sys.argv[1:3])
+    for make in (chain, by_length):
+        counted: Counter[str] = Counter()
+        for seed in range(first, first + count):
+            outcome = judged(make(seed))
+            counted[outcome if outcome in ("accepted", "refused") else "wrong"] += 1
+            if outcome not in ("accepted", "refused"):
+                print(make.__name__, seed, outcome[:160], flush=True)
+        print(make.__name__, dict(counted), flush=True)
