@@ -20,6 +20,7 @@ from rnn_lowering.model.set_inputs import recorded
 from rnn_lowering.options import Tolerance
 from rnn_lowering.progress import LOWERED, ORIGINAL, counter
 from rnn_lowering.types import Array
+from rnn_lowering.verification.branches import runs_for
 from rnn_lowering.verification.determined import undetermined_outputs
 from rnn_lowering.verification.extra_outputs import recurrent_inputs, session_of, session_with_outputs
 from rnn_lowering.verification.per_node import Comparison, NodeComparison
@@ -39,6 +40,7 @@ from rnn_lowering.verification.result import (
 from rnn_lowering.verification.rounded import what_changed
 from rnn_lowering.verification.runner import Outputs, Session
 from rnn_lowering.verification.tolerance import compare
+from rnn_lowering.verification.vacuous import constant_outputs, zero_weights
 
 
 class _NotAcceptedError(SessionError):
@@ -64,7 +66,7 @@ class ModelComparison(Comparison):
         odd = self._odd_inputs()
         if odd:
             return self._nodes_only(f"inputs that are not tensors of numbers cannot be made up: {odd}")
-        feeds = [{}] * check.runs if check.feeds is None else check.feeds
+        feeds = [{}] * runs_for(self.original.proto.graph, check.runs) if check.feeds is None else check.feeds
         try:
             groups = self._write_feeds(feeds, check.shapes)
         except UnsupportedError as error:  # they would be too large
@@ -127,7 +129,15 @@ class ModelComparison(Comparison):
                 result = self.nodes_one_by_one.find_wrong_node(result, pairs, session.optimise)
             if result and changed:
                 result = replace(result, reason="; ".join(filter(None, (result.reason, OPTIMISATIONS))))
-        return self._with_nodes(result, unoptimised, self._only_sizes(groups, result)) if result else result
+        if not result:
+            return result
+        named = (
+            {name: held[f"{n}:0"] for n, name in enumerate(names) if f"{n}:0" in held} for held in expected.values()
+        )
+        facts = [self._only_sizes(groups, result), unoptimised, *constant_outputs(named)]
+        with suppress(RnnLoweringError):  # what cannot be read has no nodes that are compared
+            facts += zero_weights(self.original.model)
+        return self._with_nodes(result, facts)
 
     def _as_defined(
         self, names: list[str], session: Session, pairs: Mapping[str, tuple[Outputs, Outputs]]
@@ -175,11 +185,11 @@ class ModelComparison(Comparison):
         sizes = ", ".join(f"{name} {list(shape)}" for name, shape in next(iter(ran)))
         return f"of the sizes that were tried the original accepted these only: {sizes}"
 
-    def _with_nodes(self, result: Verification, unoptimised: str, only_sizes: str) -> Verification:
+    def _with_nodes(self, result: Verification, facts: list[str]) -> Verification:
         """Compare each node alone, too, since a network may damp what is wrong in one."""
         each = self.nodes_one_by_one.result("no node was compared on its own")
         changed = what_changed(self.original.proto, self.lowered.proto, result.max_abs)
-        facts = (result.reason, only_sizes, unoptimised, *changed, told(self.misread), "" if each else each.reason)
+        facts = [result.reason, *facts, *changed, told(self.misread), "" if each else each.reason]
         if each.status == "failed":
             return each
         return replace(result, nodes=each.outputs, reason="; ".join(filter(None, facts)))

@@ -15,6 +15,7 @@ from cases import Array, Case, model
 from chains import Link, chain
 from one_process import run_workers_here
 from onnx import TensorProto, helper, numpy_helper
+from stream_models import net, recurrent
 
 import rnn_lowering as rl
 from rnn_lowering import verify
@@ -595,6 +596,34 @@ def test_a_relative_tolerance_is_relative_to_the_original() -> None:
     doubled = with_last(rl.lower(original), "Mul", ("two", np.array(2.0, np.float32)))
     assert not verify(original, doubled, tolerance=Tolerance(rtol=0.9, atol=0.0))
     assert verify(original, doubled, tolerance=Tolerance(rtol=1.1, atol=1e-5))
+
+
+def test_weights_of_zeros_show_nothing() -> None:
+    original = model(SYMBOLIC, 17)
+    for name in ("W", "R"):
+        original = with_weight(original, name, 0 * weight(original, name))
+    check = rl.verify(original, rl.lower(original))
+    assert check
+    for name in ("W", "R"):
+        assert f"{name} of LSTM node" in check.reason
+    assert "is all zeros" in check.reason
+    usual = model(SYMBOLIC, 17)
+    assert not rl.verify(usual, rl.lower(usual)).reason
+
+
+def test_both_branches_of_a_boolean_input_run() -> None:
+    text = """g (float[3, 2, 3] X, bool fast) => (float[a, b, c, d] Y) {{
+        {} Y = If (fast) <then_branch = t () => (float[a, b, c, d] y) {{ y = Add (h, one) }},
+                          else_branch = e () => (float[a, b, c, d] z) {{ z = Sub (h, one) }}> }}"""
+    weights = {**recurrent("GRU", 3, 4), "one": np.ones(1, np.float32)}
+    original = net(text.format("h = GRU <hidden_size = 4> (X, W, R, B)"), weights)
+    for branch in ("then_branch", "else_branch"):
+        wrong = changed(rl.lower(original))
+        for node in wrong.graph.node:
+            for attribute in node.attribute:
+                if attribute.name == branch:
+                    attribute.g.node[0].op_type = "Mul"
+        assert rl.verify(original, wrong, runs=1).status == "failed"
 
 
 def test_integers_must_be_equal() -> None:
