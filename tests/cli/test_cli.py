@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -385,10 +386,12 @@ def test_seed(rnn_lower: Command, tmp_path: Path) -> None:
 
 def test_report(rnn_lower: Command, tmp_path: Path) -> None:
     source, report = saved(tmp_path / "in.onnx", chain(*THREE, dims=("seq", 2))), tmp_path / "report.json"
-    outcome = rnn_lower(source, tmp_path / "out.onnx", "--report", report, "--except", "RNN", "--to", "loop")
+    given = [source, tmp_path / "out.onnx", "--report", report, "--except", "RNN", "--to", "loop"]
+    outcome = rnn_lower(*given)
     assert outcome.code == 0
     data = json.loads(report.read_text())
-    about = {"schema", "version", "target", "files", "set_inputs", "stream"}
+    about = {"schema", "version", "command", "target", "files", "set_inputs", "stream"}
+    assert data["command"] == shlex.join(["rnn-lower", *map(str, given)])
     assert data.keys() == about | {"nodes", "left", "notes", "operators", "verification"}
     assert data["nodes"][1] == {
         "name": "/decoder/gru",
