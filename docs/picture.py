@@ -13,7 +13,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import rnn_lowering as rl
-from rnn_lowering.reporting import step_graph
+from rnn_lowering.report import step_graph
 
 PICTURE = Path(__file__).with_name("lstm.svg")
 INPUTS, OUTPUTS = ("X", "W", "R", "B"), ("Y", "Y_h", "Y_c")

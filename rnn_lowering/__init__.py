@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rnn_lowering.passes.report import NodeReport, Report
     from rnn_lowering.passes.stream import StreamPass
     from rnn_lowering.progress import Progress
-    from rnn_lowering.reporting.file_report import FileReport
+    from rnn_lowering.report.file_report import FileReport
     from rnn_lowering.spec.node import RecurrentSpec
     from rnn_lowering.streaming.host import Stream
     from rnn_lowering.streaming.plan import State, StreamPlan
@@ -61,7 +61,7 @@ _MODULES = {
     "passes.report": ("NodeReport", "Report"),
     "passes.stream": ("StreamPass",),
     "progress": ("Progress",),
-    "reporting.file_report": ("FileReport",),
+    "report.file_report": ("FileReport",),
     "spec.node": ("RecurrentSpec",),
     "streaming.host": ("Stream",),
     "streaming.plan": ("State", "StreamPlan"),

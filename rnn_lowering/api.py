@@ -30,7 +30,7 @@ from rnn_lowering.passes.lower import LowerRecurrentPass, Preview
 from rnn_lowering.passes.report import Report
 from rnn_lowering.pipeline import FileLowering
 from rnn_lowering.progress import Progress
-from rnn_lowering.reporting.file_report import FileReport
+from rnn_lowering.report.file_report import FileReport
 from rnn_lowering.spec.node import RecurrentSpec
 from rnn_lowering.types import PathLike
 

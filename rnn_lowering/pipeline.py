@@ -23,8 +23,8 @@ from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.options import Check
 from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass
 from rnn_lowering.progress import WRITING, Progress
-from rnn_lowering.reporting.file_report import FileReport, ModelFile
-from rnn_lowering.reporting.writer import report_writer
+from rnn_lowering.report.file_report import FileReport, ModelFile
+from rnn_lowering.report.writer import report_writer
 from rnn_lowering.verification.chunked import verify_stream
 from rnn_lowering.verification.comparing import comparing
 from rnn_lowering.verification.node_runs import NodeRun

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rnn_lowering.passes.lower import Preview
     from rnn_lowering.passes.report import Report
     from rnn_lowering.progress import Progress
-    from rnn_lowering.reporting.file_report import FileReport
+    from rnn_lowering.report.file_report import FileReport
     from rnn_lowering.spec.node import RecurrentSpec
     from rnn_lowering.streaming.plan import StreamPlan
     from rnn_lowering.verification.result import OutputCheck, RunCheck, Verification

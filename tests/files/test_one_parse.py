@@ -12,7 +12,7 @@ from chains import Link, chain
 import rnn_lowering as rl
 from rnn_lowering.cli import command  # noqa: F401  # every module is to be counted
 from rnn_lowering.model import scopes
-from rnn_lowering.reporting import page  # noqa: F401
+from rnn_lowering.report import page  # noqa: F401
 from rnn_lowering.verification import runner
 from rnn_lowering.verification.process import Process
 

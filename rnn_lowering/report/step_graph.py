@@ -14,7 +14,7 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.path import Path as Curve
 
 from rnn_lowering.emit.names import STEP, SYMBOLS, WEIGHTS
-from rnn_lowering.reporting.plots import COLOURS, UNIT, style, svg
+from rnn_lowering.report.plots import COLOURS, UNIT, style, svg
 
 Labels = dict[str, str]
 Vertex = Hashable

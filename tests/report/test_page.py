@@ -23,9 +23,9 @@ from texts import parse
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
 from rnn_lowering.recurrence import cells
-from rnn_lowering.reporting import page
-from rnn_lowering.reporting.plots import plot_errors
-from rnn_lowering.reporting.step_graph import step_graph
+from rnn_lowering.report import page
+from rnn_lowering.report.plots import plot_errors
+from rnn_lowering.report.step_graph import step_graph
 from rnn_lowering.verification import isolate
 from rnn_lowering.verification.isolate import isolated_nodes
 

@@ -14,8 +14,7 @@ import onnxruntime
 from rnn_lowering._version import __version__
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.printable import printable
-from rnn_lowering.reporting.file_report import FileReport, Port
-from rnn_lowering.reporting.series import NodeSeries
+from rnn_lowering.report.file_report import FileReport, Port
 from rnn_lowering.streaming.plan import host_loop
 from rnn_lowering.verification.isolate import IsolatedNode
 from rnn_lowering.verification.node_runs import LOWERED, ORIGINAL, NodeRun, RunNodes
@@ -26,8 +25,8 @@ try:
     import networkx as nx
     from markupsafe import Markup
 
-    from rnn_lowering.reporting.plots import MOST_SIGNALS, plot_errors, plot_signals
-    from rnn_lowering.reporting.step_graph import draw_step, step_graph
+    from rnn_lowering.report.plots import MOST_SIGNALS, NodeSeries, plot_errors, plot_signals
+    from rnn_lowering.report.step_graph import draw_step, step_graph
 except ImportError as missing:
     raise RnnLoweringError(
         f"an HTML report needs jinja2, matplotlib and networkx ({missing})", hint="pip install rnn-lowering[html]"
@@ -120,7 +119,7 @@ def _template() -> jinja2.Template:
         finalize=_shown,
     )
     return environment.from_string(
-        files("rnn_lowering.reporting").joinpath("page.html.j2").read_text(encoding="utf-8")
+        files("rnn_lowering.report").joinpath("page.html.j2").read_text(encoding="utf-8")
     )
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.files.atomic import replacing
 from rnn_lowering.files.scratch import writing
-from rnn_lowering.reporting.file_report import FileReport
+from rnn_lowering.report.file_report import FileReport
 from rnn_lowering.verification.node_runs import RunNodes
 
 KINDS = (".json", ".html")
@@ -54,7 +54,7 @@ def report_writer(file: Path | None) -> Writer:
 
 
 def _page() -> Render:
-    from rnn_lowering.reporting.page import render  # its libraries are needed for a page only
+    from rnn_lowering.report.page import render  # its libraries are needed for a page only
 
     return render
 
