@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.limits import excess
@@ -28,6 +28,9 @@ _SCALES = (0.5, 2.0, 0.5, 0.05, 1.0)
 _FALLBACKS = ((1, 1), (1, 16), (2, 33), (1, 64), (1, 128), (1, 257), (1, 512), (1, 1024), (2, 2), (3, 3))
 """Tried in turn where a model does not accept the sizes of a run."""
 
+_PARTS = ("Cast", "Identity", "Gather", "Split", "Slice", "Squeeze", "Unsqueeze")
+"""Operators that take a state of a recurrent node from one that holds several."""
+
 
 @dataclass(frozen=True)
 class _Use:
@@ -36,6 +39,7 @@ class _Use:
     roles: tuple[str | None, ...] = ()
     bound: int | None = None
     lengths: bool = False
+    compared: tuple[int, ...] = ()
 
 
 def candidates(
@@ -81,7 +85,7 @@ def candidates(
                         rng,
                         v,
                         sizes[v.name],
-                        uses[v.name],
+                        _in_run(uses[v.name], run),
                         longest if ragged else 1,
                         scale,
                         positive,
@@ -183,6 +187,8 @@ def _values(
     if dtype.kind == "b":
         chosen = rng.integers(0, 2, shape).astype(dtype)
         return chosen if switch is None else np.full(shape, switch)
+    if use.compared and math.prod(shape) == 1:
+        return np.full(shape, use.compared[0]).astype(dtype)
     if use.lengths:
         lengths = np.sort(rng.integers(min(longest, 1), longest + 1, shape))[::-1].copy()
         lengths.flat[:1] = longest  # packed sequences start with a full one
@@ -204,7 +210,43 @@ def _use(graph: onnx.GraphProto, name: str) -> _Use:
         if node.op_type.startswith("Gather") and slot == 1:
             table = next((t for t in graph.initializer if t.name == node.input[0]), None)
             return _Use(bound=table.dims[0] if table is not None else 1)
-    return _Use()
+    if _starts_a_state(graph, {name}):
+        return _Use(roles=(None, "batch"))
+    return _Use(compared=tuple(_compared(graph, name)))
+
+
+def _in_run(use: _Use, run: int) -> _Use:
+    """Return a use with one of the numbers that an input is compared with; every few runs with none."""
+    chosen = run % (len(use.compared) + 1)
+    return replace(use, compared=use.compared[chosen : chosen + 1])
+
+
+def _compared(graph: onnx.GraphProto, name: str) -> Iterator[int]:
+    """Yield the integers that a value is compared with: a branch may be run only where it is one of these."""
+    nodes = {output: node for node in graph.node for output in node.output}
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    for node, slot in _consumers(graph, name, depth=3):
+        if node.op_type == "Equal":
+            other = node.input[1 - slot]
+            held = (a.t for a in nodes[other].attribute if a.name == "value") if other in nodes else ()
+            tensor = tensors.get(other) or next(iter(held), None)
+            if tensor is not None and helper.tensor_dtype_to_np_dtype(tensor.data_type).kind in "iu":
+                yield from numpy_helper.to_array(tensor).ravel().tolist()[:1]
+
+
+def _starts_a_state(graph: onnx.GraphProto, names: set[str]) -> bool:
+    """Return whether a recurrent node starts from a part of one of these values; the parts are added."""
+    for node in graph.node:
+        if is_recurrent(node) and not names.isdisjoint(node.input[5:7]):
+            return True
+        if node.op_type in _PARTS and not names.isdisjoint(node.input[:1]):
+            names.update(filter(None, node.output))
+        for body in (attribute.g for attribute in node.attribute if attribute.HasField("g")):
+            if _starts_a_state(body, names):
+                return True
+            outer = zip(node.output, body.output, strict=False)
+            names.update(name for name, inner in outer if name and inner.name in names)
+    return False
 
 
 def _consumers(graph: onnx.GraphProto, name: str, depth: int) -> Iterator[tuple[onnx.NodeProto, int]]:
