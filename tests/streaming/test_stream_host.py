@@ -207,6 +207,22 @@ def test_a_state_starts_from_infinity() -> None:
     assert rl.verify_stream(model, stepped)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "uint16", "uint32", "uint64"])
+def test_past_frames_have_the_type_of_their_input(dtype: str) -> None:
+    model = net(
+        f"""g ({dtype}[1, 3, time] X) => (float[a, b, c] Y) {{
+            longer = Concat <axis = 2> (start, X)
+            numbers = Cast <to = 1> (longer)
+            Y = Conv (numbers, K) }}""",
+        {"start": np.ones((1, 3, 2), dtype), "K": random((3, 3, 3), 1)},
+    )
+    given = np.random.default_rng(0).integers(0, 2, (1, 3, 8)).astype(dtype)
+    stream = rl.Stream(streamed(model, "time").SerializeToString())
+    assert [(s.dtype, s.initial) for s in stream.plan.states] == [(dtype, np.ones((1, 3, 2), int).tolist())]
+    got = np.concatenate([stream({"X": given[:, :, :3]})["Y"], stream({"X": given[:, :, 3:]})["Y"]], axis=2)
+    np.testing.assert_allclose(got, whole(model, {"X": given})["Y"], rtol=0, atol=1e-6)
+
+
 def test_an_unknown_state_is_refused() -> None:
     stream = rl.Stream(streamed(FIXED, "time").SerializeToString())
     with pytest.raises(rl.OptionError, match="no state 'h'; its states: past_Y_h, past_Y_c"):
