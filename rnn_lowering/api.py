@@ -9,7 +9,8 @@ import onnx
 import onnx_ir as ir
 from typing_extensions import Unpack
 
-from rnn_lowering.boundary import boundary, callers
+from rnn_lowering import arguments
+from rnn_lowering.boundary import boundary
 from rnn_lowering.files.outputs import Outputs
 from rnn_lowering.files.reading import from_proto, load_model, refuse_external
 from rnn_lowering.model import native
@@ -29,7 +30,7 @@ from rnn_lowering.options import (
 from rnn_lowering.passes.lower import LowerRecurrentPass, Preview
 from rnn_lowering.passes.report import Report
 from rnn_lowering.pipeline import FileLowering
-from rnn_lowering.progress import Progress
+from rnn_lowering.progress import Progress, given_progress
 from rnn_lowering.report.file_report import FileReport
 from rnn_lowering.spec.node import RecurrentSpec
 from rnn_lowering.types import PathLike
@@ -70,11 +71,11 @@ def lower(
         OptionError: A form, target or dimension that does not exist.
     """
     lowers = LowerRecurrentPass(lowering, **options)
+    full = arguments.flag("full", full)
+    arguments.model("model", model)
     if isinstance(model, ir.Model):
         report = lowers(model).report
         return (model, report) if full else model
-    if not isinstance(model, onnx.ModelProto):
-        raise TypeError(f"expected onnx.ModelProto or onnx_ir.Model, got {type(model).__name__}")
     with boundary():
         read = from_proto(model)
         refuse_external(read)
@@ -141,16 +142,21 @@ def lower_file(
             have.
     """
     for_lowering, for_check = split_file_options(options)
-    kept, told = (None if path is None else Path(path) for path in (keep_failed, report))
+    path = arguments.optional(arguments.path)
     return FileLowering(
-        source=Path(source),
-        outputs=Outputs(Path(destination), kept=kept, report=told, overwrite=overwrite),
+        source=arguments.path("source", source),
+        outputs=Outputs(
+            arguments.path("destination", destination),
+            kept=path("keep_failed", keep_failed),
+            report=path("report", report),
+            overwrite=arguments.flag("overwrite", overwrite),
+        ),
         lowers=LowerRecurrentPass(lowering, **for_lowering),
         check=check_of(check, for_check),
-        external_data=external_data,
-        trust_external_data=trust_external_data,
-        require_verified=require_verified,
-        progress=None if progress is None else callers(progress),
+        external_data=arguments.text("external_data", external_data),
+        trust_external_data=arguments.flag("trust_external_data", trust_external_data),
+        require_verified=arguments.flag("require_verified", require_verified),
+        progress=given_progress(progress),
     ).run()
 
 
@@ -173,14 +179,15 @@ def preview(
     """
     lowers = LowerRecurrentPass(lowering, **options)
     with boundary():
-        read = clone(model) if isinstance(model, ir.Model) else _read(model)
+        given = arguments.model_or_path("model", model)
+        read = clone(given) if isinstance(given, ir.Model) else _read(given)
         return lowers.preview(read)[0]
 
 
-def _read(model: onnx.ModelProto | ir.Model | PathLike) -> ir.Model:
+def _read(model: onnx.ModelProto | ir.Model | Path) -> ir.Model:
     if isinstance(model, ir.Model):
         return model
-    return from_proto(model) if isinstance(model, onnx.ModelProto) else load_model(Path(model))
+    return from_proto(model) if isinstance(model, onnx.ModelProto) else load_model(model)
 
 
 def inspect(model: onnx.ModelProto | ir.Model | PathLike) -> list[RecurrentSpec]:
@@ -191,8 +198,8 @@ def inspect(model: onnx.ModelProto | ir.Model | PathLike) -> list[RecurrentSpec]
         ModelFileError: The path is not that of an ONNX model.
     """
     with boundary(), native.one_child():
-        model = work = _read(model)
-        if any(entry.function for entry in recurrent_nodes(model)):
-            work = clone(model)
+        read_model = work = _read(arguments.model_or_path("model", model))
+        if any(entry.function for entry in recurrent_nodes(read_model)):
+            work = clone(read_model)
             inline_functions(work, lambda _: True, Lowering.max_nodes)
         return read(work, list(recurrent_nodes(work)))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NoReturn, ParamSpec, TypeVar
 
 from rnn_lowering.errors import (
@@ -18,6 +20,10 @@ from rnn_lowering.printable import printable
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+_inside: ContextVar[bool] = ContextVar("inside", default=False)
+"""Whether a boundary is around this one."""
 
 
 class _PassedError(BaseException):
@@ -41,26 +47,28 @@ def boundary(node: NodeRef | None = None) -> Iterator[None]:
         UnsupportedError: Not enough memory, or a model that is nested too deeply.
         InternalError: Anything else; the exception is its cause.
     """
+    token = _inside.set(True)
     try:
         yield
     except (RnnLoweringError, RnnLoweringWarning):
         raise
     except _PassedError as passed:
+        if token.old_value is True:
+            raise
         raise passed.error from passed.error.__cause__
     except Exception as error:
         _raise(error, node)
+    finally:
+        _inside.reset(token)
 
 
 def callers(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function that the caller gave so that its exceptions pass a boundary unchanged.
-
-    With nested boundaries it is wrapped once for each.
-    """
+    """Wrap a function that the caller gave so that its exceptions pass all boundaries unchanged."""
 
     def passing(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
-        except (Exception, _PassedError) as error:
+        except Exception as error:
             raise _PassedError(error) from error
 
     return passing
@@ -68,8 +76,11 @@ def callers(function: Callable[P, R]) -> Callable[P, R]:
 
 def _raise(error: Exception, node: NodeRef | None) -> NoReturn:
     if isinstance(error, OSError):
-        what = f"'{error.filename}': " if error.filename else ""
-        raise ModelFileError(f"{what}{error.strerror or error}", node=node) from error
+        what, hint = f"'{error.filename}'" if error.filename else "the system refuses", ""
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            what = f"cannot open {what if error.filename else 'another file or process'}"
+            hint = "raise the limit of open files (ulimit -n)"
+        raise ModelFileError(f"{what}: {error.strerror or error}", hint=hint, node=node) from error
     if isinstance(error, MemoryError):
         raise UnsupportedError(
             "there is not enough memory", hint="use smaller sizes, or more memory", node=node

@@ -74,8 +74,8 @@ class UnknownLengthsError(UnsupportedError):
     """A form or target needs sequence_lens that are known before run time."""
 
 
-class OptionError(UnsupportedError, ValueError):
-    """An option has a value that does not exist."""
+class OptionError(UnsupportedError, ValueError, TypeError):
+    """An argument has a value that does not exist, or another type."""
 
 
 class ModelFileError(RnnLoweringError):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import onnx_ir as ir
 
+from rnn_lowering import arguments
 from rnn_lowering.errors import OptionError
 from rnn_lowering.limits import MOST_BYTES
 from rnn_lowering.targets.table import FORMS, Target, target_named
@@ -24,6 +25,53 @@ Selection = str | Iterable[str] | Callable[[ir.Node], bool]
 """Which nodes: an operator or a shell glob of names, several of them, or a function that decides for each node."""
 
 
+def _target(name: str, given: Any) -> str:
+    return target_named(arguments.text(name, given)).name
+
+
+def _selection(name: str, given: Any) -> Selection:
+    """Take patterns, or a function."""
+    if callable(given):
+        return given  # type: ignore[no-any-return]
+    patterns = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
+    if not all(isinstance(pattern, str) for pattern in patterns):
+        raise arguments.wrong(name, given, "a name, several, or a function of a node")
+    return patterns
+
+
+def parse_stream(stream: Stream) -> dict[str, int | None]:
+    """Return the number of frames by axis, from "AXIS", "AXIS=FRAMES" or a mapping.
+
+    Raises:
+        OptionError: FRAMES is no positive integer, or no axis is named.
+    """
+    if isinstance(stream, str):
+        stream = dict([_parsed(stream)])
+    given = _frames("stream", stream)
+    if "" in given:
+        raise OptionError("the axis of time has no name", hint="give AXIS or AXIS=FRAMES")
+    return given
+
+
+def _parsed(text: str) -> tuple[str, int | None]:
+    axis, equals, frames = text.rpartition("=")
+    if not equals:
+        return text, None
+    if not frames.isdecimal():
+        raise OptionError(f"'{frames}' is no number of frames", hint="give AXIS or AXIS=FRAMES")
+    return axis, int(frames)
+
+
+_frames = arguments.mapping(
+    arguments.optional(arguments.whole(1)), "AXIS, AXIS=FRAMES, or frames by axis, such as {'time': 1}"
+)
+
+
+def _stream(_: str, given: Any) -> Stream:
+    parse_stream(given)
+    return given  # type: ignore[no-any-return]
+
+
 @dataclass(frozen=True)
 class Tolerance:
     """Which values count as equal: |a - b| <= atol + rtol * |a|; NaN equals NaN, infinity equals the same infinity.
@@ -32,8 +80,11 @@ class Tolerance:
     8e-2, 4e-2; others exactly equal).
     """
 
-    rtol: float | None = None
-    atol: float | None = None
+    rtol: float | None = field(default=None, metadata=arguments.taken(arguments.tolerance))
+    atol: float | None = field(default=None, metadata=arguments.taken(arguments.tolerance))
+
+    def __post_init__(self) -> None:
+        arguments.take_fields(self)
 
 
 @dataclass(frozen=True)
@@ -68,34 +119,22 @@ class Lowering:
             text, or a number of frames that is not possible.
     """
 
-    to: str = "auto"
-    target: str = "portable"
-    only: Selection = ()
-    except_: Selection = ()
-    max_unroll: int = 512
-    max_nodes: int = 100_000
-    max_bytes: int = MOST_BYTES
-    compute: str = "native"
-    dequantize: bool = False
-    dims: Mapping[str, int] = field(default_factory=dict)
-    input_shapes: Shapes = field(default_factory=dict)
-    set_inputs: Mapping[str, ArrayLike] = field(default_factory=dict)
-    stream: Stream | None = None
+    to: str = field(default="auto", metadata=arguments.taken(arguments.one_of("form", (*FORMS, KEEP))))
+    target: str = field(default="portable", metadata=arguments.taken(_target))
+    only: Selection = field(default=(), metadata=arguments.taken(_selection))
+    except_: Selection = field(default=(), metadata=arguments.taken(_selection))
+    max_unroll: int = field(default=512, metadata=arguments.taken(arguments.whole()))
+    max_nodes: int = field(default=100_000, metadata=arguments.taken(arguments.whole()))
+    max_bytes: int = field(default=MOST_BYTES, metadata=arguments.taken(arguments.whole()))
+    compute: str = field(default="native", metadata=arguments.taken(arguments.one_of("compute", COMPUTE)))
+    dequantize: bool = field(default=False, metadata=arguments.taken(arguments.flag))
+    dims: Mapping[str, int] = field(default_factory=dict, metadata=arguments.taken(arguments.sizes))
+    input_shapes: Shapes = field(default_factory=dict, metadata=arguments.taken(arguments.shapes))
+    set_inputs: Mapping[str, ArrayLike] = field(default_factory=dict, metadata=arguments.taken(arguments.values))
+    stream: Stream | None = field(default=None, metadata=arguments.taken(arguments.optional(_stream)))
 
     def __post_init__(self) -> None:
-        if self.to not in (*FORMS, KEEP):
-            known = ", ".join((*FORMS, KEEP))
-            raise OptionError(f"form '{self.to}' does not exist", hint=f"known are {known}")
-        if self.stream is not None:
-            parse_stream(self.stream)
-        if self.compute not in COMPUTE:
-            raise OptionError(f"compute '{self.compute}' does not exist", hint=f"known are {', '.join(COMPUTE)}")
-        for limit in ("max_unroll", "max_nodes", "max_bytes"):
-            if getattr(self, limit) < 0:
-                raise OptionError(f"{limit} cannot be {getattr(self, limit)}", hint="give 0 or more")
-        for name in ("only", "except_"):
-            object.__setattr__(self, name, _selection(name, getattr(self, name)))
-        object.__setattr__(self, "target", target_named(self.target).name)
+        arguments.take_fields(self)
 
     @property
     def runtime(self) -> Target:
@@ -106,16 +145,6 @@ class Lowering:
     def fixes_inputs(self) -> bool:
         """Whether sizes or values of inputs are given."""
         return bool(self.dims or self.input_shapes or self.set_inputs)
-
-
-def _selection(name: str, given: object) -> Selection:
-    """Return a selection as a tuple of patterns or a function."""
-    if callable(given):
-        return given
-    patterns = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
-    if not all(isinstance(pattern, str) for pattern in patterns):
-        raise OptionError(f"{name} cannot be {given!r}", hint="give a name, several, or a function of a node")
-    return patterns
 
 
 class LoweringOptions(TypedDict, total=False):
@@ -155,21 +184,21 @@ class Check:
         OptionError: A negative number of runs or bytes, or a time limit that is not positive.
     """
 
-    runs: int = 3
-    seed: int = 0
-    tolerance: Tolerance = Tolerance()
-    feeds: Sequence[Mapping[str, Array]] | None = None
-    shapes: Shapes | None = None
-    timeout: float = 120.0
-    max_bytes: int = MOST_BYTES
+    runs: int = field(default=3, metadata=arguments.taken(arguments.whole(most=1_000_000)))
+    seed: int = field(default=0, metadata=arguments.taken(arguments.whole()))
+    tolerance: Tolerance = field(
+        default=Tolerance(),
+        metadata=arguments.taken(arguments.instance(Tolerance, "Tolerance(rtol=..., atol=...)")),
+    )
+    feeds: Sequence[Mapping[str, Array]] | None = field(
+        default=None, metadata=arguments.taken(arguments.optional(arguments.feeds))
+    )
+    shapes: Shapes | None = field(default=None, metadata=arguments.taken(arguments.optional(arguments.shapes)))
+    timeout: float = field(default=120.0, metadata=arguments.taken(arguments.seconds))
+    max_bytes: int = field(default=MOST_BYTES, metadata=arguments.taken(arguments.whole()))
 
     def __post_init__(self) -> None:
-        if self.runs < 0:
-            raise OptionError(f"{self.runs} runs are not possible", hint="give 0 or more")
-        if self.max_bytes < 0:
-            raise OptionError(f"max_bytes cannot be {self.max_bytes}", hint="give 0 or more")
-        if not self.timeout > 0:
-            raise OptionError(f"a time limit of {self.timeout} seconds is not possible", hint="give more than 0")
+        arguments.take_fields(self)
 
 
 class CheckOptions(TypedDict, total=False):
@@ -225,7 +254,8 @@ def check_of(given: Check | None, options: CheckOptions) -> Check:
         OptionError: As `Check`.
         TypeError: A keyword that does not exist.
     """
-    return _with(given or Check(), options)
+    taken = Check() if given is None else arguments.instance(Check, "Check(runs=...)")("check", given)
+    return _with(taken, options)
 
 
 def split_file_options(options: FileOptions) -> tuple[LoweringOptions, CheckOptions]:
@@ -248,27 +278,3 @@ _Options = TypeVar("_Options", Lowering, Check)
 def _with(given: _Options, options: LoweringOptions | CheckOptions) -> _Options:
     named = {name: value for name, value in options.items() if value is not None}
     return replace(given, **named)  # type: ignore[arg-type]
-
-
-def parse_stream(stream: Stream) -> dict[str, int | None]:
-    """Return the number of frames by axis, from "AXIS", "AXIS=FRAMES" or a mapping.
-
-    Raises:
-        OptionError: FRAMES is no positive integer, or no axis is named.
-    """
-    given = dict([_parsed(stream)]) if isinstance(stream, str) else dict(stream)
-    for axis, frames in given.items():
-        if not axis:
-            raise OptionError("the axis of time has no name", hint="give AXIS or AXIS=FRAMES")
-        if frames is not None and (isinstance(frames, bool) or not isinstance(frames, int) or frames < 1):
-            raise OptionError(f"a call cannot have {frames} frames", hint="give 1 or more, or none for any number")
-    return given
-
-
-def _parsed(text: str) -> tuple[str, int | None]:
-    axis, equals, frames = text.rpartition("=")
-    if not equals:
-        return text, None
-    if not frames.isdecimal():
-        raise OptionError(f"'{frames}' is no number of frames", hint="give AXIS or AXIS=FRAMES")
-    return axis, int(frames)

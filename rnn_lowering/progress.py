@@ -6,6 +6,9 @@ from collections.abc import Callable
 from itertools import count
 from typing import Protocol
 
+from rnn_lowering import arguments
+from rnn_lowering.boundary import callers
+
 
 class Progress(Protocol):
     """Called as progress(phase, done, total) when a phase begins (done = 0) and after each tensor or run."""
@@ -18,6 +21,15 @@ ORIGINAL = "running the original"
 LOWERED = "running the lowered model"
 NODES = "running each node"
 CHUNKS = "running the stream chunk by chunk"
+
+
+def given_progress(progress: Progress | None) -> Progress | None:
+    """Return a callback that a caller gave; its exceptions pass all boundaries unchanged.
+
+    Raises:
+        OptionError: It is no function.
+    """
+    return None if progress is None else callers(arguments.function("progress", progress))
 
 
 def counter(progress: Progress | None, phase: str, total: int) -> Callable[[], None]:

@@ -1,6 +1,7 @@
 """Nothing raw comes out: not an exception of another kind than the project's, not a name that moves the cursor."""
 
 import contextlib
+import re
 import subprocess
 import sys
 import warnings
@@ -94,6 +95,22 @@ def test_interrupts_pass(error: BaseException, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(type(error)) as caught:
         rl.lower(model())
     assert caught.value is error
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such limit")
+@pytest.mark.parametrize("more", range(5))
+def test_too_many_open_files_are_an_error_with_what_to_do(file: Path, more: int) -> None:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/dev/fd").iterdir())) - 1 + more, hard))
+    try:
+        with pytest.raises(rl.ModelFileError) as caught:
+            rl.lower_file(file, file.with_name("out.onnx"), verify=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert re.search(r"cannot (open|read|write) .*: Too many open files.*ulimit -n", str(caught.value))
+    assert [path.name for path in file.parent.iterdir()] == ["in.onnx"]
 
 
 def test_verify_has_the_boundary(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 import secrets
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rnn_lowering.errors import ModelFileError
@@ -77,6 +78,10 @@ def _temporary() -> Path:
 def _remove(folder: Path) -> None:
     for _ in range(20):  # a process that is ending may still write into it
         shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # takes fewer descriptors, where there are too many open files
+            for name in os.listdir(folder):
+                os.unlink(folder / name)
+            folder.rmdir()
         if not folder.exists():
             break
         time.sleep(0.05)

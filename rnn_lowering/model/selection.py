@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 import onnx_ir as ir
 
+from rnn_lowering.boundary import callers
 from rnn_lowering.errors import OptionError
 from rnn_lowering.model.scopes import Found
 from rnn_lowering.options import Selection
@@ -51,5 +52,5 @@ def _known(pattern: str, found: Sequence[Found]) -> bool:
 
 def _matches(node: ir.Node, selection: Selection) -> bool:
     if callable(selection):
-        return bool(selection(node))
+        return bool(callers(selection)(node))
     return any(p == node.op_type or fnmatchcase(node.name or "", p) for p in selection)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 from typing_extensions import Unpack
 
+from rnn_lowering import arguments
 from rnn_lowering.boundary import boundary
 from rnn_lowering.errors import (
     InvalidNodeError,
@@ -109,6 +110,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> LoweringResult:
         """Lower `model` in place."""
+        arguments.ir_model("model", model)
         with boundary(), limited(self.lowering.max_bytes), native.one_child():
             return self._lowered(model)
 

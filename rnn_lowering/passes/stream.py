@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from rnn_lowering import arguments
 from rnn_lowering.boundary import boundary
 from rnn_lowering.errors import NodeRef, UnsupportedError, warn
 from rnn_lowering.model.copying import clone, replace_content, restored_on_failure
@@ -70,6 +71,7 @@ class StreamPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> StreamResult:
         """Change `model` in place."""
+        arguments.ir_model("model", model)
         with boundary():
             result, text = self._streamed(model)
         if text:

@@ -15,15 +15,16 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from rnn_lowering import arguments
 from rnn_lowering.boundary import boundary
-from rnn_lowering.errors import ModelFileError, UnsupportedError
+from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError
 from rnn_lowering.files.external_data import save
 from rnn_lowering.files.reading import Parsed, parse_file
 from rnn_lowering.limits import limited
 from rnn_lowering.model.set_inputs import recorded
-from rnn_lowering.options import Check, Tolerance
+from rnn_lowering.options import Check, Tolerance, check_of
 from rnn_lowering.passes.lower import LowerRecurrentPass
-from rnn_lowering.progress import CHUNKS, ORIGINAL, Progress, counter
+from rnn_lowering.progress import CHUNKS, ORIGINAL, Progress, counter, given_progress
 from rnn_lowering.streaming.plan import KEY, StreamPlan
 from rnn_lowering.types import Array
 from rnn_lowering.verification.branches import runs_for, untaken
@@ -116,11 +117,16 @@ def verify_stream(
     Raises:
         ModelFileError: `stepped` is no stream.
     """
-    check = check or Check()
+    check = check_of(check, {})
+    trust = arguments.flag("trust_external_data", trust_external_data)
+    progress = given_progress(progress)
     with boundary(), limited(check.max_bytes), Runner(check.timeout) as runner, ExitStack() as pipes:
         first, second = (
-            as_file(model, runner.folder / f"model{n}.onnx", trust_external_data, pipes)
-            for n, model in enumerate((original, stepped))
+            as_file(model, runner.folder / f"model{n}.onnx", trust, pipes)
+            for n, model in enumerate(
+                given if isinstance(given, Parsed) else arguments.model_or_path(name, given)
+                for name, given in (("original", original), ("stepped", stepped))
+            )
         )
         return _Comparison(first, second, runner, check, progress).result()
 
@@ -140,6 +146,13 @@ class _Comparison:
             raise ModelFileError(f"'{stepped.path}' is no stream: its metadata lack {KEY}")
         self.plan = StreamPlan.from_json(held[0])
         self.axes = {name: axis for name, axis in self.plan.inputs.items() if axis is not None}
+        ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in original.proto.graph.input}
+        for name, axis in self.axes.items():
+            if ranks.get(name, 0) <= axis:
+                raise OptionError(
+                    f"the original has no input '{name}' with an axis {axis}",
+                    hint="give the model that the stream was made of",
+                )
         self.fixed = has_fixed(original.proto, self.axes)
         self.session, self.whole = session_with_open_axes(original, runner.folder, self.axes)
         misread = echoing_nodes(original.proto)

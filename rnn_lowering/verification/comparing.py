@@ -9,11 +9,12 @@ import onnx
 import onnx_ir as ir
 from typing_extensions import Unpack
 
-from rnn_lowering.boundary import boundary, callers
+from rnn_lowering import arguments
+from rnn_lowering.boundary import boundary
 from rnn_lowering.limits import limited
 from rnn_lowering.model.native import one_child
 from rnn_lowering.options import Check, CheckOptions, check_of
-from rnn_lowering.progress import Progress
+from rnn_lowering.progress import Progress, given_progress
 from rnn_lowering.types import PathLike
 from rnn_lowering.verification.given_inputs import checked
 from rnn_lowering.verification.model_files import Given, as_file
@@ -49,9 +50,11 @@ def verify(
         ModelFileError: A file cannot be read, or its data is missing or outside its folder.
     """
     check = check_of(check, options)
-    progress = None if progress is None else callers(progress)
+    trust = arguments.flag("trust_external_data", trust_external_data)
+    progress = given_progress(progress)
+    first, second = arguments.model_or_path("original", original), arguments.model_or_path("lowered", lowered)
     with boundary():
-        return compared(original, lowered, check=check, trust_external_data=trust_external_data, progress=progress)
+        return compared(first, second, check=check, trust_external_data=trust, progress=progress)
 
 
 def compared(

@@ -1,0 +1,244 @@
+"""Callers' mistakes: every argument of what is public is accepted, or has one error of the project."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from texts import parse
+
+import rnn_lowering as rl
+from rnn_lowering.options import CheckOptions, FileOptions, LoweringOptions
+
+MODEL = """
+main (float[t,n,3] X) => (float[s,d,n,4] Y) <float[1,16,3] W = {}, float[1,16,4] R = {}> {
+    Y = LSTM <hidden_size=4> (X, W, R)
+}
+"""
+FRAMES = np.zeros((5, 2, 3), np.float32)
+
+WRONG: dict[str, Any] = {
+    "None": None,
+    "True": True,
+    "-1": -1,
+    "0.001": 1e-3,
+    "nan": float("nan"),
+    "inf": float("inf"),
+    "1e300": 1e300,
+    "10**30": 10**30,
+    "complex": 1j,
+    "numpy bool": np.bool_(True),
+    "numpy float": np.float32(0.5),
+    "empty text": "",
+    "text": "6",
+    "NUL": "a\0b",
+    "surrogate": "\udcff",
+    "bytes": b"6",
+    "object": object(),
+    "class": rl.Lowering,
+    "function": lambda *_: True,
+    "module": rl,
+    "path": Path("none"),
+    "array": np.zeros(3, np.float32),
+    "object array": np.array([None, "6"]),
+    "masked array": np.ma.masked_array(FRAMES, FRAMES == 0),
+    "set": {"t"},
+    "list": [1],
+    "empty list": [],
+    "list of None": [None],
+    "list of text": ["t"],
+    "nested list": [[1, 2], [3]],
+    "tuple": (1e-3, 1e-5),
+    "generator": (n for n in (1, 2)),
+    "pairs": [("t", 6)],
+    "mapping": {"X": FRAMES},
+    "mapping in a list": [{"X": FRAMES}],
+    "lists as arrays": [{"X": FRAMES.tolist()}],
+    "a list of a list": [[FRAMES]],
+    "a masked array as an array": [{"X": np.ma.masked_array(FRAMES, FRAMES == 0)}],
+    "a ragged list as an array": [{"X": [[1.0], [2.0, 3.0]]}],
+    "text as an array": [{"X": "6"}],
+    "None as an array": [{"X": None}],
+    "an object array": [{"X": np.full((5, 2, 3), None)}],
+    "another type": [{"X": FRAMES.astype(np.float64)}],
+    "another rank": [{"X": np.zeros(3, np.float32)}],
+    "an unknown name": [{"Z": FRAMES}],
+    "a name that is no text": [{1: FRAMES}],
+    "a feed that is None": [None],
+    "size as text": {"t": "6"},
+    "size as float": {"t": 6.0},
+    "size as truth value": {"t": True},
+    "size as None": {"t": None},
+    "size as list": {"t": [6]},
+    "negative size": {"t": -6},
+    "huge size": {"t": 10**30},
+    "numpy size": {"t": np.int64(6)},
+    "size of a number": {1: 6},
+    "size of an unknown name": {"q": 6},
+    "shape": {"X": [5, 2, 3]},
+    "shape as text": {"X": "5,2,3"},
+    "shape as number": {"X": 5},
+    "shape as None": {"X": None},
+    "shape of text": {"X": [5, 2, "3"]},
+    "shape of None": {"X": [None, 2, 3]},
+    "shape of floats": {"X": [5.0, 2.0, 3.0]},
+    "shape of negative sizes": {"X": [-1, 2, 3]},
+    "shape of huge sizes": {"X": [10**30, 2, 3]},
+    "shape of another rank": {"X": [5, 2]},
+    "shape as array": {"X": np.array([5, 2, 3])},
+    "shape of an unknown name": {"Z": [5, 2, 3]},
+    "value as text": {"X": "many"},
+    "value as object": {"X": object()},
+    "value as nested lists": {"X": [[1.0], [2.0, 3.0]]},
+    "value as masked array": {"X": np.ma.masked_array(FRAMES, FRAMES == 0)},
+    "report of text": "report.txt",
+    "graph": parse(MODEL).graph,
+    "empty model": onnx.ModelProto(),
+    "serialized model": parse(MODEL).SerializeToString(),
+    "ir graph": ir.from_proto(parse(MODEL)).graph,
+    "lowering": rl.Lowering(),
+    "check": rl.Check(),
+    "tolerance": rl.Tolerance(),
+}
+
+
+COMPARED = {"original", "lowered", "stepped", "feeds", "shapes", "test_shapes", "timeout", "verify_timeout", "rtol"}
+"""Arguments that matter when something is compared."""
+
+
+def runs(given: dict[str, Any]) -> int:
+    return int(not COMPARED.isdisjoint(given))
+
+
+def lower_file(folder: Path, **given: Any) -> object:
+    source = folder / "in.onnx"
+    onnx.save(parse(MODEL), source)
+    valid = {"source": source, "destination": folder / "out.onnx", "overwrite": True, "verify": runs(given)}
+    arguments: dict[str, Any] = {**valid, **given}
+    return rl.lower_file(**arguments)
+
+
+def both(folder: Path, **given: Any) -> object:
+    valid: dict[str, Any] = {"original": parse(MODEL), "lowered": rl.lower(parse(MODEL)), "runs": runs(given)}
+    arguments: dict[str, Any] = {**valid, **given}
+    return rl.verify(**arguments)
+
+
+def chunks(folder: Path, **given: Any) -> object:
+    valid: dict[str, Any] = {
+        "original": parse(MODEL),
+        "stepped": rl.lower(parse(MODEL), stream="t"),
+        "check": rl.Check(runs=runs(given)),
+    }
+    arguments: dict[str, Any] = {**valid, **given}
+    return rl.verify_stream(**arguments)
+
+
+def pass_of(made: Callable[..., ir.passes.InPlacePass], **given: Any) -> object:
+    model = given.pop("model_or_result", ir.from_proto(parse(MODEL)))
+    return made(**given)(model)
+
+
+ENTRIES: dict[str, Callable[..., object]] = {
+    "lower": lambda _, **given: rl.lower(**{"model": parse(MODEL)} | given),
+    "lower_file": lower_file,
+    "inspect": lambda _, **given: rl.inspect(**given),
+    "preview": lambda _, **given: rl.preview(**{"model": parse(MODEL)} | given),
+    "verify": both,
+    "verify_stream": chunks,
+    "Lowering": lambda _, **given: rl.lower(parse(MODEL), rl.Lowering(**given)),
+    "Check": lambda folder, **given: both(folder, check=rl.Check(**{"runs": runs(given)} | given), runs=None),
+    "Tolerance": lambda folder, **given: both(folder, tolerance=rl.Tolerance(**given), runs=runs(given)),
+    "LowerRecurrentPass": lambda _, **given: pass_of(rl.LowerRecurrentPass, **given),
+    "StreamPass": lambda _, **given: pass_of(rl.StreamPass, **{"stream": "t"} | given),
+}
+"""Public callables, each with valid arguments beside those that are tried."""
+
+KEYWORDS = {
+    "lower": LoweringOptions,
+    "preview": LoweringOptions,
+    "LowerRecurrentPass": LoweringOptions,
+    "lower_file": FileOptions,
+    "verify": CheckOptions,
+}
+MODELS = {"LowerRecurrentPass": ("model_or_result",), "StreamPass": ("model_or_result",)}
+DATA = {"Documented", "FileReport", "LoweringResult", "NodeReport", "Preview", "RecurrentSpec", "Report", "State"}
+DATA |= {"StreamPlan", "Target", "Verification"}
+"""What public functions return, and the table of targets: nobody makes them."""
+
+
+def parameters(entry: str) -> list[str]:
+    named = [
+        name for name, p in inspect.signature(getattr(rl, entry)).parameters.items() if p.kind is not p.VAR_KEYWORD
+    ]
+    return [*named, *MODELS.get(entry, ()), *getattr(KEYWORDS.get(entry), "__annotations__", ())]
+
+
+ALL = [(entry, name) for entry in ENTRIES for name in parameters(entry)]
+
+
+def outcome(entry: str, name: str, value: Any, folder: Path) -> str:
+    """Return what is wrong with what a call does; "" for a result or an error of the project."""
+    try:
+        ENTRIES[entry](folder, **{name: value})
+    except rl.InternalError as error:
+        return str(error)
+    except rl.RnnLoweringError as error:
+        return "" if len(str(error)) < 700 else f"a message of {len(str(error))} characters"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+@pytest.mark.parametrize(("entry", "name"), ALL, ids=[".".join(pair) for pair in ALL])
+@pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
+def test_a_wrong_argument_has_one_error_of_the_project(
+    entry: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = {what: outcome(entry, name, value, tmp_path) for what, value in WRONG.items()}
+    assert not {what: text for what, text in found.items() if text}
+
+
+def test_every_public_callable_is_tried() -> None:
+    public = {name for name in rl.__all__ if callable(getattr(rl, name))}
+    errors = {name for name in public if name.endswith(("Error", "Warning"))}
+    assert public - errors - DATA - {"Progress", "Stream"} == ENTRIES.keys()
+
+
+def cancel(*_: object) -> bool:
+    raise LookupError("of the caller")
+
+
+def test_an_original_of_another_stream() -> None:
+    text = MODEL.replace("float[t,n,3] X", "float X").replace("(X, W, R)", "(x, W, R)")
+    other = parse(
+        text.replace("    Y =", "    s = Constant <value_ints=[5,2,3]> ()\n    x = Expand (X, s)\n    Y =")
+    )
+    for original in (other, parse(MODEL.replace("X", "Z"))):
+        with pytest.raises(rl.OptionError, match="no input 'X' with an axis 0"):
+            rl.verify_stream(original, rl.lower(parse(MODEL), stream="t"))
+
+
+@pytest.mark.parametrize("wanted", [{"only": cancel}, {"except_": cancel}], ids=str)
+def test_what_a_selection_raises_reaches_the_caller(wanted: Any) -> None:
+    for model in (parse(MODEL), ir.from_proto(parse(MODEL))):
+        with pytest.raises(LookupError, match="of the caller"):
+            rl.lower(model, **wanted)
+        with pytest.raises(LookupError, match="of the caller"):
+            rl.preview(model, **wanted)
+
+
+def test_what_a_callback_raises_in_a_stream_reaches_the_caller(tmp_path: Path) -> None:
+    def stop(phase: str, *_: object) -> None:
+        if "stream" in phase:
+            raise LookupError("of the caller")
+
+    with pytest.raises(LookupError, match="of the caller"):
+        lower_file(tmp_path, stream="t", progress=stop, verify=1)
+    with pytest.raises(LookupError, match="of the caller"):
+        chunks(tmp_path, progress=stop, check=rl.Check(runs=1))
