@@ -15,7 +15,6 @@ from rnn_lowering.boundary import boundary
 from rnn_lowering.errors import NotVerifiedError, OptionError, VerificationError
 from rnn_lowering.files.atomic import replacing
 from rnn_lowering.files.external_data import choose_data_file, data_files, save
-from rnn_lowering.files.one_file import text_format
 from rnn_lowering.files.outputs import Outputs, Place
 from rnn_lowering.files.reading import Parsed, parse_file, readable_again
 from rnn_lowering.files.scratch import writing
@@ -70,7 +69,7 @@ class FileLowering:
             before = replace(ModelFile.of(file, data, model), name=self.source.name)
             result = self.lowers.call(model)
             place, place_of_kept = outputs.placed(inputs)
-            with _replacing(place, outputs.overwrite) as written, ExitStack() as until_told:
+            with replacing(place, overwrite=outputs.overwrite) as written, ExitStack() as until_told:
                 self._write(result, file, written, place)
                 after = ModelFile.of(written, written.parent.iterdir(), result.model)
                 done = FileReport.of(result.report, before, after, self.command)
@@ -84,11 +83,7 @@ class FileLowering:
         return done
 
     def _check_options(self) -> None:
-        if text_format(self.outputs.model) == "onnxtxt":
-            raise OptionError(
-                f"'{self.outputs.model}': onnx's text format cannot hold the bodies of Scan and Loop",
-                hint="end the name in .onnx, .json or .textproto",
-            )
+        self.outputs.check_endings()
         if self.require_verified and not self.check.runs:
             raise OptionError("a verification is required, and its number of runs is 0", hint="give 1 or more")
 
@@ -129,15 +124,11 @@ def _run_nodes(both: Callable[[], ModelComparison], places: Collection[NodePlace
     return both().nodes_one_by_one.runs(places)
 
 
-def _replacing(place: Place, overwrite: bool) -> AbstractContextManager[Path]:
-    return replacing(place.path, place.data, overwrite=overwrite, outdated=place.outdated)
-
-
 def _keep(model: ir.Model, place: Place | None, overwrite: bool) -> str:
     """Write a model that failed the verification; return where it is, as text."""
     if place is None:
         return _NOT_KEPT
-    with _replacing(place, overwrite) as written, writing(place.path):
+    with replacing(place, overwrite=overwrite) as written, writing(place.path):
         save(model, written, place.data)
     return f"it is kept as '{place.path}'"
 

@@ -117,6 +117,15 @@ def from_the_root(model: onnx.ModelProto, path: Path, *, trust: bool) -> None:
         entry.value = str(file.relative_to(file.anchor))
 
 
+def rename_data(path: Path, old: str, new: str) -> None:
+    """Let a model file refer to its data file by another name."""
+    model = onnx.load(path, load_external_data=False)
+    for _, entry in external_entries(model):
+        if entry.value == old:
+            entry.value = new
+    onnx.save(model, path)
+
+
 def _in_graph(graph: onnx.GraphProto) -> Iterator[tuple[onnx.TensorProto, onnx.StringStringEntryProto]]:
     for tensor in graph.initializer:
         yield from _of_tensor(tensor)

@@ -56,9 +56,15 @@ _Piece = bytes | ir.TensorProtocol
 """A part of a serialized message: its bytes, or the tensor that has them."""
 
 
+def known_format(path: Path) -> str | None:
+    """Return the format of a model file by the ending of its name, as onnx names it; None for an unknown ending."""
+    found: str | None = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
+    return found
+
+
 def text_format(path: Path) -> str:
-    """Return the text format of a model file by the ending of its name, as onnx names it; "" for binary."""
-    found = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
+    """Return the text format of a model file; "" for binary."""
+    found = known_format(path)
     return "" if found in (None, "protobuf") else str(found)
 
 

@@ -10,12 +10,12 @@ import secrets
 import stat
 import unicodedata
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
 
-from rnn_lowering.errors import ModelFileError, UnsupportedError
+from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError
 from rnn_lowering.files import one_file
 from rnn_lowering.files.locations import external_entries
 from rnn_lowering.files.scratch import cannot_write
@@ -37,12 +37,25 @@ class Place:
     Attributes:
         path: The model's file.
         data: The unused name of its data file beside it; None if it has none.
-        outdated: Data files of the model that is replaced, which nothing else needs.
+        needed: What identifies the files that are read: they stay.
     """
 
     path: Path
-    data: str | None
-    outdated: tuple[Path, ...]
+    data: str | None = None
+    needed: frozenset[object] = frozenset()
+
+    def outdated(self) -> list[Path]:
+        """Return the data files of the model that is at `path` now, which nothing else needs."""
+        names = {f"{self.path.name}.data", *([_wanted(self.data)] if self.data else [])}
+        files = [self.path.with_name(name) for name in _data_names(self.path) if _wanted(name) in names]
+        return [file for file in files if not file.is_symlink() and not self.needed & {*_inode(file)}]
+
+    def unused(self, data: str) -> str:
+        """Return a name for a data file that no file has: this one, or one with a number in it."""
+        wanted = Path(_wanted(data))
+        while os.path.lexists(self.path.with_name(data)):
+            data = f"{wanted.stem}.{secrets.token_hex(4)}{wanted.suffix}"
+        return data
 
 
 @dataclass(frozen=True)
@@ -67,6 +80,24 @@ class Outputs:
     def kept_data(self) -> str | None:
         """The name of the file beside `kept` for its tensors."""
         return f"{self.kept.name}.data" if self.kept and self.data else None
+
+    def check_endings(self) -> None:
+        """Check that the names of models end as those of ONNX files do, or in nothing, or have .onnx before that.
+
+        Raises:
+            OptionError: One does not.
+        """
+        for path in filter(None, (self.model, self.kept)):
+            if one_file.text_format(path) == "onnxtxt":
+                raise OptionError(
+                    f"'{path}': onnx's text format cannot hold the bodies of Scan and Loop",
+                    hint="end the name in .onnx, .json or .textproto",
+                )
+            if path.suffix and ".onnx" not in path.name.lower() and not one_file.known_format(path):
+                raise OptionError(
+                    f"'{path}': the result is an ONNX model, which '{path.suffix}' does not name",
+                    hint="end the name in .onnx, then convert that file with the tool of the runtime",
+                )
 
     def check(self, inputs: Iterable[Path]) -> None:
         """Check, before anything is written, that no output would destroy a file.
@@ -100,7 +131,7 @@ class Outputs:
         A data file is never overwritten, since the model that needs it is replaced later: if its name is used, the
         new data file gets another one.
         """
-        needed = {key for path in inputs for key in _inode(path)}
+        needed = frozenset(key for path in inputs for key in _inode(path))
         model = _place(self.model, self.data, needed)
         return model, _place(self.kept, self.kept_data, needed) if self.kept else None
 
@@ -116,17 +147,9 @@ class Outputs:
             yield "the report", self.report
 
 
-def _place(path: Path, data: str | None, needed: set[object]) -> Place:
-    names = {f"{path.name}.data", *([data] if data else [])}
-    ours = tuple(
-        file
-        for file in (path.with_name(name) for name in _data_names(path))
-        if _wanted(file.name) in names and not file.is_symlink() and not needed & {*_inode(file)}
-    )
-    while data is not None and os.path.lexists(path.with_name(data)):
-        wanted = Path(_wanted(data))
-        data = f"{wanted.stem}.{secrets.token_hex(4)}{wanted.suffix}"
-    return Place(path, data, ours)
+def _place(path: Path, data: str | None, needed: frozenset[object]) -> Place:
+    place = Place(path, needed=needed)
+    return place if data is None else replace(place, data=place.unused(data))
 
 
 def _data_names(path: Path) -> set[str]:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.files.atomic import replacing
+from rnn_lowering.files.outputs import Place
 from rnn_lowering.files.scratch import writing
 from rnn_lowering.report.file_report import FileReport
 from rnn_lowering.verification.node_runs import RunNodes
@@ -45,7 +46,7 @@ def report_writer(file: Path | None) -> Writer:
             yield
             return
         text = render(report, run_nodes)
-        with replacing(file, overwrite=overwrite) as temporary:
+        with replacing(Place(file), overwrite=overwrite) as temporary:
             with writing(file):
                 temporary.write_text(text, encoding="utf-8")
             yield

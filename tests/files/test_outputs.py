@@ -23,9 +23,10 @@ from onnx import numpy_helper
 from paths import SRC
 from running import assert_close, recurrent_left, run
 from texts import random_feed
-from thinning import thinned
+from thinning import exhaustive, thinned
 
 import rnn_lowering as rl
+from rnn_lowering.files.locations import external_entries
 
 UNIX = pytest.mark.skipif(sys.platform == "win32", reason="signals and FIFOs differ")
 IN, OUT = "in.onnx", "out.onnx"
@@ -166,6 +167,21 @@ def test_what_is_no_file_is_never_replaced(folder: Path, kind: str, role: str, o
     assert f"x.json': it is a {word}" in attempt(folder, **ROLES[role], overwrite=overwrite)
     assert state(folder) == before
     assert not (folder / "none").exists()
+
+
+@pytest.mark.parametrize("name", ["out.tflite", "out.ort", "out.pt", "out.engine", "out.data", "out.onnxtxt"])
+@pytest.mark.parametrize("role", ["out", "keep_failed"])
+def test_a_name_of_another_format_is_refused(folder: Path, name: str, role: str) -> None:
+    before = state(folder)
+    error = attempt(folder, **{role: name})
+    assert name in error
+    assert "end the name in .onnx" in error
+    assert state(folder) == before
+
+
+@pytest.mark.parametrize("name", ["out", "out.pb", "out.json", "out.onnx.tmp", "out.ONNX"])
+def test_names_of_models(folder: Path, name: str) -> None:
+    assert attempt(folder, out=name, external_data="never") == ""
 
 
 def test_a_folder_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -582,3 +598,34 @@ def test_a_piped_input_with_data_elsewhere_is_refused(folder: Path) -> None:
 @UNIX
 def test_a_device_is_no_input(folder: Path) -> None:
     assert "it is a device" in attempt(folder, source="/dev/zero", out="new.onnx")
+
+
+# Several processes
+
+RACE = """
+import random, sys, time
+import rnn_lowering as rl
+source, out, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
+def wait(*_):
+    time.sleep(random.random() / 50)
+for _ in range(rounds):
+    rl.lower_file(source, out, verify=0, external_data="always", overwrite=True, progress=wait)
+"""
+"""Lowers the model again and again; between choosing its name and giving it its place others do."""
+
+
+@UNIX
+@pytest.mark.parametrize("rounds", [10, exhaustive(200)])
+def test_processes_that_replace_the_same_model(tmp_path: Path, rounds: int) -> None:
+    source, out = write(tmp_path / IN), tmp_path / "out" / OUT
+    out.parent.mkdir()
+    arguments = [sys.executable, "-c", RACE, str(source), str(out), str(rounds)]
+    racing = [subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) for _ in range(6)]
+    assert [process.communicate()[1] for process in racing] == [""] * 6
+    (data,) = set(state(out.parent)) - {OUT}
+    assert set(external_names(out)) == {data}
+    assert_close(results_of(out), results(layers()))
+
+
+def external_names(path: Path) -> list[str]:
+    return [entry.value for _, entry in external_entries(onnx.load(path, load_external_data=False))]
