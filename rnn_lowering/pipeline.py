@@ -83,7 +83,6 @@ class FileLowering:
         return done
 
     def _check_options(self) -> None:
-        self.outputs.check_endings()
         if self.require_verified and not self.check.runs:
             raise OptionError("a verification is required, and its number of runs is 0", hint="give 1 or more")
 
@@ -92,6 +91,7 @@ class FileLowering:
         data = choose_data_file(model, self.outputs.model.name, self.external_data)
         outputs = replace(self.outputs, data=data)
         outputs.check(inputs)
+        outputs.check_endings()
         return outputs
 
     def _write(self, result: LoweringResult, file: Path, written: Path, place: Place) -> None:

@@ -224,7 +224,7 @@ def test_an_original_of_another_stream() -> None:
             rl.verify_stream(original, rl.lower(parse(MODEL), stream="t"))
 
 
-@pytest.mark.parametrize("wanted", [{"only": cancel}, {"except_": cancel}], ids=str)
+@pytest.mark.parametrize("wanted", [{"only": cancel}, {"except_": cancel}], ids=["only", "except"])
 def test_what_a_selection_raises_reaches_the_caller(wanted: Any) -> None:
     for model in (parse(MODEL), ir.from_proto(parse(MODEL))):
         with pytest.raises(LookupError, match="of the caller"):

@@ -81,24 +81,6 @@ class Outputs:
         """The name of the file beside `kept` for its tensors."""
         return f"{self.kept.name}.data" if self.kept and self.data else None
 
-    def check_endings(self) -> None:
-        """Check that the names of models end as those of ONNX files do, or in nothing, or have .onnx before that.
-
-        Raises:
-            OptionError: One does not.
-        """
-        for path in filter(None, (self.model, self.kept)):
-            if one_file.text_format(path) == "onnxtxt":
-                raise OptionError(
-                    f"'{path}': onnx's text format cannot hold the bodies of Scan and Loop",
-                    hint="end the name in .onnx, .json or .textproto",
-                )
-            if path.suffix and ".onnx" not in path.name.lower() and not one_file.known_format(path):
-                raise OptionError(
-                    f"'{path}': the result is an ONNX model, which '{path.suffix}' does not name",
-                    hint="end the name in .onnx, then convert that file with the tool of the runtime",
-                )
-
     def check(self, inputs: Iterable[Path]) -> None:
         """Check, before anything is written, that no output would destroy a file.
 
@@ -124,6 +106,24 @@ class Outputs:
                     )
         for _, path in self._files():
             refuse_unwritable(path, overwrite=self.overwrite)
+
+    def check_endings(self) -> None:
+        """Refuse a model's name that no ONNX model has; one without an ending is fine, or with .onnx before it.
+
+        Raises:
+            OptionError: It ends as the names of another format do.
+        """
+        for path in filter(None, (self.model, self.kept)):
+            if one_file.text_format(path) == "onnxtxt":
+                raise OptionError(
+                    f"'{path}': onnx's text format cannot hold the bodies of Scan and Loop",
+                    hint="end the name in .onnx, .json or .textproto",
+                )
+            if path.suffix and ".onnx" not in path.name.lower() and not one_file.known_format(path):
+                raise OptionError(
+                    f"'{path}': the result is an ONNX model, which '{path.suffix}' does not name",
+                    hint="end the name in .onnx, then convert that file with the tool of the runtime",
+                )
 
     def placed(self, inputs: Iterable[Path]) -> tuple[Place, Place | None]:
         """Return the files of the lowered model and of a model that fails the verification.

@@ -105,10 +105,10 @@ def test_what_is_never_written(folder: Path, case: str, overwrite: bool) -> None
 
 
 EXISTS: dict[str, dict[str, Any]] = {
-    "output": {"out": "notes.txt", "external_data": "never"},
+    "output": {"out": "notes.json", "external_data": "never"},
     "named data": {"external_data": "notes.txt"},
     "default data": {},
-    "kept": {"keep_failed": "notes.txt", "external_data": "never"},
+    "kept": {"keep_failed": "notes.json", "external_data": "never"},
     "kept's data": {"keep_failed": "kept.onnx", "external_data": "new.bin"},
     "report": {"report": "notes.json", "external_data": "never"},
 }
@@ -122,7 +122,7 @@ def test_what_exists_is_replaced_on_request(folder: Path, case: str) -> None:
     assert attempt(folder, **EXISTS[case], overwrite=True) == ""
     after = state(folder)
     replaced = {name for name, contents in before.items() if after[name] != contents}
-    assert replaced == {"output": {"notes.txt"}, "report": {"notes.json"}}.get(case, set())
+    assert replaced == {"output": {"notes.json"}, "report": {"notes.json"}}.get(case, set())
     new = {re.sub("[0-9a-f]{8}", "*", name) for name in after.keys() - before.keys()}
     data = {"named data": {"notes.*.txt"}, "default data": {"out.onnx.*.data"}, "kept's data": {"new.bin"}}
     assert new == {*data.get(case, set()), OUT} - ({OUT} if case == "output" else set())
@@ -173,7 +173,7 @@ def test_what_is_no_file_is_never_replaced(folder: Path, kind: str, role: str, o
 @pytest.mark.parametrize("role", ["out", "keep_failed"])
 def test_a_name_of_another_format_is_refused(folder: Path, name: str, role: str) -> None:
     before = state(folder)
-    error = attempt(folder, **{role: name})
+    error = attempt(folder, **{role: name}, external_data="never")
     assert name in error
     assert "end the name in .onnx" in error
     assert state(folder) == before
