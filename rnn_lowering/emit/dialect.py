@@ -34,6 +34,8 @@ class Dialect:
         gather_by_rank_1: A row is gathered by an index of rank 1, never by a scalar.
         zeros_apart: No two states of a loop start from one tensor of zeros.
         cast_zeros: Zeros of unknown number are made in float32 and cast.
+        max_of_outputs: Relu of an output of the same graph is emitted as Max(x, 0).
+        outputs_apart: A value that nodes read is no output of the graph; that is a Transpose that moves nothing.
         no_constant_minus: A constant minus x is emitted as x * -1 + constant.
         unsupported: Operators that the runtime does not support; their formulas are emitted instead.
     """
@@ -54,5 +56,7 @@ class Dialect:
     gather_by_rank_1: bool = False
     zeros_apart: bool = False
     cast_zeros: bool = False
+    max_of_outputs: bool = False
+    outputs_apart: bool = False
     no_constant_minus: bool = False
     unsupported: frozenset[str] = frozenset()

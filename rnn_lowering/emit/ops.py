@@ -128,8 +128,8 @@ class Ops:
         values = self.outputs(outputs)
         for value, tensor in zip(values, outputs, strict=True):
             value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
+        self.finish(values)
         draft = self._drafts[-1]
-        draft.prune(values)
         nodes = draft.nodes
         if self.dialect.gemm:
             nodes = with_gemms(nodes, values, draft.matrices, self._prefix.name)
@@ -192,9 +192,20 @@ class Ops:
         rule = self._instead.get(op_type)
         return None if rule is None else rule(self, *operands)
 
-    def prune(self) -> None:
-        """Remove nodes and constants of the open scope whose results nothing uses."""
-        self._drafts[-1].prune()
+    def finish(self, outputs: Sequence[ir.Value]) -> None:
+        """Remove nodes and constants of the open scope whose results nothing uses; with `max_of_outputs` let
+        Max(x, 0) take the place of Relu. `outputs` will be those of the graph."""
+        draft = self._drafts[-1]
+        draft.prune(outputs)
+        if self.dialect.max_of_outputs:
+            nodes, draft.nodes = draft.nodes, []
+            for node in nodes:
+                if node.op_type == "Relu" and node.inputs[0] in outputs:
+                    zero = self.value(self.known(zeros_of(self.dtype, ())))
+                    node.op_type, node.name = "Max", self._prefix.name("Max")
+                    node.resize_inputs(2)
+                    node.replace_input_with(1, zero)
+                draft.nodes.append(node)
 
     def name(self, **symbols: Tensor) -> None:
         """Give emitted values the symbols of the operator specification: `op.name(Ht=H)`."""

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from rnn_lowering.boundary import boundary
 from rnn_lowering.emit.names import NODE, OPERATOR, Names
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.substitutes import instead
+from rnn_lowering.emit.substitutes import as_transpose, instead
 from rnn_lowering.model.plan import Planned
 from rnn_lowering.model.scopes import Found, all_names, bodies_of
 from rnn_lowering.recurrence.folds import Fold
@@ -53,8 +53,8 @@ def operators_for(planned: Planned, ir_version: int, *, widen: bool, dequantize:
     spec = planned.spec.as_floats() if dequantize else planned.spec
     op = _emitter(planned, spec, Names(()), ir_version, widen, {})
     with boundary(planned.found.ref):
-        ir.Graph([], op.outputs(list(lower_node(op, spec, planned.choice.fold).values())), nodes=[])
-    op.prune()
+        outputs = op.outputs(list(lower_node(op, spec, planned.choice.fold).values()))
+    op.finish(outputs)
     emitted = list(_with_bodies(op.nodes))
     for node in emitted:
         for index in range(len(node.inputs)):
@@ -95,12 +95,18 @@ def replace_node(entry: Found, spec: RecurrentSpec, fold: Fold, op: Ops) -> dict
     """Emit the equivalent of a node with `op` and replace the node in its graph by it; return the values that took
     over its outputs."""
     node, graph = entry.node, entry.graph
-    emitted = lower_node(op, spec, fold)
-    values = op.outputs(list(emitted.values()))
-    taken_over = {spec.outputs[symbol]: value for symbol, value in zip(emitted, values, strict=True)}
-    for old, new in taken_over.items():
-        _take_over(old, new, spec)
-    op.prune()
+    emitted = {spec.outputs[symbol]: tensor for symbol, tensor in lower_node(op, spec, fold).items()}
+    taken_over = dict(zip(emitted, op.outputs(list(emitted.values())), strict=True))
+    given = taken_over | {
+        old: op.value(as_transpose(op, op.given(value, emitted[old].dtype, emitted[old].shape)))
+        for old, value in taken_over.items()
+        if op.dialect.outputs_apart and old.is_graph_output() and old.uses()
+    }
+    op.finish([*taken_over.values(), *given.values()])
+    for old, value in taken_over.items():
+        for reader, index in tuple(old.uses()):
+            reader.replace_input_with(index, value)
+        _take_over(old, given[old], spec)
     for value in op.initializers:
         graph.register_initializer(value)
     graph.insert_before(node, op.nodes)

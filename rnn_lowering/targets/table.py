@@ -156,7 +156,8 @@ TARGETS = {
             unsupported=("Softplus", "Softsign", "ThresholdedRelu", "Less", "Gather"),
             sequence_lens=False,
             integer_products=False,
-            dialect=Dialect(matrix_product=True, matrix_steps=True),
+            # Its converter aborts at an Identity of an output of the model.
+            dialect=Dialect(matrix_product=True, matrix_steps=True, outputs_apart=True),
         ),
         Target(
             "mnn",
@@ -166,7 +167,16 @@ TARGETS = {
             integer_products=False,
             loop_from=128,
             # It computes a Slice with step -1 of unknown length wrongly and leaves a float16 ConstantOfShape unset.
-            dialect=Dialect(columns_from=1, columns_from_batch=2, reverse_in_loop=True, cast_zeros=True),
+            # Of an output that Relu reads it loses Add, Sub, Mul, Div, Max, Min and Softsign; of one that any
+            # activation reads, Abs, Neg, Exp or Clip, the shape that Reshape, Squeeze or Unsqueeze gave it.
+            dialect=Dialect(
+                columns_from=1,
+                columns_from_batch=2,
+                reverse_in_loop=True,
+                cast_zeros=True,
+                max_of_outputs=True,
+                outputs_apart=True,
+            ),
         ),
         Target(
             "tract",

@@ -6,8 +6,8 @@ from paths import MODELS
 from clients import table
 from clients.driving import OUTCOMES
 from clients.environments import CLIENTS, HERE, of_npm, pin, version, why_absent
-from clients.measuring import Outcomes, far, real, small, stored
-from clients.trials import REAL, cases, saturated
+from clients.measuring import Outcomes, beside_oracle, real, small, stored
+from clients.trials import REAL, activations, cases, saturated
 
 PYPROJECT = HERE.parents[1] / "pyproject.toml"
 REFUSALS = {"tinygrad": "is not supported", "tvm": "not supported for frontend ONNX"}
@@ -40,10 +40,17 @@ def test_computes_what_was_lowered(client: str) -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
+def test_computes_every_activation_in_every_place(client: str) -> None:
+    """MNN loses a sum that is an output and that Relu reads: the cell state of Keras' LSTM(activation="relu")."""
+    skip_if_absent(client)
+    check(beside_oracle(client, activations()), dict.fromkeys(activations(), "right"))
+
+
+@pytest.mark.parametrize("client", CLIENTS)
 def test_computes_saturated_gates(client: str) -> None:
     """OpenCV's Tanh is NaN from 45 to 88, and Softplus is infinite from 89 on in four clients."""
     skip_if_absent(client)
-    check(far(client), dict.fromkeys(saturated(), "right"))
+    check(beside_oracle(client, saturated()), dict.fromkeys(saturated(), "right"))
 
 
 @pytest.mark.parametrize("client", CLIENTS)

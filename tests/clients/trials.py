@@ -7,8 +7,8 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 import onnxscript.optimizer
-from cases import Arrays, Case, expected, feed, model
-from oracle import GATES
+from cases import FUNCTIONS, Arrays, Case, expected, feed, model
+from oracle import DEFAULT_ACTIVATIONS, GATES
 from paths import MODELS
 from running import run
 from stored_models import variants
@@ -63,6 +63,18 @@ def _rows() -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any]]]:
 
 def _activations(*names: str) -> dict[str, Any]:
     return {"activations": list(names), "activation_alpha": [0.6], "activation_beta": [0.7]}
+
+
+def activations() -> dict[str, Case]:
+    """Each activation in each place of each operator that `cases` lacks, with all outputs connected."""
+    found = {}
+    for op, defaults in DEFAULT_ACTIVATIONS.items():
+        for place in range(len(defaults)):
+            for name in FUNCTIONS:
+                chosen = [*defaults[:place], name, *defaults[place + 1 :]]
+                fields = _SIZES | {"x_scale": 2.0}
+                found[f"{op} {name} {place + 1}"] = Case(f"{op} {name}", op, _activations(*chosen), **fields)
+    return {name: case for name, case in found.items() if name not in {f"RNN {f} 1" for f in ACTIVATIONS["RNN"]}}
 
 
 def saturated() -> dict[str, Case]:

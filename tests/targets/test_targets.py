@@ -311,3 +311,32 @@ def test_the_report_names_it(tmp_path: Any) -> None:
     assert report.target == "tract"
     assert report.to_dict()["target"] == "tract"
     assert [node.reason for node in report.nodes] == ["first choice for target tract"]
+
+
+@pytest.mark.parametrize(("target", "to"), [("mnn", "unroll"), ("mnn", "loop"), ("ncnn", "unroll")])
+def test_outputs_that_nodes_read_are_apart(target: str, to: str) -> None:
+    """MNN drops such an output or its shape, and the converter of ncnn aborts at an Identity of one."""
+    case = Case("read", "LSTM")
+    net = model(case, 17)
+    for symbol in case.results:
+        net.graph.node.append(onnx.helper.make_node("Relu", [symbol], [f"read {symbol}"]))
+        net.graph.output.append(
+            onnx.helper.make_tensor_value_info(f"read {symbol}", 1, [None] * (4 if symbol == "Y" else 3))
+        )
+    lowered = rl.lower(net, to, target=target)
+    read = {name for node in lowered.graph.node for name in node.input}
+    assert not read & {value.name for value in lowered.graph.output}
+    assert_close(run(lowered, feed(case)), run(net, feed(case)))
+
+
+@pytest.mark.parametrize("to", ["unroll", "loop"])
+def test_relu_of_an_output_is_max_in_mnn(to: str) -> None:
+    """MNN fuses Relu with the sum that it reads, and loses the sum: the cell state is an output of each body."""
+    case = Case("keras", "LSTM", {"activations": ["Sigmoid", "Relu", "Relu"]})
+    lowered = rl.lower(model(case, 17), to, target="mnn")
+    graphs = [lowered.graph, *(a.g for node in lowered.graph.node for a in node.attribute if a.HasField("g"))]
+    for graph in graphs:
+        given = {value.name for value in graph.output}
+        assert not [node for node in graph.node if node.op_type == "Relu" and given & set(node.input)]
+    assert {"Max", "Relu"} <= operators(lowered)
+    assert_close(run(lowered, feed(case)), expected(case))

@@ -1,0 +1,45 @@
+"""Outputs of a recurrent node that are outputs of the model and that its other nodes read too.
+
+MNN fuses an activation with what it reads, and pnnx, the converter of ncnn, aborts at an Identity of an output.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cases import Case
+from onnx import helper
+from oracle import GATES
+from running import run
+
+import rnn_lowering as rl
+from clients.driving import Job, drive, judge
+from clients.environments import why_absent
+from clients.trials import original
+
+READERS = ("Relu", "Tanh", "Neg", "Identity")
+TRIALS = [("mnn", "unroll"), ("mnn", "loop"), ("ncnn", "unroll"), ("tract", "scan"), ("opencv", "unroll")]
+
+
+def models() -> Iterator[tuple[str, Job]]:
+    """A node, one of its outputs, and a node that reads it."""
+    for op in GATES:
+        for output in ("Y", "Y_h", "Y_c")[: 3 if op == "LSTM" else 2]:
+            for reader in READERS:
+                model, feed = original(Case("read", op, T=3, N=2, I=3, outputs=(output,)))
+                (given,) = model.graph.output
+                shape = [dim.dim_value for dim in given.type.tensor_type.shape.dim]
+                model.graph.node.append(helper.make_node(reader, [output], ["read"]))
+                model.graph.output.append(helper.make_tensor_value_info("read", 1, shape))
+                yield f"{op} {output} {reader}", (model, feed)
+
+
+@pytest.mark.parametrize(("client", "to"), TRIALS)
+def test_outputs_that_nodes_read(client: str, to: str, tmp_path: Path) -> None:
+    if reason := why_absent(client):
+        pytest.skip(reason)
+    jobs = dict(models())
+    lowered = {name: (rl.lower(model, target=client, to=to), feed) for name, (model, feed) in jobs.items()}
+    got = drive(client, lowered, tmp_path)
+    outcomes = {name: judge(got[name], run(*job)) for name, job in jobs.items()}
+    assert outcomes == dict.fromkeys(jobs, ("right", ""))
