@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cases import Arrays
+from cases import Arrays, Case
+from oracle import GATES
 from paths import MODELS
 from stream_models import CHUNKINGS, chunked, plan_of, random, streamed, whole
 from stream_nets import enhancer, keyword_spotter
@@ -16,6 +17,8 @@ from stream_nets import enhancer, keyword_spotter
 import rnn_lowering as rl
 from clients.driving import drive
 from clients.environments import HERE, python, why_absent
+from clients.trials import original
+from rnn_lowering.cli.command import main
 
 FRAMES = 3
 
@@ -30,6 +33,9 @@ def nets() -> dict[str, tuple[onnx.ModelProto, Arrays, str]]:
         path = MODELS / "exported" / "nets" / f"{file}.onnx"
         if path.exists():
             found[file] = (onnx.load(path), {name: random((1, FRAMES, width), 8)}, "t")
+    for op in GATES:  # the last state is an output of the model already
+        model, feed = original(Case("returned", op, T=FRAMES, N=1, x="length", outputs=("Y", "Y_h")))
+        found[f"{op} returned"] = (model, feed, "seq")
     return found
 
 
@@ -48,8 +54,8 @@ def test_states_are_fed_back(client: str, tmp_path: Path) -> None:
     models = {name: net for name, net in nets().items() if name not in LEFT[client]}
     steps: dict[str, onnx.ModelProto] = {}
     for name, (model, _, time) in models.items():
-        batch = model.graph.input[0].type.tensor_type.shape.dim[0].dim_param
-        steps[name] = rl.lower(model, target=client, stream={time: 1}, dims={batch: 1})
+        names = {dim.dim_param for dim in model.graph.input[0].type.tensor_type.shape.dim} - {time, ""}
+        steps[name] = rl.lower(model, target=client, stream={time: 1}, dims=dict.fromkeys(names, 1))
     plans = {name: plan_of(step) for name, step in steps.items()}
     states = {
         name: {s["input"]: np.zeros(s["shape"], s["dtype"]) for s in plan["states"]} for name, plan in plans.items()
@@ -70,6 +76,34 @@ def test_states_are_fed_back(client: str, tmp_path: Path) -> None:
             parts = [part[output] for part in frames[name]]
             got = parts[-1] if axis is None else np.concatenate(parts, axis)
             np.testing.assert_allclose(got, expected[output], rtol=0, atol=1e-5, err_msg=f"{name} {output}")
+
+
+DOCUMENT = HERE.parents[1] / "docs" / "streaming.md"
+
+
+@pytest.mark.parametrize("client", ["tvm", "ncnn"])
+def test_the_recipes(client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands and lines of docs/streaming.md as they are, on the model that all pages use."""
+    if reason := why_absent(client):
+        pytest.skip(reason)
+    text, code = DOCUMENT.read_text(encoding="utf-8").split(f"<!-- {client} -->\n```python\n")
+    lowering, *commands = [line[4:] for line in text.split("```")[-1].splitlines() if line.startswith("    ")]
+    model = onnx.load(HERE.parents[1] / "examples" / "model.onnx")
+    onnx.save(model, tmp_path / "model.onnx")
+    sequence = random((FRAMES, 1, 80), 8)
+    np.save(tmp_path / "X.npy", sequence)
+    monkeypatch.chdir(tmp_path)
+    assert main(lowering.split()[1:]) == 0
+    typed = (
+        f"import numpy as np\nsequence = np.load('X.npy')\n{code.split('```')[0]}np.save('Y.npy', outputs['Y'])\n"
+    )
+    (tmp_path / "recipe.py").write_text(typed)
+    programs = [python(client).parent, *python(client).parents[1].glob("lib/python*/site-packages/pnnx")]
+    path = os.pathsep.join([*map(str, reversed(programs)), os.environ["PATH"]])
+    lent = {"PYTHONPATH": str(Path(onnx.__file__).parents[1]), "PATH": path}
+    for command in [*commands, "python recipe.py"]:
+        subprocess.run(command, shell=True, check=True, env={**os.environ, **lent})
+    np.testing.assert_allclose(np.load("Y.npy"), whole(model, {"X": sequence})["Y"][-1:], rtol=0, atol=1e-5)
 
 
 def test_a_net_of_pytorch_in_chunks(tmp_path: Path) -> None:

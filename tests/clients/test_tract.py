@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cases import expected
+from cases import Case, expected
+from oracle import GATES
+from stream_models import plan_of
 
 import rnn_lowering as rl
 from clients.driving import judge
@@ -30,6 +32,44 @@ for path in sys.argv[1:]:
     results = [tensor.to_numpy() for tensor in model.run([feed[name] for name in names])]
     np.savez(path + ".out.npz", *results)
 """
+
+
+STATE = """
+import sys, numpy as np, tract
+for path in sys.argv[1:]:
+    inference, feed = tract.onnx().load(path + ".onnx"), np.load(path + ".npz")
+    names = [inference.input_name(n) for n in range(inference.input_count())]
+    for n, name in enumerate(names):
+        inference.set_input_fact(n, ",".join([*map(str, feed[name].shape), "f32"]))
+    state = inference.into_model().into_runnable().spawn_state()
+    np.savez(path + ".out.npz", *(state.run([feed[name] for name in names])[0].to_numpy() for _ in range(2)))
+"""
+
+
+def test_a_state_keeps_what_scans_hold(tmp_path: Path) -> None:
+    """As docs/runtimes.md says: only what has no Scan gives the same in the second call of a State."""
+    if reason := why_absent("tract"):
+        pytest.skip(reason)
+    models: dict[str, onnx.ModelProto] = {}
+    for op in GATES:
+        model, feed = original(Case("state", op, T=4, N=1, outputs=("Y",), x="length"))
+        models[f"{op} native"] = model
+        models[f"{op} scan"] = rl.lower(model, target="tract", to="scan")
+        models[f"{op} unroll"] = rl.lower(model, target="tract", to="unroll", dims={"seq": 4})
+        step = models[f"{op} stream"] = rl.lower(model, target="tract", stream={"seq": 1})
+        past = {s["input"]: np.ones(s["shape"], s["dtype"]) for s in plan_of(step)["states"]}
+        for form in ("native", "scan", "unroll", "stream"):
+            given: dict[str, Any] = {"X": feed["X"][:1], **past} if form == "stream" else feed
+            np.savez(tmp_path / f"{op} {form}.npz", **given)
+    for name, net in models.items():
+        onnx.save(net, tmp_path / f"{name}.onnx")
+    command: list[str | Path] = [python("tract"), "-c", STATE, *(tmp_path / name for name in models)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    for name in models:
+        with np.load(tmp_path / f"{name}.out.npz") as held:
+            first, second = held.values()
+        assert bool(np.abs(first - second).max() > 0.1) == name.endswith(("native", "scan")), name
 
 
 def test_the_length_may_be_open(tmp_path: Path) -> None:
