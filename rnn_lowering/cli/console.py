@@ -66,6 +66,8 @@ def print_previews(previews: Sequence[Preview], report: Report, source: Path, gr
     if previews:
         _print(out, f"inputs: {_named([v for v in graph.inputs if not v.is_initializer()])}")
         _print(out, f"outputs: {_named(graph.outputs)}")
+    for warning in (text for preview in previews if preview.spec for text in preview.spec.warnings):
+        _print(out, f"warning: {warning}")
     for hint in dict.fromkeys(preview.hint for preview in previews if preview.hint):
         _print(out, f"for refused nodes: {hint}")
     _print_rest(report, out)

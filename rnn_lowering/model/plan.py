@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from rnn_lowering.model.copying import clone
+from rnn_lowering.model.exporters import export_faults
 from rnn_lowering.model.inference import known_inputs
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.old_opsets import FIRST_OPSET, NEW_OPSET, modernize
 from rnn_lowering.model.prepare import SORTED, sort_nodes
 from rnn_lowering.model.scopes import Found, recurrent_nodes
 from rnn_lowering.model.selection import Choose
+from rnn_lowering.spec.connections import KnownValues
 from rnn_lowering.spec.node import RecurrentSpec, default_opset
 from rnn_lowering.targets.choice import Choice
 
@@ -86,4 +88,10 @@ def read(model: ir.Model, found: Sequence[Found]) -> list[RecurrentSpec]:
         UnsupportedError: A node cannot be read.
     """
     known = known_inputs(model, found)
-    return [RecurrentSpec.parse(entry.node, entry.opset, entry.scope, known) for entry in found]
+    return [read_node(model, entry, known) for entry in found]
+
+
+def read_node(model: ir.Model, entry: Found, known: KnownValues) -> RecurrentSpec:
+    """Return what a node of a model specifies, as `read` does."""
+    spec = RecurrentSpec.parse(entry.node, entry.opset, entry.scope, known)
+    return replace(spec, warnings=(*spec.warnings, *export_faults(model, entry.node, spec)))

@@ -34,7 +34,7 @@ from rnn_lowering.model.copying import (
 )
 from rnn_lowering.model.folding import folded
 from rnn_lowering.model.inference import known_inputs
-from rnn_lowering.model.plan import Planned, Prepared, prepare, read
+from rnn_lowering.model.plan import Planned, Prepared, prepare, read, read_node
 from rnn_lowering.model.prepare import sort_nodes
 from rnn_lowering.model.replace import operators_for, replace_nodes
 from rnn_lowering.model.scopes import Found, foreign_nodes, nodes_of, recurrent_nodes
@@ -282,10 +282,12 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         self, entry: Found, prepared: Prepared, known: KnownValues, refusal: UnsupportedError | None
     ) -> Preview:
         if entry not in prepared.wanted:
-            return Preview(entry.ref, _readable(entry, known), LEFT, "not selected")
+            return Preview(entry.ref, _readable(prepared.model, entry, known), LEFT, "not selected")
         if refusal is not None:
-            return Preview(entry.ref, _readable(entry, known), REFUSED, refusal.reason, refusal.hint)
-        spec = RecurrentSpec.parse(entry.node, entry.opset, entry.scope, known)
+            return Preview(
+                entry.ref, _readable(prepared.model, entry, known), REFUSED, refusal.reason, refusal.hint
+            )
+        spec = read_node(prepared.model, entry, known)
         try:
             choice = self._planned(entry, spec, prepared.model).choice
         except UnsupportedError as error:
@@ -297,9 +299,9 @@ def _nothing(_: ir.Node) -> bool:
     return False
 
 
-def _readable(entry: Found, known: KnownValues) -> RecurrentSpec | None:
+def _readable(model: ir.Model, entry: Found, known: KnownValues) -> RecurrentSpec | None:
     try:
-        return RecurrentSpec.parse(entry.node, entry.opset, entry.scope, known)
+        return read_node(model, entry, known)
     except RnnLoweringError:
         return None
 
