@@ -136,7 +136,7 @@ def _spread(known: Known, node: ir.Node, given: Sequence[ir.Value]) -> Sequence[
         return None if sizes is None else [fill.reshape((1,) * len(sizes))]
     if node.op_type == "Expand":
         shape = known.shapes.get(node.outputs[0])
-        if shape is None or arrays[0].dtype == object:
+        if shape is None:
             return None
         return [arrays[0].reshape((1,) * (len(shape) - arrays[0].ndim) + arrays[0].shape)]
     if any(array.dtype == object for array in arrays):
@@ -168,7 +168,7 @@ def _rearranged_spread(known: Known, node: ir.Node) -> Sequence[Array | None] | 
     if node.op_type not in _MOVING or node.op_type == "Concat" or value is None:
         return None
     array, shape = known.contents[value], known.shapes[value]
-    if array.dtype == object or tuple(size(n) for n in array.shape) == shape:
+    if array.dtype == object or _is_full(known, value):
         return None
     if array.size == 1:
         outputs = [known.shapes.get(v) for v in node.outputs]
@@ -217,11 +217,16 @@ def _named(known: Known, node: ir.Node, given: Sequence[ir.Value]) -> Sequence[A
     return [_objects([known.unknown(f"{key} {n}") for n in range(math.prod(sizes))], tuple(sizes))]
 
 
+def _is_full(known: Known, value: ir.Value | None) -> bool:
+    """Whether the array of a value has its whole shape."""
+    return value is not None and tuple(size(n) for n in known.contents[value].shape) == known.shapes.get(value)
+
+
 def _moved(known: Known, node: ir.Node) -> Sequence[Array | None] | None:
     """Labels instead of the numbers, where the node is told how to move them."""
     data = [v for v in (node.inputs if node.op_type == "Concat" else node.inputs[:1]) if v is not None]
     rest = {v: known.constant(v) for v in node.inputs if v is not None and v not in data}
-    if any(held is None for held in rest.values()):
+    if any(held is None for held in rest.values()) or not all(_is_full(known, v) for v in data):
         return None
     numbers: list[Any] = []
     feed: dict[str, Array] = {v.name or "": held for v, held in rest.items() if held is not None}
@@ -282,7 +287,8 @@ def _product_of_all(known: Known, node: ir.Node) -> Sequence[Array] | None:
     shape = known.shapes.get(node.outputs[0])
     (array, *_) = _exact(known, node)
     total = product(array.reshape(-1))
-    return [_objects([total], (1,) * len(shape))] if array.ndim == 1 and shape is not None else None
+    full = array.ndim == 1 and shape is not None and _is_full(known, node.inputs[0])
+    return [_objects([total], (1,) * len(shape or ()))] if full else None
 
 
 def _absolute(number: Size) -> Size | None:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.spec.node import is_recurrent, node_ref
-from rnn_lowering.streaming.contents import UnfollowedError, evaluate
+from rnn_lowering.streaming.contents import UnfollowedError, depends_on_time, evaluate
 from rnn_lowering.streaming.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.frames import Flow, Frames, Framing, Lost, Recurrent, Unframed
 from rnn_lowering.streaming.inference import SizingError, add_initializers, start
@@ -174,21 +174,26 @@ def _branches(flow: Flow, node: ir.Node) -> list[Framing]:
     if any(framings != found[0] for framings in found):
         raise flow.refuse(node, "its branches hold their frames differently")
     for output, values in zip(node.outputs, zip(*ends, strict=True), strict=True):
-        _agree(flow, output, values)
+        _agree(flow, node, output, values)
     return [framing for v, framing in zip(node.outputs, found[0], strict=True) if v.name]
 
 
-def _agree(flow: Flow, output: ir.Value, values: Sequence[ir.Value]) -> None:
+def _agree(flow: Flow, node: ir.Node, output: ir.Value, values: Sequence[ir.Value]) -> None:
     """What is known of an output of If: what its branches agree on."""
     known = flow.known
     if values[0] in known.types:
         known.types[output] = known.types[values[0]]
-    shapes = [known.shapes.get(v) for v in values]
+    shapes = {known.shapes.get(v) for v in values}
+    contents = {str(known.contents[v].tolist()) if v in known.contents else "" for v in values}
+    if any(depends_on_time(known, v) for v in values) and len(contents) > 1:
+        raise flow.refuse(node, "its branches depend on the number of frames in unlike ways")
     ranks = {None if shape is None else len(shape) for shape in shapes}
     if len(ranks) == 1 and None not in ranks:
-        dims = zip(*(shape for shape in shapes if shape is not None), strict=True)
-        known.shapes[output] = tuple(d[0] if len(set(d)) == 1 else known.unknown() for d in dims)
-    if len(values) == 1 and values[0] in known.contents:
+        dims = [list(dict.fromkeys(d)) for d in zip(*(shape for shape in shapes if shape is not None), strict=True)]
+        if any(len(d) > 1 and any(dim.timed for dim in d) for d in dims):
+            raise flow.refuse(node, "its branches have unlike numbers of frames")
+        known.shapes[output] = tuple(d[0] if len(d) == 1 else known.unknown() for d in dims)
+    if len(contents) == len(shapes) == 1 and values[0] in known.contents:
         known.contents[output] = known.contents[values[0]]
 
 

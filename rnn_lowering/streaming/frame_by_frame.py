@@ -10,6 +10,7 @@ import onnx_ir as ir
 from rnn_lowering.streaming.contents import depends_on_time
 from rnn_lowering.streaming.frames import Flow, Frames, Framing, Unframed
 from rnn_lowering.streaming.inference import BROADCAST
+from rnn_lowering.streaming.sizes import ONE
 
 Coupled = Iterable[tuple[int, int]]
 """Pairs of the number of an input and an axis."""
@@ -46,8 +47,7 @@ def frame_by_frame(flow: Flow, node: ir.Node) -> list[Framing]:
     framing, axes = flow.joined(node, slots)
     outputs = [v for v in node.outputs if v.name]
     if not isinstance(framing, Frames):
-        if framing is Unframed.LAST and any(flow.is_timed(v) for v in outputs):
-            raise flow.refuse(node, "spreads what is known after the last frame only over all frames")
+        _check_spread(flow, node, slots, framing)
         return [framing] * len(outputs)
     if node.op_type in REARRANGING and node.domain == "":
         return [flow.rearranged(node, slots[0], v) for v in outputs]
@@ -67,6 +67,24 @@ def _check_sizes(flow: Flow, node: ir.Node, data: Sequence[int]) -> None:
             raise flow.refuse(node, f"takes a size from the stream: '{value.name}'")
         if depends_on_time(flow.known, value) and node.op_type not in _SIZED:
             raise flow.refuse(node, f"'{value.name}' depends on the number of frames, which a stream never knows")
+
+
+def _check_spread(flow: Flow, node: ir.Node, data: Sequence[int], framing: Unframed | None) -> None:
+    """Of what holds no frames, a size that depends on their number may only repeat a single element in each."""
+    sizes = [v for n, v in enumerate(node.inputs) if v is not None and n not in data]
+    if not any(depends_on_time(flow.known, v) for v in sizes):
+        return
+    if framing is Unframed.LAST:
+        raise flow.refuse(node, "spreads what is known after the last frame only over all frames")
+    value = node.inputs[data[0]]
+    before = () if value is None else flow.shape(value, node)
+    after = flow.shape(node.outputs[0], node)
+    padded = (ONE,) * (len(after) - len(before)) + before
+    once = all(old == ONE for old, dim in zip(padded, after, strict=True) if dim.timed)
+    if node.op_type not in ("Expand", "Tile") or not once or not any(dim.timed for dim in after):
+        raise flow.refuse(
+            node, f"gives '{node.outputs[0].name}' a size that depends on the number of frames, but it holds none"
+        )
 
 
 def _moved(flow: Flow, node: ir.Node, slot: int, axis: int) -> int | None:
@@ -157,7 +175,8 @@ def _coupled(flow: Flow, node: ir.Node) -> Coupled | None:
     if node.domain:
         return None
     if node.op_type in _BY_ELEMENT:
-        return ()
+        cropped = node.attributes.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize"
+        return None if cropped else ()
     rule = _RULES.get(node.op_type) or (_reduction if node.op_type.startswith("Reduce") else None)
     return None if rule is None else list(rule(flow, node))
 

@@ -83,6 +83,8 @@ class Known:
     contents: dict[ir.Value, Array] = field(default_factory=dict)
     unit: int = 1
     _named: dict[str, Size] = field(default_factory=dict)
+    _labels: dict[Size, str] = field(default_factory=dict)
+    _unknown: dict[str, Size] = field(default_factory=dict)
     _count: int = CHUNK
 
     @property
@@ -115,10 +117,10 @@ class Known:
 
     def unknown(self, key: str = "") -> Size:
         """A size that nothing tells: the same for the same key."""
-        if not key or key not in self._named:
+        if not key or key not in self._unknown:
             self._count += 1
-            self._named[key] = Size.symbol(self._count)
-        return self._named[key]
+            self._unknown[key] = Size.symbol(self._count)
+        return self._unknown[key]
 
     def infer(self, node: ir.Node) -> None:
         """Add the types and shapes of a node's outputs, where its inputs tell them."""
@@ -164,11 +166,14 @@ class Known:
         dims: list[int | str] | None = None if shape is None else []
         for dim in shape or ():
             constant = dim.constant
-            name = str(dim)
-            if constant is None:
-                self._named[name] = dim
-            dims = [*(dims or ()), name if constant is None else int(constant)]
+            dims = [*(dims or ()), self._label(dim) if constant is None else int(constant)]
         return onnx.helper.make_tensor_type_proto(int(self.types[value]), dims)
+
+    def _label(self, dim: Size) -> str:
+        """A name of a size for ONNX's inference: unlike sizes may be printed alike."""
+        label = self._labels.setdefault(dim, f"d{len(self._labels)}")
+        self._named[label] = dim
+        return label
 
     def _data(self, value: ir.Value) -> onnx.TensorProto | None:
         held = self.constant(value) if self.types[value] != ir.DataType.STRING else None

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from rnn_lowering.streaming.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.frames import Context, Flow, Frames, Framing, Lost, Trim, Unframed
-from rnn_lowering.streaming.inference import TO_THE_END, Shape, pads, position, slice_bounds
+from rnn_lowering.streaming.inference import TO_THE_END, pads, position, slice_bounds
 from rnn_lowering.streaming.sizes import Size, size
 from rnn_lowering.types import Array
 
@@ -68,20 +68,20 @@ def windowed(flow: Flow, node: ir.Node) -> list[Framing]:
         flow.known.unit = math.lcm(flow.known.unit, found.stride)
     if window.left or window.right:
         initial = _before_first(flow, node, value) if window.left else 0.0
-        _keep(flow, node, framing, window.left, initial, without, known - settled)
+        _keep(flow, node, 0, framing, window.left, initial, without, known - settled)
     return [flow.resized(node, node.outputs[0], found)]
 
 
 def _keep(
     flow: Flow,
     node: ir.Node,
+    slot: int,
     framing: Frames,
     past: int,
     initial: float | Array,
     without: tuple[int, ...],
     drop: int,
 ) -> None:
-    slot = next(n for n, v in enumerate(node.inputs) if v is not None and flow.framings.get(v) is not None)
     flow.contexts.append(Context(node, slot, framing.axis, past, initial, framing.known, without, drop, flow.path))
 
 
@@ -122,7 +122,7 @@ def _window(flow: Flow, node: ir.Node, framing: Frames) -> tuple[_Window, tuple[
     dilations = attributes.get_ints("dilations", ()) or [1] * rank
     strides = attributes.get_ints("strides", ()) or [1] * rank
     spans = [(k - 1) * d for k, d in zip(kernel, dilations, strict=True)]
-    amounts = _pads(flow, node, shape[2:], spans, strides)
+    amounts = _pads(flow, node, framing, spans, strides)
     left, right, span = amounts[n], amounts[n + rank], spans[n]
     if node.op_type == "ConvTranspose":  # the same as a Conv whose paddings are what this one does not cut off
         if strides[n] != 1 or any(attributes.get_ints("output_padding", ())[n : n + 1]):
@@ -133,8 +133,14 @@ def _window(flow: Flow, node: ir.Node, framing: Frames) -> tuple[_Window, tuple[
     return _Window(span, strides[n], left, right), tuple(without)
 
 
-def _pads(flow: Flow, node: ir.Node, sizes: Shape, spans: Sequence[int], strides: Sequence[int]) -> list[int]:
+def _pads(flow: Flow, node: ir.Node, framing: Frames, spans: Sequence[int], strides: Sequence[int]) -> list[int]:
     """The paddings of all spatial axes, first those at the starts."""
+    value = node.inputs[0]
+    assert value is not None
+    sizes = [
+        size(framing.extra + stride) if axis == framing.axis and framing.extra % stride == 0 else dim
+        for axis, (dim, stride) in enumerate(zip(flow.shape(value, node)[2:], strides, strict=True), 2)
+    ]  # of the frames any number that fits stands for all
     auto = node.attributes.get_string("auto_pad", "NOTSET") or "NOTSET"
     rank = len(sizes)
     if not auto.startswith("SAME"):
@@ -197,7 +203,7 @@ def padded(flow: Flow, node: ir.Node) -> list[Framing]:
     without = tuple(0 if n % rank == framing.axis else int(pad or 0) for n, pad in enumerate(numbers))
     extra, known = framing.extra + int(left + right), framing.known + int(left)
     settled = _settled(flow, node, framing, int(right), extra, known)
-    _keep(flow, node, framing, int(left), _filling(flow, node), without, known - settled)
+    _keep(flow, node, 0, framing, int(left), _filling(flow, node), without, known - settled)
     return [flow.resized(node, output, replace(framing, extra=extra, known=settled))]
 
 
@@ -238,7 +244,8 @@ def joined_along(flow: Flow, node: ir.Node) -> list[Framing]:
     right = sum(held.shape[axis] for n, held in rest.items() if n > along[0] and held is not None)
     extra, known = framing.extra + left + right, framing.known + left
     settled = _settled(flow, node, framing, right, extra, known)
-    _keep(flow, node, framing, left, _concatenated(lead, axis) if left else 0.0, (), known - settled)
+    slot = node.inputs.index(values[along[0]])
+    _keep(flow, node, slot, framing, left, _concatenated(lead, axis) if left else 0.0, (), known - settled)
     return [flow.resized(node, node.outputs[0], replace(framing, extra=extra, known=settled))]
 
 

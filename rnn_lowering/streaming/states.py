@@ -99,7 +99,7 @@ def _node_state(
             return NodeState(recurrent, kind, None, source, returned.get(source))
     raise flow.refuse(
         node,
-        f"initial_{kind} is computed from data"
+        f"initial_{kind} is computed from data, or from the size of an axis"
         if not sources
         else f"initial_{kind} comes from input '{sources[0].name}' in another shape, and no output returns it",
         "make it an input of the model, of the shape that the node has it in, or a constant",
