@@ -257,7 +257,7 @@ BAD_AXES = {
     "no axis is called 'T'; the model's inputs: X [time, batch, 3], lens [batch]": "T",
     "no axis is called 'X:7'": "X:7",
     "no axis is called 'Q:0'": "Q:0",
-    "a call cannot have 0 frames": "time=0",
+    "stream['time'] cannot be 0": "time=0",
     "'x' is no number of frames": "time=x",
     "input 'X' has two axes of time, 0 and 2": {"time": None, "X:2": None},
     "the axes of time have different numbers of frames": {"time": 1, "X:0": 2},
