@@ -13,8 +13,8 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.substitutes import as_transpose, instead
 from rnn_lowering.model.plan import Planned
 from rnn_lowering.model.scopes import Found, all_names, bodies_of
-from rnn_lowering.recurrence.folds import Fold
 from rnn_lowering.recurrence.node import lower_node
+from rnn_lowering.recurrence.recurrence import Fold
 from rnn_lowering.spec.constants import FOLDABLE
 from rnn_lowering.spec.node import RecurrentSpec
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import onnx_ir as ir
@@ -11,11 +13,14 @@ from rnn_lowering.emit.dequantized import Dequantized
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.cells import CELLS
-from rnn_lowering.recurrence.folds import Fold, Step, Tensors
 from rnn_lowering.recurrence.ragged import Lengths, ragged, up_to_longest, with_ended_rows
 from rnn_lowering.recurrence.recognized import recognized_step
+from rnn_lowering.recurrence.recurrence import Fold, Recurrence, Step, Tensors
 from rnn_lowering.recurrence.weights import Operands, interleaved, joined, operands
 from rnn_lowering.spec.node import RecurrentSpec
+
+Flip = Callable[[Tensor], Tensor]
+"""Reverses a tensor in time."""
 
 STATES = {"RNN": ("h",), "GRU": ("h",), "LSTM": ("h", "c")}
 
@@ -35,26 +40,30 @@ def run_directions(
         The final states by direction and state, each [1, batch, hidden]; Y by direction, each
         [seq, 1, batch, hidden], empty where Y is not connected.
     """
+    ks = operands(op, spec)
     if lengths is not None:
         fold = ragged(fold, lengths, [f"Y_{s}" in spec.outputs for s in STATES[spec.op_type]])
-    ks = operands(op, spec)
-    alive = [lengths.alive] if spec.rounds and lengths is not None else []
-    if spec.rounds and lengths is not None:
-        X = up_to_longest(op, X, lengths)
+        X = up_to_longest(op, X, lengths) if spec.rounds else X
     if _can_join(op, spec, ks):
-        return _run_joined(op, spec, ks, fold, X, init, lengths)
+        flip = op.flip if lengths is None else partial(lengths.reverse, op)
+        return _apart(op, spec, *fold(op, _joined(op, spec, ks, X, init, flip)), flip)
     finals, stacked = [], []
-    for index, (direction, k) in enumerate(zip(spec.directions, ks, strict=True)):
+    for n, (direction, k) in enumerate(zip(spec.directions, ks, strict=True)):
         with op.under(direction if len(ks) > 1 else ""):
-            first = [states[index] for states in init]
-            if op.dialect.recognized_lstm:
-                xs, step = [_by_steps(op, spec, X)], recognized_step(op, spec, k)
-            else:
-                xs, step = [*_projected(op, spec, k, X), *alive], _step(op, spec, k, bool(alive))
-            final, ys = fold(op, step, first, xs, direction == "reverse")
+            recurrence = _recurrence(op, spec, k, X, [states[n] for states in init])
+            if spec.rounds and lengths is not None:
+                recurrence = with_ended_rows(op, recurrence, lengths, zeros=spec.gives_sequence)
+            final, ys = fold(op, replace(recurrence, reverse=direction == "reverse"))
         finals.append(final)
         stacked += ys
     return finals, stacked
+
+
+def _recurrence(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor, init: Tensors) -> Recurrence:
+    """Return the recurrence of one direction."""
+    if op.dialect.recognized_lstm:
+        return Recurrence(init, [_by_steps(op, spec, X)], recognized_step(op, spec, k))
+    return Recurrence(init, _projected(op, spec, k, X), _step(op, spec, k))
 
 
 def _can_join(op: Ops, spec: RecurrentSpec, ks: list[Operands]) -> bool:
@@ -67,38 +76,33 @@ def _can_join(op: Ops, spec: RecurrentSpec, ks: list[Operands]) -> bool:
     return op.dialect.join_directions and constant and alike and spec.hidden_size <= most
 
 
-def _run_joined(
-    op: Ops,
-    spec: RecurrentSpec,
-    ks: list[Operands],
-    fold: Fold,
-    X: Tensor,
-    init: list[Tensors],
-    lengths: Lengths | None,
-) -> tuple[list[Tensors], Tensors]:
-    """Emit both directions as one fold over states [batch, 2*hidden]; otherwise as `run_directions`."""
-    H, flip = spec.hidden_size, op.flip if lengths is None else partial(lengths.reverse, op)
+def _joined(
+    op: Ops, spec: RecurrentSpec, ks: list[Operands], X: Tensor, init: list[Tensors], flip: Flip
+) -> Recurrence:
+    """Return both directions as one recurrence of states [batch, 2*hidden], forward in time."""
     forward, reverse = (_projected(op, spec, k, X) for k in ks)
-    xs = [interleaved(op, a, flip(b), H) for a, b in zip(forward, reverse, strict=True)]
-    step = _step(op, spec, joined(op, *ks))
-    final, ys = fold(op, step, [op.concat(states, -1) for states in init], xs, False)
-    halves = [op.split(s, [H, H]) for s in final]
+    xs = [interleaved(op, a, flip(b), spec.hidden_size) for a, b in zip(forward, reverse, strict=True)]
+    return Recurrence([op.concat(states, -1) for states in init], xs, _step(op, spec, joined(op, *ks)))
+
+
+def _apart(op: Ops, spec: RecurrentSpec, final: Tensors, ys: Tensors, flip: Flip) -> tuple[list[Tensors], Tensors]:
+    """Return the results of a joined recurrence by direction, as `run_directions` does."""
+    sizes = [spec.hidden_size] * 2
+    halves = [op.split(s, sizes) for s in final]
     finals = [[half[n] for half in halves] for n in range(2)]
-    if not ys:
-        return finals, []
-    above, below = op.split(ys[0], [H, H])
-    return finals, [above, flip(below)]
+    parts = [op.split(y, sizes) for y in ys]
+    return finals, [part for above, below in parts for part in (above, flip(below))]
 
 
-def _step(op: Ops, spec: RecurrentSpec, k: Operands, told_which_end: bool = False) -> Step:
-    """Return the cell of the operator as the step of a fold."""
+def _step(op: Ops, spec: RecurrentSpec, k: Operands) -> Step:
+    """Return the cell of the operator as the step of a recurrence."""
     cell, with_Y = CELLS[spec.op_type], "Y" in spec.outputs
 
     def step(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
         new = cell(op, k, states, rows)
         return new, new[:1] if with_Y else []
 
-    return with_ended_rows(op, step, zeros=spec.gives_sequence) if told_which_end else step
+    return step
 
 
 def _by_steps(op: Ops, spec: RecurrentSpec, x: Tensor) -> Tensor:

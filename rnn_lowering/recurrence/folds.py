@@ -1,21 +1,12 @@
-"""How a step is repeated over time: by a Scan, by a Loop, or unrolled.
+"""How a recurrence is repeated over time: by a Scan, by a Loop, or unrolled.
 
-All folds have one signature, that of `jax.lax.scan`:
-
-    fold(op, step, init, xs, reverse) -> (final, ys)
-
-* init, final: the states before and after, each [1, batch, hidden];
-* xs: the inputs of all steps, each [seq, batch, ...]; a step gets one row of each;
-* ys: the outputs of all steps, each [seq, 1, batch, hidden]; a step returns one row of each;
-* reverse: run from the last row to the first; row t of ys is still the output of row t of xs;
-* step(states, rows) -> (states, rows): its tensors have rank 2 in a Scan or Loop and rank 3 or 2 unrolled.
-
-Operators: https://onnx.ai/onnx/operators/onnx__Scan.html and onnx__Loop.html.
+A fold takes a `Recurrence` and returns its final states, each [1, batch, ...], and its outputs, each
+[seq, 1, batch, ...]. Operators: https://onnx.ai/onnx/operators/onnx__Scan.html and onnx__Loop.html.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import onnx_ir as ir
@@ -23,80 +14,81 @@ import onnx_ir as ir
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.emit.versions import since
-
-Tensors = list[Tensor]
-Step = Callable[[Tensors, Tensors], "tuple[Tensors, Tensors]"]
-Fold = Callable[[Ops, Step, Sequence[Tensor], Sequence[Tensor], bool], "tuple[Tensors, Tensors]"]
+from rnn_lowering.recurrence.recurrence import Recurrence, Tensors
+from rnn_lowering.types import Dims
 
 
 @since(9)
-def scan(
-    op: Ops, step: Step, init: Sequence[Tensor], xs: Sequence[Tensor], reverse: bool
-) -> tuple[Tensors, Tensors]:
+def scan(op: Ops, r: Recurrence) -> tuple[Tensors, Tensors]:
     """Emit a Scan, not that of opset 8, which has a batch axis. In reverse the rows are flipped before and after,
     which every runtime supports; where `can_flip` is false (opset 9 and unknown length), and of unknown length with
     `reverse_in_loop`, the Scan's direction attributes are used instead."""
-    by_directions = reverse and _runs_in_reverse(op, xs[0])
-    flipped = reverse and not by_directions
-    rows = [op.flip(x) for x in xs] if flipped else list(xs)
-    states = _carried(op, init, xs[0])
+    T, by_axis_1 = r.xs[0].shape[0], op.dialect.recognized_lstm
+    by_directions = r.reverse and _runs_in_reverse(op, r.xs[0])
+    flipped = r.reverse and not by_directions
+    rows = [op.flip(x) for x in r.xs] if flipped else r.xs
+    states = _carried(op, r)
     with op.body():
         inputs = [
             *(op.body_input(f"state{n}", s.dtype, s.shape) for n, s in enumerate(states)),
-            *(op.body_input(f"Xt{n}", x.dtype, x.shape[1:]) for n, x in enumerate(xs)),
+            *(op.body_input(f"Xt{n}", x.dtype, x.shape[1:]) for n, x in enumerate(r.xs)),
         ]
-        new, ys = step(inputs[: len(states)], inputs[len(states) :])
-        ys, assemble = _stackable(op, ys, new)
-        body = op.body_graph(inputs, [*new, *ys])
-    attributes: dict[str, object] = {"body": body, "num_scan_inputs": len(xs)}
-    by_axis_1 = op.dialect.recognized_lstm
-    if by_axis_1:
-        rows = [_seq_and_batch_swapped(op, x) for x in rows]
-        attributes |= {"scan_input_axes": [1] * len(xs), "scan_output_axes": [1] * len(ys)}
-    if by_directions:
-        attributes |= {"scan_input_directions": [1] * len(xs), "scan_output_directions": [1] * len(ys)}
-    attributes = {name: value for name, value in attributes.items() if value != []}  # an empty list has no type
-    T = xs[0].shape[0]
-    ys_shapes = [(y.shape[0], T, *y.shape[1:]) if by_axis_1 else (T, *y.shape) for y in ys]
-    types = [*(s.dtype for s in states), *(y.dtype for y in ys)]
-    outputs = op.emit("Scan", [*states, *rows], [*(s.shape for s in states), *ys_shapes], types, **attributes)
+        new, ys = r.step(inputs[: len(states)], inputs[len(states) :])
+        stacked, assemble = _stackable(op, ys, new)
+        body = op.body_graph(inputs, [*new, *stacked])
+    rows = [_seq_and_batch_swapped(op, x) for x in rows] if by_axis_1 else rows
+    shapes = [(y.shape[0], T, *y.shape[1:]) if by_axis_1 else (T, *y.shape) for y in stacked]
+    outputs = op.emit(
+        "Scan",
+        [*states, *rows],
+        [*(s.shape for s in states), *shapes],
+        [s.dtype for s in (*states, *stacked)],
+        body=body,
+        num_scan_inputs=len(rows),
+        **_axes_and_directions(len(rows), len(stacked), by_axis_1, by_directions),
+    )
     final = [op.unsqueeze(s, [0]) for s in outputs[: len(states)]]
     collected = [_seq_and_batch_swapped(op, y) if by_axis_1 else y for y in outputs[len(states) :]]
-    stacked = [_rank_4(op, y) for y in assemble(collected)]
-    return final, [op.flip(y) for y in stacked] if flipped else stacked
+    all_ys = _with_axis_1(op, assemble(collected), ys)
+    return final, [op.flip(y) for y in all_ys] if flipped else all_ys
 
 
-def loop(
-    op: Ops, step: Step, init: Sequence[Tensor], xs: Sequence[Tensor], reverse: bool
-) -> tuple[Tensors, Tensors]:
+def _axes_and_directions(inputs: int, outputs: int, by_axis_1: bool, reverse: bool) -> dict[str, list[int]]:
+    """Return the attributes of a Scan over axis 1, or in reverse; an empty list would have no type."""
+    counts = {"input": inputs, "output": outputs}
+    kinds = ["axes"] * by_axis_1 + ["directions"] * reverse
+    return {f"scan_{end}_{kind}": [1] * n for kind in kinds for end, n in counts.items() if n}
+
+
+def loop(op: Ops, r: Recurrence) -> tuple[Tensors, Tensors]:
     """Emit a Loop. In reverse the rows are flipped before and after; where `can_flip` is false, and of unknown
     length with `reverse_in_loop`, the Loop reads the rows from the last to the first and its outputs are put in
     order by a Gather."""
-    length = op.dim(xs[0], 0)
-    counts_down = reverse and _runs_in_reverse(op, xs[0])
-    flipped = reverse and not counts_down
-    rows = [op.flip(x) for x in xs] if flipped else list(xs)
-    states = _carried(op, init, xs[0])
+    T, length = r.xs[0].shape[0], op.dim(r.xs[0], 0)
+    counts_down = r.reverse and _runs_in_reverse(op, r.xs[0])
+    flipped = r.reverse and not counts_down
+    rows = [op.flip(x) for x in r.xs] if flipped else r.xs
+    states = _carried(op, r)
     last = op.squeeze(length - op.constant([1]), [0]) if counts_down else None
     with op.body():
         i, going = op.loop_inputs()
         carried = [op.body_input(f"state{n}", s.dtype, s.shape) for n, s in enumerate(states)]
         position = i if last is None else last - i
-        new, ys = step(carried, [op.take(x, position) for x in rows])
-        ys, assemble = _stackable(op, ys, new)
+        new, ys = r.step(carried, [op.take(x, position) for x in rows])
+        stacked, assemble = _stackable(op, ys, new)
         counts = [position] if counts_down and ys else []
-        body = op.body_graph([i, going, *carried], [going, *new, *ys, *counts])
-    shapes = [*(s.shape for s in states), *((xs[0].shape[0], *y.shape) for y in [*ys, *counts])]
-    types = [s.dtype for s in [*states, *ys, *counts]]
+        body = op.body_graph([i, going, *carried], [going, *new, *stacked, *counts])
+    shapes = [*(s.shape for s in states), *((T, *y.shape) for y in [*stacked, *counts])]
+    types = [s.dtype for s in [*states, *stacked, *counts]]
     outputs = op.emit("Loop", [op.squeeze(length, [0]), op.true(), *states], shapes, types, body=body)
     op.declare(outputs)
     final = [op.unsqueeze(s, [0]) for s in outputs[: len(states)]]
-    stacked = [_rank_4(op, y) for y in assemble(outputs[len(states) : len(states) + len(ys)])]
+    all_ys = _with_axis_1(op, assemble(outputs[len(states) : len(states) + len(stacked)]), ys)
     if counts:
-        stacked = [op.take(y, outputs[-1]) for y in stacked]
+        all_ys = [op.take(y, outputs[-1]) for y in all_ys]
     elif flipped:
-        stacked = [op.flip(y) for y in stacked]
-    return (final, stacked) if xs[0].shape[0] is not None else _if_empty(op, final, stacked, init, xs[0])
+        all_ys = [op.flip(y) for y in all_ys]
+    return (final, all_ys) if T is not None else _if_empty(op, r, final, all_ys)
 
 
 def _runs_in_reverse(op: Ops, x: Tensor) -> bool:
@@ -104,44 +96,43 @@ def _runs_in_reverse(op: Ops, x: Tensor) -> bool:
     return not op.can_flip(x) or (op.dialect.reverse_in_loop and x.shape[0] is None)
 
 
-def _if_empty(
-    op: Ops, final: Tensors, ys: Tensors, init: Sequence[Tensor], like: Tensor
-) -> tuple[Tensors, Tensors]:
+def _if_empty(op: Ops, r: Recurrence, final: Tensors, ys: Tensors) -> tuple[Tensors, Tensors]:
     """Correct the results for a sequence length of 0: the recurrent operators' final states are then zero, but a
-    Loop's are its initial ones; and the empty output of a Loop has no batch size."""
-    ran = op.less(op.constant([0]), op.dim(like, 0))
-    final = [s if i.is_zero else op.zero_unless(ran, s) for s, i in zip(final, init, strict=True)]
-    if ys and ys[0].shape[2] is None:
-        hidden = ys[0].shape[3]
-        assert hidden is not None
+    Loop's are its initial ones; and the empty outputs of a Loop have no batch size."""
+    ran = op.less(op.constant([0]), op.dim(r.xs[0], 0))
+    final = [s if i.is_zero else op.zero_unless(ran, s) for s, i in zip(final, r.init, strict=True)]
+    if any(None in y.shape[2:] for y in ys):
         # Both at run time: onnxruntime would turn a single unknown size into -1, which fails on an empty tensor.
-        sizes = [op.dim(like, 0), op.constant([1]), op.dim(like, 1), op.constant([hidden])]
-        ys = [op.reshape(y, y.shape, sizes) for y in ys]
+        seq, batch = op.dim(r.xs[0], 0), op.dim(r.xs[0], 1)
+        ys = [op.reshape(y, y.shape, [seq, op.constant([1]), *_sizes(op, y.shape[2:], batch)]) for y in ys]
     return final, ys
 
 
-def unroll(
-    op: Ops, step: Step, init: Sequence[Tensor], xs: Sequence[Tensor], reverse: bool
-) -> tuple[Tensors, Tensors]:
+def _sizes(op: Ops, shape: Dims, batch: Tensor) -> Tensors:
+    """Return a shape in which only the batch size may be open."""
+    return [batch if size is None else op.constant([size]) for size in shape]
+
+
+def unroll(op: Ops, r: Recurrence) -> tuple[Tensors, Tensors]:
     """Emit every step; the length of xs must be known. The tensors of a step are [1, batch, ...], or with
     `matrix_steps` and a known batch size [batch, ...]."""
-    T, batch = xs[0].shape[:2]
+    T, batch = r.xs[0].shape[:2]
     assert T is not None
-    N = batch if op.dialect.matrix_steps else None
+    N = batch if op.dialect.matrix_steps and all(len(s.shape) == 3 for s in (*r.init, *r.xs)) else None
     if N:
-        rows = [op.split(op.flatten(x), [N] * T, axis=0) for x in xs]
-        states = [op.squeeze(s, [0]) for s in init]
+        rows = [op.split(op.flatten(x), [N] * T, axis=0) for x in r.xs]
+        states = [op.squeeze(s, [0]) for s in r.init]
     else:
-        rows, states = [op.split(x, [1] * T, axis=0) for x in xs], list(init)
+        rows, states = [op.split(x, [1] * T, axis=0) for x in r.xs], list(r.init)
     stacked: list[Tensors] = [[] for _ in range(T)]
     middle = (T // 2 - 1, T // 2)  # all steps are like these two
-    for t in reversed(range(T)) if reverse else range(T):
+    for t in reversed(range(T)) if r.reverse else range(T):
         with op.step(t, described=t in middle) if T > 1 else nullcontext():
-            states, stacked[t] = step(states, [x[t] for x in rows])
+            states, stacked[t] = r.step(states, [x[t] for x in rows])
     ys = [op.concat(list(y), axis=0) for y in zip(*stacked, strict=True)]
     if N:
         return [op.unsqueeze(s, [0]) for s in states], [op.reshape(y, (T, 1, N, y.shape[-1])) for y in ys]
-    return states, [_rank_4(op, y) for y in ys]
+    return states, [op.unsqueeze(y, [1]) for y in ys]
 
 
 def _stackable(op: Ops, ys: Tensors, states: Tensors) -> tuple[Tensors, Callable[[Tensors], Tensors]]:
@@ -189,26 +180,26 @@ def _seq_and_batch_swapped(op: Ops, x: Tensor) -> Tensor:
     return op.squeeze(op.transpose(op.unsqueeze(x, [1]), [2, 1, 0, 3]), [1])
 
 
-def _rank_4(op: Ops, y: Tensor) -> Tensor:
-    """Return [seq, batch, hidden] as [seq, 1, batch, hidden]."""
-    return y if len(y.shape) == 4 else op.unsqueeze(y, [1])
+def _with_axis_1(op: Ops, stacked: Tensors, ys: Tensors) -> Tensors:
+    """Return the outputs of all steps as [seq, 1, ...], whether each step gave ys or, by an Unsqueeze, [1, ...]."""
+    pairs = zip(stacked, ys, strict=True)
+    return [op.unsqueeze(all_ys, [1]) if all_ys.rank == y.rank + 1 else all_ys for all_ys, y in pairs]
 
 
-def _carried(op: Ops, states: Sequence[Tensor], like: Tensor) -> Tensors:
-    """Return the initial states of a Scan or Loop, [batch, hidden].
+def _carried(op: Ops, r: Recurrence) -> Tensors:
+    """Return the initial states of a Scan or Loop, [batch, ...].
 
-    All symbolic zeros share one tensor, whose batch size is that of axis 1 of `like`; with `zeros_apart` each
+    Symbolic zeros of one shape share one tensor, whose batch size is that of the inputs; with `zeros_apart` each
     state has its own.
     """
-    shared: Tensor | None = None
+    shared: dict[Dims, Tensor] = {}
     carried = []
-    for state in states:
+    for state in r.init:
+        shape = state.shape[1:]
         if not state.is_zero:
             carried.append(op.squeeze(state, [0]))
             continue
-        hidden = state.shape[-1]
-        assert hidden is not None
-        if shared is None or op.dialect.zeros_apart:
-            shared = op.zeros([op.dim(like, 1), op.constant([hidden])])
-        carried.append(shared)
+        if shape not in shared or op.dialect.zeros_apart:
+            shared[shape] = op.zeros(_sizes(op, shape, op.dim(r.xs[0], 1)))
+        carried.append(shared[shape])
     return carried

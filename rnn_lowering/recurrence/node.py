@@ -5,8 +5,8 @@ from __future__ import annotations
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.directions import STATES, run_directions
-from rnn_lowering.recurrence.folds import Fold, Tensors
 from rnn_lowering.recurrence.ragged import Lengths, read_lengths
+from rnn_lowering.recurrence.recurrence import Fold, Tensors
 from rnn_lowering.recurrence.weights import node_input
 from rnn_lowering.spec.node import RecurrentSpec
 from rnn_lowering.types import Dims

@@ -8,13 +8,13 @@ zeros after them. In reverse each sequence is reversed within its length first, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.recurrence.folds import Fold, Step, Tensors
+from rnn_lowering.recurrence.recurrence import Fold, Recurrence, Tensors
 
 _INT64 = ir.DataType.INT64
 
@@ -96,28 +96,23 @@ def ragged(fold: Fold, lengths: Lengths, wanted: Sequence[bool]) -> Fold:
         wanted: By state, whether its final value is needed.
     """
 
-    def fold_ragged(
-        op: Ops, step: Step, init: Sequence[Tensor], xs: Sequence[Tensor], reverse: bool
-    ) -> tuple[Tensors, Tensors]:
+    def fold_ragged(op: Ops, r: Recurrence) -> tuple[Tensors, Tensors]:
         places: list[int] = []
 
         def stacking(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
-            new, ys = step(states, rows)
-            stacked = list(dict.fromkeys([*ys, *(s for s, want in zip(new, wanted, strict=True) if want)]))
-            places[:] = [stacked.index(y) for y in ys] + [
-                stacked.index(s) if want else -1 for s, want in zip(new, wanted, strict=True)
-            ]
+            new, ys = r.step(states, rows)
+            all_of_step = [*ys, *(s for s, want in zip(new, wanted, strict=True) if want)]
+            stacked = list(dict.fromkeys(all_of_step))
+            places[:] = map(stacked.index, all_of_step)
             return new, stacked
 
-        rows = [lengths.reverse(op, x) for x in xs] if reverse else xs
-        final, stacked = fold(op, stacking, init, rows, False)
-        count = len(places) - len(final)
+        rows = [lengths.reverse(op, x) for x in r.xs] if r.reverse else r.xs
+        final, stacked = fold(op, Recurrence(r.init, rows, stacking))
+        count = len(places) - sum(wanted)
         ys = [lengths.mask(op, stacked[place]) for place in places[:count]]
-        finals = [
-            s if place < 0 else lengths.final(op, stacked[place])
-            for s, place in zip(final, places[count:], strict=True)
-        ]
-        return finals, [lengths.reverse(op, y) for y in ys] if reverse else ys
+        ends = (lengths.final(op, stacked[place]) for place in places[count:])
+        final = [next(ends) if want else s for s, want in zip(final, wanted, strict=True)]
+        return final, [lengths.reverse(op, y) for y in ys] if r.reverse else ys
 
     return fold_ragged
 
@@ -127,9 +122,8 @@ def up_to_longest(op: Ops, X: Tensor, lengths: Lengths) -> Tensor:
     return op.where(op.unsqueeze(lengths.any_alive, [1]), X, op.constant(0.0))
 
 
-def with_ended_rows(op: Ops, step: Step, *, zeros: bool) -> Step:
-    """Return a step whose last input tells which rows are within their lengths; the others enter the next one as
-    zeros, or hold their state.
+def with_ended_rows(op: Ops, r: Recurrence, lengths: Lengths, *, zeros: bool) -> Recurrence:
+    """Return a recurrence in which rows beyond their lengths enter the next step as zeros, or hold their state.
 
     DynamicQuantizeLSTM needs it, where one range holds for all that a product takes, H of all rows: the kernel
     enters zeros where the node has an output Y, and the state where not. (Without Y it reads unset memory for a row
@@ -138,10 +132,10 @@ def with_ended_rows(op: Ops, step: Step, *, zeros: bool) -> Step:
 
     def ended(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
         *given, alive = rows
-        new, ys = step(states, given)
+        new, ys = r.step(states, given)
         kept: Sequence[Tensor] = [op.constant(0.0)] * len(new) if zeros else states
         pairs = ((n, op.constant(0.0) if k.is_zero else k) for n, k in zip(new, kept, strict=True))
         held = [op.where(alive, n, k) for n, k in pairs]
         return held, [held[0]] if ys else []
 
-    return ended
+    return replace(r, xs=[*r.xs, lengths.alive], step=ended)

@@ -14,7 +14,7 @@ from rnn_lowering.emit.constants import literal
 from rnn_lowering.emit.faster import equal_parts
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.recurrence.folds import Step, Tensors
+from rnn_lowering.recurrence.recurrence import Step, Tensors
 from rnn_lowering.recurrence.weights import Operands
 from rnn_lowering.spec.node import RecurrentSpec
 

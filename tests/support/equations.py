@@ -9,6 +9,7 @@ from cases import Array
 from numpy_ops import NumpyOps, fold
 from oracle import DEFAULT_ACTIVATIONS, GATES
 
+from rnn_lowering.recurrence.recurrence import Recurrence
 from rnn_lowering.recurrence.weights import Operands
 from rnn_lowering.verification.reference import evaluate
 
@@ -86,21 +87,19 @@ def differs(
     expected = evaluate(equation.op_type, equation.attributes(), given)
     k, xs = _operands(equation, given, formulas, composed)
 
-    def step(before: list[Array], rows: list[Array]) -> tuple[list[Array], list[Array]]:
+    def step(before: Any, rows: Any) -> Any:
         given_rows = [row.reshape(N, -1) for row in rows] if equation.matrix else rows
         new = cells.CELLS[equation.op_type](OP, k, before, given_rows)
         return new, new[:1]
 
-    init = [given[state][0] if equation.matrix else given[state] for state in states]
-    final, (Y,) = repeat(OP, step, init, xs, equation.reverse)
+    init: Any = [given[state][0] if equation.matrix else given[state] for state in states]
+    final, (Y,) = repeat(OP, Recurrence(init, xs, step, equation.reverse))
     found = {"Y": Y, **{f"Y_{s}": state for s, state in zip("hc", final, strict=False)}}
     ends = [(found[name].reshape(array.shape), array) for name, array in expected.items()]
     return not all(np.allclose(end, array, 1e-6, 1e-7) for end, array in ends)
 
 
-def _operands(
-    equation: Equation, given: dict[str, Array], formulas: Any, composed: bool
-) -> tuple[Operands, list[Array]]:
+def _operands(equation: Equation, given: dict[str, Array], formulas: Any, composed: bool) -> tuple[Operands, Any]:
     """The operands of a cell, and X W^T + Wb + Rb by gate group."""
     gates, lbr = GATES[equation.op_type], equation.linear_before_reset
     W, R, (Wb, Rb) = given["W"][0], given["R"][0], given["B"].reshape(2, gates * H)

@@ -14,6 +14,7 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.recurrence import cells, directions, folds, node, ragged, weights
 from rnn_lowering.recurrence.activations import FORMULAS
 from rnn_lowering.recurrence.ragged import Lengths
+from rnn_lowering.recurrence.recurrence import Recurrence
 
 INT64 = ir.DataType.INT64
 
@@ -382,31 +383,31 @@ WEIGHTS: dict[str, Fault] = {
 # Folds and lengths
 
 
-def not_turned_back(fold: Any, op: Any, step: Any, init: Any, xs: Any, reverse: bool) -> Any:
-    final, ys = fold(op, step, init, xs, reverse)
-    return final, [op.flip(y) for y in ys] if reverse and op.can_flip(xs[0]) else ys
+def not_turned_back(fold: Any, op: Any, r: Recurrence) -> Any:
+    final, ys = fold(op, r)
+    return final, [op.flip(y) for y in ys] if r.reverse and op.can_flip(r.xs[0]) else ys
 
 
-def forward_where_it_cannot_flip(fold: Any, op: Any, step: Any, init: Any, xs: Any, reverse: bool) -> Any:
-    return fold(op, step, init, xs, reverse and op.can_flip(xs[0]))
+def forward_where_it_cannot_flip(fold: Any, op: Any, r: Recurrence) -> Any:
+    return fold(op, replace(r, reverse=r.reverse and op.can_flip(r.xs[0])))
 
 
-def always_forward(fold: Any, op: Any, step: Any, init: Any, xs: Any, reverse: bool) -> Any:
-    return fold(op, step, init, xs, False)
+def always_forward(fold: Any, op: Any, r: Recurrence) -> Any:
+    return fold(op, replace(r, reverse=False))
 
 
-def from_zeros(fold: Any, op: Any, step: Any, init: Any, xs: Any, reverse: bool) -> Any:
-    return fold(op, step, [op.zero(state.shape) for state in init], xs, reverse)
+def from_zeros(fold: Any, op: Any, r: Recurrence) -> Any:
+    return fold(op, replace(r, init=[op.zero(state.shape) for state in r.init]))
 
 
-def another_operator_outside(fold: Any, op: Any, step: Any, init: Any, xs: Any, reverse: bool) -> Any:
+def another_operator_outside(fold: Any, op: Any, r: Recurrence) -> Any:
     """What is computed once after the loop is computed from its first operand alone."""
 
     def changed(states: Any, rows: Any) -> Any:
-        new, ys = step(states, rows)
+        new, ys = r.step(states, rows)
         return new, [replace(y, terms=y.terms[:1] * len(y.terms)) for y in ys]
 
-    return fold(op, changed, init, xs, reverse)
+    return fold(op, replace(r, step=changed))
 
 
 def output_directions_forward(emit: Any, op: Any, op_type: str, *given: Any, **attributes: Any) -> Any:
@@ -492,7 +493,9 @@ OPERATORS: dict[str, Fault] = {
     "Clip of one side at opset 10": lambda at: at.method(Ops, "unary", clip_10),
     "Clip of one side": lambda at: at.method(Ops, "emit", clip_12),
     "Clip of one side in float64": lambda at: at.method(Ops, "clip", clip_float64),
-    "0 - b is b": lambda at: at.method(Ops, "sub", lambda sub, op, a, b: b if a.is_zero else sub(op, a, b)),
+    "0 - b is b": lambda at: at.method(
+        Ops, "binary", lambda emit, op, name, a, b: b if name == "Sub" and a.is_zero else emit(op, name, a, b)
+    ),
     "flip with a known length does not": lambda at: at.method(
         Ops, "flip", lambda flip, op, x: flip(op, x) if x.shape[0] is None or isinstance(x.value, Constant) else x
     ),

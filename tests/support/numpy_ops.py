@@ -56,13 +56,13 @@ class NumpyOps:
         yield
 
 
-def fold(op: Any, step: Any, init: list[Array], xs: list[Array], reverse: bool) -> tuple[list[Array], list[Array]]:
+def fold(op: Any, r: Any) -> tuple[list[Array], list[Array]]:
     """A Python loop with the signature of the folds."""
-    states, stacked = list(init), []
-    length = xs[0].shape[0]
-    for t in reversed(range(length)) if reverse else range(length):
-        states, ys = step(states, [x[t : t + 1] for x in xs])
+    states, stacked = list(r.init), []
+    length = r.xs[0].shape[0]
+    for t in reversed(range(length)) if r.reverse else range(length):
+        states, ys = r.step(states, [x[t : t + 1] for x in r.xs])
         stacked.append(ys)
-    if reverse:
+    if r.reverse:
         stacked.reverse()
     return states, [np.stack(y) for y in zip(*stacked, strict=True)]
