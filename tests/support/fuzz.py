@@ -1,23 +1,25 @@
-"""Mutants of whole models, reproducible by their numbers: attributes, types, shapes, names, edges, the fields of
-tensors, domains, opsets, subgraphs and functions are changed.
+"""Hostile models, each reproducible by its class and number, and a runner that lowers them.
 
-As a program, `python tests/support/fuzz.py [--stream] FIRST COUNT`, it lowers them (or makes streams of them) and
-prints those whose outcome is neither a result, which the checker accepts where it accepted the mutant, nor an
-`RnnLoweringError`. Batches run in processes
-of their own, since onnx's native code may end its process; what ended one is a crash and is printed too.
+Classes: `bytes` of a file are damaged; `fields` of a model are changed, at any depth; `streams` are made of such
+models, or read with damaged metadata; `found` are those that earlier campaigns found.
+
+    python tests/support/fuzz.py CLASS FIRST COUNT
+
+lowers so many of a class and prints those whose outcome is neither a result, which the checker accepts where it
+accepted the model, nor an `RnnLoweringError` that says what is wrong. Batches run in processes of their own, since
+native code may end its process; what ended one is printed too.
 """
 
 import contextlib
-import copy
 import faulthandler
 import json
 import logging
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import traceback
 import warnings
 from collections import Counter
@@ -26,351 +28,254 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from cases import NAMED, model
-from onnx import AttributeProto, TensorProto, version_converter
+from cases import NAMED, RANDOM, model
+from found import FOUND, file_of
+from onnx import version_converter
 from paths import EXAMPLES
-from scope_models import LOCAL, SCOPES
+from scope_models import CAPTURED, LOCAL, OVERRIDABLE, SCOPES, SHARED
 from stream_nets import enhancer, keras_batch_first, keyword_spotter, language_model
 from texts import parse
 
 import rnn_lowering as rl
 from rnn_lowering.model import native
-from rnn_lowering.streaming.plan import KEY, StreamPlan, host_loop
+from rnn_lowering.streaming.plan import KEY
 
 MEMORY = 4 << 30
 SECONDS = 20
 BATCH = 500
-SIZES = (-1, 0, 1, 2, 3, 5, 7, 2**31, 2**62, -(2**63))
-NAMES = ("", "X", "W", "R", "Y", "file", "a\x1b[2J\nb", "x" * 5000, "\u00e9", "\0", "unknown")
-OPERATORS = (
-    *("LSTM", "GRU", "RNN", "If", "Loop", "Scan", "Constant", "Identity", "Shape", "Gather", "Cast", "Concat"),
-    *("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Slice", "Expand", "ConstantOfShape", "DequantizeLinear"),
-    *("Split", "Tile", "Range", "recur", ""),
-)
-DOMAINS = ("", "ai.onnx", "local", "com.microsoft", "ai.onnx.ml", "unknown\n")
-METADATA = ("", "[", "{", '"', "null", "-1", "1e999", "[]", "{}", "true", "\\u0000", '"zeros"', ",")
-VERSIONS = (-1, 0, 1, 3, 6, 7, 9, 11, 13, 14, 17, 21, 22, 26, 2**31, 2**62)
+FORMS = ("auto", "scan", "loop", "unroll")
 
 Model = onnx.ModelProto
-Mutation = Callable[[Model, random.Random], None]
+Outcome = str | None
+"""What went wrong; None for a result or an error that says what is wrong."""
+
+
+# What is mutated
 
 
 def models() -> list[Model]:
-    """What is mutated: recurrent nodes of every kind, in subgraphs and in functions, and the example."""
-    texts = [parse(text, domains=LOCAL) for text in SCOPES.values()]
+    """Recurrent nodes of every kind, in bodies and in functions, and the example."""
+    texts = [parse(text, domains=LOCAL) for text in (*SCOPES.values(), CAPTURED, OVERRIDABLE, SHARED)]
     nodes = [model(case, version) for case in NAMED[::5] for version in (13, 22) if version in case.opsets]
-    return [*texts, *nodes, onnx.load(EXAMPLES / "denoiser.onnx")]
+    more = [model(case, max(case.opsets)) for case in RANDOM[::4]]
+    return [*texts * 3, *nodes, *more, onnx.load(EXAMPLES / "denoiser.onnx")]
 
 
 def nets() -> list[Model]:
-    """What is mutated for streams: networks that can be streams, and every third of the others."""
+    """Networks that can be streams, and every third of the others."""
     found = [make()[0] for make in (enhancer, keras_batch_first, keyword_spotter, language_model)]
     return [*found * 4, *models()[::3]]
 
 
-def mutant(number: int, originals: list[Model]) -> Model:
-    """The mutant of a number: one change or a few."""
-    rng = random.Random(number)
-    changed = copy.deepcopy(originals[rng.randrange(len(originals))])
+# Bytes
+
+Damage = Callable[[bytearray, random.Random], None]
+
+
+def damaged(data: bytes, rng: random.Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(rng.choice((1, 1, 1, 2, 5))):
+        if changed:
+            rng.choice(DAMAGES)(changed, rng)
+    return bytes(changed)
+
+
+def _flip(data: bytearray, rng: random.Random) -> None:
+    for _ in range(rng.choice((1, 1, 2, 8))):
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+
+
+def _overwrite(data: bytearray, rng: random.Random) -> None:
+    at = rng.randrange(len(data))
+    for n in range(at, min(at + rng.choice((1, 2, 9)), len(data))):
+        data[n] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+
+
+def _truncate(data: bytearray, rng: random.Random) -> None:
+    del data[rng.randrange(len(data)) :]
+
+
+def _cut(data: bytearray, rng: random.Random) -> None:
+    at = rng.randrange(len(data))
+    del data[at : at + rng.choice((1, 4, 50))]
+
+
+def _insert(data: bytearray, rng: random.Random) -> None:
+    start, at = rng.randrange(len(data)), rng.randrange(len(data))
+    data[at:at] = rng.choice(
+        (data[start : start + rng.choice((1, 10, 200, 2000))], rng.randbytes(rng.choice((1, 20))))
+    )
+
+
+DAMAGES: tuple[Damage, ...] = (_flip, _overwrite, _truncate, _cut, _insert)
+
+
+# Fields
+
+INTEGERS = (0, 1, -1, 2, 3, 5, 6, 7, 9, 13, 22, 99, 127, 2**31 - 1, -(2**31), 2**31, 2**62, 2**63 - 1, -(2**63))
+FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-40, 1e30, 3e38, float("inf"), float("-inf"), float("nan"))
+TEXTS: tuple[str, ...] = (
+    "",
+    "X",
+    "W",
+    "R",
+    "Y",
+    "a/b",
+    "../x",
+    "a\x1b[2J\nb",
+    "\0",
+    "\u00e9",
+    "x" * 5000,
+    "unknown",
+    "Tanh",
+    "Relu",
+)
+TEXTS += ("forward", "reverse", "bidirectional", "ai.onnx", "com.microsoft", "local", "location", "offset", "-1")
+ATTRIBUTES = ("hidden_size", "direction", "value", "axis", "axes", "perm", "to", "body", "layout", "clip")
+OPERATORS = (
+    *("LSTM", "GRU", "RNN", "If", "Loop", "Scan", "Constant", "Identity", "Shape", "Gather", "Cast", "Concat"),
+    *("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Slice", "Expand", "ConstantOfShape", "DequantizeLinear"),
+    *("Split", "Tile", "Range", "recur", "DynamicQuantizeLSTM"),
+)
+JSON = ("", "[", "{", '"', "null", "-1", "1e999", "[]", "{}", "true", "\\u0000", '"zeros"', ",")
+BYTES = (b"", b"\0", b"\xff" * 7, b"\xff\xfe", b"\0\0\x80\x3f" * 12, bytes(range(192)), bytes(192))
+
+
+def changed(original: Model, rng: random.Random) -> Model:
+    """A model with one field changed, or a few, of messages at any depth: each kind of message as often."""
+    new = Model()
+    new.CopyFrom(original)
     for _ in range(rng.choice((1, 1, 1, 2, 3, 6))):
-        with contextlib.suppress(IndexError, ValueError):  # there is nothing of that kind to change
-            rng.choice(MUTATIONS)(changed, rng)
-    return changed
+        if rng.random() < 0.05:
+            _rename(new, rng)
+            continue
+        messages = list(_messages(new))
+        kind = rng.choice(sorted({type(message).__name__ for message in messages}))
+        message = rng.choice([m for m in messages if type(m).__name__ == kind])
+        given = [field for field, _ in message.ListFields()]
+        field = rng.choice(given if given and rng.random() < 0.7 else list(message.DESCRIPTOR.fields))
+        _change(message, field, messages, rng)
+    return new
 
 
-# What is in a model
-
-
-def _graphs(root: Model) -> Iterator[Any]:
-    """Every graph, and every function, which has nodes, inputs and outputs too."""
-    pending: list[Any] = [root.graph, *root.functions]
-    while pending:
-        graph = pending.pop()
-        yield graph
-        for attribute in (a for node in graph.node for a in node.attribute):
-            pending += [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
-
-
-def _nodes(root: Model) -> list[onnx.NodeProto]:
-    return [node for graph in _graphs(root) for node in graph.node]
-
-
-def _attributes(root: Model) -> list[AttributeProto]:
-    return [a for node in _nodes(root) for a in node.attribute]
-
-
-def _proper(root: Model) -> list[onnx.GraphProto]:
-    return [graph for graph in _graphs(root) if isinstance(graph, onnx.GraphProto)]
-
-
-def _infos(root: Model) -> list[onnx.ValueInfoProto]:
-    return [v for g in _proper(root) for v in (*g.input, *g.output, *g.value_info)]
-
-
-def _tensors(root: Model) -> list[TensorProto]:
-    inside = [a.t for a in _attributes(root) if a.HasField("t")]
-    return [*inside, *(t for g in _proper(root) for t in g.initializer)]
-
-
-def _value_names(root: Model) -> list[str]:
-    found = [name for node in _nodes(root) for name in (*node.input, *node.output)]
-    return [*found, *(t.name for g in _proper(root) for t in g.initializer), *NAMES]
-
-
-def _one_of(messages: Any, rng: random.Random) -> Any:
-    return rng.choice(list(messages))
-
-
-# Mutations
-
-
-def _attribute_value(root: Model, rng: random.Random) -> None:
-    a = _one_of(_attributes(root), rng)
-    a.i = rng.choice(SIZES)
-    a.f = rng.choice((0.0, -1.0, 1e30, float("nan"), float("inf")))
-    a.s = rng.choice((b"", b"forward", b"reverse", b"bidirectional", b"\xff\xfe", b"Tanh"))
-    for values, choices in ((a.ints, SIZES), (a.floats, (0.0, 1.0, float("nan"))), (a.strings, (b"Relu", b"\xff"))):
-        if values:
-            values[rng.randrange(len(values))] = rng.choice(choices)
-
-
-def _attribute_length(root: Model, rng: random.Random) -> None:
-    a = _one_of(_attributes(root), rng)
-    for values, more in ((a.ints, 1), (a.floats, 1.0), (a.strings, b"Tanh")):
-        if values and rng.random() < 0.5:
-            del values[rng.randrange(len(values))]
-        else:
-            values.append(more)
-
-
-def _attribute_type(root: Model, rng: random.Random) -> None:
-    _one_of(_attributes(root), rng).type = rng.choice(list(AttributeProto.AttributeType.values()))
-
-
-def _attribute_name(root: Model, rng: random.Random) -> None:
-    a = _one_of(_attributes(root), rng)
-    a.name = rng.choice((*NAMES, "hidden_size", "direction", "value", "axis", "axes", "perm", "to", "body"))
-
-
-def _attribute_reference(root: Model, rng: random.Random) -> None:
-    a = _one_of(_attributes(root), rng)
-    a.ref_attr_name = rng.choice((*NAMES, *(name for f in root.functions for name in f.attribute)))
-
-
-def _attribute_removed(root: Model, rng: random.Random) -> None:
-    node = _one_of([n for n in _nodes(root) if n.attribute], rng)
-    del node.attribute[rng.randrange(len(node.attribute))]
-
-
-def _attribute_moved(root: Model, rng: random.Random) -> None:
-    _one_of(_nodes(root), rng).attribute.append(copy.deepcopy(_one_of(_attributes(root), rng)))
-
-
-def _operator(root: Model, rng: random.Random) -> None:
-    _one_of(_nodes(root), rng).op_type = rng.choice(OPERATORS)
-
-
-def _domain(root: Model, rng: random.Random) -> None:
-    _one_of([*_nodes(root), *root.functions, *root.opset_import], rng).domain = rng.choice(DOMAINS)
-
-
-def _opset(root: Model, rng: random.Random) -> None:
-    imports = [*root.opset_import, *(o for f in root.functions for o in f.opset_import)]
-    _one_of(imports, rng).version = rng.choice(VERSIONS)
-
-
-def _ir_version(root: Model, rng: random.Random) -> None:
-    root.ir_version = rng.choice((-1, 0, 1, 3, 4, 8, 10, 99))
-
-
-def _imports_removed(root: Model, rng: random.Random) -> None:
-    holder = _one_of([root, *root.functions], rng)
-    del holder.opset_import[rng.randrange(len(holder.opset_import)) :]
-
-
-def _edge(root: Model, rng: random.Random) -> None:
-    node = _one_of(_nodes(root), rng)
-    names = _one_of([node.input, node.output], rng)
-    kind = rng.choice(("change", "change", "remove", "add", "clear"))
-    if kind == "add":
-        names.append(rng.choice(_value_names(root)))
-    elif kind == "clear":
-        del names[:]
-    elif kind == "remove":
-        del names[rng.randrange(len(names))]
+def _change(message: Any, field: Any, messages: list[Any], rng: random.Random) -> None:
+    others = [m for m in messages if m.DESCRIPTOR is field.message_type]
+    if _repeated(field):
+        _change_list(getattr(message, field.name), field, others, messages, rng)
+    elif rng.random() < 0.2 or (field.message_type is not None and not others):
+        message.ClearField(field.name)
+    elif field.message_type is not None:
+        getattr(message, field.name).CopyFrom(_copy(rng.choice(others)))
     else:
-        names[rng.randrange(len(names))] = rng.choice(_value_names(root))
+        setattr(message, field.name, _scalar(field, messages, rng))
 
 
-def _name(root: Model, rng: random.Random) -> None:
-    named: list[Any] = [*_nodes(root), *_infos(root), *_tensors(root), *_graphs(root)]
-    _one_of(named, rng).name = rng.choice(_value_names(root))
-
-
-def _renamed(root: Model, rng: random.Random) -> None:
-    """A name changes everywhere, so that the model stays whole."""
-    old, new = rng.choice(_value_names(root)), rng.choice(NAMES)
-    for graph in _graphs(root):
-        for node in graph.node:
-            for names in (node.input, node.output):
-                names[:] = [new if name == old else name for name in names]
-        if isinstance(graph, onnx.FunctionProto):
-            for names in (graph.input, graph.output):
-                names[:] = [new if name == old else name for name in names]
-    declared: list[Any] = [*_infos(root), *_tensors(root)]
-    for entry in declared:
-        entry.name = new if entry.name == old else entry.name
-
-
-def _shape(root: Model, rng: random.Random) -> None:
-    shape = _one_of([v.type.tensor_type.shape for v in _infos(root)], rng)
-    kind = rng.choice(("size", "size", "name", "add", "remove"))
-    if kind == "add":
-        shape.dim.add().dim_value = rng.choice(SIZES)
-    elif kind == "remove":
-        del shape.dim[rng.randrange(len(shape.dim))]
-    elif kind == "size":
-        _one_of(shape.dim, rng).dim_value = rng.choice(SIZES)
-    else:
-        _one_of(shape.dim, rng).dim_param = rng.choice(NAMES)
-
-
-def _type(root: Model, rng: random.Random) -> None:
-    info = _one_of(_infos(root), rng)
-    kind = rng.choice(("element", "element", "none", "sequence", "optional", "shapeless"))
-    if kind == "element":
-        info.type.tensor_type.elem_type = rng.choice((*TensorProto.DataType.values(), 99, -1))
-    elif kind == "sequence":
-        info.type.sequence_type.elem_type.tensor_type.elem_type = 1
-    elif kind == "optional":
-        info.type.optional_type.elem_type.tensor_type.elem_type = 1
-    elif kind == "shapeless":
-        info.type.tensor_type.ClearField("shape")
-    else:
-        info.ClearField("type")
-
-
-def _tensor(root: Model, rng: random.Random) -> None:
-    tensor = _one_of(_tensors(root), rng)
-    kind = rng.choice(("type", "type", "dims", "data", "fields", "external", "segment"))
-    if kind == "type":
-        tensor.data_type = rng.choice((*TensorProto.DataType.values(), 99, -1))
-    elif kind == "dims":
-        tensor.dims.append(rng.choice(SIZES))
-    elif kind == "data":
-        tensor.raw_data = rng.choice((b"", b"\0", b"\xff" * 7, b"\0\0\x80\x3f" * 12, bytes(192)))
-    elif kind == "external":
-        tensor.data_location = TensorProto.EXTERNAL
-        entry = tensor.external_data.add()
-        entry.key, entry.value = rng.choice((("location", "x"), ("location", "../x"), ("offset", "-1"), ("", "")))
-    elif kind == "segment":
-        tensor.segment.begin = 1
-    else:
-        tensor.ClearField("raw_data")
-        tensor.float_data.extend([1.0] * rng.choice((0, 1, 12, 48)))
-        tensor.int32_data.extend([1] * rng.choice((0, 1, 12)))
-        tensor.string_data.extend([b"x"] * rng.choice((0, 0, 1)))
-
-
-def _list(root: Model, rng: random.Random) -> None:
-    """An entry of a list goes away, comes twice, or moves."""
-    graph = _one_of(_graphs(root), rng)
-    lists = [graph.node, graph.input, graph.output]
-    if isinstance(graph, onnx.GraphProto):
-        lists += [graph.initializer, graph.value_info]
-    values = _one_of(lists, rng)
-    items = [item if isinstance(item, str) else copy.deepcopy(item) for item in values]
-    kind = rng.choice(("remove", "remove", "repeat", "shuffle"))
+def _change_list(values: Any, field: Any, others: list[Any], messages: list[Any], rng: random.Random) -> None:
+    """An entry goes away, comes twice, becomes another; all change places; one of elsewhere is added."""
+    kind = rng.choice(("remove", "remove", "repeat", "add", "add", "shuffle", "change", "change"))
+    items = [_copy(item) for item in values]
     if kind == "shuffle":
         rng.shuffle(items)
-    elif kind == "repeat":
-        items.append(rng.choice(items))
-    else:
+    elif kind == "repeat" and items:
+        items.append(_copy(rng.choice(items)))
+    elif kind == "remove" and items:
         del items[rng.randrange(len(items))]
+    elif field.message_type is None or others:
+        new = _copy(rng.choice(others)) if others else _scalar(field, messages, rng)
+        if kind == "change" and items:
+            items[rng.randrange(len(items))] = new
+        else:
+            items.insert(rng.randint(0, len(items)), new)
     del values[:]
     values.extend(items)
 
 
-def _body(root: Model, rng: random.Random) -> None:
-    """A body goes away, becomes another one, or nests."""
-    a = _one_of([a for a in _attributes(root) if a.HasField("g")], rng)
-    kind = rng.choice(("clear", "swap", "nest"))
-    if kind == "clear":
-        a.ClearField("g")
-    elif kind == "swap":
-        a.g.CopyFrom(copy.deepcopy(_one_of(_proper(root), rng)))
-    else:
-        _one_of(a.g.node, rng).attribute.append(copy.deepcopy(a))
+def _rename(root: Model, rng: random.Random) -> None:
+    """A name changes everywhere, so that the model stays whole."""
+    names = [name for m in _messages(root) if isinstance(m, onnx.NodeProto) for name in (*m.input, *m.output)]
+    old, new = rng.choice(names or [""]), rng.choice(TEXTS)
+    for message in _messages(root):
+        for field in message.DESCRIPTOR.fields:
+            if field.type != field.TYPE_STRING:
+                continue
+            value = getattr(message, field.name)
+            if _repeated(field):
+                value[:] = [new if name == old else name for name in value]
+            elif value == old:
+                setattr(message, field.name, new)
 
 
-def _function(root: Model, rng: random.Random) -> None:
-    """A function goes away, comes twice, calls itself, or has other attributes."""
-    function = _one_of(root.functions, rng)
-    kind = rng.choice(("remove", "repeat", "recurse", "attribute", "default", "overload"))
-    if kind == "remove":
-        root.functions.remove(function)
-    elif kind == "repeat":
-        root.functions.append(copy.deepcopy(function))
-    elif kind == "recurse":
-        function.node.add(op_type=function.name, domain=function.domain, input=function.input, output=["again"])
-    elif kind == "attribute":
-        function.attribute.append(rng.choice(("hidden_size", "direction", "other")))
-    elif kind == "default":
-        function.attribute_proto.append(copy.deepcopy(_one_of(_attributes(root), rng)))
-    else:
-        function.overload = "other"
+def _repeated(field: Any) -> bool:
+    return bool(field.is_repeated) if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
 
 
-def _absent_graph(root: Model, _: random.Random) -> None:
-    root.ClearField("graph")
+def _messages(message: Any) -> Iterator[Any]:
+    """A message and all below it."""
+    yield message
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for inner in value if _repeated(field) else [value]:
+                yield from _messages(inner)
 
 
-def _from_another(root: Model, rng: random.Random) -> None:
-    """A node of the model is put into another of its graphs."""
-    _one_of(_graphs(root), rng).node.append(copy.deepcopy(_one_of(_nodes(root), rng)))
+def _copy(item: Any) -> Any:
+    if not hasattr(item, "DESCRIPTOR"):
+        return item
+    copy = type(item)()
+    copy.CopyFrom(item)
+    return copy
 
 
-MUTATIONS: tuple[Mutation, ...] = (
-    *(_attribute_value, _attribute_length, _attribute_type, _attribute_name, _attribute_reference),
-    *(_attribute_removed, _attribute_moved, _operator, _operator, _domain, _opset, _ir_version, _imports_removed),
-    *(_edge, _edge, _edge, _name, _renamed, _shape, _shape, _type, _tensor, _tensor, _list, _list),
-    *(_body, _function, _function, _from_another, _absent_graph),
-)
+def _scalar(field: Any, messages: list[Any], rng: random.Random) -> Any:
+    if field.enum_type is not None:
+        return rng.choice(field.enum_type.values).number
+    if field.cpp_type in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
+        return rng.choice(FLOATS)
+    if field.type == field.TYPE_BYTES:
+        return rng.choice((*BYTES, *(text.encode() for text in TEXTS)))
+    if field.type != field.TYPE_STRING:
+        return _integer(field, rng)
+    known = [name for m in messages if isinstance(m, onnx.NodeProto) for name in (*m.input, *m.output)]
+    known += [m.name for m in messages if hasattr(m, "name") and m.name]
+    return rng.choice((rng.choice(known or [""]), rng.choice(TEXTS), rng.choice(OPERATORS), rng.choice(ATTRIBUTES)))
 
 
-# The program
+def _integer(field: Any, rng: random.Random) -> int:
+    signed = field.cpp_type in (field.CPPTYPE_INT32, field.CPPTYPE_INT64)
+    bits = 32 if field.cpp_type in (field.CPPTYPE_INT32, field.CPPTYPE_UINT32) else 64
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
+    return rng.choice([n for n in INTEGERS if low <= n <= high])
 
 
-def axis_of_time(original: Model, number: int) -> str:
-    """Any axis of any input, by its name or its number, and for some a number of frames."""
-    rng = random.Random(number)
-    dims = [(v.name, n, d) for v in original.graph.input for n, d in enumerate(v.type.tensor_type.shape.dim)]
-    if not dims:
-        return "time"
-    name, axis, dim = rng.choice(dims)
-    text = dim.dim_param if dim.dim_param and rng.random() < 0.7 else f"{name}:{axis}"
-    return text + rng.choice(("", "", "=1", "=2", "=4"))
+# Outcomes
 
 
-def _streamed(original: Model, form: str, number: int) -> Model:
-    """Make a stream of a mutant, and read its metadata after some damage to them."""
-    stream = rl.lower(original, form, stream=axis_of_time(original, number))
-    (text,) = [p.value for p in stream.metadata_props if p.key == KEY]
-    rng = random.Random(number)
-    for _ in range(20):
-        at, size = rng.randrange(len(text)), rng.choice((0, 1, 1, 5, 40))
-        with contextlib.suppress(rl.RnnLoweringError):
-            plan = StreamPlan.from_json(text[:at] + rng.choice(METADATA) + text[at + size :])
-            host_loop(plan, "portable")
-    return stream
+def outcome_of_a_file(data: bytes, folder: Path, form: str) -> Outcome:
+    """Lower a model file, by itself in an empty folder; nothing but the result may be written."""
+    source, out = folder / "in.onnx", folder / "out" / "out.onnx"
+    source.write_bytes(data)
+    found = _outcome(lambda: rl.inspect(source)) or _outcome(lambda: rl.lower_file(source, out, form, verify=0))
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+    strange = files - {"in.onnx", "out", "out/out.onnx", "out/out.onnx.data"}
+    for path in (out, out.with_name("out.onnx.data")):
+        path.unlink(missing_ok=True)
+    return found or (f"wrote {sorted(strange)}" if strange else None)
 
 
-def outcome(original: Model, form: str, number: int, *, stream: bool = False) -> str | None:
-    """Lower a mutant; return what went wrong, None for a result or an error of the project."""
+def outcome_of_a_model(original: Model, form: str, stream: str | None = None) -> Outcome:
+    """Lower a model in memory, which stays as it is."""
+    before = original.SerializeToString(deterministic=True)
+    results: list[Model] = []
+    found = _outcome(lambda: rl.inspect(original))
+    found = found or _outcome(lambda: results.append(rl.lower(original, form, stream=stream)))
+    if original.SerializeToString(deterministic=True) != before:
+        return "changed the original"
+    return found or (refusal_of_the_checker(original, results[0]) if results else None)
+
+
+def _outcome(call: Callable[[], Any]) -> Outcome:
     try:
-        with contextlib.suppress(rl.RnnLoweringError):
-            rl.inspect(original)
-        lowered = _streamed(original, form, number) if stream else rl.lower(original, form)
+        call()
     except rl.InternalError as error:
         cause = error.__cause__ or error
         last = [f for f in traceback.extract_tb(cause.__traceback__) if "rnn_lowering" in f.filename]
@@ -380,11 +285,13 @@ def outcome(original: Model, form: str, number: int, *, stream: bool = False) ->
         return None
     except Exception as error:
         return f"raw {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    return _complaint(original, lowered)
+    return None
 
 
-def _complaint(original: Model, lowered: Model) -> str | None:
-    if any(d.dim_value < 0 for v in _infos(original) for d in v.type.tensor_type.shape.dim):
+def refusal_of_the_checker(original: Model, lowered: Model) -> Outcome:
+    """Why the checker refuses a result, where it accepted the original."""
+    inputs = [m for m in _messages(original) if isinstance(m, onnx.TensorShapeProto.Dimension)]
+    if any(dim.dim_value < 0 for dim in inputs):
         return None  # the checker computes with negative sizes, which can end its process
     with contextlib.suppress(Exception):
         onnx.checker.check_model(original)
@@ -395,6 +302,63 @@ def _complaint(original: Model, lowered: Model) -> str | None:
     return None
 
 
+def outcome_of_metadata(stream: Model, rng: random.Random) -> Outcome:
+    """Read a stream whose metadata are damaged."""
+    (entry,) = [p for p in stream.metadata_props if p.key == KEY]
+    at, size = rng.randrange(len(entry.value)), rng.choice((0, 1, 1, 5, 40))
+    entry.value = entry.value[:at] + rng.choice(JSON) + entry.value[at + size :]
+    return _outcome(lambda: rl.Stream(stream.SerializeToString()))
+
+
+def axis_of_time(original: Model, rng: random.Random) -> str:
+    """Any axis of any input, by its name or its number, and for some a number of frames."""
+    dims = [(v.name, n, d) for v in original.graph.input for n, d in enumerate(v.type.tensor_type.shape.dim)]
+    name, axis, dim = rng.choice(dims or [("time", 0, onnx.TensorShapeProto.Dimension())])
+    text = dim.dim_param if dim.dim_param and rng.random() < 0.7 else f"{name}:{axis}"
+    return text + rng.choice(("", "", "=1", "=2", "=4"))
+
+
+# The runner
+
+
+def attempt(kind: str, number: int, originals: list[Model], folder: Path) -> Outcome:
+    """Make the model of a number and lower it."""
+    rng, form = random.Random(number), FORMS[number % 4]
+    if kind == "found":
+        return outcome_of_a_file(file_of(list(FOUND)[number // 4]), folder, form)
+    original = rng.choice(originals)
+    if kind == "bytes":
+        return outcome_of_a_file(damaged(original.SerializeToString(), rng), folder, form)
+    mutant = changed(original, rng)
+    if kind == "fields":
+        return outcome_of_a_model(mutant, form)
+    if number % 4 == 0:
+        return outcome_of_metadata(rl.lower(nets()[number % 3], stream="time"), rng)
+    form = "keep" if form == "unroll" else form
+    return outcome_of_a_model(mutant, form, axis_of_time(mutant, rng))
+
+
+def run_here(kind: str, first: int, count: int) -> None:
+    """Lower models in this process, which ends with a traceback where one takes too long; print a line each."""
+    if sys.platform != "win32":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        native._in_child = _forked
+    warnings.simplefilter("ignore")
+    logging.disable()
+    originals = nets() if kind == "streams" else models()
+    with tempfile.TemporaryDirectory() as name:
+        (Path(name) / "out").mkdir()
+        for number in range(first, first + count):
+            print(json.dumps([number]), flush=True)
+            faulthandler.dump_traceback_later(SECONDS, exit=True)
+            wrong = attempt(kind, number, originals, Path(name))
+            faulthandler.cancel_dump_traceback_later()
+            if wrong is not None:
+                print(json.dumps([number, wrong]), flush=True)
+
+
 def _forked(task: str, proto: Model) -> Model:
     """onnx's native code in a fork of this process: where the package starts a Python, that takes a second each."""
     reader, writer = os.pipe()
@@ -402,9 +366,8 @@ def _forked(task: str, proto: Model) -> Model:
     if not pid:
         signal.alarm(5)
         with contextlib.suppress(BaseException):
-            result = (
-                native._inferred(proto) if task == "infer" else version_converter.convert_version(proto, int(task))
-            )
+            infer = task == "infer"
+            result = native._inferred(proto) if infer else version_converter.convert_version(proto, int(task))
             with os.fdopen(writer, "wb") as out:
                 out.write(result.SerializeToString())
             os._exit(0)
@@ -414,34 +377,16 @@ def _forked(task: str, proto: Model) -> Model:
         data = given.read()
     if os.waitpid(pid, 0)[1]:
         raise native.NativeError("refused, crashed or hung")
-    found: Model = onnx.ModelProto.FromString(data)
+    found: Model = Model.FromString(data)
     return found
 
 
-def lower_here(first: int, count: int, *, stream: bool) -> None:
-    """Lower mutants in this process, which ends with a traceback where one takes too long; print a line each."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    warnings.simplefilter("ignore")
-    logging.disable()
-    native._in_child = _forked
-    originals = nets() if stream else models()
-    forms = ("auto", "scan", "loop", "keep" if stream else "unroll")
-    for number in range(first, first + count):
-        print(json.dumps([number]), flush=True)
-        faulthandler.dump_traceback_later(SECONDS, exit=True)
-        wrong = outcome(mutant(number, originals), forms[number % 4], number, stream=stream)
-        faulthandler.cancel_dump_traceback_later()
-        if wrong is not None:
-            print(json.dumps([number, wrong]), flush=True)
-
-
-def campaign(first: int, count: int, *, stream: bool = False) -> Iterator[tuple[int, str]]:
-    """Lower mutants in batches; yield the numbers of those that went wrong, and how."""
+def campaign(kind: str, first: int, count: int) -> Iterator[tuple[int, str]]:
+    """Lower models in batches; yield the numbers of those that went wrong, and how."""
     end = first + count
     while first < end:
         size = min(BATCH, end - first)
-        kind = ["--stream"] if stream else []
-        command = [sys.executable, __file__, *kind, "--here", str(first), str(size)]
+        command = [sys.executable, __file__, "--here", kind, str(first), str(size)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
         yield from ((number, rest[0]) for number, *rest in lines if rest)
@@ -456,16 +401,16 @@ def campaign(first: int, count: int, *, stream: bool = False) -> Iterator[tuple[
 
 
 def main(arguments: list[str]) -> int:
-    stream = arguments[0] == "--stream"
-    arguments = arguments[1:] if stream else arguments
-    if arguments[0] == "--here":
-        lower_here(int(arguments[1]), int(arguments[2]), stream=stream)
+    here = arguments[0] == "--here"
+    kind, first, count = arguments[here:]
+    if here:
+        run_here(kind, int(first), int(count))
         return 0
     kinds: Counter[str] = Counter()
-    for number, wrong in campaign(int(arguments[0]), int(arguments[1]), stream=stream):
+    for number, wrong in campaign(kind, int(first), int(count)):
         kinds[wrong[:60]] += 1
         print(number, ascii(wrong), flush=True)
-    print(f"{arguments[1]} mutants, {kinds.total()} wrong: {dict(kinds)}")
+    print(f"{count} of {kind}, {kinds.total()} wrong: {dict(kinds)}")
     return int(bool(kinds))
 
 
