@@ -129,42 +129,18 @@ def test_recipes_give_what_the_original_gives(client: str, tmp_path: Path, monke
         last = "node recipe.mjs && python recipe.py"
         code = "import numpy as np\nY = np.fromfile('Y.raw', np.float32).reshape(16, 1, 80)"
     (tmp_path / "recipe.py").write_text(f"{code}\nnp.save('Y.npy', Y)\n" if code else "")
+    programs = [python(client).parent, *python(client).parents[1].glob("lib/python*/site-packages/pnnx")]
+    path = os.pathsep.join([*map(str, reversed(programs)), os.environ["PATH"]])
     for command in [*commands, last]:
         subprocess.run(
             command,
             shell=True,
             check=True,
             cwd=tmp_path,
-            env={**os.environ, "PATH": path_of(client), "DEV": "PYTHON"},
+            env={**os.environ, "PATH": path, "DEV": "PYTHON"},
             timeout=200,
         )
     assert_close({"Y": np.load(tmp_path / "Y.npy")}, expected)
-
-
-@pytest.mark.parametrize("client", ["tvm", "ncnn"])
-def test_the_streams_of_the_document(client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lines of docs/streaming.md; after the last frame they hold its outputs."""
-    if reason := why_absent(client):
-        pytest.skip(reason)
-    expected = example(tmp_path)
-    text = (ROOT / "docs" / "streaming.md").read_text(encoding="utf-8")
-    before, after = text.split(f"<!-- {client} -->\n```python\n")
-    lowering, *commands = [line[4:] for line in before.split("```")[-1].splitlines() if line.startswith("    ")]
-    monkeypatch.chdir(tmp_path)
-    assert main(lowering.split()[1:]) == 0
-    load, save = "import numpy as np\nsequence = np.load('X.npy')", "np.save('Y.npy', outputs['Y'])"
-    Path("recipe.py").write_text(f"{load}\n{after.split('```')[0]}{save}\n")
-    (own,) = environment(client).glob("lib/python*/site-packages")
-    lent = {"PATH": path_of(client), "PYTHONPATH": os.pathsep.join([str(own), PACKAGES])}
-    for command in [*commands, "python recipe.py"]:
-        subprocess.run(command, shell=True, check=True, env={**os.environ, **lent}, timeout=200)
-    assert_close({"Y": np.load("Y.npy")}, {"Y": expected["Y"][-1:]})
-
-
-def path_of(client: str) -> str:
-    """The PATH with the programs of a client."""
-    programs = [python(client).parent, *python(client).parents[1].glob("lib/python*/site-packages/pnnx")]
-    return os.pathsep.join([*map(str, reversed(programs)), os.environ["PATH"]])
 
 
 def measured_messages() -> list[tuple[str, str]]:
