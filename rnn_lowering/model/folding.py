@@ -16,6 +16,7 @@ from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inference import merged
 from rnn_lowering.model.onnx_inference import is_sound
 from rnn_lowering.model.scopes import recurrent_nodes
+from rnn_lowering.spec.constants import constant_of
 
 _MOST_PASSES = 4
 _SHARE = 16
@@ -23,7 +24,7 @@ _SHARE = 16
 
 
 def folded(model: ir.Model, *, decide: bool = False) -> ir.Model | None:
-    """Return a copy in which constants are folded; None if no more sizes of recurrent nodes are known by that.
+    """Return a copy in which constants are folded; None if no more sizes and lengths of recurrent nodes are known.
 
     Only shapes that follow from the model's inputs are used: declared shapes of computed values may be wrong.
 
@@ -44,6 +45,29 @@ def folded(model: ir.Model, *, decide: bool = False) -> ir.Model | None:
     if best is not None:
         _declare_again(best, model)
     return best
+
+
+def with_constants(model: ir.Model) -> ir.Model | None:
+    """Return a copy in which constants are folded; None where no node computes something from constants only.
+    Declared shapes count as in `folded`."""
+    if not any(map(_is_constant, model.graph.all_nodes())):
+        return None
+    trial = _inferred(model)
+    if not is_sound(trial) or not _fold(trial):
+        return None
+    trial = _inferred(trial)
+    _declare_again(trial, model)
+    return trial
+
+
+def _is_constant(node: ir.Node) -> bool:
+    given = [value for value in node.inputs if value is not None]
+    return node.op_type != "DequantizeLinear" and bool(given) and all(map(_is_held, given))
+
+
+def _is_held(value: ir.Value) -> bool:
+    node = value.producer()
+    return node.op_type == "Constant" if node else value.is_initializer() and not value.is_graph_input()
 
 
 def _inferred(model: ir.Model) -> ir.Model:
@@ -100,11 +124,14 @@ def _bytes(value: ir.Value) -> float:
 
 
 def _count_unknown(model: ir.Model, decide: bool) -> int:
-    """Count the recurrent nodes with an X of unknown length or batch size, with `decide` also the If nodes."""
-    given = [X for entry in recurrent_nodes(model) for X in entry.node.inputs[:1]]
-    shapes = [X.shape for X in given if X is not None]
-    unsized = sum(shape is None or not all(isinstance(size, int) for size in shape[:2]) for shape in shapes)
-    return unsized + (sum(node.op_type == "If" for node in model.graph.all_nodes()) if decide else 0)
+    """Count recurrent nodes with an X of unknown sizes, those with open lengths, with `decide` also Ifs."""
+    unknown = sum(node.op_type == "If" for node in model.graph.all_nodes()) if decide else 0
+    for entry in recurrent_nodes(model):
+        X, lengths = (entry.node.inputs[n] if n < len(entry.node.inputs) else None for n in (0, 4))
+        if X is not None:
+            unknown += X.shape is None or not all(isinstance(size, int) for size in X.shape[:2])
+        unknown += lengths is not None and constant_of(lengths, entry.opset) is None
+    return unknown
 
 
 def _declare_again(model: ir.Model, before: ir.Model) -> None:

@@ -3,7 +3,7 @@ stream is the better way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import permutations
 from shlex import quote
 
@@ -26,6 +26,8 @@ _MOST_CANDIDATES = 12
 
 _SHAPES = {"Reshape": 1, "Expand": 1, "Tile": 1, "ConstantOfShape": 0, "Range": 0, "Slice": 1, "Pad": 1, "Split": 1}
 """The first input of an operator that holds sizes or positions, not data; so do all after it."""
+
+_SIZES_ONLY = ("Shape", "Size")
 
 NO_LENGTHS = "export the model without lengths, or with constant ones"
 """The hint where no input of the model decides sequence_lens."""
@@ -55,13 +57,14 @@ def many_steps(nodes: Iterable[NodeReport]) -> list[str]:
     return [f"{steps} steps are unrolled, which compilers load slowly; a stream has one: --stream AXIS=1"]
 
 
-def open_sizes(model: ir.Model, value: ir.Value, axes: tuple[int, ...]) -> str:
+def open_sizes(model: ir.Model, value: ir.Value, axes: tuple[int, ...], *, every: bool = False) -> str:
     """Return the options that fix sizes of a value, with ? for sizes that the user has to fill in.
 
     Args:
         model: The model.
         value: A value of the model or of one of its subgraphs.
         axes: The dimensions of the value that must be known.
+        every: Fix the sizes of all inputs.
 
     Returns:
         Options of the command line; empty if the value depends on no open size of an input.
@@ -70,11 +73,13 @@ def open_sizes(model: ir.Model, value: ir.Value, axes: tuple[int, ...]) -> str:
     names = {d.value for v in inputs for d in v.shape or () if isinstance(d, ir.SymbolicDim) and d.value}
     known = inferred_values(model).get(value, value).shape
     wanted = [known[axis] for axis in axes] if known is not None and len(known) > max(axes) else [None]
+    wanted = [dim for v in inputs for dim in v.shape or ()] if every else wanted
     missing = [dim.value if isinstance(dim, ir.SymbolicDim) else None for dim in wanted if not isinstance(dim, int)]
-    if missing and all(name in names for name in missing):
-        return " ".join(f"--set-dim {quote(f'{name}=')}?" for name in missing)
+    set_by_numbers = every and any(map(_is_shape, inputs))
+    if missing and all(name in names for name in missing) and not set_by_numbers:
+        return " ".join(f"--set-dim {quote(f'{name}=')}?" for name in dict.fromkeys(missing))
     sources = _behind(value, model)
-    behind = [v for v in inputs if v in sources]
+    behind = [v for v in inputs if every or v in sources]
     shaped = [v for v in behind if not (v.shape is None or v.shape.is_static())]
     return " ".join(
         [
@@ -96,14 +101,21 @@ def _is_shape(value: ir.Value) -> bool:
     return False
 
 
-def open_lengths(model: ir.Model, lengths: ir.Value) -> str:
-    """Return a hint which input of the model to set so that sequence_lens are constant; empty if there is none."""
-    value: ir.Value | None = lengths
-    while value is not None and (node := value.producer()) is not None:
-        value = node.inputs[0] if node.inputs and node.op_type in _SAME_NUMBERS else None
-    if value is None or not value.is_graph_input() or value not in model.graph.inputs:
+def open_lengths(model: ir.Model, lengths: ir.Value, X: ir.Value) -> str:
+    """Return a hint which inputs of the model to fix so that sequence_lens are constant; empty if X would be."""
+    data = _behind(X, model)
+    behind = _behind(lengths, model, _SIZES_ONLY)
+    deciding = [v for v in model.graph.inputs if v in behind and not v.is_initializer()]
+    if not deciding and (sizes := open_sizes(model, lengths, (0,), every=True)):
+        return f"fix the sizes of the inputs, a number for each ?: {sizes}"
+    if not deciding or any(v in data and not _is_small(v) for v in deciding):
         return ""
-    return f"make them constants: --set-input {_given(value)}"
+    return f"make them constants: {' '.join(f'--set-input {_given(v)}' for v in deciding)}"
+
+
+def _is_small(value: ir.Value) -> bool:
+    """Return whether an input holds at most one number for each sequence."""
+    return value.shape is not None and len(value.shape) <= 1
 
 
 def _given(value: ir.Value) -> str:
@@ -120,8 +132,8 @@ def _size(dim: int | ir.SymbolicDim) -> str:
     return str(dim) if isinstance(dim, int) and dim >= 0 else "?"
 
 
-def _behind(value: ir.Value, model: ir.Model) -> set[ir.Value]:
-    """Return the values that a value is computed from."""
+def _behind(value: ir.Value, model: ir.Model, but: Container[str] = ()) -> set[ir.Value]:
+    """Return the values that a value is computed from, those of these operators not followed."""
     holders = {body: node for node in model.graph.all_nodes() for body in bodies_of(node)}
     behind: set[ir.Value] = set()
     pending: list[ir.Value | None] = [value]
@@ -131,9 +143,9 @@ def _behind(value: ir.Value, model: ir.Model) -> set[ir.Value]:
             continue
         behind.add(current)
         node = current.producer()
-        if node is not None:
+        if node is not None and node.op_type not in but:
             pending += (*node.inputs, *(output for body in bodies_of(node) for output in body.outputs))
-        elif current.graph in holders:
+        elif node is None and current.graph in holders:
             pending += holders[current.graph].inputs
     return behind
 

@@ -32,7 +32,7 @@ from rnn_lowering.model.copying import (
     restored_on_failure,
     unchanged_on_failure,
 )
-from rnn_lowering.model.folding import folded
+from rnn_lowering.model.folding import folded, with_constants
 from rnn_lowering.model.inference import known_inputs
 from rnn_lowering.model.plan import Planned, Prepared, prepare, read, read_node
 from rnn_lowering.model.prepare import sort_nodes
@@ -45,7 +45,7 @@ from rnn_lowering.options import KEEP, Lowering, LoweringOptions, lowering_of
 from rnn_lowering.passes.advice import NO_LENGTHS, deciding_input, long_work, many_steps, open_lengths, open_sizes
 from rnn_lowering.passes.report import NodeReport, Report, count_operators
 from rnn_lowering.passes.runtime import for_runtime
-from rnn_lowering.passes.sizing import FOLDED, as_given
+from rnn_lowering.passes.sizing import CONSTANTS, FOLDED, as_given
 from rnn_lowering.passes.stream import StreamPass
 from rnn_lowering.spec.connections import KnownValues
 from rnn_lowering.spec.node import RecurrentSpec
@@ -120,6 +120,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             arrays = input_arrays(model, self.lowering.set_inputs)
             given = self._as_stream(as_given(model, self.lowering, report), report)
             prepared, plan = self._folded_plan(self._prepare(given), report)
+            if plan and self.lowering.runtime.straight_line:
+                prepared, plan = self._with_constants(prepared, plan, report)
             self._tell(prepared, report)
             for refusal in self._refusals(prepared.model):
                 raise refusal
@@ -219,7 +221,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         where an invalid branch is removed because it is never run."""
         try:
             return prepared, self._plan(prepared)
-        except UnknownSizeError:
+        except (UnknownSizeError, UnknownLengthsError):
             known = folded(prepared.model)
             if known is None:
                 raise
@@ -233,6 +235,17 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             plan = self._plan(again)
         report.notes.append(FOLDED)
         return replace(again, notes=prepared.notes), plan
+
+    def _with_constants(
+        self, prepared: Prepared, plan: list[Planned], report: Report
+    ) -> tuple[Prepared, list[Planned]]:
+        """Return the model with constants for what nodes compute from constants, and its plan."""
+        known = with_constants(prepared.model)
+        if known is None:
+            return prepared, plan
+        again = self._prepare(known)
+        report.notes += [CONSTANTS] if FOLDED not in report.notes else []
+        return replace(again, notes=prepared.notes), self._plan(again)
 
     def _decided(self, model: ir.Model, error: InvalidNodeError) -> ir.Model:
         """Return a copy of a model without branches that are never run; raise the error, with a hint which input
@@ -269,12 +282,12 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             choice = choose(as_lowered, entry.opset, options.to, options.max_unroll, options.runtime, emitted)
         except UnknownSizeError as error:
             axes = tuple({"T": spec.layout, "N": 1 - spec.layout}[size] for size in error.sizes)
-            sizes = open_sizes(model, spec.inputs["X"], axes)
+            sizes = open_sizes(model, spec.inputs["X"], axes, every=options.runtime.straight_line)
             filled = ", a number for each ?" if "?" in sizes else ""
             error.advise(f"fix the sizes of the inputs{filled}: {sizes}" if sizes else "", error.hint)
             raise
         except UnknownLengthsError as error:
-            error.advise(open_lengths(model, spec.inputs["sequence_lens"]) or NO_LENGTHS)
+            error.advise(open_lengths(model, spec.inputs["sequence_lens"], spec.inputs["X"]) or NO_LENGTHS)
             raise
         return Planned(entry, spec, choice)
 

@@ -14,6 +14,7 @@ from rnn_lowering.passes.advice import deciding_input
 from rnn_lowering.passes.report import Report, SetInput
 
 FOLDED = "folded what follows from the fixed sizes"
+CONSTANTS = "folded what is computed from constants"
 
 
 def as_given(model: ir.Model, lowering: Lowering, report: Report) -> ir.Model:

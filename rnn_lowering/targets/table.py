@@ -71,6 +71,11 @@ class Target:
     documented: Documented | None = None
 
     @property
+    def straight_line(self) -> bool:
+        """Whether it runs no loops: its compilers want every size, and constants where they can be computed."""
+        return self.forms == ("unroll",)
+
+    @property
     def evidence(self) -> str:
         """What the row is from.
 

@@ -219,3 +219,72 @@ def test_integers_at_opsets_without_constants_of_integers(opset: int) -> None:
     lengths = given.pop("sequence_lens")
     lowered = rl.lower(model(case, opset), "unroll", target="ncnn", set_inputs={"sequence_lens": lengths})
     assert_close(run(lowered, given), expected(case))
+
+
+LENGTHS = """
+main (float[T,N,3] X, int64[N] count) => (float[T,1,N,4] Y)
+<float[1,16,3] W = {}, float[1,16,4] R = {}, int64[1] one = {1}, int64[1] two = {2}> {
+    more = Add (count, one)
+    halves = Div (more, two)
+    lengths = Cast <to=6> (halves)
+    Y = LSTM <hidden_size=4> (X, W, R, "", lengths)
+}
+"""
+
+
+def test_lengths_that_are_computed_from_an_input() -> None:
+    original = parse(LENGTHS)
+    count = np.array([9, 4])
+    shapes: dict[str, Any] = {"X": X.shape}
+    with pytest.raises(rl.UnsupportedError, match=r"known at run time only; .* --set-input count=FILE.npy$"):
+        rl.lower(original, target="ncnn", input_shapes=shapes)
+    new = rl.lower(original, target="ncnn", input_shapes=shapes, set_inputs={"count": count})
+    assert_close(run(new, {"X": X}), run(original, {"X": X, "count": count}))
+
+
+def test_lengths_that_are_computed_from_sizes() -> None:
+    text = LENGTHS.replace(", int64[N] count", "").replace(
+        "more = Add (count, one)", "N = Shape <start=1, end=2> (X) T = Shape <end=1> (X) more = Expand (T, N)"
+    )
+    original = parse(text)
+    with pytest.raises(rl.UnsupportedError, match=r"fix the sizes of the inputs.*--set-dim T=\? --set-dim N=\?$"):
+        rl.lower(original, target="coreml")
+    for target in ("coreml", "ncnn"):
+        new = rl.lower(original, target=target, dims={"T": 5, "N": 2})
+        assert_close(run(new, {"X": X}), run(original, {"X": X}))
+
+
+PADDED = """
+main (float[N,3,T] X) => (float[longer,1,N,4] Y)
+<float[1,16,3] W = {}, float[1,16,4] R = {}, int64[2] last = {0, 2}, int64[1] four = {4}, int64[2] pairs = {-1, 2},
+int64[1] back = {-1}, int64[1] far = {-9223372036854775807}, int64[1] first = {0}> {
+    others = ConstantOfShape <value = int64[1] {0}> (four)
+    given = Concat <axis=0> (last, others)
+    rows = Reshape (given, pairs)
+    flipped = Slice (rows, back, far, first, back)
+    columns = Transpose <perm=[1, 0]> (flipped)
+    flat = Reshape (columns, back)
+    amounts = Cast <to=7> (flat)
+    longer = Pad (X, amounts)
+    x = Transpose <perm=[2, 0, 1]> (longer)
+    Y = LSTM <hidden_size=4> (x, W, R)
+}
+"""
+"""A Pad as PyTorch's old exporter writes it."""
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_amounts_of_a_pad_are_constants_for_compilers(before: bool) -> None:
+    """Also where no size of a node depends on them."""
+    apart = PADDED.replace("> (longer)", "> (X)").replace("[longer,1,N,4] Y", "[T,1,N,4] Y, float[N,3,U] longer")
+    original = parse(PADDED if before else apart)
+    feed, dims = {"X": X.transpose(1, 2, 0)}, {"N": 2, "T": 5}
+    new = rl.lower(original, target="tvm", dims=dims)
+    assert [node.op_type for node in new.graph.node][:2] == ["Pad", "Transpose"]
+    assert_close(run(new, feed), run(original, feed))
+    assert "ConstantOfShape" in operators(rl.lower(original))
+
+
+def test_hints_for_straight_line_targets_name_all_sizes() -> None:
+    with pytest.raises(rl.UnsupportedError, match=r": --set-dim N=\? --set-dim T=\?$"):
+        rl.lower(parse(PADDED), target="tvm")
