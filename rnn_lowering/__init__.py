@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rnn_lowering._version import __version__
     from rnn_lowering.api import inspect, lower, lower_file, preview
+    from rnn_lowering.compare.result import Verification
+    from rnn_lowering.compare.stream import verify_stream
+    from rnn_lowering.compare.verify import verify
     from rnn_lowering.errors import (
         InternalError,
         InvalidNodeError,
@@ -38,9 +41,6 @@ if TYPE_CHECKING:
     from rnn_lowering.streaming.plan import State, StreamPlan
     from rnn_lowering.targets.documented import Documented
     from rnn_lowering.targets.table import TARGETS, Target
-    from rnn_lowering.verification.chunked import verify_stream
-    from rnn_lowering.verification.comparing import verify
-    from rnn_lowering.verification.result import Verification
 
 _MODULES = {
     "_version": ("__version__",),
@@ -67,9 +67,9 @@ _MODULES = {
     "streaming.plan": ("State", "StreamPlan"),
     "targets.documented": ("Documented",),
     "targets.table": ("TARGETS", "Target"),
-    "verification.result": ("Verification",),
-    "verification.chunked": ("verify_stream",),
-    "verification.comparing": ("verify",),
+    "compare.result": ("Verification",),
+    "compare.stream": ("verify_stream",),
+    "compare.verify": ("verify",),
 }
 """Module -> its public names, imported at first use: the command's --help needs none."""
 

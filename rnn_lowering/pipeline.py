@@ -12,6 +12,11 @@ from pathlib import Path
 import onnx_ir as ir
 
 from rnn_lowering.boundary import boundary
+from rnn_lowering.compare.nodes import NodeRun
+from rnn_lowering.compare.result import Verification
+from rnn_lowering.compare.stream import verify_stream
+from rnn_lowering.compare.verify import comparing
+from rnn_lowering.compare.whole import ModelComparison
 from rnn_lowering.errors import NotVerifiedError, OptionError, VerificationError
 from rnn_lowering.files.atomic import replacing
 from rnn_lowering.files.external_data import choose_data_file, data_files, save
@@ -24,11 +29,6 @@ from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass
 from rnn_lowering.progress import WRITING, Progress
 from rnn_lowering.report.file_report import FileReport, ModelFile
 from rnn_lowering.report.writer import report_writer
-from rnn_lowering.verification.chunked import verify_stream
-from rnn_lowering.verification.comparing import comparing
-from rnn_lowering.verification.node_runs import NodeRun
-from rnn_lowering.verification.result import Verification
-from rnn_lowering.verification.whole import ModelComparison
 
 _NOT_KEPT = "the model is not written; --keep-failed FILE (keep_failed=) keeps it"
 _ADVICE = (

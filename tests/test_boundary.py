@@ -117,7 +117,7 @@ def test_verify_has_the_boundary(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise KeyError("lost")
 
-    monkeypatch.setattr("rnn_lowering.verification.comparing.as_file", fail)
+    monkeypatch.setattr("rnn_lowering.compare.verify.as_file", fail)
     with pytest.raises(rl.InternalError, match="please report"):
         rl.verify(model(), model())
 

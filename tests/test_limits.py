@@ -19,11 +19,11 @@ from texts import parse, random_feed, refusal
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
+from rnn_lowering.compare.node_models import isolated_nodes
 from rnn_lowering.limits import limited
 from rnn_lowering.model import folding, inlining
 from rnn_lowering.model.copying import clone_graph
 from rnn_lowering.spec.constants import constant_of
-from rnn_lowering.verification.isolate import isolated_nodes
 
 MIB = 1 << 20
 LARGE, HUGE = 1 << 27, 1 << 32

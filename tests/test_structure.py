@@ -10,7 +10,7 @@ from paths import PACKAGE
 ORDER = [
     *("types", "printable", "errors", "arguments", "boundary", "progress", "limits", "mapped", "_version"),
     *("spec", "emit", "recurrence", "targets", "options", "model", "streaming", "passes", "files"),
-    *("verification", "report", "pipeline", "api", "olive", "cli", "__init__", "__main__"),
+    *("compare", "report", "pipeline", "api", "olive", "cli", "__init__", "__main__"),
 ]
 """Folders and modules at the top: each imports from those before it only."""
 

@@ -20,13 +20,13 @@ from rnn_lowering.streaming.plan import host_loop
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from rnn_lowering.compare.result import OutputCheck, RunCheck, Verification
     from rnn_lowering.passes.lower import Preview
     from rnn_lowering.passes.report import Report
     from rnn_lowering.progress import Progress
     from rnn_lowering.report.file_report import FileReport
     from rnn_lowering.spec.node import RecurrentSpec
     from rnn_lowering.streaming.plan import StreamPlan
-    from rnn_lowering.verification.result import OutputCheck, RunCheck, Verification
 
 
 class _Console(Console):

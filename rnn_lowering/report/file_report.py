@@ -10,9 +10,9 @@ from typing import Any
 
 import onnx_ir as ir
 
+from rnn_lowering.compare.result import Verification
 from rnn_lowering.passes.report import Report
 from rnn_lowering.spec.node import default_opset
-from rnn_lowering.verification.result import Verification
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ import onnx
 import onnxruntime
 
 from rnn_lowering._version import __version__
+from rnn_lowering.compare.node_models import IsolatedNode
+from rnn_lowering.compare.nodes import LOWERED, ORIGINAL, NodeRun, RunNodes
+from rnn_lowering.compare.result import Verification
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.printable import printable
 from rnn_lowering.report.file_report import FileReport, Port
 from rnn_lowering.streaming.plan import host_loop
-from rnn_lowering.verification.isolate import IsolatedNode
-from rnn_lowering.verification.node_runs import LOWERED, ORIGINAL, NodeRun, RunNodes
-from rnn_lowering.verification.result import Verification
 
 try:
     import jinja2

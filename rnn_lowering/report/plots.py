@@ -14,10 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
+from rnn_lowering.compare.node_models import Symbols
+from rnn_lowering.compare.nodes import NodeRun
+from rnn_lowering.compare.tolerance import distance
 from rnn_lowering.types import Array
-from rnn_lowering.verification.isolate import Symbols
-from rnn_lowering.verification.node_runs import NodeRun
-from rnn_lowering.verification.tolerance import distance
 
 UNIT = 72
 """Units of an SVG in an inch."""

@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from rnn_lowering.compare.nodes import RunNodes
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.files.atomic import replacing
 from rnn_lowering.files.outputs import Place
 from rnn_lowering.files.scratch import writing
 from rnn_lowering.report.file_report import FileReport
-from rnn_lowering.verification.node_runs import RunNodes
 
 KINDS = (".json", ".html")
 

@@ -760,7 +760,7 @@ def test_a_failed_verification(rnn_lower: Command, tmp_path: Path, options: list
 @pytest.fixture
 def vanishing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that is no more when the verification is done."""
-    from rnn_lowering.verification.whole import ModelComparison
+    from rnn_lowering.compare.whole import ModelComparison
 
     folder, result = tmp_path / "vanishing", ModelComparison.result
     folder.mkdir()
@@ -1042,7 +1042,7 @@ def test_paths_are_printed_as_they_are(rnn_lower: Command, tmp_path: Path) -> No
 INTERRUPTED = """
 import os, signal, sys
 from rnn_lowering.cli import command as cli
-from rnn_lowering.verification.whole import ModelComparison
+from rnn_lowering.compare.whole import ModelComparison
 def stop(_):
     os.kill(os.getpid(), signal.SIGINT)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
@@ -1065,7 +1065,7 @@ def test_interrupt(tmp_path: Path) -> None:
 INTERRUPTED_RUN = """
 import os, signal, sys, threading
 from rnn_lowering.cli import command as cli
-from rnn_lowering.verification import process as sessions
+from rnn_lowering.compare import process as sessions
 environment = sessions._environment
 def soon():
     sessions._environment = environment

@@ -15,9 +15,10 @@ from scope_models import LOCAL, SCOPES
 from texts import FORMS, parse
 
 import rnn_lowering as rl
+from rnn_lowering.compare import verify
+from rnn_lowering.compare.process import Runner
+from rnn_lowering.compare.session import Session
 from rnn_lowering.files import one_file
-from rnn_lowering.verification import model_files
-from rnn_lowering.verification.runner import Runner, Session
 
 MODEL = chain(Link("LSTM", "first", hidden=96), Link("GRU", "second", hidden=96))
 
@@ -26,7 +27,7 @@ def everything_is_large(monkeypatch: pytest.MonkeyPatch, tensor: int = 1) -> Non
     monkeypatch.setattr(one_file, "LARGE", 1)
     monkeypatch.setattr(one_file, "_TENSOR", tensor)
     monkeypatch.setattr(one_file, "_SHARE", 0)
-    monkeypatch.setattr(model_files, "LARGE", 1)
+    monkeypatch.setattr(verify, "LARGE", 1)
 
 
 def described(model: onnx.ModelProto) -> onnx.ModelProto:

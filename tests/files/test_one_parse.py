@@ -11,10 +11,10 @@ from chains import Link, chain
 
 import rnn_lowering as rl
 from rnn_lowering.cli import command  # noqa: F401  # every module is to be counted
+from rnn_lowering.compare import process
+from rnn_lowering.compare.process import Process
 from rnn_lowering.model import scopes
 from rnn_lowering.report import page  # noqa: F401
-from rnn_lowering.verification import runner
-from rnn_lowering.verification.process import Process
 
 MODEL = chain(Link("LSTM", "first"), Link("GRU", "second"))
 
@@ -80,7 +80,7 @@ def test_a_page_is_made_by_the_process_of_the_verification(tmp_path: Path, monke
             started.append(self)
             super().__init__()
 
-    monkeypatch.setattr(runner, "Process", Counted)
+    monkeypatch.setattr(process, "Process", Counted)
     onnx.save(MODEL, tmp_path / "in.onnx")
     rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", report=tmp_path / "page.html")
     assert "Absolute error of Y" in (tmp_path / "page.html").read_text()

@@ -17,9 +17,9 @@ from model_files import layers, write
 from texts import parse
 
 import rnn_lowering as rl
+from rnn_lowering.compare import verify
 from rnn_lowering.files import one_file
 from rnn_lowering.options import Tolerance
-from rnn_lowering.verification import model_files
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="/proc shows what is open")
 
@@ -93,7 +93,7 @@ def faults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str
 def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models of any size are read as large ones are: mapped."""
     monkeypatch.setattr(one_file, "LARGE", 1)
-    monkeypatch.setattr(model_files, "LARGE", 1)
+    monkeypatch.setattr(verify, "LARGE", 1)
     monkeypatch.setattr(one_file, "_TENSOR", 1000)
     monkeypatch.setattr(one_file, "_SHARE", 0)
 

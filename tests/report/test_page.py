@@ -22,12 +22,12 @@ from texts import parse
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
+from rnn_lowering.compare import node_models
+from rnn_lowering.compare.node_models import isolated_nodes
 from rnn_lowering.recurrence import cells
 from rnn_lowering.report import page
 from rnn_lowering.report.plots import plot_errors
 from rnn_lowering.report.step_graph import step_graph
-from rnn_lowering.verification import isolate
-from rnn_lowering.verification.isolate import isolated_nodes
 
 RAGGED = Case("page", "LSTM", {"direction": "bidirectional"}, x="symbolic", optional=("sequence_lens",))
 HOSTILE = '<img src="http://x.test/" onerror=alert(1)></style>&amp;"$x_1$'
@@ -264,7 +264,7 @@ def test_a_node_that_onnxruntime_does_not_run(tmp_path: Path) -> None:
 
 
 def test_a_node_that_cannot_run_on_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolate, "cut_out", lambda *_: None)
+    monkeypatch.setattr(node_models, "cut_out", lambda *_: None)
     case = Case("page_without_pictures", "GRU")
     parsed = Page(written(tmp_path, model(case, 17)))
     assert parsed.tags["svg"] == 0

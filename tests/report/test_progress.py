@@ -80,7 +80,7 @@ def test_an_interrupt_ends_the_process_that_runs(monkeypatch: pytest.MonkeyPatch
 SLOW = """
 import sys, time
 from rnn_lowering.cli import command as cli
-from rnn_lowering.verification.whole import ModelComparison
+from rnn_lowering.compare.whole import ModelComparison
 seconds, result = float(sys.argv.pop()), ModelComparison.result
 def slow(comparison):
     if comparison.progress:

@@ -9,9 +9,9 @@ from cases import Array
 from numpy_ops import NumpyOps, fold
 from oracle import DEFAULT_ACTIVATIONS, GATES
 
+from rnn_lowering.compare.reference import evaluate
 from rnn_lowering.recurrence.recurrence import Recurrence
 from rnn_lowering.recurrence.weights import Operands
-from rnn_lowering.verification.reference import evaluate
 
 T, N, H, INPUTS = 4, 2, 5, 3
 OP: Any = NumpyOps()

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from rnn_lowering.verification import runner, worker
+from rnn_lowering.compare import process, worker
 
 
 class Here:
-    """What `runner.Process` does, in this process, which a crash would end; nothing here times out."""
+    """What `process.Process` does, in this process, which a crash would end; nothing here times out."""
 
     jobs = 0
 
@@ -22,4 +22,4 @@ class Here:
 
 def run_workers_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the jobs of a verification be done in this process."""
-    monkeypatch.setattr(runner, "Process", Here)
+    monkeypatch.setattr(process, "Process", Here)

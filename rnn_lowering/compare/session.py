@@ -2,17 +2,48 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 import onnx
 
+from rnn_lowering.compare.unseen import conditions
 from rnn_lowering.files.locations import from_the_root
 from rnn_lowering.files.reading import Parsed
+from rnn_lowering.spec.dynamic import OPERATOR
 from rnn_lowering.spec.node import is_recurrent
-from rnn_lowering.verification.branches import conditions
-from rnn_lowering.verification.repairs import echoing_nodes, with_identities
-from rnn_lowering.verification.runner import Session
+
+
+@dataclass(frozen=True)
+class Session:
+    """A model as it is to be run.
+
+    Attributes:
+        model: Path of the model.
+        data: Folder that the locations of its external data start from; None: the model's.
+        optimise: Whether onnxruntime optimises the graph.
+        proto: What the file holds; None: it is parsed where that matters.
+    """
+
+    model: Path
+    data: Path | None = None
+    optimise: bool = True
+    proto: onnx.ModelProto | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def parsed(self) -> onnx.ModelProto:
+        return self.proto or onnx.load(self.model, load_external_data=False)
+
+    @property
+    def one_thread(self) -> bool:
+        """Whether it runs with one thread, on whose number its results depend."""
+        with suppress(Exception):  # a model that cannot be read is onnxruntime's to refuse
+            return depends_on_threads(self.parsed)
+        return False
 
 
 def session_with_outputs(
@@ -142,3 +173,86 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     return copy
+
+
+_REPEATING = ("Loop", "Scan")
+
+
+def echoing_nodes(model: onnx.ModelProto) -> dict[str, str]:
+    """Return the nodes whose bodies return what onnxruntime misreads: their first output -> what to call them."""
+    return {
+        _key(node): f"{node.op_type} node '{node.name or _key(node)}'" for node in _nodes(model) if _echoes(node)
+    }
+
+
+def told(nodes: Mapping[str, str]) -> str:
+    """Say that `echoing_nodes` were repaired, if there are any."""
+    if not nodes:
+        return ""
+    some = ", ".join(list(nodes.values())[:3]) + (", ..." if len(nodes) > 3 else "")
+    return f"onnxruntime misreads a body that returns its own input: compared with an Identity there ({some})"
+
+
+def with_identities(model: onnx.ModelProto, nodes: Collection[str]) -> onnx.ModelProto:
+    """Return a model in which these nodes, by their first outputs, return Identities; itself where it has none."""
+    if not any(_key(node) in nodes for node in _nodes(model) if _echoes(node)):
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    taken = {name for node in _nodes(copy) for name in (*node.input, *node.output)}
+    names = (name for n in count() if (name := f"returned_{n}") not in taken)
+    for node in _nodes(copy):
+        if _key(node) in nodes:
+            body = _body(node)
+            misread = _misread(body)
+            for value, name in zip([v for v in body.output if v.name in misread], names, strict=False):
+                body.node.append(onnx.helper.make_node("Identity", [value.name], [name]))
+                value.name = name
+    return copy
+
+
+def _echoes(node: onnx.NodeProto) -> bool:
+    return node.op_type in _REPEATING and bool(_misread(_body(node)))
+
+
+def _misread(body: onnx.GraphProto) -> set[str]:
+    returned = [value.name for value in body.output]
+    given = {value.name for value in (*body.input, *body.initializer)}
+    return {name for name in returned if name in given or returned.count(name) > 1}
+
+
+def _body(node: onnx.NodeProto) -> onnx.GraphProto:
+    return next((a.g for a in node.attribute if a.name == "body"), onnx.GraphProto())
+
+
+def _key(node: onnx.NodeProto) -> str:
+    return next(filter(None, node.output), "")
+
+
+def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    for graph in (model.graph, *model.functions):
+        yield from all_nodes(graph)
+
+
+def count_operators(proto: onnx.ModelProto) -> Counter[str]:
+    """Count the operators of a model, whatever their domains, in all scopes."""
+    return Counter(n.op_type for graph in (proto.graph, *proto.functions) for n in all_nodes(graph))
+
+
+def all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a graph and of the bodies in it."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from all_nodes(body)
+
+
+def depends_on_threads(proto: onnx.ModelProto) -> bool:
+    """Whether the results of a model change with the number of threads of onnxruntime."""
+    return OPERATOR in count_operators(proto)
+
+
+def rounds(proto: onnx.ModelProto) -> bool:
+    """Whether a model quantizes something by its range at run time."""
+    return "DynamicQuantizeLinear" in count_operators(proto)

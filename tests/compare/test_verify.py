@@ -19,8 +19,8 @@ from stream_models import net, recurrent
 
 import rnn_lowering as rl
 from rnn_lowering import verify
+from rnn_lowering.compare.result import Verification
 from rnn_lowering.options import Tolerance
-from rnn_lowering.verification.result import Verification
 
 ALL = ("B", "sequence_lens", "initial_h", "initial_c", "P")
 SYMBOLIC = Case("verify_symbolic", "LSTM", x="symbolic")

@@ -13,7 +13,7 @@ from onnx import helper
 from stream_models import net, plan_of, random, recurrent, streamed
 
 import rnn_lowering as rl
-from rnn_lowering.verification.chunked import verify_stream
+from rnn_lowering.compare.stream import verify_stream
 
 TWO = net(
     """g (float[time, batch, 4] X) => (float[t, d, batch, 4] Y, float[1, batch, 4] last) {

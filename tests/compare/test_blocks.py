@@ -12,13 +12,13 @@ from one_process import run_workers_here
 from stream_models import net, random
 
 import rnn_lowering as rl
+from rnn_lowering.compare import nodes, tolerance
+from rnn_lowering.compare.nodes import NodeComparison
+from rnn_lowering.compare.process import Runner
+from rnn_lowering.compare.tolerance import compare
+from rnn_lowering.compare.worker import read_arrays, write_arrays
 from rnn_lowering.files.reading import Parsed
 from rnn_lowering.recurrence import cells
-from rnn_lowering.verification import rows, tolerance
-from rnn_lowering.verification.arrays import read_arrays, write_arrays
-from rnn_lowering.verification.per_node import NodeComparison
-from rnn_lowering.verification.runner import Runner
-from rnn_lowering.verification.tolerance import compare
 
 MIB = 1 << 20
 RNG = np.random.default_rng(0)
@@ -103,7 +103,7 @@ def test_nodes_are_judged_a_few_rows_at_a_time(layout: int, wrong: bool, monkeyp
     lowered = rl.lower(original)
     found = []
     for block in (1 << 23, 1):
-        monkeypatch.setattr(rows, "_BLOCK", block)
+        monkeypatch.setattr(nodes, "_BLOCK", block)
         found.append(nodes_of(original, lowered))
     whole, by_row = found
     assert [(c.name, c.passed) for c in whole] == [(c.name, c.passed) for c in by_row]

@@ -15,9 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 from thinning import thinned
 
 import rnn_lowering as rl
-from rnn_lowering.verification.arrays import read_arrays, write_arrays
-from rnn_lowering.verification.process import Process, SessionError
-from rnn_lowering.verification.runner import Runner, Session
+from rnn_lowering.compare.process import Process, Runner, SessionError
+from rnn_lowering.compare.session import Session
+from rnn_lowering.compare.worker import read_arrays, write_arrays
 
 ONE = (Link("GRU", "first", hidden=4),)
 

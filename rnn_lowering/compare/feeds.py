@@ -6,16 +6,19 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.compare.unseen import setting
+from rnn_lowering.errors import OptionError, UnsupportedError
 from rnn_lowering.limits import excess
+from rnn_lowering.options import Check
 from rnn_lowering.spec.node import is_recurrent
-from rnn_lowering.types import Array
-from rnn_lowering.verification.branches import setting
+from rnn_lowering.streaming.host import array_of_type
+from rnn_lowering.types import Array, Shapes
 
 Feed = dict[str, Array]
 
@@ -260,3 +263,85 @@ def _consumers(graph: onnx.GraphProto, name: str, depth: int) -> Iterator[tuple[
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 yield from _consumers(attribute.g, name, depth)
+
+
+Declared = Sequence[int | str]
+"""Declared sizes: numbers, names, "?" for one that is neither."""
+
+
+def checked(check: Check, graphs: Sequence[onnx.GraphProto], *, frames: bool = False) -> Check:
+    """Return a check whose inputs fit the models, in the byte order that onnxruntime reads.
+
+    Args:
+        check: As it was given.
+        graphs: Of the original, and of the lowered model, whose sizes may be fixed.
+        frames: Inputs are whole sequences: they may not be empty.
+
+    Raises:
+        OptionError: A name that no input has, another type, rank or size, or two sizes for one symbolic name.
+    """
+    feeds, shapes = check.feeds, check.shapes or {}
+    for graph in graphs:
+        declared = {value.name: value for value in graph.input}
+        feeds = None if feeds is None else [_feed(given, declared) for given in feeds]
+        for name in shapes:
+            _input(declared, name)
+        for given in (*({n: a.shape for n, a in feed.items()} for feed in feeds or ()), shapes):
+            _check_sizes(declared, given)
+            empty = next((name for name, shape in given.items() if frames and not all(shape)), None)
+            if empty is not None:
+                raise OptionError(f"input '{empty}' is empty: {list(given[empty])}", hint="give 1 frame and 1 row")
+    return replace(check, feeds=feeds)
+
+
+def _feed(given: Mapping[str, Array], declared: Mapping[str, onnx.ValueInfoProto]) -> dict[str, Array]:
+    return {
+        name: array_of_type(f"input '{name}'", array, _dtype(_input(declared, name)))
+        for name, array in given.items()
+    }
+
+
+def _input(declared: Mapping[str, onnx.ValueInfoProto], name: str) -> onnx.ValueInfoProto:
+    if name not in declared:
+        raise OptionError(
+            f"the model has no input '{name}'", hint=f"its inputs are {', '.join(declared) or 'none'}"
+        )
+    return declared[name]
+
+
+def _dtype(value: onnx.ValueInfoProto) -> np.dtype[Any] | None:
+    elem_type = value.type.tensor_type.elem_type
+    odd = (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING)
+    return None if elem_type in odd else helper.tensor_dtype_to_np_dtype(elem_type)
+
+
+def _check_sizes(declared: Mapping[str, onnx.ValueInfoProto], shapes: Shapes) -> None:
+    named: dict[str, int] = {}
+    for name, shape in shapes.items():
+        value = declared[name]
+        if not value.type.tensor_type.HasField("shape"):
+            continue
+        dims = value.type.tensor_type.shape.dim
+        wanted = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in dims]
+        if not _fits(wanted, shape, named):
+            sizes = {symbol: size for symbol, size in named.items() if symbol in wanted}
+            known = f" with {', '.join(f'{s} = {n}' for s, n in sizes.items())}" if sizes else ""
+            raise OptionError(
+                f"input '{name}' is {_text(wanted)}{known}, the given shape is {_text(shape)}",
+                hint="give it a shape that fits",
+            )
+
+
+def _fits(wanted: Declared, shape: Sequence[int], named: dict[str, int]) -> bool:
+    """Whether a shape has the declared rank and sizes; adds the sizes of its symbolic names to `named`."""
+    if len(wanted) != len(shape):
+        return False
+    for size, given in zip(wanted, shape, strict=True):
+        expected = size if isinstance(size, int) else given if size == "?" else named.setdefault(size, given)
+        if expected != given:
+            return False
+    return True
+
+
+def _text(sizes: Declared) -> str:
+    return f"[{', '.join(map(str, sizes))}]"

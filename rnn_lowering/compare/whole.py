@@ -14,20 +14,10 @@ from functools import cached_property
 
 import onnx
 
-from rnn_lowering.errors import RnnLoweringError, UnsupportedError
-from rnn_lowering.files.reading import from_proto
-from rnn_lowering.model.set_inputs import recorded
-from rnn_lowering.options import Tolerance
-from rnn_lowering.progress import LOWERED, ORIGINAL, counter
-from rnn_lowering.types import Array
-from rnn_lowering.verification.branches import runs_for
-from rnn_lowering.verification.determined import undetermined_outputs
-from rnn_lowering.verification.extra_outputs import recurrent_inputs, session_of, session_with_outputs
-from rnn_lowering.verification.per_node import Comparison, NodeComparison
-from rnn_lowering.verification.process import SessionError
-from rnn_lowering.verification.random_inputs import candidates, length_inputs
-from rnn_lowering.verification.repairs import echoing_nodes, told
-from rnn_lowering.verification.result import (
+from rnn_lowering.compare.feeds import candidates, length_inputs
+from rnn_lowering.compare.nodes import Comparison, NodeComparison
+from rnn_lowering.compare.process import Outputs, SessionError
+from rnn_lowering.compare.result import (
     COMPARE_ELSEWHERE,
     OPTIMISATIONS,
     WHOLE,
@@ -37,10 +27,24 @@ from rnn_lowering.verification.result import (
     Verification,
     over_all,
 )
-from rnn_lowering.verification.rounded import what_changed
-from rnn_lowering.verification.runner import Outputs, Session
-from rnn_lowering.verification.tolerance import compare
-from rnn_lowering.verification.vacuous import constant_outputs, zero_weights
+from rnn_lowering.compare.session import (
+    Session,
+    count_operators,
+    echoing_nodes,
+    recurrent_inputs,
+    session_of,
+    session_with_outputs,
+    told,
+)
+from rnn_lowering.compare.tolerance import compare
+from rnn_lowering.compare.unseen import constant_outputs, runs_for, undetermined_outputs, zero_weights
+from rnn_lowering.errors import RnnLoweringError, UnsupportedError
+from rnn_lowering.files.reading import from_proto
+from rnn_lowering.model.set_inputs import recorded
+from rnn_lowering.options import Tolerance
+from rnn_lowering.progress import LOWERED, ORIGINAL, counter
+from rnn_lowering.spec.dynamic import OPERATOR
+from rnn_lowering.types import Array
 
 
 class _NotAcceptedError(SessionError):
@@ -136,7 +140,11 @@ class ModelComparison(Comparison):
         )
         facts = [self._only_sizes(groups, result), unoptimised, *constant_outputs(named)]
         with suppress(RnnLoweringError):  # what cannot be read has no nodes that are compared
-            facts += zero_weights(self.original.model)
+            facts += zero_weights(
+                (symbol, node.spec.node, node.spec.constants.get(symbol))
+                for node in self.nodes_one_by_one.isolated
+                for symbol in "WR"
+            )
         return self._with_nodes(result, facts)
 
     def _as_defined(
@@ -290,3 +298,19 @@ class ModelComparison(Comparison):
         ]
         reason = next((text for _, text in parts if text), "")
         return OutputCheck(name, max((d for d, _ in parts), default=0.0), not reason, reason)
+
+
+def what_changed(original: onnx.ModelProto, lowered: onnx.ModelProto, largest: float) -> list[str]:
+    """Say how DynamicQuantizeLSTM was run, and by how much the results differ without its rounding.
+
+    Args:
+        largest: The largest difference of the outputs.
+    """
+    before = count_operators(original)
+    if OPERATOR not in before:
+        return []
+    after = count_operators(lowered)
+    facts = [f"run with one thread, on whose number {OPERATOR} depends"]
+    if after[OPERATOR] < before[OPERATOR] and after["DynamicQuantizeLinear"] <= before["DynamicQuantizeLinear"]:
+        facts.append(f"without the rounding of X and H to 8 bits outputs differ by up to {largest:.2g}")
+    return facts

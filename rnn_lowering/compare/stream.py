@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from itertools import accumulate, cycle
 from time import monotonic
 
 import numpy as np
@@ -17,31 +18,9 @@ import onnx_ir as ir
 
 from rnn_lowering import arguments
 from rnn_lowering.boundary import boundary
-from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError
-from rnn_lowering.files.external_data import save
-from rnn_lowering.files.reading import Parsed, parse_file
-from rnn_lowering.limits import limited
-from rnn_lowering.model.set_inputs import recorded
-from rnn_lowering.options import Check, Tolerance, check_of
-from rnn_lowering.passes.lower import LowerRecurrentPass
-from rnn_lowering.progress import CHUNKS, ORIGINAL, Progress, counter, given_progress
-from rnn_lowering.streaming.plan import KEY, StreamPlan
-from rnn_lowering.types import Array
-from rnn_lowering.verification.branches import runs_for, untaken
-from rnn_lowering.verification.chunk_parts import differ, initial, split, where
-from rnn_lowering.verification.comparing import compared
-from rnn_lowering.verification.extra_outputs import (
-    has_fixed,
-    session_of,
-    session_with_all_values,
-    session_with_open_axes,
-)
-from rnn_lowering.verification.given_inputs import checked
-from rnn_lowering.verification.model_files import Given, as_file
-from rnn_lowering.verification.process import SessionError
-from rnn_lowering.verification.random_inputs import candidates, length_inputs
-from rnn_lowering.verification.repairs import echoing_nodes, told
-from rnn_lowering.verification.result import (
+from rnn_lowering.compare.feeds import candidates, checked, length_inputs
+from rnn_lowering.compare.process import Chunks, Outcome, Ran, Runner, SessionError
+from rnn_lowering.compare.result import (
     CHUNKED,
     COMPARE_ELSEWHERE,
     OPTIMISATIONS,
@@ -51,9 +30,30 @@ from rnn_lowering.verification.result import (
     Verification,
     over_all,
 )
-from rnn_lowering.verification.runner import Chunks, Outcome, Ran, Runner, Session
-from rnn_lowering.verification.tolerance import allowance, compare, distance
-from rnn_lowering.verification.vacuous import constant_outputs, zero_weights
+from rnn_lowering.compare.session import (
+    Session,
+    echoing_nodes,
+    has_fixed,
+    session_of,
+    session_with_all_values,
+    session_with_open_axes,
+    told,
+)
+from rnn_lowering.compare.tolerance import allowance, compare, distance
+from rnn_lowering.compare.unseen import constant_outputs, runs_for, untaken, zero_weights
+from rnn_lowering.compare.verify import Given, as_file, compared
+from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError
+from rnn_lowering.files.external_data import save
+from rnn_lowering.files.reading import Parsed, parse_file
+from rnn_lowering.limits import limited
+from rnn_lowering.model.scopes import recurrent_nodes
+from rnn_lowering.model.set_inputs import recorded
+from rnn_lowering.options import Check, Tolerance, check_of
+from rnn_lowering.passes.lower import LowerRecurrentPass
+from rnn_lowering.progress import CHUNKS, ORIGINAL, Progress, counter, given_progress
+from rnn_lowering.spec.constants import constant_of
+from rnn_lowering.streaming.plan import KEY, State, StreamPlan
+from rnn_lowering.types import Array
 
 _TOO_SHORT = "no sequence has two chunks (give longer inputs: --test-shape, --feed)"
 _LOWERED_ORIGINAL = "lowered_original.onnx"
@@ -214,12 +214,17 @@ class _Comparison:
                 else f"a rounding of the inputs changes output '{name}': not compared in all runs"
                 for name, n in self.unsteady.items()
             ]
-            self.notes += [untaken(self.whole.graph, self.taken), *zero_weights(self.original.model)]
+            self.notes += [untaken(self.whole.graph, self.taken), *zero_weights(self._weights())]
             self.notes += constant_outputs(expected.values())
         reason = wrong or "; ".join(dict.fromkeys(filter(None, self.notes)))
         return Verification(
             "failed" if wrong else "verified", self._method(), len(runs), over_all(runs), reason, tuple(runs)
         )
+
+    def _weights(self) -> Iterator[tuple[str, object, ir.TensorProtocol | None]]:
+        for entry in recurrent_nodes(self.original.model):
+            for symbol, value in zip("WR", entry.node.inputs[1:3], strict=False):
+                yield symbol, entry.ref, None if value is None else constant_of(value, entry.opset)
 
     def _as_defined(
         self, sequences: Sequence[_Sequence], expected: Expected, runs: list[RunCheck]
@@ -540,3 +545,40 @@ class _Comparison:
             if differ(values[name], [part[name] for part in parts], self.check.tolerance):
                 return f"; the first node that differs: {names[name]}"
         return ""
+
+
+def split(frames: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return the sizes of chunks, these in turn, the last one as much as is left."""
+    chunks: list[int] = []
+    for size in cycle(sizes):
+        if sum(chunks) == frames:
+            break
+        chunks.append(min(size, frames - sum(chunks)))
+    return tuple(chunks)
+
+
+def initial(state: State, known: Mapping[str, int]) -> Array:
+    """Return what the first chunk receives, with the sizes of open dimensions by name."""
+    return state.first(known)
+
+
+def where(expected: Array, arrays: Sequence[Array], axis: int, sizes: Sequence[int], tolerance: Tolerance) -> str:
+    """Say from which frame on the chunks differ."""
+    ends = list(accumulate((array.shape[axis] for array in arrays), initial=0))
+    for n, array in enumerate(arrays):
+        part = expected.take(range(ends[n], min(ends[n + 1], expected.shape[axis])), axis)
+        if compare(part, array, tolerance)[1]:
+            text = ", ".join(map(str, sizes[:6])) + (", ..." if len(sizes) > 6 else "")
+            return f"first in step {n + 1} of chunks of {text} frames, from frame {sum(sizes[:n])} on"
+    return ""
+
+
+def differ(whole: Array, arrays: Sequence[Array], tolerance: Tolerance) -> bool:
+    """Whether chunks of an inner value differ from the whole, along the axis that they add up to."""
+    if any(array.ndim != whole.ndim for array in arrays) or whole.dtype.kind != "f":
+        return False
+    axes = [a for a in range(whole.ndim) if sum(array.shape[a] for array in arrays) == whole.shape[a] != 1]
+    others = [a for a in axes if any(array.shape[a] != whole.shape[a] for array in arrays)]
+    if len(others) != 1:
+        return False
+    return bool(compare(whole, np.concatenate(arrays, others[0]), tolerance)[1])

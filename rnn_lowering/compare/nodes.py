@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
@@ -10,27 +11,21 @@ from pathlib import Path
 
 import numpy as np
 
-from rnn_lowering.errors import RnnLoweringError
+from rnn_lowering.compare.node_feeds import chosen_feeds
+from rnn_lowering.compare.node_models import IsolatedNode, StoredTensors, Symbols, isolated_nodes, run_node
+from rnn_lowering.compare.process import Outputs, Runner, SessionError
+from rnn_lowering.compare.reference import axes_of_a_row, expected, no_further
+from rnn_lowering.compare.result import NODES, OutputCheck, RunCheck, RunInput, Verification, over_all
+from rnn_lowering.compare.session import session_with_outputs
+from rnn_lowering.compare.tolerance import allowance, compare, distance
+from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import Parsed
 from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.options import Check, Tolerance
 from rnn_lowering.progress import NODES as RUNNING_NODES
 from rnn_lowering.progress import Progress, counter
+from rnn_lowering.spec.node import RecurrentSpec
 from rnn_lowering.types import Array
-from rnn_lowering.verification.exact import no_further
-from rnn_lowering.verification.extra_outputs import session_with_outputs
-from rnn_lowering.verification.isolate import IsolatedNode, Symbols, isolated_nodes, run_node
-from rnn_lowering.verification.node_inputs import chosen_feeds
-from rnn_lowering.verification.node_output import NodeOutput
-from rnn_lowering.verification.node_runs import NodeRun, node_runs
-from rnn_lowering.verification.process import SessionError
-from rnn_lowering.verification.result import NODES, OutputCheck, RunCheck, RunInput, Verification, over_all
-from rnn_lowering.verification.rounded import BESIDE_KERNEL, single_rows
-from rnn_lowering.verification.rounding import expected
-from rnn_lowering.verification.rows import blocks_of_rows, of_rows
-from rnn_lowering.verification.runner import Outputs, Runner
-from rnn_lowering.verification.stored_tensors import StoredTensors
-from rnn_lowering.verification.tolerance import allowance, compare
 
 _ATTEMPTS = 4
 """How often a row may differ from a kernel that rounds before it counts as wrong."""
@@ -252,3 +247,168 @@ def _inputs_and_outputs(nodes: list[IsolatedNode]) -> Iterator[str]:
     for node in nodes:
         yield from node.feeds.values()
         yield from (value.name or "" for value in node.spec.outputs.values())
+
+
+@dataclass(frozen=True, eq=False)
+class NodeOutput:
+    """An output of a lowered node, and what it should be.
+
+    Attributes:
+        spec: What the node specifies.
+        symbol: Y, Y_h or Y_c.
+        got: What the lowered node computes.
+        expected: The same by the operator specification, in float64.
+        allowed: By how much it may differ, of the same shape; infinite where nothing is compared.
+    """
+
+    spec: RecurrentSpec
+    symbol: str
+    got: Array
+    expected: Array
+    allowed: Array
+
+    @property
+    def comparable(self) -> bool:
+        return bool(self.got.shape == self.expected.shape)
+
+    @property
+    def largest(self) -> float:
+        """The largest absolute difference; infinite where the shapes differ."""
+        return float(self._far(self.got).max(initial=0.0)) if self.comparable else np.inf
+
+    @property
+    def right(self) -> bool:
+        return self.comparable and not bool(self._wrong().any())
+
+    def no_further(self, original: Array) -> bool:
+        """Whether no row is further from float64 than what the original node computed, to within a rounding."""
+        if not self.comparable or original.shape != self.expected.shape or original.dtype != self.got.dtype:
+            return False
+        axes = axes_of_a_row(self.symbol, bool(self.spec.layout))
+        ours, theirs = (self._far(x).max(axis=axes, initial=0.0) for x in (self.got, original))
+        return bool((ours <= theirs + np.finfo(original.dtype).eps).all())
+
+    @property
+    def reason(self) -> str:
+        """What is wrong."""
+        if not self.comparable:
+            return f"shape {list(self.expected.shape)} became {list(self.got.shape)}"
+        wrong = self._wrong()
+        return f"largest difference {self.largest:.2g}, {wrong.sum()} of {wrong.size} too far{self._first(wrong)}"
+
+    def _far(self, array: Array) -> Array:
+        return np.where(np.isfinite(self.allowed), distance(self.expected, array), 0.0)
+
+    def _wrong(self) -> Array:
+        wrong: Array = self._far(self.got) > self.allowed
+        return wrong
+
+    def _first(self, wrong: Array) -> str:
+        if self.symbol != "Y":
+            return ""
+        time = 1 if self.spec.layout else 0
+        order = np.flatnonzero(wrong.any(axis=tuple(axis for axis in range(wrong.ndim) if axis != time)))
+        return f", from time step {order[-1] if self.spec.directions == ('reverse',) else order[0]}"
+
+
+_AXES = {"X": 1, "sequence_lens": 0, "initial_h": 1, "initial_c": 1, "Y": 2, "Y_h": 1, "Y_c": 1}
+"""The axis of the batch where layout is 0; where it is 1, it is the first of all."""
+
+_BLOCK = 1 << 23
+"""Numbers of Y of the rows that are judged together."""
+
+
+def blocks_of_rows(spec: RecurrentSpec, X: Array, outputs: Mapping[str, Array]) -> Iterator[slice]:
+    """Yield slices of the batch for which Y is small; all of it where an output does not have these rows."""
+    steps, rows = X.shape[:2][:: -1 if spec.layout else 1]
+    at_once = max(1, _BLOCK // max(1, steps * len(spec.directions) * spec.hidden_size))
+    if at_once >= rows or not all(_has_rows(array, symbol, spec, rows) for symbol, array in outputs.items()):
+        yield slice(None)
+        return
+    for start in range(0, rows, at_once):
+        yield slice(start, start + at_once)
+
+
+def _has_rows(array: Array, symbol: str, spec: RecurrentSpec, rows: int) -> bool:
+    return array.ndim == (4 if symbol == "Y" else 3) and array.shape[0 if spec.layout else _AXES[symbol]] == rows
+
+
+def of_rows(arrays: Mapping[str, Array], spec: RecurrentSpec, rows: slice) -> dict[str, Array]:
+    """Return inputs or outputs of some rows, by symbol; weights have none."""
+    if rows == slice(None):
+        return dict(arrays)
+    return {
+        symbol: array[_index(symbol, spec, rows)] if symbol in _AXES else array for symbol, array in arrays.items()
+    }
+
+
+def _index(symbol: str, spec: RecurrentSpec, rows: slice) -> tuple[slice, ...]:
+    axis = 0 if spec.layout else _AXES[symbol]
+    return (*[slice(None)] * axis, rows)
+
+
+ORIGINAL, LOWERED = "original in onnxruntime", "lowered"
+
+_STEPS = 48
+"""The sequence length of a node for which it is not fixed."""
+
+
+@dataclass(frozen=True)
+class NodeRun:
+    """A node that ran on its own.
+
+    Attributes:
+        node: The node and its lowered form.
+        expected: Its outputs by the operator specification, computed in float64.
+        outputs: The outputs of the `ORIGINAL` and of the `LOWERED` node in onnxruntime, if they ran.
+        failures: Why one did not run, by the same names.
+    """
+
+    node: IsolatedNode
+    expected: Symbols
+    outputs: dict[str, Symbols]
+    failures: dict[str, str]
+
+
+RunNodes = Callable[[Collection[NodePlace]], Mapping[NodePlace, NodeRun]]
+"""Runs lowered nodes on their own; returns the runs by the places of the nodes, without those that cannot be."""
+
+
+def node_runs(nodes: Iterable[IsolatedNode], runner: Runner) -> Iterator[NodeRun]:
+    """Run each node that has a lowered form; leave out those whose inputs would be too large."""
+    rng = np.random.default_rng(0)
+    for node in nodes:
+        if node.cut is not None:
+            with suppress(UnsupportedError):
+                yield _node_run(node, node.random_feed(rng, seq_length=_STEPS), runner)
+
+
+def _node_run(node: IsolatedNode, feed: Symbols, runner: Runner) -> NodeRun:
+    run = NodeRun(node, node.expected(feed), {}, {})
+    for name in (ORIGINAL, LOWERED):
+        try:
+            (outputs,) = run_node(node, [feed], runner, original=name == ORIGINAL)
+        except SessionError as error:
+            run.failures[name] = str(error)
+            continue
+        other = [symbol for symbol, array in run.expected.items() if outputs[symbol].shape != array.shape]
+        if other:
+            run.failures[name] = f"its {other[0]} has shape {outputs[other[0]].shape}"
+        else:
+            run.outputs[name] = {symbol: np.array(array) for symbol, array in outputs.items()}
+    return run
+
+
+BESIDE_KERNEL = Tolerance(rtol=1e-5, atol=1e-6)
+"""By how much one row may differ from onnxruntime's kernel."""
+
+
+def single_rows(spec: RecurrentSpec, feeds: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
+    """Return a feed for each row of the batch; none where the batch size is fixed at more than 1.
+
+    A row of length 0 is left out where Y is not connected: the kernel then reads memory that it never set.
+    """
+    if spec.batch_size not in (None, 1):
+        return []
+    rows = [of_rows(feed, spec, slice(n, n + 1)) for feed in feeds for n in range(feed["X"].shape[1])]
+    return [row for row in rows if spec.gives_sequence or row.get("sequence_lens", [1])[0]]

@@ -1,4 +1,4 @@
-"""The program of the process in which models run: `python -m rnn_lowering.verification.worker`.
+"""The program of the process in which models run: `python -m rnn_lowering.compare.worker`.
 
 It reads jobs from stdin and writes messages to stdout, each one line of JSON. The first message is
 {"ready": true}. The process ends, also in the middle of a run, when stdin is closed.
@@ -31,7 +31,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 
 from rnn_lowering.limits import limit_memory
-from rnn_lowering.verification.arrays import STEPS, read_arrays, write_arrays
+from rnn_lowering.types import Array
 
 Message = dict[str, Any]
 
@@ -170,6 +170,51 @@ def _receive(jobs: SimpleQueue[Message]) -> None:
         for line in sys.stdin:
             jobs.put(json.loads(line))
     os._exit(0)
+
+
+STEPS = "steps.npz"
+"""The outputs of chunks, by \"number of the chunk:number of the output\", in one file: they are many and small."""
+
+_NAMES = "names.json"
+
+
+def write_arrays(folder: Path, arrays: Mapping[str, Array]) -> None:
+    """Write arrays of any names into a new folder.
+
+    Raises:
+        ValueError: One holds Python objects.
+    """
+    folder.mkdir()
+    for n, array in enumerate(arrays.values()):
+        np.save(folder / f"{n}.npy", array, allow_pickle=False)
+    (folder / _NAMES).write_text(json.dumps(list(arrays)))
+
+
+class StoredArrays(Mapping[str, Array]):
+    """The arrays of a folder. Each access maps the file again, read-only, so that what was read does not stay in
+    memory."""
+
+    def __init__(self, folder: Path) -> None:
+        names = json.loads((folder / _NAMES).read_text())
+        self._files = {name: folder / f"{n}.npy" for n, name in enumerate(names)}
+
+    def __getitem__(self, name: str) -> Array:
+        array: Array = np.load(self._files[name], mmap_mode="r")
+        return array
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._files
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def read_arrays(folder: Path) -> StoredArrays:
+    """Return the arrays that `write_arrays` wrote into a folder."""
+    return StoredArrays(folder)
 
 
 if __name__ == "__main__":

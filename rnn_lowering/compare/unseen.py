@@ -1,0 +1,165 @@
+"""The branches of If that runs of a model took: what is in the others was not compared."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import numpy_helper
+
+from rnn_lowering.compare.tolerance import blocks
+from rnn_lowering.mapped import array_of
+from rnn_lowering.types import Array
+
+_MOVING = frozenset(("Constant", "Identity", "Squeeze", "Unsqueeze", "Reshape", "Cast"))
+"""Branches of these alone compute nothing."""
+
+_MOST_SWITCHES = 3
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """A branch, and the conditions under which it runs: the names of values and what they must be."""
+
+    label: str
+    taken_if: tuple[tuple[str, bool], ...]
+
+
+def conditions(graph: onnx.GraphProto) -> Iterator[str]:
+    """Name the conditions of all Ifs; those computed in a branch are among them."""
+    for branch in _branches(graph, ()):
+        yield branch.taken_if[-1][0]
+
+
+def untaken(graph: onnx.GraphProto, runs: Iterable[Mapping[str, Array]]) -> str:
+    """Say which branches none of the runs is known to have taken; "" for none.
+
+    Args:
+        graph: The main graph of the model.
+        runs: For each run its `conditions` by name, as far as they are known.
+    """
+    known = [{name: bool(np.all(array)) for name, array in run.items()} for run in runs]
+    fixed = {tensor.name for tensor in graph.initializer} - {value.name for value in graph.input}
+    missed = [
+        branch.label
+        for branch in _branches(graph, ())
+        if not any(run.items() >= set(branch.taken_if) for run in known)
+        and not any(name in fixed for name, _ in branch.taken_if)
+    ]
+    if not missed:
+        return ""
+    return f"no run is known to have taken {', '.join(missed[:3])}{', ...' if len(missed) > 3 else ''}"
+
+
+def _branches(graph: onnx.GraphProto, outer: tuple[tuple[str, bool], ...]) -> Iterator[_Branch]:
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "If" and attribute.name in ("then_branch", "else_branch"):
+                taken_if = (*outer, (node.input[0], attribute.name == "then_branch"))
+                if not {inner.op_type for inner in attribute.g.node} <= _MOVING:
+                    yield _Branch(f"{attribute.name} of If node '{node.name or node.output[0]}'", taken_if)
+                yield from _branches(attribute.g, taken_if)
+
+
+def switches(graph: onnx.GraphProto) -> list[str]:
+    """Name the inputs that are single truth values: they may choose branches."""
+    given = {tensor.name for tensor in graph.initializer}
+    return [
+        value.name
+        for value in graph.input
+        if value.name not in given
+        and value.type.tensor_type.elem_type == onnx.TensorProto.BOOL
+        and value.type.tensor_type.HasField("shape")
+        and all(dim.dim_value == 1 for dim in value.type.tensor_type.shape.dim)
+    ]
+
+
+def runs_for(graph: onnx.GraphProto, runs: int, given: Sequence[str] = ()) -> int:
+    """Return how many runs to make so that switches which are not given take each combination, if few."""
+    free = [name for name in switches(graph) if name not in given]
+    return max(runs, 2 ** min(len(free), _MOST_SWITCHES)) if runs else 0
+
+
+def setting(graph: onnx.GraphProto, name: str, run: int) -> bool | None:
+    """Return what a switch is in a run; None for an input that is none."""
+    names = switches(graph)
+    return bool(run >> names.index(name) & 1) if name in names else None
+
+
+def zero_weights(weights: Iterable[tuple[str, object, ir.TensorProtocol | None]]) -> list[str]:
+    """Say which weights of nodes are all zero.
+
+    Args:
+        weights: The symbol of each, its node, and its tensor where that is constant.
+    """
+    return [
+        f"{symbol} of {node} is all zeros: a fault in what it multiplies would not show"
+        for symbol, node, tensor in weights
+        if tensor is not None and tensor.size and not any(part.any() for part in blocks(array_of(tensor)))
+    ]
+
+
+def constant_outputs(runs: Iterable[Mapping[str, Array]]) -> list[str]:
+    """Say which outputs are one number throughout.
+
+    Args:
+        runs: The outputs of each run by name.
+    """
+    ranges: dict[str, tuple[float, float]] = {}
+    sizes: dict[str, int] = {}
+    for run in runs:
+        for name, array in run.items():
+            if array.dtype.kind != "f" or not array.size:
+                continue
+            low, high = ranges.get(name, (float("inf"), -float("inf")))
+            ranges[name] = min(low, float(array.min())), max(high, float(array.max()))
+            sizes[name] = sizes.get(name, 0) + array.size
+    return [
+        f"output '{name}' is {low:g} throughout: its comparison shows little"
+        for name, (low, high) in ranges.items()
+        if low == high and sizes[name] > 1
+    ]
+
+
+_RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
+
+
+def undetermined_outputs(model: onnx.ModelProto) -> dict[str, str]:
+    """Return the outputs that random numbers reach: name -> the operator that draws them."""
+    bodies = {(f.domain, f.name): f for f in model.functions}
+    off = {t.name for t in model.graph.initializer if t.data_type == onnx.TensorProto.BOOL and not _any(t)}
+    reached: dict[str, str] = {}
+    before = -1
+    while len(reached) > before:  # until nothing more is reached: a model need not be sorted
+        before = len(reached)
+        for node in model.graph.node:
+            source = next((reached[name] for name in _read_by(node) if name in reached), "")
+            source = source or _draws(node, bodies, off)
+            reached |= {name: source for name in node.output if name and source}
+    return {value.name: reached[value.name] for value in model.graph.output if value.name in reached}
+
+
+def _any(tensor: onnx.TensorProto) -> bool:
+    return not tensor.external_data and bool(numpy_helper.to_array(tensor).any())
+
+
+def _read_by(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the names that a node and its bodies read."""
+    yield from node.input
+    for attribute in node.attribute:
+        for inner in attribute.g.node:
+            yield from _read_by(inner)
+
+
+def _draws(node: onnx.NodeProto, bodies: dict[tuple[str, str], onnx.FunctionProto], off: Collection[str]) -> str:
+    """Return the operator that draws random numbers in a node, its bodies or its function; "" for none."""
+    if node.op_type in _RANDOM:
+        return node.op_type
+    if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2] and node.input[2] not in off:
+        return "Dropout in training mode"
+    body = bodies.get((node.domain, node.op_type))
+    inner = [n for attribute in node.attribute for n in attribute.g.node]
+    return next(filter(None, (_draws(n, bodies, off) for n in (*inner, *(body.node if body else ())))), "")
