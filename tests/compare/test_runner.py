@@ -147,7 +147,7 @@ def test_arrays_of_any_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan")])
 def test_a_time_limit_that_is_not_positive(timeout: float) -> None:
-    with pytest.raises(rl.RnnLoweringError, match="time limit"):
+    with pytest.raises(rl.RnnLoweringError, match="timeout cannot be"):
         rl.Check(timeout=timeout)
 
 
