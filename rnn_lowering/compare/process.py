@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from threading import Thread
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 
+from rnn_lowering.child import Child, ChildError, Message
 from rnn_lowering.compare.session import Session
 from rnn_lowering.compare.worker import STEPS, read_arrays, write_arrays
 from rnn_lowering.files.locations import external_entries
@@ -25,10 +20,6 @@ from rnn_lowering.files.scratch import scratch_folder
 from rnn_lowering.limits import RUN_FACTOR, most_bytes
 from rnn_lowering.options import Check
 from rnn_lowering.types import Array
-
-_START = 60.0
-"""Seconds for starting Python and importing onnxruntime, at least."""
-
 
 _LATE = "timed out after {:g} seconds (raise the limit: --verify-timeout, timeout=; or give smaller inputs)"
 
@@ -62,73 +53,6 @@ class SessionError(Exception):
         return self.timed_out or self.too_large
 
 
-class Process:
-    """A process that runs `rnn_lowering.compare.worker`.
-
-    Its messages are read in a thread, since not every operating system can wait for a pipe with a time limit.
-
-    Attributes:
-        jobs: How many it was given.
-    """
-
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "rnn_lowering.compare.worker"]
-        pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
-        self.jobs = 0
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere, env=_environment())
-        self._messages: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
-        self._reader = Thread(target=self._receive, daemon=True)
-        self._reader.start()
-
-    def messages(self, job: Mapping[str, Any], timeout: float | None) -> Iterator[dict[str, Any]]:
-        """Send a job; yield the messages about it, without the last, which is "done".
-
-        Args:
-            job: What to do, as the module `worker` describes it.
-            timeout: Seconds that each message may take; None for no limit.
-
-        Raises:
-            SessionError: A message did not come in time, or never will.
-        """
-        if not self.jobs:
-            self._next(None if timeout is None else max(timeout, _START))
-        self.jobs += 1
-        with suppress(OSError):  # it has died, and its messages end
-            assert self._process.stdin is not None
-            self._process.stdin.write(json.dumps(job).encode() + b"\n")
-            self._process.stdin.flush()
-        while not (message := self._next(timeout)).get("done"):
-            yield message
-
-    def _next(self, timeout: float | None) -> dict[str, Any]:
-        try:
-            message = self._messages.get(timeout=timeout)
-        except Empty:
-            raise SessionError(_LATE.format(timeout), timed_out=True) from None
-        if message is None:
-            raise SessionError(f"its process died (exit {self._process.wait()})", crashed=True)
-        return message
-
-    def _receive(self) -> None:
-        for line in self._process.stdout or ():
-            self._messages.put(json.loads(line))
-        self._messages.put(None)
-
-    def end(self) -> None:
-        """Kill the process, whatever it does, and wait for its end."""
-        self._process.kill()
-        self._process.wait()
-        self._reader.join()
-        for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):  # what was still to be written no longer can be
-                pipe and pipe.close()
-
-
-def _environment() -> dict[str, str]:
-    inherited = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *inherited])}
-
-
 Outputs = Mapping[str, Array]
 Ran = Callable[[], None]
 """Called after each run, in the process of the caller."""
@@ -138,6 +62,11 @@ _OWN = (1 << 30) + (1 << 24) * (os.cpu_count() or 1)
 
 _COPIES = 3
 """How many times onnxruntime may hold the weights, while it folds and rearranges them."""
+
+_COPIES_IN_FLOAT64 = 8
+"""How many times the weights in a file may be held: as messages, as arrays, and both twice as wide."""
+
+_WORKER = "rnn_lowering.compare.worker"
 
 _TOO_LARGE = "needs more than {:.1f} GB of memory beside its weights (raise the limit: --max-bytes, max_bytes)"
 
@@ -216,18 +145,18 @@ class Runner:
         self._scratch = scratch_folder()
         self.folder = self._scratch.__enter__()
         self.timeout = None if math.isinf(timeout) else timeout
-        self._process: Process | None = None
+        self._child: Child | None = None
         self._written = 0
 
     def __enter__(self) -> Runner:
-        self._process = Process()
+        self._child = Child(_WORKER)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._end_process()
+            self._end_child()
         finally:
             self._scratch.__exit__(kind, error, trace)
 
@@ -260,7 +189,7 @@ class Runner:
         Raises:
             SessionError: The model does not load, the process died, or the time is up.
         """
-        again = self._process is not None and self._process.jobs > 0
+        again = self._child is not None and self._child.jobs > 0
         try:
             return self._run(session, groups, ran, chunks)
         except SessionError as error:
@@ -268,9 +197,28 @@ class Runner:
                 raise
         return self._run(session, groups, lambda: None, chunks)
 
+    def float64(self, model: Path, feed: str) -> Outputs | None:
+        """Return the outputs of a model in float64 by their numbers; None where they cannot be computed."""
+        out = self._new_folder("float64")
+        memory = RUN_FACTOR * most_bytes() + _COPIES_IN_FLOAT64 * model.stat().st_size
+        job = {"model": str(model), "float64": feed, "out": str(out), "memory": memory}
+        try:
+            (answer,) = self._ask(job)
+        except SessionError:
+            self._end_child()
+            return None
+        return None if "error" in answer else read_arrays(out)
+
+    def _ask(self, job: Message) -> Iterator[Message]:
+        self._child = self._child or Child(_WORKER)
+        try:
+            yield from self._child.ask(job, self.timeout)
+        except ChildError as error:
+            if error.late:
+                raise SessionError(_LATE.format(self.timeout), timed_out=True) from None
+            raise SessionError(f"its process died (exit {error.exit})", crashed=True) from None
+
     def _run(self, session: Session, groups: Sequence[Sequence[str]], ran: Ran, chunks: Chunks | None) -> Outcome:
-        if self._process is None:
-            self._process = Process()
         out = self._new_folder("out")
         out.mkdir()
         job = {
@@ -286,7 +234,7 @@ class Runner:
         names: tuple[str, ...] | None = None
         runs: list[Run] = []
         try:
-            for message in self._process.messages(job, self.timeout):
+            for message in self._ask(job):
                 if message.get("too_large"):
                     raise SessionError(_TOO_LARGE.format(RUN_FACTOR * most_bytes() / 1e9), too_large=True)
                 if "names" in message:
@@ -300,7 +248,7 @@ class Runner:
                     ran()
         except SessionError as error:
             if error.crashed or error.over_limit:
-                self._end_process()
+                self._end_child()
             raise
         return Outcome(names or (), tuple(runs))
 
@@ -308,10 +256,10 @@ class Runner:
         self._written += 1
         return self.folder / f"{kind}{self._written}"
 
-    def _end_process(self) -> None:
-        if self._process is not None:
-            self._process.end()
-            self._process = None
+    def _end_child(self) -> None:
+        if self._child is not None:
+            self._child.end()
+            self._child = None
 
 
 def _bytes_of_files(session: Session) -> int:

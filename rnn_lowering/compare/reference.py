@@ -7,9 +7,6 @@ serves all directions; rows that have ended keep their state.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -22,9 +19,6 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from rnn_lowering.compare.tolerance import distance
-from rnn_lowering.compare.worker import read_arrays, write_arrays
-from rnn_lowering.limits import RUN_FACTOR, limit_memory, most_bytes
 from rnn_lowering.types import Array
 
 Function = Callable[[Array], Array]
@@ -295,58 +289,16 @@ def _thresholds_beside(attributes: Mapping[str, Any], eps: float) -> Iterator[di
 _NARROW = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 _WIDE = onnx.TensorProto.DOUBLE
 
-_COPIES = 8
-"""How many times the weights in a file may be held: as messages, as arrays, and both twice as wide."""
 
-_TIMES = 4
-"""How many times as far from float64 as the original another rounding may be."""
-
-
-def no_further(
-    model: Path, feed: Path, pairs: Mapping[int, tuple[Array, Array]], scratch: Path, timeout: float | None
-) -> bool | None:
-    """Return whether outputs are about as close to float64 as the original's; None where that is not known.
-
-    Args:
-        model: The original.
-        feed: Folder of the inputs.
-        pairs: Outputs of the original and of the lowered model, by their numbers.
-        scratch: A folder to make, for the float64 outputs.
-        timeout: Seconds; None for no limit.
-    """
-    memory = str(RUN_FACTOR * most_bytes() + _COPIES * model.stat().st_size)
-    command = [sys.executable, "-m", "rnn_lowering.compare.reference", str(model), str(feed), str(scratch), memory]
-    path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
-    try:
-        done = subprocess.run(
-            command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, timeout=timeout, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return None
-    if done.returncode:
-        return None
-    truth = read_arrays(scratch)
-    return all(_no_further(truth.get(str(n)), before, after) for n, (before, after) in pairs.items())
-
-
-def _no_further(truth: Array | None, before: Array, after: Array) -> bool:
-    if truth is None or before.dtype.kind != "f" or not truth.shape == before.shape == after.shape:
-        return False
-    theirs, ours = (float(distance(truth, x).max(initial=0.0)) for x in (before, after))
-    return bool(np.isfinite(ours)) and ours <= _TIMES * theirs
-
-
-def main(model: str, feed: str, result: str, memory: str) -> None:
-    """Evaluate a model on the arrays of one folder; write its outputs by number to another."""
-    limit_memory(int(memory))
+def evaluate_model(model: Path, feed: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the outputs of a model by their numbers, computed in float64 by onnx's evaluator and `evaluate`."""
     proto = onnx.load(model)
     del proto.graph.value_info[:]
     for graph in (proto.graph, *proto.functions):
         _widen(graph)
-    inputs = {name: _wide(array) for name, array in read_arrays(Path(feed)).items()}
+    inputs = {name: _wide(array) for name, array in feed.items()}
     outputs = ReferenceEvaluator(proto, new_ops=[RNN, GRU, LSTM]).run(None, inputs)
-    held = {str(n): output for n, output in enumerate(outputs) if isinstance(output, np.ndarray)}
-    write_arrays(Path(result), held)
+    return {str(n): output for n, output in enumerate(outputs) if isinstance(output, np.ndarray)}
 
 
 def _wide(array: Array) -> Array:
@@ -415,7 +367,3 @@ class GRU(_Recurrent):
 
 class LSTM(_Recurrent):
     """LSTM by `reference`."""
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,8 +1,5 @@
 """The program of the process in which models run: `python -m rnn_lowering.compare.worker`.
 
-It reads jobs from stdin and writes messages to stdout, each one line of JSON. The first message is
-{"ready": true}. The process ends, also in the middle of a run, when stdin is closed.
-
 A job loads one model and runs it:
     model: Path of the model.
     data: Folder of its external data.
@@ -10,38 +7,34 @@ A job loads one model and runs it:
     threads: The number of its threads; 0: onnxruntime chooses. It is 1 for a model with DynamicQuantizeLSTM.
     groups: Lists of feeds, each a folder of arrays. Of a group the first feed counts that the model accepts and for
         which its outputs are finite, else the first that it accepts.
-    chunks: The fields of `runner.Chunks`, or null. With them the first feed of each group is cut into chunks, which
-        run one after another, and their outputs are written to one file.
+    chunks: The fields of `process.Chunks`, or null. With them the first feed of each group is cut into chunks,
+        which run one after another, and their outputs are written to one file.
     out: Folder for the outputs, named "number of the output:number of its part".
     memory: The most bytes that the process may allocate.
 
 Its messages, in this order:
     {"names": [...]}: The names of the outputs, once the model is loaded.
     {"feed": index, "out": folder} or {"error": text}: One for each group.
-    {"done": true}: The last.
     {"error": text}: Instead of all these, if the model does not load.
     {"too_large": true}: At any place, and then the last, if the memory is not enough.
+
+A job with "float64" evaluates the model on that feed in float64; its message is {} or {"error": text}.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shutil
-import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
+from rnn_lowering.child import Message, serve
 from rnn_lowering.limits import limit_memory
 from rnn_lowering.types import Array
-
-Message = dict[str, Any]
 
 _NO_MEMORY = ("bad_alloc", "bad allocation", "Failed to allocate memory", "Cannot allocate memory")
 """What onnxruntime says where it gets none."""
@@ -50,6 +43,9 @@ _NO_MEMORY = ("bad_alloc", "bad allocation", "Failed to allocate memory", "Canno
 def do(job: Message) -> Iterator[Message]:
     """Do a job; yield its messages."""
     limit_memory(job["memory"])
+    if "float64" in job:
+        yield _float64(job)
+        return
     try:
         session = _load(job)
         yield {"names": [output.name for output in session.get_outputs()]}
@@ -66,7 +62,16 @@ def do(job: Message) -> Iterator[Message]:
         except MemoryError:
             yield {"too_large": True}
             return
-    yield {"done": True}
+
+
+def _float64(job: Message) -> Message:
+    from rnn_lowering.compare.reference import evaluate_model
+
+    try:
+        write_arrays(Path(job["out"]), evaluate_model(Path(job["model"]), read_arrays(Path(job["float64"]))))
+    except Exception as error:  # the evaluator has no common error
+        return {"error": _one_line(error)}
+    return {}
 
 
 def _is_of_memory(error: Exception) -> bool:
@@ -151,27 +156,6 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:500]
 
 
-def main() -> None:
-    """Do the jobs that stdin gives."""
-    messages = os.fdopen(os.dup(1), "w")  # native code may print to the descriptor that was stdout
-    os.dup2(2, 1)
-    jobs: SimpleQueue[Message] = SimpleQueue()
-    threading.Thread(target=_receive, args=(jobs,), daemon=True).start()
-    import onnxruntime  # noqa: F401  # while the caller writes the first inputs
-
-    print(json.dumps({"ready": True}), file=messages, flush=True)
-    while True:
-        for message in do(jobs.get()):
-            print(json.dumps(message), file=messages, flush=True)
-
-
-def _receive(jobs: SimpleQueue[Message]) -> None:
-    with contextlib.suppress(ValueError):  # a line that was cut off: the caller is gone
-        for line in sys.stdin:
-            jobs.put(json.loads(line))
-    os._exit(0)
-
-
 STEPS = "steps.npz"
 """The outputs of chunks, by \"number of the chunk:number of the output\", in one file: they are many and small."""
 
@@ -218,4 +202,4 @@ def read_arrays(folder: Path) -> StoredArrays:
 
 
 if __name__ == "__main__":
-    main()
+    serve(do, prepare=lambda: import_module("onnxruntime"))

@@ -7,20 +7,16 @@ old models need, always runs in a child process.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from pathlib import Path
-from threading import Event, Timer
 
 import onnx
 from onnx import shape_inference, version_converter
 
+from rnn_lowering.child import Child, ChildError, Message, serve
 from rnn_lowering.limits import RUN_FACTOR, limit_memory, most_bytes
 
 _SECONDS, _INFERENCE_SECONDS = 30, 10
@@ -136,7 +132,7 @@ def one_child() -> Iterator[None]:
     if _current.get() is not None:
         yield
         return
-    child = _Child()
+    child = _Native()
     token = _current.set(child)
     try:
         yield
@@ -152,11 +148,11 @@ def _in_child(task: str, proto: onnx.ModelProto) -> onnx.ModelProto:
         return child.run(task, proto)
 
 
-class _Child:
-    """A process for the jobs of one block, which is started when the first comes."""
+class _Native:
+    """The child for the jobs of one block, which is started when the first comes."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
         self._crashed = False
 
     def run(self, task: str, proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -168,92 +164,42 @@ class _Child:
         infer = task == "infer"
         if infer and self._crashed:
             raise NativeError("onnx's own code crashed on the model before")
-        process = self._process = self._process or _start()
+        self._child = self._child or Child("rnn_lowering.model.native")
         seconds = _INFERENCE_SECONDS if infer else _SECONDS
-        late = Event()
-
-        def stop() -> None:
-            late.set()
-            process.kill()
-
-        timer = Timer(seconds, stop)
-        timer.start()
+        job = {"task": task, "memory": RUN_FACTOR * most_bytes(), "payload": proto.SerializeToString()}
         try:
-            done, data = _ask(process, task, proto.SerializeToString())
-        except (OSError, ValueError):  # it is gone, or was in the middle of its answer
+            (answer,) = self._child.ask(job, seconds)
+        except ChildError as error:
             self._crashed = True
-            code = self.end()
-            reason = f"onnx does not finish within {seconds} seconds" if late.is_set() else ""
-            raise NativeError(reason or f"onnx's own code crashed (exit {code})") from None
-        finally:
-            timer.cancel()
-        if not done:
-            raise NativeError(" ".join(data.decode(errors="replace").split()))
-        result: onnx.ModelProto = onnx.ModelProto.FromString(data)
+            self.end()
+            late = f"onnx does not finish within {seconds} seconds"
+            raise NativeError(late if error.late else f"onnx's own code crashed (exit {error.exit})") from None
+        if "refused" in answer:
+            raise NativeError(answer["refused"])
+        result: onnx.ModelProto = onnx.ModelProto.FromString(answer["payload"])
         return result
 
-    def end(self) -> int | None:
-        """End the process; return its exit code."""
-        process, self._process = self._process, None
-        if process is None:
-            return None
-        for pipe in (process.stdin, process.stdout):
-            with suppress(OSError):
-                pipe and pipe.close()
-        with suppress(subprocess.TimeoutExpired):  # it ends with its input, or has crashed
-            return process.wait(1)
-        process.kill()
-        return process.wait()
+    def end(self) -> None:
+        if self._child is not None:
+            self._child.end()
+            self._child = None
 
 
-_current: ContextVar[_Child | None] = ContextVar("current", default=None)
+_current: ContextVar[_Native | None] = ContextVar("current", default=None)
 
 
-def _start() -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "rnn_lowering.model.native", str(RUN_FACTOR * most_bytes())]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=_environment())
-
-
-def _ask(process: subprocess.Popen[bytes], task: str, data: bytes) -> tuple[bool, bytes]:
-    """Return whether a job was done, and the model, or why it was not.
-
-    Raises:
-        OSError, ValueError: The process is gone.
-    """
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(f"{task} {len(data)}\n".encode() + data)
-    process.stdin.flush()
-    word, size = process.stdout.readline().split()
-    answer = process.stdout.read(int(size))
-    if len(answer) < int(size):
-        raise ValueError
-    return word == b"done", answer
-
-
-def _environment() -> dict[str, str]:
-    inherited = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *inherited])}
-
-
-def _serve(memory: int) -> None:
-    """Do the jobs that stdin gives: each is a line of the task and the bytes of a model, and the model. Each answer
-    is a line of "done" and the bytes of the result, and the result; or of "refused" and those of the reason."""
-    answers = os.fdopen(os.dup(1), "wb")  # native code may print to the descriptor that was stdout
-    os.dup2(2, 1)
-    limit_memory(memory)
-    while line := sys.stdin.buffer.readline():
-        task, size = line.split()
-        proto = onnx.ModelProto.FromString(sys.stdin.buffer.read(int(size)))
-        try:
-            result = _inferred(proto) if task == b"infer" else version_converter.convert_version(proto, int(task))
-            word, data = "done", result.SerializeToString()
-        except Exception as error:  # whatever the native code raises is the reason
-            word, data = "refused", str(error).encode(errors="replace")
-        answers.write(f"{word} {len(data)}\n".encode() + data)
-        answers.flush()
+def _do(job: Message) -> Iterator[Message]:
+    """Do a job: "task" is "infer", or an opset to convert to, of the model in
+    "payload". The answer is the result there, or why it was "refused"."""
+    limit_memory(job["memory"])
+    proto = onnx.ModelProto.FromString(job["payload"])
+    try:
+        task = job["task"]
+        result = _inferred(proto) if task == "infer" else version_converter.convert_version(proto, int(task))
+        yield {"payload": result.SerializeToString()}
+    except Exception as error:  # whatever the native code raises is the reason
+        yield {"refused": " ".join(str(error).split())}
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]))
+    serve(_do)

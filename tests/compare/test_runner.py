@@ -15,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 from thinning import thinned
 
 import rnn_lowering as rl
-from rnn_lowering.compare.process import Process, Runner, SessionError
+from rnn_lowering.child import Child
+from rnn_lowering.compare.process import Runner, SessionError
 from rnn_lowering.compare.session import Session
 from rnn_lowering.compare.worker import read_arrays, write_arrays
 
@@ -110,7 +111,7 @@ def test_a_first_job_that_kills_its_process_is_not_repeated(
 
 
 def test_the_process_ends_with_its_caller() -> None:
-    process = Process()
+    process = Child("rnn_lowering.compare.worker")
     pipe = process._process.stdin
     assert pipe is not None
     pipe.close()

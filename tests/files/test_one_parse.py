@@ -10,9 +10,9 @@ import pytest
 from chains import Link, chain
 
 import rnn_lowering as rl
+from rnn_lowering.child import Child
 from rnn_lowering.cli import command  # noqa: F401  # every module is to be counted
 from rnn_lowering.compare import process
-from rnn_lowering.compare.process import Process
 from rnn_lowering.model import scopes
 from rnn_lowering.report import page  # noqa: F401
 
@@ -73,14 +73,14 @@ def test_nodes_are_searched_once_in_each_model(tmp_path: Path, searched: list[in
 
 
 def test_a_page_is_made_by_the_process_of_the_verification(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[Process] = []
+    started: list[Child] = []
 
-    class Counted(Process):
-        def __init__(self) -> None:
+    class Counted(Child):
+        def __init__(self, module: str) -> None:
             started.append(self)
-            super().__init__()
+            super().__init__(module)
 
-    monkeypatch.setattr(process, "Process", Counted)
+    monkeypatch.setattr(process, "Child", Counted)
     onnx.save(MODEL, tmp_path / "in.onnx")
     rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", report=tmp_path / "page.html")
     assert "Absolute error of Y" in (tmp_path / "page.html").read_text()

@@ -2,7 +2,7 @@
 
 import copy
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +18,7 @@ from stored_models import entries, load
 from texts import parse, refusal
 
 import rnn_lowering as rl
+from rnn_lowering.child import Child, Message
 from rnn_lowering.model import native
 from rnn_lowering.model.onnx_inference import is_sound
 
@@ -113,13 +114,13 @@ def test_nothing_inferred_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
 def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
     """The child processes that native code has had."""
     children: list[subprocess.Popen[bytes]] = []
-    start = native._start
 
-    def counted() -> subprocess.Popen[bytes]:
-        children.append(start())
-        return children[-1]
+    class Recorded(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            children.append(self)
 
-    monkeypatch.setattr(native, "_start", counted)
+    monkeypatch.setattr(subprocess, "Popen", Recorded)
     return children
 
 
@@ -146,13 +147,13 @@ def test_one_child_serves_a_whole_call(
     started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    ask = native._ask
+    ask = Child.ask
 
-    def counted(process: subprocess.Popen[bytes], task: str, data: bytes) -> tuple[bool, bytes]:
-        asked.append(task)
-        return ask(process, task, data)
+    def counted(child: Child, job: Message, seconds: float | None) -> Iterator[Message]:
+        asked.append(job["task"])
+        return ask(child, job, seconds)
 
-    monkeypatch.setattr(native, "_ask", counted)
+    monkeypatch.setattr(Child, "ask", counted)
     with suppress(rl.RnnLoweringError):
         rl.lower(unsound())
     assert len(asked) > 1
@@ -163,11 +164,13 @@ def test_one_child_serves_a_whole_call(
 def test_after_a_crash_nothing_more_is_inferred(
     started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def crash(process: subprocess.Popen[bytes], task: str, data: bytes) -> tuple[bool, bytes]:
-        process.kill()
-        raise BrokenPipeError
+    ask = Child.ask
 
-    monkeypatch.setattr(native, "_ask", crash)
+    def crash(child: Child, job: Message, seconds: float | None) -> Iterator[Message]:
+        started[-1].kill()
+        return ask(child, job, seconds)
+
+    monkeypatch.setattr(Child, "ask", crash)
     with suppress(rl.RnnLoweringError):
         rl.lower(unsound())
     assert len(started) == 1

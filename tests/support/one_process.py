@@ -9,12 +9,15 @@ from rnn_lowering.compare import process, worker
 
 
 class Here:
-    """What `process.Process` does, in this process, which a crash would end; nothing here times out."""
+    """What `Child` does, in this process, which a crash would end; nothing here times out."""
 
     jobs = 0
 
-    def messages(self, job: Mapping[str, Any], timeout: float | None) -> Iterator[Mapping[str, Any]]:
-        return (message for message in worker.do(dict(job)) if not message.get("done"))
+    def __init__(self, module: str) -> None:
+        """It is `worker`."""
+
+    def ask(self, job: Mapping[str, Any], seconds: float | None) -> Iterator[Mapping[str, Any]]:
+        return worker.do(dict(job))
 
     def end(self) -> None:
         """There is nothing to end."""
@@ -22,4 +25,4 @@ class Here:
 
 def run_workers_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the jobs of a verification be done in this process."""
-    monkeypatch.setattr(process, "Process", Here)
+    monkeypatch.setattr(process, "Child", Here)
