@@ -1,5 +1,5 @@
 """The equations on NumPy arrays, in microseconds: cells, activation functions and the order of steps compute what
-the float64 reference does."""
+the oracle does."""
 
 import pytest
 from equations import Equation, activations, differs, equations

@@ -1,4 +1,4 @@
-"""The equations of the package on NumPy arrays, compared with its float64 reference."""
+"""The equations of the package on NumPy arrays, compared with the oracle."""
 
 from dataclasses import dataclass, replace
 from types import ModuleType
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from cases import Array
 from numpy_ops import NumpyOps, fold
-from oracle import DEFAULT_ACTIVATIONS, GATES
+from oracle import DEFAULT_ACTIVATIONS, GATES, evaluate
 
 from rnn_lowering.compare.reference import evaluate
 from rnn_lowering.recurrence.recurrence import Recurrence
@@ -37,7 +37,7 @@ class Equation:
     matrix: bool = False  # states [batch, hidden], else [1, batch, hidden]
 
     def attributes(self) -> dict[str, Any]:
-        """As the reference reads them."""
+        """As the oracle reads them."""
         takes = {"LeakyRelu": (1, 0), "ThresholdedRelu": (1, 0), "Elu": (1, 0)}
         takes |= dict.fromkeys(("Affine", "ScaledTanh", "HardSigmoid"), (1, 1))
         uses = [(name, a, b, *takes.get(name, (0, 0))) for name, a, b in self.functions]
@@ -45,10 +45,10 @@ class Equation:
             "activations": [name for name, _, _ in self.functions],
             "activation_alpha": [a for _, a, _, alpha, _ in uses if alpha],
             "activation_beta": [b for _, _, b, _, beta in uses if beta],
-            "input_forget": int(self.input_forget),
-            "linear_before_reset": int(self.linear_before_reset),
             "direction": "reverse" if self.reverse else "forward",
         }
+        found |= {"LSTM": {"input_forget": int(self.input_forget)}}.get(self.op_type, {})
+        found |= {"GRU": {"linear_before_reset": int(self.linear_before_reset)}}.get(self.op_type, {})
         return found | ({} if self.clip is None else {"clip": self.clip})
 
 
@@ -77,7 +77,7 @@ def equations() -> list[Equation]:
 def differs(
     equation: Equation, cells: ModuleType, formulas: Any, *, composed: bool = False, repeat: Any = fold
 ) -> bool:
-    """Whether a cell, repeated over time, computes something else than the reference."""
+    """Whether a cell, repeated over time, computes something else than the oracle."""
     rng = np.random.default_rng(1)
     gates = GATES[equation.op_type]
     shapes = {"X": (T, N, INPUTS), "W": (1, gates * H, INPUTS), "R": (1, gates * H, H), "B": (1, 2 * gates * H)}
@@ -143,7 +143,7 @@ def activations() -> list[Equation]:
 
 
 def first_wrong(cells: ModuleType, formulas: Any) -> str:
-    """The first equation that differs from the reference; "" where none does."""
+    """The first equation that differs from the oracle; "" where none does."""
     wrong = (e for e in [*equations(), *activations()] if differs(e, cells, formulas))
     composed = (e for e in activations() if differs(e, cells, formulas, composed=True))
     return str(next(wrong, None) or next(composed, None) or "")

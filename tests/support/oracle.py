@@ -5,7 +5,7 @@ Symbols are those of the pages. Where a page is silent or ambiguous, onnxruntime
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -20,16 +20,6 @@ Step: TypeAlias = Callable[[Array, Array, Array], tuple[Array, Array]]
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 DEFAULT_ACTIVATIONS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 DIRECTIONS = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
-RNN_INPUTS = {"X", "W", "R", "B", "sequence_lens", "initial_h"}
-INPUTS = {"RNN": RNN_INPUTS, "GRU": RNN_INPUTS, "LSTM": RNN_INPUTS | {"initial_c", "P"}}
-RNN_ATTRIBUTES = {"activation_alpha", "activation_beta", "activations", "clip", "direction", "hidden_size"}
-RNN_ATTRIBUTES |= {"layout", "output_sequence"}
-ATTRIBUTES = {
-    "RNN": RNN_ATTRIBUTES,
-    "GRU": RNN_ATTRIBUTES | {"linear_before_reset"},
-    "LSTM": RNN_ATTRIBUTES | {"input_forget"},
-}
-
 # name in lower case -> f(x, alpha, beta), default alpha, default beta; None: not a parameter of f.
 # Affine, ThresholdedRelu and ScaledTanh default to 0, as in onnxruntime.
 ACTIVATIONS: dict[str, tuple[Callable[[Array, float, float], Array], float | None, float | None]] = {
@@ -74,14 +64,13 @@ class Direction:
 def evaluate(
     op_type: str, attributes: Mapping[str, Any], inputs: Mapping[str, npt.NDArray[Any] | None]
 ) -> dict[str, Array]:
-    """Return Y, Y_h and, for LSTM, Y_c; raise ValueError for an invalid node.
+    """Return Y, Y_h and, for LSTM, Y_c of a valid node.
 
     inputs: keyed by the names of the page, absent ones missing or None. FLOAT attributes hold 32 bits.
     """
     present = {name: np.asarray(array) for name, array in inputs.items() if array is not None}
-    _check_names(op_type, attributes, present)
     reverse = _directions(op_type, attributes)
-    layout = _layout(attributes)
+    layout = attributes.get("layout", 0)
     operands = _operands(op_type, attributes, present, len(reverse), layout)
     directions = _split(op_type, attributes, operands, len(reverse))
     lengths = _lengths(present.get("sequence_lens"), operands["X"])
@@ -173,30 +162,10 @@ def _lstm(k: Direction, input_forget: bool, Xt: Array, H: Array, C: Array) -> tu
     return Ht, Ct
 
 
-def _check_names(op_type: str, attributes: Iterable[str], inputs: Iterable[str]) -> None:
-    if op_type not in GATES:
-        raise ValueError(f"unknown operator {op_type!r}")
-    if unknown := set(attributes) - ATTRIBUTES[op_type]:
-        raise ValueError(f"{op_type} has no attribute {sorted(unknown)}")
-    if unknown := set(inputs) - INPUTS[op_type]:
-        raise ValueError(f"{op_type} has no input {sorted(unknown)}")
-
-
 def _directions(op_type: str, attributes: Mapping[str, Any]) -> list[bool]:
     """One entry per direction: whether it runs backwards in time."""
     direction = attributes.get("direction", "forward")
-    if op_type == "GRU" and direction == "foward":  # a typing error in the default of GRU-1
-        direction = "forward"
-    if direction not in DIRECTIONS:
-        raise ValueError(f"direction must be one of {list(DIRECTIONS)}, not {direction!r}")
-    return DIRECTIONS[direction]
-
-
-def _layout(attributes: Mapping[str, Any]) -> int:
-    layout = int(attributes.get("layout", 0))
-    if layout not in (0, 1):
-        raise ValueError(f"layout must be 0 or 1, not {layout}")
-    return layout
+    return DIRECTIONS["forward" if direction == "foward" else direction]  # a typing error in the default of GRU-1
 
 
 def _operands(
@@ -208,19 +177,13 @@ def _operands(
 ) -> dict[str, Array]:
     """Every float input in float64 and layout 0; absent ones are 0."""
     arrays = {name: array.astype(np.float64) for name, array in inputs.items()}
-    for name in ("X", "W", "R"):
-        if name not in arrays or arrays[name].ndim != 3:
-            raise ValueError(f"{name} must be present and have rank 3")
     if layout == 1:
         for name in arrays.keys() & {"X", "initial_h", "initial_c"}:
             arrays[name] = arrays[name].swapaxes(0, 1)  # [seq, batch, input], [dirs, batch, hidden]
     hidden_size = arrays["R"].shape[2]
-    if attributes.get("hidden_size", hidden_size) != hidden_size:
-        raise ValueError(f"hidden_size is {attributes['hidden_size']}, but R has {hidden_size}")
     shapes = _shapes(op_type, arrays["X"].shape, hidden_size, num_directions)
     for name, shape in shapes.items():
-        if arrays.setdefault(name, np.zeros(shape)).shape != shape:
-            raise ValueError(f"{name} must have shape {shape}, not {arrays[name].shape}")
+        assert arrays.setdefault(name, np.zeros(shape)).shape == shape, name
     return {name: arrays[name] for name in shapes}
 
 
@@ -271,8 +234,7 @@ def _activations(op_type: str, attributes: Mapping[str, Any], num_directions: in
         names = DEFAULT_ACTIVATIONS[op_type] * num_directions
     if op_type == "RNN" and num_directions == 1 and len(names) == 2:
         names = names[:1]  # the schema default is [Tanh, Tanh] in every direction
-    if len(names) != count * num_directions:
-        raise ValueError(f"{op_type} needs {count * num_directions} activations, not {len(names)}")
+    assert len(names) == count * num_directions
     alphas = deque[float](attributes.get("activation_alpha", ()))
     betas = deque[float](attributes.get("activation_beta", ()))
     functions = [_activation(name, alphas, betas) for name in names]
@@ -280,8 +242,6 @@ def _activations(op_type: str, attributes: Mapping[str, Any], num_directions: in
 
 
 def _activation(name: str, alphas: deque[float], betas: deque[float]) -> Activation:
-    if name.lower() not in ACTIVATIONS:
-        raise ValueError(f"unknown activation {name!r}")
     formula, default_alpha, default_beta = ACTIVATIONS[name.lower()]
     alpha, beta = _parameter(alphas, default_alpha), _parameter(betas, default_beta)
     return lambda x: formula(x, alpha, beta)
@@ -298,8 +258,7 @@ def _threshold(op_type: str, attributes: Mapping[str, Any]) -> float:
     clip = _float32(attributes.get("clip", math.inf))
     if op_type == "RNN":
         return clip if clip >= 0 else math.inf  # negative and NaN: no clip
-    if not clip > 0:
-        raise ValueError(f"clip of {op_type} must be positive, not {clip}")
+    assert clip > 0
     return clip
 
 
@@ -312,9 +271,6 @@ def _lengths(sequence_lens: npt.NDArray[Any] | None, X: Array) -> list[int]:
     seq_length, batch_size, _ = X.shape
     if sequence_lens is None:
         return [seq_length] * batch_size
-    if sequence_lens.shape != (batch_size,) or sequence_lens.dtype.kind not in "iu":
-        raise ValueError(f"sequence_lens must be {batch_size} integers")
     lengths = [int(length) for length in sequence_lens]
-    if any(not 0 <= length <= seq_length for length in lengths):
-        raise ValueError(f"sequence_lens must lie in [0, {seq_length}], not {lengths}")
+    assert all(0 <= length <= seq_length for length in lengths)
     return lengths
