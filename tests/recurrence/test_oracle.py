@@ -11,7 +11,7 @@ from oracle import GATES, evaluate
 from running import assert_close
 from vectors import COARSE_VECTORS, load_onnx_cases, load_vectors, to_arrays
 
-from rnn_lowering.verification import reference
+from rnn_lowering.compare import reference
 
 VECTOR_ATOL = 1e-6
 

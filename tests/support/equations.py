@@ -9,7 +9,6 @@ from cases import Array
 from numpy_ops import NumpyOps, fold
 from oracle import DEFAULT_ACTIVATIONS, GATES, evaluate
 
-from rnn_lowering.compare.reference import evaluate
 from rnn_lowering.recurrence.recurrence import Recurrence
 from rnn_lowering.recurrence.weights import Operands
 
