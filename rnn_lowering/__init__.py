@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rnn_lowering._version import __version__
+    __version__: str
     from rnn_lowering.api import inspect, lower, lower_file, preview
     from rnn_lowering.compare.result import Verification
     from rnn_lowering.compare.stream import verify_stream
@@ -34,16 +34,15 @@ if TYPE_CHECKING:
     from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass, Preview
     from rnn_lowering.passes.report import NodeReport, Report
     from rnn_lowering.passes.stream import StreamPass
-    from rnn_lowering.progress import Progress
     from rnn_lowering.report.file_report import FileReport
     from rnn_lowering.spec.node import RecurrentSpec
     from rnn_lowering.streaming.host import Stream
     from rnn_lowering.streaming.plan import State, StreamPlan
     from rnn_lowering.targets.documented import Documented
     from rnn_lowering.targets.table import TARGETS, Target
+    from rnn_lowering.types import Progress
 
 _MODULES = {
-    "_version": ("__version__",),
     "api": ("inspect", "lower", "lower_file", "preview"),
     "errors": (
         "InternalError",
@@ -60,13 +59,13 @@ _MODULES = {
     "passes.lower": ("LowerRecurrentPass", "LoweringResult", "Preview"),
     "passes.report": ("NodeReport", "Report"),
     "passes.stream": ("StreamPass",),
-    "progress": ("Progress",),
     "report.file_report": ("FileReport",),
     "spec.node": ("RecurrentSpec",),
     "streaming.host": ("Stream",),
     "streaming.plan": ("State", "StreamPlan"),
     "targets.documented": ("Documented",),
     "targets.table": ("TARGETS", "Target"),
+    "types": ("Progress",),
     "compare.result": ("Verification",),
     "compare.stream": ("verify_stream",),
     "compare.verify": ("verify",),
@@ -115,6 +114,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("rnn_lowering.errors").version()
     if name not in _HOMES:
         raise AttributeError(f"module 'rnn_lowering' has no attribute '{name}'")
     return getattr(import_module(f"rnn_lowering.{_HOMES[name]}"), name)

@@ -3,16 +3,16 @@
 import logging
 import sys
 
-from rnn_lowering.cli.signals import listen
+from rnn_lowering.cli.process import listen, open_closed
 
 
 def main() -> int:
     """Run the command with the arguments of the process; return its exit code."""
     listen()
     logging.getLogger().addHandler(logging.NullHandler())  # what libraries log is not for users of the command
-    from rnn_lowering.cli import command, streams  # imports that take time, now that signals are heard
+    from rnn_lowering.cli import command  # imports that take time, now that signals are heard
 
-    streams.open_closed()
+    open_closed()
     return command.main()
 
 

@@ -9,8 +9,8 @@ import onnx
 import onnx_ir as ir
 from typing_extensions import Unpack
 
-from rnn_lowering import arguments
-from rnn_lowering.boundary import boundary
+from rnn_lowering import types
+from rnn_lowering.errors import boundary
 from rnn_lowering.files.outputs import Outputs
 from rnn_lowering.files.reading import from_proto, load_model, refuse_external
 from rnn_lowering.model import native
@@ -30,10 +30,9 @@ from rnn_lowering.options import (
 from rnn_lowering.passes.lower import LowerRecurrentPass, Preview
 from rnn_lowering.passes.report import Report
 from rnn_lowering.pipeline import FileLowering
-from rnn_lowering.progress import Progress, given_progress
 from rnn_lowering.report.file_report import FileReport
 from rnn_lowering.spec.node import RecurrentSpec
-from rnn_lowering.types import PathLike
+from rnn_lowering.types import PathLike, Progress, given_progress
 
 M = TypeVar("M", onnx.ModelProto, ir.Model)
 
@@ -71,8 +70,8 @@ def lower(
         OptionError: A form, target or dimension that does not exist.
     """
     lowers = LowerRecurrentPass(lowering, **options)
-    full = arguments.flag("full", full)
-    arguments.model("model", model)
+    full = types.flag("full", full)
+    types.model("model", model)
     if isinstance(model, ir.Model):
         report = lowers(model).report
         return (model, report) if full else model
@@ -142,20 +141,20 @@ def lower_file(
             have.
     """
     for_lowering, for_check = split_file_options(options)
-    path = arguments.optional(arguments.path)
+    path = types.optional(types.path)
     return FileLowering(
-        source=arguments.path("source", source),
+        source=types.path("source", source),
         outputs=Outputs(
-            arguments.path("destination", destination),
+            types.path("destination", destination),
             kept=path("keep_failed", keep_failed),
             report=path("report", report),
-            overwrite=arguments.flag("overwrite", overwrite),
+            overwrite=types.flag("overwrite", overwrite),
         ),
         lowers=LowerRecurrentPass(lowering, **for_lowering),
         check=check_of(check, for_check),
-        external_data=arguments.text("external_data", external_data),
-        trust_external_data=arguments.flag("trust_external_data", trust_external_data),
-        require_verified=arguments.flag("require_verified", require_verified),
+        external_data=types.text("external_data", external_data),
+        trust_external_data=types.flag("trust_external_data", trust_external_data),
+        require_verified=types.flag("require_verified", require_verified),
         progress=given_progress(progress),
     ).run()
 
@@ -179,7 +178,7 @@ def preview(
     """
     lowers = LowerRecurrentPass(lowering, **options)
     with boundary():
-        given = arguments.model_or_path("model", model)
+        given = types.model_or_path("model", model)
         read = clone(given) if isinstance(given, ir.Model) else _read(given)
         return lowers.preview(read)[0]
 
@@ -198,7 +197,7 @@ def inspect(model: onnx.ModelProto | ir.Model | PathLike) -> list[RecurrentSpec]
         ModelFileError: The path is not that of an ONNX model.
     """
     with boundary(), native.one_child():
-        read_model = work = _read(arguments.model_or_path("model", model))
+        read_model = work = _read(types.model_or_path("model", model))
         if any(entry.function for entry in recurrent_nodes(read_model)):
             work = clone(read_model)
             inline_functions(work, lambda _: True, Lowering.max_nodes)

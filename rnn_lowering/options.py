@@ -8,7 +8,7 @@ from typing import Any, TypedDict, TypeVar
 
 import onnx_ir as ir
 
-from rnn_lowering import arguments
+from rnn_lowering import types
 from rnn_lowering.errors import OptionError
 from rnn_lowering.limits import MOST_BYTES
 from rnn_lowering.targets.table import FORMS, Target, target_named
@@ -26,7 +26,7 @@ Selection = str | Iterable[str] | Callable[[ir.Node], bool]
 
 
 def _target(name: str, given: Any) -> str:
-    return target_named(arguments.text(name, given)).name
+    return target_named(types.text(name, given)).name
 
 
 def _selection(name: str, given: Any) -> Selection:
@@ -35,7 +35,7 @@ def _selection(name: str, given: Any) -> Selection:
         return given  # type: ignore[no-any-return]
     patterns = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
     if not all(isinstance(pattern, str) for pattern in patterns):
-        raise arguments.wrong(name, given, "a name, several, or a function of a node")
+        raise types.wrong(name, given, "a name, several, or a function of a node")
     return patterns
 
 
@@ -62,9 +62,7 @@ def _parsed(text: str) -> tuple[str, int | None]:
     return axis, int(frames)
 
 
-_frames = arguments.mapping(
-    arguments.optional(arguments.whole(1)), "AXIS, AXIS=FRAMES, or frames by axis, such as {'time': 1}"
-)
+_frames = types.mapping(types.optional(types.whole(1)), "AXIS, AXIS=FRAMES, or frames by axis, such as {'time': 1}")
 
 
 def _stream(_: str, given: Any) -> Stream:
@@ -80,11 +78,11 @@ class Tolerance:
     8e-2, 4e-2; others exactly equal).
     """
 
-    rtol: float | None = field(default=None, metadata=arguments.taken(arguments.tolerance))
-    atol: float | None = field(default=None, metadata=arguments.taken(arguments.tolerance))
+    rtol: float | None = field(default=None, metadata=types.taken(types.tolerance))
+    atol: float | None = field(default=None, metadata=types.taken(types.tolerance))
 
     def __post_init__(self) -> None:
-        arguments.take_fields(self)
+        types.take_fields(self)
 
 
 @dataclass(frozen=True)
@@ -119,22 +117,22 @@ class Lowering:
             text, or a number of frames that is not possible.
     """
 
-    to: str = field(default="auto", metadata=arguments.taken(arguments.one_of("form", (*FORMS, KEEP))))
-    target: str = field(default="portable", metadata=arguments.taken(_target))
-    only: Selection = field(default=(), metadata=arguments.taken(_selection))
-    except_: Selection = field(default=(), metadata=arguments.taken(_selection))
-    max_unroll: int = field(default=512, metadata=arguments.taken(arguments.whole()))
-    max_nodes: int = field(default=100_000, metadata=arguments.taken(arguments.whole()))
-    max_bytes: int = field(default=MOST_BYTES, metadata=arguments.taken(arguments.whole()))
-    compute: str = field(default="native", metadata=arguments.taken(arguments.one_of("compute", COMPUTE)))
-    dequantize: bool = field(default=False, metadata=arguments.taken(arguments.flag))
-    dims: Mapping[str, int] = field(default_factory=dict, metadata=arguments.taken(arguments.sizes))
-    input_shapes: Shapes = field(default_factory=dict, metadata=arguments.taken(arguments.shapes))
-    set_inputs: Mapping[str, ArrayLike] = field(default_factory=dict, metadata=arguments.taken(arguments.values))
-    stream: Stream | None = field(default=None, metadata=arguments.taken(arguments.optional(_stream)))
+    to: str = field(default="auto", metadata=types.taken(types.one_of("form", (*FORMS, KEEP))))
+    target: str = field(default="portable", metadata=types.taken(_target))
+    only: Selection = field(default=(), metadata=types.taken(_selection))
+    except_: Selection = field(default=(), metadata=types.taken(_selection))
+    max_unroll: int = field(default=512, metadata=types.taken(types.whole()))
+    max_nodes: int = field(default=100_000, metadata=types.taken(types.whole()))
+    max_bytes: int = field(default=MOST_BYTES, metadata=types.taken(types.whole()))
+    compute: str = field(default="native", metadata=types.taken(types.one_of("compute", COMPUTE)))
+    dequantize: bool = field(default=False, metadata=types.taken(types.flag))
+    dims: Mapping[str, int] = field(default_factory=dict, metadata=types.taken(types.sizes))
+    input_shapes: Shapes = field(default_factory=dict, metadata=types.taken(types.shapes))
+    set_inputs: Mapping[str, ArrayLike] = field(default_factory=dict, metadata=types.taken(types.values))
+    stream: Stream | None = field(default=None, metadata=types.taken(types.optional(_stream)))
 
     def __post_init__(self) -> None:
-        arguments.take_fields(self)
+        types.take_fields(self)
 
     @property
     def runtime(self) -> Target:
@@ -184,21 +182,21 @@ class Check:
         OptionError: A negative number of runs or bytes, or a time limit that is not positive.
     """
 
-    runs: int = field(default=3, metadata=arguments.taken(arguments.whole(most=1_000_000)))
-    seed: int = field(default=0, metadata=arguments.taken(arguments.whole()))
+    runs: int = field(default=3, metadata=types.taken(types.whole(most=1_000_000)))
+    seed: int = field(default=0, metadata=types.taken(types.whole()))
     tolerance: Tolerance = field(
         default=Tolerance(),
-        metadata=arguments.taken(arguments.instance(Tolerance, "Tolerance(rtol=..., atol=...)")),
+        metadata=types.taken(types.instance(Tolerance, "Tolerance(rtol=..., atol=...)")),
     )
     feeds: Sequence[Mapping[str, Array]] | None = field(
-        default=None, metadata=arguments.taken(arguments.optional(arguments.feeds))
+        default=None, metadata=types.taken(types.optional(types.feeds))
     )
-    shapes: Shapes | None = field(default=None, metadata=arguments.taken(arguments.optional(arguments.shapes)))
-    timeout: float = field(default=120.0, metadata=arguments.taken(arguments.seconds))
-    max_bytes: int = field(default=MOST_BYTES, metadata=arguments.taken(arguments.whole()))
+    shapes: Shapes | None = field(default=None, metadata=types.taken(types.optional(types.shapes)))
+    timeout: float = field(default=120.0, metadata=types.taken(types.seconds))
+    max_bytes: int = field(default=MOST_BYTES, metadata=types.taken(types.whole()))
 
     def __post_init__(self) -> None:
-        arguments.take_fields(self)
+        types.take_fields(self)
 
 
 class CheckOptions(TypedDict, total=False):
@@ -254,7 +252,7 @@ def check_of(given: Check | None, options: CheckOptions) -> Check:
         OptionError: As `Check`.
         TypeError: A keyword that does not exist.
     """
-    taken = Check() if given is None else arguments.instance(Check, "Check(runs=...)")("check", given)
+    taken = Check() if given is None else types.instance(Check, "Check(runs=...)")("check", given)
     return _with(taken, options)
 
 

@@ -11,24 +11,23 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from rnn_lowering.boundary import boundary
 from rnn_lowering.compare.nodes import NodeRun
 from rnn_lowering.compare.result import Verification
 from rnn_lowering.compare.stream import verify_stream
 from rnn_lowering.compare.verify import comparing
 from rnn_lowering.compare.whole import ModelComparison
-from rnn_lowering.errors import NotVerifiedError, OptionError, VerificationError
-from rnn_lowering.files.atomic import replacing
+from rnn_lowering.errors import NotVerifiedError, OptionError, VerificationError, boundary
+from rnn_lowering.files.atomic import Place, replacing
 from rnn_lowering.files.external_data import choose_data_file, data_files, save
-from rnn_lowering.files.outputs import Outputs, Place
+from rnn_lowering.files.outputs import Outputs
 from rnn_lowering.files.reading import Parsed, parse_file, readable_again
 from rnn_lowering.files.scratch import writing
 from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.options import Check
 from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass
-from rnn_lowering.progress import WRITING, Progress
 from rnn_lowering.report.file_report import FileReport, ModelFile
 from rnn_lowering.report.writer import report_writer
+from rnn_lowering.types import WRITING, Progress
 
 _NOT_KEPT = "the model is not written; --keep-failed FILE (keep_failed=) keeps it"
 _ADVICE = (

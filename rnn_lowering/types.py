@@ -1,12 +1,24 @@
-"""Types that several folders share."""
+"""Types that several folders share, and kinds of arguments: each takes what a caller gives or raises one error."""
 
 from __future__ import annotations
 
+import math
+import operator
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields
+from itertools import count
+from pathlib import Path
+from threading import TIMEOUT_MAX
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rnn_lowering.errors import OptionError, callers
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -20,3 +32,234 @@ PathLike = str | os.PathLike[str]
 
 Shapes = Mapping[str, Sequence[int]]
 """Shapes by the names of inputs."""
+
+
+def array_of(tensor: ir.TensorProtocol) -> Array:
+    """Return the array of a tensor; the file that it is in is closed as soon as the array is released."""
+    if not isinstance(tensor, ir.ExternalTensor):
+        return tensor.numpy()
+    anew = ir.ExternalTensor(
+        tensor.location,
+        tensor.offset,
+        tensor.length,
+        tensor.dtype,
+        shape=tensor.shape,
+        name=tensor.name or "",
+        base_dir=tensor.base_dir,
+    )
+    return anew.numpy()
+
+
+def in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
+    """Return a tensor of a file as one in memory; the file is closed."""
+    return ir.Tensor(array_of(tensor).copy(), tensor.dtype, name=tensor.name)
+
+
+T = TypeVar("T")
+
+Take = Callable[[str, Any], T]
+"""Takes the name of an argument and what was given, and returns its value or raises an `OptionError`."""
+
+_LARGEST = 2**63 - 1
+
+
+def wrong(name: str, given: object, give: str) -> OptionError:
+    """Return the error for an argument."""
+    shown = reprlib.repr(given) if given is None or isinstance(given, str | int | float) else type(given).__name__
+    return OptionError(f"{name} cannot be {shown}", hint=f"give {give}")
+
+
+def flag(name: str, given: Any) -> bool:
+    if not isinstance(given, bool | np.bool_):
+        raise wrong(name, given, "True or False")
+    return bool(given)
+
+
+def text(name: str, given: Any) -> str:
+    if not isinstance(given, str):
+        raise wrong(name, given, "text")
+    return given
+
+
+def one_of(noun: str, known: Sequence[str]) -> Take[str]:
+    def take(name: str, given: Any) -> str:
+        if not isinstance(given, str):
+            raise wrong(name, given, f"one of {', '.join(known)}")
+        if given not in known:
+            raise OptionError(f"{noun} '{given}' does not exist", hint=f"known are {', '.join(known)}")
+        return given
+
+    return take
+
+
+def whole(least: int = 0, most: int = _LARGEST) -> Take[int]:
+    """Take a whole number, of NumPy's types too; a truth value is none."""
+
+    def take(name: str, given: Any) -> int:
+        with suppress(TypeError):
+            number = least - 1 if isinstance(given, bool) else operator.index(given)
+            if least <= number <= most:
+                return number
+        raise wrong(name, given, f"a whole number, {least} or more" + (f", at most {most:,}" * (most < _LARGEST)))
+
+    return take
+
+
+def _number(name: str, given: Any, give: str) -> float:
+    if (
+        isinstance(given, bool | np.bool_)
+        or not isinstance(given, int | float | np.number)
+        or np.iscomplexobj(given)
+    ):
+        raise wrong(name, given, give)
+    try:
+        return float(given)
+    except OverflowError:
+        return math.inf
+
+
+def seconds(name: str, given: Any) -> float:
+    """Take a time limit; one that no operating system can wait for is none."""
+    number = _number(name, given, "a number of seconds")
+    if not number > 0:
+        raise wrong(name, given, "more than 0 seconds")
+    return number if number < TIMEOUT_MAX else math.inf
+
+
+def tolerance(name: str, given: Any) -> float | None:
+    if given is not None and not _number(name, given, "a number, 0 or more") >= 0:
+        raise wrong(name, given, "0 or more")
+    return None if given is None else float(given)
+
+
+def instance(kind: type[T], give: str) -> Take[T]:
+    def take(name: str, given: Any) -> T:
+        if not isinstance(given, kind):
+            raise wrong(name, given, give)
+        return given
+
+    return take
+
+
+def optional(take: Take[T]) -> Take[T | None]:
+    return lambda name, given: None if given is None else take(name, given)
+
+
+def function(name: str, given: Any) -> Any:
+    if not callable(given):
+        raise wrong(name, given, "a function")
+    return given
+
+
+def mapping(take: Take[T], give: str) -> Take[dict[str, T]]:
+    """Take a mapping from names."""
+
+    def each(name: str, given: Any) -> dict[str, T]:
+        if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+            raise wrong(name, given, give)
+        return {key: take(f"{name}['{key}']", value) for key, value in given.items()}
+
+    return each
+
+
+sizes = mapping(whole(), "sizes by name, such as {'seq': 16}")
+
+
+def _shape(name: str, given: Any) -> list[int]:
+    if isinstance(given, str | bytes | Mapping | set) or not isinstance(given, Iterable):
+        raise wrong(name, given, "a list of sizes, such as [16, 1, 80]")
+    return [whole()(f"a size of {name}", size) for size in given]
+
+
+shapes = mapping(_shape, "shapes by name, such as {'X': [16, 1, 80]}")
+
+
+def array(name: str, given: Any) -> Array:
+    """Take what NumPy converts to an array of numbers; a masked array has values that are none."""
+    try:
+        made = np.asarray(given)
+    except Exception as error:  # whatever an object that claims to be an array raises
+        raise OptionError(f"{name} is no array: {error}", hint="give a NumPy array") from error
+    if np.ma.isMaskedArray(given) or made.dtype.hasobject:
+        raise wrong(name, given, "a NumPy array of numbers without a mask")
+    return made
+
+
+def _value(name: str, given: Any) -> ArrayLike:
+    array(name, given)
+    return given  # type: ignore[no-any-return]
+
+
+values = mapping(_value, "values by name, such as {'lens': 16}")
+
+_feed = mapping(array, "arrays by the names of inputs, such as {'X': x}")
+
+
+def feeds(name: str, given: Any) -> list[dict[str, Array]]:
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise wrong(name, given, "a list of inputs by name: [{'X': x}]")
+    return [_feed(f"{name}[{n}]", feed) for n, feed in enumerate(given)]
+
+
+def path(name: str, given: Any) -> Path:
+    with suppress(TypeError):
+        if isinstance(found := os.fspath(given), str):
+            return Path(found)
+    raise wrong(name, given, "a path")
+
+
+def model(name: str, given: Any) -> onnx.ModelProto | ir.Model:
+    """Take a model in memory."""
+    if not isinstance(given, onnx.ModelProto | ir.Model):
+        kind = type(given).__name__
+        raise OptionError(f"{name} cannot be {kind}", hint="give an onnx.ModelProto or an onnx_ir.Model")
+    return given
+
+
+ir_model = instance(ir.Model, "an onnx_ir.Model; rl.lower takes an onnx.ModelProto too")
+
+
+def model_or_path(name: str, given: Any) -> onnx.ModelProto | ir.Model | Path:
+    return path(name, given) if isinstance(given, str | os.PathLike) else model(name, given)
+
+
+def taken(take: Take[Any]) -> dict[str, Any]:
+    """Return the metadata of a field of a dataclass."""
+    return {"take": take}
+
+
+def take_fields(options: object) -> None:
+    """Take every field of a frozen dataclass as its metadata tell."""
+    for field in fields(options):  # type: ignore[arg-type]
+        object.__setattr__(options, field.name, field.metadata["take"](field.name, getattr(options, field.name)))
+
+
+class Progress(Protocol):
+    """Called as progress(phase, done, total) when a phase begins (done = 0) and after each tensor or run."""
+
+    def __call__(self, phase: str, done: int, total: int, /) -> None: ...
+
+
+WRITING = "writing tensors"
+ORIGINAL = "running the original"
+LOWERED = "running the lowered model"
+NODES = "running each node"
+CHUNKS = "running the stream chunk by chunk"
+
+
+def given_progress(progress: Progress | None) -> Progress | None:
+    """Return a callback that a caller gave; its exceptions pass all boundaries unchanged.
+
+    Raises:
+        OptionError: It is no function.
+    """
+    return None if progress is None else callers(function("progress", progress))
+
+
+def counter(progress: Progress | None, phase: str, total: int) -> Callable[[], None]:
+    """Report the start of a phase; return a function to call after each of its `total` parts."""
+    if progress is None:
+        return lambda: None
+    report, done = progress, count(1)
+    report(phase, 0, total)
+    return lambda: report(phase, next(done), total)

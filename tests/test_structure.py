@@ -8,7 +8,7 @@ from pathlib import Path
 from paths import PACKAGE
 
 ORDER = [
-    *("types", "child", "printable", "errors", "arguments", "boundary", "progress", "limits", "mapped", "_version"),
+    *("errors", "types", "child", "limits"),
     *("spec", "emit", "recurrence", "targets", "options", "model", "streaming", "passes", "files"),
     *("compare", "report", "pipeline", "api", "olive", "cli", "__init__", "__main__"),
 ]

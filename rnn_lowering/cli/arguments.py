@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rnn_lowering._version import __version__
 from rnn_lowering.cli import values
+from rnn_lowering.errors import printable, version
 from rnn_lowering.limits import MOST_BYTES
-from rnn_lowering.printable import printable
 
 _USAGE = """rnn-lower IN.onnx OUT.onnx [options]
        rnn-lower IN.onnx --list [options]
@@ -76,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
         default=0,
         help="show each run of the comparison; -vv: also the traceback of an error",
     )
-    p.add_argument("--version", action="version", version=f"rnn-lower {__version__}")
+    p.add_argument("--version", action="version", version=f"rnn-lower {version()}")
     return p
 
 

@@ -12,10 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from rnn_lowering.boundary import boundary
 from rnn_lowering.cli.arguments import parser
-from rnn_lowering.cli.signals import Interrupted, unwinding
-from rnn_lowering.cli.streams import printing
+from rnn_lowering.cli.process import Interrupted, printing, unwinding
 from rnn_lowering.cli.values import check_options, lowering_options
 from rnn_lowering.errors import (
     NotVerifiedError,
@@ -23,9 +21,10 @@ from rnn_lowering.errors import (
     RnnLoweringWarning,
     UnsupportedError,
     VerificationError,
+    boundary,
+    printable,
 )
 from rnn_lowering.files.scratch import remove_scratch
-from rnn_lowering.printable import printable
 
 __all__ = ["main", "parser"]
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from rnn_lowering.printable import NAME, printable
+from rnn_lowering.errors import NAME, printable
 from rnn_lowering.streaming.plan import host_loop
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from rnn_lowering.compare.result import OutputCheck, RunCheck, Verification
     from rnn_lowering.passes.lower import Preview
     from rnn_lowering.passes.report import Report
-    from rnn_lowering.progress import Progress
     from rnn_lowering.report.file_report import FileReport
     from rnn_lowering.spec.node import RecurrentSpec
     from rnn_lowering.streaming.plan import StreamPlan
+    from rnn_lowering.types import Progress
 
 
 class _Console(Console):

@@ -19,9 +19,8 @@ from rnn_lowering.compare import reference
 from rnn_lowering.compare.reference import expected
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.limits import excess, most_bytes
-from rnn_lowering.mapped import array_of
 from rnn_lowering.spec.node import GATES, RecurrentSpec
-from rnn_lowering.types import Array
+from rnn_lowering.types import Array, array_of
 
 Symbols = dict[str, Array]
 

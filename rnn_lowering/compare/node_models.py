@@ -17,7 +17,6 @@ from rnn_lowering.compare import reference
 from rnn_lowering.compare.node_feeds import check_bytes
 from rnn_lowering.compare.process import Ran, Runner, SessionError
 from rnn_lowering.compare.session import Session, rounds
-from rnn_lowering.mapped import array_of
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.folding import folded
 from rnn_lowering.model.inference import known_inputs
@@ -29,7 +28,7 @@ from rnn_lowering.model.set_inputs import recorded
 from rnn_lowering.model.sizing import at_sizes
 from rnn_lowering.options import Lowering
 from rnn_lowering.spec.node import GATES, RecurrentSpec, default_opset
-from rnn_lowering.types import Array
+from rnn_lowering.types import Array, array_of
 
 _LONG = 256
 """More nodes get a session for each combination of sizes: with open sizes, creating one takes half a minute."""

@@ -21,10 +21,9 @@ from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import Parsed
 from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.options import Check, Tolerance
-from rnn_lowering.progress import NODES as RUNNING_NODES
-from rnn_lowering.progress import Progress, counter
 from rnn_lowering.spec.node import RecurrentSpec
-from rnn_lowering.types import Array
+from rnn_lowering.types import NODES as RUNNING_NODES
+from rnn_lowering.types import Array, Progress, counter
 
 _ATTEMPTS = 4
 """How often a row may differ from a kernel that rounds before it counts as wrong."""

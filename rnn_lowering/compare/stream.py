@@ -16,8 +16,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering import arguments
-from rnn_lowering.boundary import boundary
+from rnn_lowering import types
 from rnn_lowering.compare.feeds import candidates, checked, length_inputs
 from rnn_lowering.compare.process import Chunks, Outcome, Ran, Runner, SessionError
 from rnn_lowering.compare.result import (
@@ -42,7 +41,7 @@ from rnn_lowering.compare.session import (
 from rnn_lowering.compare.tolerance import allowance, compare, distance
 from rnn_lowering.compare.unseen import constant_outputs, runs_for, untaken, zero_weights
 from rnn_lowering.compare.verify import Given, as_file, compared
-from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError
+from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError, boundary
 from rnn_lowering.files.external_data import save
 from rnn_lowering.files.reading import Parsed, parse_file
 from rnn_lowering.limits import limited
@@ -50,10 +49,9 @@ from rnn_lowering.model.scopes import recurrent_nodes
 from rnn_lowering.model.set_inputs import recorded
 from rnn_lowering.options import Check, Tolerance, check_of
 from rnn_lowering.passes.lower import LowerRecurrentPass
-from rnn_lowering.progress import CHUNKS, ORIGINAL, Progress, counter, given_progress
 from rnn_lowering.spec.constants import constant_of
 from rnn_lowering.streaming.plan import KEY, State, StreamPlan
-from rnn_lowering.types import Array
+from rnn_lowering.types import CHUNKS, ORIGINAL, Array, Progress, counter, given_progress
 
 _TOO_SHORT = "no sequence has two chunks (give longer inputs: --test-shape, --feed)"
 _LOWERED_ORIGINAL = "lowered_original.onnx"
@@ -118,13 +116,13 @@ def verify_stream(
         ModelFileError: `stepped` is no stream.
     """
     check = check_of(check, {})
-    trust = arguments.flag("trust_external_data", trust_external_data)
+    trust = types.flag("trust_external_data", trust_external_data)
     progress = given_progress(progress)
     with boundary(), limited(check.max_bytes), Runner(check.timeout) as runner, ExitStack() as pipes:
         first, second = (
             as_file(model, runner.folder / f"model{n}.onnx", trust, pipes)
             for n, model in enumerate(
-                given if isinstance(given, Parsed) else arguments.model_or_path(name, given)
+                given if isinstance(given, Parsed) else types.model_or_path(name, given)
                 for name, given in (("original", original), ("stepped", stepped))
             )
         )

@@ -11,8 +11,7 @@ import onnx_ir as ir
 from onnx import numpy_helper
 
 from rnn_lowering.compare.tolerance import blocks
-from rnn_lowering.mapped import array_of
-from rnn_lowering.types import Array
+from rnn_lowering.types import Array, array_of
 
 _MOVING = frozenset(("Constant", "Identity", "Squeeze", "Unsqueeze", "Reshape", "Cast"))
 """Branches of these alone compute nothing."""

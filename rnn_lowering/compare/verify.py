@@ -12,12 +12,12 @@ import onnx
 import onnx_ir as ir
 from typing_extensions import Unpack
 
-from rnn_lowering import arguments
-from rnn_lowering.boundary import boundary
+from rnn_lowering import types
 from rnn_lowering.compare.feeds import checked
 from rnn_lowering.compare.process import Runner
 from rnn_lowering.compare.result import Verification
 from rnn_lowering.compare.whole import ModelComparison
+from rnn_lowering.errors import boundary
 from rnn_lowering.files.external_data import save
 from rnn_lowering.files.locations import check_locations
 from rnn_lowering.files.one_file import LARGE, move_out, text_format
@@ -25,8 +25,7 @@ from rnn_lowering.files.reading import Parsed, from_proto, parse_file, readable_
 from rnn_lowering.limits import limited
 from rnn_lowering.model.native import one_child
 from rnn_lowering.options import Check, CheckOptions, check_of
-from rnn_lowering.progress import Progress, given_progress
-from rnn_lowering.types import PathLike
+from rnn_lowering.types import PathLike, Progress, given_progress
 
 
 def verify(
@@ -56,9 +55,9 @@ def verify(
         ModelFileError: A file cannot be read, or its data is missing or outside its folder.
     """
     check = check_of(check, options)
-    trust = arguments.flag("trust_external_data", trust_external_data)
+    trust = types.flag("trust_external_data", trust_external_data)
     progress = given_progress(progress)
-    first, second = arguments.model_or_path("original", original), arguments.model_or_path("lowered", lowered)
+    first, second = types.model_or_path("original", original), types.model_or_path("lowered", lowered)
     with boundary():
         return compared(first, second, check=check, trust_external_data=trust, progress=progress)
 

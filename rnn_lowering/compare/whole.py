@@ -42,9 +42,8 @@ from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import from_proto
 from rnn_lowering.model.set_inputs import recorded
 from rnn_lowering.options import Tolerance
-from rnn_lowering.progress import LOWERED, ORIGINAL, counter
 from rnn_lowering.spec.dynamic import OPERATOR
-from rnn_lowering.types import Array
+from rnn_lowering.types import LOWERED, ORIGINAL, Array, counter
 
 
 class _NotAcceptedError(SessionError):

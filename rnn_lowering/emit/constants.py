@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.mapped import array_of
-from rnn_lowering.types import Array
+from rnn_lowering.types import Array, array_of
 
 _BLOCK_BYTES = 1 << 24
 _EAGER_SIZE = 1024

@@ -3,16 +3,109 @@
 from __future__ import annotations
 
 import os
+import posixpath
+import re
+import secrets
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from rnn_lowering.files.locations import rename_data
-from rnn_lowering.files.outputs import Place, refuse_unwritable
-from rnn_lowering.files.scratch import scratch_folder, writing
-from rnn_lowering.files.uninterrupted import uninterrupted
+import onnx
+
+from rnn_lowering.errors import ModelFileError
+from rnn_lowering.files import one_file
+from rnn_lowering.files.locations import external_entries, rename_data
+from rnn_lowering.files.scratch import cannot_write, scratch_folder, uninterrupted, writing
+
+_KINDS = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """The files of a model to write.
+
+    Attributes:
+        path: The model's file.
+        data: The unused name of its data file beside it; None if it has none.
+        needed: What identifies the files that are read: they stay.
+    """
+
+    path: Path
+    data: str | None = None
+    needed: frozenset[object] = frozenset()
+
+    def outdated(self) -> list[Path]:
+        """Return the data files of the model that is at `path` now, which nothing else needs."""
+        names = {f"{self.path.name}.data", *([_wanted(self.data)] if self.data else [])}
+        files = [self.path.with_name(name) for name in _data_names(self.path) if _wanted(name) in names]
+        return [file for file in files if not file.is_symlink() and not self.needed & {*identities(file)}]
+
+    def unused(self, data: str) -> str:
+        """Return a name for a data file that no file has: this one, or one with a number in it."""
+        wanted = Path(_wanted(data))
+        while os.path.lexists(self.path.with_name(data)):
+            data = f"{wanted.stem}.{secrets.token_hex(4)}{wanted.suffix}"
+        return data
+
+
+def _data_names(path: Path) -> set[str]:
+    """Return the names of a model file's data files in its folder; none if the file is not a model."""
+    try:
+        if one_file.parse(path) is not None:
+            return set()
+        model = onnx.load(path, load_external_data=False)
+    except Exception:  # each parser has errors of its own
+        return set()
+    names = {posixpath.normpath(entry.value) for _, entry in external_entries(model)}
+    return {name for name in names if Path(name).name == name and path.with_name(name).is_file()}
+
+
+def _wanted(name: str) -> str:
+    """Return the name of a data file without the number that makes it unique."""
+    return re.sub(r"\.[0-9a-f]{8}(?=(\.[^.]*)?$)", "", name)
+
+
+def refuse_unwritable(path: Path, *, overwrite: bool) -> None:
+    """Check that a file can be written at a path, without following links.
+
+    Raises:
+        ModelFileError: It cannot, or a file exists without `overwrite`.
+    """
+    try:
+        kind = stat.S_IFMT(path.lstat().st_mode)
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise ModelFileError(f"cannot write '{path}': its folder does not exist") from None
+        kind = 0
+    except (OSError, ValueError) as error:
+        raise cannot_write(path, error) from error
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ModelFileError(f"cannot write '{path}': its folder is read-only")
+    if kind not in (0, stat.S_IFREG):
+        raise ModelFileError(f"cannot write '{path}': it is {_KINDS.get(kind, 'no file')}", hint="name a file")
+    if kind and not overwrite:
+        raise ModelFileError(f"'{path}' exists", hint="give --force (in Python overwrite=True) to replace it")
+
+
+def identities(path: Path) -> Iterator[object]:
+    """Yield what identifies an existing file under all its names."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):  # no such file, or no file can have this name: writing will say so
+        return
+    yield found.st_dev, found.st_ino
+
 
 _PATIENCE = 10.0
 """Seconds to wait for another process that replaces a file of the same folder; then both go on."""

@@ -13,7 +13,7 @@ from rnn_lowering.errors import ModelFileError, UnsupportedError, deepest_cause
 from rnn_lowering.files import one_file
 from rnn_lowering.files.locations import DataFolders
 from rnn_lowering.files.one_file import TensorInside, text_format
-from rnn_lowering.mapped import in_memory
+from rnn_lowering.types import in_memory
 
 INLINE_LIMIT = 1_800_000_000
 """The most bytes of tensors in one file: protobuf supports less than 2 GiB in all."""

@@ -1,4 +1,4 @@
-"""Temporary folders, which are removed when their block ends, whether it fails or not."""
+"""Temporary folders, which are removed when their block ends, and steps that a signal must not interrupt."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import errno
 import os
 import secrets
 import shutil
+import signal
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -86,3 +88,29 @@ def _remove(folder: Path) -> None:
             break
         time.sleep(0.05)
     _held.discard(folder)
+
+
+ENDING = tuple(
+    number for name in ("SIGINT", "SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None
+)
+"""The signals that ask a program to end."""
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Delay signals that ask the program to end until the end of the block. Python handles signals in the main
+    thread only, so in other threads nothing is needed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    handlers = {number: handler for number in ENDING if (handler := signal.getsignal(number)) is not None}
+    try:
+        for number in handlers:
+            signal.signal(number, lambda arrived, _: came.append(arrived))
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)

@@ -14,10 +14,9 @@ from itertools import count
 
 import onnx_ir as ir
 
-from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.errors import NAME, UnsupportedError, printable
 from rnn_lowering.model.copying import clone_graph
 from rnn_lowering.model.scopes import Found, recurrent_nodes
-from rnn_lowering.printable import NAME, printable
 from rnn_lowering.spec.node import DEFAULT_DOMAIN, default_opset
 
 Identifier = ir.OperatorIdentifier

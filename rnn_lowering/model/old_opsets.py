@@ -18,10 +18,10 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
-from rnn_lowering.mapped import in_memory
 from rnn_lowering.model import native
 from rnn_lowering.spec.constants import dims_of
 from rnn_lowering.spec.node import GATES, RecurrentSpec, default_opset, is_recurrent
+from rnn_lowering.types import in_memory
 
 FIRST_OPSET = 7
 """The oldest opset at which nodes are lowered in place."""

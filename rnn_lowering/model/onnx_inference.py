@@ -9,10 +9,10 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError, deepest_cause
-from rnn_lowering.mapped import in_memory
 from rnn_lowering.model import native
 from rnn_lowering.model.scopes import bodies_of, graphs_of
 from rnn_lowering.spec.node import default_opset
+from rnn_lowering.types import in_memory
 
 
 def infer_shapes(model: ir.Model) -> None:

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from rnn_lowering.boundary import boundary
 from rnn_lowering.emit.names import NODE, OPERATOR, Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.substitutes import as_transpose, instead
+from rnn_lowering.errors import boundary
 from rnn_lowering.model.plan import Planned
 from rnn_lowering.model.scopes import Found, all_names, bodies_of
 from rnn_lowering.recurrence.node import lower_node

@@ -8,8 +8,7 @@ from fnmatch import fnmatchcase
 
 import onnx_ir as ir
 
-from rnn_lowering.boundary import callers
-from rnn_lowering.errors import OptionError
+from rnn_lowering.errors import OptionError, callers
 from rnn_lowering.model.scopes import Found
 from rnn_lowering.options import Selection
 

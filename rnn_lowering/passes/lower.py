@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 from typing_extensions import Unpack
 
-from rnn_lowering import arguments
-from rnn_lowering.boundary import boundary
+from rnn_lowering import types
 from rnn_lowering.errors import (
     InvalidNodeError,
     NodeRef,
@@ -21,6 +20,7 @@ from rnn_lowering.errors import (
     UnknownLengthsError,
     UnknownSizeError,
     UnsupportedError,
+    boundary,
     warn,
 )
 from rnn_lowering.limits import limited
@@ -110,7 +110,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> LoweringResult:
         """Lower `model` in place."""
-        arguments.ir_model("model", model)
+        types.ir_model("model", model)
         with boundary(), limited(self.lowering.max_bytes), native.one_child():
             return self._lowered(model)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from rnn_lowering._version import __version__
+from rnn_lowering.errors import version
 from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.spec.node import RecurrentSpec
 from rnn_lowering.streaming.plan import StreamPlan
@@ -104,7 +104,7 @@ class Report:
         """Return plain data, as docs/report.md describes it."""
         return {
             "schema": SCHEMA,
-            "version": __version__,
+            "version": version(),
             "command": "",
             "target": self.target,
             "files": {"before": None, "after": None},

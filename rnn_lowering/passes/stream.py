@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from rnn_lowering import arguments
-from rnn_lowering.boundary import boundary
-from rnn_lowering.errors import NodeRef, UnsupportedError, warn
+from rnn_lowering import types
+from rnn_lowering.errors import NodeRef, UnsupportedError, boundary, warn
 from rnn_lowering.model.copying import clone, replace_content, restored_on_failure
 from rnn_lowering.model.inlining import inline_all
 from rnn_lowering.model.old_opsets import FIRST_OPSET, modernize
@@ -71,7 +70,7 @@ class StreamPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> StreamResult:
         """Change `model` in place."""
-        arguments.ir_model("model", model)
+        types.ir_model("model", model)
         with boundary():
             result, text = self._streamed(model)
         if text:

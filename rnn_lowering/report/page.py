@@ -11,12 +11,10 @@ from importlib.resources import files
 import onnx
 import onnxruntime
 
-from rnn_lowering._version import __version__
 from rnn_lowering.compare.node_models import IsolatedNode
 from rnn_lowering.compare.nodes import LOWERED, ORIGINAL, NodeRun, RunNodes
 from rnn_lowering.compare.result import Verification
-from rnn_lowering.errors import RnnLoweringError
-from rnn_lowering.printable import printable
+from rnn_lowering.errors import RnnLoweringError, printable, version
 from rnn_lowering.report.file_report import FileReport, Port
 from rnn_lowering.streaming.plan import host_loop
 
@@ -80,7 +78,7 @@ def render(report: FileReport, run_nodes: RunNodes) -> str:
         use=_use(report),
         host=host_loop(report.stream, report.target).splitlines() if report.stream is not None else [],
         end=Markup("\n"),
-        versions={"rnn-lowering": __version__, "onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__},
+        versions={"rnn-lowering": version(), "onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__},
     )
 
 

@@ -9,8 +9,7 @@ from typing import Protocol
 
 from rnn_lowering.compare.nodes import RunNodes
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.files.atomic import replacing
-from rnn_lowering.files.outputs import Place
+from rnn_lowering.files.atomic import Place, replacing
 from rnn_lowering.files.scratch import writing
 from rnn_lowering.report.file_report import FileReport
 

@@ -12,8 +12,7 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from rnn_lowering.limits import excess, most_bytes
-from rnn_lowering.mapped import array_of
-from rnn_lowering.types import Array, Dims
+from rnn_lowering.types import Array, Dims, array_of
 
 FOLDABLE = frozenset(
     (

@@ -14,9 +14,8 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
-from rnn_lowering.mapped import array_of
 from rnn_lowering.spec.quantized import Quantized
-from rnn_lowering.types import Array
+from rnn_lowering.types import Array, array_of
 
 OPERATOR, DOMAIN = "DynamicQuantizeLSTM", "com.microsoft"
 

@@ -16,8 +16,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.boundary import boundary
-from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
+from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError, boundary
 from rnn_lowering.spec import dynamic
 from rnn_lowering.spec.activations import ACTIVATIONS, CANONICAL_NAMES
 from rnn_lowering.spec.connections import Connections, KnownValues

@@ -10,7 +10,6 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.mapped import array_of
 from rnn_lowering.spec.node import node_ref
 from rnn_lowering.streaming.edit import Editor, keep_past, keep_where_empty, plain, trim
 from rnn_lowering.streaming.frames import Context, Flow, Frames, Framing
@@ -18,7 +17,7 @@ from rnn_lowering.streaming.plan import Dim, State, StreamPlan, initial_of
 from rnn_lowering.streaming.sizes import Size
 from rnn_lowering.streaming.states import SLOTS, NodeState
 from rnn_lowering.streaming.time_inputs import TimeInputs
-from rnn_lowering.types import Array
+from rnn_lowering.types import Array, array_of
 
 
 def state_dims(flow: Flow, value: ir.Value) -> tuple[Dim, ...]:

@@ -15,10 +15,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.mapped import array_of
 from rnn_lowering.spec.node import default_opset
 from rnn_lowering.streaming.sizes import CHUNK, Size, product, size
-from rnn_lowering.types import Array
+from rnn_lowering.types import Array, array_of
 
 Shape = tuple[Size, ...]
 Dims = Sequence[Size | None]
