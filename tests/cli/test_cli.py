@@ -1065,7 +1065,7 @@ def test_interrupt(tmp_path: Path) -> None:
 INTERRUPTED_RUN = """
 import os, signal, sys, threading
 from rnn_lowering.cli import command as cli
-from rnn_lowering.compare import process as sessions
+from rnn_lowering import child as sessions
 environment = sessions._environment
 def soon():
     sessions._environment = environment
