@@ -262,10 +262,11 @@ def _each(function: Callable[..., Size | None]) -> Callable[[Known, ir.Node], Se
 
 
 def _cast(known: Known, node: ir.Node) -> Sequence[Array] | None:
-    """To a number that holds it; a fraction is not cut off."""
-    kind = ir.DataType(node.attributes.get_int("to", 1) or 1).numpy().kind
+    """To a number that holds it: a fraction is not cut off, nor a long sequence wrapped around."""
+    dtype = ir.DataType(node.attributes.get_int("to", 1) or 1).numpy()
     (array,) = _exact(known, node)
-    fits = kind == "f" or (kind in "iu" and all(n.integral(known.unit) for n in array.reshape(-1)))
+    whole = dtype.kind == "f" or (dtype.kind in "iu" and all(n.integral(known.unit) for n in array.reshape(-1)))
+    fits = whole and dtype.itemsize >= 4
     return [array] if fits else None
 
 

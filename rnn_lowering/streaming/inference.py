@@ -342,11 +342,11 @@ def position(bound: Size, length: Size) -> Size | None:
     if constant is not None and constant <= -TO_THE_END:
         return size(0)
     found = length + bound if constant is not None and constant < 0 else bound
-    if constant is None and not bound.whole().at_least(0):
+    if constant is None and not bound.whole().never_negative:
         return None
-    if (length - found).whole().at_least(0) or (constant is not None and constant < 0):
+    if (length - found).whole().never_negative or (constant is not None and constant < 0):
         return found
-    return length if (found - length).whole().at_least(0) else None
+    return length if (found - length).whole().never_negative else None
 
 
 def _slice(known: Known, node: ir.Node) -> Outputs:

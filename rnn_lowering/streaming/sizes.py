@@ -60,17 +60,25 @@ class Size:
         """Whether it is an integer at every number of frames that `unit` divides."""
         return all((c * unit ** m.count(TIME)).denominator == 1 for m, c in self.terms)
 
-    def at_least(self, bound: Fraction | int) -> bool:
-        """Whether it is surely not below a bound; symbols are sizes, those of inputs at least 1."""
+    @property
+    def least(self) -> Fraction | None:
+        """What it surely is at least, with every size of the inputs at least 1; None where that is not known."""
         least = Fraction(0)
         for monomial, coefficient in self.terms:
-            if not monomial:
+            if (coefficient < 0 and monomial) or CHUNK in monomial:
+                return None
+            if all(isinstance(s, str) or s == TIME for s in monomial):
                 least += coefficient
-            elif coefficient < 0 or CHUNK in monomial:
-                return False
-            elif all(isinstance(s, str) or s == TIME for s in monomial):
-                least += coefficient if coefficient >= 1 or TIME not in monomial else 1
-        return least >= bound
+        return least
+
+    def at_least(self, bound: Fraction | int) -> bool:
+        """Whether it is surely not below a bound."""
+        return self.least is not None and self.least >= bound
+
+    @property
+    def never_negative(self) -> bool:
+        """Whether it, an integer, is surely not below 0."""
+        return self.least is not None and self.least > -1
 
     def at_most(self, bound: Fraction | int) -> bool:
         return (-self).at_least(-bound) if self.constant is None else self.constant <= bound
