@@ -7,6 +7,9 @@ import pytest
 
 from rnn_lowering.model.native import one_child
 
+pytest_plugins = ["commands"]
+"""Fixtures of the command."""
+
 FOLDERS = {"clients": pytest.mark.clients}
 """Folder -> the mark of the tests in it."""
 
