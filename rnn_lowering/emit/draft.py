@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from rnn_lowering.emit.constants import Constant
+
 
 @dataclass
 class Draft:
@@ -41,6 +43,13 @@ class Draft:
         for key in self.added:
             if not is_used(self.cache[key]):
                 del self.cache[key]
+
+    def initializer(self, name: str, constant: Constant) -> ir.Value:
+        """Add a constant as an initializer."""
+        kind, shape = ir.TensorType(constant.dtype), ir.Shape(constant.shape)
+        value = ir.Value(name=name, type=kind, shape=shape, const_value=constant.tensor(name))
+        self.initializers.append(value)
+        return value
 
     def computes(self, value: ir.Value) -> bool:
         """Return whether one of the nodes computes a value; a Constant does not count, it may be shared."""

@@ -74,12 +74,20 @@ class Prefix:
         start = f"{self.short}/{self.step}/" if self.step else f"{self.node}/{self.part}"
         return self.names.unique(f"{start}{hint}")
 
+    def rename(self, value: object, symbol: str) -> None:
+        """Give a value the name of a symbol, where a node computes it that is in no graph yet."""
+        node = value.producer() if isinstance(value, ir.Value) else None
+        if isinstance(value, ir.Value) and node is not None and node.graph is None:
+            value.name = self.name(symbol)
+            if node.metadata_props:
+                _set_symbol(value, symbol)
+
     def constant(self, hint: str) -> str:
         """Return a unique name for a constant, which steps share."""
         return self.names.unique(f"{self.node}/{self.part}{hint}")
 
 
-def set_symbol(value: ir.Value, symbol: str) -> None:
+def _set_symbol(value: ir.Value, symbol: str) -> None:
     """Add the symbol of a value to the metadata of the node that computes it."""
     node, index = value.producer(), value.index()
     if node is None or index is None:

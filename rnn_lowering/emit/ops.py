@@ -19,7 +19,7 @@ from rnn_lowering.emit.constants import Constant, Zeros, all_constant, elementwi
 from rnn_lowering.emit.dequantized import FIRST_WITH_AXIS, Dequantized, Stored
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.draft import Draft
-from rnn_lowering.emit.names import STEP, Names, Prefix, add_weights, set_symbol
+from rnn_lowering.emit.names import STEP, Names, Prefix, add_weights
 from rnn_lowering.emit.rewrite import with_gemms
 from rnn_lowering.emit.tensor import Tensor, broadcast, concatenated, static
 from rnn_lowering.emit.versions import since
@@ -152,7 +152,7 @@ class Ops:
         for tensor in tensors:
             value = self.value(tensor)
             if value in found or not self._drafts[-1].computes(value):
-                value = self.value(self._substitute("Identity", tensor) or self.unary("Identity", tensor))
+                value = self.value(self.unary("Identity", tensor))
             found[value] = None
         return list(found)
 
@@ -164,12 +164,7 @@ class Ops:
         dtypes: Sequence[ir.DataType] | None = None,
         **attributes: Any,
     ) -> list[Tensor]:
-        """Append a node to the open scope.
-
-        Args:
-            shapes: One for each output.
-            dtypes: One for each output; without them all are of the type of the recurrence.
-        """
+        """Append a node to the open scope; without dtypes all outputs are of the type of the recurrence."""
         node = ir.Node(
             "",
             op_type,
@@ -210,11 +205,7 @@ class Ops:
     def name(self, **symbols: Tensor) -> None:
         """Give emitted values the symbols of the operator specification: `op.name(Ht=H)`."""
         for symbol, tensor in symbols.items():
-            node = tensor.value.producer() if isinstance(tensor.value, ir.Value) else None
-            if isinstance(tensor.value, ir.Value) and node is not None and node.graph is None:
-                tensor.value.name = self._prefix.name(symbol)
-                if node.metadata_props:
-                    set_symbol(tensor.value, symbol)
+            self._prefix.rename(tensor.value, symbol)
 
     def declare(self, tensors: Sequence[Tensor]) -> None:
         """Write types and shapes of values into the model, where all dimensions are known."""
@@ -236,11 +227,7 @@ class Ops:
         return Tensor(None, self.dtype, shape, self.binary)
 
     def constant(self, number: float | Sequence[int], dtype: ir.DataType | None = None) -> Tensor:
-        """Return a number, or integers as a 1-D tensor, as a constant.
-
-        Args:
-            dtype: Its type; by default that of the recurrence for a float, int64 for integers.
-        """
+        """Return a number, or integers as a 1-D tensor, as a constant: of the recurrence's type or int64."""
         dtype = dtype or (self.dtype if isinstance(number, float) else _INT64)
         return self.known(literal(number, dtype))
 
@@ -262,18 +249,12 @@ class Ops:
     def _written(self, constant: Constant) -> ir.Value:
         draft, key = self._drafts[-1], constant.key()
         if key not in draft.cache:
-            draft.cache[key] = (
-                self._constant_node(constant) if self._constant_nodes else self._initializer(constant)
-            )
+            if self._constant_nodes:
+                draft.cache[key] = self._constant_node(constant)
+            else:
+                draft.cache[key] = draft.initializer(self._prefix.constant(constant.name), constant)
             draft.added.append(key)
         return draft.cache[key]
-
-    def _initializer(self, constant: Constant) -> ir.Value:
-        name = self._prefix.constant(constant.name)
-        shape, numbers = ir.Shape(constant.shape), constant.tensor(name)
-        value = ir.Value(name=name, type=ir.TensorType(constant.dtype), shape=shape, const_value=numbers)
-        self.initializers.append(value)
-        return value
 
     @since(1)
     def _constant_node(self, constant: Constant) -> ir.Value:
@@ -323,36 +304,26 @@ class Ops:
 
     def binary(self, op_type: str, a: Tensor, b: Tensor) -> Tensor:
         """Compute Add, Sub, Mul, Div or MatMul: what + - * / @ of tensors stand for."""
-        if op_type == "MatMul":
-            return self._product(a, b)
+        is_product = op_type == "MatMul"
+        shape = (*a.shape[:-1], b.shape[-1]) if is_product else broadcast(a.shape, b.shape)
         if a.is_zero or b.is_zero:
-            return self._with_zero(op_type, a, b)
-        if isinstance(a.value, Constant) and isinstance(b.value, Constant):
+            return self._with_zero(op_type, a, b, shape)
+        if isinstance(a.value, Constant) and isinstance(b.value, Constant) and not is_product:
             return self.known(elementwise(op_type, a.value, b.value))
         found: Tensor | None = self._substitute(op_type, a, b)
         if found is not None:
             return found
-        (result,) = self.emit(op_type, [a, b], [broadcast(a.shape, b.shape)], [a.dtype])
-        return replace(result, terms=(a, b))
+        (result,) = self.emit(op_type, [a, b], [shape], [a.dtype])
+        if is_product and result.rank == 2:
+            self._drafts[-1].matrices.add(self.value(result))
+        return result if is_product else replace(result, terms=(a, b))
 
-    def _with_zero(self, op_type: str, a: Tensor, b: Tensor) -> Tensor:
-        if op_type == "Mul":
-            return self.zero(broadcast(a.shape, b.shape))
+    def _with_zero(self, op_type: str, a: Tensor, b: Tensor, shape: Dims) -> Tensor:
+        if op_type in ("Mul", "MatMul"):
+            return self.zero(shape)
         if b.is_zero:
             return a
         return self.neg(b) if op_type == "Sub" else b
-
-    def _product(self, a: Tensor, b: Tensor) -> Tensor:
-        shape = (*a.shape[:-1], b.shape[-1])
-        if a.is_zero:
-            return self.zero(shape)
-        found: Tensor | None = self._substitute("MatMul", a, b)
-        if found is not None:
-            return found
-        (product,) = self.emit("MatMul", [a, b], [shape])
-        if product.rank == 2:
-            self._drafts[-1].matrices.add(self.value(product))
-        return product
 
     @since(11)
     def integer_product(self, a: Tensor, weights: Tensor) -> Tensor:
@@ -379,27 +350,28 @@ class Ops:
 
     def unary(self, op_type: str, x: Tensor, **attributes: float) -> Tensor:
         """Emit an element-wise operator of one input."""
-        found: Tensor | None = self._substitute(op_type, x) if op_type == "Relu" else None
-        return found or self.emit(op_type, [x], [x.shape], [x.dtype], **attributes)[0]
+        return self._substitute(op_type, x) or self.emit(op_type, [x], [x.shape], [x.dtype], **attributes)[0]
 
     def clip(self, x: Tensor, bound: float) -> Tensor:
         """Bound x to [-bound, bound]."""
-        found: Tensor | None = self._substitute("Clip", x, bound)
-        if found is None and self.dtype == ir.DataType.DOUBLE and self.opset < 12:
-            return self._clip_by_relu(x, bound)
-        return found or self._clip(x, bound)
+        return self._substitute("Clip", x, bound) or self._clip(x, bound)
 
     @since(1)
     def _clip(self, x: Tensor, bound: float) -> Tensor:
+        if self.dtype == ir.DataType.DOUBLE:
+            return self._clip_by_relu(x, bound)
         return self.unary("Clip", x, min=-bound, max=bound)
 
     @_clip.since(11)
     def _clip_11(self, x: Tensor, bound: float) -> Tensor:
+        return self._clip_by_relu(x, bound) if self.dtype == ir.DataType.DOUBLE else self._clip_12(x, bound)
+
+    @_clip.since(12)
+    def _clip_12(self, x: Tensor, bound: float) -> Tensor:
         return self.emit("Clip", [x, self.constant(-bound), self.constant(bound)], [x.shape])[0]
 
     def _clip_by_relu(self, x: Tensor, bound: float) -> Tensor:
-        """Clip float64, for which onnxruntime has no kernel of Clip before version 12 (see its
-        OperatorKernels.md)."""
+        """Clip float64, for which onnxruntime has no kernel of Clip before version 12 (see OperatorKernels.md)."""
         limit = self.constant(bound)
         over, under = self.unary("Relu", x - limit), self.unary("Relu", self.neg(x + limit))
         return x - over + under
@@ -433,8 +405,7 @@ class Ops:
 
     def above(self, x: Tensor, threshold: float) -> Tensor:
         """Return 1 where x > threshold, else 0, of the type of x."""
-        found: Tensor | None = self._substitute("Less", x, threshold)
-        return found or self.cast(self.less(self.constant(threshold), x), x.dtype)
+        return self._substitute("Less", x, threshold) or self.cast(self.less(self.constant(threshold), x), x.dtype)
 
     @since(1)
     def zero_unless(self, condition: Tensor, x: Tensor) -> Tensor:
@@ -470,8 +441,7 @@ class Ops:
         if x.is_zero:
             return [self.zero((*x.shape[:axis], size, *x.shape[axis + 1 :])) for size in sizes]
         if not isinstance(x.value, Constant):
-            found: list[Tensor] | None = self._substitute("Split", x, sizes, axis)
-            return found or self._split(x, sizes, axis)
+            return self._substitute("Split", x, sizes, axis) or self._split(x, sizes, axis)
         ends = accumulate(sizes)
         slices = [x.value.sliced(axis, end - size, end) for size, end in zip(sizes, ends, strict=True)]
         return [self.zero(part.shape) if isinstance(part, Zeros) else self.known(part) for part in slices]
@@ -535,14 +505,9 @@ class Ops:
         to = self.concat(sizes, axis=0) if sizes else self.constant(list(static(shape)))
         return self.emit("Reshape", [x, to], [shape], [x.dtype])[0]
 
-    @since(1)
     def can_flip(self, x: Tensor) -> bool:
         """Return whether `flip` is possible: by constant indices, or (from opset 10 on) by a Slice with steps."""
-        return is_short(x.shape[0])
-
-    @can_flip.since(10)
-    def _can_flip_10(self, x: Tensor) -> bool:
-        return True
+        return self.opset >= 10 or is_short(x.shape[0])
 
     def flip(self, x: Tensor) -> Tensor:
         """Reverse x along axis 0: by a Gather of constant indices where the length is known, else by a Slice
@@ -559,8 +524,10 @@ class Ops:
 
     def take(self, x: Tensor, index: Tensor) -> Tensor:
         """Return x[index] along axis 0: x [rows, ...] -> [*index.shape, ...]."""
-        found: Tensor | None = self._substitute("Gather", x, index)
-        return found or self.emit("Gather", [x, index], [(*index.shape, *x.shape[1:])], [x.dtype], axis=0)[0]
+        shape = (*index.shape, *x.shape[1:])
+        return (
+            self._substitute("Gather", x, index) or self.emit("Gather", [x, index], [shape], [x.dtype], axis=0)[0]
+        )
 
     # Sizes that may be known at run time only
 
@@ -574,7 +541,7 @@ class Ops:
 
     def zeros(self, sizes: Sequence[Tensor]) -> Tensor:
         """Return zeros of the recurrence's type; each size is an int64 [1]."""
-        dims = tuple(_number(size) for size in sizes)
+        dims = tuple(size.number for size in sizes)
         if None not in dims and is_short(math.prod(static(dims))):
             return self.known(zeros_of(self.dtype, static(dims)))
         return self._full_of_zeros(self.concat(sizes, axis=0), dims)
@@ -591,7 +558,7 @@ class Ops:
 
     def count(self, length: Tensor) -> Tensor:
         """Return 0, 1, ..., length - 1 as int64 [length]; `length` is an int64 [1]."""
-        number = _number(length)
+        number = length.number
         if number is not None and is_short(number):
             return self.known(literal(range(number), _INT64, "steps"))
         return self._count(length)
@@ -627,8 +594,3 @@ class Ops:
 def is_short(length: int | None) -> bool:
     """Return whether a constant of this many numbers is stored in the model, not computed at run time."""
     return length is not None and length <= _LONGEST_WRITTEN
-
-
-def _number(size: Tensor) -> int | None:
-    """Return the number of an int64 [1]; None where it is known at run time only."""
-    return int(size.value.read()[0]) if isinstance(size.value, Constant) else None

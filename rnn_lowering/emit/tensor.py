@@ -39,6 +39,11 @@ class Tensor:
         return self.value is None
 
     @property
+    def number(self) -> int | None:
+        """The number of an int64 [1]; None where it is known at run time only."""
+        return int(self.value.read()[0]) if isinstance(self.value, Constant) else None
+
+    @property
     def is_true(self) -> bool:
         """Whether it is a mask that is known to be true everywhere."""
         return isinstance(self.value, Constant) and bool(self.value.read().all())
