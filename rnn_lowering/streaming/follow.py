@@ -124,7 +124,7 @@ def _all_lost(flow: Flow, outputs: Sequence[ir.Value], lost: Lost) -> list[Frami
     """Outputs that a chunk cannot tell; of their shapes only those are kept that surely do not depend on it."""
     for value in outputs:
         dims = flow.known.shapes.get(value, ())
-        if any(isinstance(symbol, int) for dim in dims for symbol in dim.symbols):
+        if any(isinstance(symbol, int) and symbol >= 0 for dim in dims for symbol in dim.symbols):
             del flow.known.shapes[value]
     return [lost] * len(outputs)
 

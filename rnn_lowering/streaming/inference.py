@@ -16,7 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.spec.node import default_opset
-from rnn_lowering.streaming.sizes import CHUNK, Size, product, size
+from rnn_lowering.streaming.sizes import CHUNK, TIME, Size, first_frames, product, size
 from rnn_lowering.types import Array, array_of
 
 Shape = tuple[Size, ...]
@@ -359,6 +359,8 @@ def _slice(known: Known, node: ir.Node) -> Outputs:
         if step == size(1) and shape[axis].constant is None:
             begin, end = position(first, shape[axis]), position(last, shape[axis])
             dims[axis] = None if begin is None or end is None else end - begin
+            if begin == size(0) and end is None and shape[axis] == Size.symbol(TIME) and last.constant is not None:
+                dims[axis] = first_frames(int(last.constant))
     return [dims]
 
 

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from rnn_lowering.streaming.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.frames import Context, Flow, Frames, Framing, Lost, Trim, Unframed
 from rnn_lowering.streaming.inference import TO_THE_END, pads, position, slice_bounds
-from rnn_lowering.streaming.sizes import Size, size
+from rnn_lowering.streaming.sizes import Size, first_frames, size
 from rnn_lowering.types import Array
 
 WINDOWED = frozenset(("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"))
@@ -224,24 +224,20 @@ def joined_along(flow: Flow, node: ir.Node) -> list[Framing]:
     values = [v for v in node.inputs if v is not None]
     rank = len(flow.shape(values[0], node))
     axis = (node.attributes.get_int("axis", 1) or 0) % max(rank, 1)
-    framings = {v: flow.framing(v, node) for v in values}
-    along = [n for n, v in enumerate(values) if isinstance(m := framings[v], Frames) and m.axis == axis]
+    rest = {n: held for n, v in enumerate(values) if (held := _constant_frames(flow, v, axis)) is not None}
+    framings = {n: flow.framing(v, node) for n, v in enumerate(values) if n not in rest}
+    along = [n for n, m in framings.items() if isinstance(m, Frames) and m.axis == axis]
     if not along:
         return frame_by_frame(flow, node)
-    framing = framings[values[along[0]]]
-    rest = {n: _constant_frames(flow, v, axis) for n, v in enumerate(values) if n not in along}
-    if (
-        len(along) > 1
-        or any(held is None for held in rest.values())
-        or not isinstance(framing, Frames)
-        or not framing.plain
-    ):
+    framing = framings[along[0]]
+    if len(framings) > 1 or not isinstance(framing, Frames) or not framing.plain:
         raise flow.refuse(
             node, "joins frames with others along the axis of time", "only constants can be put there"
         )
-    lead = [held for n, held in rest.items() if n < along[0] and held is not None]
+    lead = [held for n, held in rest.items() if n < along[0]]
     left = sum(held.shape[axis] for held in lead)
-    right = sum(held.shape[axis] for n, held in rest.items() if n > along[0] and held is not None)
+    right = sum(held.shape[axis] for n, held in rest.items() if n > along[0])
+    _check_shortest(flow, node, framing, [values[n] for n in rest], left)
     extra, known = framing.extra + left + right, framing.known + left
     settled = _settled(flow, node, framing, right, extra, known)
     slot = node.inputs.index(values[along[0]])
@@ -249,11 +245,23 @@ def joined_along(flow: Flow, node: ir.Node) -> list[Framing]:
     return [flow.resized(node, node.outputs[0], replace(framing, extra=extra, known=settled))]
 
 
+def _check_shortest(flow: Flow, node: ir.Node, framing: Frames, constants: Sequence[ir.Value], left: int) -> None:
+    """Refuse constants of fewer frames in a shorter sequence, unless as many are cut off behind them: then there are
+    T of both together at every length."""
+    short = [v for v in constants if any(dim.timed for dim in flow.known.shapes[v])]
+    if short and (len(constants) > 1 or framing.known or not left or left != -framing.extra):
+        raise flow.refuse(node, f"'{short[0].name}' has fewer frames in a shorter sequence")
+
+
 def _constant_frames(flow: Flow, value: ir.Value, axis: int) -> Array | None:
     """A constant that is put beside frames, whole along their axis."""
     held, shape = flow.known.contents.get(value), flow.known.shapes.get(value)
-    count = None if shape is None else shape[axis].constant
-    if held is None or held.dtype == object or count is None:
+    if held is None or shape is None or held.dtype == object:
+        return None
+    symbol = next(iter(shape[axis].symbols), 0)
+    short = isinstance(symbol, int) and symbol < 0 and shape[axis] == first_frames(-symbol)
+    count = -symbol if short and isinstance(symbol, int) else shape[axis].constant
+    if count is None:
         return None
     return np.broadcast_to(held, (*held.shape[:axis], int(count), *held.shape[axis + 1 :]))
 

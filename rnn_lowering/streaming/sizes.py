@@ -14,7 +14,8 @@ TIME, CHUNK = 0, 1
 """The symbols of the frames of a stream and of what a chunk has more than the whole."""
 
 Symbol = int | str
-"""TIME, CHUNK, a larger number for a size that nothing tells, or the name of an open axis of the inputs."""
+"""TIME, CHUNK, a larger number for a size that nothing tells, a negative one for at most so many of the frames, or
+the name of an open axis of the inputs."""
 
 Monomial = tuple[Symbol, ...]
 
@@ -47,7 +48,7 @@ class Size:
     @property
     def timed(self) -> bool:
         """Whether it depends on the number of frames."""
-        return not self.symbols.isdisjoint((TIME, CHUNK))
+        return any(isinstance(symbol, int) and symbol <= CHUNK for symbol in self.symbols)
 
     def coefficient(self, *monomial: Symbol) -> Fraction:
         return dict(self.terms).get(monomial, Fraction(0))
@@ -152,6 +153,11 @@ def size(number: Term) -> Size:
     return Size((((), Fraction(number)),)) if number else Size(())
 
 
+def first_frames(count: int) -> Size:
+    """How many frames `x[:, :count]` has: all of a shorter sequence."""
+    return Size.symbol(-count)
+
+
 ONE = size(1)
 
 
@@ -184,4 +190,6 @@ def _without(monomial: Monomial, part: Monomial) -> Monomial | None:
 
 
 def _text(symbol: Symbol) -> str:
-    return {TIME: "frames", CHUNK: "chunk"}.get(symbol, f"?{symbol}") if isinstance(symbol, int) else symbol
+    if isinstance(symbol, str):
+        return symbol
+    return {TIME: "frames", CHUNK: "chunk"}.get(symbol, f"?{symbol}" if symbol > 0 else f"min(frames, {-symbol})")

@@ -93,6 +93,21 @@ REFUSED: dict[str, tuple[str, str]] = {
         f"{T}  p = Slice (given, i0, t, i0)  z = Add (X, p)  {LAST}",
         "Slice node '-> p'",
     ),
+    "how many of the first 200 there are": (
+        f"""f = Slice (X, i0, i200, i1)  s = Shape (f)  n = Gather (s, i1)  d = Cast <to = 1> (n)
+            z = Div (X, d)  {LAST}""",
+        "Div node '-> z' in main graph: 'd' depends on the number of frames",
+    ),
+    "zeros like the first 200 that replace fewer": (
+        f"""f = Slice (X, i0, i200, i1)  s = Shape (f)  o = ConstantOfShape (s)  c = Slice (X, i0, minus2, i1)
+            z = Concat <axis = 1> (o, c)  {LAST}""",
+        "Concat node '-> z' in main graph: 'o' has fewer frames in a shorter sequence",
+    ),
+    "zeros like the first 200 at the end": (
+        f"""f = Slice (X, i0, i200, i1)  s = Shape (f)  o = ConstantOfShape (s)  c = Concat <axis = 1> (X, o)
+            m = Neg (i200)  z = Slice (c, i0, m, i1)  {LAST}""",
+        "Concat node '-> c' in main graph: 'o' has fewer frames in a shorter sequence",
+    ),
     "an output that is the length": (f"{T}  Y = Cast <to = 1> (t)", "Cast node '-> Y'"),
 }
 TABLES = {"table": random((500,), 1), "places": random((500, 3), 2), "far1": np.array(2**40)}
@@ -162,6 +177,10 @@ SHIFTS = {
     "behind expanded zeros": (
         """s = Shape (X)  n = Gather (s, i0)  k = Concat <axis = 0> (n, i1, i3)  o = Expand (zeros, k)
             c = Slice (X, i0, minus1, i1)  z = Concat <axis = 1> (o, c)"""
+    ),
+    "behind zeros like the first two frames": (
+        """f = Slice (X, i0, i2, i1)  s = Shape (f)  o = ConstantOfShape (s)  c = Slice (X, i0, minus2, i1)
+            z = Concat <axis = 1> (o, c)"""
     ),
     "twice": "z = Pad (X, swap)  v = Slice (z, i0, minus1, i1)  w = Pad (v, pad1)",
     "beside what is not shifted": "c = Slice (X, i0, minus1, i1)  w = Pad (c, pad1)  z = Sub (X, w)",
