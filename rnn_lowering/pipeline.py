@@ -14,7 +14,7 @@ import onnx_ir as ir
 from rnn_lowering.compare.nodes import NodeRun
 from rnn_lowering.compare.result import Verification
 from rnn_lowering.compare.stream import verify_stream
-from rnn_lowering.compare.verify import comparing
+from rnn_lowering.compare.verify import open_comparison
 from rnn_lowering.compare.whole import ModelComparison
 from rnn_lowering.errors import NotVerifiedError, OptionError, VerificationError, boundary
 from rnn_lowering.files.atomic import Place, replacing
@@ -72,7 +72,7 @@ class FileLowering:
                 self._write(result, file, written, place)
                 after = ModelFile.of(written, written.parent.iterdir(), result.model)
                 done = FileReport.of(result.report, before, after, self.command)
-                both = cache(lambda: until_told.enter_context(self._comparing(original, written)))
+                both = cache(lambda: until_told.enter_context(self._comparison(original, written)))
                 tell = partial(write_report, done, partial(_run_nodes, both), overwrite=outputs.overwrite)
                 if result.modified and self.check.runs:
                     done.verification = self._in_chunks(original, written) if done.stream else both().result()
@@ -101,9 +101,11 @@ class FileLowering:
                 progress = None if self.progress is None else partial(self.progress, WRITING)
                 save(result.model, written, place.data, progress)
 
-    def _comparing(self, original: Parsed, written: Path) -> AbstractContextManager[ModelComparison]:
+    def _comparison(self, original: Parsed, written: Path) -> AbstractContextManager[ModelComparison]:
         trust = self.trust_external_data
-        return comparing(original, written, check=self.check, trust_external_data=trust, progress=self.progress)
+        return open_comparison(
+            original, written, check=self.check, trust_external_data=trust, progress=self.progress
+        )
 
     def _in_chunks(self, original: Parsed, written: Path) -> Verification:
         trust = self.trust_external_data

@@ -19,7 +19,8 @@ from texts import parse, random_feed, refusal
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
-from rnn_lowering.compare.node_models import isolated_nodes
+from rnn_lowering.compare.node_feeds import usual_feed
+from rnn_lowering.compare.node_models import node_pairs
 from rnn_lowering.limits import limited
 from rnn_lowering.model import folding, inlining
 from rnn_lowering.model.copying import clone_graph
@@ -165,9 +166,9 @@ def test_inputs_of_a_comparison_are_bounded_before_they_are_made() -> None:
 
 def test_inputs_of_a_page_are_bounded_too() -> None:
     original, lowered = map(ir.from_proto, fixed(T=2, N=100_000_000))
-    (node,) = isolated_nodes(original, lowered)
+    (node,) = node_pairs(original, lowered)
     with peak_below(32 * MIB), pytest.raises(rl.UnsupportedError, match="more than the limit"):
-        node.random_feed(np.random.default_rng(0))
+        usual_feed(node.spec, node.attributes, node.feeds, np.random.default_rng(0), 7)
 
 
 def test_the_limit_can_be_raised() -> None:

@@ -1,1 +1,6 @@
-"""Whether two models compute the same. Shares no code with what it checks."""
+"""Whether two models compute the same: `verify` and `stream` are the front doors.
+
+The equations in `reference` are written on their own. Shared with the lowering: how files, nodes and constants are
+read (`files`, `spec`) and how nodes are found, inlined and folded (`model`). For a stream whose original is not run
+by onnxruntime, the original is lowered, and its nodes judged by `reference`.
+"""

@@ -1,4 +1,4 @@
-"""Random inputs that a model accepts: sizes of its dynamic dimensions, and values that its nodes support."""
+"""Inputs of models: random ones, of sizes and values that a model accepts, and those that users give."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Use:
     compared: tuple[int, ...] = ()
 
 
-def candidates(
+def candidate_feeds(
     model: onnx.ModelProto,
     run: int,
     seed: int,
@@ -269,7 +269,7 @@ Declared = Sequence[int | str]
 """Declared sizes: numbers, names, "?" for one that is neither."""
 
 
-def checked(check: Check, graphs: Sequence[onnx.GraphProto], *, frames: bool = False) -> Check:
+def take_feeds(check: Check, graphs: Sequence[onnx.GraphProto], *, frames: bool = False) -> Check:
     """Return a check whose inputs fit the models, in the byte order that onnxruntime reads.
 
     Args:

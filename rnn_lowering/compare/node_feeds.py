@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from rnn_lowering.compare import reference
-from rnn_lowering.compare.reference import expected
+from rnn_lowering.compare.reference import float64_of_node
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.limits import excess, most_bytes
 from rnn_lowering.spec.node import GATES, RecurrentSpec
@@ -32,6 +32,7 @@ _WIDE = 8
 
 _INPUT_SIZE = 4
 _PROBE_LENGTH = 3
+_ROWS = 3
 _FEWEST_FEEDS, _MOST_FEEDS = 3, 12
 _LARGEST, _LARGEST_HALF = 1e6, 1e2
 """Bounds of the standard deviation of X."""
@@ -56,7 +57,7 @@ _USUAL = (_Magnitudes(1, 0.5, 0.5), _Magnitudes(6, 1, 3), _Magnitudes(0.05, 0.05
 _OTHERS = tuple(_Magnitudes(*three) for three in product((1e-3, 0.1, 0.5, 2, 30, 1e3), (0.1, 1, 30), (0.1, 1, 30)))
 
 
-def chosen_feeds(
+def feeds_of_node(
     spec: RecurrentSpec, attributes: Mapping[str, Any], names: Mapping[str, str], rng: np.random.Generator
 ) -> list[Symbols]:
     """Return inputs of several runs of a node, by symbol.
@@ -75,6 +76,29 @@ def chosen_feeds(
     rows = make.rows()
     order = cycle(rows)
     return [make.feed(T, list(islice(order, N)), run) for run, (T, N) in enumerate(make.sizes(len(rows)))]
+
+
+def usual_feed(
+    spec: RecurrentSpec,
+    attributes: Mapping[str, Any],
+    names: Mapping[str, str],
+    rng: np.random.Generator,
+    steps: int,
+) -> Symbols:
+    """Return inputs of one run of a node, none of which saturates it.
+
+    Args:
+        spec, attributes, names, rng: As in `feeds_of_node`.
+        steps: The sequence length, where the node leaves it open.
+
+    Raises:
+        UnsupportedError: The node has sizes such that a run exceeds the limit.
+    """
+    make = _InputMaker(spec, attributes, names, rng)
+    T = max(steps, make.longest) if spec.seq_length is None else spec.seq_length
+    N = _ROWS if spec.batch_size is None else spec.batch_size
+    check_bytes(spec, T, N, make.width)
+    return make.feed(T, [_USUAL[0]] * N, 0)
 
 
 def check_bytes(spec: RecurrentSpec, T: int, N: int, width: int, weights: int = 0) -> None:
@@ -105,7 +129,7 @@ class _InputMaker:
         self.spec, self.attributes, self.names, self.rng = spec, attributes, names, rng
         self.dtype = spec.dtype.numpy()
         self.constants = {symbol: array_of(tensor) for symbol, tensor in spec.constants.items()}
-        self.lengths = self.constants.get("sequence_lens")
+        self.longest = int(self.constants.get("sequence_lens", np.ones(1)).max(initial=1))
         H, dirs = spec.hidden_size, len(spec.directions)
         gate_rows = GATES[spec.op_type] * H
         self.width = _INPUT_SIZE if spec.input_size is None else spec.input_size
@@ -158,7 +182,7 @@ class _InputMaker:
     def sizes(self, rows: int) -> list[tuple[int, int]]:
         """Choose (seq_length, batch_size) of each run, so that all rows occur and the budget is kept."""
         T, N = self.spec.seq_length, self.spec.batch_size
-        least = 1 if self.lengths is None else int(self.lengths.max(initial=1))
+        least = self.longest
         open_sizes = [(max(t, least) if T is None else T, n if N is None else N) for t, n in _SIZES]
         sizes = list(dict.fromkeys(open_sizes))
         while sum(n for _, n in sizes) < 2 * rows and len(sizes) < _MOST_FEEDS:
@@ -235,12 +259,12 @@ def rows_that_matter(
     """Return the rows of the batch to add to the first `chosen` ones, so that each term matters to one of them.
 
     Args:
-        op_type, attributes, inputs, dtype: As in `rounding.expected`; all rows have full length.
+        op_type, attributes, inputs, dtype: As in `float64_of_node`; all rows have full length.
         outputs: The symbols of the connected outputs.
         chosen: How many rows are used in any case.
     """
     batch_first = bool(attributes.get("layout", 0))
-    truth, allowed = expected(op_type, attributes, inputs, dtype)
+    truth, allowed = float64_of_node(op_type, attributes, inputs, dtype)
     added: list[int] = []
     for other_attributes, other_inputs in _without_each_term(op_type, attributes, inputs):
         other = reference.evaluate(op_type, other_attributes, other_inputs)

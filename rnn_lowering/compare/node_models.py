@@ -1,4 +1,4 @@
-"""One lowered node alone: extracted from the lowered model and run; its outputs by the specification in float64."""
+"""A lowered node and its original, each as a model of its own, run in onnxruntime and computed in float64."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.compare import reference
-from rnn_lowering.compare.node_feeds import check_bytes
 from rnn_lowering.compare.process import Ran, Runner, SessionError
-from rnn_lowering.compare.session import Session, rounds
+from rnn_lowering.compare.reference import widen
+from rnn_lowering.compare.session import Session, quantizes_inputs
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.folding import folded
 from rnn_lowering.model.inference import known_inputs
@@ -27,17 +27,15 @@ from rnn_lowering.model.scopes import Path as ScopePath
 from rnn_lowering.model.set_inputs import recorded
 from rnn_lowering.model.sizing import at_sizes
 from rnn_lowering.options import Lowering
-from rnn_lowering.spec.node import GATES, RecurrentSpec, default_opset
+from rnn_lowering.spec.node import RecurrentSpec, default_opset
 from rnn_lowering.types import Array, array_of
 
 _LONG = 256
 """More nodes get a session for each combination of sizes: with open sizes, creating one takes half a minute."""
 
-_SIZES = {"seq_length": 7, "batch_size": 3, "input_size": 4}
-
 
 @dataclass(frozen=True)
-class IsolatedNode:
+class NodePair:
     """A recurrent node of the original and its lowered form.
 
     Attributes:
@@ -57,49 +55,11 @@ class IsolatedNode:
     cut: onnx.ModelProto | None
     whole: Callable[[], onnx.ModelProto]
 
-    def random_feed(self, rng: np.random.Generator, **sizes: int) -> dict[str, Array]:
-        """Return random inputs by symbol: ragged lengths, T and 0 among them; weights that keep states bounded.
-
-        Args:
-            sizes: What the node leaves open: seq_length (at least the longest constant length), batch_size and
-                input_size.
-
-        Raises:
-            UnsupportedError: Its known sizes exceed the limit.
-        """
-        s = self.spec
-        known = {size: getattr(s, size) for size in _SIZES if getattr(s, size) is not None}
-        T, N, width = (_SIZES | sizes | known).values()
-        check_bytes(s, T, N, width)
-        if s.seq_length is None and "sequence_lens" in s.constants:
-            T = max(T, int(s.constants["sequence_lens"].numpy().max(initial=0)))
-        H = s.hidden_size
-        dirs, rows = len(s.directions), GATES[s.op_type] * s.hidden_size
-        shapes = {
-            "X": (N, T, width) if s.layout else (T, N, width),
-            "W": (dirs, rows, width),
-            "R": (dirs, rows, H),
-            "B": (dirs, 2 * rows),
-            "P": (dirs, 3 * H),
-        }
-        state = (N, dirs, H) if s.layout else (dirs, N, H)
-        feed: dict[str, Array] = {}
-        for symbol in self.feeds:
-            if symbol == "sequence_lens":
-                feed[symbol] = rng.integers(0, T + 1, N).astype(np.int32)
-                feed[symbol][1:2] = 0
-                feed[symbol][:1] = T
-                continue
-            scale = 1.0 if symbol == "X" or symbol.startswith("initial") else H**-0.5
-            feed[symbol] = rng.uniform(-scale, scale, shapes.get(symbol, state)).astype(s.dtype.numpy())
-        first = {name: symbol for symbol, name in reversed(list(self.feeds.items()))}
-        return {symbol: feed[first[name]] for symbol, name in self.feeds.items()}  # one value may enter twice
-
     def inputs(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """All its inputs by symbol: those of the feed and the constants."""
         return {**{symbol: array_of(tensor) for symbol, tensor in self.spec.constants.items()}, **feed}
 
-    def expected(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+    def float64(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """The node's connected outputs by the operator specification, in float64."""
         result = reference.evaluate(self.spec.op_type, self.attributes, self.inputs(feed))
         return {symbol: result[symbol] for symbol in self.spec.outputs}
@@ -109,7 +69,7 @@ Symbols = dict[str, Array]
 
 
 def run_node(
-    node: IsolatedNode, feeds: Sequence[Symbols], runner: Runner, *, original: bool = False, ran: Ran = lambda: None
+    node: NodePair, feeds: Sequence[Symbols], runner: Runner, *, original: bool = False, ran: Ran = lambda: None
 ) -> Iterator[Symbols]:
     """Run a lowered node in onnxruntime, in one session; return its connected outputs by symbol, feed by feed.
 
@@ -130,7 +90,7 @@ def run_node(
     try:
         for sizes, group in groupby(named, _sizes if len(model.graph.node) > _LONG else lambda _: {}):
             path = runner.folder / "node.onnx"
-            proto = sized(model, sizes)
+            proto = with_shapes(model, sizes)
             onnx.save(proto, path)
             groups = [[runner.write_feed(feed)] for feed in group]
             for run in runner.run(Session(path, root(path), proto=proto), groups, ran).runs:
@@ -146,16 +106,14 @@ def _sizes(feed: Symbols) -> dict[str, tuple[int, ...]]:
     return {name: array.shape for name, array in feed.items()}
 
 
-def _named(node: IsolatedNode, model: onnx.ModelProto, feed: Mapping[str, Array]) -> Symbols:
+def _named(node: NodePair, model: onnx.ModelProto, feed: Mapping[str, Array]) -> Symbols:
     taken = {value.name for value in model.graph.input}
     arrays = {name: feed[symbol] for symbol, name in node.feeds.items() if name in taken}
     half = node.spec.dtype == ir.DataType.BFLOAT16
     return {n: a.astype(np.float32) if half and a.dtype.kind != "i" else a for n, a in arrays.items()}
 
 
-def isolated_nodes(
-    original: ir.Model, lowered: ir.Model, tensors: StoredTensors | None = None
-) -> Iterator[IsolatedNode]:
+def node_pairs(original: ir.Model, lowered: ir.Model, tensors: TensorFile | None = None) -> Iterator[NodePair]:
     """Yield every recurrent node of the original that the lowered model no longer has.
 
     Functions that the lowered model no longer has are inlined first, as the lowering does: only where they are
@@ -169,12 +127,12 @@ def isolated_nodes(
         RnnLoweringError: A node of the original cannot be read.
     """
     sort_nodes(original)
-    original = as_sized(original, lowered)
+    original = at_sizes_of(original, lowered)
     if original.functions.keys() - lowered.functions.keys():
         original = clone(original)
         most = max(Lowering.max_nodes, sum(1 for _ in lowered.graph.all_nodes()))  # a lowering makes no fewer
         inline_functions(original, lambda found: _identifier(found) not in lowered.functions, most)
-    folded = as_folded(original, lowered)
+    folded = fold_like(original, lowered)
     if folded is not original:
         nodes = list(_isolated(folded, lowered, tensors))
         if all(node.cut is not None for node in nodes):
@@ -183,10 +141,10 @@ def isolated_nodes(
     yield from _isolated(original, lowered, tensors)  # the lowering did not fold
 
 
-def _isolated(original: ir.Model, lowered: ir.Model, tensors: StoredTensors | None) -> Iterator[IsolatedNode]:
-    """`isolated_nodes` of an original that is at the sizes of the lowered model, and folded as that is."""
+def _isolated(original: ir.Model, lowered: ir.Model, tensors: TensorFile | None) -> Iterator[NodePair]:
+    """`node_pairs` of an original that is at the sizes of the lowered model, and folded as that is."""
     found = list(recurrent_nodes(original))
-    values, order = computed_by_name(lowered), order_of_nodes(lowered)
+    values, order = values_by_name(lowered), order_of_nodes(lowered)
     left = {(entry.path, v.name) for entry in recurrent_nodes(lowered) for v in entry.node.outputs}
     gone = [e for e in found if not left.intersection((e.path, v.name) for v in e.node.outputs if v.name)]
     known = known_inputs(original, gone)
@@ -198,10 +156,10 @@ def _isolated(original: ir.Model, lowered: ir.Model, tensors: StoredTensors | No
         found_values = [values.get((entry.path, v.name or "")) for v in spec.outputs.values()]
         outputs = [value for value in found_values if value is not None]
         cut = cut_out(lowered, order, outputs, feeds, spec, tensors) if len(outputs) == len(found_values) else None
-        if cut is not None and not rounds(cut):
+        if cut is not None and not quantizes_inputs(cut):
             spec = spec.as_floats()
-        as_it_was = partial(whole, entry, spec, feeds, tensors)
-        yield IsolatedNode(entry.place, spec, _attributes(entry, spec), feeds, cut, as_it_was)
+        as_it_was = partial(original_model, entry, spec, feeds, tensors)
+        yield NodePair(entry.place, spec, _attributes(entry, spec), feeds, cut, as_it_was)
 
 
 def _identifier(found: Found) -> ir.OperatorIdentifier | None:
@@ -229,7 +187,7 @@ def cut_out(
     outputs: list[ir.Value],
     feeds: Mapping[str, str],
     spec: RecurrentSpec,
-    tensors: StoredTensors | None = None,
+    tensors: TensorFile | None = None,
 ) -> onnx.ModelProto | None:
     """Return the part of a model between the values of `feeds` and `outputs`, None where it needs others.
 
@@ -256,16 +214,16 @@ def cut_out(
     nodes = sorted(needed, key=order.__getitem__)
     given = {name: symbol for symbol, name in feeds.items() if name in inputs}
     opset = default_opset(model.opset_imports)
-    return _model(nodes, initializers, given, spec, opset, tensors or StoredTensors())
+    return _model(nodes, initializers, given, spec, opset, tensors or TensorFile())
 
 
-def whole(
-    entry: Found, spec: RecurrentSpec, feeds: Mapping[str, str], tensors: StoredTensors | None = None
+def original_model(
+    entry: Found, spec: RecurrentSpec, feeds: Mapping[str, str], tensors: TensorFile | None = None
 ) -> onnx.ModelProto:
     """Return the node itself as a model from the values of `feeds` to its connected outputs."""
     constants = {spec.inputs[symbol].name or "": tensor for symbol, tensor in spec.stored.items()}
     given = {name: symbol for symbol, name in feeds.items()}
-    return _model([entry.node], constants, given, spec, entry.opset, tensors or StoredTensors())
+    return _model([entry.node], constants, given, spec, entry.opset, tensors or TensorFile())
 
 
 def _model(
@@ -274,7 +232,7 @@ def _model(
     inputs: Mapping[str, str],
     spec: RecurrentSpec,
     opset: int,
-    tensors: StoredTensors,
+    tensors: TensorFile,
 ) -> onnx.ModelProto:
     """Return a model of some nodes as onnxruntime's CPU runs it: bfloat16 as float32, an opset that it knows.
 
@@ -283,21 +241,21 @@ def _model(
     """
     graph = onnx.GraphProto(name="node")
     graph.node.extend(_node(node, tensors) for node in nodes)
-    graph.initializer.extend(tensors.proto(t, name, widen=True) for name, t in initializers.items())
+    graph.initializer.extend(tensors.proto(t, name) for name, t in initializers.items())
     for name, symbol in inputs.items():
         dtype = onnx.TensorProto.INT32 if symbol == "sequence_lens" else int(spec.dtype)
         rank = {"sequence_lens": 1, "B": 2, "P": 2}.get(symbol, 3)
         graph.input.append(onnx.helper.make_tensor_value_info(name, dtype, [None] * rank))
     for value in spec.outputs.values():
         graph.output.append(onnx.helper.make_tensor_value_info(value.name or "", int(spec.dtype), None))
-    _widen(graph)
+    widen(graph, (onnx.TensorProto.BFLOAT16,), onnx.TensorProto.FLOAT)
     others = sorted({node.domain for node in graph.node} - {""})
     versions = {"": min(opset, _NEWEST_RUNNABLE), **dict.fromkeys(others, 1)}
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in versions.items()]
     return onnx.helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 
-def _node(node: ir.Node, tensors: StoredTensors) -> onnx.NodeProto:
+def _node(node: ir.Node, tensors: TensorFile) -> onnx.NodeProto:
     """Return a node whose bodies refer to their tensors as `tensors` does, wherever the model has them."""
     proto: onnx.NodeProto = ir.to_proto(node)
     bodies = {a.name: a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH}
@@ -307,11 +265,11 @@ def _node(node: ir.Node, tensors: StoredTensors) -> onnx.NodeProto:
     return proto
 
 
-def _hold(proto: onnx.GraphProto, body: ir.Graph, tensors: StoredTensors) -> None:
+def _hold(proto: onnx.GraphProto, body: ir.Graph, tensors: TensorFile) -> None:
     for tensor in proto.initializer:
         held = body.initializers[tensor.name].const_value
         if isinstance(held, ir.ExternalTensor):
-            tensor.CopyFrom(tensors.proto(held, tensor.name, widen=True))
+            tensor.CopyFrom(tensors.proto(held, tensor.name))
     for n, node in enumerate(body):
         proto.node[n].CopyFrom(_node(node, tensors))
 
@@ -329,7 +287,7 @@ def _needs(node: ir.Node) -> Iterator[ir.Value]:
                     yield value
 
 
-def sized(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
+def with_shapes(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
     """Return a copy of a model whose inputs have shapes."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -339,24 +297,7 @@ def sized(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.M
     return copy
 
 
-def _widen(graph: onnx.GraphProto) -> None:
-    half, full = onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT
-    for info in (*graph.input, *graph.output, *graph.value_info):
-        if info.type.tensor_type.elem_type == half:
-            info.type.tensor_type.elem_type = full
-    attributes = [a for node in graph.node for a in node.attribute]
-    for tensor in (*graph.initializer, *(a.t for a in attributes if a.HasField("t"))):
-        if tensor.data_type == half:
-            name, array = tensor.name, onnx.numpy_helper.to_array(tensor).astype(np.float32)
-            tensor.CopyFrom(onnx.numpy_helper.from_array(array, name))
-    for attribute in attributes:
-        if attribute.name == "to" and attribute.i == half:
-            attribute.i = full
-        if attribute.HasField("g"):
-            _widen(attribute.g)
-
-
-def as_sized(original: ir.Model, lowered: ir.Model) -> ir.Model:
+def at_sizes_of(original: ir.Model, lowered: ir.Model) -> ir.Model:
     """Return the original with the sizes and values that the lowered model fixes; itself where it fixes none."""
     fixed = {value.name: value.shape for value in lowered.graph.inputs}
     dims: dict[str, int] = {}
@@ -374,7 +315,7 @@ def as_sized(original: ir.Model, lowered: ir.Model) -> ir.Model:
     return at_sizes(original, dims, shapes, arrays).model if dims or shapes or arrays else original
 
 
-def as_folded(original: ir.Model, lowered: ir.Model) -> ir.Model:
+def fold_like(original: ir.Model, lowered: ir.Model) -> ir.Model:
     """Return the original folded, where the lowered model has what its recurrent nodes then give; else itself."""
     branches = _count_branches(original) > _count_branches(lowered)
     if not branches and not all(v.shape is not None and v.shape.is_static() for v in lowered.graph.inputs):
@@ -382,7 +323,7 @@ def as_folded(original: ir.Model, lowered: ir.Model) -> ir.Model:
     known = folded(original, decide=branches)
     if known is None:
         return original
-    values = computed_by_name(lowered)
+    values = values_by_name(lowered)
     given = [(entry.path, v) for entry in recurrent_nodes(known) for v in entry.node.outputs]
     kept = all((path, v.name) in values for path, v in given if v.uses() or v.is_graph_output())
     return known if kept else original
@@ -392,7 +333,7 @@ def _count_branches(model: ir.Model) -> int:
     return sum(node.op_type == "If" for node in model.graph.all_nodes())
 
 
-def computed_by_name(model: ir.Model) -> dict[tuple[ScopePath, str], ir.Value | None]:
+def values_by_name(model: ir.Model) -> dict[tuple[ScopePath, str], ir.Value | None]:
     """Return what nodes compute by scope and name, as bodies may share names; None where that is not enough."""
     values: dict[tuple[ScopePath, str], ir.Value | None] = {}
     for scope in scopes(model):
@@ -408,7 +349,7 @@ _LARGE = 1 << 16
 _ALIGNMENT = 64
 
 
-class StoredTensors:
+class TensorFile:
     """Makes protos of tensors: small ones with their data, large ones as external data.
 
     Args:
@@ -417,29 +358,28 @@ class StoredTensors:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._file = None if folder is None else folder / "tensors.data"
-        self._written: dict[tuple[int, bool], tuple[ir.TensorProtocol, onnx.TensorProto]] = {}
+        self._written: dict[int, tuple[ir.TensorProtocol, onnx.TensorProto]] = {}
 
-    def proto(self, tensor: ir.TensorProtocol, name: str, *, widen: bool = False) -> onnx.TensorProto:
-        """Return the proto of a tensor; `widen` makes bfloat16 float32, which onnxruntime's CPU kernels support.
+    def proto(self, tensor: ir.TensorProtocol, name: str) -> onnx.TensorProto:
+        """Return the proto of a tensor; bfloat16 becomes float32, which onnxruntime's CPU kernels support.
 
         Locations start from the root of the file system, links followed: a `Session` needs `data=root(...)`.
         """
-        widen = widen and tensor.dtype == ir.DataType.BFLOAT16
+        half = tensor.dtype == ir.DataType.BFLOAT16
         if self._file is None or tensor.nbytes < _LARGE or tensor.dtype == ir.DataType.STRING:
-            return _inline(tensor, name, widen)
-        if isinstance(tensor, ir.ExternalTensor) and not widen:
+            return _inline(tensor, name, half)
+        if isinstance(tensor, ir.ExternalTensor) and not half:
             return _reference(name, tensor, Path(tensor.path), tensor.offset or 0)
-        key = id(tensor), widen
-        if key not in self._written:  # the tensor is kept with it: another may not get its identity
-            self._written[key] = tensor, self._write(tensor, widen)
+        if id(tensor) not in self._written:  # the tensor is kept with it: another may not get its identity
+            self._written[id(tensor)] = tensor, self._write(tensor, half)
         copy = onnx.TensorProto()
-        copy.CopyFrom(self._written[key][1])
+        copy.CopyFrom(self._written[id(tensor)][1])
         copy.name = name
         return copy
 
-    def _write(self, tensor: ir.TensorProtocol, widen: bool) -> onnx.TensorProto:
+    def _write(self, tensor: ir.TensorProtocol, half: bool) -> onnx.TensorProto:
         assert self._file is not None
-        stored = ir.Tensor(array_of(tensor).astype(np.float32)) if widen else tensor
+        stored = ir.Tensor(array_of(tensor).astype(np.float32)) if half else tensor
         with self._file.open("ab") as file:
             file.write(bytes(-file.tell() % _ALIGNMENT))
             offset = file.tell()
@@ -452,9 +392,9 @@ def root(path: Path) -> Path:
     return Path(path.absolute().anchor)
 
 
-def _inline(tensor: ir.TensorProtocol, name: str, widen: bool) -> onnx.TensorProto:
+def _inline(tensor: ir.TensorProtocol, name: str, half: bool) -> onnx.TensorProto:
     array = array_of(tensor)
-    held = ir.Tensor(array.astype(np.float32), name=name) if widen else ir.Tensor(array, tensor.dtype, name=name)
+    held = ir.Tensor(array.astype(np.float32), name=name) if half else ir.Tensor(array, tensor.dtype, name=name)
     proto: onnx.TensorProto = ir.to_proto(held)
     return proto
 

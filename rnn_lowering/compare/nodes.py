@@ -10,10 +10,10 @@ from itertools import zip_longest
 
 import numpy as np
 
-from rnn_lowering.compare.node_feeds import chosen_feeds
-from rnn_lowering.compare.node_models import IsolatedNode, StoredTensors, Symbols, isolated_nodes, run_node
+from rnn_lowering.compare.node_feeds import feeds_of_node, usual_feed
+from rnn_lowering.compare.node_models import NodePair, Symbols, TensorFile, node_pairs, run_node
 from rnn_lowering.compare.process import Outputs, Runner, SessionError
-from rnn_lowering.compare.reference import axes_of_a_row, expected
+from rnn_lowering.compare.reference import axes_of_a_row, float64_of_node
 from rnn_lowering.compare.result import NODES, OutputCheck, RunCheck, RunInput, Verification, over_all
 from rnn_lowering.compare.session import session_with_outputs
 from rnn_lowering.compare.tolerance import allowance, compare, distance
@@ -44,9 +44,9 @@ class NodeComparison(Comparison):
     """Compares the lowered nodes of two models one by one."""
 
     @cached_property
-    def isolated(self) -> list[IsolatedNode]:
+    def pairs(self) -> list[NodePair]:
         """The nodes, each as a model of its own."""
-        return list(isolated_nodes(self.original.model, self.lowered.model, StoredTensors(self.runner.folder)))
+        return list(node_pairs(self.original.model, self.lowered.model, TensorFile(self.runner.folder)))
 
     def runs(self, places: Collection[NodePlace]) -> dict[NodePlace, NodeRun]:
         """Run some of the nodes on one random input each, for a report.
@@ -54,7 +54,7 @@ class NodeComparison(Comparison):
         Raises:
             RnnLoweringError: A node of the original cannot be read.
         """
-        wanted = (node for node in self.isolated if node.place in places)
+        wanted = (node for node in self.pairs if node.place in places)
         return {run.node.place: run for run in node_runs(wanted, self.runner)}
 
     def result(self, reason: str) -> Verification:
@@ -81,11 +81,11 @@ class NodeComparison(Comparison):
     def _node_runs(self) -> Iterator[RunCheck]:
         """Run each node on inputs chosen for it; yield the first run of all, then the second."""
         rng = np.random.default_rng(self.check.seed)
-        nodes = self.isolated
+        nodes = self.pairs
         ran = counter(self.progress, RUNNING_NODES, len(nodes))
         checks = []
         for node in nodes:
-            feeds = chosen_feeds(node.spec, node.attributes, node.feeds, rng)
+            feeds = feeds_of_node(node.spec, node.attributes, node.feeds, rng)
             checks.append(list(self._check_runs(node, feeds)))
             ran()
         for run in zip_longest(*checks):
@@ -93,7 +93,7 @@ class NodeComparison(Comparison):
             inputs = tuple(given for check in there for given in check.inputs)
             yield RunCheck(inputs, tuple(output for check in there for output in check.outputs))
 
-    def _check_runs(self, node: IsolatedNode, feeds: list[Symbols]) -> Iterator[RunCheck]:
+    def _check_runs(self, node: NodePair, feeds: list[Symbols]) -> Iterator[RunCheck]:
         rows = single_rows(node.spec, feeds) if node.spec.rounds else []
         if rows:
             yield from self._until_alike(node, rows)
@@ -102,7 +102,7 @@ class NodeComparison(Comparison):
         for feed, got in zip(feeds, results, strict=True):
             yield RunCheck(_inputs(node, feed), self._check_node(node, feed, got))
 
-    def _until_alike(self, node: IsolatedNode, rows: list[Symbols]) -> Iterator[RunCheck]:
+    def _until_alike(self, node: NodePair, rows: list[Symbols]) -> Iterator[RunCheck]:
         """Compare a node that rounds to 8 bits with onnxruntime's kernel, fed one row of the batch at a time.
 
         A row that differs is tried again with other numbers: on processors that add in another order, a rounding
@@ -116,7 +116,7 @@ class NodeComparison(Comparison):
                 break
         yield from checks.values()
 
-    def _beside_kernel(self, node: IsolatedNode, rows: list[Symbols]) -> Iterator[RunCheck]:
+    def _beside_kernel(self, node: NodePair, rows: list[Symbols]) -> Iterator[RunCheck]:
         tolerance = BESIDE_KERNEL if self.check.tolerance == Tolerance() else self.check.tolerance
         both = (run_node(node, rows, self.runner, original=original) for original in (False, True))
         for feed, got, kernel in zip(rows, *map(list, both), strict=True):
@@ -129,7 +129,7 @@ class NodeComparison(Comparison):
             )
             yield RunCheck(_inputs(node, feed), checks)
 
-    def _check_node(self, node: IsolatedNode, feed: Symbols, got: Symbols) -> tuple[OutputCheck, ...]:
+    def _check_node(self, node: NodePair, feed: Symbols, got: Symbols) -> tuple[OutputCheck, ...]:
         """Check the outputs of a lowered node, which may be large, a few rows of the batch at a time."""
         spec, inputs = node.spec, node.inputs(feed)
         original: Symbols | None = None
@@ -142,15 +142,15 @@ class NodeComparison(Comparison):
             blocks.append(RunCheck((), tuple(_check(output, theirs) for output in outputs)))
         return over_all(blocks)
 
-    def _outputs(self, node: IsolatedNode, inputs: Symbols, got: Symbols) -> list[NodeOutput]:
+    def _outputs(self, node: NodePair, inputs: Symbols, got: Symbols) -> list[NodeOutput]:
         """Compare the outputs of a lowered node with float64."""
         spec, dtype = node.spec, node.spec.dtype.numpy()
-        truth, allowed = expected(spec.op_type, node.attributes, inputs, dtype)
+        truth, allowed = float64_of_node(spec.op_type, node.attributes, inputs, dtype)
         if self.check.tolerance != Tolerance():
             allowed = {s: allowance(array.astype(dtype), self.check.tolerance) for s, array in truth.items()}
         return [NodeOutput(spec, symbol, got[symbol], truth[symbol], allowed[symbol]) for symbol in spec.outputs]
 
-    def _in_onnxruntime(self, node: IsolatedNode, feed: Symbols) -> Symbols:
+    def _in_onnxruntime(self, node: NodePair, feed: Symbols) -> Symbols:
         """Return what onnxruntime's own kernel computes of the original node; nothing where it has none."""
         try:
             (outputs,) = run_node(node, [feed], self.runner, original=True)
@@ -171,7 +171,7 @@ class NodeComparison(Comparison):
         """
         feeds = list(pairs)
         try:
-            nodes = self.isolated
+            nodes = self.pairs
             session = replace(
                 session_with_outputs(self.original, self.runner.folder, lambda _: _inputs_and_outputs(nodes)),
                 optimise=optimise,
@@ -213,7 +213,7 @@ class NodeComparison(Comparison):
                 return False
         return None if None in verdicts else True
 
-    def _against_original(self, node: IsolatedNode, values: Mapping[str, Array | None]) -> tuple[str, bool]:
+    def _against_original(self, node: NodePair, values: Mapping[str, Array | None]) -> tuple[str, bool]:
         """Return where a lowered node, given what the original's was given, is further from float64 than rounding
         and the original's kernel explain, and whether it differs from the original's."""
         feed = {symbol: values.get(name) for symbol, name in node.feeds.items()}
@@ -229,7 +229,7 @@ class NodeComparison(Comparison):
         return "", any(compare(original[symbol], got[symbol], self.check.tolerance)[1] for symbol in original)
 
 
-def _inputs(node: IsolatedNode, feed: Symbols) -> tuple[RunInput, ...]:
+def _inputs(node: NodePair, feed: Symbols) -> tuple[RunInput, ...]:
     names = {symbol: f"{symbol} of {node.spec.node}" for symbol in feed}
     return tuple(RunInput.of(names[s], array, are_lengths=s == "sequence_lens") for s, array in feed.items())
 
@@ -241,7 +241,7 @@ def _check(output: NodeOutput, original: Mapping[str, Array]) -> OutputCheck:
     return OutputCheck(name, output.largest, passed, "" if passed else output.reason)
 
 
-def _inputs_and_outputs(nodes: list[IsolatedNode]) -> Iterator[str]:
+def _inputs_and_outputs(nodes: list[NodePair]) -> Iterator[str]:
     """Name the values that the nodes read and compute."""
     for node in nodes:
         yield from node.feeds.values()
@@ -363,7 +363,7 @@ class NodeRun:
         failures: Why one did not run, by the same names.
     """
 
-    node: IsolatedNode
+    node: NodePair
     expected: Symbols
     outputs: dict[str, Symbols]
     failures: dict[str, str]
@@ -373,17 +373,18 @@ RunNodes = Callable[[Collection[NodePlace]], Mapping[NodePlace, NodeRun]]
 """Runs lowered nodes on their own; returns the runs by the places of the nodes, without those that cannot be."""
 
 
-def node_runs(nodes: Iterable[IsolatedNode], runner: Runner) -> Iterator[NodeRun]:
+def node_runs(nodes: Iterable[NodePair], runner: Runner) -> Iterator[NodeRun]:
     """Run each node that has a lowered form; leave out those whose inputs would be too large."""
     rng = np.random.default_rng(0)
     for node in nodes:
         if node.cut is not None:
             with suppress(UnsupportedError):
-                yield _node_run(node, node.random_feed(rng, seq_length=_STEPS), runner)
+                feed = usual_feed(node.spec, node.attributes, node.feeds, rng, _STEPS)
+                yield _node_run(node, feed, runner)
 
 
-def _node_run(node: IsolatedNode, feed: Symbols, runner: Runner) -> NodeRun:
-    run = NodeRun(node, node.expected(feed), {}, {})
+def _node_run(node: NodePair, feed: Symbols, runner: Runner) -> NodeRun:
+    run = NodeRun(node, node.float64(feed), {}, {})
     for name in (ORIGINAL, LOWERED):
         try:
             (outputs,) = run_node(node, [feed], runner, original=name == ORIGINAL)

@@ -1,4 +1,4 @@
-"""A process of its own in which models run, since a native kernel may crash or never end."""
+"""Running models in a child process, which a native kernel may crash or never end."""
 
 from __future__ import annotations
 

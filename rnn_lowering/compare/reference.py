@@ -7,7 +7,7 @@ serves all directions; rows that have ended keep their state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ import ml_dtypes
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
+from rnn_lowering.spec.constants import run_reference
 from rnn_lowering.types import Array
 
 Function = Callable[[Array], Array]
@@ -210,7 +210,7 @@ _BAND = 8
 """How many roundings a pre-activation may be off where a threshold is near."""
 
 
-def expected(
+def float64_of_node(
     op_type: str, attributes: Mapping[str, Any], inputs: Mapping[str, Array], dtype: Any
 ) -> tuple[Symbols, Symbols]:
     """Return the outputs of a node in float64, and by how much a correct lowering may differ from them.
@@ -286,8 +286,7 @@ def _thresholds_beside(attributes: Mapping[str, Any], eps: float) -> Iterator[di
             yield {**attributes, "activation_alpha": moved}
 
 
-_NARROW = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
-_WIDE = onnx.TensorProto.DOUBLE
+_REAL = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 
 
 def evaluate_model(model: Path, feed: Mapping[str, Array]) -> dict[str, Array]:
@@ -295,9 +294,9 @@ def evaluate_model(model: Path, feed: Mapping[str, Array]) -> dict[str, Array]:
     proto = onnx.load(model)
     del proto.graph.value_info[:]
     for graph in (proto.graph, *proto.functions):
-        _widen(graph)
+        widen(graph, _REAL, onnx.TensorProto.DOUBLE)
     inputs = {name: _wide(array) for name, array in feed.items()}
-    outputs = ReferenceEvaluator(proto, new_ops=[RNN, GRU, LSTM]).run(None, inputs)
+    outputs = run_reference(proto, inputs, [RNN, GRU, LSTM])
     return {str(n): output for n, output in enumerate(outputs) if isinstance(output, np.ndarray)}
 
 
@@ -305,34 +304,26 @@ def _wide(array: Array) -> Array:
     return array.astype(np.float64) if array.dtype.kind == "f" or array.dtype.name == "bfloat16" else array
 
 
-def _widen(graph: Any) -> None:
-    """Let a graph or function hold and make float64 where it has another type of real numbers, in place."""
+def widen(graph: Any, narrow: Collection[int], wide: int) -> None:
+    """Let a graph or function hold and make one element type where it has certain others, in place."""
     for value in (*getattr(graph, "input", ()), *getattr(graph, "output", ())):
-        if isinstance(value, onnx.ValueInfoProto) and value.type.tensor_type.elem_type in _NARROW:
-            value.type.tensor_type.elem_type = _WIDE
-    for tensor in getattr(graph, "initializer", ()):
-        _widen_tensor(tensor)
-    for node in graph.node:
-        for attribute in list(node.attribute):
-            _widen_attribute(node, attribute)
-
-
-def _widen_attribute(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> None:
-    if attribute.HasField("g"):
-        del attribute.g.value_info[:]
-        _widen(attribute.g)
-    if attribute.HasField("t"):
-        _widen_tensor(attribute.t)
-    if attribute.name in ("to", "dtype") and attribute.i in _NARROW:
-        attribute.i = _WIDE
-    if node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
-        array = np.asarray(helper.get_attribute_value(attribute), np.float64)
-        attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(array)))
-
-
-def _widen_tensor(tensor: onnx.TensorProto) -> None:
-    if tensor.data_type in _NARROW:
-        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
+        if isinstance(value, onnx.ValueInfoProto) and value.type.tensor_type.elem_type in narrow:
+            value.type.tensor_type.elem_type = wide
+    attributes = [(node, attribute) for node in graph.node for attribute in node.attribute]
+    for tensor in (*getattr(graph, "initializer", ()), *(a.t for _, a in attributes if a.HasField("t"))):
+        if tensor.data_type in narrow:
+            array = numpy_helper.to_array(tensor).astype(helper.tensor_dtype_to_np_dtype(wide))
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    for node, attribute in attributes:
+        if attribute.HasField("g"):
+            del attribute.g.value_info[:]
+            widen(attribute.g, narrow, wide)
+        if attribute.name in ("to", "dtype") and attribute.i in narrow:
+            attribute.i = wide
+        numbers = node.op_type == "Constant" and attribute.name in ("value_float", "value_floats")
+        if numbers and onnx.TensorProto.FLOAT in narrow:
+            array = np.asarray(helper.get_attribute_value(attribute), helper.tensor_dtype_to_np_dtype(wide))
+            attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(array)))
 
 
 class _Recurrent(OpRun):

@@ -1,4 +1,4 @@
-"""Sessions of the original that return values of its main graph as additional outputs."""
+"""A model as it is to be run: with more outputs, with open axes, and repaired where onnxruntime misreads it."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _drop_shapes(graph: onnx.GraphProto) -> None:
 
 
 def session_of(model: Parsed, scratch: Path, misread: Collection[str] = ()) -> Session:
-    """Return a session of a model, in which nodes that onnxruntime misreads return Identities (see `repairs`).
+    """Return a session of a model, in which nodes that onnxruntime misreads return Identities.
 
     Args:
         model: The model.
@@ -185,7 +185,7 @@ def echoing_nodes(model: onnx.ModelProto) -> dict[str, str]:
     }
 
 
-def told(nodes: Mapping[str, str]) -> str:
+def repairs_note(nodes: Mapping[str, str]) -> str:
     """Say that `echoing_nodes` were repaired, if there are any."""
     if not nodes:
         return ""
@@ -253,6 +253,6 @@ def depends_on_threads(proto: onnx.ModelProto) -> bool:
     return OPERATOR in count_operators(proto)
 
 
-def rounds(proto: onnx.ModelProto) -> bool:
+def quantizes_inputs(proto: onnx.ModelProto) -> bool:
     """Whether a model quantizes something by its range at run time."""
     return "DynamicQuantizeLinear" in count_operators(proto)

@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering import types
-from rnn_lowering.compare.feeds import candidates, checked, length_inputs
+from rnn_lowering.compare.feeds import candidate_feeds, length_inputs, take_feeds
 from rnn_lowering.compare.process import Chunks, Outcome, Ran, Runner, SessionError
 from rnn_lowering.compare.result import (
     CHUNKED,
@@ -33,14 +33,14 @@ from rnn_lowering.compare.session import (
     Session,
     echoing_nodes,
     has_fixed,
+    repairs_note,
     session_of,
     session_with_all_values,
     session_with_open_axes,
-    told,
 )
 from rnn_lowering.compare.tolerance import allowance, compare, distance
 from rnn_lowering.compare.unseen import constant_outputs, runs_for, untaken, zero_weights
-from rnn_lowering.compare.verify import Given, as_file, compared
+from rnn_lowering.compare.verify import Given, as_file, compare_models
 from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError, boundary
 from rnn_lowering.files.external_data import save
 from rnn_lowering.files.reading import Parsed, parse_file
@@ -154,12 +154,12 @@ class _Comparison:
         self.fixed = has_fixed(original.proto, self.axes)
         self.session, self.whole = session_with_open_axes(original, runner.folder, self.axes)
         misread = echoing_nodes(original.proto)
-        self.check = checked(check, [self.whole.graph], frames=True)
+        self.check = take_feeds(check, [self.whole.graph], frames=True)
         self.stream = session_of(stepped, runner.folder, misread)
         self.lengths = {name for name in length_inputs(self.whole.graph) if name not in self.axes}
         self.names = [value.name for value in original.proto.graph.output]
         self.taken: list[Mapping[str, Array]] = []
-        self.notes = [told(misread)]
+        self.notes = [repairs_note(misread)]
         self.unsteady: dict[str, int] = {}
         self.longest, self.seconds_per_frame = 0, 0.0
 
@@ -383,7 +383,7 @@ class _Comparison:
         model = self.original.new_model()
         LowerRecurrentPass("loop")(model)
         save(model, path, f"{path.name}.data")
-        if not compared(self.original, path, check=replace(self.check, feeds=None, shapes=None)):
+        if not compare_models(self.original, path, check=replace(self.check, feeds=None, shapes=None)):
             return False
         self.session, self.ran = Session(path), parse_file(path)
         return True
@@ -420,7 +420,9 @@ class _Comparison:
     def _made(self, run: int, frames: int, given: Mapping[str, Array] | None = None) -> Iterator[dict[str, Array]]:
         constants = recorded(ir.from_proto(self.whole), ir.from_proto(self.graph))
         fixed = {**(given or {}), **constants}
-        for feed in candidates(self.whole, run, self.check.seed, self._declared(frames), fixed, self.check.shapes):
+        for feed in candidate_feeds(
+            self.whole, run, self.check.seed, self._declared(frames), fixed, self.check.shapes
+        ):
             yield self._with_lengths_in_range(feed)
 
     def _declared(self, frames: int) -> onnx.ModelProto:
@@ -450,8 +452,8 @@ class _Comparison:
         """Yield one whole sequence in chunks of several sizes."""
         given = self.runner.feed(feed)
         frames, known = self._count(given), self._sizes(given)
-        chunkings = dict.fromkeys(split(frames, sizes) for sizes in chunks)
-        states = {s.input: initial(s, known) for s in self.plan.states if s.input not in given}
+        chunkings = dict.fromkeys(chunk_sizes(frames, sizes) for sizes in chunks)
+        states = {s.input: first_state(s, known) for s in self.plan.states if s.input not in given}
         taken = {value.name: given[value.name] for value in self.graph.graph.input if value.name in given}
         started = self.runner.write_feed({**taken, **states})
         for sizes in chunkings:
@@ -526,7 +528,7 @@ class _Comparison:
             expected, got = expected[kept], got[kept]
         largest, reason = compare(expected, got, self.check.tolerance)
         if reason and axis is not None:
-            reason = f"{reason}; {where(expected, arrays, axis, sequence.sizes, self.check.tolerance)}"
+            reason = f"{reason}; {first_difference(expected, arrays, axis, sequence.sizes, self.check.tolerance)}"
         return OutputCheck(name, largest, not reason, reason)
 
     def _first_node(self, feed: str) -> str:
@@ -540,12 +542,12 @@ class _Comparison:
         except (SessionError, ValueError, OSError):
             return ""
         for name in (n for n in names if n in others and n in values):
-            if differ(values[name], [part[name] for part in parts], self.check.tolerance):
+            if chunks_differ(values[name], [part[name] for part in parts], self.check.tolerance):
                 return f"; the first node that differs: {names[name]}"
         return ""
 
 
-def split(frames: int, sizes: Sequence[int]) -> tuple[int, ...]:
+def chunk_sizes(frames: int, sizes: Sequence[int]) -> tuple[int, ...]:
     """Return the sizes of chunks, these in turn, the last one as much as is left."""
     chunks: list[int] = []
     for size in cycle(sizes):
@@ -555,12 +557,14 @@ def split(frames: int, sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(chunks)
 
 
-def initial(state: State, known: Mapping[str, int]) -> Array:
+def first_state(state: State, known: Mapping[str, int]) -> Array:
     """Return what the first chunk receives, with the sizes of open dimensions by name."""
     return state.first(known)
 
 
-def where(expected: Array, arrays: Sequence[Array], axis: int, sizes: Sequence[int], tolerance: Tolerance) -> str:
+def first_difference(
+    expected: Array, arrays: Sequence[Array], axis: int, sizes: Sequence[int], tolerance: Tolerance
+) -> str:
     """Say from which frame on the chunks differ."""
     ends = list(accumulate((array.shape[axis] for array in arrays), initial=0))
     for n, array in enumerate(arrays):
@@ -571,7 +575,7 @@ def where(expected: Array, arrays: Sequence[Array], axis: int, sizes: Sequence[i
     return ""
 
 
-def differ(whole: Array, arrays: Sequence[Array], tolerance: Tolerance) -> bool:
+def chunks_differ(whole: Array, arrays: Sequence[Array], tolerance: Tolerance) -> bool:
     """Whether chunks of an inner value differ from the whole, along the axis that they add up to."""
     if any(array.ndim != whole.ndim for array in arrays) or whole.dtype.kind != "f":
         return False

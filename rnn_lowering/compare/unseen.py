@@ -1,4 +1,4 @@
-"""The branches of If that runs of a model took: what is in the others was not compared."""
+"""What a comparison cannot show: branches that no run took, zero weights, outputs that never vary or are random."""
 
 from __future__ import annotations
 

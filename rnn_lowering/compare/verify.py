@@ -1,4 +1,4 @@
-"""Comparing two models, in memory or in files: `verify` for users, `comparing` for what lowers files."""
+"""Comparing two models, in memory or in files: `verify` for users, `open_comparison` for what lowers files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import onnx_ir as ir
 from typing_extensions import Unpack
 
 from rnn_lowering import types
-from rnn_lowering.compare.feeds import checked
+from rnn_lowering.compare.feeds import take_feeds
 from rnn_lowering.compare.process import Runner
 from rnn_lowering.compare.result import Verification
 from rnn_lowering.compare.whole import ModelComparison
@@ -59,10 +59,10 @@ def verify(
     progress = given_progress(progress)
     first, second = types.model_or_path("original", original), types.model_or_path("lowered", lowered)
     with boundary():
-        return compared(first, second, check=check, trust_external_data=trust, progress=progress)
+        return compare_models(first, second, check=check, trust_external_data=trust, progress=progress)
 
 
-def compared(
+def compare_models(
     original: Given,
     lowered: Given,
     *,
@@ -71,14 +71,14 @@ def compared(
     progress: Progress | None = None,
 ) -> Verification:
     """Do what `verify` does, also with files that are parsed."""
-    with comparing(
+    with open_comparison(
         original, lowered, check=check, trust_external_data=trust_external_data, progress=progress
     ) as both:
         return both.result()
 
 
 @contextmanager
-def comparing(
+def open_comparison(
     original: Given,
     lowered: Given,
     *,
@@ -96,7 +96,7 @@ def comparing(
             as_file(model, runner.folder / f"model{n}.onnx", trust_external_data, pipes)
             for n, model in enumerate((original, lowered))
         )
-        check = checked(check, [first.proto.graph, second.proto.graph])
+        check = take_feeds(check, [first.proto.graph, second.proto.graph])
         yield ModelComparison(first, second, runner, check, progress)
 
 

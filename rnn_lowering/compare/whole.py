@@ -14,7 +14,7 @@ from functools import cached_property
 
 import onnx
 
-from rnn_lowering.compare.feeds import candidates, length_inputs
+from rnn_lowering.compare.feeds import candidate_feeds, length_inputs
 from rnn_lowering.compare.nodes import Comparison, NodeComparison
 from rnn_lowering.compare.process import Outputs, SessionError
 from rnn_lowering.compare.result import (
@@ -32,9 +32,9 @@ from rnn_lowering.compare.session import (
     count_operators,
     echoing_nodes,
     recurrent_inputs,
+    repairs_note,
     session_of,
     session_with_outputs,
-    told,
 )
 from rnn_lowering.compare.tolerance import compare
 from rnn_lowering.compare.unseen import constant_outputs, runs_for, undetermined_outputs, zero_weights
@@ -102,7 +102,7 @@ class ModelComparison(Comparison):
             alternatives = (
                 iter([dict(feed)])
                 if feed and feed.keys() >= set(names) - {t.name for t in original.graph.initializer}
-                else candidates(original, run, self.check.seed, lowered, feed, shapes)
+                else candidate_feeds(original, run, self.check.seed, lowered, feed, shapes)
             )
             groups.append([self.runner.write_feed(f) for f in alternatives])
         return groups
@@ -141,7 +141,7 @@ class ModelComparison(Comparison):
         with suppress(RnnLoweringError):  # what cannot be read has no nodes that are compared
             facts += zero_weights(
                 (symbol, node.spec.node, node.spec.constants.get(symbol))
-                for node in self.nodes_one_by_one.isolated
+                for node in self.nodes_one_by_one.pairs
                 for symbol in "WR"
             )
         return self._with_nodes(result, facts)
@@ -196,7 +196,7 @@ class ModelComparison(Comparison):
         """Compare each node alone, too, since a network may damp what is wrong in one."""
         each = self.nodes_one_by_one.result("no node was compared on its own")
         changed = what_changed(self.original.proto, self.lowered.proto, result.max_abs)
-        facts = [result.reason, *facts, *changed, told(self.misread), "" if each else each.reason]
+        facts = [result.reason, *facts, *changed, repairs_note(self.misread), "" if each else each.reason]
         if each.status == "failed":
             return each
         return replace(result, nodes=each.outputs, reason="; ".join(filter(None, facts)))

@@ -11,7 +11,7 @@ from importlib.resources import files
 import onnx
 import onnxruntime
 
-from rnn_lowering.compare.node_models import IsolatedNode
+from rnn_lowering.compare.node_models import NodePair
 from rnn_lowering.compare.nodes import LOWERED, ORIGINAL, NodeRun, RunNodes
 from rnn_lowering.compare.result import Verification
 from rnn_lowering.errors import RnnLoweringError, printable, version
@@ -170,7 +170,7 @@ def _plots(series: NodeSeries, salt: str) -> Iterator[Picture]:
     )
 
 
-def _step(node: IsolatedNode, salt: str) -> Picture:
+def _step(node: NodePair, salt: str) -> Picture:
     spec, cut = node.spec, node.cut
     assert cut is not None
     names = {name: symbol for symbol, name in node.feeds.items()}

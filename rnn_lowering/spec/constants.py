@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -158,6 +159,24 @@ _BYTES: dict[str, Callable[[onnx.NodeProto, Sequence[Array]], int]] = {
 """The bytes of the result, or a bound, of those foldable operators that make much of little."""
 
 
+def model_of_node(node: ir.Node, inputs: Iterable[str], outputs: Iterable[str], opset: int) -> onnx.ModelProto:
+    """Return a node as a model of its own, between values without types."""
+    given, returned = ([onnx.ValueInfoProto(name=name) for name in names] for names in (inputs, outputs))
+    graph = onnx.helper.make_graph([ir.to_proto(node)], "constant", given, returned)
+    # The evaluator knows DequantizeLinear from 19 on; it means the same before.
+    version = max(opset, 19) if node.op_type == "DequantizeLinear" else opset
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", version)])
+
+
+def run_reference(model: onnx.ModelProto, feed: Mapping[str, Array], operators: Sequence[type] = ()) -> Any:
+    """Return what onnx's reference evaluator computes, which may raise any exception.
+
+    Args:
+        operators: Implementations to use instead of its own.
+    """
+    return ReferenceEvaluator(model, new_ops=list(operators)).run(None, dict(feed))
+
+
 @dataclass(frozen=True)
 class _Step:
     """A node of a chain as a model of its own: the graph may lose the node before the chain is computed.
@@ -174,14 +193,8 @@ class _Step:
     @classmethod
     def of(cls, node: ir.Node, opset: int) -> _Step:
         inputs = tuple(v for v in dict.fromkeys(node.inputs) if v is not None)
-        proto = ir.to_proto(node)
-        graph = onnx.GraphProto(name="constant", node=[proto])
-        graph.input.extend(onnx.ValueInfoProto(name=value.name) for value in inputs)
-        graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in node.outputs)
-        # The evaluator knows DequantizeLinear from 19 on; it means the same before.
-        version = max(opset, 19) if node.op_type == "DequantizeLinear" else opset
-        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", version)])
-        return cls(model, inputs, tuple(node.outputs))
+        given, returned = ([value.name or "" for value in values] for values in (inputs, node.outputs))
+        return cls(model_of_node(node, given, returned, opset), inputs, tuple(node.outputs))
 
     def run(self, tensors: Mapping[ir.Value, ir.TensorProtocol], most: int) -> dict[ir.Value, ir.TensorProtocol]:
         """Return the tensors of the outputs.
@@ -195,7 +208,7 @@ class _Step:
         given = [feed[name] for name in node.input if name]
         if node.op_type in _BYTES and (fault := excess(node.op_type, _BYTES[node.op_type](node, given), most)):
             raise MemoryError(fault)
-        results = ReferenceEvaluator(self.model).run(None, feed)
+        results = run_reference(self.model, feed)
         return {v: ir.tensor(r, name=v.name) for v, r in zip(self.outputs, results, strict=True)}
 
 

@@ -14,10 +14,9 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
-from onnx.reference import ReferenceEvaluator
 
+from rnn_lowering.spec.constants import model_of_node, run_reference
 from rnn_lowering.streaming.inference import BROADCAST, LARGEST, Known, shape_of
 from rnn_lowering.streaming.sizes import Size, product, size
 from rnn_lowering.types import Array
@@ -348,17 +347,11 @@ _CALCULATED: Mapping[str, Callable[[Known, ir.Node], Sequence[Array | None] | No
 
 def run_node(node: ir.Node, feed: Mapping[str, Array], opset: int) -> list[Array]:
     """Evaluate a node on arrays by name with onnx's reference evaluator; return nothing where that cannot."""
-    proto = ir.to_proto(node)
-    inputs = [onnx.ValueInfoProto(name=name) for name in feed]
-    outputs = [onnx.ValueInfoProto(name=name) for name in proto.output if name]
-    # The evaluator knows DequantizeLinear from 19 on; it means the same before.
-    version = max(opset, 19) if node.op_type == "DequantizeLinear" else opset
-    graph = onnx.helper.make_graph([proto], "constant", inputs, outputs)
-    imports = [onnx.helper.make_opsetid("", version)]
+    outputs = [value.name for value in node.outputs if value.name]
     try:
-        results = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=imports)).run(None, dict(feed))
+        results = run_reference(model_of_node(node, feed, outputs, opset), feed)
     except Exception:  # the evaluator has no common error; what it cannot do is not known
         return []
-    named = dict(zip((o.name for o in outputs), results, strict=True))
-    arrays = [np.asarray(named[name]) if name else np.empty(0) for name in proto.output]
-    return arrays if all(isinstance(named[o.name], np.ndarray | np.generic) for o in outputs) else []
+    named = dict(zip(outputs, results, strict=True))
+    arrays = [np.asarray(named[name]) if name else np.empty(0) for name in (v.name for v in node.outputs)]
+    return arrays if all(isinstance(named[name], np.ndarray | np.generic) for name in outputs) else []

@@ -23,7 +23,7 @@ from texts import parse
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
 from rnn_lowering.compare import node_models
-from rnn_lowering.compare.node_models import isolated_nodes
+from rnn_lowering.compare.node_models import node_pairs
 from rnn_lowering.recurrence import cells
 from rnn_lowering.report import page
 from rnn_lowering.report.plots import plot_errors
@@ -350,7 +350,7 @@ def labels(op_type: str, form: str, kinds: Sequence[str] = ("value", "port"), **
     """The labels in the drawing of one step."""
     original = model(Case("page_step", op_type, **fields), 17)
     lowered = rl.lower(original, form)
-    (node,) = isolated_nodes(ir.from_proto(original), ir.from_proto(lowered))
+    (node,) = node_pairs(ir.from_proto(original), ir.from_proto(lowered))
     assert node.cut is not None
     graph = step_graph(node.cut.graph, {name: symbol for symbol, name in node.feeds.items()})
     return Counter(data["label"] for _, data in graph.nodes(data=True) if data["kind"] in kinds)
