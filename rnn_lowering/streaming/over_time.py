@@ -246,8 +246,7 @@ def joined_along(flow: Flow, node: ir.Node) -> list[Framing]:
 
 
 def _check_shortest(flow: Flow, node: ir.Node, framing: Frames, constants: Sequence[ir.Value], left: int) -> None:
-    """Refuse constants of fewer frames in a shorter sequence, unless as many are cut off behind them: then there are
-    T of both together at every length."""
+    """Refuse constants of fewer frames in a shorter sequence, unless as many are cut off behind them."""
     short = [v for v in constants if any(dim.timed for dim in flow.known.shapes[v])]
     if short and (len(constants) > 1 or framing.known or not left or left != -framing.extra):
         raise flow.refuse(node, f"'{short[0].name}' has fewer frames in a shorter sequence")
