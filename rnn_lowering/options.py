@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict, TypeVar
-
-import onnx_ir as ir
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 from rnn_lowering import types
 from rnn_lowering.errors import OptionError
 from rnn_lowering.limits import MOST_BYTES
-from rnn_lowering.targets.table import FORMS, Target, target_named
-from rnn_lowering.types import Array, ArrayLike, Shapes
+from rnn_lowering.types import Array, ArrayLike, Shapes, option
 
+if TYPE_CHECKING:  # the command's --help needs none
+    import onnx_ir as ir
+
+    from rnn_lowering.targets.table import Target
+
+FORMS = ("auto", "scan", "loop", "unroll")
 COMPUTE = ("native", "float32")
 KEEP = "keep"
 """Instead of a form: recurrent nodes stay."""
@@ -21,11 +24,22 @@ KEEP = "keep"
 Stream = str | Mapping[str, int | None]
 """AXIS or "AXIS=FRAMES", or the frames by AXIS: a symbolic dimension of the inputs, or INPUT:AXIS."""
 
-Selection = str | Iterable[str] | Callable[[ir.Node], bool]
+Selection = str | Iterable[str] | Callable[["ir.Node"], bool]
 """Which nodes: an operator or a shell glob of names, several of them, or a function that decides for each node."""
 
 
+_FORM, _SIZES, _LIMITS, _COMPARISON = GROUPS = (
+    "which nodes, in which form",
+    "sizes and inputs of the result",
+    "limits",
+    "comparison with the original",
+)
+"""The groups of the options in --help."""
+
+
 def _target(name: str, given: Any) -> str:
+    from rnn_lowering.targets.table import target_named
+
     return target_named(types.text(name, given)).name
 
 
@@ -78,8 +92,18 @@ class Tolerance:
     8e-2, 4e-2; others exactly equal).
     """
 
-    rtol: float | None = field(default=None, metadata=types.taken(types.tolerance))
-    atol: float | None = field(default=None, metadata=types.taken(types.tolerance))
+    rtol: float | None = field(
+        default=None,
+        metadata=option(
+            types.tolerance, "relative tolerance (default: by type; float32 1e-4)", _COMPARISON, text="tolerance"
+        ),
+    )
+    atol: float | None = field(
+        default=None,
+        metadata=option(
+            types.tolerance, "absolute tolerance (default: by type; float32 1e-5)", _COMPARISON, text="tolerance"
+        ),
+    )
 
     def __post_init__(self) -> None:
         types.take_fields(self)
@@ -117,19 +141,126 @@ class Lowering:
             text, or a number of frames that is not possible.
     """
 
-    to: str = field(default="auto", metadata=types.taken(types.one_of("form", (*FORMS, KEEP))))
-    target: str = field(default="portable", metadata=types.taken(_target))
-    only: Selection = field(default=(), metadata=types.taken(_selection))
-    except_: Selection = field(default=(), metadata=types.taken(_selection))
-    max_unroll: int = field(default=512, metadata=types.taken(types.whole()))
-    max_nodes: int = field(default=100_000, metadata=types.taken(types.whole()))
-    max_bytes: int = field(default=MOST_BYTES, metadata=types.taken(types.whole()))
-    compute: str = field(default="native", metadata=types.taken(types.one_of("compute", COMPUTE)))
-    dequantize: bool = field(default=False, metadata=types.taken(types.flag))
-    dims: Mapping[str, int] = field(default_factory=dict, metadata=types.taken(types.sizes))
-    input_shapes: Shapes = field(default_factory=dict, metadata=types.taken(types.shapes))
-    set_inputs: Mapping[str, ArrayLike] = field(default_factory=dict, metadata=types.taken(types.values))
-    stream: Stream | None = field(default=None, metadata=types.taken(types.optional(_stream)))
+    to: str = field(
+        default="auto",
+        metadata=option(
+            types.one_of("form", (*FORMS, KEEP)),
+            "form of the lowered nodes (default: {default}, the one that the target prefers); keep: do not lower",
+            _FORM,
+            choices=(*FORMS, KEEP),
+        ),
+    )
+    target: str = field(
+        default="portable",
+        metadata=option(
+            _target,
+            "the runtime that OUT.onnx is for (default: {default})",
+            _FORM,
+            text="target",
+            metavar="NAME",
+        ),
+    )
+    only: Selection = field(
+        default=(),
+        metadata=option(
+            _selection,
+            "lower only these operators or node names (globs)",
+            _FORM,
+            text="pattern",
+            metavar="OP|NAME",
+        ),
+    )
+    except_: Selection = field(
+        default=(),
+        metadata=option(
+            _selection, "do not lower these", _FORM, flags=("--except",), text="pattern", metavar="OP|NAME"
+        ),
+    )
+    max_unroll: int = field(
+        default=512,
+        metadata=option(
+            types.whole(), "the most steps to unroll (default: {default})", _LIMITS, text="count", metavar="T"
+        ),
+    )
+    max_nodes: int = field(
+        default=100_000,
+        metadata=option(
+            types.whole(),
+            "the most nodes that the model may have after inlining functions (default: {default})",
+            _LIMITS,
+            text="count",
+            metavar="N",
+        ),
+    )
+    max_bytes: int = field(
+        default=MOST_BYTES,
+        metadata=option(
+            types.whole(),
+            "the most bytes of a computed constant, and of the inputs of a run of the comparison "
+            f"(default: {MOST_BYTES >> 20}M)",
+            _LIMITS,
+            text="bytes",
+            metavar="N[K|M|G]",
+        ),
+    )
+    compute: str = field(
+        default="native",
+        metadata=option(
+            types.one_of("compute", COMPUTE),
+            "float32: compute float16 and bfloat16 nodes in float32 (default: {default})",
+            _FORM,
+            choices=COMPUTE,
+        ),
+    )
+    dequantize: bool = field(
+        default=False,
+        metadata=option(types.flag, "convert weights stored as integers to floats", _FORM, text="flag"),
+    )
+    dims: Mapping[str, int] = field(
+        default_factory=dict,
+        metadata=option(
+            types.sizes,
+            "fix the size of a dimension",
+            _SIZES,
+            flags=("--set-dim",),
+            text="size",
+            metavar="NAME=SIZE",
+        ),
+    )
+    input_shapes: Shapes = field(
+        default_factory=dict,
+        metadata=option(
+            types.shapes,
+            "fix the shape of an input",
+            _SIZES,
+            flags=("--input-shape",),
+            text="shape",
+            metavar="NAME:D0,D1,...",
+        ),
+    )
+    set_inputs: Mapping[str, ArrayLike] = field(
+        default_factory=dict,
+        metadata=option(
+            types.values,
+            "make an input a constant, and fold what depends on it",
+            _SIZES,
+            flags=("--set-input",),
+            text="value",
+            metavar="NAME=VALUE|FILE.npy",
+        ),
+    )
+    stream: Stream | None = field(
+        default=None,
+        metadata=option(
+            types.optional(_stream),
+            "make a model that is called chunk by chunk, with its states as inputs and outputs: AXIS is the name "
+            "of the time dimension, or INPUT:AXIS; FRAMES the number of frames of each call (default: any); "
+            "without AXIS: name those that there are",
+            _SIZES,
+            text="stream",
+            metavar="AXIS[=FRAMES]",
+        ),
+    )
 
     def __post_init__(self) -> None:
         types.take_fields(self)
@@ -137,6 +268,8 @@ class Lowering:
     @property
     def runtime(self) -> Target:
         """The target, from the table of targets."""
+        from rnn_lowering.targets.table import target_named
+
         return target_named(self.target)
 
     @property
@@ -182,18 +315,61 @@ class Check:
         OptionError: A negative number of runs or bytes, or a time limit that is not positive.
     """
 
-    runs: int = field(default=3, metadata=types.taken(types.whole(most=1_000_000)))
-    seed: int = field(default=0, metadata=types.taken(types.whole()))
+    runs: int = field(
+        default=3,
+        metadata=option(
+            types.whole(most=1_000_000),
+            "number of runs to compare in onnxruntime (default: {default})",
+            _COMPARISON,
+            flags=("--verify", "--runs"),
+            text="count",
+            metavar="N",
+            keyword="verify",
+        ),
+    )
+    seed: int = field(
+        default=0,
+        metadata=option(types.whole(), "seed of the random inputs (default: {default})", _COMPARISON, text="count"),
+    )
     tolerance: Tolerance = field(
-        default=Tolerance(),
-        metadata=types.taken(types.instance(Tolerance, "Tolerance(rtol=..., atol=...)")),
+        default=Tolerance(), metadata=option(types.instance(Tolerance, "Tolerance(rtol=..., atol=...)"))
     )
     feeds: Sequence[Mapping[str, Array]] | None = field(
-        default=None, metadata=types.taken(types.optional(types.feeds))
+        default=None,
+        metadata=option(
+            types.optional(types.feeds),
+            "compare with this input",
+            _COMPARISON,
+            flags=("--feed",),
+            text="feed",
+            metavar="NAME=FILE.npy",
+        ),
     )
-    shapes: Shapes | None = field(default=None, metadata=types.taken(types.optional(types.shapes)))
-    timeout: float = field(default=120.0, metadata=types.taken(types.seconds))
-    max_bytes: int = field(default=MOST_BYTES, metadata=types.taken(types.whole()))
+    shapes: Shapes | None = field(
+        default=None,
+        metadata=option(
+            types.optional(types.shapes),
+            "compare with an input of this shape",
+            _COMPARISON,
+            flags=("--test-shape",),
+            text="shape",
+            metavar="NAME:D0,...",
+            keyword="test_shapes",
+        ),
+    )
+    timeout: float = field(
+        default=120.0,
+        metadata=option(
+            types.seconds,
+            "time limit for loading a model and for each run; a slower model is not verified (default: {default})",
+            _COMPARISON,
+            flags=("--verify-timeout",),
+            text="seconds",
+            metavar="SECONDS",
+            keyword="verify_timeout",
+        ),
+    )
+    max_bytes: int = field(default=MOST_BYTES, metadata=option(types.whole()))
 
     def __post_init__(self) -> None:
         types.take_fields(self)
@@ -223,14 +399,7 @@ class FileOptions(LoweringOptions, total=False):
     verify_timeout: float | None
 
 
-_CHECK_KEYWORDS = {
-    "verify": "runs",
-    "seed": "seed",
-    "tolerance": "tolerance",
-    "feeds": "feeds",
-    "test_shapes": "shapes",
-    "verify_timeout": "timeout",
-}
+_CHECK_KEYWORDS = {field.metadata["option"].keyword or field.name: field.name for field in fields(Check)}
 
 
 def lowering_of(given: Lowering | str, options: LoweringOptions) -> Lowering:
@@ -257,17 +426,11 @@ def check_of(given: Check | None, options: CheckOptions) -> Check:
 
 
 def split_file_options(options: FileOptions) -> tuple[LoweringOptions, CheckOptions]:
-    """Return the keywords of `lower_file` as those of a lowering and those of a check."""
-    lowering = LoweringOptions()
-    check = CheckOptions()
-    for name, value in options.items():
-        if name in _CHECK_KEYWORDS:
-            check[_CHECK_KEYWORDS[name]] = value  # type: ignore[literal-required]
-        else:
-            lowering[name] = value  # type: ignore[literal-required]
-    if "max_bytes" in options:
-        check["max_bytes"] = options["max_bytes"]
-    return lowering, check
+    """Return the keywords of `lower_file` as those of a lowering and those of a check; one may be of both."""
+    of_lowering = {field.name for field in fields(Lowering)}
+    lowering = {n: value for n, value in options.items() if n in of_lowering or n not in _CHECK_KEYWORDS}
+    check = {_CHECK_KEYWORDS[n]: value for n, value in options.items() if n in _CHECK_KEYWORDS}
+    return cast(LoweringOptions, lowering), cast(CheckOptions, check)
 
 
 _Options = TypeVar("_Options", Lowering, Check)

@@ -8,19 +8,22 @@ import os
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from itertools import count
 from pathlib import Path
 from threading import TIMEOUT_MAX
-from typing import Any, Protocol, TypeVar
-
-import numpy as np
-import onnx
-import onnx_ir as ir
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rnn_lowering.errors import OptionError, callers
 
-Array = np.ndarray[Any, np.dtype[Any]]
+if TYPE_CHECKING:  # the command's --help needs none
+    import numpy as np
+    import onnx
+    import onnx_ir as ir
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+else:
+    Array = Any
 
 ArrayLike = Array | float | int | bool | Sequence[Any]
 """Anything that NumPy converts to an array of numbers."""
@@ -36,6 +39,8 @@ Shapes = Mapping[str, Sequence[int]]
 
 def array_of(tensor: ir.TensorProtocol) -> Array:
     """Return the array of a tensor; the file that it is in is closed as soon as the array is released."""
+    import onnx_ir as ir
+
     if not isinstance(tensor, ir.ExternalTensor):
         return tensor.numpy()
     anew = ir.ExternalTensor(
@@ -52,6 +57,8 @@ def array_of(tensor: ir.TensorProtocol) -> Array:
 
 def in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
     """Return a tensor of a file as one in memory; the file is closed."""
+    import onnx_ir as ir
+
     return ir.Tensor(array_of(tensor).copy(), tensor.dtype, name=tensor.name)
 
 
@@ -70,6 +77,8 @@ def wrong(name: str, given: object, give: str) -> OptionError:
 
 
 def flag(name: str, given: Any) -> bool:
+    import numpy as np
+
     if not isinstance(given, bool | np.bool_):
         raise wrong(name, given, "True or False")
     return bool(given)
@@ -106,6 +115,8 @@ def whole(least: int = 0, most: int = _LARGEST) -> Take[int]:
 
 
 def _number(name: str, given: Any, give: str) -> float:
+    import numpy as np
+
     if (
         isinstance(given, bool | np.bool_)
         or not isinstance(given, int | float | np.number)
@@ -176,6 +187,8 @@ shapes = mapping(_shape, "shapes by name, such as {'X': [16, 1, 80]}")
 
 def array(name: str, given: Any) -> Array:
     """Take what NumPy converts to an array of numbers; a masked array has values that are none."""
+    import numpy as np
+
     try:
         made = np.asarray(given)
     except Exception as error:  # whatever an object that claims to be an array raises
@@ -210,28 +223,61 @@ def path(name: str, given: Any) -> Path:
 
 def model(name: str, given: Any) -> onnx.ModelProto | ir.Model:
     """Take a model in memory."""
+    import onnx
+    import onnx_ir as ir
+
     if not isinstance(given, onnx.ModelProto | ir.Model):
         kind = type(given).__name__
         raise OptionError(f"{name} cannot be {kind}", hint="give an onnx.ModelProto or an onnx_ir.Model")
     return given
 
 
-ir_model = instance(ir.Model, "an onnx_ir.Model; rl.lower takes an onnx.ModelProto too")
+def ir_model(name: str, given: Any) -> ir.Model:
+    import onnx_ir as ir
+
+    return instance(ir.Model, "an onnx_ir.Model; rl.lower takes an onnx.ModelProto too")(name, given)
 
 
 def model_or_path(name: str, given: Any) -> onnx.ModelProto | ir.Model | Path:
     return path(name, given) if isinstance(given, str | os.PathLike) else model(name, given)
 
 
-def taken(take: Take[Any]) -> dict[str, Any]:
-    """Return the metadata of a field of a dataclass."""
-    return {"take": take}
+@dataclass(frozen=True)
+class Option:
+    """What a field of an option object says of itself: the command's arguments and the keywords follow from that.
+
+    Attributes:
+        take: Takes what is given.
+        help: The text of --help, with {default} for the default; "" where the command has no such option.
+        group: Its place in --help.
+        flags: Its names for the command; () for --name.
+        text: What is written there: the name of a kind of text in `cli.arguments.TEXTS`.
+        choices: The values that it may have; () for any.
+        metavar: What stands for its value in --help.
+        keyword: Its keyword for `lower_file`; "" for the name of the field.
+    """
+
+    take: Take[Any]
+    help: str = ""
+    group: str = ""
+    flags: tuple[str, ...] = ()
+    text: str = ""
+    choices: tuple[str, ...] = ()
+    metavar: str | None = None
+    keyword: str = ""
+
+
+def option(take: Take[Any], help: str = "", group: str = "", **more: Any) -> dict[str, Option]:
+    """Return the metadata of a field of a dataclass (see `Option`)."""
+    return {"option": Option(take, help, group, **more)}
 
 
 def take_fields(options: object) -> None:
     """Take every field of a frozen dataclass as its metadata tell."""
     for field in fields(options):  # type: ignore[arg-type]
-        object.__setattr__(options, field.name, field.metadata["take"](field.name, getattr(options, field.name)))
+        object.__setattr__(
+            options, field.name, field.metadata["option"].take(field.name, getattr(options, field.name))
+        )
 
 
 class Progress(Protocol):

@@ -1,5 +1,6 @@
 """Callers' mistakes: every argument of what is public is accepted, or has one error of the project."""
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from texts import parse
 
 import rnn_lowering as rl
+from rnn_lowering.cli.arguments import parser
 from rnn_lowering.options import CheckOptions, FileOptions, LoweringOptions
 
 MODEL = """
@@ -208,6 +210,19 @@ def test_every_public_callable_is_tried() -> None:
     public = {name for name in rl.__all__ if callable(getattr(rl, name))}
     errors = {name for name in public if name.endswith(("Error", "Warning"))}
     assert public - errors - DATA - {"Progress", "Stream"} == ENTRIES.keys()
+
+
+@pytest.mark.parametrize(("kind", "keywords"), [(rl.Lowering, LoweringOptions), (rl.Check, CheckOptions)])
+def test_every_option_is_a_keyword_and_an_argument(kind: Any, keywords: Any) -> None:
+    """What is typed for callers agrees with the fields, from which all else follows."""
+    declared = {field.name: field.metadata["option"] for field in dataclasses.fields(kind)}
+    assert keywords.__annotations__.keys() == declared.keys()
+    of_file = {option.keyword or name for name, option in declared.items()}
+    assert of_file <= FileOptions.__annotations__.keys()
+    shown = parser().format_help()
+    for name, option in declared.items():
+        flags = option.flags or [f"--{name.replace('_', '-')}"]
+        assert name == "tolerance" or all(flag in shown for flag in flags)
 
 
 def cancel(*_: object) -> bool:

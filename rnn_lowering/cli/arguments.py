@@ -5,13 +5,22 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from rnn_lowering.cli import values
-from rnn_lowering.errors import printable, version
-from rnn_lowering.limits import MOST_BYTES
+from rnn_lowering.errors import RnnLoweringError, printable, version
+from rnn_lowering.options import GROUPS, Check, Lowering, Tolerance
+from rnn_lowering.types import Option
+
+if TYPE_CHECKING:
+    from rnn_lowering.types import Array, ArrayLike
+
+N = TypeVar("N", int, float)
+T = TypeVar("T")
+Options = TypeVar("Options", Lowering, Check, Tolerance)
 
 _USAGE = """rnn-lower IN.onnx OUT.onnx [options]
        rnn-lower IN.onnx --list [options]
@@ -42,7 +51,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         unknown = re.match(r"unrecognized arguments: (?:.* )?(--[\w-]+)", message)
-        hint = values.meant(unknown[1], self._option_string_actions) if unknown else ""
+        hint = meant(unknown[1], self._option_string_actions) if unknown else ""
         super().error(printable(message) + printable(hint))
 
 
@@ -62,10 +71,14 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="show every recurrent node and the form it would get, inputs and outputs; write nothing",
     )
-    _add_forms(p)
-    _add_sizes(p)
-    _add_limits(p)
-    _add_checks(p)
+    groups = {title: p.add_argument_group(title) for title in GROUPS}
+    _add_options(groups)
+    form, _, _, check = groups.values()
+    form.add_argument("--targets", action=_ListTargets, help="show what each runtime supports, and exit")
+    check.add_argument("--require-verified", action="store_true", help="write nothing if no comparison is possible")
+    check.add_argument(
+        "--keep-failed", type=Path, metavar="FILE", help="write a model that fails the comparison here"
+    )
     _add_files(p)
     p.add_argument("-q", "--quiet", action="store_true", help="print errors only")
     p.add_argument(
@@ -79,147 +92,30 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def _add_forms(p: argparse.ArgumentParser) -> None:
-    group = p.add_argument_group("which nodes, in which form")
-    group.add_argument(
-        "--to",
-        choices=("auto", "scan", "loop", "unroll", "keep"),
-        default="auto",
-        help="form of the lowered nodes (default: auto, the one that the target prefers); keep: do not lower",
-    )
-    group.add_argument(
-        "--target",
-        type=values.target,
-        metavar="NAME",
-        help="the runtime that OUT.onnx is for (default: portable)",
-    )
-    group.add_argument("--targets", action=_ListTargets, help="show what each runtime supports, and exit")
-    group.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        metavar="OP|NAME",
-        help="lower only these operators or node names (globs)",
-    )
-    group.add_argument(
-        "--except",
-        action="append",
-        default=[],
-        dest="except_",
-        metavar="OP|NAME",
-        help="do not lower these",
-    )
-    group.add_argument(
-        "--compute",
-        choices=("native", "float32"),
-        default="native",
-        help="float32: compute float16 and bfloat16 nodes in float32 (default: native)",
-    )
-    group.add_argument("--dequantize", action="store_true", help="convert weights stored as integers to floats")
+def _add_options(groups: Mapping[str, argparse._ArgumentGroup]) -> None:
+    """Add the options that fields declare; what is not given is not in the result."""
+    absent = argparse.SUPPRESS
+    for declared in (f for kind in (Lowering, Check, Tolerance) for f in fields(kind)):
+        option: Option = declared.metadata["option"]
+        if not option.help:
+            continue
+        group: argparse._ActionsContainer = groups[option.group]
+        given: dict[str, Any] = {"dest": declared.name, "default": absent}
+        if declared.name == "runs":
+            group = group.add_mutually_exclusive_group()
+        default = f"{declared.default:g}" if isinstance(declared.default, float) else str(declared.default)
+        given |= {"help": option.help.replace("{default}", default), **TEXTS[option.text].settings}
+        if option.text != "flag":
+            given |= {"metavar": option.metavar, "choices": option.choices or None}
+        group.add_argument(*_flags(declared), **given)
+        if declared.name == "runs":
+            no: dict[str, Any] = {"dest": "runs", "default": absent, "action": "store_const", "const": 0}
+            group.add_argument("--no-verify", help="do not compare", **no)
 
 
-def _add_sizes(p: argparse.ArgumentParser) -> None:
-    group = p.add_argument_group("sizes and inputs of the result")
-    group.add_argument(
-        "--set-dim",
-        action="append",
-        default=[],
-        type=values.dim,
-        metavar="NAME=SIZE",
-        help="fix the size of a dimension",
-    )
-    group.add_argument(
-        "--input-shape",
-        action="append",
-        default=[],
-        type=values.shape,
-        metavar="NAME:D0,D1,...",
-        help="fix the shape of an input",
-    )
-    group.add_argument(
-        "--set-input",
-        action="append",
-        default=[],
-        type=values.input_value,
-        metavar="NAME=VALUE|FILE.npy",
-        help="make an input a constant, and fold what depends on it",
-    )
-    group.add_argument(
-        "--stream",
-        action="append",
-        nargs="?",
-        default=[],
-        type=values.stream,
-        metavar="AXIS[=FRAMES]",
-        help="make a model that is called chunk by chunk, with its states as inputs and outputs: AXIS is "
-        "the name of the time dimension, or INPUT:AXIS; FRAMES the number of frames of each call (default: any); "
-        "without AXIS: name those that there are",
-    )
-
-
-def _add_limits(p: argparse.ArgumentParser) -> None:
-    group = p.add_argument_group("limits")
-    group.add_argument(
-        "--max-unroll", type=values.count, default=512, metavar="T", help="the most steps to unroll (default: 512)"
-    )
-    group.add_argument(
-        "--max-nodes",
-        type=values.count,
-        default=100_000,
-        metavar="N",
-        help="the most nodes that the model may have after inlining functions (default: 100000)",
-    )
-    group.add_argument(
-        "--max-bytes",
-        type=values.byte_count,
-        default=MOST_BYTES,
-        metavar="N[K|M|G]",
-        help="the most bytes of a computed constant, and of the inputs of a run of the comparison (default: 256M)",
-    )
-
-
-def _add_checks(p: argparse.ArgumentParser) -> None:
-    group = p.add_argument_group("comparison with the original")
-    check = group.add_mutually_exclusive_group()
-    check.add_argument(
-        "--verify",
-        "--runs",
-        type=values.count,
-        default="3",  # a text: argparse would not see that `--verify 3` excludes `--no-verify`
-        metavar="N",
-        help="number of runs to compare in onnxruntime (default: 3)",
-    )
-    check.add_argument("--no-verify", action="store_const", const=0, dest="verify", help="do not compare")
-    group.add_argument("--require-verified", action="store_true", help="write nothing if no comparison is possible")
-    group.add_argument(
-        "--verify-timeout",
-        type=values.seconds,
-        default=120.0,
-        metavar="SECONDS",
-        help="time limit for loading a model and for each run; a slower model is not verified (default: 120)",
-    )
-    group.add_argument(
-        "--feed",
-        action="append",
-        default=[],
-        type=values.feed,
-        metavar="NAME=FILE.npy",
-        help="compare with this input",
-    )
-    group.add_argument(
-        "--test-shape",
-        action="append",
-        default=[],
-        type=values.shape,
-        metavar="NAME:D0,...",
-        help="compare with an input of this shape",
-    )
-    group.add_argument(
-        "--keep-failed", type=Path, metavar="FILE", help="write a model that fails the comparison here"
-    )
-    group.add_argument("--rtol", type=values.tolerance, help="relative tolerance (default: by type; float32 1e-4)")
-    group.add_argument("--atol", type=values.tolerance, help="absolute tolerance (default: by type; float32 1e-5)")
-    group.add_argument("--seed", type=values.count, default=0, help="seed of the random inputs (default: 0)")
+def _flags(declared: Field[Any]) -> tuple[str, ...]:
+    named: tuple[str, ...] = declared.metadata["option"].flags
+    return named or (f"--{declared.name.replace('_', '-')}",)
 
 
 def _add_files(p: argparse.ArgumentParser) -> None:
@@ -235,7 +131,7 @@ def _add_files(p: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--report",
-        type=values.report_file,
+        type=report_file,
         metavar="FILE.json|FILE.html",
         help="write a report as JSON or as an HTML page with plots, also if the comparison fails",
     )
@@ -255,3 +151,196 @@ class _ListTargets(argparse.Action):
 
         print_targets()
         parser.exit()
+
+
+def target(text: str) -> str:
+    from rnn_lowering.targets.table import TARGETS, target_named
+
+    try:
+        return target_named(text).name
+    except RnnLoweringError:
+        known = f"{', '.join(TARGETS)}{meant(text, TARGETS)}"
+        raise argparse.ArgumentTypeError(f"'{text}' is none of {known}") from None
+
+
+def meant(text: str, known: Iterable[str]) -> str:
+    """Return a question for the known word that is most like a text; empty if none is."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(text.lower(), list(known), 1, 0.65)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def _number(text: str, kind: type[N]) -> N:
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is no {'whole ' * (kind is int)}number") from None
+
+
+def count(text: str) -> int:
+    number = _number(text, int)
+    if number < 0:
+        raise argparse.ArgumentTypeError("must be 0 or more")
+    return number
+
+
+def byte_count(text: str) -> int:
+    factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
+    digits = text if factor == 1 else text[:-1]
+    if not digits.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of bytes, such as 800M or 4G")
+    return int(digits) * factor
+
+
+def report_file(text: str) -> Path:
+    path = Path(text)
+    if path.suffix not in (".json", ".html"):
+        raise argparse.ArgumentTypeError(f"'{text}' ends in neither .json nor .html")
+    return path
+
+
+def tolerance(text: str) -> float:
+    number = _number(text, float)
+    if not number >= 0:
+        raise argparse.ArgumentTypeError("must be 0 or more")
+    return number
+
+
+def seconds(text: str) -> float:
+    number = _number(text, float)
+    if not number > 0:
+        raise argparse.ArgumentTypeError("must be more than 0")
+    return number
+
+
+def dim(text: str) -> tuple[str, int]:
+    name, separator, size = text.rpartition("=")
+    if not separator or not size.isdigit():
+        raise argparse.ArgumentTypeError(f"'{text}' is not NAME=SIZE, such as seq=16")
+    return name, int(size)
+
+
+def stream(text: str) -> tuple[str, int | None]:
+    from rnn_lowering.options import parse_stream
+
+    try:
+        ((axis, frames),) = parse_stream(text).items()
+    except RnnLoweringError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return axis, frames
+
+
+def shape(text: str) -> tuple[str, list[int]]:
+    name, separator, shape = text.rpartition(":")
+    sizes = shape.split(",") if shape else []
+    if not separator or not all(size.strip().isdigit() for size in sizes):
+        raise argparse.ArgumentTypeError(f"'{text}' is not NAME:D0,D1,..., such as X:16,1,80")
+    return name, [int(size) for size in sizes]
+
+
+def input_value(text: str) -> tuple[str, int | float | bool | str]:
+    name, _, value = text.partition("=")
+    if not name:
+        raise argparse.ArgumentTypeError(f"'{text}' names no input")
+    if value.endswith(".npy"):
+        return name, value
+    if value.lower() in ("true", "false"):
+        return name, value.lower() == "true"
+    for number in (int, float):
+        with suppress(ValueError):
+            return name, number(value)
+    raise argparse.ArgumentTypeError(f"'{text}' is neither NAME=NUMBER nor NAME=FILE.npy")
+
+
+def feed(text: str) -> tuple[str, str]:
+    name, separator, path = text.partition("=")
+    if not separator or not name or not path:
+        raise argparse.ArgumentTypeError(f"'{text}' is not NAME=FILE.npy")
+    return name, path
+
+
+def options_of(kind: type[Options], args: argparse.Namespace, **more: Any) -> Options:
+    """Return the option object that the arguments specify."""
+    for declared in fields(kind):
+        if declared.name in args:
+            text, given = TEXTS[declared.metadata["option"].text], getattr(args, declared.name)
+            more[declared.name] = text.value(given, _flags(declared)[0])
+    return kind(**more)
+
+
+def _once(pairs: list[tuple[str, T]], option: str) -> dict[str, T]:
+    """Return the values by name.
+
+    Raises:
+        RnnLoweringError: A name is given two different values.
+    """
+    result: dict[str, T] = {}
+    for name, value in pairs:
+        if result.setdefault(name, value) != value:
+            raise RnnLoweringError(
+                f"{option} gives '{name}' twice: {result[name]} and {value}", hint="give it once"
+            )
+    return result
+
+
+def _read_values(given: dict[str, int | float | bool | str]) -> dict[str, ArrayLike]:
+    """Return the values of inputs; text is the name of a .npy file."""
+    arrays = _read_feeds([(name, value) for name, value in given.items() if isinstance(value, str)])
+    return {name: arrays[name] if isinstance(value, str) else value for name, value in given.items()}
+
+
+def _read_feeds(files: list[tuple[str, str]]) -> dict[str, Array]:
+    """Return the arrays in .npy files by the names of their inputs."""
+    import numpy as np
+
+    feed = {}
+    for name, path in files:
+        try:
+            array = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise RnnLoweringError(f"cannot read '{path}' for input '{name}': {error}") from error
+        if not isinstance(array, np.ndarray):
+            raise RnnLoweringError(f"'{path}' holds several arrays", hint="give one .npy file for each input")
+        feed[name] = array
+    return feed
+
+
+@dataclass(frozen=True)
+class Text:
+    """A kind of text of an option.
+
+    Attributes:
+        parse: Returns what one text says.
+        more: Settings of argparse.
+        value: Returns the value of the option from all texts, and the option's name.
+    """
+
+    parse: Callable[[str], Any] | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+    value: Callable[[Any, str], Any] = lambda given, _: given
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those of argparse."""
+        return {**self.more, **({"type": self.parse} if self.parse else {})}
+
+
+_REPEATED = {"action": "append"}
+
+TEXTS = {
+    "": Text(),
+    "flag": Text(more={"action": "store_true"}),
+    "target": Text(target),
+    "pattern": Text(more=_REPEATED),
+    "count": Text(count),
+    "bytes": Text(byte_count),
+    "seconds": Text(seconds),
+    "tolerance": Text(tolerance),
+    "size": Text(dim, _REPEATED, _once),
+    "shape": Text(shape, _REPEATED, _once),
+    "value": Text(input_value, _REPEATED, lambda given, name: _read_values(_once(given, name))),
+    "stream": Text(stream, {**_REPEATED, "nargs": "?"}, _once),
+    "feed": Text(feed, _REPEATED, lambda given, _: [_read_feeds(given)]),
+}
+"""What `Option.text` names."""

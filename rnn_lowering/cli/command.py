@@ -12,9 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from rnn_lowering.cli.arguments import parser
+from rnn_lowering.cli.arguments import options_of, parser
 from rnn_lowering.cli.process import Interrupted, printing, unwinding
-from rnn_lowering.cli.values import check_options, lowering_options
 from rnn_lowering.errors import (
     NotVerifiedError,
     RnnLoweringError,
@@ -25,6 +24,7 @@ from rnn_lowering.errors import (
     printable,
 )
 from rnn_lowering.files.scratch import remove_scratch
+from rnn_lowering.options import Check, Lowering, Tolerance
 
 __all__ = ["main", "parser"]
 
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     before = _identity(args.output)
     try:
         with boundary():
-            if None in args.stream:
+            if _asks_for_axes(args):
                 return _fail(_axes(args), 2, args.verbose)
             return _list(args) if args.list else _lower(args)
     except VerificationError as error:
@@ -66,11 +66,16 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         raise
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names may hold what the terminal cannot
-    if args.output is None and not args.list and None not in args.stream:
+    if args.output is None and not args.list and not _asks_for_axes(args):
         p.error("OUT.onnx is missing (or give --list)")
-    if args.require_verified and not args.verify:
+    if args.require_verified and vars(args).get("runs") == 0:
         p.error("--require-verified needs a comparison; leave --no-verify out")
     return args
+
+
+def _asks_for_axes(args: argparse.Namespace) -> bool:
+    """Whether --stream names no axis."""
+    return None in vars(args).get("stream", ())
 
 
 def _axes(args: argparse.Namespace) -> RnnLoweringError:
@@ -131,7 +136,7 @@ def _list(args: argparse.Namespace) -> int:
     from rnn_lowering.passes.lower import LowerRecurrentPass
 
     with unwinding(), _warnings(args.quiet):
-        lowers = LowerRecurrentPass(lowering_options(args))
+        lowers = LowerRecurrentPass(options_of(Lowering, args))
         model = load_model(args.input, trust_external_data=args.trust_external_data)
         previews, report = lowers.preview(model)
         if not args.quiet:
@@ -151,8 +156,8 @@ def _lower(args: argparse.Namespace) -> int:
             report = FileLowering(
                 source=args.input,
                 outputs=Outputs(args.output, kept=args.keep_failed, report=args.report, overwrite=args.force),
-                lowers=LowerRecurrentPass(lowering_options(args)),
-                check=check_options(args),
+                lowers=LowerRecurrentPass(options_of(Lowering, args)),
+                check=options_of(Check, args, tolerance=options_of(Tolerance, args)),
                 external_data=args.external_data,
                 trust_external_data=args.trust_external_data,
                 require_verified=args.require_verified,

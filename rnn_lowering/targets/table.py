@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.substitutes import SUBSTITUTED
@@ -12,9 +12,6 @@ from rnn_lowering.errors import OptionError
 from rnn_lowering.recurrence.activations import FORMULAS
 from rnn_lowering.targets import documented
 from rnn_lowering.targets.documented import Documented
-
-To = Literal["auto", "scan", "loop", "unroll"]
-FORMS: tuple[str, ...] = get_args(To)
 
 LOOP_DIALECT_OPSET = 10
 """The first opset at which `Target.loop_dialect` is used: before, rows of unknown number cannot be flipped."""

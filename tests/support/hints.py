@@ -12,8 +12,7 @@ import onnx
 import onnx_ir as ir
 
 import rnn_lowering as rl
-from rnn_lowering.cli.arguments import parser
-from rnn_lowering.cli.values import lowering_options
+from rnn_lowering.cli.arguments import options_of, parser
 
 SIZE = "8"
 """Fills each ? of a hint."""
@@ -83,7 +82,7 @@ def _follow(model: onnx.ModelProto, given: list[str], before: list[str], result:
 def _refusal(model: onnx.ModelProto, given: list[str]) -> tuple[str, str]:
     """Return what is wrong, without the hint, and the hint; empty where the model is lowered."""
     try:
-        options = lowering_options(parser().parse_args(["in.onnx", "out.onnx", *given]))
+        options = options_of(rl.Lowering, parser().parse_args(["in.onnx", "out.onnx", *given]))
         found, _ = rl.LowerRecurrentPass(options).preview(ir.from_proto(model))
     except SystemExit:
         raise AssertionError(f"the command cannot be used: {' '.join(given)}") from None
