@@ -55,18 +55,31 @@ CRASHES: dict[str, Callable[[], onnx.ModelProto]] = {
 }
 
 
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """The child processes that native code has had."""
+    children: list[subprocess.Popen[bytes]] = []
+
+    class Recorded(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            children.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Recorded)
+    return children
+
+
 @pytest.mark.parametrize("make", CRASHES.values(), ids=list(CRASHES))
 def test_inference_that_may_crash_runs_elsewhere(
-    make: Callable[[], onnx.ModelProto], monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], onnx.ModelProto], started: list[subprocess.Popen[bytes]]
 ) -> None:
-    monkeypatch.setattr(native, "_inferred", lambda proto: pytest.fail("in this process"))
     assert native.infer_shapes(make()).graph.name == "chain"
+    assert len(started) == 1
     rl.inspect(make())
 
 
 @pytest.mark.parametrize("make", CRASHES.values(), ids=list(CRASHES))
-def test_what_may_crash_is_not_folded(make: Callable[[], onnx.ModelProto], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_inferred", lambda proto: pytest.fail("in this process"))
+def test_what_may_crash_is_not_folded(make: Callable[[], onnx.ModelProto]) -> None:
     assert not is_sound(ir.from_proto(make()))
     refusal(lambda: rl.lower(make(), "unroll", input_shapes={"X": [5, 2, 3]}))
 
@@ -86,42 +99,16 @@ def test_what_hangs_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("make", ORDINARY.values(), ids=list(ORDINARY))
 def test_an_ordinary_model_needs_no_other_process(
-    make: Callable[[], onnx.ModelProto], monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], onnx.ModelProto], started: list[subprocess.Popen[bytes]]
 ) -> None:
-    monkeypatch.setattr(native, "_in_child", lambda *_: pytest.fail("a process of its own"))
     rl.lower(make())
+    assert started == []
 
 
 @pytest.mark.parametrize("entry", REAL, ids=lambda entry: entry["file"])
-def test_a_real_model_needs_no_other_process(entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_in_child", lambda *_: pytest.fail("a process of its own"))
+def test_a_real_model_needs_no_other_process(entry: dict[str, Any], started: list[subprocess.Popen[bytes]]) -> None:
     rl.preview(load(entry))
-
-
-def test_nothing_inferred_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    proto = chain(Link("LSTM", "first"), Link("GRU", "second"))
-
-    def fail(task: str, proto: onnx.ModelProto) -> onnx.ModelProto:
-        raise native.NativeError("crashed")
-
-    monkeypatch.setattr(native, "is_sound", lambda proto: False)
-    monkeypatch.setattr(native, "_in_child", fail)
-    assert rl.inspect(rl.lower(proto)) == []
-    assert ir.from_proto(proto).graph.name == "chain"
-
-
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
-    """The child processes that native code has had."""
-    children: list[subprocess.Popen[bytes]] = []
-
-    class Recorded(subprocess.Popen):  # type: ignore[type-arg]
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
-            children.append(self)
-
-    monkeypatch.setattr(subprocess, "Popen", Recorded)
-    return children
+    assert started == []
 
 
 def unsound() -> onnx.ModelProto:
