@@ -313,7 +313,12 @@ def _by_position(flow: Flow, node: ir.Node) -> Lost:
         flow.refuse(
             node,
             "picks frames by their position in the whole sequence",
-            "only the last one can be picked; a constant end above 0 is the length of the shorter sequences",
+            "only the last one can be picked"
+            + (
+                "; a stream never knows whether it is shorter than a constant end"
+                if node.op_type == "Slice"
+                else ""
+            ),
         )
     )
 
