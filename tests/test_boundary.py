@@ -19,7 +19,7 @@ from texts import parse
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
 from rnn_lowering.errors import LINE, boundary, printable
-from rnn_lowering.model.onnx_inference import as_proto
+from rnn_lowering.model.messages import as_proto
 
 LSTM = """
 main (float[5,2,3] X) => (float[5,1,2,4] Y) <float[1,16,3] W = {}, float[1,16,4] R = {}> {

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import ModelFileError, UnsupportedError, deepest_cause
 from rnn_lowering.files import one_file
 from rnn_lowering.files.locations import DataFolders
 from rnn_lowering.files.one_file import TensorInside, text_format
+from rnn_lowering.model.messages import to_message
 from rnn_lowering.types import in_memory
 
 INLINE_LIMIT = 1_800_000_000
@@ -104,6 +106,7 @@ def save(model: ir.Model, path: Path, data_file: str | None, written: Written | 
         report(info.index + 1, info.total)
 
     initializers = list(_initializers(model))
+    tensors = [value.const_value for value in initializers]
     try:
         if data_file is None:
             if not text_format(path) and one_file.write(model, initializers, path, report):
@@ -111,11 +114,18 @@ def save(model: ir.Model, path: Path, data_file: str | None, written: Written | 
             for value in initializers:
                 if isinstance(value.const_value, ir.ExternalTensor):
                     value.const_value = in_memory(value.const_value)
-        ir.save(model, path, external_data=data_file, size_threshold_bytes=_SMALL, callback=report_external)
+        else:
+            ir.external_data.unload_from_model(
+                model, path.parent, data_file, size_threshold_bytes=_SMALL, callback=report_external
+            )
+        onnx.save(to_message(model), path)
     except ir.serde.SerdeError as error:
         raise ModelFileError(
             f"the model cannot be written: {' '.join(str(deepest_cause(error)).split())}"
         ) from error
+    finally:
+        for value, tensor in zip(initializers, tensors, strict=True):
+            value.const_value = tensor
 
 
 def _initializers(model: ir.Model) -> Iterator[ir.Value]:

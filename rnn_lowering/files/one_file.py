@@ -18,6 +18,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.files.locations import external_entries
+from rnn_lowering.model.messages import to_message
 
 BYTES = 2
 """The wire type of messages, strings and bytes."""
@@ -282,7 +283,7 @@ def write(
     with _referring(initializers, location) as tensors:
         if sum(tensor.nbytes for tensor in tensors) < LARGE:
             return False
-        data: bytes = ir.to_proto(model).SerializeToString()
+        data: bytes = to_message(model).SerializeToString()
 
     def refers(field: Field) -> bool:
         return data.find(location.encode(), field.start, field.end) >= 0

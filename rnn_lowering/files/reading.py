@@ -20,6 +20,7 @@ from rnn_lowering.files import one_file
 from rnn_lowering.files.locations import DataFolders, external_entries
 from rnn_lowering.files.scratch import scratch_folder
 from rnn_lowering.model.copying import own_tensors
+from rnn_lowering.model.messages import graphs_in, mark_undeclared
 
 _OF_FRAMEWORKS = (".pt", ".pth", ".pt2", ".ckpt", ".safetensors", ".h5", ".keras", ".pb", ".tflite", ".pdmodel")
 """Suffixes of the models of PyTorch, Keras, TensorFlow and Paddle."""
@@ -162,7 +163,7 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
     if proto.training_info:
         raise UnsupportedError(f"{name} holds training_info", hint="export it for inference")
     bodies = [onnx.GraphProto(name=function.name, node=function.node) for function in proto.functions]
-    for graph in (g for whole in (proto.graph, *bodies) for g in _graphs(whole)):
+    for graph in (g for whole in (proto.graph, *bodies) for g in graphs_in(whole)):
         if not _is_text(graph):
             raise ModelFileError(f"{name} holds names that are not text", hint="is the file complete?")
         untyped = next((t.name for t in graph.initializer if t.data_type == onnx.TensorProto.UNDEFINED), None)
@@ -183,6 +184,7 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
     try:
         model = ir.from_proto(proto)
         own_tensors(model)
+        mark_undeclared(model, proto)
         return model
     except Exception as error:  # the deserializer raises any exception on a malformed model
         cause = deepest_cause(error)
@@ -230,11 +232,3 @@ def _is_text(graph: onnx.GraphProto) -> bool:
             *(a.name for a in node.attribute),
         ]
     return all(isinstance(name, str) for name in names)
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from _graphs(inner)

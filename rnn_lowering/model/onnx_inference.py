@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.errors import UnsupportedError, deepest_cause
 from rnn_lowering.model import native
+from rnn_lowering.model.messages import pairs_in, writing
 from rnn_lowering.model.scopes import bodies_of, graphs_of
 from rnn_lowering.spec.node import default_opset
 from rnn_lowering.types import in_memory
@@ -56,32 +56,10 @@ def _described(model: ir.Model) -> onnx.ModelProto:
     proto.opset_import.extend(
         onnx.helper.make_opsetid(domain, version) for domain, version in imports.items() if domain != "ai.onnx"
     )
-    with _writing():
+    with writing():
         proto.functions.extend(ir.to_proto(function) for function in model.functions.values())
         _describe(model.graph, proto.graph, proto.graph)
     return proto
-
-
-def as_proto(model: ir.Model) -> onnx.ModelProto:
-    """Return a model as a message.
-
-    Raises:
-        UnsupportedError: A node or a tensor cannot be written.
-    """
-    with _writing():
-        proto: onnx.ModelProto = ir.to_proto(model)
-    return proto
-
-
-@contextmanager
-def _writing() -> Iterator[None]:
-    try:
-        yield
-    except (ir.serde.SerdeError, TypeError, ValueError) as error:
-        cause = " ".join(str(deepest_cause(error)).split())
-        raise UnsupportedError(
-            f"the model cannot be written: {cause}", hint="do its types fit its values (onnx.checker)?"
-        ) from error
 
 
 def _describe(graph: ir.Graph, proto: onnx.GraphProto, main: onnx.GraphProto) -> None:
@@ -142,11 +120,8 @@ def _describe_node(node: ir.Node, proto: onnx.NodeProto, main: onnx.GraphProto) 
 
 def _read(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, onnx.ValueInfoProto]]:
     """Yield the values of a graph and its bodies with their declarations in a message of the graph."""
-    infos = {info.name: info for info in (*proto.input, *proto.value_info, *proto.output)}
-    for value in (*graph.inputs, *(v for node in graph for v in node.outputs)):
-        if value.name in infos:
-            yield value, infos[value.name]
-    for node, described in zip(graph, proto.node, strict=True):
-        inner = [g for a in described.attribute for g in ((a.g,) if a.HasField("g") else a.graphs)]
-        for body, body_proto in zip(bodies_of(node), inner, strict=True):
-            yield from _read(body, body_proto)
+    for scope, message in pairs_in(graph, proto):
+        infos = {info.name: info for info in (*message.input, *message.value_info, *message.output)}
+        for value in (*scope.inputs, *(v for node in scope for v in node.outputs)):
+            if value.name in infos:
+                yield value, infos[value.name]

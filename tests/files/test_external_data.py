@@ -397,7 +397,7 @@ def test_a_full_disk(external_data: str, source: Path, existing: Path, monkeypat
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(ir, "save", full)
+    monkeypatch.setattr(onnx, "save", full)
     with pytest.raises(rl.ModelFileError, match=os.strerror(errno.ENOSPC)):
         rl.lower_file(source, existing, overwrite=True, verify=0, external_data=external_data)
 

@@ -18,6 +18,7 @@ from paths import MODELS as STORED
 from thinning import thinned
 
 import rnn_lowering as rl
+from rnn_lowering.files import one_file
 
 FORMS = ("scan", "loop", "unroll")
 LARGEST = 60_000
@@ -384,3 +385,68 @@ def test_stored_model(name: str) -> None:
         warnings.simplefilter("ignore", rl.RnnLoweringWarning)
         lowered = rl.lower(original)
     assert_untouched(original, lowered)
+
+
+# What the model does not declare
+
+
+def with_undeclared(body: str) -> onnx.ModelProto:
+    """A body with initializers, of which one is an output and one is declared, beside an LSTM."""
+    proto = chain(Link("LSTM", "first"), dims=(3, 2), opset=18)
+    graph = proto.graph
+    graph.initializer.append(numpy_helper.from_array(np.array(2, np.float32), "factor"))
+    graph.node.append(helper.make_node("Mul", ["out", "factor"], ["more"], "multiply"))
+    graph.output.append(helper.make_tensor_value_info("more", TensorProto.FLOAT, [3, 2, 4]))
+    results = ["chosen", "held"]
+    if body == "If":
+        graph.input.append(helper.make_tensor_value_info("flag", TensorProto.BOOL, []))
+        branches = {name: _with_initializers(name) for name in ("then_branch", "else_branch")}
+        graph.node.append(helper.make_node("If", ["flag"], results, "choice", **branches))
+    else:
+        graph.initializer.append(numpy_helper.from_array(np.array(2), "steps"))
+        graph.initializer.append(numpy_helper.from_array(np.ones(4, np.float32), "start"))
+        step = _with_initializers("step")
+        step.node.append(helper.make_node("Identity", ["go"], ["go_on"]))
+        scalars = {"iteration": TensorProto.INT64, "go": TensorProto.BOOL}
+        step.input.extend(helper.make_tensor_value_info(name, dtype, []) for name, dtype in scalars.items())
+        step.input.append(helper.make_tensor_value_info("carried", TensorProto.FLOAT, [4]))
+        step.output.insert(0, helper.make_tensor_value_info("go_on", TensorProto.BOOL, []))
+        graph.node.append(helper.make_node("Loop", ["steps", "", "start"], results, "loop", body=step))
+    shapes = [[4], [4] if body == "If" else [2, 4]]
+    graph.output.extend(
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in zip(results, shapes, strict=True)
+    )
+    return proto
+
+
+def _with_initializers(name: str) -> onnx.GraphProto:
+    tensors = [numpy_helper.from_array(np.ones(4, np.float32), f"{name}_{n}") for n in ("one", "two", "held")]
+    nodes = [helper.make_node("Add", [f"{name}_one", f"{name}_two"], [f"{name}_sum"], f"{name}_add")]
+    outputs = [helper.make_tensor_value_info(f"{name}_{n}", TensorProto.FLOAT, [4]) for n in ("sum", "held")]
+    declared = [helper.make_tensor_value_info(f"{name}_two", TensorProto.FLOAT, [4])]
+    return helper.make_graph(nodes, name, [], outputs, tensors, value_info=declared)
+
+
+@pytest.mark.parametrize("body", ["If", "Loop"])
+@pytest.mark.parametrize("way", ["in memory", "a file", "a data file", "a large file"])
+def test_nothing_else_is_declared(body: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = with_undeclared(body)
+    onnx.checker.check_model(original, full_check=True)
+    if way == "in memory":
+        lowered = rl.lower(original, "unroll")
+    else:
+        if way == "a large file":
+            monkeypatch.setattr(one_file, "LARGE", 1)
+            monkeypatch.setattr(one_file, "_TENSOR", 64)
+        onnx.save(original, tmp_path / "in.onnx")
+        policy = "always" if way == "a data file" else "never"
+        rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", "unroll", external_data=policy)
+        lowered = onnx.load(tmp_path / "out.onnx")
+    kept = {node.name: node for node in lowered.graph.node}
+    for node in original.graph.node:
+        if not is_recurrent(node):
+            assert normal(kept[node.name]) == normal(node)
+    old = {tensor.name for tensor in original.graph.initializer}
+    old |= {name for node in original.graph.node if not is_recurrent(node) for name in node.output}
+    assert [info.name for info in lowered.graph.value_info if info.name in old] == []
