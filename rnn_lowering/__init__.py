@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from rnn_lowering.streaming.host import Stream
     from rnn_lowering.streaming.plan import State, StreamPlan
     from rnn_lowering.targets.documented import Documented
-    from rnn_lowering.targets.table import TARGETS, Target
+    from rnn_lowering.targets.table import TARGETS
+    from rnn_lowering.targets.target import Target
     from rnn_lowering.types import Progress
 
 _MODULES = {
@@ -64,7 +65,8 @@ _MODULES = {
     "streaming.host": ("Stream",),
     "streaming.plan": ("State", "StreamPlan"),
     "targets.documented": ("Documented",),
-    "targets.table": ("TARGETS", "Target"),
+    "targets.table": ("TARGETS",),
+    "targets.target": ("Target",),
     "types": ("Progress",),
     "compare.result": ("Verification",),
     "compare.stream": ("verify_stream",),

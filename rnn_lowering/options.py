@@ -14,7 +14,7 @@ from rnn_lowering.types import Array, ArrayLike, Shapes, option
 if TYPE_CHECKING:  # the command's --help needs none
     import onnx_ir as ir
 
-    from rnn_lowering.targets.table import Target
+    from rnn_lowering.targets.target import Target
 
 FORMS = ("auto", "scan", "loop", "unroll")
 COMPUTE = ("native", "float32")

@@ -135,7 +135,7 @@ def test_the_tree_of_the_architecture() -> None:
         name, description = line.split(maxsplit=1)
         assert description
         if line.startswith("        "):
-            assert (folder / f"{name}.py").exists(), line
+            assert (folder / (name if name.endswith("/") else f"{name}.py")).exists(), line
         else:
             top.append(name)
             folder = PACKAGE / name

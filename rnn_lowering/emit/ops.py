@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeAlias
 
 import onnx
 import onnx_ir as ir
@@ -20,7 +20,6 @@ from rnn_lowering.emit.dequantized import FIRST_WITH_AXIS, Dequantized, Stored
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.draft import Draft
 from rnn_lowering.emit.names import STEP, Names, Prefix, add_weights
-from rnn_lowering.emit.rewrite import with_gemms
 from rnn_lowering.emit.tensor import Tensor, broadcast, concatenated, static
 from rnn_lowering.emit.versions import since
 from rnn_lowering.types import Dims
@@ -33,6 +32,14 @@ _LONGEST_WRITTEN = 1 << 20
 _FLOAT, _INT32, _INT64, _UINT8 = ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT8
 
 
+Rule: TypeAlias = Callable[..., Any]
+"""Emits others in place of an operator: takes `Ops` and the operands; returns what they compute, or None to keep
+the operator."""
+
+Finish: TypeAlias = "Callable[[Ops, Sequence[ir.Value]], None]"
+"""Changes the nodes of the open scope, which is finished; takes `Ops` and what will be the outputs of the graph."""
+
+
 class Ops:
     """Emits operators into the innermost open scope: the graph of the recurrent node, or a body being built.
 
@@ -41,8 +48,9 @@ class Ops:
         names: The name generator of the model.
         prefix: What the names of emitted values start with: the original node's name; see `Prefix`.
         dtype: Element type of the recurrence.
-        dialect: Which of several equivalent sets of operators the runtime prefers.
-        instead: By operator, what emits others in its place; None from it keeps the operator. See `substitutes`.
+        dialect: What shapes the folds of the runtime.
+        instead: By operator, what emits others in its place.
+        finish: What changes each scope when it is finished.
         constant_nodes: Constants are nodes: initializers would have to be inputs too (IR version 3).
         shared: The constants that earlier nodes added to the same graph, by `Constant.key`; new ones are added.
         origin: The metadata of every node that is emitted outside of unrolled steps; see `names`.
@@ -58,7 +66,8 @@ class Ops:
         prefix: str,
         dtype: ir.DataType,
         dialect: Dialect,
-        instead: Mapping[str, Callable[..., Any]] | None = None,
+        instead: Mapping[str, Rule] | None = None,
+        finish: Sequence[Finish] = (),
         *,
         constant_nodes: bool = False,
         shared: dict[Hashable, ir.Value] | None = None,
@@ -69,6 +78,7 @@ class Ops:
         self.dialect = dialect
         self.folded: list[str] = []
         self._instead = instead or {}
+        self._finish = finish
         self._constant_nodes = constant_nodes
         self._prefix = Prefix.of(names, prefix)
         self._origin = origin or {}
@@ -89,6 +99,16 @@ class Ops:
     def initializers(self) -> list[ir.Value]:
         """The initializers that the open scope needs."""
         return self._drafts[-1].initializers
+
+    @property
+    def matrices(self) -> set[ir.Value]:
+        """The products of rank 2 in the open scope."""
+        return self._drafts[-1].matrices
+
+    @property
+    def in_body(self) -> bool:
+        """Whether the open scope is a body."""
+        return len(self._drafts) > 1
 
     @contextmanager
     def under(self, part: str) -> Iterator[None]:
@@ -129,15 +149,11 @@ class Ops:
         for value, tensor in zip(values, outputs, strict=True):
             value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
         self.finish(values)
-        draft = self._drafts[-1]
-        nodes = draft.nodes
-        if self.dialect.gemm:
-            nodes = with_gemms(nodes, values, draft.matrices, self._prefix.name)
         return ir.Graph(
             [self.value(t) for t in inputs],
             values,
-            nodes=nodes,
-            initializers=draft.initializers,
+            nodes=self.nodes,
+            initializers=self.initializers,
             name=self._prefix.name("body"),
         )
 
@@ -182,25 +198,21 @@ class Ops:
         types = dtypes or [self.dtype] * len(shapes)
         return [self.given(v, d, s) for v, d, s in zip(node.outputs, types, shapes, strict=True)]
 
-    def _substitute(self, op_type: str, *operands: Any) -> Any:
+    def _substitute(self, op_type: str, *operands: Any, **attributes: float) -> Any:
         """Emit others in place of an operator; None where it stays."""
         rule = self._instead.get(op_type)
-        return None if rule is None else rule(self, *operands)
+        return None if rule is None else rule(self, *operands, **attributes)
 
     def finish(self, outputs: Sequence[ir.Value]) -> None:
-        """Remove nodes and constants of the open scope whose results nothing uses; with `max_of_outputs` let
-        Max(x, 0) take the place of Relu. `outputs` will be those of the graph."""
-        draft = self._drafts[-1]
-        draft.prune(outputs)
-        if self.dialect.max_of_outputs:
-            nodes, draft.nodes = draft.nodes, []
-            for node in nodes:
-                if node.op_type == "Relu" and node.inputs[0] in outputs:
-                    zero = self.value(self.known(zeros_of(self.dtype, ())))
-                    node.op_type, node.name = "Max", self._prefix.name("Max")
-                    node.resize_inputs(2)
-                    node.replace_input_with(1, zero)
-                draft.nodes.append(node)
+        """Remove nodes and constants of the open scope whose results nothing uses, and change it as the runtime
+        needs it; `outputs` will be those of the graph."""
+        self._drafts[-1].prune(outputs)
+        for change in self._finish:
+            change(self, outputs)
+
+    def unique_name(self, hint: str) -> str:
+        """Return a name for a node of the open scope."""
+        return self._prefix.name(hint)
 
     def name(self, **symbols: Tensor) -> None:
         """Give emitted values the symbols of the operator specification: `op.name(Ht=H)`."""
@@ -350,7 +362,8 @@ class Ops:
 
     def unary(self, op_type: str, x: Tensor, **attributes: float) -> Tensor:
         """Emit an element-wise operator of one input."""
-        return self._substitute(op_type, x) or self.emit(op_type, [x], [x.shape], [x.dtype], **attributes)[0]
+        found = self._substitute(op_type, x, **attributes)
+        return found or self.emit(op_type, [x], [x.shape], [x.dtype], **attributes)[0]
 
     def clip(self, x: Tensor, bound: float) -> Tensor:
         """Bound x to [-bound, bound]."""
@@ -552,9 +565,9 @@ class Ops:
 
     @_full_of_zeros.since(9)
     def _full_of_zeros_9(self, shape: Tensor, dims: Dims) -> Tensor:
-        dtype = _FLOAT if self.dialect.cast_zeros else self.dtype
-        made = self.emit("ConstantOfShape", [shape], [dims], [dtype], value=zeros_of(dtype, (1,)).tensor(""))[0]
-        return self.cast(made, self.dtype)
+        value = zeros_of(self.dtype, (1,)).tensor("")
+        found: Tensor | None = self._substitute("ConstantOfShape", shape, dims)
+        return found or self.emit("ConstantOfShape", [shape], [dims], value=value)[0]
 
     def count(self, length: Tensor) -> Tensor:
         """Return 0, 1, ..., length - 1 as int64 [length]; `length` is an int64 [1]."""

@@ -2,50 +2,27 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rnn_lowering.emit.constants import Constant, elementwise, literal, one_hot, zeros_of
-from rnn_lowering.emit.dialect import Dialect
-from rnn_lowering.emit.faster import by_columns, rows_of_split
-from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.ops import Ops, Rule
 from rnn_lowering.emit.tensor import Tensor, static
 from rnn_lowering.emit.versions import since
-
-Rule = Callable[..., Any]
-"""Takes `Ops` and the operands of an operator; returns what is computed, or None to keep the operator."""
-
-SUBSTITUTED = frozenset({"Ceil", "Clip", "Gather", "Identity", "Less", "Relu", "Split", "Sub"})
-"""The operators, beside activations, that `Dialect.unsupported` replaces: Less only in a comparison with a number,
-Gather only of rows by a constant index of rank 2."""
+from rnn_lowering.types import Dims
 
 
-def instead(dialect: Dialect) -> dict[str, Rule]:
-    """Return what emits others in place of an operator, by operator; None from it keeps the operator."""
-    composed: dict[str, Rule] = {"Clip": bounded, "Less": above, "Identity": as_transpose, "Relu": as_max}
-    found = {name: rule for name, rule in composed.items() if name in dialect.unsupported}
-    if "Sub" in dialect.unsupported or dialect.no_constant_minus:
-        found["Sub"] = difference
-    if "Split" in dialect.unsupported or dialect.split_as_rows:
-        found["Split"] = parts
-    if "Gather" in dialect.unsupported or dialect.gather_by_rank_1:
-        found["Gather"] = rows
-    if dialect.columns_from < math.inf:
-        found["MatMul"] = by_columns
-    return found
-
-
-def difference(op: Ops, a: Tensor, b: Tensor) -> Tensor | None:
-    """Return a - b as a sum; with `no_constant_minus` only where a is constant."""
-    of_constant = isinstance(a.value, Constant) and b.dtype.is_floating_point()
-    if "Sub" not in op.dialect.unsupported and not of_constant:
-        return None
-    if op.dialect.no_constant_minus:
-        return b * op.known(literal(-1.0, b.dtype)) + a
+def as_sum(op: Ops, a: Tensor, b: Tensor) -> Tensor:
+    """Return a - b as a + -b."""
     if isinstance(b.value, Constant):
         return a + op.known(elementwise("Sub", zeros_of(b.dtype, ()), b.value))
     return a + op.neg(b)
+
+
+def constant_minus(op: Ops, a: Tensor, b: Tensor) -> Tensor | None:
+    """Return a constant minus b as b * -1 + a."""
+    if not isinstance(a.value, Constant) or not b.dtype.is_floating_point():
+        return None
+    return b * op.known(literal(-1.0, b.dtype)) + a
 
 
 def bounded(op: Ops, x: Tensor, bound: float) -> Tensor:
@@ -68,37 +45,60 @@ def above(op: Ops, x: Tensor, threshold: float) -> Tensor:
     """Return 1 where x > threshold, else 0, without a comparison."""
     one = op.constant(1.0)
     over = op.unary("Relu", x - op.constant(threshold))
-    return one - op.unary("Relu", one - _ceiling(op, over))
+    return one - op.unary("Relu", one - op.unary("Ceil", over))
 
 
-def _ceiling(op: Ops, x: Tensor) -> Tensor:
-    """Return the least whole numbers not below x, where Ceil is not supported by Floor."""
-    operators = ["Neg", "Floor", "Neg"] if "Ceil" in op.dialect.unsupported else ["Ceil"]
-    for operator in operators:
-        (x,) = op.emit(operator, [x], [x.shape])
-    return x
+def ceiling(op: Ops, x: Tensor) -> Tensor:
+    """Return the least whole numbers not below x by Floor."""
+    return op.neg(op.unary("Floor", op.neg(x)))
 
 
-def rows(op: Ops, x: Tensor, index: Tensor) -> Tensor | None:
-    """Return x[index] without Gather for finite x [rows, n] and a constant index [a, b]: as a product with one-hot
-    rows. With `gather_by_rank_1` a scalar index becomes one of rank 1."""
-    if index.rank == 2 and isinstance(index.value, Constant) and "Gather" in op.dialect.unsupported:
-        (count, width), (a, b) = static(x.shape), index.value.shape
-        return op.reshape(op.known(one_hot(index.value, count, x.dtype)) @ x, (a, b, width))
-    if index.rank == 0 and op.dialect.gather_by_rank_1:
-        return op.squeeze(op.take(x, op.reshape(index, (1,))), [0])
-    return None
+def rows_by_product(op: Ops, x: Tensor, index: Tensor) -> Tensor | None:
+    """Return x[index] for finite x [rows, n] and a constant index [a, b] as a product with one-hot rows."""
+    if index.rank != 2 or not isinstance(index.value, Constant):
+        return None
+    (count, width), (a, b) = static(x.shape), index.value.shape
+    return op.reshape(op.known(one_hot(index.value, count, x.dtype)) @ x, (a, b, width))
 
 
-def parts(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor] | None:
-    """Return parts of x of the given sizes, by a Reshape where that is faster, each by a Slice where Split is not
-    supported."""
-    found = rows_of_split(op, x, sizes, axis)
-    return _slices(op, x, sizes, axis) if found is None and "Split" in op.dialect.unsupported else found
+def by_columns(op: Ops, a: Tensor, b: Tensor, *, least: int, batch: int = 1) -> Tensor | None:
+    """Return a [..., m, k] @ b [k, n] as the transpose of bᵀ @ aᵀ, where b is a constant, k is at least `least` and
+    m at least `batch`; None elsewhere.
+
+    A compiler that does not block a product reads both operands in order then, also weights as the node has them.
+    """
+    weights = b.value
+    if (a.shape[-2] or 1) < batch or not isinstance(weights, Constant) or weights.shape[0] < least:
+        return None
+    columns = _swapped(op, a)  # [..., k, m]
+    shape = (*a.shape[:-2], weights.shape[-1], columns.shape[-1])
+    (product,) = op.emit("MatMul", [op.known(weights.transposed([1, 0])), columns], [shape])
+    return _swapped(op, product)
+
+
+def _swapped(op: Ops, x: Tensor) -> Tensor:
+    """Swap the last two axes."""
+    perm = [*range(x.rank - 2), x.rank - 1, x.rank - 2]
+    return op.emit("Transpose", [x], [tuple(x.shape[axis] for axis in perm)], [x.dtype], perm=perm)[0]
+
+
+def equal_parts(op: Ops, x: Tensor, size: int, count: int) -> list[Tensor]:
+    """Split x [..., count * size] into equal parts without a list of their sizes."""
+    return _equal_parts(op, x, [(*x.shape[:-1], size)] * count)
 
 
 @since(1)
-def _slices(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]:
+def _equal_parts(op: Ops, x: Tensor, shapes: Sequence[Dims]) -> list[Tensor]:
+    return op.emit("Split", [x], shapes, axis=x.rank - 1)
+
+
+@_equal_parts.since(18)
+def _equal_parts_18(op: Ops, x: Tensor, shapes: Sequence[Dims]) -> list[Tensor]:
+    return op.emit("Split", [x], shapes, axis=x.rank - 1, num_outputs=len(shapes))
+
+
+@since(1)
+def slices(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]:
     """Return parts of x of the given sizes, each by a Slice of its own."""
     found = []
     for start, end, shape in _ranges(x, sizes, axis):
@@ -106,7 +106,7 @@ def _slices(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]
     return found
 
 
-@_slices.since(10)
+@slices.since(10)
 def _slices_10(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]:
     found = []
     for start, end, shape in _ranges(x, sizes, axis):
@@ -120,3 +120,17 @@ def _ranges(x: Tensor, sizes: Sequence[int], axis: int) -> list[tuple[int, int, 
     ends = [sum(sizes[: n + 1]) for n in range(len(sizes))]
     before, after = x.shape[:axis], x.shape[axis + 1 :]
     return [(end - size, end, (*before, size, *after)) for size, end in zip(sizes, ends, strict=True)]
+
+
+COMPOSED: dict[str, Rule] = {
+    "Ceil": ceiling,
+    "Clip": bounded,
+    "Gather": rows_by_product,
+    "Identity": as_transpose,
+    "Less": above,
+    "Relu": as_max,
+    "Split": slices,
+    "Sub": as_sum,
+}
+"""What is emitted in place of an operator, beside activations, that a runtime does not support: Less only in a
+comparison with a number, Gather only of rows by a constant index of rank 2."""

@@ -9,14 +9,14 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.names import NODE, OPERATOR, Names
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.substitutes import as_transpose, instead
+from rnn_lowering.emit.substitutes import as_transpose
 from rnn_lowering.errors import boundary
 from rnn_lowering.model.plan import Planned
 from rnn_lowering.model.scopes import Found, all_names, bodies_of
 from rnn_lowering.recurrence.node import lower_node
-from rnn_lowering.recurrence.recurrence import Fold
 from rnn_lowering.spec.constants import FOLDABLE
 from rnn_lowering.spec.node import RecurrentSpec
+from rnn_lowering.targets.choice import Choice
 
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
@@ -39,7 +39,7 @@ def replace_nodes(model: ir.Model, plan: Sequence[Planned], *, widen: bool, dequ
         spec = replace(spec, inputs={symbol: taken_over.get(v, v) for symbol, v in spec.inputs.items()})
         op = _emitter(planned, spec, names, model.ir_version, widen, shared.setdefault(found.graph, {}))
         with boundary(found.ref):
-            taken_over |= replace_node(found, spec, planned.choice.fold, op)
+            taken_over |= replace_node(found, spec, planned.choice, op)
         folded = " and ".join(dict.fromkeys(op.folded))
         if folded:
             reason = f"DequantizeLinear of opset {found.opset} cannot express their scales"
@@ -84,23 +84,24 @@ def _emitter(
         prefix_of(node),
         ir.DataType.FLOAT if widen and spec.dtype in _HALF else spec.dtype,
         planned.choice.dialect,
-        instead(planned.choice.dialect),
+        planned.choice.instead,
+        planned.choice.finish,
         constant_nodes=ir_version < 4,
         shared=shared,
         origin={NODE: prefix_of(node), OPERATOR: spec.op_type},
     )
 
 
-def replace_node(entry: Found, spec: RecurrentSpec, fold: Fold, op: Ops) -> dict[ir.Value, ir.Value]:
+def replace_node(entry: Found, spec: RecurrentSpec, choice: Choice, op: Ops) -> dict[ir.Value, ir.Value]:
     """Emit the equivalent of a node with `op` and replace the node in its graph by it; return the values that took
     over its outputs."""
     node, graph = entry.node, entry.graph
-    emitted = {spec.outputs[symbol]: tensor for symbol, tensor in lower_node(op, spec, fold).items()}
+    emitted = {spec.outputs[symbol]: tensor for symbol, tensor in lower_node(op, spec, choice.fold).items()}
     taken_over = dict(zip(emitted, op.outputs(list(emitted.values())), strict=True))
     given = taken_over | {
         old: op.value(as_transpose(op, op.given(value, emitted[old].dtype, emitted[old].shape)))
         for old, value in taken_over.items()
-        if op.dialect.outputs_apart and old.is_graph_output() and old.uses()
+        if choice.outputs_apart and old.is_graph_output() and old.uses()
     }
     op.finish([*taken_over.values(), *given.values()])
     for old, value in taken_over.items():

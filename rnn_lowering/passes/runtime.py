@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from rnn_lowering.model.dimensions import forget_names
-from rnn_lowering.targets.table import Target
+from rnn_lowering.targets.target import Target
 
 
 def for_runtime(model: ir.Model, target: Target) -> Iterator[str]:

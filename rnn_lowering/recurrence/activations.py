@@ -30,10 +30,6 @@ class ActivationFormula:
     compose: Formula | None = None
 
 
-def _tanh(op: Ops, x: Tensor) -> Tensor:
-    return op.unary("Tanh", op.clip(x, 20.0) if op.dialect.bounded_tanh else x)
-
-
 def _thresholded_relu(op: Ops, x: Tensor, alpha: float, _: float) -> Tensor:
     # x where x > alpha: relu(x - alpha) is positive exactly there, and 0 * inf never arises.
     return op.unary("Relu", x - op.constant(alpha)) + op.above(x, alpha) * op.constant(alpha)
@@ -67,10 +63,10 @@ def _softsign(op: Ops, x: Tensor, _a: float, _b: float) -> Tensor:
 
 FORMULAS: dict[str, ActivationFormula] = {
     "Relu": ActivationFormula(lambda op, x, a, b: op.unary("Relu", x)),
-    "Tanh": ActivationFormula(lambda op, x, a, b: _tanh(op, x)),
+    "Tanh": ActivationFormula(lambda op, x, a, b: op.unary("Tanh", x)),
     "Sigmoid": ActivationFormula(lambda op, x, a, b: op.unary("Sigmoid", x)),
     "Affine": ActivationFormula(lambda op, x, a, b: x * op.constant(a) + op.constant(b)),
-    "ScaledTanh": ActivationFormula(lambda op, x, a, b: _tanh(op, x * op.constant(b)) * op.constant(a)),
+    "ScaledTanh": ActivationFormula(lambda op, x, a, b: op.unary("Tanh", x * op.constant(b)) * op.constant(a)),
     "LeakyRelu": ActivationFormula(lambda op, x, a, b: op.unary("LeakyRelu", x, alpha=a), _leaky_relu),
     "ThresholdedRelu": ActivationFormula(
         lambda op, x, a, b: op.unary("ThresholdedRelu", x, alpha=a), _thresholded_relu

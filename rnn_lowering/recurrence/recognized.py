@@ -11,8 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.constants import literal
-from rnn_lowering.emit.faster import equal_parts
 from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.substitutes import equal_parts
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.recurrence import Step, Tensors
 from rnn_lowering.recurrence.weights import Operands

@@ -197,7 +197,7 @@ def _of_direction(
         hidden_size=H,
         input_forget=spec.input_forget,
         linear_before_reset=spec.linear_before_reset,
-        gates_apart=op.dialect.split_as_rows > 0,
+        gates_apart=op.dialect.gates_apart,
     )
     return _bias_last(op, operands) if spec.rounds else operands
 
@@ -230,6 +230,5 @@ def _groups(op: Ops, spec: RecurrentSpec) -> tuple[list[int], list[int]]:
 def _function(op: Ops, activation: Activation) -> Function:
     row = FORMULAS[activation.name]
     lacks_kernel = op.dtype == ir.DataType.DOUBLE or not op.exists(activation.name)
-    lacks_kernel |= activation.name in op.dialect.unsupported
     formula = row.compose if row.compose is not None and lacks_kernel else row.operator
     return lambda x: formula(op, x, activation.alpha, activation.beta)

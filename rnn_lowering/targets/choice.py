@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from rnn_lowering.emit.dialect import Dialect
-from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.ops import Finish, Ops, Rule
 from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import UnknownSizeError, UnsupportedError
 from rnn_lowering.recurrence.folds import loop, scan, unroll
@@ -16,7 +16,7 @@ from rnn_lowering.recurrence.recognized import is_recognizable
 from rnn_lowering.recurrence.recurrence import Fold
 from rnn_lowering.spec.node import RecurrentSpec
 from rnn_lowering.targets.support import check_node, check_operators
-from rnn_lowering.targets.table import LOOP_DIALECT_OPSET, Target
+from rnn_lowering.targets.target import LOOP_DIALECT_OPSET, Target
 
 _FOLDS: dict[str, Fold] = {"scan": scan, "loop": loop, "unroll": unroll}
 
@@ -29,13 +29,19 @@ class Choice:
         form: "scan", "loop" or "unroll".
         reason: Why it was chosen.
         fold: The function that emits it.
-        dialect: Which operators it is emitted in.
+        dialect: What shapes the fold.
+        instead: By operator, what is emitted in its place.
+        finish: What changes finished bodies.
+        outputs_apart: As in `Target`.
     """
 
     form: str
     reason: str
     fold: Fold
     dialect: Dialect
+    instead: Mapping[str, Rule]
+    finish: tuple[Finish, ...]
+    outputs_apart: bool
 
 
 Emitted = Callable[[Choice], frozenset[str]]
@@ -121,12 +127,16 @@ def _emitting(choice: Choice, spec: RecurrentSpec, target: Target, emitted: Emit
 def _choice(form: str, reason: str, spec: RecurrentSpec, opset: int, target: Target) -> Choice:
     # onnxruntime fuses a Gemm with its activation in float32 only.
     tuned = form != "unroll" and spec.dtype == ir.DataType.FLOAT and opset >= LOOP_DIALECT_OPSET
-    dialect = replace(
-        target.loop_dialect if tuned and target.loop_dialect else target.dialect,
-        unsupported=frozenset(target.unsupported).union(name for name, first in target.since if opset < first),
-        recognized_lstm=form == "scan" and _is_recognized(spec, opset, target),
+    dialect = target.loop_dialect if tuned and target.loop_dialect else target.dialect
+    return Choice(
+        form,
+        reason,
+        _FOLDS[form],
+        replace(dialect, recognized_lstm=form == "scan" and _is_recognized(spec, opset, target)),
+        target.rules(opset),
+        (*target.finish, *(target.loop_finish if tuned else ())),
+        target.outputs_apart,
     )
-    return Choice(form, reason, _FOLDS[form], dialect)
 
 
 def _preferred(spec: RecurrentSpec, opset: int, target: Target) -> list[str]:

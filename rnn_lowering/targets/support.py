@@ -7,7 +7,7 @@ from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import UnknownLengthsError, UnknownSizeError, UnsupportedError
 from rnn_lowering.spec.node import RecurrentSpec
 from rnn_lowering.targets.documented import Documented
-from rnn_lowering.targets.table import Target
+from rnn_lowering.targets.target import Target
 
 _INTEGERS_OPSET = first_opset(Ops.integer_product)
 _NAMES = {"T": "sequence length", "N": "batch size"}

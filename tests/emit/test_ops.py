@@ -15,7 +15,7 @@ from rnn_lowering.emit.constants import Literal, literal
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.names import Names
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.substitutes import instead
+from rnn_lowering.emit.substitutes import COMPOSED
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.emit.versions import Versioned, since
 
@@ -45,8 +45,7 @@ def emitted(
         sized: The sizes of inputs are known.
     """
     dtype = DTYPES.get(arrays[0].dtype.name, ir.DataType.FLOAT)
-    dialect = Dialect(unsupported=frozenset(unsupported))
-    op = Ops(opset, Names(()), "n", dtype, dialect, instead(dialect))
+    op = Ops(opset, Names(()), "n", dtype, Dialect(), {name: COMPOSED[name] for name in unsupported})
     inputs, tensors = [], []
     for n, array in enumerate(arrays):
         element, shape = ir.DataType.from_numpy(array.dtype), array.shape

@@ -1,7 +1,7 @@
 """What is emitted for the speed of a runtime computes the same: products by columns, an LSTM that is recognized."""
 
-import math
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -15,7 +15,7 @@ from running import assert_close, bodies, nodes, operators, recurrent_left, run
 from thinning import thinned
 
 import rnn_lowering as rl
-from rnn_lowering.emit.dialect import Dialect
+from rnn_lowering.emit.substitutes import by_columns
 from rnn_lowering.targets.table import TARGETS
 
 OPSETS = [7, 10, 11, 13, 18, 21]
@@ -34,7 +34,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning
 @pytest.fixture
 def columns(monkeypatch: pytest.MonkeyPatch) -> None:
     """All products of the target portable are emitted by columns."""
-    monkeypatch.setitem(TARGETS, "portable", replace(TARGETS["portable"], dialect=Dialect(columns_from=1)))
+    monkeypatch.setitem(
+        TARGETS, "portable", replace(TARGETS["portable"], instead=((("MatMul", partial(by_columns, least=1))),))
+    )
 
 
 @pytest.mark.parametrize(("opset", "name"), thinned(list(product(OPSETS, COLUMNS)), 3))
@@ -118,7 +120,6 @@ def test_steps_of_an_open_batch_size_are_not(target: str) -> None:
 
 def test_small_products_are_not_by_columns_in_tvm() -> None:
     """There the transposes cost more than they save."""
-    assert 32 < TARGETS["tvm"].dialect.columns_from < math.inf
     for size, swapped in ((32, False), (64, True)):
         lowered = rl.lower(model(Case("size", "RNN", I=size, H=size), 17), target="tvm")
         assert ("Transpose" in operators(lowered)) == swapped

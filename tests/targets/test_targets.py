@@ -15,7 +15,7 @@ from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
-from rnn_lowering.targets.table import TARGETS
+from rnn_lowering.targets.table import TARGETS, target_named
 
 LOOPS = {"scan": "Scan", "loop": "Loop"}
 RAGGED = Case("ragged", "LSTM", {"direction": "bidirectional"}, optional=("B", "sequence_lens"))
@@ -342,3 +342,23 @@ def test_relu_of_an_output_is_max_in_mnn(to: str) -> None:
         assert not [node for node in graph.node if node.op_type == "Relu" and given & set(node.input)]
     assert {"Max", "Relu"} <= operators(lowered)
     assert_close(run(lowered, feed(case)), expected(case))
+
+
+RUNTIMES = Path(rl.__file__).parent / "targets" / "runtimes"
+
+
+def test_each_runtime_has_a_file_with_its_reasons() -> None:
+    """What a runtime gets in place of operators is in its file or among the composed ones, and says why."""
+    files = [path.stem for path in RUNTIMES.glob("[a-z]*.py")]
+    assert len(files) == 14
+    tried = [target for target in TARGETS.values() if not target.documented and target.name != "portable"]
+    rules = [rule for target in tried for _, rule in target.instead] + [f for t in tried for f in t.finish]
+    assert rules
+    assert all(getattr(rule, "func", rule).__doc__ for rule in rules)
+
+
+def test_other_names_mean_one_target() -> None:
+    known = [*TARGETS, *(name for target in TARGETS.values() for name in target.other_names)]
+    assert len(set(known)) == len(known)
+    assert all(target_named(name) is target for name, target in TARGETS.items())
+    assert all(target_named(other) is target for target in TARGETS.values() for other in target.other_names)

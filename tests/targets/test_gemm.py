@@ -7,11 +7,12 @@ from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.names import Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.targets.runtimes.onnxruntime import gemms
 
 
 def operators(rank: int, more: str = "", *, gemm: bool = True) -> list[str]:
     """The operators of a body of x @ w + x and what `more` asks for."""
-    op = Ops(17, Names(()), "n", ir.DataType.FLOAT, Dialect(gemm=gemm))
+    op = Ops(17, Names(()), "n", ir.DataType.FLOAT, Dialect(), finish=[gemms] if gemm else [])
     with op.body():
         shape = (1, 2, 2)[3 - rank :]
         x, w = op.body_input("x", ir.DataType.FLOAT, shape), op.body_input("w", ir.DataType.FLOAT, (2, 2))

@@ -1,0 +1,61 @@
+"""MNN (`pip install MNN`): its own recurrent operators go wrong with most attributes; no Scan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import onnx_ir as ir
+
+from rnn_lowering.emit.constants import zeros_of
+from rnn_lowering.emit.dialect import Dialect
+from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.substitutes import by_columns
+from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.targets.target import Target
+from rnn_lowering.types import Dims
+
+
+def zeros_of_float32(op: Ops, shape: Tensor, dims: Dims) -> Tensor:
+    """Make zeros of unknown number in float32 and cast them: a ConstantOfShape of float16 stays unset."""
+    value = zeros_of(ir.DataType.FLOAT, (1,)).tensor("")
+    made = op.emit("ConstantOfShape", [shape], [dims], [ir.DataType.FLOAT], value=value)[0]
+    return op.cast(made, op.dtype)
+
+
+def max_of_outputs(op: Ops, outputs: Sequence[ir.Value]) -> None:
+    """Let Max(x, 0) take the place of Relu where x is an output.
+
+    MNN fuses Relu with Add, Sub, Mul, Div, Max, Min or Softsign before it, and loses what these compute ("Can't
+    find output"): the cell state of Keras' LSTM(activation="relu").
+    """
+    nodes = op.nodes[:]
+    op.nodes.clear()
+    for node in nodes:
+        if node.op_type == "Relu" and node.inputs[0] in outputs:
+            zero = op.value(op.known(zeros_of(op.dtype, ())))
+            node.op_type, node.name = "Max", op.unique_name("Max")
+            node.resize_inputs(2)
+            node.replace_input_with(1, zero)
+        op.nodes.append(node)
+
+
+TARGET = Target(
+    "mnn",
+    "3.6.1",
+    ("unroll", "loop"),
+    unsupported=("Softplus",),
+    integer_products=False,
+    loop_from=128,
+    # It computes a Slice with step -1 of unknown length wrongly.
+    dialect=Dialect(reverse_in_loop=True),
+    # Products of a batch are 1.3 to 60 times faster by columns; those of one row are not.
+    instead=(
+        ("MatMul", partial(by_columns, least=1, batch=2)),
+        ("ConstantOfShape", zeros_of_float32),
+    ),
+    finish=(max_of_outputs,),
+    # Where Relu reads an output MNN loses it, as above; where any activation, Abs, Neg, Exp or Clip does, it loses
+    # the shape that Reshape, Squeeze or Unsqueeze gave it.
+    outputs_apart=True,
+)

@@ -1,0 +1,34 @@
+"""OpenCV's dnn (`pip install opencv-python-headless`): its own recurrent operators go wrong; no Scan."""
+
+from __future__ import annotations
+
+from rnn_lowering.emit.dialect import Dialect
+from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.targets.target import Target
+
+_FLAT = 20.0
+"""From here on tanh is 1 in every element type."""
+
+
+def bounded_tanh(op: Ops, x: Tensor) -> Tensor:
+    """Compute Tanh of what is clipped: of 45 to 88 it is NaN in OpenCV 5.0."""
+    return op.emit("Tanh", [op.clip(x, _FLAT)], [x.shape], [x.dtype])[0]
+
+
+def gather_by_rank_1(op: Ops, x: Tensor, index: Tensor) -> Tensor | None:
+    """Gather a row by an index of rank 1, not by a scalar: OpenCV makes tensors of rank 1 of scalars."""
+    return op.squeeze(op.take(x, op.reshape(index, (1,))), [0]) if index.rank == 0 else None
+
+
+TARGET = Target(
+    "opencv",
+    "5.0.0",
+    ("unroll", "loop"),
+    other_names=("cv2",),
+    unsupported=("Softplus",),
+    # In a Loop it makes one state of two that start from one value.
+    dialect=Dialect(matrix_product=True, matrix_steps=True, zeros_apart=True),
+    instead=(("Tanh", bounded_tanh), ("Gather", gather_by_rank_1)),
+    integer_products=False,
+)

@@ -1,0 +1,110 @@
+"""What is known of a runtime: its row of the table of targets, and what it gets in place of operators."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rnn_lowering.emit import substitutes
+from rnn_lowering.emit.dialect import Dialect
+from rnn_lowering.emit.ops import Finish, Rule
+from rnn_lowering.recurrence.activations import FORMULAS, Formula
+from rnn_lowering.targets.documented import Documented
+
+LOOP_DIALECT_OPSET = 10
+"""The first opset at which `Target.loop_dialect` is used: before, rows of unknown number cannot be flipped."""
+
+STATIC = ("T", "N")
+"""The sizes that a runtime without any size that is known at run time only needs."""
+
+_PLAIN = Dialect()
+
+
+def _composing(formula: Formula) -> Rule:
+    return lambda op, x, alpha=0.0, beta=0.0: formula(op, x, alpha, beta)
+
+
+COMPOSED: dict[str, Rule] = substitutes.COMPOSED | {
+    name: _composing(formula.compose) for name, formula in FORMULAS.items() if formula.compose is not None
+}
+"""By operator, what is emitted in its place where a runtime does not support it."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A runtime, and what it supports of what a lowering emits.
+
+    Attributes:
+        name: Its name for `--target`.
+        other_names: Names for `--target` that mean it too, in small letters and digits.
+        measured: The version that was tested; of a documented runtime that which its document is about.
+        forms: The forms that it supports, the preferred one first.
+        newest_opset, oldest_opset: The opsets of models that it supports; None where no limit is known.
+        unsupported: Operators that it does not support, or computes wrongly (Softplus where it is infinite from 89
+            on); others are emitted instead. Gather: only that of rows by an index of rank 2.
+        sequence_lens: Whether it supports sequence_lens that are known at run time only.
+        sizes: Which of T and N must be known.
+        batch_size: The only batch size that it supports; None for any.
+        constants_in_scan: Whether the body of a Scan may use no computed value of the graph around it.
+        integer_products: Whether it supports DynamicQuantizeLinear and MatMulInteger; None where that is not known.
+        named_sizes: Whether the declared shapes of computed values may have names for unknown sizes.
+        since: Operators that it supports from an opset on only: as `unsupported` before.
+        recognized_lstm: Whether it runs a Scan as its own LSTM where it can (see `recurrence.recognized`).
+        dialect: What shapes its folds, in every form.
+        instead: By operator, what is emitted in its place: see `Rule`; beside those of `unsupported`.
+        finish: What changes a finished body, or the finished equivalent of a node: see `Finish`.
+        outputs_apart: Whether a value that nodes read can be no output of the graph; that is a Transpose then.
+        unroll_up_to: The longest sequence that it runs fastest unrolled.
+        loop_from: The hidden size from which on it runs Loops fastest.
+        loop_dialect: The dialect in loops of float32 from `LOOP_DIALECT_OPSET` on; None for `dialect`.
+        loop_finish: What changes a finished body there, beside `finish`.
+        converted_only: Whether lowered models were converted for it and not run.
+        documented: What a document names, of a runtime that was not run: nothing else is emitted for it.
+    """
+
+    name: str
+    measured: str
+    forms: tuple[str, ...]
+    other_names: tuple[str, ...] = ()
+    newest_opset: int | None = None
+    oldest_opset: int | None = None
+    unsupported: tuple[str, ...] = ()
+    sequence_lens: bool = True
+    sizes: tuple[str, ...] = ()
+    batch_size: int | None = None
+    constants_in_scan: bool = False
+    integer_products: bool | None = None
+    named_sizes: bool = True
+    since: tuple[tuple[str, int], ...] = ()
+    recognized_lstm: bool = False
+    dialect: Dialect = _PLAIN
+    instead: tuple[tuple[str, Rule], ...] = ()
+    finish: tuple[Finish, ...] = ()
+    outputs_apart: bool = False
+    unroll_up_to: int = 0
+    loop_from: float = math.inf
+    loop_dialect: Dialect | None = None
+    loop_finish: tuple[Finish, ...] = ()
+    converted_only: bool = False
+    documented: Documented | None = None
+
+    @property
+    def evidence(self) -> str:
+        """What the row is from.
+
+        "measured": lowered models were run in it; "converted": they were converted for it, on a machine that cannot
+        run them; "documented": the row is what a public document names.
+        """
+        if self.documented:
+            return "documented"
+        return "converted" if self.converted_only else "measured"
+
+    @property
+    def straight_line(self) -> bool:
+        """Whether it runs no loops: its compilers want every size, and constants where they can be computed."""
+        return self.forms == ("unroll",)
+
+    def rules(self, opset: int) -> dict[str, Rule]:
+        """Return what is emitted in place of operators at an opset, by operator."""
+        lacks = (*self.unsupported, *(name for name, first in self.since if opset < first))
+        return {name: COMPOSED[name] for name in lacks} | dict(self.instead)
