@@ -45,12 +45,12 @@ def fault_of(proto: onnx.ModelProto) -> str:
     return _strictly_inferred(proto) if is_sound(proto) else ""
 
 
-def problem_of(proto: onnx.ModelProto) -> str:
+def problem_of(proto: onnx.ModelProto, *, infer: bool = True) -> str:
     """Return the error of the checker, else of strict inference, in one line; empty where there is none, or a size
     is such that neither is safe."""
     if not _is_moderate(proto.graph):
         return ""
-    return _checked(proto) or _strictly_inferred(proto)
+    return _checked(proto) or (_strictly_inferred(proto) if infer else "")
 
 
 def _strictly_inferred(proto: onnx.ModelProto) -> str:

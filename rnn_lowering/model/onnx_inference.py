@@ -35,9 +35,9 @@ def fault_of(model: ir.Model) -> str:
     return native.fault_of(_described(model))
 
 
-def problem_of(model: ir.Model) -> str:
+def problem_of(model: ir.Model, *, infer: bool = True) -> str:
     """Return the error of ONNX's checker, or else of strict inference, in one line; empty where there is none."""
-    return native.problem_of(_described(model))
+    return native.problem_of(_described(model), infer=infer)
 
 
 def is_anonymous(dim: int | ir.SymbolicDim) -> bool:

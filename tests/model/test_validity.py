@@ -7,6 +7,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 from running import assert_close, run
+from scope_models import LOCAL
 from texts import FORMS, parse, random_feed
 
 import rnn_lowering as rl
@@ -109,3 +110,32 @@ def test_no_more_is_asked_than_the_original_is(tmp_path: Path) -> None:
     model.graph.node.append(helper.make_node("And", ["X", "X"], ["unused"]))
     onnx.save(model, tmp_path / "in.onnx")
     assert rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", verify=0).nodes
+
+
+FUNCTION = """
+main (float[5,2,3] X, bool go) => (float[1,2,4] h) <float[1,4,3] W = {}, float[1,4,4] R = {}> {
+    h = local.maybe (X, W, R, go)
+}
+<domain: "local", opset_import: ["" : 17]>
+maybe (X, W, R, go) => (h) {
+    h = If (go) <
+        then_branch = yes () => (a) { _, a = RNN <hidden_size=4> (X, W, R) },
+        else_branch = no () => (b) {
+            B = Constant <value = float[1,8] {}> ()
+            _0, b = RNN <hidden_size=4> (X, W, R, B)
+        }
+    >
+}
+"""
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_the_checker_does_not_see_in_a_function(form: str) -> None:
+    """It looks at none before IR version 8; here they are inlined."""
+    original = parse(FUNCTION, domains=LOCAL)
+    original.ir_version = 7
+    assert rl.lower(original, form)
+    original.functions[0].node[0].attribute[1].g.node[0].attribute[0].name = "body"
+    onnx.checker.check_model(original)
+    with pytest.raises(rl.UnsupportedError, match="the result is not valid: Unrecognized attribute: body"):
+        rl.lower(original, form)
