@@ -19,13 +19,11 @@ from rnn_lowering.compare.reference import widen
 from rnn_lowering.compare.session import Session, quantizes_inputs
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.folding import folded
-from rnn_lowering.model.inference import known_inputs
+from rnn_lowering.model.given import at_sizes, recorded
 from rnn_lowering.model.inlining import inline_functions
-from rnn_lowering.model.prepare import sort_nodes
-from rnn_lowering.model.scopes import Found, NodePlace, bodies_of, recurrent_nodes, scopes
+from rnn_lowering.model.scopes import Found, NodePlace, bodies_of, recurrent_nodes, scopes, sort_nodes
 from rnn_lowering.model.scopes import Path as ScopePath
-from rnn_lowering.model.set_inputs import recorded
-from rnn_lowering.model.sizing import at_sizes
+from rnn_lowering.model.sizes import known_inputs
 from rnn_lowering.options import Lowering
 from rnn_lowering.spec.node import RecurrentSpec, default_opset
 from rnn_lowering.types import Array, array_of

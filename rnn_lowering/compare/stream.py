@@ -45,8 +45,8 @@ from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError, b
 from rnn_lowering.files.external_data import save
 from rnn_lowering.files.reading import Parsed, parse_file
 from rnn_lowering.limits import limited
+from rnn_lowering.model.given import recorded
 from rnn_lowering.model.scopes import recurrent_nodes
-from rnn_lowering.model.set_inputs import recorded
 from rnn_lowering.options import Check, Tolerance, check_of
 from rnn_lowering.passes.lower import LowerRecurrentPass
 from rnn_lowering.spec.constants import constant_of

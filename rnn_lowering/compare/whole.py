@@ -40,7 +40,7 @@ from rnn_lowering.compare.tolerance import compare
 from rnn_lowering.compare.unseen import constant_outputs, runs_for, undetermined_outputs, zero_weights
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import from_proto
-from rnn_lowering.model.set_inputs import recorded
+from rnn_lowering.model.given import recorded
 from rnn_lowering.options import Tolerance
 from rnn_lowering.spec.dynamic import OPERATOR
 from rnn_lowering.types import LOWERED, ORIGINAL, Array, counter

@@ -10,11 +10,10 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from rnn_lowering.limits import most_bytes
-from rnn_lowering.model.carried import computed_values, inferred_values
 from rnn_lowering.model.copying import clone
-from rnn_lowering.model.inference import merged
-from rnn_lowering.model.onnx_inference import is_sound
+from rnn_lowering.model.native import is_sound
 from rnn_lowering.model.scopes import recurrent_nodes
+from rnn_lowering.model.sizes import computed_values, inferred_values, merged
 from rnn_lowering.spec.constants import constant_of
 from rnn_lowering.types import in_memory
 

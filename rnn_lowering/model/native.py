@@ -14,38 +14,77 @@ from contextvars import ContextVar
 from functools import partial
 
 import onnx
+import onnx_ir as ir
 from onnx import shape_inference, version_converter
 
 from rnn_lowering.child import Child, ChildError, Message, serve
 from rnn_lowering.limits import RUN_FACTOR, limit_memory, most_bytes
+from rnn_lowering.model.messages import described, pairs_in
+
+
+def infer_shapes(model: ir.Model) -> None:
+    """Infer types and shapes, in place; what ONNX cannot infer is no error."""
+    for value, info in _read(model.graph, inferred(described(model)).graph):
+        shape = ir.serde.deserialize_type_proto_for_shape(info.type)
+        value_type = ir.serde.deserialize_type_proto_for_type(info.type)
+        value.shape = value.shape if shape is None else shape
+        if value_type is not None and value_type.dtype != value.dtype:
+            value.type = value_type
+
+
+def is_sound(model: ir.Model) -> bool:
+    """Return whether ONNX's inference, which libraries run in this process, can neither crash nor hang."""
+    return _is_sound(described(model))
+
+
+def fault_of(model: ir.Model) -> str:
+    """Return the error of strict inference of all types and shapes, in one line; empty where there is none."""
+    return _strict_fault(described(model))
+
+
+def problem_of(model: ir.Model, *, infer: bool = True) -> str:
+    """Return the error of ONNX's checker, or else of strict inference, in one line; empty where there is none."""
+    return _problem(described(model), infer=infer)
+
+
+def is_anonymous(dim: int | ir.SymbolicDim) -> bool:
+    """Return whether a dimension has neither a size nor a name from the model."""
+    return isinstance(dim, ir.SymbolicDim) and (dim.value is None or dim.value.startswith("unk__"))
+
+
+def _read(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, onnx.ValueInfoProto]]:
+    """Yield the values of a graph and its bodies with their declarations in a message of the graph."""
+    for scope, message in pairs_in(graph, proto):
+        infos = {info.name: info for info in (*message.input, *message.value_info, *message.output)}
+        for value in (*scope.inputs, *(v for node in scope for v in node.outputs)):
+            if value.name in infos:
+                yield value, infos[value.name]
+
 
 _SECONDS, _INFERENCE_SECONDS = 30, 10
 """Time limits of a conversion, and of the inference of an invalid model: each needs about a second if large."""
 
 _LARGEST = 2**31 - 1
 
-SMALL = 1000
-"""The most bytes of a tensor that may be a shape: its numbers are used; of a larger one only the type and shape."""
-
 
 class NativeError(Exception):
     """onnx's native code refused a model, crashed or did not finish."""
 
 
-def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
+def inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model with the types and shapes that ONNX infers; the given model where inference fails."""
     try:
-        return _inferred(proto) if is_sound(proto) else _in_child("infer", proto)
+        return _infer(proto) if _is_sound(proto) else _in_child("infer", proto)
     except Exception:  # inference and protobuf have no common error: nothing is inferred
         return proto
 
 
-def fault_of(proto: onnx.ModelProto) -> str:
+def _strict_fault(proto: onnx.ModelProto) -> str:
     """Return the error of strict inference, in one line; empty where there is none or inference is not safe."""
-    return _strictly_inferred(proto) if is_sound(proto) else ""
+    return _strictly_inferred(proto) if _is_sound(proto) else ""
 
 
-def problem_of(proto: onnx.ModelProto, *, infer: bool = True) -> str:
+def _problem(proto: onnx.ModelProto, *, infer: bool = True) -> str:
     """Return the error of the checker, else of strict inference, in one line; empty where there is none, or a size
     is such that neither is safe."""
     if not _is_moderate(proto.graph):
@@ -78,11 +117,11 @@ def convert(proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     return _in_child(str(opset), proto)
 
 
-def _inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
+def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:
     return shape_inference.infer_shapes(proto, data_prop=True)
 
 
-def is_sound(proto: onnx.ModelProto) -> bool:
+def _is_sound(proto: onnx.ModelProto) -> bool:
     """Return whether inference can neither crash nor hang on a model."""
     return _is_moderate(proto.graph) and not _checked(proto)
 
@@ -195,7 +234,7 @@ def _do(job: Message) -> Iterator[Message]:
     proto = onnx.ModelProto.FromString(job["payload"])
     try:
         task = job["task"]
-        result = _inferred(proto) if task == "infer" else version_converter.convert_version(proto, int(task))
+        result = _infer(proto) if task == "infer" else version_converter.convert_version(proto, int(task))
         yield {"payload": result.SerializeToString()}
     except Exception as error:  # whatever the native code raises is the reason
         yield {"refused": " ".join(str(error).split())}

@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.model import native
+from rnn_lowering.model.messages import SMALL
 from rnn_lowering.spec.constants import dims_of
 from rnn_lowering.spec.node import GATES, RecurrentSpec, default_opset, is_recurrent
 from rnn_lowering.types import in_memory
@@ -80,7 +81,7 @@ def _files_apart(model: ir.Model) -> Iterator[Callable[[ir.Graph], None]]:
     apart: dict[str, ir.Value] = {}
     for name, value in held.items():
         tensor = value.const_value
-        if isinstance(tensor, ir.ExternalTensor) and tensor.nbytes <= native.SMALL:
+        if isinstance(tensor, ir.ExternalTensor) and tensor.nbytes <= SMALL:
             value.const_value = in_memory(tensor)
         elif isinstance(tensor, ir.ExternalTensor):
             apart[name] = value
@@ -112,7 +113,7 @@ def _files_apart(model: ir.Model) -> Iterator[Callable[[ir.Graph], None]]:
 def _annotated(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with all shapes that can be inferred."""
     while True:
-        proto = native.infer_shapes(proto)
+        proto = native.inferred(proto)
         model = ir.from_proto(proto)
         found = [(v, dtype, dims) for node in model.graph for v, dtype, dims in _outputs(node, model)]
         if not found:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 
 import onnx_ir as ir
 
+from rnn_lowering.errors import OptionError, callers
 from rnn_lowering.model.copying import clone
-from rnn_lowering.model.exporters import export_faults
-from rnn_lowering.model.inference import known_inputs
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.old_opsets import FIRST_OPSET, NEW_OPSET, modernize
-from rnn_lowering.model.prepare import SORTED, sort_nodes
-from rnn_lowering.model.scopes import Found, recurrent_nodes
-from rnn_lowering.model.selection import Choose
+from rnn_lowering.model.scopes import SORTED, Found, recurrent_nodes, sort_nodes
+from rnn_lowering.model.sizes import known_inputs
+from rnn_lowering.options import Selection
 from rnn_lowering.spec.connections import KnownValues
 from rnn_lowering.spec.node import RecurrentSpec, default_opset
 from rnn_lowering.targets.choice import Choice
@@ -95,3 +95,72 @@ def read_node(model: ir.Model, entry: Found, known: KnownValues) -> RecurrentSpe
     """Return what a node of a model specifies, as `read` does."""
     spec = RecurrentSpec.parse(entry.node, entry.opset, entry.scope, known)
     return replace(spec, warnings=(*spec.warnings, *export_faults(model, entry.node, spec)))
+
+
+@dataclass(frozen=True)
+class Choose:
+    """Selects nodes by `Lowering.only` and `Lowering.except_`."""
+
+    only: Selection
+    except_: Selection
+
+    def __call__(self, found: Sequence[Found]) -> list[Found]:
+        """Return the nodes that are to be lowered."""
+        anything = self.only == ()
+        wanted = (e for e in found if anything or _matches(e.node, self.only))
+        return [e for e in wanted if not _matches(e.node, self.except_)]
+
+    def check(self, found: Sequence[Found]) -> None:
+        """Check that every pattern matches a node, if there are any.
+
+        Raises:
+            OptionError: A pattern matches none.
+        """
+        unknown = [p for p in (*_patterns(self.only), *_patterns(self.except_)) if not _known(p, found)]
+        if unknown and found:
+            names = ", ".join(dict.fromkeys(f"{e.node.op_type} '{e.node.name or ''}'" for e in found))
+            raise OptionError(
+                f"no recurrent node matches {', '.join(repr(p) for p in unknown)}", hint=f"there are {names}"
+            )
+
+
+def _patterns(selection: Selection) -> Iterator[str]:
+    if isinstance(selection, tuple):
+        yield from selection
+
+
+def _known(pattern: str, found: Sequence[Found]) -> bool:
+    return any(_matches(entry.node, (pattern,)) for entry in found)
+
+
+def _matches(node: ir.Node, selection: Selection) -> bool:
+    if callable(selection):
+        return bool(callers(selection)(node))
+    return any(p == node.op_type or fnmatchcase(node.name or "", p) for p in selection)
+
+
+_FX_NODE = "pkg.torch.onnx.fx_node"
+"""Key of the text in which PyTorch's newer exporter says what a node was."""
+
+
+def export_faults(model: ir.Model, node: ir.Node, spec: RecurrentSpec) -> tuple[str, ...]:
+    """Return what an exporter wrote wrongly, as warnings.
+
+    PyTorch computes a GRU as with linear_before_reset = 1. Its newer exporter wrote 0 with onnxscript 0.5.7 to
+    0.7.0, whatever the version of torch (onnxscript #2852, pytorch #189225); the older one has always written 1.
+    """
+    if spec.op_type != "GRU" or spec.linear_before_reset or not _is_gru_of_pytorch(model, node):
+        return ()
+    return (
+        f"{spec.node}: PyTorch's exporter left out linear_before_reset = 1, so the model computes other numbers "
+        "than the net; export it again with torch 2.15, onnxscript 0.7.1 or later, or dynamo=False",
+    )
+
+
+def _is_gru_of_pytorch(model: ir.Model, node: ir.Node) -> bool:
+    """Return whether PyTorch's newer exporter made a node from a torch.nn.GRU: by its metadata, or where these are
+    gone by the name that it gives nodes."""
+    made_from = node.metadata_props.get(_FX_NODE)
+    if made_from is not None:
+        return "aten.gru." in made_from
+    return model.producer_name == "pytorch" and (node.name or "").lower().startswith("node_gru_")

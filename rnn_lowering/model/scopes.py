@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from rnn_lowering.errors import NodeRef
+from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.spec.node import DEFAULT_DOMAIN, default_opset, is_recurrent, node_ref
 
 _RECURRENT = re.compile("(lstm|gru|rnn)", re.IGNORECASE)
@@ -160,3 +160,38 @@ def all_names(model: ir.Model) -> Iterator[str]:
                 yield from (v.name for v in node.outputs if v.name)
                 if node.name:
                     yield node.name
+
+
+SORTED = "sorted the nodes by their dependencies"
+
+
+def sort_nodes(model: ir.Model) -> bool:
+    """Sort the nodes of every graph by their dependencies, in place; return False if they were sorted already.
+
+    Raises:
+        UnsupportedError: A value depends on itself.
+    """
+    graphs = (model.graph, *(function.graph for function in model.functions.values()))
+    if all(_is_sorted(graph) for graph in graphs):
+        return False
+    try:
+        for graph in graphs:
+            graph.sort()
+    except ValueError as error:
+        raise UnsupportedError(
+            f"the nodes cannot be sorted: {error}", hint="does a value depend on itself?"
+        ) from error
+    return True
+
+
+def _is_sorted(graph: ir.Graph) -> bool:
+    """Return whether every node, also in bodies, comes after those whose values it uses."""
+    behind: set[ir.Node] = set()
+    homes = {graph, *graph.subgraphs()}
+    for node in graph.all_nodes():
+        for value in node.inputs:
+            producer = None if value is None else value.producer()
+            if producer is not None and producer.graph in homes and producer not in behind:
+                return False
+        behind.add(node)
+    return True

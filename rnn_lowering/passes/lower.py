@@ -25,22 +25,13 @@ from rnn_lowering.errors import (
 )
 from rnn_lowering.limits import limited
 from rnn_lowering.model import native
-from rnn_lowering.model.copying import (
-    clone,
-    replace_content,
-    restored,
-    restored_on_failure,
-    unchanged_on_failure,
-)
+from rnn_lowering.model.copying import clone, replace_content, restored, restored_on_failure, unchanged_on_failure
 from rnn_lowering.model.folding import folded, with_constants
-from rnn_lowering.model.inference import known_inputs
-from rnn_lowering.model.plan import Planned, Prepared, prepare, read, read_node
-from rnn_lowering.model.prepare import sort_nodes
+from rnn_lowering.model.given import input_arrays, record
+from rnn_lowering.model.plan import Choose, Planned, Prepared, prepare, read, read_node
 from rnn_lowering.model.replace import operators_for, replace_nodes
-from rnn_lowering.model.scopes import Found, foreign_nodes, nodes_of, recurrent_nodes
-from rnn_lowering.model.selection import Choose
-from rnn_lowering.model.set_inputs import input_arrays, record
-from rnn_lowering.model.validity import ensure_valid
+from rnn_lowering.model.scopes import Found, foreign_nodes, nodes_of, recurrent_nodes, sort_nodes
+from rnn_lowering.model.sizes import ensure_valid, known_inputs
 from rnn_lowering.options import KEEP, Lowering, LoweringOptions, lowering_of
 from rnn_lowering.passes.advice import NO_LENGTHS, deciding_input, long_work, many_steps, open_lengths, open_sizes
 from rnn_lowering.passes.report import NodeReport, Report, count_operators

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from rnn_lowering.model.dimensions import forget_names
+from rnn_lowering.model.sizes import forget_names
 from rnn_lowering.targets.target import Target
 
 

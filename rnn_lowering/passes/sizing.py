@@ -5,10 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.model.onnx_inference import fault_of
-from rnn_lowering.model.prepare import SORTED, sort_nodes
-from rnn_lowering.model.set_inputs import input_arrays
-from rnn_lowering.model.sizing import at_sizes
+from rnn_lowering.model.given import at_sizes, input_arrays
+from rnn_lowering.model.native import fault_of
+from rnn_lowering.model.scopes import SORTED, sort_nodes
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.advice import deciding_input
 from rnn_lowering.passes.report import Report, SetInput

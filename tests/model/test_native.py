@@ -20,7 +20,7 @@ from texts import parse, refusal
 import rnn_lowering as rl
 from rnn_lowering.child import Child, Message
 from rnn_lowering.model import native
-from rnn_lowering.model.onnx_inference import is_sound
+from rnn_lowering.model.native import is_sound
 
 ORDINARY = {
     "symbolic": lambda: chain(Link("LSTM", "first"), Link("GRU", "second")),
@@ -73,7 +73,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
 def test_inference_that_may_crash_runs_elsewhere(
     make: Callable[[], onnx.ModelProto], started: list[subprocess.Popen[bytes]]
 ) -> None:
-    assert native.infer_shapes(make()).graph.name == "chain"
+    assert native.inferred(make()).graph.name == "chain"
     assert len(started) == 1
     rl.inspect(make())
 

@@ -119,7 +119,10 @@ def test_the_recipe_for_onnxruntime(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_document_lists_the_operators_that_are_known() -> None:
     known = {*frame_by_frame._RULES, *frame_by_frame.REARRANGING, "Pad", "Slice", *LAYOUT}
     words = set(
-        re.findall(r"\b[A-Z]\w+\b", DOCUMENT.read_text(encoding="utf-8").split("\nThese operators are known:")[1].split("##")[0])
+        re.findall(
+            r"\b[A-Z]\w+\b",
+            DOCUMENT.read_text(encoding="utf-8").split("\nThese operators are known:")[1].split("##")[0],
+        )
     )
     assert words == known
 

@@ -367,7 +367,7 @@ def _forked(task: str, proto: Model) -> Model:
         signal.alarm(5)
         with contextlib.suppress(BaseException):
             infer = task == "infer"
-            result = native._inferred(proto) if infer else version_converter.convert_version(proto, int(task))
+            result = native._infer(proto) if infer else version_converter.convert_version(proto, int(task))
             with os.fdopen(writer, "wb") as out:
                 out.write(result.SerializeToString())
             os._exit(0)

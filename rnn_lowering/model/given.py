@@ -1,19 +1,140 @@
-"""Inputs that become constants, so that what depends on their values can be folded."""
+"""Sizes, shapes and values that a user gives to the inputs of a model."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.errors import OptionError
+from rnn_lowering.errors import OptionError, UnsupportedError
+from rnn_lowering.model.copying import clone
+from rnn_lowering.model.folding import folded
+from rnn_lowering.model.native import fault_of
+from rnn_lowering.model.sizes import computed_values, fixed, infer_anew, with_sizes
 from rnn_lowering.spec.node import default_opset
-from rnn_lowering.types import Array, ArrayLike
+from rnn_lowering.types import Array, ArrayLike, Shapes
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A model at given sizes.
+
+    Attributes:
+        model: A copy of the model.
+        folded: Whether constants were folded.
+        fault: The error of ONNX's strict inference; empty where there is none.
+    """
+
+    model: ir.Model
+    folded: bool
+    fault: str
+
+
+def at_sizes(
+    model: ir.Model, dims: Mapping[str, int], input_shapes: Shapes, arrays: Mapping[str, Array] | None = None
+) -> Sized:
+    """Return a copy of a model at given sizes (see `fix_dimensions`).
+
+    Constants are folded where that makes more sizes of recurrent nodes known; if an input becomes a constant or the
+    model is not valid, also where it decides an If: paddings and branches may depend on sizes.
+
+    Raises:
+        OptionError, UnsupportedError: As `fix_dimensions`.
+    """
+    copy = clone(model)
+    fix_dimensions(copy, dims, input_shapes, arrays)
+    fault = fault_of(copy)
+    known = folded(copy, decide=bool(arrays or fault))
+    if known is None:
+        return Sized(copy, folded=False, fault=fault)
+    return Sized(known, folded=True, fault=fault_of(known))
+
+
+def fix_dimensions(
+    model: ir.Model,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: Shapes | None = None,
+    arrays: Mapping[str, Array] | None = None,
+) -> None:
+    """Set symbolic dimensions to sizes in a whole model, in place, and infer all other shapes again.
+
+    A declared shape of a computed value is used only for sizes that inference cannot find. If any declared size
+    contradicts an inferred one, the model was traced at other sizes: then no declared number is used, only
+    symbolic names that are fixed here.
+
+    Args:
+        model: The model.
+        dims: Sizes by symbolic name.
+        input_shapes: Whole shapes by input name; a symbolic name in that input is fixed everywhere.
+        arrays: Inputs that become constants, as returned by `input_arrays`.
+
+    Raises:
+        OptionError: The model has no such name, or a size is negative. The model is unchanged.
+        UnsupportedError: A size contradicts another. The model is unchanged.
+    """
+    sizes = dict(dims or {})
+    arrays = arrays or {}
+    inputs = {value.name: value for value in model.graph.inputs}
+    for name, array in arrays.items():
+        _bind(inputs[name], list(array.shape), sizes)
+    shapes = {name: _bind(_input(model, name), list(shape), sizes) for name, shape in (input_shapes or {}).items()}
+    _check(sizes, model)
+    for value in model.graph.inputs:
+        if value.shape is not None:
+            value.shape = with_sizes(value.shape, [fixed(dim, sizes) for dim in value.shape])
+    for name, shape in shapes.items():
+        value = _input(model, name)
+        value.shape = ir.Shape(shape) if value.shape is None else with_sizes(value.shape, shape)
+    fix_inputs(model, arrays)
+    infer_anew(model, sizes)
+
+
+def _check(sizes: Mapping[str, int], model: ir.Model) -> None:
+    present = {d.value for v in _values(model) for d in v.shape or () if isinstance(d, ir.SymbolicDim) and d.value}
+    for name, size in sizes.items():
+        if size < 0:
+            raise OptionError(f"dimension '{name}' cannot be {size}", hint="give a size of 0 or more")
+        if name not in present:
+            known = ", ".join(sorted(present)) or "none"
+            raise OptionError(f"no dimension is called '{name}'", hint=f"the model's symbolic dimensions: {known}")
+
+
+def _input(model: ir.Model, name: str) -> ir.Value:
+    inputs = [v for v in model.graph.inputs if not v.is_initializer()]
+    for value in inputs:
+        if value.name == name:
+            return value
+    known = ", ".join(str(v.name) for v in inputs)
+    raise OptionError(f"the model has no input '{name}'", hint=f"its inputs: {known}")
+
+
+def _bind(value: ir.Value, shape: list[int], sizes: dict[str, int]) -> list[int]:
+    """Match a shape with the declared shape of an input; add the sizes of its symbolic names to `sizes`."""
+    declared = list(value.shape) if value.shape is not None else [None] * len(shape)
+    if len(declared) != len(shape):
+        raise UnsupportedError(f"input '{value.name}' has {len(declared)} dimensions, not {len(shape)}")
+    for axis, (dim, size) in enumerate(zip(declared, shape, strict=True)):
+        name = dim.value if isinstance(dim, ir.SymbolicDim) else None
+        if size < 0:
+            raise UnsupportedError(f"axis {axis} of input '{value.name}' cannot be {size}")
+        expected = sizes.setdefault(name, size) if name else dim if isinstance(dim, int) else size
+        if expected != size:
+            what = f"dimension '{name}'" if name else f"axis {axis} of input '{value.name}'"
+            raise UnsupportedError(f"{what} is {expected} and cannot be {size}")
+    return shape
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    """Yield every value of the main graph and its subgraphs."""
+    yield from model.graph.inputs
+    yield from computed_values(model)
+
 
 _KEY = "rnn_lowering.set_inputs"
 

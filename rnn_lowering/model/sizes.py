@@ -1,4 +1,4 @@
-"""Types and shapes that follow from a model's inputs alone, also of the values that a Loop carries between steps.
+"""The sizes of a model's values: those that follow from its inputs count, declared ones may be wrong.
 
 ONNX infers no shape of a value that a Loop carries, since the body may change it. So a shape is assumed, that of
 the initial value, and inference is run with it. Where the body's output has another shape, the sizes that differ
@@ -8,13 +8,16 @@ every step. See https://onnx.ai/onnx/operators/onnx__Loop.html.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.model.copying import clone
-from rnn_lowering.model.onnx_inference import infer_shapes, is_anonymous
+from rnn_lowering.model.native import infer_shapes, is_anonymous, problem_of
+from rnn_lowering.model.scopes import Found
+from rnn_lowering.spec.connections import Known, KnownValues
 from rnn_lowering.spec.constants import constant_of
 
 VARIES = "rnn_lowering_varies"
@@ -169,3 +172,129 @@ def _small_constant(value: ir.Value, opset: int) -> ir.TensorProtocol | None:
         return None
     tensor = constant_of(value, opset)
     return tensor if tensor is not None and tensor.dtype.is_integer() and tensor.size <= _MOST_COPIED else None
+
+
+def known_inputs(model: ir.Model, found: Iterable[Found]) -> KnownValues:
+    """Return the inferred types and shapes of those inputs of nodes that are computed.
+
+    What a model declares about computed values may be wrong: it is used only where inference finds nothing.
+
+    Raises:
+        UnsupportedError: A node has an input that nothing defines.
+    """
+    computed = set(computed_values(model))
+    wanted = [v for entry in found for v in entry.node.inputs if v is not None and v in computed]
+    if not wanted:
+        return {}
+    inferred = inferred_values(model)
+    return {
+        value: Known(value.dtype or inferred[value].dtype, merged(inferred[value].shape, value.shape))
+        for value in wanted
+        if value in inferred
+    }
+
+
+def contradicts(inferred: ir.Shape | None, declared: ir.Shape | None) -> bool:
+    """Whether a declared shape has another rank or another size than the inferred one."""
+    if inferred is None or declared is None:
+        return False
+    if len(inferred) != len(declared):
+        return True
+    pairs = zip(inferred, declared, strict=True)
+    return any(isinstance(i, int) and isinstance(d, int) and i != d for i, d in pairs)
+
+
+def merged(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
+    """Return an inferred shape; a dimension with neither size nor name is the declared one."""
+    if inferred is None:
+        return declared
+    comparable = declared is not None and len(declared) == len(inferred)
+    others = declared if declared is not None and comparable else [ir.SymbolicDim(None)] * len(inferred)
+    denotations = (
+        [declared.get_denotation(n) for n in range(len(others))] if declared is not None and comparable else None
+    )
+    return ir.Shape([_size(i, d) for i, d in zip(inferred, others, strict=True)], denotations)
+
+
+def _size(inferred: int | ir.SymbolicDim, declared: int | ir.SymbolicDim) -> int | ir.SymbolicDim | None:
+    if is_anonymous(inferred):
+        return None if is_anonymous(declared) else declared
+    return None if isinstance(inferred, ir.SymbolicDim) and inferred.value == VARIES else inferred
+
+
+def forget_names(model: ir.Model) -> int:
+    """Remove the names of unknown sizes from the shapes of computed values, in place, but not from those of the
+    outputs; return how many shapes had one."""
+    changed = 0
+    for value in computed_values(model):
+        if value.shape is not None and not value.is_graph_output() and not value.shape.is_static():
+            value.shape = with_sizes(value.shape, [dim if isinstance(dim, int) else None for dim in value.shape])
+            changed += 1
+    return changed
+
+
+def infer_anew(model: ir.Model, sizes: Mapping[str, int]) -> None:
+    """Infer the shapes of computed values, in place; declared ones count as `fix_dimensions` tells.
+
+    Args:
+        model: The model, whose inputs have their sizes.
+        sizes: Sizes by symbolic name.
+    """
+    known = inferred_values(model)
+    traced = any(contradicts(other.shape, _sized(value.shape, sizes)) for value, other in known.items())
+    for value, other in known.items():
+        declared = _named(value.shape, sizes) if traced else _sized(value.shape, sizes)
+        value.type, value.shape = value.type or other.type, merged(other.shape, declared)
+
+
+def _sized(shape: ir.Shape | None, sizes: Mapping[str, int]) -> ir.Shape | None:
+    """Return a shape with sizes for its names."""
+    return None if shape is None else with_sizes(shape, [fixed(dim, sizes) for dim in shape])
+
+
+def _named(shape: ir.Shape | None, sizes: Mapping[str, int]) -> ir.Shape | None:
+    """Return a shape with sizes for its names, and without the sizes that it had."""
+    if shape is None:
+        return None
+    return with_sizes(shape, [None if isinstance(dim, int) else fixed(dim, sizes) for dim in shape])
+
+
+def with_sizes(shape: ir.Shape, sizes: Sequence[int | ir.SymbolicDim | None]) -> ir.Shape:
+    return ir.Shape(sizes, [shape.get_denotation(axis) for axis in range(len(shape))])
+
+
+def fixed(dim: int | ir.SymbolicDim, sizes: Mapping[str, int]) -> int | ir.SymbolicDim:
+    return sizes.get(dim.value or "", dim) if isinstance(dim, ir.SymbolicDim) else dim
+
+
+STALE = "declared shapes that contradict what follows from the inputs are replaced"
+
+
+def ensure_valid(result: ir.Model, original: ir.Model) -> list[str]:
+    """Check a result by ONNX's checker and strict inference; return notes on what was mended.
+
+    Where they refuse it, what it declares of computed values is inferred anew, in place: an exporter may have
+    traced other sizes, which ONNX does not notice where it cannot infer what a recurrent node gives.
+
+    Args:
+        result: The model.
+        original: The model that it was made from.
+
+    Raises:
+        UnsupportedError: It is not valid, and the original is.
+    """
+    if not problem_of(result):
+        return []
+    infer_anew(result, {})
+    problem = problem_of(result)
+    if problem and (not problem_of(original) or _checker_refuses_only(result, original)):
+        raise UnsupportedError(
+            f"the result is not valid: {problem}",
+            hint="this is a fault of rnn-lowering unless the model's declared shapes are wrong: please report it",
+        )
+    return [] if problem else [STALE]
+
+
+def _checker_refuses_only(result: ir.Model, original: ir.Model) -> bool:
+    """Whether the checker accepts the original, of which it does not see all that functions hold."""
+    return bool(problem_of(result, infer=False)) and not problem_of(original, infer=False)
