@@ -222,9 +222,7 @@ def _raise(error: Exception, node: NodeRef | None) -> NoReturn:
             hint = "raise the limit of open files (ulimit -n)"
         raise ModelFileError(f"{what}: {error.strerror or error}", hint=hint, node=node) from error
     if isinstance(error, MemoryError):
-        raise UnsupportedError(
-            "there is not enough memory", hint="use smaller sizes, or more memory", node=node
-        ) from error
+        raise UnsupportedError("not enough memory", hint="use smaller sizes, or more memory", node=node) from error
     if isinstance(error, RecursionError):
         raise UnsupportedError(
             "the model is nested too deeply", hint="use fewer levels of subgraphs and functions", node=node
@@ -232,6 +230,6 @@ def _raise(error: Exception, node: NodeRef | None) -> NoReturn:
     text = printable(" ".join(str(error).split()), 300)
     raise InternalError(
         f"{type(error).__name__}: {text}" if text else type(error).__name__,
-        hint=f"this is a fault of rnn-lowering {version()}: please report it with the model (-vv: the traceback)",
+        hint=f"this is a bug in rnn-lowering {version()}: report it with the model (-vv shows the traceback)",
         node=node,
     ) from error

@@ -72,7 +72,7 @@ def _parsed(text: str) -> tuple[str, int | None]:
     if not equals:
         return text, None
     if not frames.isdecimal():
-        raise OptionError(f"'{frames}' is no number of frames", hint="give AXIS or AXIS=FRAMES")
+        raise OptionError(f"'{frames}' is not a number of frames", hint="give AXIS or AXIS=FRAMES")
     return axis, int(frames)
 
 
@@ -154,7 +154,7 @@ class Lowering:
         default="portable",
         metadata=option(
             _target,
-            "the runtime that OUT.onnx is for (default: {default})",
+            "the runtime that will run OUT.onnx (default: {default})",
             _FORM,
             text="target",
             metavar="NAME",
@@ -179,14 +179,18 @@ class Lowering:
     max_unroll: int = field(
         default=512,
         metadata=option(
-            types.whole(), "the most steps to unroll (default: {default})", _LIMITS, text="count", metavar="T"
+            types.whole(),
+            "maximum number of steps to unroll (default: {default})",
+            _LIMITS,
+            text="count",
+            metavar="T",
         ),
     )
     max_nodes: int = field(
         default=100_000,
         metadata=option(
             types.whole(),
-            "the most nodes that the model may have after inlining functions (default: {default})",
+            "maximum number of nodes after inlining functions (default: {default})",
             _LIMITS,
             text="count",
             metavar="N",
@@ -196,7 +200,7 @@ class Lowering:
         default=MOST_BYTES,
         metadata=option(
             types.whole(),
-            "the most bytes of a computed constant, and of the inputs of a run of the comparison "
+            "maximum size of a computed constant, and of the inputs of a comparison run "
             f"(default: {MOST_BYTES >> 20}M)",
             _LIMITS,
             text="bytes",
@@ -242,7 +246,7 @@ class Lowering:
         default_factory=dict,
         metadata=option(
             types.values,
-            "make an input a constant, and fold what depends on it",
+            "replace an input with a constant, and fold what depends on it",
             _SIZES,
             flags=("--set-input",),
             text="value",

@@ -31,7 +31,7 @@ from rnn_lowering.types import WRITING, Progress
 
 _NOT_KEPT = "the model is not written; --keep-failed FILE (keep_failed=) keeps it"
 _ADVICE = (
-    "where so large a difference is acceptable, raise --atol or --rtol (tolerance=); otherwise please report it "
+    "if this difference is acceptable, raise --atol or --rtol (tolerance=); otherwise please report it "
     "with the original, the kept model and the file of --report FILE.json"
 )
 
@@ -83,7 +83,7 @@ class FileLowering:
 
     def _check_options(self) -> None:
         if self.require_verified and not self.check.runs:
-            raise OptionError("a verification is required, and its number of runs is 0", hint="give 1 or more")
+            raise OptionError("a verification is required, but the number of runs is 0", hint="give 1 or more")
 
     def _outputs_of(self, model: ir.Model, inputs: Iterable[Path]) -> Outputs:
         """Return the outputs with the data file, checked against the files of the model."""

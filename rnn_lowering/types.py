@@ -192,7 +192,7 @@ def array(name: str, given: Any) -> Array:
     try:
         made = np.asarray(given)
     except Exception as error:  # whatever an object that claims to be an array raises
-        raise OptionError(f"{name} is no array: {error}", hint="give a NumPy array") from error
+        raise OptionError(f"{name} is not an array: {error}", hint="give a NumPy array") from error
     if np.ma.isMaskedArray(given) or made.dtype.hasobject:
         raise wrong(name, given, "a NumPy array of numbers without a mask")
     return made

@@ -27,7 +27,7 @@ _USAGE = """rnn-lower IN.onnx OUT.onnx [options]
        rnn-lower --help | --targets | --version"""
 
 _EXIT = """exit codes:
-  0  written, also when there was nothing to lower
+  0  written, also if there was nothing to lower
   1  cannot lower, bad model, or a file cannot be read or written; nothing is written unless the message says so
   2  wrong usage
   3  verification failed; OUT.onnx is not written
@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     p = _Parser(
         prog="rnn-lower",
         usage=_USAGE,
-        description="Replace the RNN, GRU and LSTM nodes of an ONNX model by primitive operators.",
+        description="Replace RNN, GRU and LSTM nodes in an ONNX model with primitive operators.",
         epilog=_EXIT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -69,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--list",
         action="store_true",
-        help="show every recurrent node and the form it would get, inputs and outputs; write nothing",
+        help="list recurrent nodes and the form of each, inputs and outputs; write nothing",
     )
     groups = {title: p.add_argument_group(title) for title in GROUPS}
     _add_options(groups)
@@ -124,7 +124,7 @@ def _add_files(p: argparse.ArgumentParser) -> None:
         "--external-data",
         default="auto",
         metavar="auto|always|never|FILE",
-        help="whether large tensors are written to a file beside OUT.onnx (default: auto, as in the input)",
+        help="write large tensors to a file beside OUT.onnx (default: auto, as in the input)",
     )
     group.add_argument(
         "--trust-external-data", action="store_true", help="read data files outside the folder of IN.onnx"
@@ -136,7 +136,7 @@ def _add_files(p: argparse.ArgumentParser) -> None:
         help="write a report as JSON or as an HTML page with plots, also if the comparison fails",
     )
     group.add_argument(
-        "--force", action="store_true", help="replace existing files; a data file gets a new name where one exists"
+        "--force", action="store_true", help="replace existing files; a data file gets a new name if one exists"
     )
 
 
@@ -160,7 +160,7 @@ def target(text: str) -> str:
         return target_named(text).name
     except RnnLoweringError:
         known = f"{', '.join(TARGETS)}{meant(text, TARGETS)}"
-        raise argparse.ArgumentTypeError(f"'{text}' is none of {known}") from None
+        raise argparse.ArgumentTypeError(f"'{text}' is not one of {known}") from None
 
 
 def meant(text: str, known: Iterable[str]) -> str:
@@ -175,7 +175,7 @@ def _number(text: str, kind: type[N]) -> N:
     try:
         return kind(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is no {'whole ' * (kind is int)}number") from None
+        raise argparse.ArgumentTypeError(f"'{text}' is not a {'whole ' * (kind is int)}number") from None
 
 
 def count(text: str) -> int:
@@ -301,7 +301,7 @@ def _read_feeds(files: list[tuple[str, str]]) -> dict[str, Array]:
         except (OSError, ValueError, EOFError) as error:
             raise RnnLoweringError(f"cannot read '{path}' for input '{name}': {error}") from error
         if not isinstance(array, np.ndarray):
-            raise RnnLoweringError(f"'{path}' holds several arrays", hint="give one .npy file for each input")
+            raise RnnLoweringError(f"'{path}' contains several arrays", hint="give one .npy file per input")
         feed[name] = array
     return feed
 

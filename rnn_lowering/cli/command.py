@@ -69,7 +69,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if args.output is None and not args.list and not _asks_for_axes(args):
         p.error("OUT.onnx is missing (or give --list)")
     if args.require_verified and vars(args).get("runs") == 0:
-        p.error("--require-verified needs a comparison; leave --no-verify out")
+        p.error("--require-verified needs a comparison; drop --no-verify")
     return args
 
 

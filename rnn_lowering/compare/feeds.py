@@ -290,7 +290,9 @@ def take_feeds(check: Check, graphs: Sequence[onnx.GraphProto], *, frames: bool 
             _check_sizes(declared, given)
             empty = next((name for name, shape in given.items() if frames and not all(shape)), None)
             if empty is not None:
-                raise OptionError(f"input '{empty}' is empty: {list(given[empty])}", hint="give 1 frame and 1 row")
+                raise OptionError(
+                    f"input '{empty}' is empty: {list(given[empty])}", hint="give at least 1 frame and 1 row"
+                )
     return replace(check, feeds=feeds)
 
 
@@ -327,8 +329,8 @@ def _check_sizes(declared: Mapping[str, onnx.ValueInfoProto], shapes: Shapes) ->
             sizes = {symbol: size for symbol, size in named.items() if symbol in wanted}
             known = f" with {', '.join(f'{s} = {n}' for s, n in sizes.items())}" if sizes else ""
             raise OptionError(
-                f"input '{name}' is {_text(wanted)}{known}, the given shape is {_text(shape)}",
-                hint="give it a shape that fits",
+                f"input '{name}' is {_text(wanted)}{known}, but the given shape is {_text(shape)}",
+                hint="give a shape that fits",
             )
 
 

@@ -293,7 +293,8 @@ class NodeOutput:
         if not self.comparable:
             return f"shape {list(self.expected.shape)} became {list(self.got.shape)}"
         wrong = self._wrong()
-        return f"largest difference {self.largest:.2g}, {wrong.sum()} of {wrong.size} too far{self._first(wrong)}"
+        wide = f"{wrong.sum()} of {wrong.size} out of tolerance{self._first(wrong)}"
+        return f"largest difference {self.largest:.2g}, {wide}"
 
     def _far(self, array: Array) -> Array:
         return np.where(np.isfinite(self.allowed), distance(self.expected, array), 0.0)

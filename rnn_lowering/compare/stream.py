@@ -141,7 +141,7 @@ class _Comparison:
         self.graph = stepped.proto
         held = [entry.value for entry in self.graph.metadata_props if entry.key == KEY]
         if not held:
-            raise ModelFileError(f"'{stepped.path}' is no stream: its metadata lack {KEY}")
+            raise ModelFileError(f"'{stepped.path}' is not a stream: its metadata has no {KEY}")
         self.plan = StreamPlan.from_json(held[0])
         self.axes = {name: axis for name, axis in self.plan.inputs.items() if axis is not None}
         ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in original.proto.graph.input}
@@ -149,7 +149,7 @@ class _Comparison:
             if ranks.get(name, 0) <= axis:
                 raise OptionError(
                     f"the original has no input '{name}' with an axis {axis}",
-                    hint="give the model that the stream was made of",
+                    hint="give the model that the stream was made from",
                 )
         self.fixed = has_fixed(original.proto, self.axes)
         self.session, self.whole = session_with_open_axes(original, runner.folder, self.axes)
@@ -345,7 +345,7 @@ class _Comparison:
                 count = min(array.shape[axis], steady.get(name, array.shape[axis]))
                 part, beginning = (a.take(range(count), axis) for a in (expected[feed][name], array))
                 largest, reason = compare(part, beginning, self.check.tolerance)
-                told = f"the original computes the first {frames} frames otherwise where more follow: {reason}"
+                told = f"the original computes the first {frames} frames differently if more follow: {reason}"
                 checks.append(OutputCheck(name, largest, not reason, told if reason else ""))
             if any(not check.passed for check in checks):
                 yield RunCheck((), tuple(checks))
@@ -401,7 +401,7 @@ class _Comparison:
         accepted = [run for run in outcome.runs if not run.error]
         errors = [run.error for run in outcome.runs if run.error]
         if not accepted or (errors and self.check.feeds is not None):
-            raise SessionError(errors[0] if errors else "no runs were asked for")
+            raise SessionError(errors[0] if errors else "no runs were requested")
         found = {}
         for run in accepted:
             outputs = run.outputs()
@@ -518,7 +518,7 @@ class _Comparison:
         axis = self.plan.outputs.get(name)
         arrays = [part[name] for part in parts if name in part]
         if len(arrays) < len(parts):
-            return OutputCheck(name, np.inf, False, "the stream does not give it")
+            return OutputCheck(name, np.inf, False, "the stream does not return it")
         try:
             got = arrays[-1] if axis is None else np.concatenate(arrays, axis)
         except ValueError as error:  # the axis is wrong

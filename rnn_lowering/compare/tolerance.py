@@ -80,4 +80,7 @@ def compare(expected: Array | None, actual: Array | None, tolerance: Tolerance) 
         one_sided = one_sided or not np.array_equal(np.isnan(a), np.isnan(b))
     if wrong and np.isinf(largest) and one_sided:
         return largest, f"NaN in different places, {wrong} of {expected.size} elements differ"
-    return largest, f"largest difference {largest:.2g}, {wrong} of {expected.size} too far" if wrong else ""
+    return (
+        largest,
+        f"largest difference {largest:.2g}, {wrong} of {expected.size} out of tolerance" if wrong else "",
+    )

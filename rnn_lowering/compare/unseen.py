@@ -95,7 +95,7 @@ def zero_weights(weights: Iterable[tuple[str, object, ir.TensorProtocol | None]]
         weights: The symbol of each, its node, and its tensor where that is constant.
     """
     return [
-        f"{symbol} of {node} is all zeros: a fault in what it multiplies would not show"
+        f"{symbol} of {node} is all zeros: an error in its operand would not show"
         for symbol, node, tensor in weights
         if tensor is not None and tensor.size and not any(part.any() for part in blocks(array_of(tensor)))
     ]

@@ -68,7 +68,7 @@ class ModelComparison(Comparison):
         check = self.check
         odd = self._odd_inputs()
         if odd:
-            return self._nodes_only(f"inputs that are not tensors of numbers cannot be made up: {odd}")
+            return self._nodes_only(f"cannot generate test data for non-numeric inputs: {odd}")
         feeds = [{}] * runs_for(self.original.proto.graph, check.runs) if check.feeds is None else check.feeds
         try:
             groups = self._write_feeds(feeds, check.shapes)
@@ -177,7 +177,7 @@ class ModelComparison(Comparison):
         if isinstance(error, _NotAcceptedError) and self._fixed_sizes() and not self._lowered_runs(groups):
             raise UnsupportedError(
                 f"the result does not run at these sizes, and neither does the original: {error}",
-                hint="choose sizes that the model supports: it may have been exported for some only",
+                hint="choose sizes that the model supports; it may have been exported for fixed sizes",
             ) from None
         if all_must_run:
             return Verification("not verified", reason=f"{reason}; give other inputs (--feed, feeds=)")
@@ -190,7 +190,7 @@ class ModelComparison(Comparison):
         if len(tried) == 1 or len(found.each_run) == 1 or len(ran) > 1:
             return ""
         sizes = ", ".join(f"{name} {list(shape)}" for name, shape in next(iter(ran)))
-        return f"of the sizes that were tried the original accepted these only: {sizes}"
+        return f"the original accepted only these of the tried sizes: {sizes}"
 
     def _with_nodes(self, result: Verification, facts: list[str]) -> Verification:
         """Compare each node alone, too, since a network may damp what is wrong in one."""
@@ -250,7 +250,7 @@ class ModelComparison(Comparison):
         accepted = [run for run in outcome.runs if not run.error]
         errors = [run.error for run in outcome.runs if run.error]
         if not accepted or (all_must_run and errors):
-            raise _NotAcceptedError(errors[0] if errors else "no runs were asked for")
+            raise _NotAcceptedError(errors[0] if errors else "no runs were requested")
         names = list(outcome.names[: len(self.original.proto.graph.output)])
         return session, names, {run.feed: run.outputs() for run in accepted}
 
@@ -309,7 +309,7 @@ def what_changed(original: onnx.ModelProto, lowered: onnx.ModelProto, largest: f
     if OPERATOR not in before:
         return []
     after = count_operators(lowered)
-    facts = [f"run with one thread, on whose number {OPERATOR} depends"]
+    facts = [f"run with one thread, since {OPERATOR} depends on their number"]
     if after[OPERATOR] < before[OPERATOR] and after["DynamicQuantizeLinear"] <= before["DynamicQuantizeLinear"]:
         facts.append(f"without the rounding of X and H to 8 bits outputs differ by up to {largest:.2g}")
     return facts

@@ -79,7 +79,7 @@ def choose_data_file(model: ir.Model, destination: str, policy: str) -> str | No
     name = f"{destination}.data" if policy in ("auto", "always") else policy
     if not name or Path(name).name != name or "\0" in name or name == destination:
         raise UnsupportedError(
-            f"external data cannot go to '{name}'", hint="give a file name for the folder of the output"
+            f"cannot write external data to '{name}'", hint="give the name of a file in the output's folder"
         )
     return name
 

@@ -67,12 +67,12 @@ class DataFolders:
         if not self.trust and (_leaves(location) or (exists and not inside)):
             raise ModelFileError(
                 f"tensor '{tensor}' is in '{location}', outside the model's folder",
-                hint="give --trust-external-data if you trust the model",
+                hint="use --trust-external-data if you trust the model",
             )
         if not exists:
             raise ModelFileError(
                 f"the data file '{self.named / location}' of tensor '{tensor}' is missing",
-                hint="put it beside the model",
+                hint="put it next to the model",
             )
         return path
 

@@ -51,13 +51,13 @@ class Outputs:
         for use, path in self._files():
             if needed & {*identities(path)}:
                 raise UnsupportedError(
-                    f"'{path}' is the same file as one of the input's and would be overwritten",
+                    f"'{path}' is the same file as an input and would be overwritten",
                     hint="write to another file or folder",
                 )
             for key in (*identities(path), _name(path)):
                 if uses.setdefault(key, use) != use:
                     raise UnsupportedError(
-                        f"'{path}' is to hold both {uses[key]} and {use}", hint="give each a file of its own"
+                        f"'{path}' is used for both {uses[key]} and {use}", hint="use a separate file for each"
                     )
         for _, path in self._files():
             refuse_unwritable(path, overwrite=self.overwrite)
@@ -71,13 +71,13 @@ class Outputs:
         for path in filter(None, (self.model, self.kept)):
             if one_file.text_format(path) == "onnxtxt":
                 raise OptionError(
-                    f"'{path}': onnx's text format cannot hold the bodies of Scan and Loop",
+                    f"'{path}': onnx's text format cannot store the bodies of Scan and Loop",
                     hint="end the name in .onnx, .json or .textproto",
                 )
             if path.suffix and ".onnx" not in path.name.lower() and not one_file.known_format(path):
                 raise OptionError(
-                    f"'{path}': the result is an ONNX model, which '{path.suffix}' does not name",
-                    hint="end the name in .onnx, then convert that file with the tool of the runtime",
+                    f"'{path}': the result is an ONNX model, so its name cannot end in '{path.suffix}'",
+                    hint="end the name in .onnx, then convert that file with the runtime's tool",
                 )
 
     def placed(self, inputs: Iterable[Path]) -> tuple[Place, Place | None]:

@@ -161,17 +161,17 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
         hint = "export it again" if 0 < proto.ir_version < 3 else "is the file complete?"
         raise ModelFileError(f"{name} imports no opset", hint=hint)
     if proto.training_info:
-        raise UnsupportedError(f"{name} holds training_info", hint="export it for inference")
+        raise UnsupportedError(f"{name} contains training_info", hint="export it for inference")
     bodies = [onnx.GraphProto(name=function.name, node=function.node) for function in proto.functions]
     for graph in (g for whole in (proto.graph, *bodies) for g in graphs_in(whole)):
         if not _is_text(graph):
-            raise ModelFileError(f"{name} holds names that are not text", hint="is the file complete?")
+            raise ModelFileError(f"{name} contains names that are not text", hint="is the file complete?")
         untyped = next((t.name for t in graph.initializer if t.data_type == onnx.TensorProto.UNDEFINED), None)
         if untyped is not None:
             raise ModelFileError(f"{name}: tensor '{untyped}' has no type", hint="is the file complete?")
         if (held := _reference_to_graph(graph)) is not None:
             raise UnsupportedError(
-                f"{name}: attribute '{held.name}' of a function's node is a graph that calls give",
+                f"{name}: attribute '{held.name}' of a node in a function is a graph from the caller",
                 hint="inline the function first (onnx.inliner.inline_local_functions)",
             )
         if graph.sparse_initializer:

@@ -210,14 +210,14 @@ def recorded(original: ir.Model, lowered: ir.Model) -> dict[str, Array]:
 def _typed(value: ir.Value, given: ArrayLike) -> Array:
     """Return a value as an array of the declared type of an input; the conversion must not change its numbers."""
     if not isinstance(value.type, ir.TensorType) or value.dtype in (None, ir.DataType.STRING):
-        raise OptionError(f"input '{value.name}' is no tensor of numbers and cannot be set")
+        raise OptionError(f"input '{value.name}' is not a numeric tensor and cannot be set")
     dtype = value.type.dtype
     try:
         array: np.ndarray[Any, Any] = np.asarray(given)
     except ValueError as error:
-        raise OptionError(f"the value of input '{value.name}' is no array: {error}") from error
+        raise OptionError(f"the value of input '{value.name}' is not an array: {error}") from error
     if array.dtype.kind not in "biufV" or (array.dtype.kind == "V" and array.dtype != dtype.numpy()):
-        raise OptionError(f"the value of input '{value.name}' is not made of numbers but of {array.dtype}")
+        raise OptionError(f"the value of input '{value.name}' has type {array.dtype}, not numbers")
     with np.errstate(all="ignore"):
         typed = array.astype(dtype.numpy())
         rounds = array.dtype.kind == "f" and dtype.is_floating_point()

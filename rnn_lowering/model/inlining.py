@@ -85,7 +85,7 @@ def _check_size(model: ir.Model, inlined: Mapping[Identifier, ir.Function], most
         raise UnsupportedError(
             f"inlining functions with recurrent nodes would make {number} nodes, more than {most:,}; "
             f"function {_name(worst)} is the largest",
-            hint=f"raise the limit (--max-nodes {total if total < 10**9 else 'N'}) if that is meant",
+            hint=f"raise the limit (--max-nodes {total if total < 10**9 else 'N'}) if this is intended",
         )
 
 
@@ -212,7 +212,7 @@ class _Call:
         for output in outputs[: len(self.node.outputs)]:
             source = given.get(output, output)
             if source is None:
-                raise self._error("uses an output that is an input which the call leaves out")
+                raise self._error("uses an output that is an omitted input")
             if output in given or source in results:
                 more.append(ir.Node("", "Identity", [source], name=self.names.unique("Identity")))
                 source = more[-1].outputs[0]

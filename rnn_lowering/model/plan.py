@@ -152,8 +152,8 @@ def export_faults(model: ir.Model, node: ir.Node, spec: RecurrentSpec) -> tuple[
     if spec.op_type != "GRU" or spec.linear_before_reset or not _is_gru_of_pytorch(model, node):
         return ()
     return (
-        f"{spec.node}: PyTorch's exporter left out linear_before_reset = 1, so the model computes other numbers "
-        "than the net; export it again with torch 2.15, onnxscript 0.7.1 or later, or dynamo=False",
+        f"{spec.node}: PyTorch's exporter omitted linear_before_reset = 1, so the model does not match the net; "
+        "export it again with torch 2.15, onnxscript 0.7.1 or later, or dynamo=False",
     )
 
 

@@ -267,7 +267,7 @@ def fixed(dim: int | ir.SymbolicDim, sizes: Mapping[str, int]) -> int | ir.Symbo
     return sizes.get(dim.value or "", dim) if isinstance(dim, ir.SymbolicDim) else dim
 
 
-STALE = "declared shapes that contradict what follows from the inputs are replaced"
+STALE = "replaced declared shapes that contradict the inputs"
 
 
 def ensure_valid(result: ir.Model, original: ir.Model) -> list[str]:
@@ -290,7 +290,7 @@ def ensure_valid(result: ir.Model, original: ir.Model) -> list[str]:
     if problem and (not problem_of(original) or _checker_refuses_only(result, original)):
         raise UnsupportedError(
             f"the result is not valid: {problem}",
-            hint="this is a fault of rnn-lowering unless the model's declared shapes are wrong: please report it",
+            hint="this is a bug in rnn-lowering, unless the model's declared shapes are wrong: please report it",
         )
     return [] if problem else [STALE]
 

@@ -28,7 +28,7 @@ _SHAPES = {"Reshape": 1, "Expand": 1, "Tile": 1, "ConstantOfShape": 0, "Range": 
 
 _SIZES_ONLY = ("Shape", "Size")
 
-NO_LENGTHS = "export the model without lengths, or with constant ones"
+NO_LENGTHS = "export the model without lengths, or with constant lengths"
 """The hint where no input of the model decides sequence_lens."""
 
 _MANY_STEPS = 32
@@ -44,7 +44,7 @@ def long_work(nodes: Iterable[NodeReport]) -> list[str]:
     steps = sum(node.seq_length or 0 for node in nodes if node.form == "unroll")
     if steps <= _MINUTES:
         return []
-    return [f"{steps:,} steps are unrolled in all nodes together: this takes minutes, and so does compiling it"]
+    return [f"{steps:,} steps are unrolled in total: lowering and compiling take minutes"]
 
 
 def many_steps(nodes: Iterable[NodeReport]) -> list[str]:
@@ -53,7 +53,7 @@ def many_steps(nodes: Iterable[NodeReport]) -> list[str]:
     if not long or any(node.direction != "forward" for node in long):
         return []
     steps = max(node.seq_length or 0 for node in long)
-    return [f"{steps} steps are unrolled, which compilers load slowly; a stream has one: --stream AXIS=1"]
+    return [f"{steps} steps are unrolled, which compilers load slowly; a stream has only one: --stream AXIS=1"]
 
 
 def open_sizes(model: ir.Model, value: ir.Value, axes: tuple[int, ...], *, every: bool = False) -> str:

@@ -320,4 +320,4 @@ def _log(plan: list[Planned], report: Report) -> None:
 
 def _dequantized(spec: RecurrentSpec) -> str:
     loss = "; X and H are not rounded to 8 bits any more" if spec.rounds else ""
-    return f"{spec.node}: the integers of {' and '.join(spec.quantized)} became floats, as asked for{loss}"
+    return f"{spec.node}: the integers of {' and '.join(spec.quantized)} became floats, as requested{loss}"

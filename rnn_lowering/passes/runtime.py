@@ -19,4 +19,4 @@ def for_runtime(model: ir.Model, target: Target) -> Iterator[str]:
     known = target.documented
     if known is not None:
         unchecked = f"; not checked: {known.unchecked}" if known.unchecked else ""
-        yield f"{target.name} was not run: {known.source}, of {known.date}, names the operators{unchecked}"
+        yield f"{target.name} was not run: its operators come from {known.source}, of {known.date}{unchecked}"

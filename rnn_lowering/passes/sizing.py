@@ -12,8 +12,8 @@ from rnn_lowering.options import Lowering
 from rnn_lowering.passes.advice import deciding_input
 from rnn_lowering.passes.report import Report, SetInput
 
-FOLDED = "folded what follows from the fixed sizes"
-CONSTANTS = "folded what is computed from constants"
+FOLDED = "folded values that follow from the fixed sizes"
+CONSTANTS = "folded values that are computed from constants"
 
 
 def as_given(model: ir.Model, lowering: Lowering, report: Report) -> ir.Model:

@@ -150,7 +150,7 @@ def _check_strides(flow: Flow, time: TimeInputs) -> None:
         if time.frames is None or time.frames % strides:
             raise flow.refuse(
                 node,
-                f"a stride over time needs a number of frames that {strides} divides",
+                f"the chunk size must be a multiple of {strides}, for a stride over time",
                 f"give {' or '.join(f'{axis}={strides}' for axis in list(time.axes)[:1])}: one for each call",
             )
 

@@ -59,7 +59,7 @@ def _does_not_fit(flow: Flow, error: SizingError) -> UnsupportedError:
     return flow.refuse(
         error.node,
         f"does not work with another number of frames: {error.reason}",
-        "was the length folded into a constant by the exporter? Export with a dynamic time axis",
+        "did the exporter fix the length? Export with a dynamic time axis",
     )
 
 
@@ -110,11 +110,11 @@ def _without_stream(flow: Flow, node: ir.Node, read: Sequence[ir.Value]) -> list
 
 def _not_a_size(flow: Flow, node: ir.Node) -> Lost:
     if node.op_type == "Range":
-        return Lost(flow.refuse(node, "counts the frames, and would start anew with each chunk"))
+        return Lost(flow.refuse(node, "counts the frames, so it would restart in each chunk"))
     return Lost(
         flow.refuse(
             node,
-            "depends on the number of frames, which a stream never knows, in another way than as a size",
+            "uses the number of frames, which a stream never knows, other than as a size",
             "sizes may be the number of frames times a constant, plus a constant",
         )
     )
@@ -169,7 +169,7 @@ def _branches(flow: Flow, node: ir.Node) -> list[Framing]:
         found.append([flow.framings.get(v) for v in graph.outputs])
         ends.append(list(graph.outputs))
         if len(graph.outputs) != len(node.outputs):
-            raise flow.refuse(node, "a branch has another number of outputs")
+            raise flow.refuse(node, "its branches have different numbers of outputs")
     flow.scope, flow.path = scope, path
     if any(framings != found[0] for framings in found):
         raise flow.refuse(node, "its branches hold their frames differently")
@@ -186,12 +186,12 @@ def _agree(flow: Flow, node: ir.Node, output: ir.Value, values: Sequence[ir.Valu
     shapes = {known.shapes.get(v) for v in values}
     contents = {str(known.contents[v].tolist()) if v in known.contents else "" for v in values}
     if any(depends_on_time(known, v) for v in values) and len(contents) > 1:
-        raise flow.refuse(node, "its branches depend on the number of frames in unlike ways")
+        raise flow.refuse(node, "its branches depend on the number of frames in different ways")
     ranks = {None if shape is None else len(shape) for shape in shapes}
     if len(ranks) == 1 and None not in ranks:
         dims = [list(dict.fromkeys(d)) for d in zip(*(shape for shape in shapes if shape is not None), strict=True)]
         if any(len(d) > 1 and any(dim.timed for dim in d) for d in dims):
-            raise flow.refuse(node, "its branches have unlike numbers of frames")
+            raise flow.refuse(node, "its branches have different numbers of frames")
         known.shapes[output] = tuple(d[0] if len(d) == 1 else known.unknown() for d in dims)
     if len(contents) == len(shapes) == 1 and values[0] in known.contents:
         known.contents[output] = known.contents[values[0]]
@@ -202,9 +202,7 @@ def _repeats(flow: Flow, node: ir.Node) -> UnsupportedError:
     recurrent = next((n for graph in bodies_of(node) for n in graph.all_nodes() if is_recurrent(n)), None)
     if recurrent is not None:
         scope = f"{flow.scope} > {node_ref(node, '').name} ({node.op_type}) body"
-        return UnsupportedError(
-            "a node in a body that repeats has a state for each turn", node=node_ref(recurrent, scope)
-        )
+        return UnsupportedError("a node in a loop body has a state per iteration", node=node_ref(recurrent, scope))
     return flow.refuse(node, "repeats over values of the stream: it is not known how", "export without the loop")
 
 
@@ -219,13 +217,13 @@ def _recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
     if not isinstance(framing, Frames):
         joined, _ = flow.joined(node, [n for n, v in enumerate(node.inputs) if v is not None])
         if isinstance(joined, Frames):
-            raise flow.refuse(node, "its initial states or lengths hold frames, and what it reads does not")
+            raise flow.refuse(node, "its initial states or lengths have frames, but its input does not")
         return [joined] * len(outputs)
     if node.domain:
         raise flow.refuse(
             node,
             "rounds all frames of a sequence by one range, which a stream never knows",
-            "make the stream of the float model",
+            "stream the float model instead",
         )
     batch_first = node.attributes.get_int("layout", 0) == 1
     sequence, batch = (1, 0) if batch_first else (0, 1)
@@ -254,9 +252,11 @@ def _frames_as_batch(flow: Flow, node: ir.Node, framing: Frames, batch_first: bo
             raise flow.refuse(
                 source,
                 f"puts the frames where {node_ref(node, '').name} has its batch, in sequences of 1",
-                "was a length of 1 folded in by the exporter? Export with a dynamic time axis",
+                "did the exporter fix a length of 1? Export with a dynamic time axis",
             )
-        raise flow.refuse(node, "its frames are its batch, and its initial states or lengths have a fixed one")
+        raise flow.refuse(
+            node, "its frames are its batch, but its initial states or lengths have a fixed batch size"
+        )
     at = {0: 0 if batch_first else 2}
     return [
         flow.framed(node, v, replace(framing, axis=at.get(n, 0 if batch_first else 1)))
@@ -272,7 +272,7 @@ def _check_onward(flow: Flow, node: ir.Node, others: dict[int, ir.Value], framin
         raise flow.refuse(
             node,
             f"direction is {direction}: it starts at the last frame, which a stream has not seen yet",
-            "train a forward one",
+            "train a forward model",
         )
     if not framing.even:
         more = f"{framing.extra} frames more than" if framing.extra > 0 else "not as many frames as"
@@ -304,7 +304,7 @@ def _check_lengths(flow: Flow, node: ir.Node, lengths: ir.Value, framing: Frames
         if producer.domain or producer.op_type not in _RESHAPED:
             raise flow.refuse(
                 producer,
-                "computes the lengths of the sequence, and a chunk's are not those",
+                "computes the sequence lengths, which differ in a chunk",
                 "give sequence_lens as an input of the model",
             )
         value = producer.inputs[0]
@@ -325,13 +325,11 @@ def _check_only_lengths(flow: Flow, value: ir.Value, name: str) -> None:
             continue
         raise flow.refuse(
             node,
-            f"reads '{name}', the lengths of the sequences: those of a chunk are others",
-            "give it an input of its own",
+            f"reads '{name}', the sequence lengths, which differ in a chunk",
+            "give it its own input",
         )
     if value.is_graph_output():
-        raise UnsupportedError(
-            f"'{name}', the lengths of the sequences, is an output too: those of a chunk are others"
-        )
+        raise UnsupportedError(f"'{name}', the sequence lengths, is also an output, but differs in a chunk")
 
 
 def _check_outputs(flow: Flow, graph: ir.Graph) -> None:

@@ -54,7 +54,7 @@ def frame_by_frame(flow: Flow, node: ir.Node) -> list[Framing]:
     _refuse_coupling(flow, node, axes)
     places = {_moved(flow, node, slot, axis) for slot, axis in axes.items()}
     if len(places) > 1 or None in places:
-        raise flow.refuse(node, "compares frames with each other: they are on unlike axes of what it joins")
+        raise flow.refuse(node, "compares frames with each other: they are on different axes of its inputs")
     axis = next(place for place in places if place is not None)
     return [flow.framed(node, v, replace(framing, axis=axis)) for v in outputs]
 
@@ -75,7 +75,7 @@ def _check_spread(flow: Flow, node: ir.Node, data: Sequence[int], framing: Unfra
     if not any(depends_on_time(flow.known, v) for v in sizes):
         return
     if framing is Unframed.LAST:
-        raise flow.refuse(node, "spreads what is known after the last frame only over all frames")
+        raise flow.refuse(node, "spreads a value that is known only after the last frame over all frames")
     value = node.inputs[data[0]]
     before = () if value is None else flow.shape(value, node)
     after = flow.shape(node.outputs[0], node)
@@ -160,8 +160,8 @@ def _refuse_coupling(flow: Flow, node: ir.Node, axes: dict[int, int]) -> None:
     if coupled is None:
         raise flow.refuse(
             node,
-            "is not known to act on each frame by itself",
-            "docs/streaming.md lists the operators that a stream may go through",
+            "is not known to act on each frame alone",
+            "docs/streaming.md lists the operators that a stream can contain",
         )
     for slot, axis in coupled:
         if slot in axes and axes[slot] == axis % _rank(flow, node, slot):

@@ -216,10 +216,10 @@ class Flow:
                 found.append(replace(held, axis=0) if isinstance(held, Frames) else held)
         kinds = list(dict.fromkeys(found))
         if Unframed.LAST in kinds and len(kinds) > 1:
-            raise self.refuse(node, "joins each frame with what is known after the last one only")
+            raise self.refuse(node, "joins each frame with a value that is known only after the last one")
         if len(kinds) > 1:
             frames = [kind for kind in kinds if isinstance(kind, Frames)]
-            raise self.refuse(node, f"joins values whose frames are not side by side: {_apart(frames)}")
+            raise self.refuse(node, f"joins values whose frames are not aligned: {_apart(frames)}")
         return (kinds[0] if kinds else None), axes
 
     def _same_as(self, value: ir.Value, frames: Frames) -> Frames | None:
@@ -236,7 +236,7 @@ class Flow:
         if any(dim.timed for axis, dim in enumerate(shape) if axis != framing.axis):
             raise self.refuse(node, "compares frames with each other")
         if framing.axis >= len(shape) or shape[framing.axis] != framing.size():
-            raise self.refuse(node, "does not give one result for each frame")
+            raise self.refuse(node, "does not return one result per frame")
         return framing
 
     def resized(self, node: ir.Node, output: ir.Value, framing: Frames) -> Frames:
@@ -267,7 +267,7 @@ class Flow:
             if found.size() == after[axis]:
                 return self.framed(node, output, found)
         raise self.refuse(
-            node, "mixes the frames with other axes", "was the batch size or a length folded in by an exporter?"
+            node, "mixes the frames with other axes", "did the exporter fix the batch size or a length?"
         )
 
 

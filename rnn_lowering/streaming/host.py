@@ -38,7 +38,9 @@ class Stream:
         self.session = _session(model)
         text = self.session.get_modelmeta().custom_metadata_map.get(KEY)
         if text is None:
-            raise ModelFileError("the model is no stream: its metadata lack " + KEY, hint="make one with --stream")
+            raise ModelFileError(
+                "the model is not a stream: its metadata has no " + KEY, hint="make one with --stream"
+            )
         self.plan = StreamPlan.from_json(text)
         self._declared = {value.name: value.shape for value in self.session.get_inputs()}
         self._types = {value.name: _dtype(value.type) for value in self.session.get_inputs()}
@@ -46,7 +48,9 @@ class Stream:
         missing = {s.input for s in self.plan.states} - self._declared.keys()
         missing |= {s.output for s in self.plan.states} - set(self._outputs)
         if missing:
-            raise ModelFileError(f"the stream's metadata name what the model lacks: {', '.join(sorted(missing))}")
+            raise ModelFileError(
+                f"the stream's metadata names values that the model lacks: {', '.join(sorted(missing))}"
+            )
         self.states: dict[str, Array] = {}
 
     def __call__(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
@@ -96,12 +100,12 @@ class Stream:
             known: The names that there are; all inputs must be given.
         """
         if not isinstance(given, Mapping):
-            raise OptionError(f"a {type(given).__name__} is given", hint=f"give arrays by the names of each {what}")
+            raise OptionError(f"a {type(given).__name__} is given", hint=f"give arrays by {what} name")
         if what == "input" and given.keys() != set(known):
             names = ", ".join(sorted(map(str, given))) or "none"
             raise OptionError(
-                f"given are the inputs {names}, expected {', '.join(sorted(known))}",
-                hint="states are kept by the stream itself; start from others with reset",
+                f"got the inputs {names}, expected {', '.join(sorted(known))}",
+                hint="the stream keeps its states; set them with reset",
             )
         unknown = sorted(str(name) for name in given.keys() - set(known))
         if unknown:
@@ -122,9 +126,9 @@ class Stream:
                 expected = ", ".join(f"{d}={sizes[d]}" if d in sizes else str(d) for d in declared)
                 axis = self.plan.inputs[name]
                 raise OptionError(
-                    f"input '{name}' has shape {list(shape)}, expected is [{expected}]"
+                    f"input '{name}' has shape {list(shape)}, expected [{expected}]"
                     + ("" if axis is None else f", with the frames of the chunk on axis {axis}"),
-                    hint="the batch size stays until reset",
+                    hint="the batch size is fixed until reset",
                 )
         return sizes
 
@@ -140,14 +144,14 @@ class Stream:
         if held != shape:
             raise OptionError(
                 f"state '{state.input}' has shape {list(held)}, but these inputs need {list(shape)}",
-                hint="reset the stream before a batch of another size",
+                hint="reset the stream to change the batch size",
             )
 
     def _shape(self, state: State, sizes: Mapping[str, int]) -> tuple[int, ...]:
         try:
             return state.sizes(sizes)
         except (KeyError, ValueError) as error:
-            raise ModelFileError(f"the size {error} of state '{state.input}' is that of no input") from error
+            raise ModelFileError(f"the size {error} of state '{state.input}' is not that of an input") from error
 
 
 def _dtype(text: str) -> np.dtype[Any] | None:
@@ -173,10 +177,12 @@ def array_of_type(what: str, given: ArrayLike, dtype: np.dtype[Any] | None) -> A
         if listed and dtype is not None and np.can_cast(array.dtype, dtype, "same_kind"):
             array = np.asarray(given, dtype)
     except (ValueError, TypeError, OverflowError) as error:
-        raise OptionError(f"{what} is no array of numbers: {error}", hint="give rows of equal length") from error
+        raise OptionError(
+            f"{what} is not an array of numbers: {error}", hint="give rows of equal length"
+        ) from error
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if dtype is not None and dtype.kind not in "OSU" and array.dtype != dtype:
-        raise OptionError(f"{what} has type {array.dtype}, expected is {dtype}", hint=f'use .astype("{dtype}")')
+        raise OptionError(f"{what} has type {array.dtype}, expected {dtype}", hint=f'use .astype("{dtype}")')
     return array
 
 

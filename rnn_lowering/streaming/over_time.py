@@ -48,11 +48,11 @@ def windowed(flow: Flow, node: ir.Node) -> list[Framing]:
     if not framing.plain or any(v is not None and flow.is_timed(v) for v in node.inputs[1:]):
         raise flow.refuse(node, "its frames are merged with another axis, or its weights depend on them")
     if len([v for v in node.outputs if v.name]) > 1:
-        raise flow.refuse(node, "gives positions, which would start anew with each chunk")
+        raise flow.refuse(node, "returns positions, which would restart in each chunk")
     window, without = _window(flow, node, framing)
     stride, over = window.stride, window.left - window.span - 1
     if min(window.left, window.right) < 0:
-        raise flow.refuse(node, "cuts frames off by its paddings", "use a Slice")
+        raise flow.refuse(node, "removes frames with its paddings", "use a Slice")
     known = (framing.known + over) // stride + 1
     if known < 0:
         raise _looks_ahead(flow, node, -(framing.known + over + 1), framing.extra - framing.known + window.right)
@@ -90,7 +90,7 @@ def _settled(flow: Flow, node: ir.Node, framing: Frames, right: int, extra: int,
     if framing.cut and right > 0:
         raise flow.refuse(
             node,
-            f"puts {right} frames at the end where the last {framing.known - framing.extra} were cut off",
+            f"puts {right} frames at the end after the last {framing.known - framing.extra} were cut off",
             "a stream never knows which frames are the last",
         )
     return min(known, max(extra, 0))
@@ -101,10 +101,10 @@ def _looks_ahead(flow: Flow, node: ir.Node, missing: int, behind: int) -> Except
         frames = f"{missing} frame{'s' if missing > 1 else ''}"
         return flow.refuse(
             node,
-            f"looks {frames} ahead: the stream would have to wait for a delay of {frames}",
-            "pad on the left only when training, so that it is causal",
+            f"looks {frames} ahead, so the stream would need a delay of {frames}",
+            "train with padding on the left only, so that it is causal",
         )
-    return flow.refuse(node, f"gives nothing for the first {missing} frames", f"pad {missing} frames on the left")
+    return flow.refuse(node, f"has no result for the first {missing} frames", f"pad {missing} frames on the left")
 
 
 def _window(flow: Flow, node: ir.Node, framing: Frames) -> tuple[_Window, tuple[int, ...]]:
@@ -195,7 +195,7 @@ def padded(flow: Flow, node: ir.Node) -> list[Framing]:
     if mode != "constant":
         raise flow.refuse(
             node,
-            f"pads the frames with others of them (mode {mode}): those that a stream has not seen yet",
+            f"pads with other frames (mode {mode}), which a stream has not seen yet",
             "pad with a constant",
         )
     if left < 0 or not framing.plain or None in numbers:
@@ -215,7 +215,7 @@ def _filling(flow: Flow, node: ir.Node) -> float:
         return 0.0
     held = flow.known.constant(value)
     if held is None:
-        raise flow.refuse(node, "pads the frames with a number that is no constant")
+        raise flow.refuse(node, "pads the frames with a number that is not constant")
     return float(held.reshape(-1)[0])
 
 
@@ -232,7 +232,7 @@ def joined_along(flow: Flow, node: ir.Node) -> list[Framing]:
     framing = framings[along[0]]
     if len(framings) > 1 or not isinstance(framing, Frames) or not framing.plain:
         raise flow.refuse(
-            node, "joins frames with others along the axis of time", "only constants can be put there"
+            node, "joins frames with others along the axis of time", "only constants can be joined there"
         )
     lead = [held for n, held in rest.items() if n < along[0]]
     left = sum(held.shape[axis] for held in lead)
@@ -282,7 +282,7 @@ def sliced(flow: Flow, node: ir.Node) -> list[Framing]:
     shape = flow.shape(value, node)
     bounds = slice_bounds(flow.known, node, len(shape))
     if bounds is None:
-        raise flow.refuse(node, "starts or ends are no constants")
+        raise flow.refuse(node, "starts or ends are not constant")
     if any(b.timed for axis, held in bounds.items() if axis != framing.axis for b in held):
         raise flow.refuse(node, "cuts other axes by the number of frames")
     if framing.axis not in bounds:
@@ -330,7 +330,7 @@ def _trimmed(
     if known < 0:
         raise flow.refuse(node, f"drops the first {-known} frames")
     if framing.cut and left:
-        raise flow.refuse(node, "drops frames in front of what has lost some at the end")
+        raise flow.refuse(node, "drops the first frames after the last ones were cut off")
     settled = min(known, max(extra, 0))
     cut = known - settled
     numbers = {axis: [b.constant for b in held] for axis, held in bounds.items() if axis != framing.axis}

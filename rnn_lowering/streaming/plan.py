@@ -134,18 +134,18 @@ class StreamPlan:
         try:
             held = json.loads(text)
             if held["version"] != VERSION:
-                raise ModelFileError(f"the stream's metadata are of version {held['version']}, not {VERSION}")
+                raise ModelFileError(f"the stream's metadata has version {held['version']}, not {VERSION}")
             plan = cls(held["frames"], held["inputs"], held["outputs"], tuple(_state(s) for s in held["states"]))
             plan._check()
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ModelFileError(f"the stream's metadata are damaged: {error!r}") from error
+            raise ModelFileError(f"the stream's metadata is damaged: {error!r}") from error
         return plan
 
     def _check(self) -> None:
         """Refuse what is of another type, or names a state twice."""
         axes = [*self.inputs.values(), *self.outputs.values(), self.frames]
         if not all(axis is None or (type(axis) is int and axis >= 0) for axis in axes) or self.frames == 0:
-            raise ValueError("an axis or the frames are no number")
+            raise ValueError("an axis or the frames are not a number")
         for names in ([s.input for s in self.states], [s.output for s in self.states]):
             if len(set(names)) < len(names):
                 raise ValueError("a state is named twice")
@@ -192,7 +192,7 @@ def _state(held: Mapping[str, Any]) -> State:
     state = State(**{**held, "shape": tuple(held["shape"])})
     texts = (state.input, state.output, state.node, state.state, state.dtype)
     if not all(isinstance(text, str) for text in texts):
-        raise ValueError("a name is no text")
+        raise ValueError("a name is not text")
     if state.initial != "zeros" and not isinstance(state.initial, list):
         raise ValueError("an initial value is neither zeros nor numbers")
     if state.dtype not in _TYPES:

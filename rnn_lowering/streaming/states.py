@@ -66,7 +66,7 @@ def node_states(flow: Flow, graph: ir.Graph) -> list[NodeState]:
             raise flow.refuse(
                 node,
                 f"shares the initial state in input '{state.input and state.input.name}' with another node",
-                "give each node an input of its own",
+                "give each node its own input",
             )
         read |= labels
     return states
@@ -102,7 +102,7 @@ def _node_state(
         f"initial_{kind} is computed from data, or from the size of an axis"
         if not sources
         else f"initial_{kind} comes from input '{sources[0].name}' in another shape, and no output returns it",
-        "make it an input of the model, of the shape that the node has it in, or a constant",
+        "make it a constant, or an input in the shape that the node takes",
     )
 
 
@@ -128,14 +128,14 @@ def _check_unread(flow: Flow, value: ir.Value, name: str) -> None:
         if is_recurrent(node) or node.domain or node.op_type not in _REARRANGING or use.idx not in data_slots(node):
             raise flow.refuse(
                 node,
-                f"reads '{name}', a state: from the second chunk on it is not what the sequence started with",
-                "give it an input of its own",
+                f"reads '{name}', a state, which changes after the first chunk",
+                "give it its own input",
             )
         for output in node.outputs:
             _check_unread(flow, output, name)
     if value.is_graph_output():
         raise UnsupportedError(
-            f"'{name}' is a state and an output: from the second chunk on it is not what the sequence started with",
+            f"'{name}' is a state and an output, but changes after the first chunk",
             hint="drop that output",
         )
 

@@ -85,9 +85,7 @@ def time_inputs(model: ir.Model, stream: Mapping[str, int | None]) -> TimeInputs
         raise UnsupportedError("no axis of time is given", hint=_listing(others))
     frames = set(stream.values())
     if len(frames) > 1:
-        raise UnsupportedError(
-            "the axes of time have different numbers of frames", hint="give all of them the same"
-        )
+        raise UnsupportedError("the axes of time have different numbers of frames", hint="give all the same number")
     (count,) = frames
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
         raise UnsupportedError(f"a call cannot have {count} frames", hint="give 1 or more, or none for any number")

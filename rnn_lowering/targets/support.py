@@ -27,15 +27,13 @@ def check_node(spec: RecurrentSpec, opset: int, target: Target) -> None:
     if limit:
         raise UnsupportedError(
             f"{target.name} supports models of opset {limit}, this one imports {opset}",
-            hint="export it at such an opset, or convert it (onnx.version_converter)",
+            hint="export it at a supported opset, or convert it (onnx.version_converter)",
             node=spec.node,
         )
     if spec.rounds:
         _check_integers(spec, opset, target)
     if not target.sequence_lens and _has_open_lengths(spec):
-        raise UnknownLengthsError(
-            f"{target.name} does not support sequence_lens that are known at run time only", node=spec.node
-        )
+        raise UnknownLengthsError(f"{target.name} needs constant sequence_lens", node=spec.node)
     unknown = tuple(size for size in _unknown(spec) if size in target.sizes)
     if unknown:
         raise UnknownSizeError(
@@ -43,7 +41,7 @@ def check_node(spec: RecurrentSpec, opset: int, target: Target) -> None:
         )
     if target.batch_size not in (None, spec.batch_size):
         raise UnsupportedError(
-            f"{target.name} supports batch size {target.batch_size} only, here it is {spec.batch_size}",
+            f"{target.name} supports only batch size {target.batch_size}, not {spec.batch_size}",
             hint=f"export the model with batch size {target.batch_size}",
             node=spec.node,
         )
@@ -60,9 +58,9 @@ def check_operators(emitted: frozenset[str], spec: RecurrentSpec, target: Target
         return
     reason = f"{target.name} is not known to support {' and '.join(sorted(missing))} ({known.source}, {known.date})"
     that = "that" if len(missing) == 1 else "those"
-    hint = f"where it supports {that} all the same, use --target portable --to {target.forms[0]}"
+    hint = f"if it does support {that}, use --target portable --to {target.forms[0]}"
     if missing == {"DequantizeLinear"}:
-        hint = "make floats of the weights (--dequantize)"
+        hint = "convert the weights to floats (--dequantize)"
     if missing == {"Constant"}:
         hint = "convert the model to IR version 4 or later"
     raise UnsupportedError(reason, hint=hint, node=spec.node)
@@ -70,7 +68,7 @@ def check_operators(emitted: frozenset[str], spec: RecurrentSpec, target: Target
 
 def _check_integers(spec: RecurrentSpec, opset: int, target: Target) -> None:
     """Refuse products of integers where they cannot be."""
-    hint = "make floats of the weights (--dequantize)"
+    hint = "convert the weights to floats (--dequantize)"
     if opset < _INTEGERS_OPSET:
         reason = f"DynamicQuantizeLinear needs opset {_INTEGERS_OPSET}, this scope imports {opset}"
         raise UnsupportedError(reason, hint=hint, node=spec.node)

@@ -42,7 +42,7 @@ class Target:
         newest_opset, oldest_opset: The opsets of models that it supports; None where no limit is known.
         unsupported: Operators that it does not support, or computes wrongly (Softplus where it is infinite from 89
             on); others are emitted instead. Gather: only that of rows by an index of rank 2.
-        sequence_lens: Whether it supports sequence_lens that are known at run time only.
+        sequence_lens: Whether it supports sequence_lens that are known only at run time.
         sizes: Which of T and N must be known.
         batch_size: The only batch size that it supports; None for any.
         constants_in_scan: Whether the body of a Scan may use no computed value of the graph around it.

@@ -82,7 +82,7 @@ def test_options_of_a_hint() -> None:
         ["--to", "scan"],
         ["--to", "loop"],
     ]
-    assert list(alternatives("make floats of the weights (--dequantize)")) == [["--dequantize"]]
+    assert list(alternatives("convert the weights to floats (--dequantize)")) == [["--dequantize"]]
     assert list(alternatives("raise the limit (--max-unroll 600)")) == [["--max-unroll", "600"]]
     assert list(alternatives("see what onnx.checker reports")) == []
 
@@ -98,7 +98,7 @@ def test_a_circle_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stream_instead_of_many_steps(direction: str, T: int, told: bool) -> None:
     original = model(Case("long", "GRU", {"direction": direction}, T=T, outputs=("Y",)), 17)
     new, report = rl.lower(original, target="tvm", full=True)
-    note = f"{T} steps are unrolled, which compilers load slowly; a stream has one: --stream AXIS=1"
+    note = f"{T} steps are unrolled, which compilers load slowly; a stream has only one: --stream AXIS=1"
     assert (note in report.notes) == told
     if told:
         stream, followed = rl.lower(original, target="tvm", stream={"X:0": 1}, full=True)

@@ -185,8 +185,8 @@ def test_wrong_usage(source: Path, rnn_lower: Command, tmp_path: Path, arguments
         (["--target", "nncase"], ", stedgeai"),
         (["--tagret", "tvm"], "unrecognized arguments: --tagret tvm; did you mean --target?"),
         (["another.onnx"], "unrecognized arguments: another.onnx"),
-        (["--verify", "a"], "'a' is no whole number"),
-        (["--verify-timeout", "1m"], "'1m' is no number"),
+        (["--verify", "a"], "'a' is not a whole number"),
+        (["--verify-timeout", "1m"], "'1m' is not a number"),
         (["--set-dim", "seq"], "'seq' is not NAME=SIZE, such as seq=16"),
     ],
 )

@@ -118,7 +118,7 @@ def test_verbose_shows_the_runs_that_failed(source: Path, rnn_lower: Command, tm
     assert outcome.err.count("\n") == 1
     rows = table(outcome, "run")[1:]
     assert [row[4] for row in rows] == ["Y", "Y_h", "Y_c"] * 3
-    assert all("too far" in row[6] for row in rows)
+    assert all("out of tolerance" in row[6] for row in rows)
 
 
 @pytest.mark.usefixtures("wrong_cell")

@@ -47,7 +47,7 @@ def test_inputs_that_are_meant(name: str, kind: str) -> None:
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "a mapping": ({"feeds": {"X": X}}, "feeds cannot be"),
-    "lists": ({"feeds": [{"X": X.tolist()}]}, "input 'X' has type float64, expected is float32"),
+    "lists": ({"feeds": [{"X": X.tolist()}]}, "input 'X' has type float64, expected float32"),
     "a masked array": ({"feeds": [{"X": np.ma.masked_array(X, X > 0)}]}, "feeds[0]['X'] cannot be"),
     "an array alone": ({"feeds": X}, "feeds[0] cannot be"),
     "none": ({"feeds": [None]}, "feeds[0] cannot be None"),
@@ -55,9 +55,9 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "pairs": ({"feeds": [[("X", X)]]}, "feeds[0] cannot be"),
     "keys that are no names": ({"feeds": [{1: X}]}, "feeds[0] cannot be"),
     "an unknown name": ({"feeds": [{"Z": X}]}, "no input 'Z'"),
-    "ragged lists": ({"feeds": [{"X": [[1, 2], [3]]}]}, "feeds[0]['X'] is no array"),
-    "text": ({"feeds": [{"X": "a"}]}, "input 'X' has type <U1, expected is float32"),
-    "another type": ({"feeds": [{"X": X.astype(float)}]}, "input 'X' has type float64, expected is float32"),
+    "ragged lists": ({"feeds": [{"X": [[1, 2], [3]]}]}, "feeds[0]['X'] is not an array"),
+    "text": ({"feeds": [{"X": "a"}]}, "input 'X' has type <U1, expected float32"),
+    "another type": ({"feeds": [{"X": X.astype(float)}]}, "input 'X' has type float64, expected float32"),
     "another rank": ({"feeds": [{"X": np.float32(1)}]}, "the given shape is []"),
     "a number as tolerance": ({"tolerance": 1e-3}, "tolerance"),
     "a tuple as tolerance": ({"tolerance": (1e-3, 0)}, "tolerance"),

@@ -70,15 +70,15 @@ NEVER: dict[str, tuple[dict[str, Any], str]] = {
     "kept's data is the input's": ({"keep_failed": "w", "source": "w.onnx"}, "same file"),
     "report is the input's data": ({"report": "w.json", "source": "v.onnx"}, "same file"),
     "report is the input": ({"report": "in.json", "source": "in.json"}, "same file"),
-    "kept is the output": ({"keep_failed": OUT}, "to hold both"),
-    "kept is the output in another case": ({"keep_failed": "OUT.onnx"}, "to hold both"),
-    "kept is the output through a link": ({"keep_failed": f"here/{OUT}"}, "to hold both"),
-    "kept is the data": ({"keep_failed": "d.bin", "external_data": "d.bin"}, "to hold both"),
-    "kept's data is the data": ({"keep_failed": "k", "external_data": "k.data"}, "to hold both"),
-    "kept's data is the output": ({"keep_failed": "k", "out": "k.data"}, "to hold both"),
-    "report is the output": ({"report": "a.json", "out": "a.json"}, "to hold both"),
-    "report is the data": ({"report": "a.json", "external_data": "a.json"}, "to hold both"),
-    "report is kept": ({"report": "a.json", "keep_failed": "a.json"}, "to hold both"),
+    "kept is the output": ({"keep_failed": OUT}, "is used for both"),
+    "kept is the output in another case": ({"keep_failed": "OUT.onnx"}, "is used for both"),
+    "kept is the output through a link": ({"keep_failed": f"here/{OUT}"}, "is used for both"),
+    "kept is the data": ({"keep_failed": "d.bin", "external_data": "d.bin"}, "is used for both"),
+    "kept's data is the data": ({"keep_failed": "k", "external_data": "k.data"}, "is used for both"),
+    "kept's data is the output": ({"keep_failed": "k", "out": "k.data"}, "is used for both"),
+    "report is the output": ({"report": "a.json", "out": "a.json"}, "is used for both"),
+    "report is the data": ({"report": "a.json", "external_data": "a.json"}, "is used for both"),
+    "report is kept": ({"report": "a.json", "keep_failed": "a.json"}, "is used for both"),
     "input is a folder": ({"source": "sub"}, "cannot read"),
     "output is a folder": ({"out": "sub"}, "it is a folder"),
     "output is in no folder": ({"out": "none/out.onnx"}, "folder does not exist"),
@@ -117,7 +117,7 @@ EXISTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", EXISTS)
 def test_what_exists_is_replaced_on_request(folder: Path, case: str) -> None:
     before = state(folder)
-    assert "exists; give --force" in attempt(folder, **EXISTS[case])
+    assert "exists; use --force" in attempt(folder, **EXISTS[case])
     assert state(folder) == before
     assert attempt(folder, **EXISTS[case], overwrite=True) == ""
     after = state(folder)

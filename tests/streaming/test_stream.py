@@ -258,7 +258,7 @@ BAD_AXES = {
     "no axis is called 'X:7'": "X:7",
     "no axis is called 'Q:0'": "Q:0",
     "stream['time'] cannot be 0": "time=0",
-    "'x' is no number of frames": "time=x",
+    "'x' is not a number of frames": "time=x",
     "input 'X' has two axes of time, 0 and 2": {"time": None, "X:2": None},
     "the axes of time have different numbers of frames": {"time": 1, "X:0": 2},
     "the axis of time has no name": "",
@@ -297,7 +297,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "the last frame in all": (
         "x = Slice (X, minus, far, zero) y = Sub (X, x) Y = GRU <hidden_size = 4> (y, W, R, B)",
-        "Sub node '-> y' in main graph: joins each frame with what is known after the last one only",
+        "Sub node '-> y' in main graph: joins each frame with a value that is known only after the last one",
     ),
     "the mean of all frames": (
         "m = ReduceMean <axes = [0]> (X) x = Sub (X, m) Y = GRU <hidden_size = 4> (x, W, R, B)",
@@ -320,7 +320,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "counted frames": (
         "s = Shape (X) n = Gather (s, zero1) r = Range (zero1, n, one1) f = Cast <to = 1> (r)"
         "c = Unsqueeze (f, onetwo) x = Add (X, c) Y = GRU <hidden_size = 4> (x, W, R, B)",
-        "Range node '-> r' in main graph: counts the frames, and would start anew with each chunk",
+        "Range node '-> r' in main graph: counts the frames, so it would restart in each chunk",
     ),
     "a batch folded in": (
         "x = Reshape (X, mixed) Y = GRU <hidden_size = 4> (x, W, R, B)",
@@ -332,11 +332,11 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "a length folded in": (
         "x = Reshape (X, fixed) Y = GRU <hidden_size = 4> (x, W, R, B)",
-        "was the length folded into a constant by the exporter?",
+        "did the exporter fix the length?",
     ),
     "an operator of elsewhere": (
         "x = other.FFT (X) Y = GRU <hidden_size = 4> (x, W, R, B)",
-        "is not known to act on each frame by itself",
+        "is not known to act on each frame alone",
     ),
 }
 

@@ -172,24 +172,24 @@ def test_strides_over_time_need_fitting_frames(pads: list[int]) -> None:
         got = chunked(streamed(model, {"time": frames}, "auto"), feed, [frames])["Y"]
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
     for stream in ("time", "time=3"):
-        with pytest.raises(rl.UnsupportedError, match="a stride over time needs a number of frames that 2 divides"):
+        with pytest.raises(rl.UnsupportedError, match="the chunk size must be a multiple of 2"):
             streamed(model, stream)
 
 
 REFUSED: dict[str, tuple[str, str]] = {
-    "ahead by one": ("Y = Conv <pads = [1, 1]> (X, K)", "looks 1 frame ahead: .* delay of 1 frame"),
-    "ahead by two": ("Y = Conv <pads = [0, 2]> (X, K)", "looks 2 frames ahead: .* delay of 2 frames"),
+    "ahead by one": ("Y = Conv <pads = [1, 1]> (X, K)", "looks 1 frame ahead, .* delay of 1 frame"),
+    "ahead by two": ("Y = Conv <pads = [0, 2]> (X, K)", "looks 2 frames ahead, .* delay of 2 frames"),
     "ahead, dilated": ("Y = Conv <pads = [3, 3], dilations = [3]> (X, K)", "looks 3 frames ahead"),
-    "without paddings": ("Y = Conv (X, K)", "gives nothing for the first 2 frames; pad 2 frames on the left"),
+    "without paddings": ("Y = Conv (X, K)", "has no result for the first 2 frames; pad 2 frames on the left"),
     "more at the end": ("Y = Conv <pads = [2, 2]> (X, K)", "output 'Y' has 2 frames more than the stream"),
-    "strides without paddings": ("Y = Conv <strides = [2]> (X, K)", "gives nothing for the first"),
+    "strides without paddings": ("Y = Conv <strides = [2]> (X, K)", "has no result for the first"),
     "a mean of fewer": (
         "Y = AveragePool <kernel_shape = [3], pads = [2, 0]> (X)",
         "averages over fewer frames at the start; set count_include_pad",
     ),
     "reflected": (
         'p = Pad <mode = "reflect"> (X, pads)  Y = Conv (p, K)',
-        "pads the frames with others of them .mode reflect.: .*; pad with a constant",
+        "pads with other frames .mode reflect., .*; pad with a constant",
     ),
     "joined with its past": (
         "p = Conv <pads = [2, 2]> (X, K)  s = Slice (p, zero, minus1, axis)  Y = Relu (s)",
@@ -197,7 +197,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "frames that are not side by side": (
         "p = Pad (X, pads)  q = Pad (X, both)  r = Slice (q, two, far, axis) Y = Add (p, r)",
-        "joins values whose frames are not side by side",
+        "joins values whose frames are not aligned",
     ),
     "upsampled": ("Y = ConvTranspose <strides = [2]> (X, K)", "a stride of 2 over time gives more frames than"),
     "a pooling of all": ("Y = GlobalAveragePool (X)", "looks beyond its frame"),

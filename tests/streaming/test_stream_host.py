@@ -70,12 +70,12 @@ def test_the_batch_size_may_change_after_reset() -> None:
 
 
 WRONG = {
-    r"input 'X' has shape \[4, 2, 3\], expected is \[2, batch, 3\], with the frames of the chunk on axis 0": {
+    r"input 'X' has shape \[4, 2, 3\], expected \[2, batch, 3\], with the frames of the chunk on axis 0": {
         "X": X[:4]
     },
-    r"input 'X' has shape \[2, 3\], expected is \[2, batch, 3\]": {"X": X[:2, 0]},
-    "given are the inputs none, expected X": {},
-    "given are the inputs X, past_Y_h, expected X": {"X": X[:2], "past_Y_h": X},
+    r"input 'X' has shape \[2, 3\], expected \[2, batch, 3\]": {"X": X[:2, 0]},
+    "got the inputs none, expected X": {},
+    "got the inputs X, past_Y_h, expected X": {"X": X[:2], "past_Y_h": X},
 }
 
 
@@ -89,10 +89,10 @@ def test_wrong_inputs_get_an_error_that_says_what_was_expected(message: str) -> 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (X.astype(np.float64), r"input 'X' has type float64, expected is float32; use \.astype\(\"float32\"\)"),
-        (X.astype(np.int64), "input 'X' has type int64, expected is float32"),
-        ([["a"]], "input 'X' has type <U1, expected is float32"),
-        ([[1.0], [2.0, 3.0]], "input 'X' is no array of numbers"),
+        (X.astype(np.float64), r"input 'X' has type float64, expected float32; use \.astype\(\"float32\"\)"),
+        (X.astype(np.int64), "input 'X' has type int64, expected float32"),
+        ([["a"]], "input 'X' has type <U1, expected float32"),
+        ([[1.0], [2.0, 3.0]], "input 'X' is not an array of numbers"),
         (np.ma.masked_array(X, X > 0), "input 'X' has masked elements; fill them"),
     ],
 )
@@ -123,7 +123,7 @@ def test_lists_are_arrays_too() -> None:
     stream.reset({"past_Y_h": [0.5]})
     with pytest.raises(rl.OptionError, match=r"has shape \[1\], but these inputs need \[1, 2, 4\]"):
         stream({"X": X[3:]})
-    with pytest.raises(rl.OptionError, match="a list is given; give arrays by the names"):
+    with pytest.raises(rl.OptionError, match="a list is given; give arrays by state name"):
         stream.reset([0.5])  # type: ignore[arg-type]
 
 

@@ -214,7 +214,7 @@ ENDS = {
 def test_frames_that_are_cut_off_are_not_replaced_by_others(label: str) -> None:
     nodes = ENDS[label]
     weights = {"lead": random((2, 1, 3), 9)} if "lead" in nodes else {}
-    with pytest.raises(rl.UnsupportedError, match=r"at the end where the last . were cut off"):
+    with pytest.raises(rl.UnsupportedError, match=r"at the end after the last . were cut off"):
         streamed(batch_first(f"{nodes}  Y = Neg (z)", weights), "time")
 
 
@@ -257,7 +257,7 @@ LENGTHS_READ = {
     "a divisor": (
         """y = GRU <hidden_size = 4> (X, W, R, B, lens)  f = Cast <to = 1> (lens)  u = Unsqueeze (f, i1)
             Y = Div (y, u)""",
-        "reads 'lens', the lengths of the sequences",
+        "reads 'lens', the sequence lengths",
     ),
     "clamped": (
         "one = Cast <to = 6> (i1)  m = Max (lens, one)  Y = GRU <hidden_size = 4> (X, W, R, B, m)",
@@ -306,7 +306,7 @@ def test_a_folded_length_of_1_is_said_of_the_reshape() -> None:
     nodes = "x = Reshape (X, of_rows)  Y = GRU <hidden_size = 4> (x, W, R, B, , h)"
     weights = {**recurrent("GRU", 5, 4), "h": random((1, 2, 4)), "of_rows": NUMBERS["of_rows"]}
     model = net(f"g (float[time, 2, 5] X) => (float[p, q, r, s] Y) {{ {nodes} }}", weights)
-    with pytest.raises(rl.UnsupportedError, match=r"Reshape node '-> x'.*a length of 1 folded in"):
+    with pytest.raises(rl.UnsupportedError, match=r"Reshape node '-> x'.*did the exporter fix a length of 1"):
         streamed(model, "time")
 
 

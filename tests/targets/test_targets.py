@@ -61,10 +61,10 @@ REFUSED = {
     "jaxonnxruntime": (Case("c", "LSTM"), 21, "opset at most 20, this one imports 21; .*version_converter"),
     "onnx2torch": (Case("c", "GRU"), 18, "opset at most 17"),
     "executorch": (Case("c", "GRU"), 13, "opset at most 12"),
-    "coreml": (RAGGED, 17, "sequence_lens that are known at run time only; "),
+    "coreml": (RAGGED, 17, "needs constant sequence_lens; "),
     "rknn": (Case("c", "RNN"), 20, "opset at most 19"),
     "iree": (Case("c", "RNN"), 12, "opset at least 13"),
-    "ncnn": (RAGGED, 17, "sequence_lens that are known at run time only; .*--set-input sequence_lens=FILE.npy"),
+    "ncnn": (RAGGED, 17, "needs constant sequence_lens; .*--set-input sequence_lens=FILE.npy"),
     "tinygrad": (UNKNOWN, 17, "sequence length is not known.*--set-dim"),
     "tvm": (UNKNOWN, 17, "sequence length is not known.*--set-dim"),
 }
