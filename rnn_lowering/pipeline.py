@@ -66,13 +66,13 @@ class FileLowering:
             inputs = (self.source, *data)
             outputs = self._outputs_of(model, inputs)
             before = replace(ModelFile.of(file, data, model), name=self.source.name)
-            result = self.lowers.call(model)
+            result = self.lowers.call(model, keep=bool(self.check.runs or self.outputs.report))
             place, place_of_kept = outputs.placed(inputs)
             with replacing(place, overwrite=outputs.overwrite) as written, ExitStack() as until_told:
                 self._write(result, file, written, place)
                 after = ModelFile.of(written, written.parent.iterdir(), result.model)
                 done = FileReport.of(result.report, before, after, self.command)
-                both = cache(lambda: until_told.enter_context(self._comparison(original, written)))
+                both = cache(lambda: until_told.enter_context(self._comparison(original, written, result)))
                 tell = partial(write_report, done, partial(_run_nodes, both), overwrite=outputs.overwrite)
                 if result.modified and self.check.runs:
                     done.verification = self._in_chunks(original, written) if done.stream else both().result()
@@ -101,10 +101,17 @@ class FileLowering:
                 progress = None if self.progress is None else partial(self.progress, WRITING)
                 save(result.model, written, place.data, progress)
 
-    def _comparison(self, original: Parsed, written: Path) -> AbstractContextManager[ModelComparison]:
+    def _comparison(
+        self, original: Parsed, written: Path, result: LoweringResult
+    ) -> AbstractContextManager[ModelComparison]:
         trust = self.trust_external_data
         return open_comparison(
-            original, written, check=self.check, trust_external_data=trust, progress=self.progress
+            original,
+            written,
+            check=self.check,
+            trust_external_data=trust,
+            progress=self.progress,
+            prepared=result.prepared,
         )
 
     def _in_chunks(self, original: Parsed, written: Path) -> Verification:

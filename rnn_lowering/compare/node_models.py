@@ -132,15 +132,15 @@ def node_pairs(original: ir.Model, lowered: ir.Model, tensors: TensorFile | None
         inline_functions(original, lambda found: _identifier(found) not in lowered.functions, most)
     folded = fold_like(original, lowered)
     if folded is not original:
-        nodes = list(_isolated(folded, lowered, tensors))
+        nodes = list(pairs_of_prepared(folded, lowered, tensors))
         if all(node.cut is not None for node in nodes):
             yield from nodes
             return
-    yield from _isolated(original, lowered, tensors)  # the lowering did not fold
+    yield from pairs_of_prepared(original, lowered, tensors)  # the lowering did not fold
 
 
-def _isolated(original: ir.Model, lowered: ir.Model, tensors: TensorFile | None) -> Iterator[NodePair]:
-    """`node_pairs` of an original that is at the sizes of the lowered model, and folded as that is."""
+def pairs_of_prepared(original: ir.Model, lowered: ir.Model, tensors: TensorFile | None) -> Iterator[NodePair]:
+    """Yield the `node_pairs` of an original that has the sizes of the lowered model, inlined and folded as that."""
     found = list(recurrent_nodes(original))
     values, order = values_by_name(lowered), order_of_nodes(lowered)
     left = {(entry.path, v.name) for entry in recurrent_nodes(lowered) for v in entry.node.outputs}

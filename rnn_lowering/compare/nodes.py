@@ -9,9 +9,10 @@ from functools import cached_property
 from itertools import zip_longest
 
 import numpy as np
+import onnx_ir as ir
 
 from rnn_lowering.compare.node_feeds import feeds_of_node, usual_feed
-from rnn_lowering.compare.node_models import NodePair, Symbols, TensorFile, node_pairs, run_node
+from rnn_lowering.compare.node_models import NodePair, Symbols, TensorFile, node_pairs, pairs_of_prepared, run_node
 from rnn_lowering.compare.process import Outputs, Runner, SessionError
 from rnn_lowering.compare.reference import axes_of_a_row, float64_of_node
 from rnn_lowering.compare.result import NODES, OutputCheck, RunCheck, RunInput, Verification, over_all
@@ -38,6 +39,7 @@ class Comparison:
     runner: Runner
     check: Check
     progress: Progress | None
+    prepared: ir.Model | None = None
 
 
 class NodeComparison(Comparison):
@@ -46,7 +48,10 @@ class NodeComparison(Comparison):
     @cached_property
     def pairs(self) -> list[NodePair]:
         """The nodes, each as a model of its own."""
-        return list(node_pairs(self.original.model, self.lowered.model, TensorFile(self.runner.folder)))
+        tensors = TensorFile(self.runner.folder)
+        if self.prepared is not None:
+            return list(pairs_of_prepared(self.prepared, self.lowered.model, tensors))
+        return list(node_pairs(self.original.model, self.lowered.model, tensors))
 
     def runs(self, places: Collection[NodePlace]) -> dict[NodePlace, NodeRun]:
         """Run some of the nodes on one random input each, for a report.

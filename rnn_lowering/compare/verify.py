@@ -85,8 +85,12 @@ def open_comparison(
     check: Check,
     trust_external_data: bool = False,
     progress: Progress | None = None,
+    prepared: ir.Model | None = None,
 ) -> Iterator[ModelComparison]:
     """Write two models to files and start the process in which they run; both end with the block.
+
+    Args:
+        prepared: The original as it was when its nodes were replaced, where that is known.
 
     Raises:
         ModelFileError: A file cannot be read, or its data is missing or outside its folder.
@@ -97,7 +101,7 @@ def open_comparison(
             for n, model in enumerate((original, lowered))
         )
         check = take_feeds(check, [first.proto.graph, second.proto.graph])
-        yield ModelComparison(first, second, runner, check, progress)
+        yield ModelComparison(first, second, runner, check, progress, prepared)
 
 
 Given = onnx.ModelProto | ir.Model | PathLike | Parsed

@@ -56,7 +56,7 @@ class ModelComparison(Comparison):
     @cached_property
     def nodes_one_by_one(self) -> NodeComparison:
         """What compares single nodes of the same models."""
-        return NodeComparison(self.original, self.lowered, self.runner, self.check, self.progress)
+        return NodeComparison(self.original, self.lowered, self.runner, self.check, self.progress, self.prepared)
 
     @cached_property
     def misread(self) -> dict[str, str]:

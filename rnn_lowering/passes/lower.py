@@ -53,9 +53,10 @@ _RUNTIMES_OF_FOREIGN = ("portable", "onnxruntime")
 
 @dataclass
 class LoweringResult(ir.passes.PassResult):
-    """What the pass returns: `model`, `modified` and `report`."""
+    """What the pass returns: `model`, `modified`, `report`, and with `keep` the model whose nodes were replaced."""
 
     report: Report
+    prepared: ir.Model | None = None
 
 
 @dataclass(frozen=True)
@@ -99,13 +100,14 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
         def __call__(self, model_or_result: ir.Model | ir.passes.PassResult, /) -> LoweringResult: ...
 
-    def call(self, model: ir.Model) -> LoweringResult:
-        """Lower `model` in place."""
+    def call(self, model: ir.Model, *, keep: bool = False) -> LoweringResult:
+        """Lower `model` in place; `keep` a copy of it as it was when its nodes were replaced: with fixed sizes and
+        values, functions inlined."""
         types.ir_model("model", model)
         with boundary(), limited(self.lowering.max_bytes), native.one_child():
-            return self._lowered(model)
+            return self._lowered(model, keep)
 
-    def _lowered(self, model: ir.Model) -> LoweringResult:
+    def _lowered(self, model: ir.Model, keep: bool) -> LoweringResult:
         report = Report(self.lowering.target, operators_before=count_operators(model))
         with restored_on_failure(model):
             arrays = input_arrays(model, self.lowering.set_inputs)
@@ -119,6 +121,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         report.nodes = [NodeReport.of(n.spec, n.choice.form, n.choice.reason, n.found.place) for n in plan]
         for text in (*(text for node in plan for text in node.spec.warnings), *long_work(report.nodes)):
             warn(text)
+        kept = clone(prepared.model) if keep and plan else None
         modified = bool(plan) or self.lowering.fixes_inputs or report.stream is not None
         if modified:
             with unchanged_on_failure(model) as original:
@@ -130,7 +133,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 report.notes += ensure_valid(model, original)
         _log(plan, report)
         report.operators_after = count_operators(model)
-        return LoweringResult(model, modified, report)
+        return LoweringResult(model, modified, report, kept)
 
     def _replace(self, model: ir.Model, plan: list[Planned], report: Report) -> None:
         """Replace the nodes of a plan, and tell it in the report."""
