@@ -94,7 +94,7 @@ def read(model: ir.Model, found: Sequence[Found]) -> list[RecurrentSpec]:
 def read_node(model: ir.Model, entry: Found, known: KnownValues) -> RecurrentSpec:
     """Return what a node of a model specifies, as `read` does."""
     spec = RecurrentSpec.parse(entry.node, entry.opset, entry.scope, known)
-    return replace(spec, warnings=(*spec.warnings, *export_faults(model, entry.node, spec)))
+    return replace(spec, warnings=(*spec.warnings, *export_faults(model, entry)))
 
 
 @dataclass(frozen=True)
@@ -143,16 +143,17 @@ _FX_NODE = "pkg.torch.onnx.fx_node"
 """Key of the text in which PyTorch's newer exporter says what a node was."""
 
 
-def export_faults(model: ir.Model, node: ir.Node, spec: RecurrentSpec) -> tuple[str, ...]:
+def export_faults(model: ir.Model, entry: Found) -> tuple[str, ...]:
     """Return what an exporter wrote wrongly, as warnings.
 
     PyTorch computes a GRU as with linear_before_reset = 1. Its newer exporter wrote 0 with onnxscript 0.5.7 to
     0.7.0, whatever the version of torch (onnxscript #2852, pytorch #189225); the older one has always written 1.
     """
-    if spec.op_type != "GRU" or spec.linear_before_reset or not _is_gru_of_pytorch(model, node):
+    node, given = entry.node, entry.node.attributes.get("linear_before_reset")
+    if node.op_type != "GRU" or (given is not None and given.value) or not _is_gru_of_pytorch(model, node):
         return ()
     return (
-        f"{spec.node}: PyTorch's exporter omitted linear_before_reset = 1, so the model does not match the net; "
+        f"{entry.ref}: PyTorch's exporter omitted linear_before_reset = 1, so the model does not match the net; "
         "export it again with torch 2.15, onnxscript 0.7.1 or later, or dynamo=False",
     )
 

@@ -28,7 +28,7 @@ from rnn_lowering.model import native
 from rnn_lowering.model.copying import clone, replace_content, restored, restored_on_failure, unchanged_on_failure
 from rnn_lowering.model.folding import folded, with_constants
 from rnn_lowering.model.given import input_arrays, record
-from rnn_lowering.model.plan import Choose, Planned, Prepared, prepare, read, read_node
+from rnn_lowering.model.plan import Choose, Planned, Prepared, export_faults, prepare, read, read_node
 from rnn_lowering.model.replace import operators_for, replace_nodes
 from rnn_lowering.model.scopes import Found, foreign_nodes, nodes_of, recurrent_nodes, sort_nodes
 from rnn_lowering.model.sizes import ensure_valid, known_inputs
@@ -119,7 +119,10 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             for refusal in self._refusals(prepared.model):
                 raise refusal
         report.nodes = [NodeReport.of(n.spec, n.choice.form, n.choice.reason, n.found.place) for n in plan]
-        for text in (*(text for node in plan for text in node.spec.warnings), *long_work(report.nodes)):
+        left = [entry for entry in prepared.found if entry not in prepared.wanted]
+        texts = [text for node in plan for text in node.spec.warnings]
+        texts += [text for entry in left for text in export_faults(prepared.model, entry)]
+        for text in (*texts, *long_work(report.nodes)):
             warn(text)
         kept = clone(prepared.model) if keep and plan else None
         modified = bool(plan) or self.lowering.fixes_inputs or report.stream is not None

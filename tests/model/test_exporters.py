@@ -41,6 +41,11 @@ def test_a_gru_that_lost_its_attribute(fields: dict[str, Any]) -> None:
         rl.lower(net)
 
 
+def test_a_node_that_is_kept_warns_too() -> None:
+    with pytest.warns(rl.RnnLoweringWarning, match=r"linear_before_reset"):
+        rl.lower(written(), "keep")
+
+
 @pytest.mark.parametrize(
     "net",
     [
