@@ -196,6 +196,8 @@ class Flow:
             rate, extra = dim.coefficient(TIME), dim.coefficient()
             if rate.numerator == 1 and extra.denominator == 1:
                 known = int(extra + dim.coefficient(CHUNK))
+                if known < 0:
+                    raise self.refuse(node, f"'{value.name}' lacks {-known} of the frames of each chunk")
                 found = Frames(axes[0], extra=int(extra), known=known, stride=rate.denominator)
                 if found.size() == dim:
                     return found

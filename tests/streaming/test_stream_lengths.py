@@ -68,6 +68,17 @@ REFUSED: dict[str, tuple[str, str]] = {
         f"{T}  q = Squeeze (t, i0)  m = Clip (q, s1, far1)  f = Cast <to = 1> (m)  z = Div (X, f)  {LAST}",
         "Clip node '-> m'",
     ),
+    "ones for all frames but the last, padded in front": (
+        f"{T}  q = Concat <axis = 0> (i1, t, i1)  o = ConstantOfShape <value = float[1] {{1.0}}> (q)"
+        f"  k = Slice (o, i0, minus1, i1)  p = Pad (k, pad1)  z = Mul (X, p)  {LAST}",
+        "Pad node '-> p' in main graph: 'k' lacks 1 of the frames of each chunk",
+    ),
+    "ones for all frames but two, behind two zeros": (
+        f"{T}  n = Sub (t, i2)  q = Concat <axis = 0> (i1, n, i3)"
+        "  o = ConstantOfShape <value = float[1] {1.0}> (q)"
+        f"  p = Concat <axis = 1> (zeros, zeros, o)  z = Mul (X, p)  {LAST}",
+        "Concat node '-> p' in main graph: 'o' lacks 2 of the frames of each chunk",
+    ),
     "the root of the length": (
         f"{T}  f = Cast <to = 1> (t)  m = Sqrt (f)  z = Div (X, m)  {LAST}",
         "Sqrt node '-> m'",
