@@ -160,6 +160,22 @@ def test_commands_are_of_this_command_line(document: Path) -> None:
             parser().parse_args(shlex.split(line.strip(), comments=True)[1:])
 
 
+def test_the_page_of_the_tests_names_each_of_them() -> None:
+    """By its file, or by its folder."""
+    tests = ROOT / "tests"
+    rows = re.findall(r"^\| (`.*?) \|", (tests / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    named: set[Path] = set()
+    for row in rows:
+        first, *others = re.findall(r"`([^`]+)`", row)
+        patterns = [f"{first}test_*.py" if first.endswith("/") else first]
+        patterns += [str(Path(first).with_name(other)) for other in others]
+        for pattern in patterns:
+            found = set(tests.glob(pattern))
+            assert found, pattern
+            named |= found
+    assert {*tests.rglob("test_*.py")} == named
+
+
 def test_tolerances_of_the_documents() -> None:
     text = (DOCS / "verification.md").read_text(encoding="utf-8")
     for dtype, limits in TOLERANCES.items():

@@ -114,15 +114,6 @@ def test_the_example_is_symbolic_and_small() -> None:
 # The README
 
 
-def test_commands_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands = [shlex.split(line)[1:] for line in code_lines() if line.startswith("rnn-lower ")]
-    assert len(commands) >= 5
-    for arguments in commands:
-        args = parser().parse_args(arguments)
-        assert args.list or args.output is not None
-    assert any("--list" in arguments for arguments in commands)
-
-
 def test_the_two_commands() -> None:
     first, second = (line for line in code_lines() if line.startswith("python3 -m venv"))
     steps = [[part.strip() for part in line.split("&&")] for line in (first, second)]
