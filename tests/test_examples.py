@@ -164,7 +164,7 @@ def test_forms() -> None:
         parser().parse_args(["in.onnx", "out.onnx", "--to", form])
     limit = re.search(r"--max-unroll` \((\d+)\)", rows["unroll"][2])
     assert limit is not None
-    assert parser().parse_args(["in.onnx", "out.onnx"]).max_unroll == int(limit[1])
+    assert rl.Lowering().max_unroll == int(limit[1])
 
 
 def test_the_readme_is_short() -> None:
