@@ -1,4 +1,4 @@
-"""Turn ONNX models with RNN, GRU and LSTM nodes into equivalent models of primitive operators.
+"""Replace RNN, GRU and LSTM nodes in ONNX models with primitive operators.
 
 import rnn_lowering as rl
 new = rl.lower(model)                          # ModelProto -> new ModelProto; ir.Model in place
@@ -6,6 +6,8 @@ report = rl.lower_file("in.onnx", "out.onnx")  # checked in onnxruntime before i
 check = rl.verify(original, new)               # bool(check), check.max_abs, str(check)
 rl.LowerRecurrentPass()(ir_model)              # a pass of onnx_ir
 rl.inspect(model)                              # list[RecurrentSpec]
+
+The examples of each class and function use `model = onnx.load("model.onnx")`, the model in the folder examples/.
 """
 
 from __future__ import annotations

@@ -68,6 +68,11 @@ def lower(
         InvalidNodeError: A node specifies what its operator does not allow.
         UnsupportedError: A valid node or model that cannot be lowered so.
         OptionError: A form, target or dimension that does not exist.
+
+    Example:
+        >>> new = rl.lower(model, target="tvm", dims={"seq": 16})
+        >>> rl.inspect(new)
+        []
     """
     lowers = LowerRecurrentPass(lowering, **options)
     full = types.flag("full", full)
@@ -139,6 +144,11 @@ def lower_file(
         UnsupportedError: As in `lower`; or a file to write is one of the input's, or two of them are one.
         InvalidNodeError, OptionError: As in `lower`; an input or a shape for the comparison that the model does not
             have.
+
+    Example:
+        >>> report = rl.lower_file("model.onnx", "lowered.onnx", to="loop", overwrite=True)
+        >>> report.verification.status
+        'verified'
     """
     for_lowering, for_check = split_file_options(options)
     path = types.optional(types.path)
@@ -175,6 +185,10 @@ def preview(
         InvalidNodeError, UnsupportedError: A selected node that cannot be read.
         OptionError: An option has a value that does not exist.
         ModelFileError: The path is not that of an ONNX model.
+
+    Example:
+        >>> [each.form for each in rl.preview(model, target="openvino")]
+        ['loop', 'loop']
     """
     lowers = LowerRecurrentPass(lowering, **options)
     with boundary():
@@ -195,6 +209,10 @@ def inspect(model: onnx.ModelProto | ir.Model | PathLike) -> list[RecurrentSpec]
     Raises:
         InvalidNodeError, UnsupportedError: A node that cannot be read.
         ModelFileError: The path is not that of an ONNX model.
+
+    Example:
+        >>> [spec.op_type for spec in rl.inspect("model.onnx")]
+        ['LSTM', 'GRU']
     """
     with boundary(), native.one_child():
         read_model = work = _read(types.model_or_path("model", model))

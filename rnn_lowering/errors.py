@@ -47,6 +47,13 @@ class RnnLoweringError(Exception):
         reason: What is wrong.
         hint: What to try.
         node: The node, if the error is about one.
+
+    Example:
+        >>> try:
+        ...     rl.lower(model, "unroll")
+        ... except rl.RnnLoweringError as error:
+        ...     print(error.reason)
+        the sequence length is not known, so the steps cannot be unrolled
     """
 
     def __init__(self, reason: str, *, hint: str = "", node: NodeRef | None = None) -> None:
@@ -63,11 +70,32 @@ class RnnLoweringError(Exception):
 
 
 class InvalidNodeError(RnnLoweringError):
-    """A node specifies what its operator does not allow."""
+    """A node specifies what its operator does not allow.
+
+    Example:
+        >>> text = (
+        ...     '<ir_version: 8, opset_import: ["": 17]>'
+        ...     " g (float[T,1,2] X, float[1,16,2] W, float[1,16,4] R) => (float[T,1,1,4] Y)"
+        ...     " { Y = LSTM <hidden_size = 4, clip = -1.0> (X, W, R) }"
+        ... )
+        >>> try:
+        ...     rl.lower(onnx.parser.parse_model(text))
+        ... except rl.InvalidNodeError as error:
+        ...     print(error.reason)
+        clip is -1
+    """
 
 
 class UnsupportedError(RnnLoweringError):
-    """A valid model, node or option that this package, the form or the target does not support."""
+    """A valid model, node or option that this package, the form or the target does not support.
+
+    Example:
+        >>> try:
+        ...     rl.lower(model, target="tinygrad")
+        ... except rl.UnsupportedError as error:
+        ...     print(error.hint)
+        fix the sizes of the inputs, a number for each ?: --set-dim seq=?
+    """
 
 
 class UnknownSizeError(UnsupportedError):
@@ -87,15 +115,36 @@ class UnknownLengthsError(UnsupportedError):
 
 
 class OptionError(UnsupportedError, ValueError, TypeError):
-    """An argument has a value that does not exist, or another type."""
+    """An argument has a value that does not exist, or another type.
+
+    Example:
+        >>> try:
+        ...     rl.lower(model, target="abacus")
+        ... except rl.OptionError as error:
+        ...     print(error.reason)
+        target 'abacus' does not exist
+    """
 
 
 class ModelFileError(RnnLoweringError):
-    """A file that cannot be read as an ONNX model, or cannot be written."""
+    """A file that cannot be read as an ONNX model, or cannot be written.
+
+    Example:
+        >>> try:
+        ...     rl.inspect("absent.onnx")
+        ... except rl.ModelFileError as error:
+        ...     print(error)
+        cannot read 'absent.onnx': No such file or directory
+    """
 
 
 class InternalError(RnnLoweringError):
-    """A fault of this package; `__cause__` is the unexpected exception."""
+    """A fault of this package; `__cause__` is the unexpected exception.
+
+    Example:
+        >>> issubclass(rl.InternalError, rl.RnnLoweringError)
+        True
+    """
 
 
 class VerificationError(RnnLoweringError):
@@ -103,6 +152,10 @@ class VerificationError(RnnLoweringError):
 
     Args:
         report: The `FileReport`, with the differences of the outputs.
+
+    Example:
+        >>> issubclass(rl.VerificationError, rl.RnnLoweringError)
+        True
     """
 
     def __init__(self, reason: str, *, hint: str = "", report: Any = None) -> None:
@@ -111,12 +164,22 @@ class VerificationError(RnnLoweringError):
 
 
 class NotVerifiedError(VerificationError):
-    """A verification was required, but no comparison was possible; the lowered model has not been written."""
+    """A verification was required, but no comparison was possible; the lowered model has not been written.
+
+    Example:
+        >>> issubclass(rl.NotVerifiedError, rl.RnnLoweringError)
+        True
+    """
 
 
 class RnnLoweringWarning(UserWarning):
     """The specification of a node is ambiguous, and the message says how it was interpreted; or what is asked for
-    is probably not meant, or takes long."""
+    is probably not meant, or takes long.
+
+    Example:
+        >>> import warnings
+        >>> warnings.simplefilter("error", rl.RnnLoweringWarning)  # a warning is an error
+    """
 
 
 def deepest_cause(error: BaseException) -> BaseException:

@@ -281,7 +281,13 @@ def take_fields(options: object) -> None:
 
 
 class Progress(Protocol):
-    """Called as progress(phase, done, total) when a phase begins (done = 0) and after each tensor or run."""
+    """Called as progress(phase, done, total) when a phase begins (done = 0) and after each tensor or run.
+
+    Example:
+        >>> def show(phase, done, total):
+        ...     print(phase, done, total)
+        >>> report = rl.lower_file("model.onnx", "lowered.onnx", verify=0, overwrite=True, progress=show)
+    """
 
     def __call__(self, phase: str, done: int, total: int, /) -> None: ...
 

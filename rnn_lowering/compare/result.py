@@ -71,6 +71,11 @@ class Verification:
         reason: Why the comparison failed or was not possible, or which part was not possible.
         each_run: The runs one by one.
         nodes: One entry per output of each node that was also compared on its own with float64, over all its runs.
+
+    Example:
+        >>> check = rl.verify(model, rl.lower(model), runs=1)
+        >>> bool(check), check.status, check.max_abs < 1e-5
+        (True, 'verified', True)
     """
 
     status: str

@@ -114,6 +114,10 @@ def verify_stream(
 
     Raises:
         ModelFileError: `stepped` is no stream.
+
+    Example:
+        >>> bool(rl.verify_stream(model, rl.lower(model, stream="seq"), check=rl.Check(runs=1)))
+        True
     """
     check = check_of(check, {})
     trust = types.flag("trust_external_data", trust_external_data)

@@ -53,6 +53,10 @@ def verify(
         UnsupportedError: Sizes are fixed at which neither model runs.
         OptionError: An option has a value that does not exist, or a given input or shape is not one of the models'.
         ModelFileError: A file cannot be read, or its data is missing or outside its folder.
+
+    Example:
+        >>> bool(rl.verify(model, rl.lower(model, "loop"), runs=1))
+        True
     """
     check = check_of(check, options)
     trust = types.flag("trust_external_data", trust_external_data)

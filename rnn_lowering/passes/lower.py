@@ -53,7 +53,13 @@ _RUNTIMES_OF_FOREIGN = ("portable", "onnxruntime")
 
 @dataclass
 class LoweringResult(ir.passes.PassResult):
-    """What the pass returns: `model`, `modified`, `report`, and with `keep` the model whose nodes were replaced."""
+    """What the pass returns: `model`, `modified`, `report`, and with `keep` the model whose nodes were replaced.
+
+    Example:
+        >>> result = rl.LowerRecurrentPass()(onnx_ir.load("model.onnx"))
+        >>> result.modified, len(result.report.nodes)
+        (True, 2)
+    """
 
     report: Report
     prepared: ir.Model | None = None
@@ -69,6 +75,10 @@ class Preview:
         form: "scan", "loop", "unroll", `REFUSED` or `LEFT`.
         reason: Why.
         hint: What to try where it is refused.
+
+    Example:
+        >>> [(each.spec.op_type, each.form) for each in rl.preview(model)]
+        [('LSTM', 'scan'), ('GRU', 'scan')]
     """
 
     node: NodeRef
@@ -90,6 +100,11 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
     Raises:
         InvalidNodeError: A node specifies what its operator does not allow.
         UnsupportedError: A valid node that the chosen form cannot express, or an option that does not exist.
+
+    Example:
+        >>> model = onnx_ir.load("model.onnx")
+        >>> rl.LowerRecurrentPass("loop")(model).report.nodes[0].form
+        'loop'
     """
 
     def __init__(self, lowering: Lowering | str = "auto", **options: Unpack[LoweringOptions]) -> None:

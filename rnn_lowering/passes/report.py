@@ -22,7 +22,13 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class NodeReport:
-    """A lowered node and its form; `place` identifies it in the model."""
+    """A lowered node and its form; `place` identifies it in the model.
+
+    Example:
+        >>> _, report = rl.lower(model, full=True)
+        >>> [node.form for node in report.nodes]
+        ['scan', 'scan']
+    """
 
     name: str
     operator: str
@@ -89,6 +95,11 @@ class Report:
         set_inputs: Inputs that became constants: the lowered model lacks them.
         operators_before, operators_after: How often the model has each operator, in all scopes together.
         stream: How the result is driven, if it is called chunk by chunk.
+
+    Example:
+        >>> _, report = rl.lower(model, target="tvm", dims={"seq": 16}, full=True)
+        >>> report.target, report.operators_before["LSTM"], report.operators_after["Tanh"]
+        ('tvm', 1, 48)
     """
 
     target: str = "portable"

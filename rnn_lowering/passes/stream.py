@@ -57,6 +57,13 @@ class StreamPass(ir.passes.InPlacePass):
 
     Warns:
         RnnLoweringWarning: No state is carried from chunk to chunk: the axis is probably not that of time.
+
+    Example:
+        >>> work = onnx_ir.load("model.onnx")
+        >>> rl.StreamPass("seq")(work).modified
+        True
+        >>> [value.name for value in work.graph.inputs]
+        ['X', 'past_lstm_LSTM_h', 'past_lstm_LSTM_c', 'past_gru_GRU_h']
     """
 
     def __init__(self, stream: Stream) -> None:

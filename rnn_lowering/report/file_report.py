@@ -67,6 +67,11 @@ class FileReport(Report):
         original, lowered: The model files.
         command: The command line; empty where Python called `lower_file`.
         verification: How both were compared; None where nothing was to be.
+
+    Example:
+        >>> report = rl.lower_file("model.onnx", "lowered.onnx", verify=0, overwrite=True)
+        >>> len(report.nodes), report.verification is None
+        (2, True)
     """
 
     original: ModelFile

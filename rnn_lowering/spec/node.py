@@ -70,6 +70,11 @@ class RecurrentSpec:
             LSTM, dequantized among the constants.
         gives_sequence: Whether the node has an output Y, used or not.
         stored: The constants as the node has them.
+
+    Example:
+        >>> lstm, gru = rl.inspect(model)
+        >>> lstm.op_type, lstm.hidden_size, lstm.seq_length, gru.linear_before_reset
+        ('LSTM', 16, None, True)
     """
 
     node: NodeRef

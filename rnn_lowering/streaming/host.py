@@ -17,11 +17,7 @@ _TYPES = {"float": "float32", "double": "float64"}
 
 
 class Stream:
-    """A stream through a model that `--stream` made: it keeps the states between calls.
-
-    stream = rl.Stream("chunk.onnx")
-    outputs = stream({"X": chunk})   # the next frames; by name the outputs that are no states
-    stream.reset()                   # a new sequence
+    """Run a model made by `--stream` chunk by chunk; it keeps the states between calls.
 
     Args:
         model: The path of the model, its bytes, or an onnxruntime.InferenceSession.
@@ -32,6 +28,12 @@ class Stream:
 
     Raises:
         ModelFileError: The model has no such metadata, or damaged ones.
+
+    Example:
+        >>> stream = rl.Stream(rl.lower(model, stream="seq").SerializeToString())
+        >>> stream({"X": np.zeros((4, 1, 80), np.float32)})["Y"].shape  # the next 4 frames
+        (4, 1, 80)
+        >>> stream.reset()  # a new sequence
     """
 
     def __init__(self, model: str | os.PathLike[str] | bytes | Any) -> None:

@@ -41,6 +41,11 @@ class State:
         dtype: The name of its NumPy type.
         initial: What the first call receives: "zeros", or nested lists of numbers that broadcast to `shape`, of
             which those that JSON lacks are the texts "Infinity", "-Infinity" and "NaN".
+
+    Example:
+        >>> plan = rl.Stream(rl.lower(model, stream="seq").SerializeToString()).plan
+        >>> plan.states[0].input, plan.states[0].state, plan.states[0].shape
+        ('past_lstm_LSTM_h', 'h', (1, 1, 16))
     """
 
     input: str
@@ -103,6 +108,11 @@ class StreamPlan:
         frames: How many frames each call is given; None: any number.
         inputs, outputs: The axis of the frames by name, None where there is none. States are not among them.
         states: What is kept from call to call.
+
+    Example:
+        >>> plan = rl.Stream(rl.lower(model, stream="seq=1").SerializeToString()).plan
+        >>> plan.frames, plan.inputs, plan.outputs
+        (1, {'X': 0}, {'Y': 0})
     """
 
     frames: int | None

@@ -22,6 +22,10 @@ class Documented:
         named: The operators of the default domain that it names as supported, separated by white space.
         left_out: Those of them that count as not supported, because of the limit that it names.
         unchecked: Limits that it names and that a lowering does not check.
+
+    Example:
+        >>> rl.TARGETS["tensorrt"].documented.source
+        'onnx/onnx-tensorrt: docs/operators.md'
     """
 
     source: str

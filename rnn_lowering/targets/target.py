@@ -60,6 +60,11 @@ class Target:
         loop_finish: What changes a finished body there, beside `finish`.
         converted_only: Whether lowered models were converted for it and not run.
         documented: What a document names, of a runtime that was not run: nothing else is emitted for it.
+
+    Example:
+        >>> target = rl.TARGETS["tvm"]
+        >>> target.forms, target.evidence
+        (('unroll',), 'measured')
     """
 
     name: str
