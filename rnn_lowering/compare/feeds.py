@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 from rnn_lowering.compare.unseen import setting
 from rnn_lowering.errors import OptionError, UnsupportedError
 from rnn_lowering.limits import excess
+from rnn_lowering.model.messages import bodies_in, nodes_in
 from rnn_lowering.options import Check
 from rnn_lowering.spec.node import is_recurrent
 from rnn_lowering.streaming.host import array_of_type
@@ -244,7 +245,7 @@ def _starts_a_state(graph: onnx.GraphProto, names: set[str]) -> bool:
             return True
         if node.op_type in _PARTS and not names.isdisjoint(node.input[:1]):
             names.update(filter(None, node.output))
-        for body in (attribute.g for attribute in node.attribute if attribute.HasField("g")):
+        for body in bodies_in(node):
             if _starts_a_state(body, names):
                 return True
             outer = zip(node.output, body.output, strict=False)
@@ -254,15 +255,12 @@ def _starts_a_state(graph: onnx.GraphProto, names: set[str]) -> bool:
 
 def _consumers(graph: onnx.GraphProto, name: str, depth: int) -> Iterator[tuple[onnx.NodeProto, int]]:
     """Yield the nodes that read a value, also through casts, and in subgraphs, with the number of the input."""
-    for node in graph.node:
+    for node in nodes_in(graph):
         for slot, given in enumerate(node.input):
             if given == name:
                 yield node, slot
                 if depth and node.op_type in ("Cast", "Identity"):
                     yield from _consumers(graph, node.output[0], depth - 1)
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _consumers(attribute.g, name, depth)
 
 
 Declared = Sequence[int | str]

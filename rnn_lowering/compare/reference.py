@@ -18,6 +18,7 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference.op_run import OpRun
 
+from rnn_lowering.model.messages import bodies_in
 from rnn_lowering.spec.constants import run_reference
 from rnn_lowering.types import Array
 
@@ -314,10 +315,10 @@ def widen(graph: Any, narrow: Collection[int], wide: int) -> None:
         if tensor.data_type in narrow:
             array = numpy_helper.to_array(tensor).astype(helper.tensor_dtype_to_np_dtype(wide))
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    for body in (body for node in graph.node for body in bodies_in(node)):
+        del body.value_info[:]
+        widen(body, narrow, wide)
     for node, attribute in attributes:
-        if attribute.HasField("g"):
-            del attribute.g.value_info[:]
-            widen(attribute.g, narrow, wide)
         if attribute.name in ("to", "dtype") and attribute.i in narrow:
             attribute.i = wide
         numbers = node.op_type == "Constant" and attribute.name in ("value_float", "value_floats")

@@ -14,6 +14,7 @@ import onnx
 from rnn_lowering.compare.unseen import conditions
 from rnn_lowering.files.locations import from_the_root
 from rnn_lowering.files.reading import Parsed
+from rnn_lowering.model.messages import bodies_in, graphs_in, nodes_in
 from rnn_lowering.spec.dynamic import OPERATOR
 from rnn_lowering.spec.node import is_recurrent
 
@@ -131,13 +132,10 @@ def _open_axes(proto: onnx.ModelProto, axes: Mapping[str, int]) -> None:
 
 def _drop_shapes(graph: onnx.GraphProto) -> None:
     """Drop what a graph declares of computed values."""
-    del graph.value_info[:]
-    for value in graph.output:
-        value.type.tensor_type.ClearField("shape")
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                _drop_shapes(attribute.g)
+    for inner in graphs_in(graph):
+        del inner.value_info[:]
+        for value in inner.output:
+            value.type.tensor_type.ClearField("shape")
 
 
 def session_of(model: Parsed, scratch: Path, misread: Collection[str] = ()) -> Session:
@@ -222,7 +220,7 @@ def _misread(body: onnx.GraphProto) -> set[str]:
 
 
 def _body(node: onnx.NodeProto) -> onnx.GraphProto:
-    return next((a.g for a in node.attribute if a.name == "body"), onnx.GraphProto())
+    return next(bodies_in(node), onnx.GraphProto())
 
 
 def _key(node: onnx.NodeProto) -> str:
@@ -231,21 +229,12 @@ def _key(node: onnx.NodeProto) -> str:
 
 def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     for graph in (model.graph, *model.functions):
-        yield from all_nodes(graph)
+        yield from nodes_in(graph)
 
 
 def count_operators(proto: onnx.ModelProto) -> Counter[str]:
     """Count the operators of a model, whatever their domains, in all scopes."""
-    return Counter(n.op_type for graph in (proto.graph, *proto.functions) for n in all_nodes(graph))
-
-
-def all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a graph and of the bodies in it."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                yield from all_nodes(body)
+    return Counter(node.op_type for node in _nodes(proto))
 
 
 def depends_on_threads(proto: onnx.ModelProto) -> bool:

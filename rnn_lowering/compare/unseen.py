@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnx import numpy_helper
 
 from rnn_lowering.compare.tolerance import blocks
+from rnn_lowering.model.messages import bodies_in, nodes_in
 from rnn_lowering.types import Array, array_of
 
 _MOVING = frozenset(("Constant", "Identity", "Squeeze", "Unsqueeze", "Reshape", "Cast"))
@@ -135,7 +136,8 @@ def undetermined_outputs(model: onnx.ModelProto) -> dict[str, str]:
     while len(reached) > before:  # until nothing more is reached: a model need not be sorted
         before = len(reached)
         for node in model.graph.node:
-            source = next((reached[name] for name in _read_by(node) if name in reached), "")
+            read = (name for inner in (node, *_inner(node)) for name in inner.input)
+            source = next((reached[name] for name in read if name in reached), "")
             source = source or _draws(node, bodies, off)
             reached |= {name: source for name in node.output if name and source}
     return {value.name: reached[value.name] for value in model.graph.output if value.name in reached}
@@ -145,12 +147,10 @@ def _any(tensor: onnx.TensorProto) -> bool:
     return not tensor.external_data and bool(numpy_helper.to_array(tensor).any())
 
 
-def _read_by(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the names that a node and its bodies read."""
-    yield from node.input
-    for attribute in node.attribute:
-        for inner in attribute.g.node:
-            yield from _read_by(inner)
+def _inner(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes in the bodies of a node."""
+    for body in bodies_in(node):
+        yield from nodes_in(body)
 
 
 def _draws(node: onnx.NodeProto, bodies: dict[tuple[str, str], onnx.FunctionProto], off: Collection[str]) -> str:
@@ -160,5 +160,5 @@ def _draws(node: onnx.NodeProto, bodies: dict[tuple[str, str], onnx.FunctionProt
     if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2] and node.input[2] not in off:
         return "Dropout in training mode"
     body = bodies.get((node.domain, node.op_type))
-    inner = [n for attribute in node.attribute for n in attribute.g.node]
-    return next(filter(None, (_draws(n, bodies, off) for n in (*inner, *(body.node if body else ())))), "")
+    inner = (*(n for graph in bodies_in(node) for n in graph.node), *(body.node if body else ()))
+    return next(filter(None, (_draws(n, bodies, off) for n in inner)), "")
