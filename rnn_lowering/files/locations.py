@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import onnx
 
 from rnn_lowering.errors import ModelFileError
+from rnn_lowering.model.messages import bodies_in, nodes_in
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,21 @@ def _leaves(location: str) -> bool:
 
 def external_entries(model: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto, onnx.StringStringEntryProto]]:
     """Yield every external tensor of all scopes, also in attributes, and its entry with the location."""
-    for function in model.functions:
-        yield from _in_nodes(function.node)
-    yield from _in_graph(model.graph)
+    for tensor in _tensors(model):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            yield from ((tensor, entry) for entry in tensor.external_data if entry.key == "location")
+
+
+def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    graphs = [model.graph]
+    for whole in (*model.functions, model.graph):
+        for node in nodes_in(whole):
+            graphs += bodies_in(node)
+            for attribute in node.attribute:
+                yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
+    for graph in graphs:
+        yield from graph.initializer
+        yield from (part for sparse in graph.sparse_initializer for part in (sparse.values, sparse.indices))
 
 
 def check_locations(model: onnx.ModelProto, path: Path, *, trust: bool) -> None:
@@ -124,28 +137,3 @@ def rename_data(path: Path, old: str, new: str) -> None:
         if entry.value == old:
             entry.value = new
     onnx.save(model, path)
-
-
-def _in_graph(graph: onnx.GraphProto) -> Iterator[tuple[onnx.TensorProto, onnx.StringStringEntryProto]]:
-    for tensor in graph.initializer:
-        yield from _of_tensor(tensor)
-    for sparse in graph.sparse_initializer:
-        yield from _of_tensor(sparse.values)
-        yield from _of_tensor(sparse.indices)
-    yield from _in_nodes(graph.node)
-
-
-def _in_nodes(
-    nodes: Iterator[onnx.NodeProto],
-) -> Iterator[tuple[onnx.TensorProto, onnx.StringStringEntryProto]]:
-    for node in nodes:
-        for attribute in node.attribute:
-            for tensor in (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors):
-                yield from _of_tensor(tensor)
-            for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from _in_graph(graph)
-
-
-def _of_tensor(tensor: onnx.TensorProto) -> Iterator[tuple[onnx.TensorProto, onnx.StringStringEntryProto]]:
-    if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        yield from ((tensor, entry) for entry in tensor.external_data if entry.key == "location")

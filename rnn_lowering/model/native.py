@@ -19,7 +19,7 @@ from onnx import shape_inference, version_converter
 
 from rnn_lowering.child import Child, ChildError, Message, serve
 from rnn_lowering.limits import RUN_FACTOR, limit_memory, most_bytes
-from rnn_lowering.model.messages import described, pairs_in
+from rnn_lowering.model.messages import described, graphs_in, pairs_in
 
 
 def infer_shapes(model: ir.Model) -> None:
@@ -138,15 +138,17 @@ def _checked(proto: onnx.ModelProto) -> str:
     return ""
 
 
-def _is_moderate(graph: onnx.GraphProto) -> bool:
+def _is_moderate(main: onnx.GraphProto) -> bool:
     """Return whether all sizes are non-negative and all numbers fit 32 bits: onnx counts up to some of them."""
+    return all(map(_is_moderate_alone, graphs_in(main)))
+
+
+def _is_moderate_alone(graph: onnx.GraphProto) -> bool:
     infos = (*graph.input, *graph.output, *graph.value_info)
     dims = [d.dim_value for info in infos for d in info.type.tensor_type.shape.dim]
     attributes = [a for node in graph.node for a in node.attribute]
     dims += [d for t in (*graph.initializer, *(a.t for a in attributes)) for d in t.dims]
-    if any(not 0 <= d <= _LARGEST for d in dims) or any(abs(a.i) > _LARGEST for a in attributes):
-        return False
-    return all(_is_moderate(body) for a in attributes for body in (a.g, *a.graphs))
+    return all(0 <= d <= _LARGEST for d in dims) and all(abs(a.i) <= _LARGEST for a in attributes)
 
 
 def _complete(graph: onnx.GraphProto) -> Iterator[Callable[[], None]]:
