@@ -15,6 +15,7 @@ from rnn_lowering.files import one_file
 from rnn_lowering.files.locations import DataFolders
 from rnn_lowering.files.one_file import TensorInside, text_format
 from rnn_lowering.model.messages import to_message
+from rnn_lowering.model.scopes import all_graphs
 from rnn_lowering.types import in_memory
 
 INLINE_LIMIT = 1_800_000_000
@@ -40,7 +41,7 @@ def locate(model: ir.Model, folders: DataFolders) -> None:
     for value in _initializers(model):
         if isinstance(value.const_value, ir.ExternalTensor):
             value.const_value = _located(value.const_value, folders)
-    for graph in _graphs(model):
+    for graph in all_graphs(model):
         for node in graph:
             for name, attribute in list(node.attributes.items()):
                 if attribute.is_ref():
@@ -129,13 +130,8 @@ def save(model: ir.Model, path: Path, data_file: str | None, written: Written | 
 
 
 def _initializers(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in _graphs(model):
+    for graph in all_graphs(model):
         yield from graph.initializers.values()
-
-
-def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    for graph in (model.graph, *(function.graph for function in model.functions.values())):
-        yield from (graph, *graph.subgraphs())
 
 
 _Tensor = TypeVar("_Tensor", bound=ir.TensorProtocol)

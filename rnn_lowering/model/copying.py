@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError, deepest_cause
+from rnn_lowering.model.scopes import all_graphs
 from rnn_lowering.spec.node import DEFAULT_DOMAIN, default_opset
 
 T = TypeVar("T")
@@ -25,7 +26,7 @@ def clone(model: ir.Model) -> ir.Model:
     """
     copied = _copied(model.clone)
     own_tensors(copied)
-    for graph in copied.graphs():
+    for graph in all_graphs(copied):
         for value in _values(graph):
             value.type = _own_type(value.type)  # setting a value's dtype changes its type, shared or not
     for imports in (copied.opset_imports, *(function.opset_imports for function in copied.functions.values())):
@@ -63,7 +64,7 @@ def own_tensors(model: ir.Model) -> None:
     Renaming a value renames its tensor object, and otherwise also the protobuf message or the other model that the
     tensor came from.
     """
-    for graph in model.graphs():
+    for graph in all_graphs(model):
         for value in graph.initializers.values():
             if value.const_value is not None:
                 value.const_value = _own(value.const_value)
@@ -163,7 +164,7 @@ class _State:
 
     @classmethod
     def of(cls, model: ir.Model) -> _State:
-        graphs = list(model.graphs())
+        graphs = list(all_graphs(model))
         values = [(v, v.type, v.shape) for graph in graphs for v in _values(graph)]
         return cls(model, model.graph, dict(model.functions), [(graph, list(graph)) for graph in graphs], values)
 

@@ -151,15 +151,20 @@ def graphs_of(attribute: ir.Attr) -> tuple[ir.Graph, ...]:
     return tuple(attribute.as_graphs()) if attribute.type == ir.AttributeType.GRAPHS else ()
 
 
+def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """Yield the main graph, those of functions, which `ir.Model.graphs` leaves out, and the bodies in each."""
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        yield from (graph, *graph.subgraphs())
+
+
 def all_names(model: ir.Model) -> Iterator[str]:
     """Yield every name of a node or value in any scope of a model."""
-    for graph in (model.graph, *(function.graph for function in model.functions.values())):
-        for scope in (graph, *graph.subgraphs()):
-            yield from (v.name for v in (*scope.inputs, *scope.initializers.values()) if v.name)
-            for node in scope:
-                yield from (v.name for v in node.outputs if v.name)
-                if node.name:
-                    yield node.name
+    for graph in all_graphs(model):
+        yield from (v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name)
+        for node in graph:
+            yield from (v.name for v in node.outputs if v.name)
+            if node.name:
+                yield node.name
 
 
 SORTED = "sorted the nodes by their dependencies"

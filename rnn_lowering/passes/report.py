@@ -11,7 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from rnn_lowering.errors import version
-from rnn_lowering.model.scopes import NodePlace
+from rnn_lowering.model.scopes import NodePlace, all_graphs
 from rnn_lowering.spec.node import RecurrentSpec
 from rnn_lowering.streaming.plan import StreamPlan
 from rnn_lowering.types import Array
@@ -144,7 +144,7 @@ def _finite(data: Any) -> Any:
 def count_operators(model: ir.Model) -> dict[str, int]:
     """Count the operators of every graph, subgraph and function of a model."""
     counts: Counter[str] = Counter()
-    for graph in (model.graph, *(function.graph for function in model.functions.values())):
-        for node in graph.all_nodes():
+    for graph in all_graphs(model):
+        for node in graph:
             counts[f"{node.domain}::{node.op_type}" if node.domain else node.op_type] += 1
     return dict(sorted(counts.items()))

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 from cases import Case, model
 from chains import Link, chain
-from onnx import helper
+from onnx import helper, numpy_helper
 from stored_models import entries, load
 from thinning import thinned
 
@@ -53,6 +54,43 @@ def shaped() -> onnx.ModelProto:
     return proto
 
 
+def branches_of_a_function() -> onnx.ModelProto:
+    """A function that is called twice and has constants of the same names in both branches of an If."""
+    nodes = [
+        helper.make_node(
+            "If", ["flag"], ["left"], "choice", **{f"{name}_branch": _branch(name) for name in ("then", "else")}
+        ),
+        helper.make_node("Identity", ["left"], ["out"], "last"),
+    ]
+    function = helper.make_function("test", "Twice", ["x", "flag"], ["out"], nodes, [helper.make_opsetid("", 18)])
+    inputs = [
+        helper.make_tensor_value_info("X", onnx.TensorProto.FLOAT, ["seq", 2, 3]),
+        helper.make_tensor_value_info("flag", onnx.TensorProto.BOOL, []),
+    ]
+    outputs = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 2, 4]) for name in ("first", "second")
+    ]
+    calls = [
+        helper.make_node("Twice", ["X", "flag"], [v.name], f"call of {v.name}", domain="test") for v in outputs
+    ]
+    graph = helper.make_graph(calls, "graph", inputs, outputs)
+    imports = [helper.make_opsetid("", 18), helper.make_opsetid("test", 1)]
+    return helper.make_model(graph, functions=[function], opset_imports=imports, ir_version=9)
+
+
+def _branch(name: str) -> onnx.GraphProto:
+    weights = {"W": (1, 12, 3), "R": (1, 12, 4)}
+    tensors = [numpy_helper.from_array(np.full(shape, 0.25, np.float32), key) for key, shape in weights.items()]
+    two = numpy_helper.from_array(np.array(2, np.float32), "number")
+    nodes = [
+        helper.make_node("Constant", [], ["two"], "constant", value=two),
+        helper.make_node("GRU", ["x", "W", "R"], ["", f"{name}_h"], "gru", hidden_size=4),
+        helper.make_node("Mul", [f"{name}_h", "two"], [f"{name}_out"], "multiply"),
+    ]
+    info = helper.make_tensor_value_info(f"{name}_out", onnx.TensorProto.FLOAT, [1, 2, 4])
+    return helper.make_graph(nodes, name, [], [info], tensors)
+
+
 GIVEN: dict[str, Callable[[], onnx.ModelProto]] = {
     "chain": lambda: chain(*THREE),
     "unsorted": unsorted,
@@ -62,6 +100,7 @@ GIVEN: dict[str, Callable[[], onnx.ModelProto]] = {
     "function": lambda: model(Case("unchanged_function", "LSTM", scope="function"), 17),
     "branch": lambda: model(Case("unchanged_if", "GRU", scope="if", weights="node"), 17),
     "opset 6": lambda: model(Case("unchanged_6", "GRU", ir3=True), 6),
+    "branches of a function": branches_of_a_function,
     "bad function": lambda: model(Case("unchanged_bad", "LSTM", {"clip": -1.0}, scope="function"), 17),
     "constants": lambda: model(Case("unchanged_constant", "LSTM", weights="constant"), 17),
 }
@@ -114,7 +153,11 @@ def state(given: ir.Model) -> list[Any]:
         dict(given.metadata_props),
         list(given.functions),
     ]
-    for graph in given.graphs():
+    for graph in (
+        inner
+        for outer in (given.graph, *(f.graph for f in given.functions.values()))
+        for inner in (outer, *outer.subgraphs())
+    ):
         found += [graph.name, [id(node) for node in graph], list(graph.initializers), dict(graph.opset_imports)]
         values = [*graph.inputs, *graph.outputs, *graph.initializers.values()]
         for node in graph:
