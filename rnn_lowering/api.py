@@ -52,7 +52,7 @@ def lower(
 def lower(
     model: M, lowering: Lowering | str = "auto", *, full: bool = False, **options: Unpack[LoweringOptions]
 ) -> M | tuple[M, Report]:
-    """Replace the RNN, GRU and LSTM nodes of a model by primitive operators.
+    """Replace the RNN, GRU and LSTM nodes of a model with primitive operators.
 
     Args:
         model: A ModelProto, which stays as it is, or an onnx_ir Model, which is changed in place.
@@ -174,7 +174,7 @@ def preview(
     lowering: Lowering | str = "auto",
     **options: Unpack[LoweringOptions],
 ) -> list[Preview]:
-    """Return what would become of every recurrent node of a model, in the order of the model, which stays as it is.
+    """Return the form that each recurrent node would get, in the order of the model, without changing it.
 
     Args:
         model: The model, or the path of its file.
@@ -204,7 +204,7 @@ def _read(model: onnx.ModelProto | ir.Model | Path) -> ir.Model:
 
 
 def inspect(model: onnx.ModelProto | ir.Model | PathLike) -> list[RecurrentSpec]:
-    """Return what every recurrent node of a model specifies, in the order of the model.
+    """Return the specification of each recurrent node, in the order of the model.
 
     Raises:
         InvalidNodeError, UnsupportedError: A node that cannot be read.

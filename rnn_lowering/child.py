@@ -1,4 +1,4 @@
-"""A child process that does jobs: native code may crash it, never end or take all memory, and the caller goes on.
+"""A child process that runs jobs: native code may crash or hang it, and the caller continues.
 
 A message is a line of JSON and the bytes that it announces as "size". A module that does jobs calls `serve` when
 it is run; the child ends when its stdin is closed, also in the middle of a job.

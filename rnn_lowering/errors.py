@@ -70,7 +70,7 @@ class RnnLoweringError(Exception):
 
 
 class InvalidNodeError(RnnLoweringError):
-    """A node specifies what its operator does not allow.
+    """A node breaks the specification of its operator.
 
     Example:
         >>> text = (
@@ -115,7 +115,7 @@ class UnknownLengthsError(UnsupportedError):
 
 
 class OptionError(UnsupportedError, ValueError, TypeError):
-    """An argument has a value that does not exist, or another type.
+    """An argument has a wrong value or type.
 
     Example:
         >>> try:
@@ -139,7 +139,7 @@ class ModelFileError(RnnLoweringError):
 
 
 class InternalError(RnnLoweringError):
-    """A fault of this package; `__cause__` is the unexpected exception.
+    """A bug in this package; `__cause__` is the unexpected exception.
 
     Example:
         >>> issubclass(rl.InternalError, rl.RnnLoweringError)
@@ -148,7 +148,7 @@ class InternalError(RnnLoweringError):
 
 
 class VerificationError(RnnLoweringError):
-    """The lowered model does not compute the same as the original; it has not been written.
+    """The lowered model differs from the original; it was not written.
 
     Args:
         report: The `FileReport`, with the differences of the outputs.
@@ -164,7 +164,7 @@ class VerificationError(RnnLoweringError):
 
 
 class NotVerifiedError(VerificationError):
-    """A verification was required, but no comparison was possible; the lowered model has not been written.
+    """Verification was required, but no comparison was possible; the lowered model was not written.
 
     Example:
         >>> issubclass(rl.NotVerifiedError, rl.RnnLoweringError)

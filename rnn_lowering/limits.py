@@ -1,4 +1,4 @@
-"""How much memory a few bytes of a model may ask for: one limit for all that a model lets compute."""
+"""One memory limit for everything a model makes us compute."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _most: ContextVar[int] = ContextVar("most", default=MOST_BYTES)
 
 @contextmanager
 def limited(most: int) -> Iterator[None]:
-    """Let a number of bytes be the limit in the block."""
+    """Set the limit in bytes for the block."""
     token = _most.set(most)
     try:
         yield
@@ -32,7 +32,7 @@ def most_bytes() -> int:
 
 
 def limit_memory(more: int) -> None:
-    """Let this process take no more memory than it has and so many bytes, where the system can tell and refuse."""
+    """Cap this process at its current memory plus `more` bytes (Linux)."""
     with suppress(ImportError, OSError, ValueError, IndexError):
         import resource
 

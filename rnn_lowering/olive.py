@@ -1,4 +1,4 @@
-"""Lowering as a surgery of Olive: importing this module makes `LowerRecurrent` known to its GraphSurgeries."""
+"""Register the surgeon `LowerRecurrent` with Olive's GraphSurgeries."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Lowering:
-    """Which nodes are lowered, and how.
+    """Which nodes to lower, and how.
 
     Attributes:
         to: The form: "scan", "loop", "unroll" (straight-line, for a known sequence length), or "auto": for each

@@ -1,4 +1,4 @@
-"""Lowering a file: read, lower, write beside, compare, report, and only then replace what is there."""
+"""Lower a file: read, lower, write to temporary names, compare, report, then replace."""
 
 from __future__ import annotations
 

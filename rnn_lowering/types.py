@@ -1,4 +1,4 @@
-"""Types that several folders share, and kinds of arguments: each takes what a caller gives or raises one error."""
+"""Shared types, and kinds of arguments: each converts what a caller gives, or raises one error."""
 
 from __future__ import annotations
 

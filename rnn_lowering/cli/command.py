@@ -1,4 +1,4 @@
-"""The command: calls the Python interface with the arguments and returns an exit code."""
+"""The command: parse arguments, call the Python interface, return an exit code."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def end_at_once(number: int, _: FrameType | None) -> None:
 
 
 def listen() -> None:
-    """Let these signals end the process at once; ignored ones (nohup) stay ignored."""
+    """End the process at once on these signals; ignored signals (nohup) stay ignored."""
     for number in ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, end_at_once)
@@ -37,7 +37,7 @@ def listen() -> None:
 
 @contextmanager
 def unwinding() -> Iterator[None]:
-    """Let these signals raise `Interrupted` in the block, so that its folders and processes are removed.
+    """Raise `Interrupted` on these signals in the block, so that its folders and processes are removed.
 
     After the first signal and after the block they are ignored. Without a call of `listen` nothing changes.
     """

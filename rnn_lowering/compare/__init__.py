@@ -1,4 +1,4 @@
-"""Whether two models compute the same: `verify` and `stream` are the front doors.
+"""Compare two models: start at `verify` and `stream`.
 
 The equations in `reference` are written on their own. Shared with the lowering: how files, nodes and constants are
 read (`files`, `spec`) and how nodes are found, inlined and folded (`model`). For a stream whose original is not run

@@ -1,4 +1,4 @@
-"""Inputs of models: random ones, of sizes and values that a model accepts, and those that users give."""
+"""Inputs of models: random ones that a model accepts, and those of users."""
 
 from __future__ import annotations
 

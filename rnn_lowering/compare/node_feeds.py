@@ -1,4 +1,4 @@
-"""Inputs for one node on its own, chosen from what the node specifies.
+"""Inputs for a single node, chosen by its attributes.
 
 Each row of a batch has magnitudes of its own: such that pre-activations stay linear, saturate, or lie on both sides
 of each clip and threshold. Sizes that the node leaves open vary. Where a term of the node matters to none of these

@@ -1,4 +1,4 @@
-"""A lowered node and its original, each as a model of its own, run in onnxruntime and computed in float64."""
+"""A lowered node and its original, each as a separate model, run in onnxruntime and computed in float64."""
 
 from __future__ import annotations
 

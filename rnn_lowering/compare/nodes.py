@@ -1,4 +1,4 @@
-"""Lowered nodes one by one: as close to float64 as rounding allows, and the first that is not."""
+"""Compare lowered nodes with float64, one by one, and find the first that differs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ATTEMPTS = 4
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison needs: the files of two models, what runs them, and how they are compared."""
+    """The files of two models, what runs them, and how they are compared."""
 
     original: Parsed
     lowered: Parsed

@@ -1,4 +1,4 @@
-"""Running models in a child process, which a native kernel may crash or never end."""
+"""Run models in a child process, which a native kernel may crash or hang."""
 
 from __future__ import annotations
 

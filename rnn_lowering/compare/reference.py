@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM of the operator specification in float64 NumPy, to judge a lowering by.
+"""RNN, GRU and LSTM in float64 NumPy: the reference for lowered nodes.
 
 It is written independently of what it judges: it reads attributes and computes steps on its own. A sequence is
 reversed before the steps and its output after them, each row within its length, so that one loop over time
@@ -246,7 +246,7 @@ def float64_of_node(
 
 
 def _same_rows(truth: Symbols, allowed: Symbols, batch_first: bool) -> Symbols:
-    """Let a row that exceeds the type in one output do so in all, broadcast to the outputs."""
+    """If a row overflows in one output, skip it in all."""
     axes = {symbol: 0 if batch_first else array.ndim - 2 for symbol, array in truth.items()}
     levels = {symbol: np.moveaxis(level, axes[symbol], 0) for symbol, level in allowed.items()}
     beyond = np.any([np.isinf(level).any(axis=tuple(range(1, level.ndim))) for level in levels.values()], axis=0)
@@ -306,7 +306,7 @@ def _wide(array: Array) -> Array:
 
 
 def widen(graph: Any, narrow: Collection[int], wide: int) -> None:
-    """Let a graph or function hold and make one element type where it has certain others, in place."""
+    """Convert certain element types of a graph or function to another one, in place."""
     for value in (*getattr(graph, "input", ()), *getattr(graph, "output", ())):
         if isinstance(value, onnx.ValueInfoProto) and value.type.tensor_type.elem_type in narrow:
             value.type.tensor_type.elem_type = wide

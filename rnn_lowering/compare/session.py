@@ -1,4 +1,4 @@
-"""A model as it is to be run: with more outputs, with open axes, and repaired where onnxruntime misreads it."""
+"""A model prepared for a run: with more outputs, open axes, and repairs for onnxruntime."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _dims(proto: onnx.ModelProto, axes: Mapping[str, int]) -> list[onnx.TensorSh
 
 
 def _open_axes(proto: onnx.ModelProto, axes: Mapping[str, int]) -> None:
-    """Let axes of inputs have no fixed size."""
+    """Remove the fixed sizes of input axes."""
     if has_fixed(proto, axes):
         for dim in _dims(proto, axes):
             dim.dim_param = "frames"

@@ -1,4 +1,4 @@
-"""Whether a stream computes what the original computes of whole sequences: chunk by chunk, its states fed back.
+"""Compare a stream, chunk by chunk, with the original on whole sequences.
 
 The original runs on whole random sequences; the result on the same in chunks of one frame, of a few and of ragged
 sizes, one sequence after another in one session. Where they differ, values inside both tell the first node.

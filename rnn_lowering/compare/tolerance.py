@@ -1,4 +1,4 @@
-"""Which arrays count as equal."""
+"""Compare arrays within a tolerance."""
 
 from __future__ import annotations
 

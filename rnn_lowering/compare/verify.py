@@ -1,4 +1,4 @@
-"""Comparing two models, in memory or in files: `verify` for users, `open_comparison` for what lowers files."""
+"""Compare two models, in memory or in files: `verify` for users, `open_comparison` for the pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether two models compute the same: both run in onnxruntime, in processes of their own, on random inputs.
+"""Compare two models: both run in onnxruntime, in separate processes, on random inputs.
 
 Where onnxruntime cannot run the original, each lowered node is cut out and compared with the operator specification
 in float64. Where outputs differ, each lowered node is fed what the original's was fed: the first that differs is
@@ -55,7 +55,7 @@ class ModelComparison(Comparison):
 
     @cached_property
     def nodes_one_by_one(self) -> NodeComparison:
-        """What compares single nodes of the same models."""
+        """The comparison of single nodes of the same models."""
         return NodeComparison(self.original, self.lowered, self.runner, self.check, self.progress, self.prepared)
 
     @cached_property

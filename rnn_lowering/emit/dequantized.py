@@ -1,4 +1,4 @@
-"""Constants that stay integers in the model: DequantizeLinear moves along with what is done to them."""
+"""Constants that stay integers: a DequantizeLinear follows them through each operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What emitted nodes and values are called, and the metadata that tells which equation they come from.
+"""Names of emitted nodes and values, and the metadata with the equation of each.
 
 An emitted node has metadata (`metadata_props`): the name (`NODE`) and operator (`OPERATOR`) of the recurrent node
 that it was emitted for, the symbols that the operator specification uses for its outputs (`SYMBOLS`), and those of

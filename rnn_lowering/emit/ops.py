@@ -1,4 +1,4 @@
-"""`Ops`: primitive operators in the version of each opset, emitted into the graphs that are being built.
+"""`Ops`: emit primitive operators at any opset into the current graph.
 
 Outside of emit/ nothing depends on the opset. On constants and symbolic zeros an operator is computed at once.
 """

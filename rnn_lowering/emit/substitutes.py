@@ -1,4 +1,4 @@
-"""Operators that a runtime does not support, or runs slowly, as others that compute the same."""
+"""Replace operators that a runtime does not support, or runs slowly, with equivalent ones."""
 
 from __future__ import annotations
 

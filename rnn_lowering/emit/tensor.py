@@ -1,4 +1,4 @@
-"""Tensors with + - * / @, so that code can be written like the equations of the operator specification.
+"""Tensors with + - * / @, for code that reads like the equations of the operator specification.
 
 A tensor is one of
 * a value of the graph that is being built,

@@ -1,4 +1,4 @@
-"""Functions that depend on the opset: each variant states the first opset that it is for.
+"""Functions with variants by opset: `@since(13)`.
 
     @since(1)
     def split(op, x): ...

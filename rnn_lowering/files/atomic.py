@@ -1,4 +1,4 @@
-"""Replacing files atomically, a model together with its data file."""
+"""Replace files atomically, a model together with its data file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where external data may be: in the folder of its model, elsewhere only if the user trusts it."""
+"""The allowed places of external data: the folder of the model, or any that the user trusts."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def from_the_root(model: onnx.ModelProto, path: Path, *, trust: bool) -> None:
 
 
 def rename_data(path: Path, old: str, new: str) -> None:
-    """Let a model file refer to its data file by another name."""
+    """Rename the data file in a model file."""
     model = onnx.load(path, load_external_data=False)
     for _, entry in external_entries(model):
         if entry.value == old:

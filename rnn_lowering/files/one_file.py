@@ -1,4 +1,4 @@
-"""A model with all its tensors in one file, which is read and written without the large ones being in memory.
+"""Read and write a model in one file without loading its large tensors.
 
 When it is read, a large tensor becomes a reference into the file; when it is written, the bytes of a large tensor
 are streamed to where protobuf puts them, so that the file is the same to the byte.
@@ -229,7 +229,7 @@ def _is_plain(tensor: onnx.TensorProto, size: int) -> bool:
 
 
 def _refer(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
-    """Let a tensor refer to bytes of a file."""
+    """Point a tensor at bytes of a file."""
     tensor.data_location = onnx.TensorProto.EXTERNAL
     del tensor.external_data[:]
     for key, value in {"location": location, "offset": offset, "length": length}.items():

@@ -1,5 +1,4 @@
-"""Which files may be written: no output is an input, outputs differ, existing files are replaced on request
-only."""
+"""Check the output files: no input, no two the same, existing ones replaced only on request."""
 
 from __future__ import annotations
 

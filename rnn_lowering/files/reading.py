@@ -1,4 +1,4 @@
-"""Reading model files, with one clear error if that fails."""
+"""Read model files, with one clear error on failure."""
 
 from __future__ import annotations
 

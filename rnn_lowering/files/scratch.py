@@ -1,4 +1,4 @@
-"""Temporary folders, which are removed when their block ends, and steps that a signal must not interrupt."""
+"""Temporary folders, removed when their block ends, and steps that signals cannot interrupt."""
 
 from __future__ import annotations
 

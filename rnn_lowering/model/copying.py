@@ -1,4 +1,4 @@
-"""Copies of models that share only the data of the tensors, and restoring a model after a change."""
+"""Copy models, sharing only tensor data, and restore a model after a change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constant folding, so that more sizes of recurrent nodes are known and If nodes with constant conditions go."""
+"""Fold constants, so that more sizes are known and If nodes with constant conditions disappear."""
 
 from __future__ import annotations
 

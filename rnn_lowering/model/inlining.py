@@ -1,4 +1,4 @@
-"""Inlining functions, in time that is linear in the number of resulting nodes.
+"""Inline functions, in time linear in the number of resulting nodes.
 
 1. The functions that hold a wanted node and those that call them are found, callees first (`_with_callers`).
 2. The resulting nodes are counted before any is made: nested calls can double them at each level.

@@ -1,4 +1,4 @@
-"""onnx's native code. Some malformed models make it crash or hang, so it runs in a child process where they may.
+"""Run onnx's native code in a child process if a malformed model could crash or hang it.
 
 onnx.checker is safe for every model, and shape inference is safe for models that the checker accepts, unless they
 contain huge numbers. So shapes of an ordinary model are inferred in this process. The version converter, which only
@@ -166,7 +166,7 @@ def _complete(graph: onnx.GraphProto) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def one_child() -> Iterator[None]:
-    """Let one process serve all that runs elsewhere in the block, which may be nested; it ends with the block.
+    """Use one child process for the whole block, also when nested; it ends with the block.
 
     After a first crash nothing more is inferred: the model would crash it again.
     """

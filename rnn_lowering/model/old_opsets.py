@@ -1,4 +1,4 @@
-"""Opsets 1 to 6, for which runtimes no longer have kernels: the model is converted to opset 13 first.
+"""Convert models of opsets 1 to 6, which runtimes no longer support, to opset 13.
 
 onnx's version converter does most of the work. But it does not support the recurrent operators of these opsets, and
 it needs the shapes of old element-wise operators, which onnx does not infer. So

@@ -1,4 +1,4 @@
-"""The plan of a lowering, made before the first edit: which nodes are lowered, what they specify, in which form."""
+"""Plan a lowering before the first edit: which nodes, in which form."""
 
 from __future__ import annotations
 

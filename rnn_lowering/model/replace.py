@@ -1,4 +1,4 @@
-"""Replacing recurrent nodes by their equivalents."""
+"""Replace recurrent nodes with their equivalents."""
 
 from __future__ import annotations
 

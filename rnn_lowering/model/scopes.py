@@ -1,4 +1,4 @@
-"""Finding the recurrent nodes of a model: in the main graph, in bodies of If, Loop and Scan, and in functions."""
+"""Find recurrent nodes in the main graph, in bodies of If, Loop and Scan, and in functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sizes of a model's values: those that follow from its inputs count, declared ones may be wrong.
+"""Infer the sizes of a model's values from its inputs; declared sizes may be wrong.
 
 ONNX infers no shape of a value that a Loop carries, since the body may change it. So a shape is assumed, that of
 the initial value, and inference is run with it. Where the body's output has another shape, the sizes that differ

@@ -1,4 +1,4 @@
-"""The pass that finds the recurrent nodes of every scope, chooses their forms and replaces them."""
+"""The pass that finds recurrent nodes, chooses their forms and replaces them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Preview:
 
 
 class LowerRecurrentPass(ir.passes.InPlacePass):
-    """Replace RNN, GRU and LSTM nodes by equivalent subgraphs of primitive operators.
+    """Replace RNN, GRU and LSTM nodes with equivalent subgraphs of primitive operators.
 
     Every node is validated before the first is replaced: when one is refused, the model is as it was.
 

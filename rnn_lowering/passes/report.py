@@ -85,7 +85,7 @@ class SetInput:
 
 @dataclass
 class Report:
-    """What a lowering did.
+    """The result of a lowering.
 
     Attributes:
         target: The runtime that it is for.

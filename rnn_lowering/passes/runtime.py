@@ -1,4 +1,4 @@
-"""What a runtime needs of a lowered model beside its nodes, and what its user should know."""
+"""Changes that a runtime needs outside the lowered nodes, and notes for its user."""
 
 from __future__ import annotations
 

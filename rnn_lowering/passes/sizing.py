@@ -1,4 +1,4 @@
-"""Applying the sizes and values that a user gives to a model, before its nodes are read."""
+"""Apply the sizes and values that a user gives to a model, before its nodes are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass: a model of whole sequences becomes one that is called chunk by chunk, its states inputs and outputs."""
+"""The pass that turns a model of whole sequences into one that is called chunk by chunk."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class StreamResult(ir.passes.PassResult):
 
 
 class StreamPass(ir.passes.InPlacePass):
-    """Let a model that computes whole sequences be called chunk by chunk: its states become inputs and outputs.
+    """Turn a model of whole sequences into one that is called chunk by chunk: states become inputs and outputs.
 
     Recurrent nodes stay recurrent nodes. Convolutions, poolings and paddings along time keep their past frames.
     Nothing runs; a model that is refused is exactly as it was.
@@ -145,7 +145,7 @@ def _nothing_carried(work: ir.Model, time: TimeInputs, flow: Flow) -> str:
 
 
 def _rearranged(value: ir.Value | None) -> ir.Value | None:
-    """What a value holds in another order or shape."""
+    """Return the value that this one rearranges."""
     while value is not None and (node := value.producer()) is not None:
         value = node.inputs[0] if node.op_type in _MOVING else None
     return value
@@ -163,7 +163,7 @@ def _check_strides(flow: Flow, time: TimeInputs) -> None:
 
 
 def _declare(work: ir.Model, flow: Flow, time: TimeInputs) -> None:
-    """Let the inputs say which axes are open, and infer all shapes that hold frames anew."""
+    """Mark the open axes of the inputs, and infer all shapes with frames again."""
     computed = [v for node in work.graph.all_nodes() for v in node.outputs]
     denoted = {v: _denotations(v.shape) for v in (*work.graph.inputs, *computed) if v.shape is not None}
     for value in work.graph.inputs:

@@ -1,4 +1,4 @@
-"""sequence_lens for every fold: rows are gathered before and after it, so that a step needs to know no lengths.
+"""sequence_lens for every fold: gather rows before and after it, so that steps need no lengths.
 
 Row t*batch + n of [seq*batch, ...] is step t of sequence n. The recurrence runs over all steps. Those beyond the
 length of a sequence compute anything, even NaN; so the outputs are gathered from the computed rows and a row of

@@ -1,4 +1,4 @@
-"""The step of an LSTM in the operators that OpenVINO recognizes in a Scan: it then runs its own LSTM kernel.
+"""The LSTM step that OpenVINO recognizes in a Scan, to run its own kernel.
 
 Source: src/common/transformations/src/transformations/ in OpenVINO, common_optimizations/lstm_cell_fusion.cpp (the
 cell) and op_conversions/convert_ti_to_sequences.cpp (the loop). It wants one product of X and H together, all gates

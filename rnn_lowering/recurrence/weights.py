@@ -25,7 +25,7 @@ Function = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Operands:
-    """What a cell needs in one direction; G is the number of gates.
+    """The operands of a cell in one direction; G is the number of gates.
 
     Attributes:
         W: Transposed input weights [input, G*hidden].

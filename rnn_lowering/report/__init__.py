@@ -1,1 +1,1 @@
-"""The report as a file: JSON, or an HTML page with plots."""
+"""The report file: JSON, or an HTML page with plots."""

@@ -1,4 +1,4 @@
-"""What was done to the model of a file, and how it was verified."""
+"""The lowering and verification of a file, as data."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ModelFile:
 
 @dataclass(kw_only=True)
 class FileReport(Report):
-    """What a lowering of a file did.
+    """The result of lowering a file.
 
     Attributes:
         original, lowered: The model files.

@@ -1,4 +1,4 @@
-"""The report as one HTML page: the lowered nodes, the differences of the results, and plots of both."""
+"""The report as an HTML page: lowered nodes, differences, and plots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing a report to a file: JSON or an HTML page, by the ending of its name."""
+"""Write a report: JSON or an HTML page, by the ending of the file name."""
 
 from __future__ import annotations
 

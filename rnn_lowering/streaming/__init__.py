@@ -1,1 +1,1 @@
-"""Models that are called chunk by chunk: where frames are, which states there are, how a host drives them."""
+"""Models that are called chunk by chunk: their frames, their states, and how to run them."""

@@ -98,7 +98,7 @@ class Editor:
         return node.outputs[0]
 
     def replace(self, old: ir.Value, new: ir.Value, graph: ir.Graph) -> None:
-        """Let `new`, a value of the same graph, take the place of `old` wherever that is read or given out."""
+        """Replace `old` with `new`, a value of the same graph, everywhere."""
         if old.is_graph_output():
             new = new if new.producer() is not None and not new.is_graph_output() else self.copy(new, graph)
             name = old.name
@@ -128,7 +128,7 @@ class Editor:
 
 
 def trim(editor: Editor, found: Trim) -> None:
-    """Let a Slice over the frames cut out of a chunk what it cuts out of the whole."""
+    """Make a Slice over the frames cut the same from a chunk as from the whole."""
     node = found.node
     graph, value, old = _home(node), node.inputs[0], node.outputs[0]
     assert value is not None
@@ -195,7 +195,7 @@ def _without_padding(editor: Editor, context: Context, graph: ir.Graph) -> ir.Va
 
 
 def keep_where_empty(editor: Editor, node: ir.Node, output: ir.Value, past: ir.Value) -> ir.Value:
-    """Let a final state be the past one where the length of a row is 0, wherever it is read; return it."""
+    """Keep the past state for rows of length 0, wherever the final state is read; return it."""
     graph, lengths = _home(node), node.inputs[4]
     assert lengths is not None
     batch_first = node.attributes.get_int("layout", 0) == 1

@@ -1,4 +1,4 @@
-"""Exposing the states of a model: each becomes an input and an output, with what a host must know."""
+"""Turn the states of a model into inputs and outputs, with metadata for the host."""
 
 from __future__ import annotations
 

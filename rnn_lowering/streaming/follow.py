@@ -1,4 +1,4 @@
-"""Following the frames of a stream through a model, from its inputs to its outputs."""
+"""Follow the frames of a stream through a model, from its inputs to its outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that act on each frame by itself: which axes each couples, and where it leaves the frames."""
+"""Operators that act on each frame alone: the axes that each couples, and where its frames go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The framing of each value of a model: on which axis a stream's frames are, how many of them, and in what order.
+"""The frames in each value of a model: their axis, number and order.
 
 One account holds for every operator. Of a whole sequence of T frames a value has T / stride + `extra`. While it is
 streamed, `known` more than the frames so far are certain: paddings on the left are known early. A chunk holds

@@ -1,4 +1,4 @@
-"""Driving a model chunk by chunk: onnxruntime and the metadata in the model, nothing else."""
+"""Run a model chunk by chunk, with only onnxruntime and the model's metadata."""
 
 from __future__ import annotations
 

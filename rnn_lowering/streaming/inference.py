@@ -1,4 +1,4 @@
-"""The types and shapes of a model's values, with exact sizes: ONNX's inference of each node, and rules of our own.
+"""Infer types and shapes with exact sizes: ONNX's inference for each node, and our own rules.
 
 ONNX's inference carries a symbolic dimension through most operators and never guesses. Here each polynomial is such
 a symbol; the operators that calculate with sizes have a rule of their own. Nothing runs.

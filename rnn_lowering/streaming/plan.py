@@ -1,4 +1,4 @@
-"""What a host must know of a model that is called chunk by chunk, as data and as the JSON in the model.
+"""The metadata of a stream, as data and as the JSON in the model.
 
 `metadata_props["rnn_lowering.stream"]` holds it; docs/streaming.md describes its fields.
 """
@@ -30,7 +30,7 @@ Dim = int | str
 
 @dataclass(frozen=True)
 class State:
-    """What a host keeps between two calls.
+    """A value that a host passes from call to call.
 
     Attributes:
         input: The input of the model that receives it.
@@ -102,7 +102,7 @@ def _as_json(held: Any) -> Any:
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """How a model is driven.
+    """How to call a stream: its frames, inputs, outputs and states.
 
     Attributes:
         frames: How many frames each call is given; None: any number.

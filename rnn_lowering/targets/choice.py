@@ -1,4 +1,4 @@
-"""The choice of the form of a node for a target, or the error that tells why there is none."""
+"""Choose the form of a node for a target, or say why there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a target supports a node: its opset, lengths and sizes, and the operators that are emitted for it."""
+"""Check that a target supports a node: its opset, lengths, sizes and emitted operators."""
 
 from __future__ import annotations
 

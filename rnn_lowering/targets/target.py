@@ -95,7 +95,7 @@ class Target:
 
     @property
     def evidence(self) -> str:
-        """What the row is from.
+        """The source of the row: measured, converted or documented.
 
         "measured": lowered models were run in it; "converted": they were converted for it, on a machine that cannot
         run them; "documented": the row is what a public document names.

@@ -24,7 +24,7 @@ def zeros_of_float32(op: Ops, shape: Tensor, dims: Dims) -> Tensor:
 
 
 def max_of_outputs(op: Ops, outputs: Sequence[ir.Value]) -> None:
-    """Let Max(x, 0) take the place of Relu where x is an output.
+    """Replace Relu with Max(x, 0) if x is an output.
 
     MNN fuses Relu with Add, Sub, Mul, Div, Max, Min or Softsign before it, and loses what these compute ("Can't
     find output"): the cell state of Keras' LSTM(activation="relu").

@@ -13,7 +13,7 @@ from rnn_lowering.targets.target import Target
 
 
 def gemms(op: Ops, outputs: Sequence[ir.Value]) -> None:
-    """Let Gemm(a, b, c) take the place of Add(MatMul(a, b), c) in a body, where the product has rank 2 and no other
+    """Replace Add(MatMul(a, b), c) with Gemm(a, b, c) in a body, where the product has rank 2 and no other
     node uses it: onnxruntime runs one kernel for both, with the activation as FusedGemm."""
     if not op.in_body:
         return
