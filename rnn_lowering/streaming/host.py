@@ -10,7 +10,7 @@ import numpy as np
 
 from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError
 from rnn_lowering.streaming.plan import KEY, State, StreamPlan
-from rnn_lowering.types import Array, ArrayLike
+from rnn_lowering.types import Array, ArrayLike, wrong
 
 _TYPES = {"float": "float32", "double": "float64"}
 """NumPy's names of onnxruntime's types, where they differ."""
@@ -28,6 +28,7 @@ class Stream:
 
     Raises:
         ModelFileError: The model has no such metadata, or damaged ones.
+        OptionError: What is given is not a model.
 
     Example:
         >>> stream = rl.Stream(rl.lower(model, stream="seq").SerializeToString())
@@ -193,8 +194,9 @@ def _session(model: Any) -> Any:
         return model
     import onnxruntime
 
-    held = model if isinstance(model, bytes) else os.fspath(model)
+    if not isinstance(model, bytes | str | os.PathLike):
+        raise wrong("model", model, "a path, the bytes of a model (model.SerializeToString()) or a session")
     try:
-        return onnxruntime.InferenceSession(held, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors have no common class
         raise ModelFileError(f"onnxruntime cannot load the model: {' '.join(str(error).split())}") from error

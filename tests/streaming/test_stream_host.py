@@ -229,6 +229,12 @@ def test_an_unknown_state_is_refused() -> None:
         stream.reset({"h": X})
 
 
+@pytest.mark.parametrize("given", [None, 3, NET, ["chunk.onnx"]], ids=["None", "a number", "a message", "a list"])
+def test_what_is_no_model_is_refused(given: Any) -> None:
+    with pytest.raises(rl.OptionError, match=r"model cannot be .*; give a path, the bytes of a model"):
+        rl.Stream(given)
+
+
 def test_a_model_that_is_no_stream_is_refused() -> None:
     with pytest.raises(rl.ModelFileError, match="; make one with --stream"):
         rl.Stream(NET.SerializeToString())
