@@ -13,7 +13,7 @@ from rnn_lowering.limits import most_bytes
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.native import is_sound
 from rnn_lowering.model.scopes import recurrent_nodes
-from rnn_lowering.model.sizes import computed_values, inferred_values, merged
+from rnn_lowering.model.sizes import Inferred, computed_values, inferred_values, merged
 from rnn_lowering.spec.constants import constant_of
 from rnn_lowering.types import in_memory
 
@@ -22,7 +22,7 @@ _SHARE = 16
 """What is folded is written: a tensor may have this share of the limit."""
 
 
-def folded(model: ir.Model, *, decide: bool = False) -> ir.Model | None:
+def folded(model: ir.Model, *, decide: bool = False, inferred: Inferred | None = None) -> ir.Model | None:
     """Return a copy in which constants are folded; None if no more sizes and lengths of recurrent nodes are known.
 
     Only shapes that follow from the model's inputs are used: declared shapes of computed values may be wrong.
@@ -30,17 +30,19 @@ def folded(model: ir.Model, *, decide: bool = False) -> ir.Model | None:
     Args:
         model: The model.
         decide: Also return the copy if it has fewer If nodes, because their conditions are constant.
+        inferred: What follows from the model's inputs, where that is known.
     """
-    best, current = None, _inferred(model)
-    unknown = _count_unknown(current, decide)
+    best, trial = None, _inferred(model, inferred)
+    unknown = _count_unknown(trial, decide)
     for _ in range(_MOST_PASSES):
-        trial = clone(current)
         if not unknown or not is_sound(trial) or not _fold(trial):
             break
-        trial = _inferred(trial)
+        _infer(trial)
         if _count_unknown(trial, decide) >= unknown:
             break
-        best, current, unknown = trial, trial, _count_unknown(trial, decide)
+        best, unknown = trial, _count_unknown(trial, decide)
+        if unknown:
+            trial = clone(trial)
     if best is not None:
         _declare_again(best, model)
     return best
@@ -54,7 +56,7 @@ def with_constants(model: ir.Model) -> ir.Model | None:
     trial = _inferred(model)
     if not is_sound(trial) or not _fold(trial):
         return None
-    trial = _inferred(trial)
+    _infer(trial)
     _declare_again(trial, model)
     return trial
 
@@ -69,12 +71,21 @@ def _is_held(value: ir.Value) -> bool:
     return node.op_type == "Constant" if node else value.is_initializer() and not value.is_graph_input()
 
 
-def _inferred(model: ir.Model) -> ir.Model:
+def _inferred(model: ir.Model, inferred: Inferred | None = None) -> ir.Model:
     """Return a copy in which computed values have only the shapes that follow from the model's inputs."""
-    copy = clone(model)
-    for value, known in inferred_values(copy).items():
-        value.type, value.shape = value.type or known.type, merged(known.shape, None)
+    copy, known = clone(model), inferred_values(model) if inferred is None else inferred
+    _declare(zip(computed_values(copy), (known[value] for value in computed_values(model)), strict=True))
     return copy
+
+
+def _infer(model: ir.Model) -> None:
+    """Let computed values have only the shapes that follow from the model's inputs, in place."""
+    _declare(inferred_values(model).items())
+
+
+def _declare(values: Iterable[tuple[ir.Value, ir.Value]]) -> None:
+    for value, known in values:
+        value.type, value.shape = value.type or known.type, merged(known.shape, None)
 
 
 def _fold(model: ir.Model) -> bool:

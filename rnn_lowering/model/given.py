@@ -16,7 +16,7 @@ from rnn_lowering.errors import OptionError, UnsupportedError
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.folding import folded
 from rnn_lowering.model.native import fault_of
-from rnn_lowering.model.sizes import computed_values, fixed, infer_anew, with_sizes
+from rnn_lowering.model.sizes import Inferred, computed_values, fixed, infer_anew, with_sizes
 from rnn_lowering.spec.node import default_opset
 from rnn_lowering.types import Array, ArrayLike, Shapes
 
@@ -48,9 +48,9 @@ def at_sizes(
         OptionError, UnsupportedError: As `fix_dimensions`.
     """
     copy = clone(model)
-    fix_dimensions(copy, dims, input_shapes, arrays)
+    inferred = fix_dimensions(copy, dims, input_shapes, arrays)
     fault = fault_of(copy)
-    known = folded(copy, decide=bool(arrays or fault))
+    known = folded(copy, decide=bool(arrays or fault), inferred=inferred)
     if known is None:
         return Sized(copy, folded=False, fault=fault)
     return Sized(known, folded=True, fault=fault_of(known))
@@ -61,7 +61,7 @@ def fix_dimensions(
     dims: Mapping[str, int] | None = None,
     input_shapes: Shapes | None = None,
     arrays: Mapping[str, Array] | None = None,
-) -> None:
+) -> Inferred:
     """Set symbolic dimensions to sizes in a whole model, in place, and infer all other shapes again.
 
     A declared shape of a computed value is used only for sizes that inference cannot find. If any declared size
@@ -73,6 +73,9 @@ def fix_dimensions(
         dims: Sizes by symbolic name.
         input_shapes: Whole shapes by input name; a symbolic name in that input is fixed everywhere.
         arrays: Inputs that become constants, as returned by `input_arrays`.
+
+    Returns:
+        What follows from the inputs alone.
 
     Raises:
         OptionError: The model has no such name, or a size is negative. The model is unchanged.
@@ -92,7 +95,7 @@ def fix_dimensions(
         value = _input(model, name)
         value.shape = ir.Shape(shape) if value.shape is None else with_sizes(value.shape, shape)
     fix_inputs(model, arrays)
-    infer_anew(model, sizes)
+    return infer_anew(model, sizes)
 
 
 def _check(sizes: Mapping[str, int], model: ir.Model) -> None:

@@ -29,12 +29,14 @@ class Prepared:
         found: All its recurrent nodes.
         wanted: Those that are to be lowered.
         notes: What was done, for the user.
+        inferred: Whether its values declare what inference has found.
     """
 
     model: ir.Model
     found: Sequence[Found]
     wanted: Sequence[Found]
     notes: tuple[str, ...] = ()
+    inferred: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,14 @@ class Planned:
     choice: Choice
 
 
-def prepare(model: ir.Model, selected: Choose, max_nodes: int) -> Prepared:
+def prepare(model: ir.Model, selected: Choose, max_nodes: int, *, inferred: bool = False) -> Prepared:
     """Sort the nodes, in place; inline functions with wanted nodes and convert an old opset, in a copy.
 
     Args:
         model: The model.
         selected: Which recurrent nodes are wanted.
         max_nodes: The most nodes that the model may have after inlining.
+        inferred: Whether its values declare what inference has found.
 
     Raises:
         InvalidNodeError: A wanted node of an old opset is not valid.
@@ -62,11 +65,11 @@ def prepare(model: ir.Model, selected: Choose, max_nodes: int) -> Prepared:
     selected.check(found)
     wanted = selected(found)
     if not wanted:
-        return Prepared(model, found, wanted)
+        return Prepared(model, found, wanted, inferred=inferred)
     notes = [SORTED] if sort_nodes(model) else []
     opset = default_opset(model.opset_imports)
     if opset >= FIRST_OPSET and not any(entry.function for entry in wanted):
-        return Prepared(model, found, wanted, tuple(notes))
+        return Prepared(model, found, wanted, tuple(notes), inferred)
     work = clone(model)
     inline_functions(work, lambda entry: bool(selected([entry])), max_nodes)
     inlined = model.functions.keys() - work.functions.keys()
@@ -80,14 +83,14 @@ def prepare(model: ir.Model, selected: Choose, max_nodes: int) -> Prepared:
     return Prepared(work, found, selected(found), tuple(notes))
 
 
-def read(model: ir.Model, found: Sequence[Found]) -> list[RecurrentSpec]:
+def read(model: ir.Model, found: Sequence[Found], *, inferred: bool = False) -> list[RecurrentSpec]:
     """Return what nodes of a model specify.
 
     Raises:
         InvalidNodeError: A node specifies what its operator does not allow.
         UnsupportedError: A node cannot be read.
     """
-    known = known_inputs(model, found)
+    known = known_inputs(model, found, inferred=inferred)
     return [read_node(model, entry, known) for entry in found]
 
 

@@ -47,7 +47,11 @@ class _Carried:
 _Assumed = dict[_Carried, ir.Shape | None]
 
 
-def inferred_values(model: ir.Model) -> Mapping[ir.Value, ir.Value]:
+Inferred = Mapping[ir.Value, ir.Value]
+"""For each computed value of a model a value whose type and shape follow from the model's inputs."""
+
+
+def inferred_values(model: ir.Model) -> Inferred:
     """Return, for each computed value of a model, a value whose type and shape follow from the model's inputs.
 
     Sizes that do not follow are unknown: None, anonymous, or `VARIES`. The model itself is not changed.
@@ -174,10 +178,15 @@ def _small_constant(value: ir.Value, opset: int) -> ir.TensorProtocol | None:
     return tensor if tensor is not None and tensor.dtype.is_integer() and tensor.size <= _MOST_COPIED else None
 
 
-def known_inputs(model: ir.Model, found: Iterable[Found]) -> KnownValues:
+def known_inputs(model: ir.Model, found: Iterable[Found], *, inferred: bool = False) -> KnownValues:
     """Return the inferred types and shapes of those inputs of nodes that are computed.
 
     What a model declares about computed values may be wrong: it is used only where inference finds nothing.
+
+    Args:
+        model: The model.
+        found: The nodes.
+        inferred: Whether its values declare just that, since inference has been run.
 
     Raises:
         UnsupportedError: A node has an input that nothing defines.
@@ -186,11 +195,13 @@ def known_inputs(model: ir.Model, found: Iterable[Found]) -> KnownValues:
     wanted = [v for entry in found for v in entry.node.inputs if v is not None and v in computed]
     if not wanted:
         return {}
-    inferred = inferred_values(model)
+    if inferred:
+        return {value: Known(value.dtype, value.shape) for value in wanted}
+    known = inferred_values(model)
     return {
-        value: Known(value.dtype or inferred[value].dtype, merged(inferred[value].shape, value.shape))
+        value: Known(value.dtype or known[value].dtype, merged(known[value].shape, value.shape))
         for value in wanted
-        if value in inferred
+        if value in known
     }
 
 
@@ -233,8 +244,9 @@ def forget_names(model: ir.Model) -> int:
     return changed
 
 
-def infer_anew(model: ir.Model, sizes: Mapping[str, int]) -> None:
-    """Infer the shapes of computed values, in place; declared ones count as `fix_dimensions` tells.
+def infer_anew(model: ir.Model, sizes: Mapping[str, int]) -> Inferred:
+    """Infer the shapes of computed values, in place; declared ones count as `fix_dimensions` tells. Return what
+    follows from the inputs alone.
 
     Args:
         model: The model, whose inputs have their sizes.
@@ -245,6 +257,7 @@ def infer_anew(model: ir.Model, sizes: Mapping[str, int]) -> None:
     for value, other in known.items():
         declared = _named(value.shape, sizes) if traced else _sized(value.shape, sizes)
         value.type, value.shape = value.type or other.type, merged(other.shape, declared)
+    return known
 
 
 def _sized(shape: ir.Shape | None, sizes: Mapping[str, int]) -> ir.Shape | None:

@@ -126,8 +126,10 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         report = Report(self.lowering.target, operators_before=count_operators(model))
         with restored_on_failure(model):
             arrays = input_arrays(model, self.lowering.set_inputs)
-            given = self._as_stream(as_given(model, self.lowering, report), report)
-            prepared, plan = self._folded_plan(self._prepare(given), report)
+            sized = as_given(model, self.lowering, report)
+            given = self._as_stream(sized, report)
+            inferred = given is sized and sized is not model
+            prepared, plan = self._folded_plan(self._prepare(given, inferred=inferred), report)
             if plan and self.lowering.runtime.straight_line:
                 prepared, plan = self._with_constants(prepared, plan, report)
             self._tell(prepared, report)
@@ -206,8 +208,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         report.stream = StreamPass(self.lowering.stream).call(copy).plan
         return copy
 
-    def _prepare(self, model: ir.Model) -> Prepared:
-        return prepare(model, self._choose, self.lowering.max_nodes)
+    def _prepare(self, model: ir.Model, *, inferred: bool = False) -> Prepared:
+        return prepare(model, self._choose, self.lowering.max_nodes, inferred=inferred)
 
     def _tell(self, prepared: Prepared, report: Report) -> None:
         """Add to the report what was done to a model before nodes are replaced, and which nodes are not lowered."""
@@ -239,11 +241,11 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 raise
         except InvalidNodeError as error:
             known = self._decided(prepared.model, error)
-        again = self._prepare(known)
+        again = self._prepare(known, inferred=True)
         try:
             plan = self._plan(again)
         except InvalidNodeError as error:  # the sizes that are known now make a branch invalid
-            again = self._prepare(self._decided(prepared.model, error))
+            again = self._prepare(self._decided(prepared.model, error), inferred=True)
             plan = self._plan(again)
         report.notes.append(FOLDED)
         return replace(again, notes=prepared.notes), plan
@@ -255,7 +257,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         known = with_constants(prepared.model)
         if known is None:
             return prepared, plan
-        again = self._prepare(known)
+        again = self._prepare(known, inferred=True)
         report.notes += [CONSTANTS] if FOLDED not in report.notes else []
         return replace(again, notes=prepared.notes), self._plan(again)
 
@@ -278,7 +280,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         return True
 
     def _plan(self, prepared: Prepared) -> list[Planned]:
-        specs = read(prepared.model, prepared.wanted)
+        specs = read(prepared.model, prepared.wanted, inferred=prepared.inferred)
         return [self._planned(e, spec, prepared.model) for e, spec in zip(prepared.wanted, specs, strict=True)]
 
     def _planned(self, entry: Found, spec: RecurrentSpec, model: ir.Model) -> Planned:
