@@ -139,13 +139,18 @@ def node_pairs(original: ir.Model, lowered: ir.Model, tensors: TensorFile | None
     yield from pairs_of_prepared(original, lowered, tensors)  # the lowering did not fold
 
 
-def pairs_of_prepared(original: ir.Model, lowered: ir.Model, tensors: TensorFile | None) -> Iterator[NodePair]:
-    """Yield the `node_pairs` of an original that has the sizes of the lowered model, inlined and folded as that."""
+def pairs_of_prepared(
+    original: ir.Model, lowered: ir.Model, tensors: TensorFile | None, inferred: bool = False
+) -> Iterator[NodePair]:
+    """Yield the `node_pairs` of an original that has the sizes of the lowered model, inlined and folded as that.
+
+    `inferred`: whether its values declare what inference has found.
+    """
     found = list(recurrent_nodes(original))
     values, order = values_by_name(lowered), order_of_nodes(lowered)
     left = {(entry.path, v.name) for entry in recurrent_nodes(lowered) for v in entry.node.outputs}
     gone = [e for e in found if not left.intersection((e.path, v.name) for v in e.node.outputs if v.name)]
-    known = known_inputs(original, gone)
+    known = known_inputs(original, gone, inferred=inferred)
     specs = [RecurrentSpec.parse(e.node, e.opset, e.scope, known) for e in gone]
     for entry, spec in zip(gone, specs, strict=True):
         if not spec.outputs:

@@ -9,7 +9,6 @@ from functools import cached_property
 from itertools import zip_longest
 
 import numpy as np
-import onnx_ir as ir
 
 from rnn_lowering.compare.node_feeds import feeds_of_node, usual_feed
 from rnn_lowering.compare.node_models import NodePair, Symbols, TensorFile, node_pairs, pairs_of_prepared, run_node
@@ -20,6 +19,7 @@ from rnn_lowering.compare.session import session_with_outputs
 from rnn_lowering.compare.tolerance import allowance, compare, distance
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import Parsed
+from rnn_lowering.model.plan import Prepared
 from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.options import Check, Tolerance
 from rnn_lowering.spec.node import RecurrentSpec
@@ -39,7 +39,7 @@ class Comparison:
     runner: Runner
     check: Check
     progress: Progress | None
-    prepared: ir.Model | None = None
+    prepared: Prepared | None = None
 
 
 class NodeComparison(Comparison):
@@ -50,7 +50,7 @@ class NodeComparison(Comparison):
         """The nodes, each as a model of its own."""
         tensors = TensorFile(self.runner.folder)
         if self.prepared is not None:
-            return list(pairs_of_prepared(self.prepared, self.lowered.model, tensors))
+            return list(pairs_of_prepared(self.prepared.model, self.lowered.model, tensors, self.prepared.inferred))
         return list(node_pairs(self.original.model, self.lowered.model, tensors))
 
     def runs(self, places: Collection[NodePlace]) -> dict[NodePlace, NodeRun]:

@@ -141,17 +141,29 @@ def restored(model: ir.Model) -> Iterator[None]:
 
 
 @contextmanager
-def unchanged_on_failure(model: ir.Model) -> Iterator[ir.Model]:
-    """Yield a copy of a model; when the block fails, the model gets the graph, functions and metadata of the copy.
-    The block may change anything of these."""
-    copied = clone(model)
+def changed(model: ir.Model, work: ir.Model) -> Iterator[tuple[ir.Model, ir.Model]]:
+    """Yield a model to change, and the original beside it. If the block succeeds, the given model has the graph,
+    functions and metadata of the changed one, otherwise those that it had.
+
+    Args:
+        model: The model.
+        work: A changed copy of it, which is changed further; or itself, then the original is a copy.
+    """
+    before = clone(model) if work is model else model
     try:
-        yield copied
+        yield work, before
     except BaseException:
-        replace_content(model, copied.graph, copied.functions)
-        model.metadata_props.clear()
-        model.metadata_props.update(copied.metadata_props)
+        if before is not model:
+            _take_over(model, before)
         raise
+    if work is not model:
+        _take_over(model, work)
+
+
+def _take_over(model: ir.Model, other: ir.Model) -> None:
+    replace_content(model, other.graph, other.functions)
+    model.metadata_props.clear()
+    model.metadata_props.update(other.metadata_props)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from rnn_lowering.errors import (
 )
 from rnn_lowering.limits import limited
 from rnn_lowering.model import native
-from rnn_lowering.model.copying import clone, replace_content, restored, restored_on_failure, unchanged_on_failure
+from rnn_lowering.model.copying import changed, clone, restored, restored_on_failure
 from rnn_lowering.model.folding import folded, with_constants
 from rnn_lowering.model.given import input_arrays, record
 from rnn_lowering.model.plan import Choose, Planned, Prepared, export_faults, prepare, read, read_node
@@ -62,7 +62,7 @@ class LoweringResult(ir.passes.PassResult):
     """
 
     report: Report
-    prepared: ir.Model | None = None
+    prepared: Prepared | None = None
 
 
 @dataclass(frozen=True)
@@ -141,16 +141,15 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         texts += [text for entry in left for text in export_faults(prepared.model, entry)]
         for text in (*texts, *long_work(report.nodes)):
             warn(text)
-        kept = clone(prepared.model) if keep and plan else None
+        kept = replace(prepared, model=clone(prepared.model), found=(), wanted=()) if keep and plan else None
         modified = bool(plan) or self.lowering.fixes_inputs or report.stream is not None
         if modified:
-            with unchanged_on_failure(model) as original:
-                record(model, arrays)
+            with changed(model, prepared.model) as (work, original):
+                record(work, arrays)
                 if report.stream is not None:
-                    model.metadata_props[KEY] = report.stream.to_json()
-                replace_content(model, prepared.model.graph, prepared.model.functions)
-                self._replace(model, plan, report)
-                report.notes += ensure_valid(model, original)
+                    work.metadata_props[KEY] = report.stream.to_json()
+                self._replace(work, plan, report)
+                report.notes += ensure_valid(work, original)
         _log(plan, report)
         report.operators_after = count_operators(model)
         return LoweringResult(model, modified, report, kept)

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 import pytest
 from chains import Link, chain
+from texts import parse
 
 import rnn_lowering as rl
 from rnn_lowering.child import Child
@@ -90,3 +92,39 @@ def test_a_page_is_made_by_the_process_of_the_verification(tmp_path: Path, monke
 def test_models_in_memory_are_not_parsed(parsed: Counter[str]) -> None:
     assert rl.verify(MODEL, rl.lower(MODEL))
     assert not parsed
+
+
+OPEN = """
+main (float[batch,time,3] X) => (float[batch,time,4] Z)
+<float[1,16,3] W = {}, float[1,16,4] R = {}, int64[1] one = {1}> {
+    x = Transpose <perm=[1,0,2]> (X)
+    [first] Y, last = LSTM <hidden_size=4> (x, W, R)
+    y = Squeeze (Y, one)
+    Z = Transpose <perm=[1,0,2]> (y)
+}
+"""
+
+
+@pytest.mark.parametrize("options", [{"target": "tvm", "dims": {"batch": 2, "time": 6}}, {"to": "loop"}], ids=str)
+def test_a_model_is_prepared_once(tmp_path: Path, options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what lowers; the comparison gets it."""
+    done: Counter[str] = Counter()
+
+    def count(owner: Any, name: str) -> None:
+        function = getattr(owner, name)
+
+        def counted(*arguments: Any, **keywords: Any) -> Any:
+            done[name] += 1
+            return function(*arguments, **keywords)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    count(ir.Model, "clone")
+    count(onnx.checker, "check_model")
+    count(onnx.shape_inference, "infer_shapes")
+    onnx.save(parse(OPEN), tmp_path / "in.onnx")
+    report = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", **options)
+    assert report.verification
+    assert report.verification.nodes
+    assert done.keys() == {"clone", "check_model", "infer_shapes"}
+    assert max(done.values()) <= 4, done
