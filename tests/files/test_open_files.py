@@ -51,7 +51,7 @@ def held(path: str) -> list[str]:
     for process in family():
         folder = Path("/proc", str(process))
         try:
-            open_files = [os.readlink(file) for file in (folder / "fd").iterdir()]
+            open_files = [link for number in os.listdir(folder / "fd") if (link := _target(folder / "fd" / number))]
             mapped = re.findall(r" (/.*)$", (folder / "maps").read_text(), re.MULTILINE)
         except OSError:
             continue
@@ -60,6 +60,14 @@ def held(path: str) -> list[str]:
             names = {file.removesuffix(" (deleted)") for file in files}
             found += [f"{name} {how} in {who}" for name in names if name == path or name.startswith(f"{path}/")]
     return found
+
+
+def _target(file: Path) -> str:
+    """Return what a descriptor leads to; "" where it is closed by now, as that of the listing is."""
+    try:
+        return os.readlink(file)
+    except OSError:
+        return ""
 
 
 @pytest.fixture
