@@ -18,9 +18,42 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError, boundary
 from rnn_lowering.spec import dynamic
-from rnn_lowering.spec.activations import ACTIVATIONS, CANONICAL_NAMES
 from rnn_lowering.spec.connections import Connections, KnownValues
 from rnn_lowering.spec.quantized import Quantized
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The parameters of an activation function.
+
+    Attributes:
+        alpha: Its default, None for a function without alpha.
+        beta: Its default, None for a function without beta.
+        defaults_disputed: onnxruntime's defaults (given here) are not those of the operator specification.
+    """
+
+    alpha: float | None = None
+    beta: float | None = None
+    defaults_disputed: bool = False
+
+
+ACTIVATIONS = {
+    "Relu": Parameters(),
+    "Tanh": Parameters(),
+    "Sigmoid": Parameters(),
+    "Affine": Parameters(0.0, 0.0, defaults_disputed=True),
+    "ScaledTanh": Parameters(0.0, 0.0, defaults_disputed=True),
+    "LeakyRelu": Parameters(0.01),
+    "ThresholdedRelu": Parameters(0.0, defaults_disputed=True),
+    "HardSigmoid": Parameters(0.2, 0.5),
+    "Elu": Parameters(1.0),
+    "Softsign": Parameters(),
+    "Softplus": Parameters(),
+}
+
+CANONICAL_NAMES = {name.lower(): name for name in ACTIVATIONS}
+"""Names are valid in any letter case."""
+
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 """Gates per operator: W and R have GATES * hidden_size rows in each direction."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rnn_lowering.spec.shapes import agree, describe, specified_shapes
+from rnn_lowering.spec.connections import agree, describe, specified_shapes
 
 LSTM = specified_shapes(gates=4, dirs=2, hidden=5, layout=0)
 BATCH_FIRST = specified_shapes(gates=1, dirs=1, hidden=5, layout=1)
