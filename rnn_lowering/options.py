@@ -268,7 +268,7 @@ class Lowering:
             types.optional(_stream),
             "make a model that is called chunk by chunk, with its states as inputs and outputs: AXIS is the name "
             "of the time dimension, or INPUT:AXIS; FRAMES the number of frames of each call (default: any); "
-            "without AXIS: name those that there are",
+            "without AXIS: list the axes",
             _SIZES,
             text="stream",
             metavar="AXIS[=FRAMES]",

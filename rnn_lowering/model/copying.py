@@ -54,7 +54,7 @@ def _copied(make: Callable[[], T]) -> T:
             raise cause from None
         raise UnsupportedError(
             f"the model is inconsistent: {' '.join(str(cause).split())}",
-            hint="see what onnx.checker reports",
+            hint="check it with onnx.checker",
         ) from error
 
 

@@ -117,7 +117,7 @@ def _prepared(model: ir.Model) -> ir.Model:
         modernize(work, opset)
     if not is_sound(work):  # each node is given to ONNX's inference, in this process
         raise UnsupportedError(
-            "the model is not valid, so its frames cannot be followed", hint="see what onnx.checker reports"
+            "the model is not valid, so its frames cannot be followed", hint="check it with onnx.checker"
         )
     return work
 

@@ -251,7 +251,7 @@ def _frames_as_batch(flow: Flow, node: ir.Node, framing: Frames, batch_first: bo
         if length == size(1) and source is not None:
             raise flow.refuse(
                 source,
-                f"puts the frames where {node_ref(node, '').name} has its batch, in sequences of 1",
+                f"makes the frames the batch of {node_ref(node, '').name}, in sequences of 1",
                 "did the exporter fix a length of 1? Export with a dynamic time axis",
             )
         raise flow.refuse(
