@@ -293,6 +293,6 @@ def _raise(error: Exception, node: NodeRef | None) -> NoReturn:
     text = printable(" ".join(str(error).split()), 300)
     raise InternalError(
         f"{type(error).__name__}: {text}" if text else type(error).__name__,
-        hint=f"this is a bug in rnn-lowering {version()}: report it with the model (-vv shows the traceback)",
+        hint=f"this is a bug in rnn-lowering {version()}: please report it with the model (-vv: the traceback)",
         node=node,
     ) from error
