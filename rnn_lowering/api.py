@@ -56,7 +56,7 @@ def lower(
 
     Args:
         model: A ModelProto, which stays as it is, or an onnx_ir Model, which is changed in place.
-        lowering: Which nodes are lowered and how, or a form: "auto", "scan", "loop", "unroll" or "keep".
+        lowering: Which nodes to lower and how, or a form: "auto", "scan", "loop", "unroll" or "keep".
         full: Also return the report.
         options: The attributes of `Lowering` as keywords.
 
@@ -65,8 +65,8 @@ def lower(
         recurrent nodes the model equals the input.
 
     Raises:
-        InvalidNodeError: A node specifies what its operator does not allow.
-        UnsupportedError: A valid node or model that cannot be lowered so.
+        InvalidNodeError: A node breaks the specification of its operator.
+        UnsupportedError: A valid node or model that these options cannot lower.
         OptionError: A form, target or dimension that does not exist.
 
     Example:
@@ -117,16 +117,16 @@ def lower_file(
     Args:
         source: An ONNX file, which is never changed, or a pipe, which is read once.
         destination: The file to write.
-        lowering: Which nodes are lowered and how, or a form: "auto", "scan", "loop", "unroll" or "keep".
-        check: How both models are compared; `Check(runs=0)` for no comparison.
-        keep_failed: Where a model that fails the comparison is written all the same.
+        lowering: Which nodes to lower and how, or a form: "auto", "scan", "loop", "unroll" or "keep".
+        check: How to compare the models; `Check(runs=0)` for no comparison.
+        keep_failed: A file for a model that fails the comparison.
         report: A file to write about all this, also when the comparison fails: data where its name ends in .json
             (docs/report.md), a page with plots where it ends in .html.
         external_data: "auto": tensors go to a file beside the model where the input has such a file or they are
             too large for one; "always"; "never"; or the name of that file.
         trust_external_data: Read data files outside the model's folder.
-        require_verified: Write nothing where no comparison is possible.
-        overwrite: Replace files that exist.
+        require_verified: Write nothing if no comparison is possible.
+        overwrite: Replace existing files.
         progress: Called as progress(phase, done, total): after each written tensor, when they go to a file of their
             own, and after each run of the verification. The phases are words for the user.
         options: The attributes of `Lowering` and `Check` as keywords: `verify` is the number of runs, `test_shapes`
@@ -178,13 +178,13 @@ def preview(
 
     Args:
         model: The model, or the path of its file.
-        lowering: What would be lowered and how, or a form.
+        lowering: Which nodes to lower and how, or a form.
         options: The attributes of `Lowering` as keywords.
 
     Raises:
         InvalidNodeError, UnsupportedError: A selected node that cannot be read.
         OptionError: An option has a value that does not exist.
-        ModelFileError: The path is not that of an ONNX model.
+        ModelFileError: The path is not an ONNX model.
 
     Example:
         >>> [each.form for each in rl.preview(model, target="openvino")]
@@ -208,7 +208,7 @@ def inspect(model: onnx.ModelProto | ir.Model | PathLike) -> list[RecurrentSpec]
 
     Raises:
         InvalidNodeError, UnsupportedError: A node that cannot be read.
-        ModelFileError: The path is not that of an ONNX model.
+        ModelFileError: The path is not an ONNX model.
 
     Example:
         >>> [spec.op_type for spec in rl.inspect("model.onnx")]

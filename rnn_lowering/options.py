@@ -86,7 +86,7 @@ def _stream(_: str, given: Any) -> Stream:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Which values count as equal: |a - b| <= atol + rtol * |a|; NaN equals NaN, infinity equals the same infinity.
+    """Values that count as equal: |a - b| <= atol + rtol * |a|; NaN equals NaN, infinity equals the same infinity.
 
     None: by the element type (float32: rtol 1e-4, atol 1e-5; float64: 1e-9, 1e-10; float16: 1e-2, 2e-3; bfloat16:
     8e-2, 4e-2; others exactly equal).
@@ -124,9 +124,9 @@ class Lowering:
         target: The runtime that the result is for, a name in `TARGETS`: which forms and operators it supports.
         only: Lower only nodes whose operator or name matches this, or one of several (names as shell globs), or
             those for which a function of the onnx_ir node is true. A pattern that matches no node is an error.
-        except_: Leave the nodes that match this.
-        max_unroll: The most steps that are unrolled.
-        max_nodes: The most nodes that the model may have after inlining functions with recurrent nodes.
+        except_: Do not lower nodes that match this.
+        max_unroll: The maximum number of steps to unroll.
+        max_nodes: The maximum number of nodes after inlining functions with recurrent nodes.
         max_bytes: The most bytes of a constant that is computed at lowering time; a larger one stays a computation.
         compute: "native" keeps each node's element type; "float32" casts the inputs of float16 and bfloat16 nodes
             to float32 and their outputs back, as onnxruntime's float16 kernels do; so a bfloat16 model runs on its
@@ -137,7 +137,7 @@ class Lowering:
         input_shapes: Shapes of inputs, by input name.
         set_inputs: Values of inputs that become constants, by input name: the lowered model does not have these
             inputs, and an If whose condition depends on them only is replaced by its branch. A number or an array.
-        stream: The axis of time of a model that is to be called chunk by chunk, its states inputs and outputs:
+        stream: The time axis of a model to call chunk by chunk, with states as inputs and outputs:
             "time", "time=1" for one frame in each call, or {"X:1": None} for axis 1 of X and any number of frames.
 
     Raises:
@@ -316,7 +316,7 @@ class Check:
     Attributes:
         runs: The number of runs with random inputs, each with other sizes of dynamic dimensions; 0: no comparison.
         seed: Seed of the random inputs.
-        tolerance: Which values count as equal.
+        tolerance: Values that count as equal.
         feeds: Inputs to compare with, one run each; inputs that a feed does not name are random.
         shapes: Shapes of the random inputs, by name.
         timeout: Time limit in seconds for loading a model and for each of its runs, may be infinite; a slower model

@@ -113,7 +113,7 @@ def verify_stream(
         A result that is true only when every sequence agreed in every chunking; `method` names these.
 
     Raises:
-        ModelFileError: `stepped` is no stream.
+        ModelFileError: `stepped` is not a stream.
 
     Example:
         >>> bool(rl.verify_stream(model, rl.lower(model, stream="seq"), check=rl.Check(runs=1)))

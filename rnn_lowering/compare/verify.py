@@ -41,14 +41,14 @@ def verify(
     """Run both models in onnxruntime and compare all outputs.
 
     Args:
-        original, lowered: Models or paths. They run in a process of their own.
+        original, lowered: Models or paths. They run in a separate process.
         check: How they are compared.
         trust_external_data: Read data files outside the folders of the models.
         progress: Called as progress(phase, done, total) when a phase begins and after each run.
         options: The attributes of `Check` as keywords.
 
     Returns:
-        A result that is true only when something was compared, in every run, and agreed.
+        A result that is true only if something was compared and agreed in every run.
 
     Raises:
         UnsupportedError: Sizes are fixed at which neither model runs.

@@ -87,7 +87,7 @@ def read(model: ir.Model, found: Sequence[Found], *, inferred: bool = False) -> 
     """Return what nodes of a model specify.
 
     Raises:
-        InvalidNodeError: A node specifies what its operator does not allow.
+        InvalidNodeError: A node breaks the specification of its operator.
         UnsupportedError: A node cannot be read.
     """
     known = known_inputs(model, found, inferred=inferred)

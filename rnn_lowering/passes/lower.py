@@ -74,7 +74,7 @@ class Preview:
         spec: What it specifies; None if it cannot be read.
         form: "scan", "loop", "unroll", `REFUSED` or `LEFT`.
         reason: Why.
-        hint: What to try where it is refused.
+        hint: What to try if it is refused.
 
     Example:
         >>> [(each.spec.op_type, each.form) for each in rl.preview(model)]
@@ -94,11 +94,11 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
     Every node is validated before the first is replaced: when one is refused, the model is as it was.
 
     Args:
-        lowering: Which nodes are lowered and how, or a form.
+        lowering: Which nodes to lower and how, or a form.
         options: The attributes of `Lowering` as keywords.
 
     Raises:
-        InvalidNodeError: A node specifies what its operator does not allow.
+        InvalidNodeError: A node breaks the specification of its operator.
         UnsupportedError: A valid node that the chosen form cannot express, or an option that does not exist.
 
     Example:

@@ -91,10 +91,10 @@ class Report:
         target: The runtime that it is for.
         nodes: The lowered nodes, in the order of the model.
         left: Recurrent nodes that were not lowered, and why, as text.
-        notes: What else was done to the model.
+        notes: Other changes to the model.
         set_inputs: Inputs that became constants: the lowered model lacks them.
         operators_before, operators_after: How often the model has each operator, in all scopes together.
-        stream: How the result is driven, if it is called chunk by chunk.
+        stream: How to call the result, if it is a stream.
 
     Example:
         >>> _, report = rl.lower(model, target="tvm", dims={"seq": 16}, full=True)

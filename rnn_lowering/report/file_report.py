@@ -65,7 +65,7 @@ class FileReport(Report):
 
     Attributes:
         original, lowered: The model files.
-        command: The command line; empty where Python called `lower_file`.
+        command: The command line; empty if Python called `lower_file`.
         verification: How both were compared; None where nothing was to be.
 
     Example:

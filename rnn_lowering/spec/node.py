@@ -98,7 +98,7 @@ class RecurrentSpec:
         outputs: The outputs that something uses, by their names in the operator specification.
         constants: The tensors of those inputs that are constants.
         quantized: W and R, where the model stores them as integers behind DequantizeLinear.
-        warnings: What the specification leaves open, and how it was decided.
+        warnings: How unclear attributes were interpreted.
         rounds: Whether X and H are rounded to 8 bits before products (DynamicQuantizeLSTM); W and R are then as in
             LSTM, dequantized among the constants.
         gives_sequence: Whether the node has an output Y, used or not.

@@ -33,8 +33,8 @@ class State:
     """A value that a host passes from call to call.
 
     Attributes:
-        input: The input of the model that receives it.
-        output: The output that gives it for the next call.
+        input: The input that takes it.
+        output: The output to pass to the next call.
         node: The node, or the nodes, whose state it is.
         state: "h" or "c" of a recurrent node; "x": the past frames of a convolution or padding.
         shape: Its shape.
@@ -105,9 +105,9 @@ class StreamPlan:
     """How to call a stream: its frames, inputs, outputs and states.
 
     Attributes:
-        frames: How many frames each call is given; None: any number.
+        frames: Frames per call; None: any number.
         inputs, outputs: The axis of the frames by name, None where there is none. States are not among them.
-        states: What is kept from call to call.
+        states: The values to pass from call to call.
 
     Example:
         >>> plan = rl.Stream(rl.lower(model, stream="seq=1").SerializeToString()).plan

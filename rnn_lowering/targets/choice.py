@@ -65,7 +65,7 @@ def choose(
         spec: What the node specifies.
         opset: The opset of its graph.
         to: The requested form, or "auto".
-        max_unroll: The most steps that are unrolled.
+        max_unroll: The maximum number of steps to unroll.
         target: The runtime.
         emitted: Is called for a documented target only.
 
