@@ -40,7 +40,6 @@ from rnn_lowering.passes.sizing import CONSTANTS, FOLDED, as_given
 from rnn_lowering.passes.stream import StreamPass
 from rnn_lowering.spec.connections import KnownValues
 from rnn_lowering.spec.node import RecurrentSpec
-from rnn_lowering.streaming.plan import KEY
 from rnn_lowering.targets.choice import Choice, choose
 
 _LOG = logging.getLogger("rnn_lowering")
@@ -147,7 +146,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             with changed(model, prepared.model) as (work, original):
                 record(work, arrays)
                 if report.stream is not None:
-                    work.metadata_props[KEY] = report.stream.to_json()
+                    report.stream.write(work)
                 self._replace(work, plan, report)
                 report.notes += ensure_valid(work, original)
         _log(plan, report)

@@ -25,7 +25,7 @@ from rnn_lowering.streaming.edit import remove_unused, unused
 from rnn_lowering.streaming.exposing import StateExposer, state_dim
 from rnn_lowering.streaming.follow import follow
 from rnn_lowering.streaming.frames import Flow
-from rnn_lowering.streaming.plan import KEY, StreamPlan
+from rnn_lowering.streaming.plan import StreamPlan
 from rnn_lowering.streaming.states import node_states
 from rnn_lowering.streaming.time_inputs import TimeInputs, time_inputs
 
@@ -97,11 +97,11 @@ class StreamPass(ir.passes.InPlacePass):
             plan = StateExposer(work, flow, time).expose(states)
             remove_unused(work, without_use)
             _declare(work, flow, time)
-            work.metadata_props[KEY] = plan.to_json()
+            plan.write(work)
             if time.frames is not None:
                 work = at_sizes(work, {time.symbol: time.frames}, {}).model
         replace_content(model, work.graph, work.functions)
-        model.metadata_props[KEY] = plan.to_json()
+        plan.write(model)
         for state in plan.states:
             _LOG.info("%s of %s: state '%s', returned as '%s'", state.state, state.node, state.input, state.output)
         return StreamResult(model, True, plan), text

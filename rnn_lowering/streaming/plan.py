@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from rnn_lowering.errors import ModelFileError
 from rnn_lowering.types import Array
@@ -133,6 +134,10 @@ class StreamPlan:
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), allow_nan=False)
+
+    def write(self, model: ir.Model) -> None:
+        """Write the JSON into the metadata of a model."""
+        model.metadata_props[KEY] = self.to_json()
 
     @classmethod
     def from_json(cls, text: str) -> StreamPlan:
