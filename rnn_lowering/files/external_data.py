@@ -119,6 +119,9 @@ def save(model: ir.Model, path: Path, data_file: str | None, written: Written | 
             ir.external_data.unload_from_model(
                 model, path.parent, data_file, size_threshold_bytes=_SMALL, callback=report_external
             )
+            data = path.with_name(data_file)
+            if data.exists() and not data.stat().st_size:  # all tensors are small: nothing reads it
+                data.unlink()
         onnx.save(to_message(model), path)
     except ir.serde.SerdeError as error:
         raise ModelFileError(

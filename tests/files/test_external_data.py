@@ -97,6 +97,18 @@ def test_the_output_is_complete_in_itself(form: str, source: Path, out: Path, tm
     hidden.rename(source.parent)
 
 
+def test_no_data_file_is_written_where_all_tensors_are_small(tmp_path: Path) -> None:
+    source, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    onnx.save(
+        parse("""g (float[3, 1, 2] X) => (float[3, 1, 1, 1] Y)
+            <float[1, 1, 2] W = {0.5, 0.25}, float[1, 1, 1] R = {0.5}> { Y = RNN <hidden_size = 1> (X, W, R) }"""),
+        source,
+    )
+    for _ in range(2):
+        rl.lower_file(source, out, external_data="always", overwrite=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"in.onnx", "out.onnx"}
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_small_tensors_stay_inline(form: str, source: Path, out: Path) -> None:
     rl.lower_file(source, out, form, verify=0)
