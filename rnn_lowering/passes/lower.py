@@ -27,24 +27,27 @@ from rnn_lowering.limits import limited
 from rnn_lowering.model import native
 from rnn_lowering.model.copying import changed, clone, restored, restored_on_failure
 from rnn_lowering.model.folding import folded, with_constants
-from rnn_lowering.model.given import input_arrays, record
+from rnn_lowering.model.given import at_sizes, input_arrays, record
+from rnn_lowering.model.native import fault_of
 from rnn_lowering.model.plan import Choose, Planned, Prepared, export_faults, prepare, read, read_node
 from rnn_lowering.model.replace import operators_for, replace_nodes
-from rnn_lowering.model.scopes import Found, foreign_nodes, nodes_of, recurrent_nodes, sort_nodes
-from rnn_lowering.model.sizes import ensure_valid, known_inputs
+from rnn_lowering.model.scopes import SORTED, Found, foreign_nodes, nodes_of, recurrent_nodes, sort_nodes
+from rnn_lowering.model.sizes import ensure_valid, forget_names, known_inputs
 from rnn_lowering.options import KEEP, Lowering, LoweringOptions, lowering_of
 from rnn_lowering.passes.advice import NO_LENGTHS, deciding_input, long_work, many_steps, open_lengths, open_sizes
-from rnn_lowering.passes.report import NodeReport, Report, count_operators
-from rnn_lowering.passes.runtime import for_runtime
-from rnn_lowering.passes.sizing import CONSTANTS, FOLDED, as_given
+from rnn_lowering.passes.report import NodeReport, Report, SetInput, count_operators
 from rnn_lowering.passes.stream import StreamPass
 from rnn_lowering.spec.connections import KnownValues
 from rnn_lowering.spec.node import RecurrentSpec
 from rnn_lowering.targets.choice import Choice, choose
+from rnn_lowering.targets.target import Target
 
 _LOG = logging.getLogger("rnn_lowering")
 
 REFUSED, LEFT = "refused", "left as it is"
+
+_FOLDED = "folded values that follow from the fixed sizes"
+_CONSTANTS = "folded values that are computed from constants"
 
 _FOREIGN = "not an operator of ONNX"
 _RUNTIMES_OF_FOREIGN = ("portable", "onnxruntime")
@@ -125,7 +128,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         report = Report(self.lowering.target, operators_before=count_operators(model))
         with restored_on_failure(model):
             arrays = input_arrays(model, self.lowering.set_inputs)
-            sized = as_given(model, self.lowering, report)
+            sized = _as_given(model, self.lowering, report)
             given = self._as_stream(sized, report)
             inferred = given is sized and sized is not model
             prepared, plan = self._folded_plan(self._prepare(given, inferred=inferred), report)
@@ -158,7 +161,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         dequantize = self.lowering.dequantize
         report.notes += [_dequantized(node.spec) for node in plan if dequantize and node.spec.quantized]
         report.notes += replace_nodes(model, plan, widen=self.lowering.compute == "float32", dequantize=dequantize)
-        report.notes += for_runtime(model, self.lowering.runtime) if plan else ()
+        report.notes += _for_runtime(model, self.lowering.runtime) if plan else ()
         report.notes += many_steps(report.nodes)
 
     def preview(self, model: ir.Model) -> tuple[list[Preview], Report]:
@@ -174,7 +177,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
     def _previewed(self, model: ir.Model) -> tuple[list[Preview], Report]:
         report = Report(self.lowering.target)
         with restored(model):
-            given = self._as_stream(as_given(model, self.lowering, report), report)
+            given = self._as_stream(_as_given(model, self.lowering, report), report)
             try:
                 prepared, refusal = self._prepare(given), None
             except OptionError:
@@ -245,7 +248,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         except InvalidNodeError as error:  # the sizes that are known now make a branch invalid
             again = self._prepare(self._decided(prepared.model, error), inferred=True)
             plan = self._plan(again)
-        report.notes.append(FOLDED)
+        report.notes.append(_FOLDED)
         return replace(again, notes=prepared.notes), plan
 
     def _with_constants(
@@ -256,7 +259,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         if known is None:
             return prepared, plan
         again = self._prepare(known, inferred=True)
-        report.notes += [CONSTANTS] if FOLDED not in report.notes else []
+        report.notes += [_CONSTANTS] if _FOLDED not in report.notes else []
         return replace(again, notes=prepared.notes), self._plan(again)
 
     def _decided(self, model: ir.Model, error: InvalidNodeError) -> ir.Model:
@@ -342,3 +345,39 @@ def _log(plan: list[Planned], report: Report) -> None:
 def _dequantized(spec: RecurrentSpec) -> str:
     loss = "; X and H are not rounded to 8 bits any more" if spec.rounds else ""
     return f"{spec.node}: the integers of {' and '.join(spec.quantized)} became floats, as requested{loss}"
+
+
+def _as_given(model: ir.Model, lowering: Lowering, report: Report) -> ir.Model:
+    """Return a copy of a model with the sizes and values that the options give its inputs; without any, the model.
+
+    The nodes of the model are sorted first, in place.
+
+    Raises:
+        UnsupportedError: The model has no such input or dimension, or cannot have these sizes.
+    """
+    if not lowering.fixes_inputs:
+        return model
+    report.notes += [SORTED] if sort_nodes(model) else []
+    arrays = input_arrays(model, lowering.set_inputs)
+    given = at_sizes(model, lowering.dims, lowering.input_shapes, arrays)
+    if given.fault and not fault_of(model):
+        hint = deciding_input(given.model, lambda trial: not fault_of(trial))
+        raise UnsupportedError(
+            f"the model is not valid at these sizes: {given.fault}",
+            hint=hint or "give sizes that the model supports",
+        )
+    report.set_inputs += [SetInput.of(name, array) for name, array in arrays.items()]
+    report.notes += [_FOLDED] if given.folded else []
+    return given.model
+
+
+def _for_runtime(model: ir.Model, target: Target) -> Iterator[str]:
+    """Change a lowered model as its runtime needs it, in place; yield what the user should know."""
+    if not target.named_sizes:
+        count = forget_names(model)
+        if count:
+            yield f"{target.name} fails on names of unknown sizes: removed them from {count} declared shapes"
+    known = target.documented
+    if known is not None:
+        unchecked = f"; not checked: {known.unchecked}" if known.unchecked else ""
+        yield f"{target.name} was not run: its operators come from {known.source}, of {known.date}{unchecked}"
