@@ -21,7 +21,7 @@ from rnn_lowering.model.copying import clone
 from rnn_lowering.model.folding import folded
 from rnn_lowering.model.given import at_sizes, recorded
 from rnn_lowering.model.inlining import inline_functions
-from rnn_lowering.model.scopes import Found, NodePlace, bodies_of, recurrent_nodes, scopes, sort_nodes
+from rnn_lowering.model.scopes import NodePlace, RecurrentNode, bodies_of, recurrent_nodes, scopes, sort_nodes
 from rnn_lowering.model.scopes import Path as ScopePath
 from rnn_lowering.model.sizes import known_inputs
 from rnn_lowering.options import Lowering
@@ -165,11 +165,11 @@ def pairs_of_prepared(
         yield NodePair(entry.place, spec, _attributes(entry, spec), feeds, cut, as_it_was)
 
 
-def _identifier(found: Found) -> ir.OperatorIdentifier | None:
+def _identifier(found: RecurrentNode) -> ir.OperatorIdentifier | None:
     return found.function.identifier() if found.function else None
 
 
-def _attributes(entry: Found, spec: RecurrentSpec) -> dict[str, Any]:
+def _attributes(entry: RecurrentNode, spec: RecurrentSpec) -> dict[str, Any]:
     """Return the attributes of a node, and how it quantizes what it multiplies."""
     rounded = {reference.ROUNDED: "zeros" if spec.gives_sequence else "held"} if spec.rounds else {}
     return {name: a.value for name, a in entry.node.attributes.items() if not a.is_ref()} | rounded
@@ -221,7 +221,7 @@ def cut_out(
 
 
 def original_model(
-    entry: Found, spec: RecurrentSpec, feeds: Mapping[str, str], tensors: TensorFile | None = None
+    entry: RecurrentNode, spec: RecurrentSpec, feeds: Mapping[str, str], tensors: TensorFile | None = None
 ) -> onnx.ModelProto:
     """Return the node itself as a model from the values of `feeds` to its connected outputs."""
     constants = {spec.inputs[symbol].name or "": tensor for symbol, tensor in spec.stored.items()}

@@ -19,7 +19,7 @@ from rnn_lowering.compare.session import session_with_outputs
 from rnn_lowering.compare.tolerance import allowance, compare, distance
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import Parsed
-from rnn_lowering.model.plan import Prepared
+from rnn_lowering.model.plan import PreparedModel
 from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.options import Check, Tolerance
 from rnn_lowering.spec.node import RecurrentSpec
@@ -39,7 +39,7 @@ class Comparison:
     runner: Runner
     check: Check
     progress: Progress | None
-    prepared: Prepared | None = None
+    prepared: PreparedModel | None = None
 
 
 class NodeComparison(Comparison):

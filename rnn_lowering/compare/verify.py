@@ -24,7 +24,7 @@ from rnn_lowering.files.one_file import LARGE, move_out, text_format
 from rnn_lowering.files.reading import Parsed, from_proto, parse_file, readable_again
 from rnn_lowering.limits import limited
 from rnn_lowering.model.native import one_child
-from rnn_lowering.model.plan import Prepared
+from rnn_lowering.model.plan import PreparedModel
 from rnn_lowering.options import Check, CheckOptions, check_of
 from rnn_lowering.types import PathLike, Progress, given_progress
 
@@ -90,7 +90,7 @@ def open_comparison(
     check: Check,
     trust_external_data: bool = False,
     progress: Progress | None = None,
-    prepared: Prepared | None = None,
+    prepared: PreparedModel | None = None,
 ) -> Iterator[ModelComparison]:
     """Write two models to files and start the process in which they run; both end with the block.
 

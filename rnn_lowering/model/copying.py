@@ -80,7 +80,7 @@ def _own_type(given: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
     return copy.deepcopy(given)
 
 
-class _Borrowed(ir.serde.TensorProtoTensor):
+class _BorrowedTensor(ir.serde.TensorProtoTensor):
     """A tensor of the caller's protobuf message, which can be renamed without changing the message."""
 
     def __init__(self, proto: onnx.TensorProto, name: str | None) -> None:
@@ -105,16 +105,16 @@ class _Borrowed(ir.serde.TensorProtoTensor):
         renamed.name = self._own_name
         return renamed
 
-    def borrow(self) -> _Borrowed:
+    def borrow(self) -> _BorrowedTensor:
         """Return the same tensor with a name of its own."""
-        return _Borrowed(self._proto, self._own_name)
+        return _BorrowedTensor(self._proto, self._own_name)
 
 
 def _own(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    if isinstance(tensor, _Borrowed):
+    if isinstance(tensor, _BorrowedTensor):
         return tensor.borrow()
     if isinstance(tensor, ir.serde.TensorProtoTensor):
-        return _Borrowed(tensor.raw, tensor.name)
+        return _BorrowedTensor(tensor.raw, tensor.name)
     return copy.copy(tensor)
 
 

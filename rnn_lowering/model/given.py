@@ -22,7 +22,7 @@ from rnn_lowering.types import Array, ArrayLike, Shapes
 
 
 @dataclass(frozen=True)
-class Sized:
+class SizedModel:
     """A model at given sizes.
 
     Attributes:
@@ -38,7 +38,7 @@ class Sized:
 
 def at_sizes(
     model: ir.Model, dims: Mapping[str, int], input_shapes: Shapes, arrays: Mapping[str, Array] | None = None
-) -> Sized:
+) -> SizedModel:
     """Return a copy of a model at given sizes (see `fix_dimensions`).
 
     Constants are folded where that makes more sizes of recurrent nodes known; if an input becomes a constant or the
@@ -52,8 +52,8 @@ def at_sizes(
     fault = fault_of(copy)
     known = folded(copy, decide=bool(arrays or fault), inferred=inferred)
     if known is None:
-        return Sized(copy, folded=False, fault=fault)
-    return Sized(known, folded=True, fault=fault_of(known))
+        return SizedModel(copy, folded=False, fault=fault)
+    return SizedModel(known, folded=True, fault=fault_of(known))
 
 
 def fix_dimensions(

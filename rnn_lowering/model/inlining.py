@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import NAME, UnsupportedError, printable
 from rnn_lowering.model.copying import clone_graph
-from rnn_lowering.model.scopes import Found, recurrent_nodes
+from rnn_lowering.model.scopes import RecurrentNode, recurrent_nodes
 from rnn_lowering.spec.node import DEFAULT_DOMAIN, default_opset
 
 Identifier = ir.OperatorIdentifier
@@ -24,7 +24,7 @@ Identifier = ir.OperatorIdentifier
 _HINT = "inline them first (onnx.inliner.inline_local_functions)"
 
 
-def inline_functions(model: ir.Model, wanted: Callable[[Found], bool], most: int) -> None:
+def inline_functions(model: ir.Model, wanted: Callable[[RecurrentNode], bool], most: int) -> None:
     """Inline, in place, the functions that hold a wanted node, and those that call them. Referenced attributes,
     types and shapes of a function's values are known only where it is called.
 

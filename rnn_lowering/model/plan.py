@@ -12,16 +12,16 @@ from rnn_lowering.errors import OptionError, callers
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.old_opsets import FIRST_OPSET, NEW_OPSET, modernize
-from rnn_lowering.model.scopes import SORTED, Found, recurrent_nodes, sort_nodes
+from rnn_lowering.model.scopes import SORTED, RecurrentNode, recurrent_nodes, sort_nodes
 from rnn_lowering.model.sizes import known_inputs
 from rnn_lowering.options import Selection
-from rnn_lowering.spec.connections import KnownValues
+from rnn_lowering.spec.connections import InputFacts
 from rnn_lowering.spec.node import RecurrentSpec, default_opset
 from rnn_lowering.targets.choice import Choice
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedModel:
     """A model whose recurrent nodes can be read and replaced.
 
     Attributes:
@@ -33,22 +33,22 @@ class Prepared:
     """
 
     model: ir.Model
-    found: Sequence[Found]
-    wanted: Sequence[Found]
+    found: Sequence[RecurrentNode]
+    wanted: Sequence[RecurrentNode]
     notes: tuple[str, ...] = ()
     inferred: bool = False
 
 
 @dataclass(frozen=True)
-class Planned:
+class NodePlan:
     """A node that is to be lowered, what it specifies, and its form."""
 
-    found: Found
+    found: RecurrentNode
     spec: RecurrentSpec
     choice: Choice
 
 
-def prepare(model: ir.Model, selected: Choose, max_nodes: int, *, inferred: bool = False) -> Prepared:
+def prepare(model: ir.Model, selected: NodeSelection, max_nodes: int, *, inferred: bool = False) -> PreparedModel:
     """Sort the nodes, in place; inline functions with wanted nodes and convert an old opset, in a copy.
 
     Args:
@@ -65,11 +65,11 @@ def prepare(model: ir.Model, selected: Choose, max_nodes: int, *, inferred: bool
     selected.check(found)
     wanted = selected(found)
     if not wanted:
-        return Prepared(model, found, wanted, inferred=inferred)
+        return PreparedModel(model, found, wanted, inferred=inferred)
     notes = [SORTED] if sort_nodes(model) else []
     opset = default_opset(model.opset_imports)
     if opset >= FIRST_OPSET and not any(entry.function for entry in wanted):
-        return Prepared(model, found, wanted, tuple(notes), inferred)
+        return PreparedModel(model, found, wanted, tuple(notes), inferred)
     work = clone(model)
     inline_functions(work, lambda entry: bool(selected([entry])), max_nodes)
     inlined = model.functions.keys() - work.functions.keys()
@@ -80,10 +80,10 @@ def prepare(model: ir.Model, selected: Choose, max_nodes: int, *, inferred: bool
         notes.append(f"converted from opset {opset} to {NEW_OPSET}")
     found = list(recurrent_nodes(work))
     selected.check(found)
-    return Prepared(work, found, selected(found), tuple(notes))
+    return PreparedModel(work, found, selected(found), tuple(notes))
 
 
-def read(model: ir.Model, found: Sequence[Found], *, inferred: bool = False) -> list[RecurrentSpec]:
+def read(model: ir.Model, found: Sequence[RecurrentNode], *, inferred: bool = False) -> list[RecurrentSpec]:
     """Return what nodes of a model specify.
 
     Raises:
@@ -94,26 +94,26 @@ def read(model: ir.Model, found: Sequence[Found], *, inferred: bool = False) -> 
     return [read_node(model, entry, known) for entry in found]
 
 
-def read_node(model: ir.Model, entry: Found, known: KnownValues) -> RecurrentSpec:
+def read_node(model: ir.Model, entry: RecurrentNode, known: InputFacts) -> RecurrentSpec:
     """Return what a node of a model specifies, as `read` does."""
     spec = RecurrentSpec.parse(entry.node, entry.opset, entry.scope, known)
     return replace(spec, warnings=(*spec.warnings, *export_faults(model, entry)))
 
 
 @dataclass(frozen=True)
-class Choose:
+class NodeSelection:
     """Selects nodes by `Lowering.only` and `Lowering.except_`."""
 
     only: Selection
     except_: Selection
 
-    def __call__(self, found: Sequence[Found]) -> list[Found]:
+    def __call__(self, found: Sequence[RecurrentNode]) -> list[RecurrentNode]:
         """Return the nodes that are to be lowered."""
         anything = self.only == ()
         wanted = (e for e in found if anything or _matches(e.node, self.only))
         return [e for e in wanted if not _matches(e.node, self.except_)]
 
-    def check(self, found: Sequence[Found]) -> None:
+    def check(self, found: Sequence[RecurrentNode]) -> None:
         """Check that every pattern matches a node, if there are any.
 
         Raises:
@@ -132,7 +132,7 @@ def _patterns(selection: Selection) -> Iterator[str]:
         yield from selection
 
 
-def _known(pattern: str, found: Sequence[Found]) -> bool:
+def _known(pattern: str, found: Sequence[RecurrentNode]) -> bool:
     return any(_matches(entry.node, (pattern,)) for entry in found)
 
 
@@ -146,7 +146,7 @@ _FX_NODE = "pkg.torch.onnx.fx_node"
 """Key of the text in which PyTorch's newer exporter says what a node was."""
 
 
-def export_faults(model: ir.Model, entry: Found) -> tuple[str, ...]:
+def export_faults(model: ir.Model, entry: RecurrentNode) -> tuple[str, ...]:
     """Return what an exporter wrote wrongly, as warnings.
 
     PyTorch computes a GRU as with linear_before_reset = 1. Its newer exporter wrote 0 with onnxscript 0.5.7 to

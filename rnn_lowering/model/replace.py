@@ -11,8 +11,8 @@ from rnn_lowering.emit.names import NODE, OPERATOR, Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.substitutes import as_transpose
 from rnn_lowering.errors import boundary
-from rnn_lowering.model.plan import Planned
-from rnn_lowering.model.scopes import Found, all_names, bodies_of
+from rnn_lowering.model.plan import NodePlan
+from rnn_lowering.model.scopes import RecurrentNode, all_names, bodies_of
 from rnn_lowering.recurrence.node import lower_node
 from rnn_lowering.spec.constants import FOLDABLE
 from rnn_lowering.spec.node import RecurrentSpec
@@ -21,7 +21,7 @@ from rnn_lowering.targets.choice import Choice
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
-def replace_nodes(model: ir.Model, plan: Sequence[Planned], *, widen: bool, dequantize: bool = False) -> list[str]:
+def replace_nodes(model: ir.Model, plan: Sequence[NodePlan], *, widen: bool, dequantize: bool = False) -> list[str]:
     """Replace nodes of a model as planned, in place; return what the user should know.
 
     Args:
@@ -47,7 +47,7 @@ def replace_nodes(model: ir.Model, plan: Sequence[Planned], *, widen: bool, dequ
     return notes
 
 
-def operators_for(planned: Planned, ir_version: int, *, widen: bool, dequantize: bool = False) -> frozenset[str]:
+def operators_for(planned: NodePlan, ir_version: int, *, widen: bool, dequantize: bool = False) -> frozenset[str]:
     """Return the operators that `replace_nodes` would emit for a node, those of bodies included; the model stays as
     it is."""
     spec = planned.spec.as_floats() if dequantize else planned.spec
@@ -70,7 +70,7 @@ def _with_bodies(nodes: Sequence[ir.Node]) -> Iterator[ir.Node]:
 
 
 def _emitter(
-    planned: Planned,
+    planned: NodePlan,
     spec: RecurrentSpec,
     names: Names,
     ir_version: int,
@@ -92,7 +92,7 @@ def _emitter(
     )
 
 
-def replace_node(entry: Found, spec: RecurrentSpec, choice: Choice, op: Ops) -> dict[ir.Value, ir.Value]:
+def replace_node(entry: RecurrentNode, spec: RecurrentSpec, choice: Choice, op: Ops) -> dict[ir.Value, ir.Value]:
     """Emit the equivalent of a node with `op` and replace the node in its graph by it; return the values that took
     over its outputs."""
     node, graph = entry.node, entry.graph

@@ -41,7 +41,7 @@ class Scope:
 
 
 @dataclass(frozen=True)
-class Found:
+class RecurrentNode:
     """A recurrent node and the scope that it is in."""
 
     node: ir.Node
@@ -77,7 +77,7 @@ class Found:
         return node_ref(self.node, self.scope)
 
 
-def recurrent_nodes(model: ir.Model) -> Iterator[Found]:
+def recurrent_nodes(model: ir.Model) -> Iterator[RecurrentNode]:
     """Yield the recurrent nodes of all scopes, in the order of the model."""
     for scope in _roots(model):
         yield from _recurrent(scope)
@@ -120,10 +120,10 @@ def _roots(model: ir.Model) -> Iterator[Scope]:
         yield Scope(function.graph, ("::".join(identifier),), text, opset, function)
 
 
-def _recurrent(scope: Scope) -> Iterator[Found]:
+def _recurrent(scope: Scope) -> Iterator[RecurrentNode]:
     for node in scope.graph:
         if is_recurrent(node):
-            yield Found(node, scope)
+            yield RecurrentNode(node, scope)
         for inner in _bodies(node, scope):
             yield from _recurrent(inner)
 

@@ -16,8 +16,8 @@ import onnx_ir as ir
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.native import infer_shapes, is_anonymous, problem_of
-from rnn_lowering.model.scopes import Found
-from rnn_lowering.spec.connections import Known, KnownValues
+from rnn_lowering.model.scopes import RecurrentNode
+from rnn_lowering.spec.connections import InputFacts, ValueFacts
 from rnn_lowering.spec.constants import constant_of
 
 VARIES = "rnn_lowering_varies"
@@ -29,7 +29,7 @@ _MOST_COPIED = 64
 
 
 @dataclass(frozen=True)
-class _Carried:
+class _LoopValue:
     """A value that a Loop carries.
 
     Attributes:
@@ -44,7 +44,7 @@ class _Carried:
     result: ir.Value
 
 
-_Assumed = dict[_Carried, ir.Shape | None]
+_AssumedShapes = dict[_LoopValue, ir.Shape | None]
 
 
 Inferred = Mapping[ir.Value, ir.Value]
@@ -65,7 +65,7 @@ def inferred_values(model: ir.Model) -> Inferred:
     carried = list(_carried(twin))
     assumed = _initial(twin, carried)
     for _ in range(_MOST_ROUNDS):
-        widened: _Assumed = {
+        widened: _AssumedShapes = {
             c: _common(_common(s, c.initial.shape), c.body_output.shape) for c, s in assumed.items()
         }
         if widened == assumed:
@@ -85,12 +85,12 @@ def computed_values(model: ir.Model) -> Iterator[ir.Value]:
             yield from node.outputs
 
 
-def _initial(model: ir.Model, carried: list[_Carried]) -> _Assumed:
+def _initial(model: ir.Model, carried: list[_LoopValue]) -> _AssumedShapes:
     """Infer shapes, assuming those of initial values; return what is assumed.
 
     Initial values of inner and later loops get their shapes from the assumptions for other loops.
     """
-    assumed: _Assumed = {}
+    assumed: _AssumedShapes = {}
     for _ in range(_MOST_ROUNDS):
         _infer(model, assumed)
         new = {c: c.initial.shape for c in carried if c not in assumed and c.initial.shape is not None}
@@ -101,7 +101,7 @@ def _initial(model: ir.Model, carried: list[_Carried]) -> _Assumed:
     return assumed
 
 
-def _infer(model: ir.Model, assumed: _Assumed) -> None:
+def _infer(model: ir.Model, assumed: _AssumedShapes) -> None:
     """Remove all shapes of computed values and infer them with what is assumed."""
     for graph in model.graphs():
         for node in graph:
@@ -129,13 +129,13 @@ def _common_size(a: int | ir.SymbolicDim, b: int | ir.SymbolicDim) -> int | ir.S
     return a if a == b and not is_anonymous(a) else None
 
 
-def _carried(model: ir.Model) -> Iterator[_Carried]:
+def _carried(model: ir.Model) -> Iterator[_LoopValue]:
     for graph in model.graphs():
         for node in graph:
             body = _body(node) if node.op_type == "Loop" else None
             if body is not None:
                 rows = zip(node.inputs[2:], body.inputs[2:], body.outputs[1:], node.outputs, strict=False)
-                yield from (_Carried(i, *rest) for i, *rest in rows if i is not None)
+                yield from (_LoopValue(i, *rest) for i, *rest in rows if i is not None)
 
 
 def _inputs_of_body(node: ir.Node) -> tuple[ir.Value, ...]:
@@ -178,7 +178,7 @@ def _small_constant(value: ir.Value, opset: int) -> ir.TensorProtocol | None:
     return tensor if tensor is not None and tensor.dtype.is_integer() and tensor.size <= _MOST_COPIED else None
 
 
-def known_inputs(model: ir.Model, found: Iterable[Found], *, inferred: bool = False) -> KnownValues:
+def known_inputs(model: ir.Model, found: Iterable[RecurrentNode], *, inferred: bool = False) -> InputFacts:
     """Return the inferred types and shapes of those inputs of nodes that are computed.
 
     What a model declares about computed values may be wrong: it is used only where inference finds nothing.
@@ -196,10 +196,10 @@ def known_inputs(model: ir.Model, found: Iterable[Found], *, inferred: bool = Fa
     if not wanted:
         return {}
     if inferred:
-        return {value: Known(value.dtype, value.shape) for value in wanted}
+        return {value: ValueFacts(value.dtype, value.shape) for value in wanted}
     known = inferred_values(model)
     return {
-        value: Known(value.dtype or known[value].dtype, merged(known[value].shape, value.shape))
+        value: ValueFacts(value.dtype or known[value].dtype, merged(known[value].shape, value.shape))
         for value in wanted
         if value in known
     }

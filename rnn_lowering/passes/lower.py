@@ -29,15 +29,15 @@ from rnn_lowering.model.copying import changed, clone, restored, restored_on_fai
 from rnn_lowering.model.folding import folded, with_constants
 from rnn_lowering.model.given import at_sizes, input_arrays, record
 from rnn_lowering.model.native import fault_of
-from rnn_lowering.model.plan import Choose, Planned, Prepared, export_faults, prepare, read, read_node
+from rnn_lowering.model.plan import NodePlan, NodeSelection, PreparedModel, export_faults, prepare, read, read_node
 from rnn_lowering.model.replace import operators_for, replace_nodes
-from rnn_lowering.model.scopes import SORTED, Found, foreign_nodes, nodes_of, recurrent_nodes, sort_nodes
+from rnn_lowering.model.scopes import SORTED, RecurrentNode, foreign_nodes, nodes_of, recurrent_nodes, sort_nodes
 from rnn_lowering.model.sizes import ensure_valid, forget_names, known_inputs
 from rnn_lowering.options import KEEP, Lowering, LoweringOptions, lowering_of
 from rnn_lowering.passes.advice import NO_LENGTHS, deciding_input, long_work, many_steps, open_lengths, open_sizes
 from rnn_lowering.passes.report import NodeReport, Report, SetInput, count_operators
 from rnn_lowering.passes.stream import StreamPass
-from rnn_lowering.spec.connections import KnownValues
+from rnn_lowering.spec.connections import InputFacts
 from rnn_lowering.spec.node import RecurrentSpec
 from rnn_lowering.targets.choice import Choice, choose
 from rnn_lowering.targets.target import Target
@@ -64,7 +64,7 @@ class LoweringResult(ir.passes.PassResult):
     """
 
     report: Report
-    prepared: Prepared | None = None
+    prepared: PreparedModel | None = None
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         report.operators_after = count_operators(model)
         return LoweringResult(model, modified, report, kept)
 
-    def _replace(self, model: ir.Model, plan: list[Planned], report: Report) -> None:
+    def _replace(self, model: ir.Model, plan: list[NodePlan], report: Report) -> None:
         """Replace the nodes of a plan, and tell it in the report."""
         dequantize = self.lowering.dequantize
         report.notes += [_dequantized(node.spec) for node in plan if dequantize and node.spec.quantized]
@@ -184,7 +184,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 raise
             except UnsupportedError as error:
                 found = list(recurrent_nodes(given))
-                prepared, refusal = Prepared(given, found, self._choose(found)), error
+                prepared, refusal = PreparedModel(given, found, self._choose(found)), error
             with suppress(RnnLoweringError):  # it is said of each node
                 prepared, _ = self._folded_plan(prepared, report)
             self._tell(prepared, report)
@@ -196,9 +196,9 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             return [*(self._preview(e, prepared, known, refusal) for e in prepared.found), *others.values()], report
 
     @property
-    def _choose(self) -> Choose:
+    def _choose(self) -> NodeSelection:
         only = _nothing if self.lowering.to == KEEP else self.lowering.only
-        return Choose(only, self.lowering.except_)
+        return NodeSelection(only, self.lowering.except_)
 
     def _as_stream(self, model: ir.Model, report: Report) -> ir.Model:
         """Return the model, or where a stream is wanted a copy that is one."""
@@ -209,10 +209,10 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         report.stream = StreamPass(self.lowering.stream).call(copy).plan
         return copy
 
-    def _prepare(self, model: ir.Model, *, inferred: bool = False) -> Prepared:
+    def _prepare(self, model: ir.Model, *, inferred: bool = False) -> PreparedModel:
         return prepare(model, self._choose, self.lowering.max_nodes, inferred=inferred)
 
-    def _tell(self, prepared: Prepared, report: Report) -> None:
+    def _tell(self, prepared: PreparedModel, report: Report) -> None:
         """Add to the report what was done to a model before nodes are replaced, and which nodes are not lowered."""
         wanted = set(prepared.wanted)
         report.notes += prepared.notes
@@ -231,7 +231,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             hint = "export the model with its steps unrolled, or drop --target"
             yield UnsupportedError(f"{runtime.name} does not support {ref.operator}", hint=hint, node=ref)
 
-    def _folded_plan(self, prepared: Prepared, report: Report) -> tuple[Prepared, list[Planned]]:
+    def _folded_plan(self, prepared: PreparedModel, report: Report) -> tuple[PreparedModel, list[NodePlan]]:
         """Return the model and its plan; those of a folded copy where a form needs sizes that are known then, or
         where an invalid branch is removed because it is never run."""
         try:
@@ -252,8 +252,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         return replace(again, notes=prepared.notes), plan
 
     def _with_constants(
-        self, prepared: Prepared, plan: list[Planned], report: Report
-    ) -> tuple[Prepared, list[Planned]]:
+        self, prepared: PreparedModel, plan: list[NodePlan], report: Report
+    ) -> tuple[PreparedModel, list[NodePlan]]:
         """Return the model with constants for what nodes compute from constants, and its plan."""
         known = with_constants(prepared.model)
         if known is None:
@@ -280,16 +280,16 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             return False
         return True
 
-    def _plan(self, prepared: Prepared) -> list[Planned]:
+    def _plan(self, prepared: PreparedModel) -> list[NodePlan]:
         specs = read(prepared.model, prepared.wanted, inferred=prepared.inferred)
         return [self._planned(e, spec, prepared.model) for e, spec in zip(prepared.wanted, specs, strict=True)]
 
-    def _planned(self, entry: Found, spec: RecurrentSpec, model: ir.Model) -> Planned:
+    def _planned(self, entry: RecurrentNode, spec: RecurrentSpec, model: ir.Model) -> NodePlan:
         options = self.lowering
         widen, dequantize = options.compute == "float32", options.dequantize
 
         def emitted(choice: Choice) -> frozenset[str]:
-            planned = Planned(entry, spec, choice)
+            planned = NodePlan(entry, spec, choice)
             return operators_for(planned, model.ir_version, widen=widen, dequantize=dequantize)
 
         try:
@@ -304,10 +304,10 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         except UnknownLengthsError as error:
             error.advise(open_lengths(model, spec.inputs["sequence_lens"], spec.inputs["X"]) or NO_LENGTHS)
             raise
-        return Planned(entry, spec, choice)
+        return NodePlan(entry, spec, choice)
 
     def _preview(
-        self, entry: Found, prepared: Prepared, known: KnownValues, refusal: UnsupportedError | None
+        self, entry: RecurrentNode, prepared: PreparedModel, known: InputFacts, refusal: UnsupportedError | None
     ) -> Preview:
         if entry not in prepared.wanted:
             return Preview(entry.ref, _readable(prepared.model, entry, known), LEFT, "not selected")
@@ -327,14 +327,14 @@ def _nothing(_: ir.Node) -> bool:
     return False
 
 
-def _readable(model: ir.Model, entry: Found, known: KnownValues) -> RecurrentSpec | None:
+def _readable(model: ir.Model, entry: RecurrentNode, known: InputFacts) -> RecurrentSpec | None:
     try:
         return read_node(model, entry, known)
     except RnnLoweringError:
         return None
 
 
-def _log(plan: list[Planned], report: Report) -> None:
+def _log(plan: list[NodePlan], report: Report) -> None:
     """Log what was decided, under the name of the package."""
     for text in (*report.notes, *report.left):
         _LOG.info("%s", text)

@@ -11,19 +11,19 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef
 from rnn_lowering.spec.constants import constant_of, dims_of
-from rnn_lowering.spec.quantized import Quantized, quantized_of
+from rnn_lowering.spec.quantized import QuantizedTensor, quantized_of
 from rnn_lowering.types import Dims
 
 
 @dataclass(frozen=True)
-class Known:
+class ValueFacts:
     """What is known of a value beside what its model declares."""
 
     dtype: ir.DataType | None
     shape: ir.Shape | None
 
 
-KnownValues = Mapping[ir.Value, Known]
+InputFacts = Mapping[ir.Value, ValueFacts]
 
 
 class Connections:
@@ -43,7 +43,7 @@ class Connections:
     """
 
     def __init__(
-        self, node: ir.Node, ref: NodeRef, schema: onnx.defs.OpSchema, opset: int, known: KnownValues
+        self, node: ir.Node, ref: NodeRef, schema: onnx.defs.OpSchema, opset: int, known: InputFacts
     ) -> None:
         self.ref = ref
         self.known = known
@@ -66,7 +66,7 @@ class Connections:
         weights = {
             symbol: quantized_of(self.inputs[symbol], opset) for symbol in ("W", "R") if symbol in self.constants
         }
-        self.quantized: dict[str, Quantized] = {
+        self.quantized: dict[str, QuantizedTensor] = {
             symbol: weight for symbol, weight in weights.items() if weight is not None
         }
 
@@ -147,8 +147,8 @@ class Connections:
         tensor = self.constants.get(symbol)
         return dims_of(self._known(self.inputs[symbol]).shape) if tensor is None else dims_of(tensor.shape)
 
-    def _known(self, value: ir.Value) -> Known:
-        return self.known.get(value) or Known(value.dtype, value.shape)
+    def _known(self, value: ir.Value) -> ValueFacts:
+        return self.known.get(value) or ValueFacts(value.dtype, value.shape)
 
 
 SpecifiedShape = tuple["str | int", ...]

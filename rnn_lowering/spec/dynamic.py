@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
-from rnn_lowering.spec.quantized import Quantized
+from rnn_lowering.spec.quantized import QuantizedTensor
 from rnn_lowering.types import Array, array_of
 
 OPERATOR, DOMAIN = "DynamicQuantizeLSTM", "com.microsoft"
@@ -40,7 +40,7 @@ def schema() -> onnx.defs.OpSchema:
 
 def stored_weights(
     ref: NodeRef, constants: Mapping[str, ir.TensorProtocol], dirs: int, given: Mapping[str, ir.Value]
-) -> dict[str, Quantized]:
+) -> dict[str, QuantizedTensor]:
     """Return W and R in the layout of LSTM, [dirs, 4*hidden, ...], by symbol.
 
     Args:
@@ -58,7 +58,7 @@ def stored_weights(
 
 def _stored(
     ref: NodeRef, symbol: str, constants: Mapping[str, ir.TensorProtocol], dirs: int, given: Mapping[str, ir.Value]
-) -> Quantized:
+) -> QuantizedTensor:
     names = symbol, f"{symbol}_scale", f"{symbol}_zero_point"
     for name in names:
         if name not in given:
@@ -80,7 +80,7 @@ def _stored(
     columns = [part.reshape(dirs, -1, 1) for part in numbers]
     columns[1] = columns[1][:, :1]  # the kernel reads the first of each direction
     turned = shape[0], shape[2], shape[1]
-    return Quantized(
+    return QuantizedTensor(
         ir.LazyTensor(
             lambda: ir.tensor(array_of(weight).transpose(0, 2, 1), dtype=weight.dtype),
             weight.dtype,
@@ -113,7 +113,7 @@ def _check(
         raise InvalidNodeError(f"{names[1]} per column has different values", node=ref)
 
 
-def floats(weight: Quantized) -> ir.TensorProtocol:
+def floats(weight: QuantizedTensor) -> ir.TensorProtocol:
     """Return the dequantized numbers, computed late."""
 
     def compute() -> ir.TensorProtocol:

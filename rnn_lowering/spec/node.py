@@ -18,8 +18,8 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError, boundary
 from rnn_lowering.spec import dynamic
-from rnn_lowering.spec.connections import Connections, KnownValues
-from rnn_lowering.spec.quantized import Quantized
+from rnn_lowering.spec.connections import Connections, InputFacts
+from rnn_lowering.spec.quantized import QuantizedTensor
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class RecurrentSpec:
     outputs: Mapping[str, ir.Value] = field(repr=False)
     constants: Mapping[str, ir.TensorProtocol] = field(repr=False)
     warnings: tuple[str, ...] = ()
-    quantized: Mapping[str, Quantized] = field(default_factory=dict, repr=False)
+    quantized: Mapping[str, QuantizedTensor] = field(default_factory=dict, repr=False)
     rounds: bool = False
     gives_sequence: bool = False
     stored: Mapping[str, ir.TensorProtocol] = field(default_factory=dict, repr=False)
@@ -147,7 +147,7 @@ class RecurrentSpec:
         node: ir.Node,
         opset: int,
         scope: str = "main graph",
-        known: KnownValues = MappingProxyType({}),
+        known: InputFacts = MappingProxyType({}),
     ) -> RecurrentSpec:
         """Read a node of the default domain at `opset`.
 
@@ -211,7 +211,7 @@ class _Parser:
     def invalid(self, reason: str, hint: str = "") -> InvalidNodeError:
         return InvalidNodeError(reason, hint=hint, node=self.ref)
 
-    def parse(self, known: KnownValues) -> RecurrentSpec:
+    def parse(self, known: InputFacts) -> RecurrentSpec:
         self._check_attributes()
         connections = Connections(self.node, self.ref, self.schema, self.opset, known)
         directions = self._directions()

@@ -21,7 +21,7 @@ _MOVES = frozenset(
 
 
 @dataclass(frozen=True)
-class Quantized:
+class QuantizedTensor:
     """A constant: (integers - zero_point) * scale.
 
     Attributes:
@@ -34,7 +34,7 @@ class Quantized:
     zero_point: ir.TensorProtocol
 
 
-def quantized_of(value: ir.Value, opset: int) -> Quantized | None:
+def quantized_of(value: ir.Value, opset: int) -> QuantizedTensor | None:
     """Return the integers of a constant that is dequantized, also where its data is moved after that; None for any
     other value."""
     found = _behind(value)
@@ -49,7 +49,7 @@ def quantized_of(value: ir.Value, opset: int) -> Quantized | None:
         v: constant_of(v, opset) for node in moves for v in node.inputs[_data_inputs(node) :] if v is not None
     }
 
-    def moved(part: Callable[[Quantized], ir.TensorProtocol]) -> ir.TensorProtocol | None:
+    def moved(part: Callable[[QuantizedTensor], ir.TensorProtocol]) -> ir.TensorProtocol | None:
         parts = {source: part(quantized) for source, quantized in held.items()}
         constants = {v: tensor for v, tensor in others.items() if tensor is not None}
         return parts[value] if value in parts else computed(value, moves, {**constants, **parts}, opset)
@@ -60,7 +60,7 @@ def quantized_of(value: ir.Value, opset: int) -> Quantized | None:
     scale, zero_point = (first.scale, first.zero_point) if uniform else (moved(_scale), moved(_zero_point))
     if integers is None or scale is None or zero_point is None:
         return None
-    return Quantized(integers, scale, zero_point)
+    return QuantizedTensor(integers, scale, zero_point)
 
 
 def _behind(value: ir.Value) -> tuple[list[ir.Node], list[ir.Value]] | None:
@@ -90,7 +90,7 @@ def _data_inputs(node: ir.Node) -> int:
     return len(node.inputs) if node.op_type == "Concat" else 1
 
 
-def _dequantized(value: ir.Value, opset: int) -> Quantized | None:
+def _dequantized(value: ir.Value, opset: int) -> QuantizedTensor | None:
     """Return what a DequantizeLinear node dequantizes, where all is constant."""
     node = value.producer()
     if node is None or not 2 <= len(node.inputs) <= 3:
@@ -108,11 +108,11 @@ def _dequantized(value: ir.Value, opset: int) -> Quantized | None:
         zero_point = ir.tensor(np.zeros(scale.shape.numpy(), integers.dtype.numpy()))
     if scale.size == 1:
         flat = [ir.tensor(part.numpy().reshape(()), dtype=part.dtype) for part in (scale, zero_point)]
-        return Quantized(integers, *flat)
+        return QuantizedTensor(integers, *flat)
     shape = tuple(int(size) for size in integers.shape.numpy())
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     scale, zero_point = (_spread(part, shape, attributes) for part in (scale, zero_point))
-    return Quantized(integers, scale, zero_point)
+    return QuantizedTensor(integers, scale, zero_point)
 
 
 def _spread(part: ir.TensorProtocol, shape: tuple[int, ...], attributes: Mapping[str, int]) -> ir.TensorProtocol:
@@ -131,11 +131,11 @@ def _spread(part: ir.TensorProtocol, shape: tuple[int, ...], attributes: Mapping
     return ir.LazyTensor(spread, part.dtype, ir.Shape(shape))
 
 
-def _scale(quantized: Quantized) -> ir.TensorProtocol:
+def _scale(quantized: QuantizedTensor) -> ir.TensorProtocol:
     return _full(quantized.scale, quantized.integers)
 
 
-def _zero_point(quantized: Quantized) -> ir.TensorProtocol:
+def _zero_point(quantized: QuantizedTensor) -> ir.TensorProtocol:
     return _full(quantized.zero_point, quantized.integers)
 
 
