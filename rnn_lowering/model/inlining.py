@@ -4,6 +4,9 @@
 2. The resulting nodes are counted before any is made: nested calls can double them at each level.
 3. Each call, first in these functions and then in the main graph, is replaced by a copy of the function's body, in
    which all calls have been replaced already.
+
+Where a function returns its input, onnx_ir's InlinePass renames an input of the graph, and onnx.inliner leaves the
+output of the call undefined.
 """
 
 from __future__ import annotations

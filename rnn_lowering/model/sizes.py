@@ -1,5 +1,7 @@
 """Infer the sizes of a model's values from its inputs; declared sizes may be wrong.
 
+onnx_ir's ShapeInferencePass gives up on one wrong declared shape: here they are set aside before inference.
+
 ONNX infers no shape of a value that a Loop carries, since the body may change it. So a shape is assumed, that of
 the initial value, and inference is run with it. Where the body's output has another shape, the sizes that differ
 become unknown, and inference is run again, until the assumptions for all loops hold. By induction they then hold at
