@@ -21,8 +21,15 @@ from rnn_lowering.model.copying import clone
 from rnn_lowering.model.folding import folded
 from rnn_lowering.model.given import at_sizes, recorded
 from rnn_lowering.model.inlining import inline_functions
-from rnn_lowering.model.scopes import NodePlace, RecurrentNode, bodies_of, recurrent_nodes, scopes, sort_nodes
-from rnn_lowering.model.scopes import Path as ScopePath
+from rnn_lowering.model.scopes import (
+    NodePlace,
+    RecurrentNode,
+    ScopePath,
+    bodies_of,
+    recurrent_nodes,
+    scopes,
+    sort_nodes,
+)
 from rnn_lowering.model.sizes import known_inputs
 from rnn_lowering.options import Lowering
 from rnn_lowering.spec.node import RecurrentSpec, default_opset

@@ -13,7 +13,7 @@ from rnn_lowering.spec.node import DEFAULT_DOMAIN, default_opset, is_recurrent, 
 
 _RECURRENT = re.compile("(lstm|gru|rnn)", re.IGNORECASE)
 
-Path = tuple[str, ...]
+ScopePath = tuple[str, ...]
 """Identifies a graph: the function, or "" for the main graph; then, for each node whose body contains the graph,
 its first output, the attribute, and the number of the body in that attribute. Lowering does not change it."""
 
@@ -34,7 +34,7 @@ class Scope:
     """
 
     graph: ir.Graph
-    path: Path
+    path: ScopePath
     text: str
     opset: int
     function: ir.Function | None = None
@@ -57,7 +57,7 @@ class RecurrentNode:
         return self.inside.text
 
     @property
-    def path(self) -> Path:
+    def path(self) -> ScopePath:
         return self.inside.path
 
     @property

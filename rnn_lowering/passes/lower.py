@@ -265,7 +265,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
     def _decided(self, model: ir.Model, error: InvalidNodeError) -> ir.Model:
         """Return a copy of a model without branches that are never run; raise the error, with a hint which input
         decides, if that leaves an invalid one."""
-        if error.node is None or " > " not in error.node.scope:
+        if not any(entry.ref == error.node and len(entry.path) > 1 for entry in recurrent_nodes(model)):
             raise error
         known = folded(model, decide=True)
         if known is None or not self._is_valid(known):

@@ -51,7 +51,7 @@ def computed(
         return _evaluate(value, steps, leaves, most)
 
     try:
-        steps = [_Step.of(node, opset) for node in nodes]
+        steps = [_NodeModel.of(node, opset) for node in nodes]
         tensor = evaluate()
     except Exception:  # the evaluator has no common error; what it cannot do stays in the graph
         return None
@@ -178,7 +178,7 @@ def run_reference(model: onnx.ModelProto, feed: Mapping[str, Array], operators: 
 
 
 @dataclass(frozen=True)
-class _Step:
+class _NodeModel:
     """A node of a chain as a model of its own: the graph may lose the node before the chain is computed.
 
     Attributes:
@@ -191,7 +191,7 @@ class _Step:
     outputs: tuple[ir.Value, ...]
 
     @classmethod
-    def of(cls, node: ir.Node, opset: int) -> _Step:
+    def of(cls, node: ir.Node, opset: int) -> _NodeModel:
         inputs = tuple(v for v in dict.fromkeys(node.inputs) if v is not None)
         given, returned = ([value.name or "" for value in values] for values in (inputs, node.outputs))
         return cls(model_of_node(node, given, returned, opset), inputs, tuple(node.outputs))
@@ -213,7 +213,7 @@ class _Step:
 
 
 def _evaluate(
-    value: ir.Value, steps: Sequence[_Step], leaves: Mapping[ir.Value, ir.TensorProtocol], most: int
+    value: ir.Value, steps: Sequence[_NodeModel], leaves: Mapping[ir.Value, ir.TensorProtocol], most: int
 ) -> ir.TensorProtocol:
     """Compute a constant with onnx's reference evaluator, node by node; a tensor is held until its last use."""
     last = {given: step for step in steps for given in step.inputs}

@@ -163,7 +163,7 @@ class RecurrentSpec:
                 the function's attributes.
         """
         with boundary(node_ref(node, scope)):
-            return _Parser(node, opset, scope).parse(known)
+            return _NodeReader(node, opset, scope).parse(known)
 
 
 DEFAULT_DOMAIN = ("", "ai.onnx")
@@ -188,7 +188,7 @@ def node_ref(node: ir.Node, scope: str) -> NodeRef:
     return NodeRef(name, node.op_type, scope)
 
 
-class _Parser:
+class _NodeReader:
     """The reading of one node: holds what every step of it needs."""
 
     def __init__(self, node: ir.Node, opset: int, scope: str) -> None:
