@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from rnn_lowering.passes.report import NodeReport, Report
     from rnn_lowering.passes.stream import StreamPass
     from rnn_lowering.report.file_report import FileReport
-    from rnn_lowering.spec.node import RecurrentSpec
+    from rnn_lowering.spec.rnn import RecurrentSpec
     from rnn_lowering.streaming.host import Stream
-    from rnn_lowering.streaming.plan import State, StreamPlan
+    from rnn_lowering.streaming.metadata import State, StreamPlan
     from rnn_lowering.targets.documented import Documented
     from rnn_lowering.targets.table import TARGETS
     from rnn_lowering.targets.target import Target

@@ -3,7 +3,7 @@
 import logging
 import sys
 
-from rnn_lowering.cli.process import listen, open_closed
+from rnn_lowering.cli.signals import listen, open_closed
 
 
 def main() -> int:

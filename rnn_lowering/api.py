@@ -13,7 +13,7 @@ from rnn_lowering import types
 from rnn_lowering.errors import boundary
 from rnn_lowering.files.outputs import Outputs
 from rnn_lowering.files.reading import from_proto, load_model, refuse_external
-from rnn_lowering.model import native
+from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.messages import as_proto
@@ -31,7 +31,7 @@ from rnn_lowering.passes.lower import LowerRecurrentPass, Preview
 from rnn_lowering.passes.report import Report
 from rnn_lowering.pipeline import FileLowering
 from rnn_lowering.report.file_report import FileReport
-from rnn_lowering.spec.node import RecurrentSpec
+from rnn_lowering.spec.rnn import RecurrentSpec
 from rnn_lowering.types import PathLike, Progress, given_progress
 
 M = TypeVar("M", onnx.ModelProto, ir.Model)
@@ -214,7 +214,7 @@ def inspect(model: onnx.ModelProto | ir.Model | PathLike) -> list[RecurrentSpec]
         >>> [spec.op_type for spec in rl.inspect("model.onnx")]
         ['LSTM', 'GRU']
     """
-    with boundary(), native.one_child():
+    with boundary(), onnx_checks.one_child():
         read_model = work = _read(types.model_or_path("model", model))
         if any(entry.function for entry in recurrent_nodes(read_model)):
             work = clone(read_model)

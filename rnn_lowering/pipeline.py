@@ -20,7 +20,7 @@ from rnn_lowering.errors import NotVerifiedError, OptionError, VerificationError
 from rnn_lowering.files.atomic import Place, replacing
 from rnn_lowering.files.external_data import choose_data_file, data_files, save
 from rnn_lowering.files.outputs import Outputs
-from rnn_lowering.files.reading import Parsed, parse_file, readable_again
+from rnn_lowering.files.reading import ModelSource, parse_file, readable_again
 from rnn_lowering.files.scratch import writing
 from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.options import Check
@@ -102,7 +102,7 @@ class FileLowering:
                 save(result.model, written, place.data, progress)
 
     def _comparison(
-        self, original: Parsed, written: Path, result: LoweringResult
+        self, original: ModelSource, written: Path, result: LoweringResult
     ) -> AbstractContextManager[ModelComparison]:
         trust = self.trust_external_data
         return open_comparison(
@@ -114,7 +114,7 @@ class FileLowering:
             prepared=result.prepared,
         )
 
-    def _in_chunks(self, original: Parsed, written: Path) -> Verification:
+    def _in_chunks(self, original: ModelSource, written: Path) -> Verification:
         trust = self.trust_external_data
         return verify_stream(original, written, check=self.check, trust_external_data=trust, progress=self.progress)
 

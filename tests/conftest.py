@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rnn_lowering.model.native import one_child
+from rnn_lowering.model.onnx_checks import one_child
 
 pytest_plugins = ["commands"]
 """Fixtures of the command."""

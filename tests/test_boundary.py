@@ -51,7 +51,7 @@ def broken(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     def parse_attributes(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("rnn_lowering.spec.node._NodeReader._check_attributes", parse_attributes)
+    monkeypatch.setattr("rnn_lowering.spec.rnn._NodeReader._check_attributes", parse_attributes)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from rnn_lowering.cli.arguments import options_of, parser
-from rnn_lowering.cli.process import Interrupted, printing, unwinding
+from rnn_lowering.cli.signals import Interrupted, printing, unwinding
 from rnn_lowering.errors import (
     NotVerifiedError,
     RnnLoweringError,

@@ -15,7 +15,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from rnn_lowering.errors import NAME, printable
-from rnn_lowering.streaming.plan import host_loop
+from rnn_lowering.streaming.metadata import host_loop
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from rnn_lowering.passes.lower import Preview
     from rnn_lowering.passes.report import Report
     from rnn_lowering.report.file_report import FileReport
-    from rnn_lowering.spec.node import RecurrentSpec
-    from rnn_lowering.streaming.plan import StreamPlan
+    from rnn_lowering.spec.rnn import RecurrentSpec
+    from rnn_lowering.streaming.metadata import StreamPlan
     from rnn_lowering.types import Progress
 
 

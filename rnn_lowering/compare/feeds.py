@@ -12,12 +12,12 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from rnn_lowering.compare.unseen import setting
+from rnn_lowering.compare.coverage import setting
 from rnn_lowering.errors import OptionError, UnsupportedError
 from rnn_lowering.limits import excess
 from rnn_lowering.model.messages import bodies_in, nodes_in
 from rnn_lowering.options import Check
-from rnn_lowering.spec.node import is_recurrent
+from rnn_lowering.spec.rnn import is_recurrent
 from rnn_lowering.streaming.host import array_of_type
 from rnn_lowering.types import Array, Shapes
 

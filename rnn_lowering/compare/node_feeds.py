@@ -19,7 +19,7 @@ from rnn_lowering.compare import reference
 from rnn_lowering.compare.reference import float64_of_node
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.limits import excess, most_bytes
-from rnn_lowering.spec.node import GATES, RecurrentSpec
+from rnn_lowering.spec.rnn import GATES, RecurrentSpec
 from rnn_lowering.types import Array, array_of
 
 Symbols = dict[str, Array]

@@ -18,8 +18,8 @@ from rnn_lowering.compare.process import Ran, Runner, SessionError
 from rnn_lowering.compare.reference import widen
 from rnn_lowering.compare.session import Session, quantizes_inputs
 from rnn_lowering.model.copying import clone
+from rnn_lowering.model.fixed_inputs import at_sizes, recorded
 from rnn_lowering.model.folding import folded
-from rnn_lowering.model.given import at_sizes, recorded
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.scopes import (
     NodePlace,
@@ -32,7 +32,7 @@ from rnn_lowering.model.scopes import (
 )
 from rnn_lowering.model.sizes import known_inputs
 from rnn_lowering.options import Lowering
-from rnn_lowering.spec.node import RecurrentSpec, default_opset
+from rnn_lowering.spec.rnn import RecurrentSpec, default_opset
 from rnn_lowering.types import Array, array_of
 
 _LONG = 256

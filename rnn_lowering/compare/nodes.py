@@ -18,11 +18,11 @@ from rnn_lowering.compare.result import NODES, OutputCheck, RunCheck, RunInput, 
 from rnn_lowering.compare.session import session_with_outputs
 from rnn_lowering.compare.tolerance import allowance, compare, distance
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
-from rnn_lowering.files.reading import Parsed
+from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.plan import PreparedModel
 from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.options import Check, Tolerance
-from rnn_lowering.spec.node import RecurrentSpec
+from rnn_lowering.spec.rnn import RecurrentSpec
 from rnn_lowering.types import NODES as RUNNING_NODES
 from rnn_lowering.types import Array, Progress, counter
 
@@ -34,8 +34,8 @@ _ATTEMPTS = 4
 class Comparison:
     """The files of two models, what runs them, and how they are compared."""
 
-    original: Parsed
-    lowered: Parsed
+    original: ModelSource
+    lowered: ModelSource
     runner: Runner
     check: Check
     progress: Progress | None

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import onnx
 
-from rnn_lowering.compare.unseen import conditions
+from rnn_lowering.compare.coverage import conditions
 from rnn_lowering.files.locations import from_the_root
-from rnn_lowering.files.reading import Parsed
+from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.messages import bodies_in, graphs_in, nodes_in
-from rnn_lowering.spec.dynamic import OPERATOR
-from rnn_lowering.spec.node import is_recurrent
+from rnn_lowering.spec.dynamic_quantize_lstm import OPERATOR
+from rnn_lowering.spec.rnn import is_recurrent
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Session:
 
 
 def session_with_outputs(
-    original: Parsed, scratch: Path, names: Callable[[onnx.ModelProto], Iterable[str]]
+    original: ModelSource, scratch: Path, names: Callable[[onnx.ModelProto], Iterable[str]]
 ) -> Session:
     """Return a session of the original with additional outputs.
 
@@ -66,7 +66,7 @@ def session_with_outputs(
 
 
 def session_with_all_values(
-    original: Parsed, scratch: Path, label: str, axes: Mapping[str, int]
+    original: ModelSource, scratch: Path, label: str, axes: Mapping[str, int]
 ) -> tuple[Session, dict[str, str]]:
     """Return a session whose outputs include all values of the main graph, and the node of each, in their order.
 
@@ -90,7 +90,7 @@ def session_with_all_values(
 
 
 def session_with_open_axes(
-    original: Parsed, scratch: Path, axes: Mapping[str, int]
+    original: ModelSource, scratch: Path, axes: Mapping[str, int]
 ) -> tuple[Session, onnx.ModelProto]:
     """Return a session of the original in which axes of inputs have no fixed size, and with
     the inputs of recurrent nodes and the conditions of Ifs as additional outputs; and its model.
@@ -138,7 +138,7 @@ def _drop_shapes(graph: onnx.GraphProto) -> None:
             value.type.tensor_type.ClearField("shape")
 
 
-def session_of(model: Parsed, scratch: Path, misread: Collection[str] = ()) -> Session:
+def session_of(model: ModelSource, scratch: Path, misread: Collection[str] = ()) -> Session:
     """Return a session of a model, in which nodes that onnxruntime misreads return Identities.
 
     Args:
@@ -152,7 +152,9 @@ def session_of(model: Parsed, scratch: Path, misread: Collection[str] = ()) -> S
     return _saved(repaired, model, scratch / f"repaired_{model.path.name}", ())
 
 
-def _saved(proto: onnx.ModelProto, original: Parsed, path: Path, misread: Collection[str] | None = None) -> Session:
+def _saved(
+    proto: onnx.ModelProto, original: ModelSource, path: Path, misread: Collection[str] | None = None
+) -> Session:
     proto = with_identities(proto, echoing_nodes(proto) if misread is None else misread)
     # onnxruntime follows no links, and reads the copy elsewhere
     from_the_root(proto, original.path, trust=original.trust)

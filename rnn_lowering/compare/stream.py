@@ -17,6 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering import types
+from rnn_lowering.compare.coverage import constant_outputs, runs_for, untaken, zero_weights
 from rnn_lowering.compare.feeds import candidate_feeds, length_inputs, take_feeds
 from rnn_lowering.compare.process import Chunks, Outcome, Ran, Runner, SessionError
 from rnn_lowering.compare.result import (
@@ -39,18 +40,17 @@ from rnn_lowering.compare.session import (
     session_with_open_axes,
 )
 from rnn_lowering.compare.tolerance import allowance, compare, distance
-from rnn_lowering.compare.unseen import constant_outputs, runs_for, untaken, zero_weights
 from rnn_lowering.compare.verify import Given, as_file, compare_models
 from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError, boundary
 from rnn_lowering.files.external_data import save
-from rnn_lowering.files.reading import Parsed, parse_file
+from rnn_lowering.files.reading import ModelSource, parse_file
 from rnn_lowering.limits import limited
-from rnn_lowering.model.given import recorded
+from rnn_lowering.model.fixed_inputs import recorded
 from rnn_lowering.model.scopes import recurrent_nodes
 from rnn_lowering.options import Check, Tolerance, check_of
 from rnn_lowering.passes.lower import LowerRecurrentPass
 from rnn_lowering.spec.constants import constant_of
-from rnn_lowering.streaming.plan import KEY, State, StreamPlan
+from rnn_lowering.streaming.metadata import KEY, State, StreamPlan
 from rnn_lowering.types import CHUNKS, ORIGINAL, Array, Progress, counter, given_progress
 
 _TOO_SHORT = "no sequence has two chunks (give longer inputs: --test-shape, --feed)"
@@ -126,7 +126,7 @@ def verify_stream(
         first, second = (
             as_file(model, runner.folder / f"model{n}.onnx", trust, pipes)
             for n, model in enumerate(
-                given if isinstance(given, Parsed) else types.model_or_path(name, given)
+                given if isinstance(given, ModelSource) else types.model_or_path(name, given)
                 for name, given in (("original", original), ("stepped", stepped))
             )
         )
@@ -137,7 +137,7 @@ class _Comparison:
     """One comparison: the files, the plan in the stream's metadata, and what runs them."""
 
     def __init__(
-        self, original: Parsed, stepped: Parsed, runner: Runner, check: Check, progress: Progress | None
+        self, original: ModelSource, stepped: ModelSource, runner: Runner, check: Check, progress: Progress | None
     ) -> None:
         self.runner, self.progress = runner, progress
         self.original, self.stepped = original, stepped

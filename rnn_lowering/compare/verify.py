@@ -21,9 +21,9 @@ from rnn_lowering.errors import boundary
 from rnn_lowering.files.external_data import save
 from rnn_lowering.files.locations import check_locations
 from rnn_lowering.files.one_file import LARGE, move_out, text_format
-from rnn_lowering.files.reading import Parsed, from_proto, parse_file, readable_again
+from rnn_lowering.files.reading import ModelSource, from_proto, parse_file, readable_again
 from rnn_lowering.limits import limited
-from rnn_lowering.model.native import one_child
+from rnn_lowering.model.onnx_checks import one_child
 from rnn_lowering.model.plan import PreparedModel
 from rnn_lowering.options import Check, CheckOptions, check_of
 from rnn_lowering.types import PathLike, Progress, given_progress
@@ -109,10 +109,10 @@ def open_comparison(
         yield ModelComparison(first, second, runner, check, progress, prepared)
 
 
-Given = onnx.ModelProto | ir.Model | PathLike | Parsed
+Given = onnx.ModelProto | ir.Model | PathLike | ModelSource
 
 
-def as_file(model: Given, path: Path, trust: bool, pipes: ExitStack) -> Parsed:
+def as_file(model: Given, path: Path, trust: bool, pipes: ExitStack) -> ModelSource:
     """Return a model in a file that onnxruntime reads, with its data where it may be: its own, or `path`, written
     here.
 
@@ -124,16 +124,16 @@ def as_file(model: Given, path: Path, trust: bool, pipes: ExitStack) -> Parsed:
     return parsed
 
 
-def _as_file(model: Given, path: Path, trust: bool, pipes: ExitStack) -> Parsed:
+def _as_file(model: Given, path: Path, trust: bool, pipes: ExitStack) -> ModelSource:
     if isinstance(model, onnx.ModelProto) and _bytes_of(model) < LARGE:
         onnx.save(model, path)
-        return Parsed(path, model)
+        return ModelSource(path, model)
     if isinstance(model, onnx.ModelProto | ir.Model):
         save(from_proto(model) if isinstance(model, onnx.ModelProto) else model, path, f"{path.name}.data")
         return parse_file(path)
-    file = model.path if isinstance(model, Parsed) else Path(model)
+    file = model.path if isinstance(model, ModelSource) else Path(model)
     readable = file if text_format(file) else pipes.enter_context(readable_again(file.absolute()))[0]
-    parsed = model if isinstance(model, Parsed) else parse_file(readable, trust_external_data=trust)
+    parsed = model if isinstance(model, ModelSource) else parse_file(readable, trust_external_data=trust)
     if text_format(file):
         return _as_file(parsed.new_model(), path, trust, pipes)
     if not parsed.inside:
@@ -141,12 +141,12 @@ def _as_file(model: Given, path: Path, trust: bool, pipes: ExitStack) -> Parsed:
     return _with_data_file(parsed, path)
 
 
-def _with_data_file(parsed: Parsed, path: Path) -> Parsed:
+def _with_data_file(parsed: ModelSource, path: Path) -> ModelSource:
     """Return a large model as a small file and a data file, which onnxruntime maps."""
     proto = onnx.ModelProto()
     proto.CopyFrom(parsed.proto)
     move_out(proto, parsed.path, path)
-    return Parsed(path, proto)
+    return ModelSource(path, proto)
 
 
 def _bytes_of(model: onnx.ModelProto) -> int:

@@ -14,6 +14,7 @@ from functools import cached_property
 
 import onnx
 
+from rnn_lowering.compare.coverage import constant_outputs, runs_for, undetermined_outputs, zero_weights
 from rnn_lowering.compare.feeds import candidate_feeds, length_inputs
 from rnn_lowering.compare.nodes import Comparison, NodeComparison
 from rnn_lowering.compare.process import Outputs, SessionError
@@ -37,12 +38,11 @@ from rnn_lowering.compare.session import (
     session_with_outputs,
 )
 from rnn_lowering.compare.tolerance import compare
-from rnn_lowering.compare.unseen import constant_outputs, runs_for, undetermined_outputs, zero_weights
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import from_proto
-from rnn_lowering.model.given import recorded
+from rnn_lowering.model.fixed_inputs import recorded
 from rnn_lowering.options import Tolerance
-from rnn_lowering.spec.dynamic import OPERATOR
+from rnn_lowering.spec.dynamic_quantize_lstm import OPERATOR
 from rnn_lowering.types import LOWERED, ORIGINAL, Array, counter
 
 

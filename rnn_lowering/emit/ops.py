@@ -16,9 +16,9 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.emit.constants import Constant, Zeros, all_constant, elementwise, literal, zeros_of
-from rnn_lowering.emit.dequantized import FIRST_WITH_AXIS, Dequantized, Stored
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.draft import Draft
+from rnn_lowering.emit.integer_constants import FIRST_WITH_AXIS, Dequantized, QuantParameters
 from rnn_lowering.emit.names import STEP, Names, Prefix, add_weights
 from rnn_lowering.emit.tensor import Tensor, broadcast, concatenated, static
 from rnn_lowering.emit.versions import since
@@ -301,7 +301,7 @@ class Ops:
         self._drafts = drafts
         return outer.cache[constant]
 
-    def _dequantize(self, constant: Dequantized, stored: Stored) -> Tensor:
+    def _dequantize(self, constant: Dequantized, stored: QuantParameters) -> Tensor:
         """Emit DequantizeLinear. With `dequantize_inside` a product that uses it may be fused with it; otherwise a
         Reshape is in between, which keeps onnxruntime from dequantizing for each user anew and from products that
         round the other operand (MatMulNBits)."""

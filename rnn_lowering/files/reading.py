@@ -27,7 +27,7 @@ _OF_FRAMEWORKS = (".pt", ".pth", ".pt2", ".ckpt", ".safetensors", ".h5", ".keras
 
 
 @dataclass(frozen=True)
-class Parsed:
+class ModelSource:
     """A model file that was parsed, without its external data.
 
     Attributes:
@@ -76,7 +76,7 @@ def load_model(path: Path, *, trust_external_data: bool = False) -> ir.Model:
     return parse_file(path, trust_external_data=trust_external_data).new_model()
 
 
-def parse_file(path: Path, *, trust_external_data: bool = False, piped_from: Path | None = None) -> Parsed:
+def parse_file(path: Path, *, trust_external_data: bool = False, piped_from: Path | None = None) -> ModelSource:
     """Parse an ONNX file; the large tensors of a large one are not read but referred to.
 
     Args:
@@ -91,7 +91,7 @@ def parse_file(path: Path, *, trust_external_data: bool = False, piped_from: Pat
     try:
         _refuse_device(path)
         if not one_file.text_format(path) and (large := one_file.parse(path)) is not None:
-            return Parsed(path, large[0], trust_external_data, piped_from, inside=large[1])
+            return ModelSource(path, large[0], trust_external_data, piped_from, inside=large[1])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # onnx finds its own text format experimental
             proto = onnx.load(path, load_external_data=False)
@@ -106,7 +106,7 @@ def parse_file(path: Path, *, trust_external_data: bool = False, piped_from: Pat
             f"'{named}' refers to data in '{entry[1].value}', but a model from a pipe has no folder",
             hint="give the path of the file",
         )
-    return Parsed(path, proto, trust_external_data, piped_from)
+    return ModelSource(path, proto, trust_external_data, piped_from)
 
 
 @contextmanager

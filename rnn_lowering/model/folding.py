@@ -11,7 +11,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from rnn_lowering.limits import most_bytes
 from rnn_lowering.model.copying import clone
-from rnn_lowering.model.native import is_sound
+from rnn_lowering.model.onnx_checks import is_sound
 from rnn_lowering.model.scopes import recurrent_nodes
 from rnn_lowering.model.sizes import Inferred, computed_values, inferred_values, merged
 from rnn_lowering.spec.constants import constant_of

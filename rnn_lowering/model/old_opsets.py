@@ -18,10 +18,10 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
-from rnn_lowering.model import native
+from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.messages import SMALL
 from rnn_lowering.spec.constants import dims_of
-from rnn_lowering.spec.node import GATES, RecurrentSpec, default_opset, is_recurrent
+from rnn_lowering.spec.rnn import GATES, RecurrentSpec, default_opset, is_recurrent
 from rnn_lowering.types import in_memory
 
 FIRST_OPSET = 7
@@ -55,7 +55,7 @@ def modernize(model: ir.Model, opset: int) -> None:
         proto.ir_version = max(proto.ir_version, _FIRST_OF_UNLISTED)  # else the converter wants each as an input
         proto = _annotated(proto)
         _hide(proto, opset)
-        converted = native.convert(proto, NEW_OPSET)
+        converted = onnx_checks.convert(proto, NEW_OPSET)
         _unhide(converted)
         if model.ir_version < _FIRST_OF_UNLISTED and all(
             v.is_graph_input() for v in model.graph.initializers.values()
@@ -113,7 +113,7 @@ def _files_apart(model: ir.Model) -> Iterator[Callable[[ir.Graph], None]]:
 def _annotated(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with all shapes that can be inferred."""
     while True:
-        proto = native.inferred(proto)
+        proto = onnx_checks.inferred(proto)
         model = ir.from_proto(proto)
         found = [(v, dtype, dims) for node in model.graph for v, dtype, dims in _outputs(node, model)]
         if not found:

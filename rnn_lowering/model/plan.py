@@ -16,7 +16,7 @@ from rnn_lowering.model.scopes import SORTED, RecurrentNode, recurrent_nodes, so
 from rnn_lowering.model.sizes import known_inputs
 from rnn_lowering.options import Selection
 from rnn_lowering.spec.connections import InputFacts
-from rnn_lowering.spec.node import RecurrentSpec, default_opset
+from rnn_lowering.spec.rnn import RecurrentSpec, default_opset
 from rnn_lowering.targets.choice import Choice
 
 

@@ -15,7 +15,7 @@ from rnn_lowering.model.plan import NodePlan
 from rnn_lowering.model.scopes import RecurrentNode, all_names, bodies_of
 from rnn_lowering.recurrence.node import lower_node
 from rnn_lowering.spec.constants import FOLDABLE
-from rnn_lowering.spec.node import RecurrentSpec
+from rnn_lowering.spec.rnn import RecurrentSpec
 from rnn_lowering.targets.choice import Choice
 
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.model.copying import clone
-from rnn_lowering.model.native import infer_shapes, is_anonymous, problem_of
+from rnn_lowering.model.onnx_checks import infer_shapes, is_anonymous, problem_of
 from rnn_lowering.model.scopes import RecurrentNode
 from rnn_lowering.spec.connections import InputFacts, ValueFacts
 from rnn_lowering.spec.constants import constant_of

@@ -11,13 +11,13 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.model.copying import clone
+from rnn_lowering.model.fixed_inputs import fix_dimensions, input_arrays
 from rnn_lowering.model.folding import folded
-from rnn_lowering.model.given import fix_dimensions, input_arrays
 from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.model.sizes import inferred_values
 from rnn_lowering.passes.report import NodeReport
 from rnn_lowering.spec.constants import constant_of
-from rnn_lowering.spec.node import default_opset
+from rnn_lowering.spec.rnn import default_opset
 
 _COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
 _SAME_NUMBERS = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")

@@ -24,11 +24,11 @@ from rnn_lowering.errors import (
     warn,
 )
 from rnn_lowering.limits import limited
-from rnn_lowering.model import native
+from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.copying import changed, clone, restored, restored_on_failure
+from rnn_lowering.model.fixed_inputs import at_sizes, input_arrays, record
 from rnn_lowering.model.folding import folded, with_constants
-from rnn_lowering.model.given import at_sizes, input_arrays, record
-from rnn_lowering.model.native import fault_of
+from rnn_lowering.model.onnx_checks import fault_of
 from rnn_lowering.model.plan import NodePlan, NodeSelection, PreparedModel, export_faults, prepare, read, read_node
 from rnn_lowering.model.replace import operators_for, replace_nodes
 from rnn_lowering.model.scopes import SORTED, RecurrentNode, foreign_nodes, nodes_of, recurrent_nodes, sort_nodes
@@ -38,7 +38,7 @@ from rnn_lowering.passes.advice import NO_LENGTHS, deciding_input, long_work, ma
 from rnn_lowering.passes.report import NodeReport, Report, SetInput, count_operators
 from rnn_lowering.passes.stream import StreamPass
 from rnn_lowering.spec.connections import InputFacts
-from rnn_lowering.spec.node import RecurrentSpec
+from rnn_lowering.spec.rnn import RecurrentSpec
 from rnn_lowering.targets.choice import Choice, choose
 from rnn_lowering.targets.target import Target
 
@@ -121,7 +121,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         """Lower `model` in place; `keep` a copy of it as it was when its nodes were replaced: with fixed sizes and
         values, functions inlined."""
         types.ir_model("model", model)
-        with boundary(), limited(self.lowering.max_bytes), native.one_child():
+        with boundary(), limited(self.lowering.max_bytes), onnx_checks.one_child():
             return self._lowered(model, keep)
 
     def _lowered(self, model: ir.Model, keep: bool) -> LoweringResult:
@@ -171,7 +171,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         Raises:
             InvalidNodeError, UnsupportedError: A selected node that cannot be read.
         """
-        with boundary(), limited(self.lowering.max_bytes), native.one_child():
+        with boundary(), limited(self.lowering.max_bytes), onnx_checks.one_child():
             return self._previewed(model)
 
     def _previewed(self, model: ir.Model) -> tuple[list[Preview], Report]:

@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import version
 from rnn_lowering.model.scopes import NodePlace, all_graphs
-from rnn_lowering.spec.node import RecurrentSpec
-from rnn_lowering.streaming.plan import StreamPlan
+from rnn_lowering.spec.rnn import RecurrentSpec
+from rnn_lowering.streaming.metadata import StreamPlan
 from rnn_lowering.types import Array
 
 SCHEMA = 1

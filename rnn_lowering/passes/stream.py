@@ -13,19 +13,19 @@ import onnx_ir as ir
 from rnn_lowering import types
 from rnn_lowering.errors import NodeRef, UnsupportedError, boundary, warn
 from rnn_lowering.model.copying import clone, replace_content, restored_on_failure
-from rnn_lowering.model.given import at_sizes
+from rnn_lowering.model.fixed_inputs import at_sizes
 from rnn_lowering.model.inlining import inline_all
-from rnn_lowering.model.native import infer_shapes, is_sound
 from rnn_lowering.model.old_opsets import FIRST_OPSET, modernize
+from rnn_lowering.model.onnx_checks import infer_shapes, is_sound
 from rnn_lowering.model.plan import read
 from rnn_lowering.model.scopes import recurrent_nodes, sort_nodes
 from rnn_lowering.options import Lowering, Stream, parse_stream
-from rnn_lowering.spec.node import default_opset
+from rnn_lowering.spec.rnn import default_opset
 from rnn_lowering.streaming.edit import remove_unused, unused
 from rnn_lowering.streaming.exposing import StateExposer, state_dim
 from rnn_lowering.streaming.follow import follow
 from rnn_lowering.streaming.frames import Flow
-from rnn_lowering.streaming.plan import StreamPlan
+from rnn_lowering.streaming.metadata import StreamPlan
 from rnn_lowering.streaming.states import node_states
 from rnn_lowering.streaming.time_inputs import TimeInputs, time_inputs
 

@@ -9,15 +9,15 @@ from functools import partial
 import onnx_ir as ir
 
 from rnn_lowering.emit.constants import Constant
-from rnn_lowering.emit.dequantized import Dequantized
+from rnn_lowering.emit.integer_constants import Dequantized
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.cells import CELLS
-from rnn_lowering.recurrence.ragged import Lengths, ragged, up_to_longest, with_ended_rows
-from rnn_lowering.recurrence.recognized import recognized_step
+from rnn_lowering.recurrence.openvino_lstm import recognized_step
 from rnn_lowering.recurrence.recurrence import Fold, Recurrence, Step, Tensors
+from rnn_lowering.recurrence.sequence_lens import Lengths, ragged, up_to_longest, with_ended_rows
 from rnn_lowering.recurrence.weights import Operands, interleaved, joined, operands
-from rnn_lowering.spec.node import RecurrentSpec
+from rnn_lowering.spec.rnn import RecurrentSpec
 
 Flip = Callable[[Tensor], Tensor]
 """Reverses a tensor in time."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.directions import STATES, run_directions
-from rnn_lowering.recurrence.ragged import Lengths, read_lengths
 from rnn_lowering.recurrence.recurrence import Fold, Tensors
+from rnn_lowering.recurrence.sequence_lens import Lengths, read_lengths
 from rnn_lowering.recurrence.weights import node_input
-from rnn_lowering.spec.node import RecurrentSpec
+from rnn_lowering.spec.rnn import RecurrentSpec
 from rnn_lowering.types import Dims
 
 

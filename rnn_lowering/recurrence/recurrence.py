@@ -1,7 +1,7 @@
 """What a recurrence is: initial states, the inputs of all steps, and the step that takes one row of them.
 
 A fold repeats it (`folds`) and does not know what its step computes; a step does not know how it is repeated. What
-changes a recurrence returns another one, before it is repeated: `ragged.with_ended_rows` adds an input,
+changes a recurrence returns another one, before it is repeated: `sequence_lens.with_ended_rows` adds an input,
 `directions` makes one of two.
 """
 

@@ -13,11 +13,11 @@ import ml_dtypes
 import onnx_ir as ir
 
 from rnn_lowering.emit.constants import Constant, leaf
-from rnn_lowering.emit.dequantized import dequantized
+from rnn_lowering.emit.integer_constants import dequantized
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.activations import FORMULAS
-from rnn_lowering.spec.node import GATES, Activation, RecurrentSpec
+from rnn_lowering.spec.rnn import GATES, Activation, RecurrentSpec
 from rnn_lowering.types import Dims, array_of
 
 Function = Callable[[Tensor], Tensor]

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.model.scopes import all_names, bodies_of
-from rnn_lowering.streaming.frames import Context, Trim
+from rnn_lowering.streaming.frames import PastFrames, Trim
 from rnn_lowering.streaming.inference import TO_THE_END
 from rnn_lowering.types import Array
 
@@ -141,7 +141,7 @@ def trim(editor: Editor, found: Trim) -> None:
     graph.remove(node, safe=True)
 
 
-def keep_past(editor: Editor, context: Context, past: ir.Value | None) -> ir.Value | None:
+def keep_past(editor: Editor, context: PastFrames, past: ir.Value | None) -> ir.Value | None:
     """Put the past frames before what a node reads; return the frames for the next chunk.
 
     Args:
@@ -177,7 +177,7 @@ def keep_past(editor: Editor, context: Context, past: ir.Value | None) -> ir.Val
     return present
 
 
-def _without_padding(editor: Editor, context: Context, graph: ir.Graph) -> ir.Value:
+def _without_padding(editor: Editor, context: PastFrames, graph: ir.Graph) -> ir.Value:
     """What a Pad reads, padded along the other axes as it was."""
     node = context.node
     if not any(context.pads):

@@ -10,11 +10,11 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.spec.node import node_ref
+from rnn_lowering.spec.rnn import node_ref
 from rnn_lowering.streaming.edit import Editor, keep_past, keep_where_empty, plain, trim
-from rnn_lowering.streaming.frames import Context, Flow, Frames, Framing
-from rnn_lowering.streaming.plan import Dim, State, StreamPlan, initial_of
-from rnn_lowering.streaming.sizes import Size
+from rnn_lowering.streaming.frames import Flow, Frames, Framing, PastFrames
+from rnn_lowering.streaming.metadata import Dim, State, StreamPlan, initial_of
+from rnn_lowering.streaming.polynomials import Size
 from rnn_lowering.streaming.states import SLOTS, NodeState
 from rnn_lowering.streaming.time_inputs import TimeInputs
 from rnn_lowering.types import Array, array_of
@@ -97,7 +97,7 @@ class StateExposer:
             return declared
         return tuple(own if isinstance(own, int) else dim for own, dim in zip(declared, dims, strict=True))
 
-    def _context_dims(self, context: Context) -> tuple[Dim, ...]:
+    def _context_dims(self, context: PastFrames) -> tuple[Dim, ...]:
         value = context.node.outputs[0] if context.node.op_type == "Pad" else context.source
         axes = range(len(self.flow.known.shapes[value]))
         return tuple(context.past if axis == context.axis else state_dim(self.flow, value, axis) for axis in axes)
@@ -148,7 +148,7 @@ class StateExposer:
         present = self.work.graph.outputs[self.positions[state.output]]
         self._add(past, present, node, state.kind, dims, initial)
 
-    def _context(self, context: Context, dims: tuple[Dim, ...], dtype: ir.DataType) -> None:
+    def _context(self, context: PastFrames, dims: tuple[Dim, ...], dtype: ir.DataType) -> None:
         node = context.node
         if not context.past:
             keep_past(self.editor, context, None)

@@ -9,13 +9,13 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.model.scopes import bodies_of
-from rnn_lowering.spec.node import is_recurrent, node_ref
-from rnn_lowering.streaming.contents import UnfollowedError, depends_on_time, evaluate
+from rnn_lowering.spec.rnn import is_recurrent, node_ref
 from rnn_lowering.streaming.frame_by_frame import frame_by_frame
-from rnn_lowering.streaming.frames import Flow, Frames, Framing, Lost, Recurrent, Unframed
+from rnn_lowering.streaming.frames import Flow, Frames, Framing, StatefulNode, Unframed, WholeSequenceValue
 from rnn_lowering.streaming.inference import SizingError, add_initializers, start
 from rnn_lowering.streaming.over_time import WINDOWED, joined_along, padded, picked, sliced, windowed
-from rnn_lowering.streaming.sizes import size
+from rnn_lowering.streaming.polynomials import size
+from rnn_lowering.streaming.shape_arithmetic import UnfollowedError, depends_on_time, evaluate
 from rnn_lowering.streaming.time_inputs import TimeInputs
 
 _RESHAPED = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
@@ -72,7 +72,7 @@ def _follow_node(flow: Flow, node: ir.Node) -> list[Framing]:
     read = [v for v in node.inputs if v is not None]
     if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
         read += [v for graph in bodies_of(node) for n in graph.all_nodes() for v in n.inputs if v is not None]
-    lost = next((m for v in read if isinstance(m := flow.framings.get(v), Lost)), None)
+    lost = next((m for v in read if isinstance(m := flow.framings.get(v), WholeSequenceValue)), None)
     streamed = any(isinstance(flow.framings.get(v), Frames | Unframed) for v in read)
     if node.op_type in ("Shape", "Size") and node.domain == "":
         return _size_of(flow, node, lost)
@@ -85,7 +85,7 @@ def _follow_node(flow: Flow, node: ir.Node) -> list[Framing]:
     return _without_stream(flow, node, read)
 
 
-def _size_of(flow: Flow, node: ir.Node, lost: Lost | None) -> list[Framing]:
+def _size_of(flow: Flow, node: ir.Node, lost: WholeSequenceValue | None) -> list[Framing]:
     value = node.inputs[0]
     if lost is not None and value not in flow.known.shapes:
         return [lost]
@@ -105,13 +105,13 @@ def _without_stream(flow: Flow, node: ir.Node, read: Sequence[ir.Value]) -> list
     try:
         return _rule(flow, node)
     except UnsupportedError as error:
-        return _all_lost(flow, outputs, Lost(error))
+        return _all_lost(flow, outputs, WholeSequenceValue(error))
 
 
-def _not_a_size(flow: Flow, node: ir.Node) -> Lost:
+def _not_a_size(flow: Flow, node: ir.Node) -> WholeSequenceValue:
     if node.op_type == "Range":
-        return Lost(flow.refuse(node, "counts the frames, so it would restart in each chunk"))
-    return Lost(
+        return WholeSequenceValue(flow.refuse(node, "counts the frames, so it would restart in each chunk"))
+    return WholeSequenceValue(
         flow.refuse(
             node,
             "uses the number of frames, which a stream never knows, other than as a size",
@@ -120,7 +120,7 @@ def _not_a_size(flow: Flow, node: ir.Node) -> Lost:
     )
 
 
-def _all_lost(flow: Flow, outputs: Sequence[ir.Value], lost: Lost) -> list[Framing]:
+def _all_lost(flow: Flow, outputs: Sequence[ir.Value], lost: WholeSequenceValue) -> list[Framing]:
     """Outputs that a chunk cannot tell; of their shapes only those are kept that surely do not depend on it."""
     for value in outputs:
         dims = flow.known.shapes.get(value, ())
@@ -137,7 +137,7 @@ def _rule(flow: Flow, node: ir.Node) -> list[Framing]:
     rule = _RULES.get(node.op_type, frame_by_frame) if node.domain == "" else frame_by_frame
     framings = rule(flow, node)
     for value, framing in zip([v for v in node.outputs if v.name], framings, strict=True):
-        if isinstance(framing, Lost):
+        if isinstance(framing, WholeSequenceValue):
             _all_lost(flow, [value], framing)
     return framings
 
@@ -154,7 +154,7 @@ _RULES = {
 def _branches(flow: Flow, node: ir.Node) -> list[Framing]:
     condition = node.inputs[0]
     if condition is not None and flow.is_timed(condition):
-        if isinstance(lost := flow.framings.get(condition), Lost):
+        if isinstance(lost := flow.framings.get(condition), WholeSequenceValue):
             raise lost.error
         raise flow.refuse(node, "its condition depends on the stream")
     held = flow.known.constant(condition)
@@ -234,7 +234,7 @@ def _recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
     _check_onward(flow, node, others, framing)
     if 4 in others:
         _check_lengths(flow, node, others[4], framing)
-    flow.recurrent.append(Recurrent(node, flow.path))
+    flow.recurrent.append(StatefulNode(node, flow.path))
     y = node.outputs[0]
     return [flow.framed(node, v, replace(framing, axis=sequence)) if v is y else Unframed.LAST for v in outputs]
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from rnn_lowering.streaming.contents import depends_on_time
 from rnn_lowering.streaming.frames import Flow, Frames, Framing, Unframed
 from rnn_lowering.streaming.inference import BROADCAST
-from rnn_lowering.streaming.sizes import ONE
+from rnn_lowering.streaming.polynomials import ONE
+from rnn_lowering.streaming.shape_arithmetic import depends_on_time
 
 Coupled = Iterable[tuple[int, int]]
 """Pairs of the number of an input and an axis."""

@@ -15,10 +15,10 @@ from fractions import Fraction
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.spec.node import node_ref
-from rnn_lowering.streaming.contents import depends_on_time
-from rnn_lowering.streaming.inference import Known, Shape
-from rnn_lowering.streaming.sizes import CHUNK, ONE, TIME, Size, product
+from rnn_lowering.spec.rnn import node_ref
+from rnn_lowering.streaming.inference import Shape, SymbolicValues
+from rnn_lowering.streaming.polynomials import CHUNK, ONE, TIME, Size, product
+from rnn_lowering.streaming.shape_arithmetic import depends_on_time
 from rnn_lowering.types import Array
 
 
@@ -70,18 +70,18 @@ class Unframed(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Lost:
+class WholeSequenceValue:
     """A value that a chunk cannot tell, since it depends on the whole sequence: what reads it raises `error`."""
 
     error: UnsupportedError
 
 
-Framing = Frames | Unframed | Lost | None
+Framing = Frames | Unframed | WholeSequenceValue | None
 """None: it does not depend on the stream, but for its length where its shape or numbers say so."""
 
 
 @dataclass(frozen=True)
-class Recurrent:
+class StatefulNode:
     """A node whose state is carried from chunk to chunk; `path`: the nodes If around it, each with its branch."""
 
     node: ir.Node
@@ -89,7 +89,7 @@ class Recurrent:
 
 
 @dataclass(frozen=True)
-class Context:
+class PastFrames:
     """A node that reads frames before the chunk: `past` of them.
 
     Attributes:
@@ -146,12 +146,12 @@ class Flow:
         strided: Nodes that make one frame of several, and of how many frames of the stream.
     """
 
-    known: Known
+    known: SymbolicValues
     scope: str = "main graph"
     path: tuple[tuple[ir.Node, str], ...] = ()
     framings: dict[ir.Value, Framing] = field(default_factory=dict)
-    recurrent: list[Recurrent] = field(default_factory=list)
-    contexts: list[Context] = field(default_factory=list)
+    recurrent: list[StatefulNode] = field(default_factory=list)
+    contexts: list[PastFrames] = field(default_factory=list)
     trims: list[Trim] = field(default_factory=list)
     strided: list[tuple[ir.Node, int]] = field(default_factory=list)
 
@@ -176,7 +176,7 @@ class Flow:
     def framing(self, value: ir.Value, node: ir.Node) -> Frames | Unframed | None:
         """Where a value that a node reads as data has its frames."""
         framing = self.framings.get(value)
-        if isinstance(framing, Lost):
+        if isinstance(framing, WholeSequenceValue):
             raise framing.error
         if framing is not None:
             return framing

@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.spec.node import default_opset
-from rnn_lowering.streaming.sizes import CHUNK, TIME, Size, first_frames, product, size
+from rnn_lowering.spec.rnn import default_opset
+from rnn_lowering.streaming.polynomials import CHUNK, TIME, Size, first_frames, product, size
 from rnn_lowering.types import Array, array_of
 
 Shape = tuple[Size, ...]
@@ -64,7 +64,7 @@ class SizingError(Exception):
 
 
 @dataclass
-class Known:
+class SymbolicValues:
     """What is known of the values of a model's main graph and its branches of If.
 
     Attributes:
@@ -181,9 +181,9 @@ class Known:
         return onnx.numpy_helper.from_array(np.ascontiguousarray(held).reshape(held.shape), value.name or "")
 
 
-def start(model: ir.Model, inputs: Mapping[str, Shape]) -> Known:
+def start(model: ir.Model, inputs: Mapping[str, Shape]) -> SymbolicValues:
     """Return what is known of a model's inputs, of these shapes."""
-    known = Known({**model.opset_imports, "": default_opset(model.opset_imports)})
+    known = SymbolicValues({**model.opset_imports, "": default_opset(model.opset_imports)})
     for value in model.graph.inputs:
         if value.name and value.name in inputs:
             known.shapes[value] = tuple(inputs[value.name])
@@ -194,7 +194,7 @@ def start(model: ir.Model, inputs: Mapping[str, Shape]) -> Known:
     return known
 
 
-def add_initializers(known: Known, graph: ir.Graph) -> None:
+def add_initializers(known: SymbolicValues, graph: ir.Graph) -> None:
     """Add what the initializers of a graph hold; one that is an input of the model may be another."""
     for value in graph.initializers.values():
         tensor = value.const_value
@@ -211,7 +211,7 @@ def has(node: ir.Node, slot: int) -> bool:
     return len(node.inputs) > slot and node.inputs[slot] is not None
 
 
-def shape_of(known: Known, node: ir.Node, slot: int = 0) -> Shape | None:
+def shape_of(known: SymbolicValues, node: ir.Node, slot: int = 0) -> Shape | None:
     value = node.inputs[slot] if has(node, slot) else None
     return None if value is None else known.shapes.get(value)
 
@@ -235,16 +235,16 @@ def _joined(dims: Sequence[Size]) -> Size | None:
     return next((dim for dim in found if dim.constant is not None), found[0])
 
 
-def _elementwise(known: Known, node: ir.Node) -> Outputs:
+def _elementwise(known: SymbolicValues, node: ir.Node) -> Outputs:
     shapes = [known.shapes.get(v) for v in node.inputs if v is not None]
     return [] if None in shapes else [broadcast([s for s in shapes if s is not None])]
 
 
-def _same_shape(known: Known, node: ir.Node) -> Outputs:
+def _same_shape(known: SymbolicValues, node: ir.Node) -> Outputs:
     return [shape_of(known, node)]
 
 
-def _reshape(known: Known, node: ir.Node) -> Outputs:
+def _reshape(known: SymbolicValues, node: ir.Node) -> Outputs:
     before, target = shape_of(known, node), known.given(node, 1)
     if target is None:
         return []
@@ -276,26 +276,26 @@ def _unlike(before: Shape, after: Sequence[Size | None]) -> tuple[Shape, Shape]:
     return tuple(first), tuple(second)
 
 
-def _flatten(known: Known, node: ir.Node) -> Outputs:
+def _flatten(known: SymbolicValues, node: ir.Node) -> Outputs:
     shape, axis = shape_of(known, node), node.attributes.get_int("axis", 1) or 0
     return [] if shape is None else [[product(shape[:axis]), product(shape[axis:])]]
 
 
-def _expand(known: Known, node: ir.Node) -> Outputs:
+def _expand(known: SymbolicValues, node: ir.Node) -> Outputs:
     shape, target = shape_of(known, node), known.given(node, 1)
     return [] if shape is None or target is None else [broadcast([shape, tuple(target)])]
 
 
-def _tile(known: Known, node: ir.Node) -> Outputs:
+def _tile(known: SymbolicValues, node: ir.Node) -> Outputs:
     shape, times = shape_of(known, node), known.given(node, 1)
     return [] if shape is None or times is None else [[a * b for a, b in zip(shape, times, strict=True)]]
 
 
-def _of_shape(known: Known, node: ir.Node) -> Outputs:
+def _of_shape(known: SymbolicValues, node: ir.Node) -> Outputs:
     return [known.given(node, 0)]
 
 
-def _range(known: Known, node: ir.Node) -> Outputs:
+def _range(known: SymbolicValues, node: ir.Node) -> Outputs:
     bounds = [known.given(node, slot) for slot in range(3)]
     first, limit, step = (None if b is None or len(b) != 1 else b[0] for b in bounds)
     if first is None or limit is None or step is None:
@@ -304,7 +304,7 @@ def _range(known: Known, node: ir.Node) -> Outputs:
     return [[count if count is not None and count.integral(known.unit) else None]]
 
 
-def _concat(known: Known, node: ir.Node) -> Outputs:
+def _concat(known: SymbolicValues, node: ir.Node) -> Outputs:
     shapes = [known.shapes.get(v) for v in node.inputs if v is not None]
     if not shapes or any(s is None or not s for s in shapes):
         return []
@@ -315,7 +315,7 @@ def _concat(known: Known, node: ir.Node) -> Outputs:
     return [dims]
 
 
-def slice_bounds(known: Known, node: ir.Node, rank: int) -> dict[int, tuple[Size, Size, Size]] | None:
+def slice_bounds(known: SymbolicValues, node: ir.Node, rank: int) -> dict[int, tuple[Size, Size, Size]] | None:
     """Start, end and step of each axis that a Slice names; None where these are not known."""
     if known.opset < 10:
         held = [node.attributes.get_ints(name, None) for name in ("starts", "ends", "axes")]
@@ -349,7 +349,7 @@ def position(bound: Size, length: Size) -> Size | None:
     return length if (found - length).whole().never_negative else None
 
 
-def _slice(known: Known, node: ir.Node) -> Outputs:
+def _slice(known: SymbolicValues, node: ir.Node) -> Outputs:
     shape = shape_of(known, node)
     bounds = None if shape is None else slice_bounds(known, node, len(shape))
     if shape is None or bounds is None:
@@ -364,7 +364,7 @@ def _slice(known: Known, node: ir.Node) -> Outputs:
     return [dims]
 
 
-def pads(known: Known, node: ir.Node, rank: int) -> list[Size] | None:
+def pads(known: SymbolicValues, node: ir.Node, rank: int) -> list[Size] | None:
     """The paddings of all axes, first those at the starts; None where these are not known."""
     if known.opset < 11:
         return [size(n) for n in node.attributes.get_ints("pads", ()) or [0] * 2 * rank]
@@ -378,7 +378,7 @@ def pads(known: Known, node: ir.Node, rank: int) -> list[Size] | None:
     return found
 
 
-def _pad(known: Known, node: ir.Node) -> Outputs:
+def _pad(known: SymbolicValues, node: ir.Node) -> Outputs:
     shape = shape_of(known, node)
     amounts = None if shape is None else pads(known, node, len(shape))
     if shape is None or amounts is None:
@@ -386,7 +386,7 @@ def _pad(known: Known, node: ir.Node) -> Outputs:
     return [[dim + amounts[n] + amounts[n + len(shape)] for n, dim in enumerate(shape)]]
 
 
-def _split(known: Known, node: ir.Node) -> Outputs:
+def _split(known: SymbolicValues, node: ir.Node) -> Outputs:
     shape = shape_of(known, node)
     if not shape:
         return []
@@ -400,7 +400,7 @@ def _split(known: Known, node: ir.Node) -> Outputs:
     return [[part if n == axis else dim for n, dim in enumerate(shape)] for part in parts]
 
 
-def _resize(known: Known, node: ir.Node) -> Outputs:
+def _resize(known: SymbolicValues, node: ir.Node) -> Outputs:
     shape = shape_of(known, node)
     sizes, slot = known.given(node, 3), 1 if node.op_type == "Upsample" or known.opset < 11 else 2
     scales = known.given(node, slot)
@@ -415,7 +415,7 @@ def _resize(known: Known, node: ir.Node) -> Outputs:
     return [sizes] if sizes is not None and len(sizes) == len(shape) else []
 
 
-_RULES: dict[str, Callable[[Known, ir.Node], Outputs]] = {
+_RULES: dict[str, Callable[[SymbolicValues, ir.Node], Outputs]] = {
     **dict.fromkeys(BROADCAST, _elementwise),
     **dict.fromkeys(SAME_SHAPE, _same_shape),
     "Concat": _concat,

@@ -14,9 +14,9 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.streaming.frame_by_frame import frame_by_frame
-from rnn_lowering.streaming.frames import Context, Flow, Frames, Framing, Lost, Trim, Unframed
+from rnn_lowering.streaming.frames import Flow, Frames, Framing, PastFrames, Trim, Unframed, WholeSequenceValue
 from rnn_lowering.streaming.inference import TO_THE_END, pads, position, slice_bounds
-from rnn_lowering.streaming.sizes import Size, first_frames, size
+from rnn_lowering.streaming.polynomials import Size, first_frames, size
 from rnn_lowering.types import Array
 
 WINDOWED = frozenset(("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"))
@@ -82,7 +82,9 @@ def _keep(
     without: tuple[int, ...],
     drop: int,
 ) -> None:
-    flow.contexts.append(Context(node, slot, framing.axis, past, initial, framing.known, without, drop, flow.path))
+    flow.contexts.append(
+        PastFrames(node, slot, framing.axis, past, initial, framing.known, without, drop, flow.path)
+    )
 
 
 def _settled(flow: Flow, node: ir.Node, framing: Frames, right: int, extra: int, known: int) -> int:
@@ -308,8 +310,8 @@ def _stays_whole(first: Size, last: Size, length: Size) -> bool:
     return first.constant is not None and (last.constant is not None or last == length)
 
 
-def _by_position(flow: Flow, node: ir.Node) -> Lost:
-    return Lost(
+def _by_position(flow: Flow, node: ir.Node) -> WholeSequenceValue:
+    return WholeSequenceValue(
         flow.refuse(
             node,
             "picks frames by their position in the whole sequence",

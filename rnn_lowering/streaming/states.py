@@ -10,11 +10,11 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.spec.node import is_recurrent
-from rnn_lowering.streaming.contents import run_node
+from rnn_lowering.spec.rnn import is_recurrent
 from rnn_lowering.streaming.frame_by_frame import data_slots
-from rnn_lowering.streaming.frames import Flow, Recurrent
-from rnn_lowering.streaming.sizes import Symbol
+from rnn_lowering.streaming.frames import Flow, StatefulNode
+from rnn_lowering.streaming.polynomials import Symbol
+from rnn_lowering.streaming.shape_arithmetic import run_node
 from rnn_lowering.types import Array
 
 SLOTS = {"h": (5, 1), "c": (6, 2)}
@@ -37,7 +37,7 @@ class NodeState:
         output: The output of the model that returns the next value of that input, if there is one.
     """
 
-    recurrent: Recurrent
+    recurrent: StatefulNode
     kind: str
     constant: Array | None
     input: ir.Value | None = None
@@ -74,7 +74,7 @@ def node_states(flow: Flow, graph: ir.Graph) -> list[NodeState]:
 
 def _node_state(
     flow: Flow,
-    recurrent: Recurrent,
+    recurrent: StatefulNode,
     kind: str,
     elements: Mapping[ir.Value, Array],
     returned: Mapping[ir.Value, ir.Value],

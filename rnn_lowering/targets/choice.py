@@ -12,9 +12,9 @@ from rnn_lowering.emit.ops import Finish, Ops, Rule
 from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import UnknownSizeError, UnsupportedError
 from rnn_lowering.recurrence.folds import loop, scan, unroll
-from rnn_lowering.recurrence.recognized import is_recognizable
+from rnn_lowering.recurrence.openvino_lstm import is_recognizable
 from rnn_lowering.recurrence.recurrence import Fold
-from rnn_lowering.spec.node import RecurrentSpec
+from rnn_lowering.spec.rnn import RecurrentSpec
 from rnn_lowering.targets.support import check_node, check_operators
 from rnn_lowering.targets.target import LOOP_DIALECT_OPSET, Target
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import UnknownLengthsError, UnknownSizeError, UnsupportedError
-from rnn_lowering.spec.node import RecurrentSpec
+from rnn_lowering.spec.rnn import RecurrentSpec
 from rnn_lowering.targets.documented import Documented
 from rnn_lowering.targets.target import Target
 

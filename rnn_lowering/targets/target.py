@@ -49,7 +49,7 @@ class Target:
         integer_products: Whether it supports DynamicQuantizeLinear and MatMulInteger; None where that is not known.
         named_sizes: Whether the declared shapes of computed values may have names for unknown sizes.
         since: Operators that it supports from an opset on only: as `unsupported` before.
-        recognized_lstm: Whether it runs a Scan as its own LSTM where it can (see `recurrence.recognized`).
+        recognized_lstm: Whether it runs a Scan as its own LSTM where it can (see `recurrence.openvino_lstm`).
         dialect: What shapes its folds, in every form.
         instead: By operator, what is emitted in its place: see `Rule`; beside those of `unsupported`.
         finish: What changes a finished body, or the finished equivalent of a node: see `Finish`.

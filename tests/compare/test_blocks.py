@@ -17,7 +17,7 @@ from rnn_lowering.compare.nodes import NodeComparison
 from rnn_lowering.compare.process import Runner
 from rnn_lowering.compare.tolerance import compare
 from rnn_lowering.compare.worker import read_arrays, write_arrays
-from rnn_lowering.files.reading import Parsed
+from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.recurrence import cells
 
 MIB = 1 << 20
@@ -113,5 +113,5 @@ def test_nodes_are_judged_a_few_rows_at_a_time(layout: int, wrong: bool, monkeyp
 
 def nodes_of(original: onnx.ModelProto, lowered: onnx.ModelProto) -> tuple[Any, ...]:
     with Runner() as runner:
-        files = [Parsed(runner.folder / f"{n}.onnx", proto) for n, proto in enumerate((original, lowered))]
+        files = [ModelSource(runner.folder / f"{n}.onnx", proto) for n, proto in enumerate((original, lowered))]
         return NodeComparison(files[0], files[1], runner, rl.Check(), None).result("asked for").nodes

@@ -10,7 +10,7 @@ from one_process import run_workers_here
 from onnx import helper, numpy_helper
 
 import rnn_lowering as rl
-from rnn_lowering.compare.unseen import undetermined_outputs
+from rnn_lowering.compare.coverage import undetermined_outputs
 
 PLAIN = Case("judgement", "LSTM", x="symbolic")
 

@@ -19,8 +19,8 @@ from texts import parse, refusal
 
 import rnn_lowering as rl
 from rnn_lowering.child import Child, Message
-from rnn_lowering.model import native
-from rnn_lowering.model.native import is_sound
+from rnn_lowering.model import onnx_checks
+from rnn_lowering.model.onnx_checks import is_sound
 
 ORDINARY = {
     "symbolic": lambda: chain(Link("LSTM", "first"), Link("GRU", "second")),
@@ -73,7 +73,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
 def test_inference_that_may_crash_runs_elsewhere(
     make: Callable[[], onnx.ModelProto], started: list[subprocess.Popen[bytes]]
 ) -> None:
-    assert native.inferred(make()).graph.name == "chain"
+    assert onnx_checks.inferred(make()).graph.name == "chain"
     assert len(started) == 1
     rl.inspect(make())
 
@@ -93,7 +93,7 @@ def test_a_conversion_that_crashes_is_refused(opset: int, value: Any) -> None:
 
 
 def test_what_hangs_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_SECONDS", 0.01)
+    monkeypatch.setattr(onnx_checks, "_SECONDS", 0.01)
     assert "does not finish" in refusal(lambda: rl.lower(model(Case("native_old", "GRU"), 6)))
 
 
@@ -166,10 +166,10 @@ def test_after_a_crash_nothing_more_is_inferred(
 
 def test_a_refused_conversion_leaves_the_child_as_it_was(started: list[subprocess.Popen[bytes]]) -> None:
     proto = model(Case("native_converted", "GRU"), 17)
-    with native.one_child():
-        with pytest.raises(native.NativeError, match="version"):
-            native.convert(proto, 10**6)
-        assert native.convert(proto, 18).opset_import[0].version == 18
+    with onnx_checks.one_child():
+        with pytest.raises(onnx_checks.NativeError, match="version"):
+            onnx_checks.convert(proto, 10**6)
+        assert onnx_checks.convert(proto, 18).opset_import[0].version == 18
     assert len(started) == 1
 
 

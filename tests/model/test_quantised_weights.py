@@ -15,7 +15,7 @@ from texts import FORMS, assert_same, graphs, parse, random_feed
 
 import rnn_lowering as rl
 from rnn_lowering.emit.constants import Constant, literal
-from rnn_lowering.emit.dequantized import Dequantized, dequantized
+from rnn_lowering.emit.integer_constants import Dequantized, dequantized
 from rnn_lowering.spec import constants
 
 MODEL = """

@@ -11,10 +11,10 @@ from planting import Fault, Planting
 
 from rnn_lowering.emit.constants import Constant
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.recurrence import cells, directions, folds, node, ragged, weights
+from rnn_lowering.recurrence import cells, directions, folds, node, sequence_lens, weights
 from rnn_lowering.recurrence.activations import FORMULAS
-from rnn_lowering.recurrence.ragged import Lengths
 from rnn_lowering.recurrence.recurrence import Recurrence
+from rnn_lowering.recurrence.sequence_lens import Lengths
 
 INT64 = ir.DataType.INT64
 
@@ -423,7 +423,7 @@ def lengths_with(change: Callable[..., dict[str, Any]]) -> Fault:
         found = read(op, given, seq, batch)
         return found and replace(found, **change(op, found, lambda other: read(op, other, seq, batch), given))
 
-    return lambda at: at.function(ragged.read_lengths, fault)
+    return lambda at: at.function(sequence_lens.read_lengths, fault)
 
 
 def one_less(op: Any, lengths: Any) -> Any:

@@ -37,8 +37,8 @@ from stream_nets import enhancer, keras_batch_first, keyword_spotter, language_m
 from texts import parse
 
 import rnn_lowering as rl
-from rnn_lowering.model import native
-from rnn_lowering.streaming.plan import KEY
+from rnn_lowering.model import onnx_checks
+from rnn_lowering.streaming.metadata import KEY
 
 MEMORY = 4 << 30
 SECONDS = 20
@@ -344,7 +344,7 @@ def run_here(kind: str, first: int, count: int) -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        native._in_child = _forked
+        onnx_checks._in_child = _forked
     warnings.simplefilter("ignore")
     logging.disable()
     originals = nets() if kind == "streams" else models()
@@ -367,7 +367,7 @@ def _forked(task: str, proto: Model) -> Model:
         signal.alarm(5)
         with contextlib.suppress(BaseException):
             infer = task == "infer"
-            result = native._infer(proto) if infer else version_converter.convert_version(proto, int(task))
+            result = onnx_checks._infer(proto) if infer else version_converter.convert_version(proto, int(task))
             with os.fdopen(writer, "wb") as out:
                 out.write(result.SerializeToString())
             os._exit(0)
@@ -376,7 +376,7 @@ def _forked(task: str, proto: Model) -> Model:
     with os.fdopen(reader, "rb") as given:
         data = given.read()
     if os.waitpid(pid, 0)[1]:
-        raise native.NativeError("refused, crashed or hung")
+        raise onnx_checks.NativeError("refused, crashed or hung")
     found: Model = Model.FromString(data)
     return found
 

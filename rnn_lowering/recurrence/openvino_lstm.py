@@ -16,7 +16,7 @@ from rnn_lowering.emit.substitutes import equal_parts
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.recurrence import Step, Tensors
 from rnn_lowering.recurrence.weights import Operands
-from rnn_lowering.spec.node import RecurrentSpec
+from rnn_lowering.spec.rnn import RecurrentSpec
 
 _ACTIVATIONS = {"Relu", "Sigmoid", "Tanh"}
 

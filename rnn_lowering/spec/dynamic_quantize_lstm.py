@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
-from rnn_lowering.spec.quantized import QuantizedTensor
+from rnn_lowering.spec.integer_weights import QuantizedTensor
 from rnn_lowering.types import Array, array_of
 
 OPERATOR, DOMAIN = "DynamicQuantizeLSTM", "com.microsoft"

@@ -26,7 +26,7 @@ class Spread(Constant):
 
 
 @dataclass(frozen=True)
-class Stored:
+class QuantParameters:
     """What DequantizeLinear needs beside the integers: with neither axis nor block one number for all, with a block
     one for so many integers along the axis."""
 
@@ -88,7 +88,7 @@ class Dequantized(Constant):
         first, rest = (self, parts) if alike else (self._spread(), [part._spread() for part in parts])
         return first._moved(lambda part, *more: part.followed_by(more, axis), *rest)
 
-    def stored(self, opset: int) -> Stored | None:
+    def stored(self, opset: int) -> QuantParameters | None:
         """Return how DequantizeLinear is given scales and zero points; None where it cannot at this opset, or where
         that needs more room than floats."""
         if opset < _FIRST_OPSET:
@@ -102,7 +102,7 @@ class Dequantized(Constant):
             return self._stored(_picked(scale, axis), _picked(zero_point, axis), axis)
         return self._blocked(scale, zero_point) if opset >= _FIRST_WITH_BLOCKS else None
 
-    def _blocked(self, scale: Array, zero_point: Array) -> Stored | None:
+    def _blocked(self, scale: Array, zero_point: Array) -> QuantParameters | None:
         """Return the largest blocks of equal scales and zero points, along whichever axis they run."""
         least = 8 * self.scale.dtype.itemsize // max(8 * self.dtype.itemsize - self.integers.dtype.bitwidth, 1)
         sizes = ((axis, block) for axis, size in enumerate(self.shape) for block in _divisors(size))
@@ -112,8 +112,8 @@ class Dequantized(Constant):
                 return self._stored(scale[step], zero_point[step], axis, block)
         return None
 
-    def _stored(self, scale: Array, zero_point: Array, axis: int | None = None, block: int = 0) -> Stored:
-        return Stored(
+    def _stored(self, scale: Array, zero_point: Array, axis: int | None = None, block: int = 0) -> QuantParameters:
+        return QuantParameters(
             literal(scale, self.scale.dtype, f"{self.name}_scale"),
             literal(zero_point, self.zero_point.dtype, f"{self.name}_zero_point"),
             axis,

@@ -17,8 +17,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.spec.constants import model_of_node, run_reference
-from rnn_lowering.streaming.inference import BROADCAST, LARGEST, Known, shape_of
-from rnn_lowering.streaming.sizes import Size, product, size
+from rnn_lowering.streaming.inference import BROADCAST, LARGEST, SymbolicValues, shape_of
+from rnn_lowering.streaming.polynomials import Size, product, size
 from rnn_lowering.types import Array
 
 _NEVER = frozenset(
@@ -40,7 +40,7 @@ class UnfollowedError(Exception):
     """A value depends on the number of frames in another way than as a size."""
 
 
-def evaluate(known: Known, node: ir.Node) -> None:
+def evaluate(known: SymbolicValues, node: ir.Node) -> None:
     """Add the outputs of a node that follow from constants and sizes.
 
     Raises:
@@ -67,7 +67,7 @@ def evaluate(known: Known, node: ir.Node) -> None:
                 known.shapes[output] = tuple(size(n) for n in array.shape)
 
 
-def _result(known: Known, node: ir.Node, given: Sequence[ir.Value]) -> Sequence[Array | None]:
+def _result(known: SymbolicValues, node: ir.Node, given: Sequence[ir.Value]) -> Sequence[Array | None]:
     constants = [known.constant(v) for v in given]
     if all(held is not None for held in constants):
         if sum(float(product(known.shapes[v]).constant or 0) for v in node.outputs if v in known.shapes) > LARGEST:
@@ -90,13 +90,13 @@ def _timed(array: Array) -> bool:
     return any(isinstance(n, Size) and n.timed for n in array.reshape(-1))
 
 
-def depends_on_time(known: Known, value: ir.Value) -> bool:
+def depends_on_time(known: SymbolicValues, value: ir.Value) -> bool:
     """Whether numbers that a value holds depend on the number of frames."""
     held = known.contents.get(value)
     return held is not None and held.dtype == object and _timed(held)
 
 
-def _plain(known: Known, value: ir.Value, array: Array) -> Array:
+def _plain(known: SymbolicValues, value: ir.Value, array: Array) -> Array:
     """The array with its type, where no number depends on a size."""
     if array.dtype != object:
         return array
@@ -106,7 +106,7 @@ def _plain(known: Known, value: ir.Value, array: Array) -> Array:
     return np.array([float(n or 0) for n in constants]).astype(known.types[value].numpy()).reshape(array.shape)
 
 
-def _shape(known: Known, node: ir.Node) -> Sequence[Array | None]:
+def _shape(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None]:
     shape = shape_of(known, node)
     if shape is None:
         return []
@@ -126,7 +126,7 @@ def _objects(numbers: Sequence[Size], shape: tuple[int, ...]) -> Array:
 # Constants that are the same along an axis of a size that is not known
 
 
-def _spread(known: Known, node: ir.Node, given: Sequence[ir.Value]) -> Sequence[Array | None] | None:
+def _spread(known: SymbolicValues, node: ir.Node, given: Sequence[ir.Value]) -> Sequence[Array | None] | None:
     """The outputs of a node as arrays that broadcast to their shapes; None where the node is not of this kind."""
     arrays = [known.contents[v] for v in given]
     if node.op_type == "ConstantOfShape":
@@ -148,7 +148,7 @@ def _spread(known: Known, node: ir.Node, given: Sequence[ir.Value]) -> Sequence[
     return _rearranged_spread(known, node)
 
 
-def _joined(known: Known, node: ir.Node, given: Sequence[ir.Value]) -> Sequence[Array | None]:
+def _joined(known: SymbolicValues, node: ir.Node, given: Sequence[ir.Value]) -> Sequence[Array | None]:
     arrays, axis = [known.contents[v] for v in given], node.attributes.get_int("axis", 1) or 0
     if any(known.shapes[v][axis] != size(a.shape[axis]) for v, a in zip(given, arrays, strict=True)):
         return []
@@ -161,7 +161,7 @@ def _joined(known: Known, node: ir.Node, given: Sequence[ir.Value]) -> Sequence[
     ]
 
 
-def _rearranged_spread(known: Known, node: ir.Node) -> Sequence[Array | None] | None:
+def _rearranged_spread(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None] | None:
     """A single number in another shape; rows of what is the same along other axes."""
     value = node.inputs[0]
     if node.op_type not in _MOVING or node.op_type == "Concat" or value is None:
@@ -190,7 +190,7 @@ def _rearranged_spread(known: Known, node: ir.Node) -> Sequence[Array | None] | 
 # Numbers that depend on sizes
 
 
-def _symbolic(known: Known, node: ir.Node) -> Sequence[Array | None] | None:
+def _symbolic(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None] | None:
     if node.op_type in _MOVING:
         return _moved(known, node)
     if any(v is not None and not _are_numbers(known.contents[v]) for v in node.inputs):
@@ -203,7 +203,7 @@ def _are_numbers(array: Array) -> bool:
     return array.dtype.kind in "iubO" or (array.dtype.kind == "f" and bool(np.isfinite(array).all()))
 
 
-def _named(known: Known, node: ir.Node, given: Sequence[ir.Value]) -> Sequence[Array | None]:
+def _named(known: SymbolicValues, node: ir.Node, given: Sequence[ir.Value]) -> Sequence[Array | None]:
     """Integers that no polynomial tells, and that do not depend on the number of frames, as symbols."""
     output = node.outputs[0]
     shape = [dim.constant for dim in known.shapes.get(output, (size(LARGEST),))]
@@ -216,12 +216,12 @@ def _named(known: Known, node: ir.Node, given: Sequence[ir.Value]) -> Sequence[A
     return [_objects([known.unknown(f"{key} {n}") for n in range(math.prod(sizes))], tuple(sizes))]
 
 
-def _is_full(known: Known, value: ir.Value | None) -> bool:
+def _is_full(known: SymbolicValues, value: ir.Value | None) -> bool:
     """Whether the array of a value has its whole shape."""
     return value is not None and tuple(size(n) for n in known.contents[value].shape) == known.shapes.get(value)
 
 
-def _moved(known: Known, node: ir.Node) -> Sequence[Array | None] | None:
+def _moved(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None] | None:
     """Labels instead of the numbers, where the node is told how to move them."""
     data = [v for v in (node.inputs if node.op_type == "Concat" else node.inputs[:1]) if v is not None]
     rest = {v: known.constant(v) for v in node.inputs if v is not None and v not in data}
@@ -239,16 +239,16 @@ def _moved(known: Known, node: ir.Node) -> Sequence[Array | None] | None:
     ]
 
 
-def _exact(known: Known, node: ir.Node) -> list[Array]:
+def _exact(known: SymbolicValues, node: ir.Node) -> list[Array]:
     """The inputs as arrays of sizes."""
     arrays = [known.contents[v] for v in node.inputs if v is not None]
     return [_objects([size(n) for n in a.reshape(-1).tolist()], a.shape) for a in arrays]
 
 
-def _each(function: Callable[..., Size | None]) -> Callable[[Known, ir.Node], Sequence[Array] | None]:
+def _each(function: Callable[..., Size | None]) -> Callable[[SymbolicValues, ir.Node], Sequence[Array] | None]:
     """A rule for each element; where it tells nothing of one it tells nothing."""
 
-    def rule(known: Known, node: ir.Node) -> Sequence[Array] | None:
+    def rule(known: SymbolicValues, node: ir.Node) -> Sequence[Array] | None:
         arrays = np.broadcast_arrays(*_exact(known, node))
         found = [function(*numbers) for numbers in zip(*(a.reshape(-1).tolist() for a in arrays), strict=True)]
         return (
@@ -260,7 +260,7 @@ def _each(function: Callable[..., Size | None]) -> Callable[[Known, ir.Node], Se
     return rule
 
 
-def _cast(known: Known, node: ir.Node) -> Sequence[Array] | None:
+def _cast(known: SymbolicValues, node: ir.Node) -> Sequence[Array] | None:
     """To a number that holds it: a fraction is not cut off, nor a long sequence wrapped around."""
     dtype = ir.DataType(node.attributes.get_int("to", 1) or 1).numpy()
     (array,) = _exact(known, node)
@@ -269,13 +269,13 @@ def _cast(known: Known, node: ir.Node) -> Sequence[Array] | None:
     return [array] if fits else None
 
 
-def _whole(known: Known, node: ir.Node) -> Sequence[Array] | None:
+def _whole(known: SymbolicValues, node: ir.Node) -> Sequence[Array] | None:
     """Floor, Ceil and Round of integers."""
     (array,) = _exact(known, node)
     return [array] if all(n.integral(known.unit) for n in array.reshape(-1)) else None
 
 
-def _divided(known: Known, node: ir.Node) -> Sequence[Array] | None:
+def _divided(known: SymbolicValues, node: ir.Node) -> Sequence[Array] | None:
     def quotient(first: Size, second: Size) -> Size | None:
         found = first.divided(second)
         return found if found is not None and found.integral(known.unit) else None
@@ -283,7 +283,7 @@ def _divided(known: Known, node: ir.Node) -> Sequence[Array] | None:
     return _each(quotient)(known, node)
 
 
-def _product_of_all(known: Known, node: ir.Node) -> Sequence[Array] | None:
+def _product_of_all(known: SymbolicValues, node: ir.Node) -> Sequence[Array] | None:
     shape = known.shapes.get(node.outputs[0])
     (array, *_) = _exact(known, node)
     total = product(array.reshape(-1))
@@ -321,7 +321,7 @@ def _chosen(condition: Size, first: Size, second: Size) -> Size | None:
     return None if condition.constant is None else first if condition.constant else second
 
 
-_CALCULATED: Mapping[str, Callable[[Known, ir.Node], Sequence[Array | None] | None]] = {
+_CALCULATED: Mapping[str, Callable[[SymbolicValues, ir.Node], Sequence[Array | None] | None]] = {
     "Abs": _each(_absolute),
     "Add": _each(operator.add),
     "Cast": _cast,

@@ -17,9 +17,9 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError, boundary
-from rnn_lowering.spec import dynamic
+from rnn_lowering.spec import dynamic_quantize_lstm
 from rnn_lowering.spec.connections import Connections, InputFacts
-from rnn_lowering.spec.quantized import QuantizedTensor
+from rnn_lowering.spec.integer_weights import QuantizedTensor
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class RecurrentSpec:
     @property
     def op_type(self) -> str:
         """RNN, GRU or LSTM."""
-        return "LSTM" if self.node.operator == dynamic.OPERATOR else self.node.operator
+        return "LSTM" if self.node.operator == dynamic_quantize_lstm.OPERATOR else self.node.operator
 
     def as_floats(self) -> RecurrentSpec:
         """Return the node with floats for weights that are stored as integers; X and H are rounded no more."""
@@ -172,8 +172,8 @@ DEFAULT_DOMAIN = ("", "ai.onnx")
 
 def is_recurrent(node: ir.Node | onnx.NodeProto) -> bool:
     """Whether a node is an RNN, GRU or LSTM of the default domain, or onnxruntime's DynamicQuantizeLSTM."""
-    if node.op_type == dynamic.OPERATOR:
-        return node.domain == dynamic.DOMAIN
+    if node.op_type == dynamic_quantize_lstm.OPERATOR:
+        return node.domain == dynamic_quantize_lstm.DOMAIN
     return node.op_type in GATES and node.domain in DEFAULT_DOMAIN
 
 
@@ -194,7 +194,7 @@ class _NodeReader:
     def __init__(self, node: ir.Node, opset: int, scope: str) -> None:
         self.node = node
         self.ref = node_ref(node, scope)
-        self.rounds = node.op_type == dynamic.OPERATOR
+        self.rounds = node.op_type == dynamic_quantize_lstm.OPERATOR
         self.op_type = "LSTM" if self.rounds else node.op_type
         newest = onnx.defs.onnx_opset_version()
         if not 1 <= opset <= newest:
@@ -204,7 +204,9 @@ class _NodeReader:
                 node=self.ref,
             )
         self.opset = opset
-        self.schema = dynamic.schema() if self.rounds else onnx.defs.get_schema(self.op_type, opset, "")
+        self.schema = (
+            dynamic_quantize_lstm.schema() if self.rounds else onnx.defs.get_schema(self.op_type, opset, "")
+        )
         self.version = self.schema.since_version
         self.warnings: list[str] = []
 
@@ -217,8 +219,10 @@ class _NodeReader:
         directions = self._directions()
         stored = dict(connections.constants)
         if self.rounds:
-            connections.quantized = dynamic.stored_weights(self.ref, stored, len(directions), connections.inputs)
-            connections.constants |= {s: dynamic.floats(q) for s, q in connections.quantized.items()}
+            connections.quantized = dynamic_quantize_lstm.stored_weights(
+                self.ref, stored, len(directions), connections.inputs
+            )
+            connections.constants |= {s: dynamic_quantize_lstm.floats(q) for s, q in connections.quantized.items()}
         layout = self._flag("layout")
         if layout not in (0, 1):
             raise self.invalid(f"layout is {layout}", "0 and 1 are allowed")

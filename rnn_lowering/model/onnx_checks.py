@@ -205,7 +205,7 @@ class _Native:
         infer = task == "infer"
         if infer and self._crashed:
             raise NativeError("onnx's own code crashed on the model before")
-        self._child = self._child or Child("rnn_lowering.model.native")
+        self._child = self._child or Child("rnn_lowering.model.onnx_checks")
         seconds = _INFERENCE_SECONDS if infer else _SECONDS
         job = {"task": task, "memory": RUN_FACTOR * most_bytes(), "payload": proto.SerializeToString()}
         try:
