@@ -19,8 +19,8 @@ class Dialect:
         join_directions: A small bidirectional node becomes one loop that computes both directions in each step.
         reverse_in_loop: In reverse a Scan of unknown length runs by its direction attributes, and a Loop counts
             down; otherwise rows are flipped before and after.
-        recognized_lstm: The step of an LSTM is emitted as OpenVINO recognizes it (see `recurrence.openvino_lstm`); no
-            loop outputs a state through an Unsqueeze alone.
+        recognized_lstm: The step of an LSTM is emitted as OpenVINO recognizes it (see `recurrence.openvino_lstm`);
+            no loop outputs a state through an Unsqueeze alone.
         dequantize_inside: Weights that are stored as integers are dequantized in the body that multiplies by them,
             right before the product; otherwise once, outside of all bodies and behind a Reshape.
         matrix_product: X of known sizes is multiplied by W as a matrix [seq * batch, input].
