@@ -219,8 +219,8 @@ class NodeComparison(Comparison):
         return None if None in verdicts else True
 
     def _against_original(self, node: NodePair, values: Mapping[str, Array | None]) -> tuple[str, bool]:
-        """Return where a lowered node, given what the original's was given, is further from float64 than rounding
-        and the original's kernel explain, and whether it differs from the original's."""
+        """Run a lowered node on the original's inputs. Return where it is wrong, and whether it differs from the
+        original. Wrong is further from float64 than rounding and the original's kernel explain."""
         feed = {symbol: values.get(name) for symbol, name in node.feeds.items()}
         outputs = {symbol: values.get(value.name or "") for symbol, value in node.spec.outputs.items()}
         known = {symbol: array for symbol, array in feed.items() if array is not None}

@@ -255,8 +255,8 @@ class ModelComparison(Comparison):
         return session, names, {run.feed: run.outputs() for run in accepted}
 
     def _run_lowered(self, feeds: list[str], optimise: bool) -> tuple[list[str], dict[str, Outputs], str]:
-        """Return the names of its outputs, their values by feed, each of which it must accept, and why it ran
-        without onnxruntime's optimiser, if it did: that refuses some models that it saved itself."""
+        """Run the lowered model on all feeds. Return the names of its outputs, the outputs by feed, and why the
+        optimiser was off, if it was: it refuses some models that it saved itself."""
         session = self._lowered_session(optimise)
         try:
             return *self._run_all(session, feeds), ""

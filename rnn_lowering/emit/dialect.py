@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Dialect:
-    """What shapes the folds that a runtime runs right, or fastest. What is local to an operator is no dialect: see
-    `Target.instead` and `Target.finish`.
+    """Options for the loops and steps of one runtime. Rewrites of single operators are in `Target.instead` and
+    `Target.finish`.
 
     Attributes:
         gemm_per_activation: The gates of each activation have a product of their own, which onnxruntime fuses with

@@ -89,8 +89,8 @@ class Dequantized(Constant):
         return first._moved(lambda part, *more: part.followed_by(more, axis), *rest)
 
     def stored(self, opset: int) -> QuantParameters | None:
-        """Return how DequantizeLinear is given scales and zero points; None where it cannot at this opset, or where
-        that needs more room than floats."""
+        """Return scale, zero point, axis and block size for DequantizeLinear. None: the opset cannot express them,
+        or floats are smaller."""
         if opset < _FIRST_OPSET:
             return None
         scale, zero_point = self.scale.read(), self.zero_point.read()

@@ -137,8 +137,8 @@ class TensorInside(ir.ExternalTensor):
 
 
 def parse(path: Path) -> tuple[onnx.ModelProto, str] | None:
-    """Return the model of a large file and the location that its large tensors refer to instead of the file, which
-    is different each time, so that no file can have it; None where the file is to be parsed whole.
+    """Parse a large file without its large tensors. Return the model and the location that these tensors name; it
+    is new each time, so that no file can have it. None: parse the file whole.
 
     Raises:
         OSError: The file cannot be read.

@@ -125,9 +125,9 @@ def up_to_longest(op: Ops, X: Tensor, lengths: Lengths) -> Tensor:
 def with_ended_rows(op: Ops, r: Recurrence, lengths: Lengths, *, zeros: bool) -> Recurrence:
     """Return a recurrence in which rows beyond their lengths enter the next step as zeros, or hold their state.
 
-    DynamicQuantizeLSTM needs it, where one range holds for all that a product takes, H of all rows: the kernel
-    enters zeros where the node has an output Y, and the state where not. (Without Y it reads unset memory for a row
-    of length 0; here that row holds its state.)
+    DynamicQuantizeLSTM quantizes H of all rows with one range, so ended rows matter. Its kernel uses zeros if the
+    node has an output Y, otherwise the state. (Without Y it reads unset memory for a row of length 0; here that row
+    keeps its state.)
     """
 
     def ended(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:

@@ -65,7 +65,7 @@ class SizingError(Exception):
 
 @dataclass
 class SymbolicValues:
-    """What is known of the values of a model's main graph and its branches of If.
+    """Types, shapes and contents of the values of a model's main graph and its branches of If.
 
     Attributes:
         opsets: The version of each domain.

@@ -1,4 +1,4 @@
-"""Sizes as exact polynomials: of the number of frames, of other open axes, and of what nothing tells.
+"""Sizes as exact polynomials: of the number of frames, of other open axes, and of unknown sizes.
 
 A size in the whole model and the same in a chunk may differ by a constant, since a chunk has the frames that are
 known early and none of those at the end. `CHUNK` is 0 in the whole and 1 in a chunk: one polynomial holds both.

@@ -15,7 +15,7 @@ LOOP_DIALECT_OPSET = 10
 """The first opset at which `Target.loop_dialect` is used: before, rows of unknown number cannot be flipped."""
 
 STATIC = ("T", "N")
-"""The sizes that a runtime without any size that is known at run time only needs."""
+"""The sizes that must be fixed for a runtime without dynamic sizes."""
 
 _PLAIN = Dialect()
 
