@@ -85,6 +85,7 @@ def test_options_of_a_hint() -> None:
     assert list(alternatives("convert the weights to floats (--dequantize)")) == [["--dequantize"]]
     assert list(alternatives("raise the limit (--max-unroll 600)")) == [["--max-unroll", "600"]]
     assert list(alternatives("check it with onnx.checker")) == []
+    assert list(alternatives("export the model without it, or drop --target")) == []
 
 
 def test_a_circle_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

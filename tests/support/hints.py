@@ -23,10 +23,13 @@ _FLAGS = {"--dequantize"}
 
 
 def alternatives(hint: str) -> Iterator[list[str]]:
-    """Yield the arguments that a hint offers, one list for each of its alternatives that has any."""
+    """Yield the arguments that a hint offers, one list for each of its alternatives that has any.
+
+    "drop --target" offers none: it takes one away.
+    """
     for part in re.split(r",? or (?=--|[a-z ]+--)|,? or ", hint):
         found = re.search(r"(?<![\w-])--[a-z]", part)
-        if found:
+        if found and not part.startswith("drop "):
             yield _arguments(part[found.start() :])
 
 
