@@ -142,7 +142,7 @@ def _list(args: argparse.Namespace) -> int:
         if not args.quiet:
             with printing():
                 print_previews(previews, report, args.input, model.graph)
-    return 4 if previews else 0
+    return 4 if any(preview.counts for preview in previews) else 0
 
 
 def _lower(args: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from rnn_lowering.errors import NAME, printable
+from rnn_lowering.model.scopes import REPEATING
 from rnn_lowering.streaming.metadata import host_loop
 
 if TYPE_CHECKING:
@@ -60,9 +61,13 @@ def print_previews(previews: Sequence[Preview], report: Report, source: Path, gr
     table = Table(*titles, box=None)
     for preview in previews:
         node, spec = preview.node, preview.spec
-        operator, *cells = _spec_cells(spec) if spec else [node.operator, "?", *"????", "?", "?"]
+        unknown = "" if node.operator in REPEATING else "?"
+        operator, *cells = _spec_cells(spec) if spec else [node.operator, *[unknown] * 7]
         _add_row(table, node.name, operator, node.scope, *cells, preview.form, preview.reason)
-    out.print(table if previews else printable(f"{source}: no recurrent nodes"))
+    if not any(preview.counts for preview in previews):
+        _print(out, f"{source}: no recurrent nodes")
+    if previews:
+        out.print(table)
     if previews:
         _print(out, f"inputs: {_named([v for v in graph.inputs if not v.is_initializer()])}")
         _print(out, f"outputs: {_named(graph.outputs)}")

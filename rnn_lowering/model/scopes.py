@@ -13,6 +13,9 @@ from rnn_lowering.spec.rnn import DEFAULT_DOMAIN, default_opset, is_recurrent, n
 
 _RECURRENT = re.compile("(lstm|gru|rnn)", re.IGNORECASE)
 
+REPEATING = frozenset(("Loop", "Scan"))
+"""The operators that repeat a body."""
+
 ScopePath = tuple[str, ...]
 """Identifies a graph: the function, or "" for the main graph; then, for each node whose body contains the graph,
 its first output, the attribute, and the number of the body in that attribute. Lowering does not change it."""

@@ -31,7 +31,15 @@ from rnn_lowering.model.folding import folded, with_constants
 from rnn_lowering.model.onnx_checks import fault_of
 from rnn_lowering.model.plan import NodePlan, NodeSelection, PreparedModel, export_faults, prepare, read, read_node
 from rnn_lowering.model.replace import operators_for, replace_nodes
-from rnn_lowering.model.scopes import SORTED, RecurrentNode, foreign_nodes, nodes_of, recurrent_nodes, sort_nodes
+from rnn_lowering.model.scopes import (
+    REPEATING,
+    SORTED,
+    RecurrentNode,
+    foreign_nodes,
+    nodes_of,
+    recurrent_nodes,
+    sort_nodes,
+)
 from rnn_lowering.model.sizes import ensure_valid, forget_names, known_inputs
 from rnn_lowering.options import KEEP, Lowering, LoweringOptions, lowering_of
 from rnn_lowering.passes.advice import NO_LENGTHS, deciding_input, long_work, many_steps, open_lengths, open_sizes
@@ -50,6 +58,7 @@ _FOLDED = "folded values that follow from the fixed sizes"
 _CONSTANTS = "folded values that are computed from constants"
 
 _FOREIGN = "not an operator of ONNX"
+_WRITTEN = "the model repeats a body of its own"
 _RUNTIMES_OF_FOREIGN = ("portable", "onnxruntime")
 
 
@@ -69,7 +78,7 @@ class LoweringResult(ir.passes.PassResult):
 
 @dataclass(frozen=True)
 class Preview:
-    """The form that a recurrent node would get.
+    """The form that a recurrent node would get; or a Loop or Scan of the model's own, with `spec` None.
 
     Attributes:
         node: Its name, operator and scope.
@@ -88,6 +97,11 @@ class Preview:
     form: str
     reason: str
     hint: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Whether the node is recurrent by its operator, or refused: a Loop or Scan that stays is neither."""
+        return self.node.operator not in REPEATING or self.form != LEFT
 
 
 class LowerRecurrentPass(ir.passes.InPlacePass):
@@ -190,6 +204,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             self._tell(prepared, report)
             known = known_inputs(prepared.model, prepared.found)
             others = {ref: Preview(ref, None, LEFT, _FOREIGN) for ref in foreign_nodes(prepared.model)}
+            others |= {ref: Preview(ref, None, LEFT, _WRITTEN) for ref in nodes_of(prepared.model, REPEATING)}
             for lacks in self._refusals(prepared.model):
                 assert lacks.node is not None
                 others[lacks.node] = Preview(lacks.node, None, REFUSED, lacks.reason, lacks.hint)
@@ -219,6 +234,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         why = "kept" if self.lowering.to == KEEP else "not selected"
         report.left += [f"{e.ref}: {why}" for e in prepared.found if e not in wanted]
         report.left += [f"{ref}: {_FOREIGN}" for ref in foreign_nodes(prepared.model)]
+        report.left += [f"{ref}: {_WRITTEN}" for ref in nodes_of(prepared.model, REPEATING)]
 
     def _refusals(self, model: ir.Model) -> Iterator[UnsupportedError]:
         """Yield an error for each node of a model that is not lowered and that the target cannot run."""
@@ -227,7 +243,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             for ref in foreign_nodes(model):
                 reason = f"{runtime.name} does not support it: {_FOREIGN}"
                 yield UnsupportedError(reason, hint="export the model without it, or drop --target", node=ref)
-        for ref in nodes_of(model, {"Scan", "Loop"} - {form.title() for form in runtime.forms}):
+        for ref in nodes_of(model, REPEATING - {form.title() for form in runtime.forms}):
             hint = "export the model with its steps unrolled, or drop --target"
             yield UnsupportedError(f"{runtime.name} does not support {ref.operator}", hint=hint, node=ref)
 
