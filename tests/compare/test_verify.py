@@ -486,6 +486,13 @@ def test_a_wrong_node_of_an_original_that_does_not_run_fails(name: str) -> None:
     assert "LSTM" in check.reason or "GRU" in check.reason or "RNN" in check.reason
 
 
+def test_an_original_of_an_opset_that_onnxruntime_has_unreleased_is_run_as_a_whole() -> None:
+    original = model(Case("verify_unreleased", "LSTM", optional=ALL), 27)
+    check = verify(original, rl.lower(original), runs=1)
+    assert check.whole
+    assert check.status == "verified", check.reason
+
+
 def test_nodes_in_functions_run_on_their_own() -> None:
     original = model(Case("verify_function", "GRU", {"clip": 0.5}, scope="function", optional=ALL), 17)
     check = verify(original, rl.lower(original), runs=1)

@@ -26,3 +26,5 @@ class Here:
 def run_workers_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the jobs of a verification be done in this process."""
     monkeypatch.setattr(process, "Child", Here)
+    for name, setting in worker.NEW_OPSETS.items():
+        monkeypatch.setenv(name, setting)
