@@ -5,7 +5,7 @@ new = rl.lower(model)                          # ModelProto -> new ModelProto; i
 report = rl.lower_file("in.onnx", "out.onnx")  # checked in onnxruntime before it is written
 check = rl.verify(original, new)               # bool(check), check.max_abs, str(check)
 rl.LowerRecurrentPass()(ir_model)              # a pass of onnx_ir
-rl.inspect(model)                              # list[RecurrentSpec]
+rl.inspect(model)                              # list[NodeSpec]
 
 The examples of each class and function use `model = onnx.load("model.onnx")`, the model in the folder examples/.
 """
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rnn_lowering.passes.report import NodeReport, Report
     from rnn_lowering.passes.stream import StreamPass
     from rnn_lowering.report.file_report import FileReport
+    from rnn_lowering.spec.node_spec import NodeSpec
     from rnn_lowering.spec.rnn import RecurrentSpec
     from rnn_lowering.streaming.host import Stream
     from rnn_lowering.streaming.metadata import State, StreamPlan
@@ -63,6 +64,7 @@ _MODULES = {
     "passes.report": ("NodeReport", "Report"),
     "passes.stream": ("StreamPass",),
     "report.file_report": ("FileReport",),
+    "spec.node_spec": ("NodeSpec",),
     "spec.rnn": ("RecurrentSpec",),
     "streaming.host": ("Stream",),
     "streaming.metadata": ("State", "StreamPlan"),
@@ -90,6 +92,7 @@ __all__ = [
     "LoweringResult",
     "ModelFileError",
     "NodeReport",
+    "NodeSpec",
     "NotVerifiedError",
     "OptionError",
     "Preview",

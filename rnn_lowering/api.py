@@ -31,7 +31,7 @@ from rnn_lowering.passes.lower import LowerRecurrentPass, Preview
 from rnn_lowering.passes.report import Report
 from rnn_lowering.pipeline import FileLowering
 from rnn_lowering.report.file_report import FileReport
-from rnn_lowering.spec.rnn import RecurrentSpec
+from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.types import PathLike, Progress, given_progress
 
 M = TypeVar("M", onnx.ModelProto, ir.Model)
@@ -203,7 +203,7 @@ def _read(model: onnx.ModelProto | ir.Model | Path) -> ir.Model:
     return from_proto(model) if isinstance(model, onnx.ModelProto) else load_model(model)
 
 
-def inspect(model: onnx.ModelProto | ir.Model | PathLike) -> list[RecurrentSpec]:
+def inspect(model: onnx.ModelProto | ir.Model | PathLike) -> list[NodeSpec]:
     """Return the specification of each recurrent node, in the order of the model.
 
     Raises:

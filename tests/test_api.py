@@ -345,7 +345,7 @@ def test_a_functional_pass_leaves_its_input() -> None:
 # inspect
 
 
-def specs_of(kind: str, proto: onnx.ModelProto, folder: Path) -> list[rl.RecurrentSpec]:
+def specs_of(kind: str, proto: onnx.ModelProto, folder: Path) -> list[rl.NodeSpec]:
     if kind == "proto":
         return rl.inspect(proto)
     if kind == "ir":
@@ -360,6 +360,8 @@ def test_inspect(kind: str, tmp_path: Path) -> None:
     attributes = {"direction": "bidirectional", "linear_before_reset": 1, "clip": 0.5}
     first, second, third = specs_of(kind, chain(THREE[0], Link("GRU", "gru", attributes), THREE[2]), tmp_path)
     assert [spec.op_type for spec in (first, second, third)] == ["LSTM", "GRU", "RNN"]
+    assert isinstance(first, rl.RecurrentSpec)
+    assert isinstance(second, rl.RecurrentSpec)
     assert (second.node.name, second.node.operator, second.node.scope) == ("gru", "GRU", "main graph")
     assert second.version == 14
     assert second.dtype == ir.DataType.FLOAT
@@ -404,6 +406,7 @@ def test_inspect_knows_what_a_lowering_knows() -> None:
 def test_inspect_reads_functions() -> None:
     attributes = {"direction": "reverse", "clip": 0.5}
     (spec,) = rl.inspect(model(Case("api_function", "LSTM", attributes, scope="function"), 17))
+    assert isinstance(spec, rl.RecurrentSpec)
     assert (spec.directions, spec.clip, spec.hidden_size) == (("reverse",), 0.5, 4)
 
 

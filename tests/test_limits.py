@@ -19,7 +19,6 @@ from texts import parse, random_feed, refusal
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main, parser
-from rnn_lowering.compare.node_feeds import usual_feed
 from rnn_lowering.compare.node_models import node_pairs
 from rnn_lowering.limits import limited
 from rnn_lowering.model import folding, inlining
@@ -159,7 +158,7 @@ def test_inputs_of_a_page_are_bounded_too() -> None:
     original, lowered = map(ir.from_proto, fixed(T=2, N=100_000_000))
     (node,) = node_pairs(original, lowered)
     with peak_below(32 * MIB), pytest.raises(rl.UnsupportedError, match="more than the limit"):
-        usual_feed(node.spec, node.attributes, node.feeds, np.random.default_rng(0), 7)
+        node.reference.usual_feed(node.feeds, np.random.default_rng(0), 7)
 
 
 def test_the_limit_can_be_raised() -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rnn_lowering.passes.lower import Preview
     from rnn_lowering.passes.report import Report
     from rnn_lowering.report.file_report import FileReport
-    from rnn_lowering.spec.rnn import RecurrentSpec
+    from rnn_lowering.spec.node_spec import NodeSpec
     from rnn_lowering.streaming.metadata import StreamPlan
     from rnn_lowering.types import Progress
 
@@ -88,11 +88,10 @@ def _dim(dim: int | ir.SymbolicDim) -> str:
     return "?" if size in (None, -1) else str(size)
 
 
-def _spec_cells(spec: RecurrentSpec) -> list[str]:
+def _spec_cells(spec: NodeSpec) -> list[str]:
     sizes = [_size(n) for n in (spec.seq_length, spec.batch_size, spec.input_size, spec.hidden_size)]
-    direction = spec.directions[0] if len(spec.directions) == 1 else "bidirectional"
-    activations = ", ".join(str(a) for per_direction in spec.activations for a in per_direction)
-    return [f"{spec.node.operator}-{spec.version}", direction, *sizes, spec.dtype.name.lower(), activations]
+    dtype = spec.dtype.name.lower()
+    return [f"{spec.node.operator}-{spec.version}", spec.direction, *sizes, dtype, spec.details]
 
 
 def print_report(report: FileReport, source: Path, target: Path, *, each_run: bool) -> None:

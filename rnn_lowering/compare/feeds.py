@@ -17,7 +17,8 @@ from rnn_lowering.errors import OptionError, UnsupportedError
 from rnn_lowering.limits import excess
 from rnn_lowering.model.messages import bodies_in, nodes_in
 from rnn_lowering.options import Check
-from rnn_lowering.spec.rnn import is_recurrent
+from rnn_lowering.spec.kinds import is_recurrent, role_of
+from rnn_lowering.spec.node_spec import AxisName, InputRole
 from rnn_lowering.streaming.host import array_of_type
 from rnn_lowering.types import Array, Shapes
 
@@ -200,15 +201,14 @@ def _values(
     return rng.integers(0, 4 if use.bound is None else max(use.bound, 1), shape).astype(dtype)
 
 
+_ROLES: dict[AxisName, str | None] = {"T": "seq", "N": "batch", None: None}
+
+
 def _use(graph: onnx.GraphProto, name: str) -> _Use:
     for node, slot in _consumers(graph, name, depth=3):
-        if is_recurrent(node) and slot == 0:
-            layout = next((a.i for a in node.attribute if a.name == "layout"), 0)
-            return _Use(roles=("batch", "seq") if layout else ("seq", "batch"))
-        if is_recurrent(node) and slot == 4:
-            return _Use(lengths=True)
-        if is_recurrent(node) and slot in (5, 6):
-            return _Use(roles=(None, "batch"))
+        role = role_of(node, slot) if is_recurrent(node) else InputRole()
+        if role.axes or role.is_lengths:
+            return _Use(roles=tuple(_ROLES[axis] for axis in role.axes), lengths=role.is_lengths)
         if node.op_type == "ReverseSequence" and slot == 1:
             return _Use(lengths=True)
         if node.op_type.startswith("Gather") and slot == 1:
@@ -241,7 +241,8 @@ def _compared(graph: onnx.GraphProto, name: str) -> Iterator[int]:
 def _starts_a_state(graph: onnx.GraphProto, names: set[str]) -> bool:
     """Return whether a recurrent node starts from a part of one of these values; the parts are added."""
     for node in graph.node:
-        if is_recurrent(node) and not names.isdisjoint(node.input[5:7]):
+        states = (name for n, name in enumerate(node.input) if is_recurrent(node) and role_of(node, n).is_state)
+        if not names.isdisjoint(states):
             return True
         if node.op_type in _PARTS and not names.isdisjoint(node.input[:1]):
             names.update(filter(None, node.output))

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.compare import reference
 from rnn_lowering.compare.process import Ran, Runner, SessionError
 from rnn_lowering.compare.reference import widen
+from rnn_lowering.compare.references.every_kind import reference_of
+from rnn_lowering.compare.references.node_reference import NodeReference
 from rnn_lowering.compare.session import Session, quantizes_inputs
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.fixed_inputs import at_sizes, recorded
@@ -32,7 +33,8 @@ from rnn_lowering.model.scopes import (
 )
 from rnn_lowering.model.sizes import known_inputs
 from rnn_lowering.options import Lowering
-from rnn_lowering.spec.rnn import RecurrentSpec, default_opset
+from rnn_lowering.spec.kinds import read_spec
+from rnn_lowering.spec.node_spec import NodeSpec, default_opset
 from rnn_lowering.types import Array, array_of
 
 _LONG = 256
@@ -45,8 +47,7 @@ class NodePair:
 
     Attributes:
         place: Identifies it.
-        spec: What the node specifies.
-        attributes: Its attributes as Python values.
+        reference: It in float64.
         feeds: The inputs that are not constants: symbol of the operator specification -> name of the value.
         cut: The subgraph that replaces it, as a model from those inputs to its connected outputs; None where the
             lowered model has none.
@@ -54,11 +55,15 @@ class NodePair:
     """
 
     place: NodePlace
-    spec: RecurrentSpec
-    attributes: Mapping[str, Any]
+    reference: NodeReference[Any]
     feeds: Mapping[str, str]
     cut: onnx.ModelProto | None
     whole: Callable[[], onnx.ModelProto]
+
+    @property
+    def spec(self) -> NodeSpec:
+        """What the node specifies."""
+        return cast(NodeSpec, self.reference.spec)
 
     def inputs(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """All its inputs by symbol: those of the feed and the constants."""
@@ -66,7 +71,7 @@ class NodePair:
 
     def float64(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """The node's connected outputs by the operator specification, in float64."""
-        result = reference.evaluate(self.spec.op_type, self.attributes, self.inputs(feed))
+        result = self.reference.outputs(self.inputs(feed))
         return {symbol: result[symbol] for symbol in self.spec.outputs}
 
 
@@ -114,8 +119,7 @@ def _sizes(feed: Symbols) -> dict[str, tuple[int, ...]]:
 def _named(node: NodePair, model: onnx.ModelProto, feed: Mapping[str, Array]) -> Symbols:
     taken = {value.name for value in model.graph.input}
     arrays = {name: feed[symbol] for symbol, name in node.feeds.items() if name in taken}
-    half = node.spec.dtype == ir.DataType.BFLOAT16
-    return {n: a.astype(np.float32) if half and a.dtype.kind != "i" else a for n, a in arrays.items()}
+    return {n: a.astype(np.float32) if a.dtype.name == "bfloat16" else a for n, a in arrays.items()}
 
 
 def node_pairs(original: ir.Model, lowered: ir.Model, tensors: TensorFile | None = None) -> Iterator[NodePair]:
@@ -158,7 +162,7 @@ def pairs_of_prepared(
     left = {(entry.path, v.name) for entry in recurrent_nodes(lowered) for v in entry.node.outputs}
     gone = [e for e in found if not left.intersection((e.path, v.name) for v in e.node.outputs if v.name)]
     known = known_inputs(original, gone, inferred=inferred)
-    specs = [RecurrentSpec.parse(e.node, e.opset, e.scope, known) for e in gone]
+    specs = [read_spec(e.node, e.opset, e.scope, known) for e in gone]
     for entry, spec in zip(gone, specs, strict=True):
         if not spec.outputs:
             continue
@@ -169,17 +173,11 @@ def pairs_of_prepared(
         if cut is not None and not quantizes_inputs(cut):
             spec = spec.as_floats()
         as_it_was = partial(original_model, entry, spec, feeds, tensors)
-        yield NodePair(entry.place, spec, _attributes(entry, spec), feeds, cut, as_it_was)
+        yield NodePair(entry.place, reference_of(entry.node, spec), feeds, cut, as_it_was)
 
 
 def _identifier(found: RecurrentNode) -> ir.OperatorIdentifier | None:
     return found.function.identifier() if found.function else None
-
-
-def _attributes(entry: RecurrentNode, spec: RecurrentSpec) -> dict[str, Any]:
-    """Return the attributes of a node, and how it quantizes what it multiplies."""
-    rounded = {reference.ROUNDED: "zeros" if spec.gives_sequence else "held"} if spec.rounds else {}
-    return {name: a.value for name, a in entry.node.attributes.items() if not a.is_ref()} | rounded
 
 
 _NEWEST_RUNNABLE = 26
@@ -196,7 +194,7 @@ def cut_out(
     order: Mapping[ir.Node, int],
     outputs: list[ir.Value],
     feeds: Mapping[str, str],
-    spec: RecurrentSpec,
+    spec: NodeSpec,
     tensors: TensorFile | None = None,
 ) -> onnx.ModelProto | None:
     """Return the part of a model between the values of `feeds` and `outputs`, None where it needs others.
@@ -228,7 +226,7 @@ def cut_out(
 
 
 def original_model(
-    entry: RecurrentNode, spec: RecurrentSpec, feeds: Mapping[str, str], tensors: TensorFile | None = None
+    entry: RecurrentNode, spec: NodeSpec, feeds: Mapping[str, str], tensors: TensorFile | None = None
 ) -> onnx.ModelProto:
     """Return the node itself as a model from the values of `feeds` to its connected outputs."""
     constants = {spec.inputs[symbol].name or "": tensor for symbol, tensor in spec.stored.items()}
@@ -240,7 +238,7 @@ def _model(
     nodes: Iterable[ir.Node],
     initializers: Mapping[str, ir.TensorProtocol],
     inputs: Mapping[str, str],
-    spec: RecurrentSpec,
+    spec: NodeSpec,
     opset: int,
     tensors: TensorFile,
 ) -> onnx.ModelProto:
@@ -253,11 +251,11 @@ def _model(
     graph.node.extend(_node(node, tensors) for node in nodes)
     graph.initializer.extend(tensors.proto(t, name) for name, t in initializers.items())
     for name, symbol in inputs.items():
-        dtype = onnx.TensorProto.INT32 if symbol == "sequence_lens" else int(spec.dtype)
-        rank = {"sequence_lens": 1, "B": 2, "P": 2}.get(symbol, 3)
+        dtype, rank = int(spec.dtype_of(symbol)), spec.rank(symbol)
         graph.input.append(onnx.helper.make_tensor_value_info(name, dtype, [None] * rank))
-    for value in spec.outputs.values():
-        graph.output.append(onnx.helper.make_tensor_value_info(value.name or "", int(spec.dtype), None))
+    for symbol, value in spec.outputs.items():
+        dtype = int(spec.dtype_of(symbol))
+        graph.output.append(onnx.helper.make_tensor_value_info(value.name or "", dtype, None))
     widen(graph, (onnx.TensorProto.BFLOAT16,), onnx.TensorProto.FLOAT)
     others = sorted({node.domain for node in graph.node} - {""})
     versions = {"": min(opset, _NEWEST_RUNNABLE), **dict.fromkeys(others, 1)}

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
+from typing import Any, cast
 
 import numpy as np
 
-from rnn_lowering.compare.node_feeds import feeds_of_node, usual_feed
 from rnn_lowering.compare.node_models import NodePair, Symbols, TensorFile, node_pairs, pairs_of_prepared, run_node
 from rnn_lowering.compare.process import Outputs, Runner, SessionError
-from rnn_lowering.compare.reference import axes_of_a_row, float64_of_node
+from rnn_lowering.compare.references.node_reference import NodeReference
 from rnn_lowering.compare.result import NODES, OutputCheck, RunCheck, RunInput, Verification, over_all
 from rnn_lowering.compare.session import session_with_outputs
 from rnn_lowering.compare.tolerance import allowance, compare, distance
@@ -22,7 +22,7 @@ from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.plan import PreparedModel
 from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.options import Check, Tolerance
-from rnn_lowering.spec.rnn import RecurrentSpec
+from rnn_lowering.spec.node_spec import AxisName, NodeSpec
 from rnn_lowering.types import NODES as RUNNING_NODES
 from rnn_lowering.types import Array, Progress, counter
 
@@ -90,7 +90,7 @@ class NodeComparison(Comparison):
         ran = counter(self.progress, RUNNING_NODES, len(nodes))
         checks = []
         for node in nodes:
-            feeds = feeds_of_node(node.spec, node.attributes, node.feeds, rng)
+            feeds = node.reference.feeds(node.feeds, rng)
             checks.append(list(self._check_runs(node, feeds)))
             ran()
         for run in zip_longest(*checks):
@@ -99,7 +99,7 @@ class NodeComparison(Comparison):
             yield RunCheck(inputs, tuple(output for check in there for output in check.outputs))
 
     def _check_runs(self, node: NodePair, feeds: list[Symbols]) -> Iterator[RunCheck]:
-        rows = single_rows(node.spec, feeds) if node.spec.rounds else []
+        rows = node.reference.single_rows(feeds)
         if rows:
             yield from self._until_alike(node, rows)
             return
@@ -114,9 +114,10 @@ class NodeComparison(Comparison):
         may tip over now and then, and what is wrong always shows.
         """
         left, checks = dict(enumerate(rows)), dict[int, RunCheck]()
+        data = node.spec.data
         for _ in range(_ATTEMPTS):
             checks |= zip(left, self._beside_kernel(node, list(left.values())), strict=True)
-            left = {n: row | {"X": row["X"] * np.float32(0.97)} for n, row in left.items() if checks[n].wrong}
+            left = {n: row | {data: row[data] * np.float32(0.97)} for n, row in left.items() if checks[n].wrong}
             if not left:
                 break
         yield from checks.values()
@@ -139,21 +140,22 @@ class NodeComparison(Comparison):
         spec, inputs = node.spec, node.inputs(feed)
         original: Symbols | None = None
         blocks = []
-        for rows in blocks_of_rows(spec, inputs["X"], got):
-            outputs = self._outputs(node, of_rows(inputs, spec, rows), of_rows(got, spec, rows))
+        for rows in blocks_of_rows(spec, inputs[spec.data], got):
+            outputs = self._outputs(node, spec.of_rows(inputs, rows), spec.of_rows(got, rows))
             if original is None and not all(output.right for output in outputs):
                 original = self._in_onnxruntime(node, feed)
-            theirs = of_rows(original or {}, spec, rows)
+            theirs = spec.of_rows(original or {}, rows)
             blocks.append(RunCheck((), tuple(_check(output, theirs) for output in outputs)))
         return over_all(blocks)
 
     def _outputs(self, node: NodePair, inputs: Symbols, got: Symbols) -> list[NodeOutput]:
         """Compare the outputs of a lowered node with float64."""
-        spec, dtype = node.spec, node.spec.dtype.numpy()
-        truth, allowed = float64_of_node(spec.op_type, node.attributes, inputs, dtype)
-        if self.check.tolerance != Tolerance():
-            allowed = {s: allowance(array.astype(dtype), self.check.tolerance) for s, array in truth.items()}
-        return [NodeOutput(spec, symbol, got[symbol], truth[symbol], allowed[symbol]) for symbol in spec.outputs]
+        spec, tolerance = node.spec, self.check.tolerance
+        truth, allowed = node.reference.outputs_and_allowed(inputs)
+        if tolerance != Tolerance():
+            types = {symbol: spec.dtype_of(symbol).numpy() for symbol in truth}
+            allowed = {s: allowance(array.astype(types[s]), tolerance) for s, array in truth.items()}
+        return [NodeOutput(node.reference, s, got[s], truth[s], allowed[s]) for s in spec.outputs]
 
     def _in_onnxruntime(self, node: NodePair, feed: Symbols) -> Symbols:
         """Return what onnxruntime's own kernel computes of the original node; nothing where it has none."""
@@ -258,18 +260,23 @@ class NodeOutput:
     """An output of a lowered node, and what it should be.
 
     Attributes:
-        spec: What the node specifies.
-        symbol: Y, Y_h or Y_c.
+        reference: Of the node.
+        symbol: Its name in the operator specification.
         got: What the lowered node computes.
         expected: The same by the operator specification, in float64.
         allowed: By how much it may differ, of the same shape; infinite where nothing is compared.
     """
 
-    spec: RecurrentSpec
+    reference: NodeReference[Any]
     symbol: str
     got: Array
     expected: Array
     allowed: Array
+
+    @property
+    def spec(self) -> NodeSpec:
+        """What the node specifies."""
+        return cast(NodeSpec, self.reference.spec)
 
     @property
     def comparable(self) -> bool:
@@ -288,7 +295,7 @@ class NodeOutput:
         """Whether no row is further from float64 than what the original node computed, to within a rounding."""
         if not self.comparable or original.shape != self.expected.shape or original.dtype != self.got.dtype:
             return False
-        axes = axes_of_a_row(self.symbol, bool(self.spec.layout))
+        axes = self.reference.axes_of_a_row(self.symbol)
         ours, theirs = (self._far(x).max(axis=axes, initial=0.0) for x in (self.got, original))
         return bool((ours <= theirs + np.finfo(original.dtype).eps).all())
 
@@ -309,47 +316,33 @@ class NodeOutput:
         return wrong
 
     def _first(self, wrong: Array) -> str:
-        if self.symbol != "Y":
+        axes = self.spec.axes(self.symbol)
+        if "T" not in axes:
             return ""
-        time = 1 if self.spec.layout else 0
+        time = axes.index("T")
         order = np.flatnonzero(wrong.any(axis=tuple(axis for axis in range(wrong.ndim) if axis != time)))
-        return f", from time step {order[-1] if self.spec.directions == ('reverse',) else order[0]}"
+        return f", from time step {order[-1 if self.spec.direction == 'reverse' else 0]}"
 
-
-_AXES = {"X": 1, "sequence_lens": 0, "initial_h": 1, "initial_c": 1, "Y": 2, "Y_h": 1, "Y_c": 1}
-"""The axis of the batch where layout is 0; where it is 1, it is the first of all."""
 
 _BLOCK = 1 << 23
-"""Numbers of Y of the rows that are judged together."""
+"""Numbers of the outputs of the rows that are judged together."""
 
 
-def blocks_of_rows(spec: RecurrentSpec, X: Array, outputs: Mapping[str, Array]) -> Iterator[slice]:
-    """Yield slices of the batch for which Y is small; all of it where an output does not have these rows."""
-    steps, rows = X.shape[:2][:: -1 if spec.layout else 1]
-    at_once = max(1, _BLOCK // max(1, steps * len(spec.directions) * spec.hidden_size))
-    if at_once >= rows or not all(_has_rows(array, symbol, spec, rows) for symbol, array in outputs.items()):
+def blocks_of_rows(spec: NodeSpec, data: Array, outputs: Mapping[str, Array]) -> Iterator[slice]:
+    """Yield slices of the batch for which the outputs are small; all of it where an output does not have these
+    rows."""
+    rows = data.shape[spec.axes(spec.data).index("N")]
+    largest = max((array.size for array in outputs.values()), default=0)
+    at_once = max(1, _BLOCK * rows // max(1, largest))
+    if at_once >= rows or not all(_has_rows(array, spec.axes(symbol), rows) for symbol, array in outputs.items()):
         yield slice(None)
         return
     for start in range(0, rows, at_once):
         yield slice(start, start + at_once)
 
 
-def _has_rows(array: Array, symbol: str, spec: RecurrentSpec, rows: int) -> bool:
-    return array.ndim == (4 if symbol == "Y" else 3) and array.shape[0 if spec.layout else _AXES[symbol]] == rows
-
-
-def of_rows(arrays: Mapping[str, Array], spec: RecurrentSpec, rows: slice) -> dict[str, Array]:
-    """Return inputs or outputs of some rows, by symbol; weights have none."""
-    if rows == slice(None):
-        return dict(arrays)
-    return {
-        symbol: array[_index(symbol, spec, rows)] if symbol in _AXES else array for symbol, array in arrays.items()
-    }
-
-
-def _index(symbol: str, spec: RecurrentSpec, rows: slice) -> tuple[slice, ...]:
-    axis = 0 if spec.layout else _AXES[symbol]
-    return (*[slice(None)] * axis, rows)
+def _has_rows(array: Array, axes: tuple[AxisName, ...], rows: int) -> bool:
+    return array.ndim == len(axes) and array.shape[axes.index("N")] == rows
 
 
 ORIGINAL, LOWERED = "original in onnxruntime", "lowered"
@@ -385,7 +378,7 @@ def node_runs(nodes: Iterable[NodePair], runner: Runner) -> Iterator[NodeRun]:
     for node in nodes:
         if node.cut is not None:
             with suppress(UnsupportedError):
-                feed = usual_feed(node.spec, node.attributes, node.feeds, rng, _STEPS)
+                feed = node.reference.usual_feed(node.feeds, rng, _STEPS)
                 yield _node_run(node, feed, runner)
 
 
@@ -407,17 +400,6 @@ def _node_run(node: NodePair, feed: Symbols, runner: Runner) -> NodeRun:
 
 BESIDE_KERNEL = Tolerance(rtol=1e-5, atol=1e-6)
 """By how much one row may differ from onnxruntime's kernel."""
-
-
-def single_rows(spec: RecurrentSpec, feeds: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
-    """Return a feed for each row of the batch; none where the batch size is fixed at more than 1.
-
-    A row of length 0 is left out where Y is not connected: the kernel then reads memory that it never set.
-    """
-    if spec.batch_size not in (None, 1):
-        return []
-    rows = [of_rows(feed, spec, slice(n, n + 1)) for feed in feeds for n in range(feed["X"].shape[1])]
-    return [row for row in rows if spec.gives_sequence or row.get("sequence_lens", [1])[0]]
 
 
 _TIMES = 4

@@ -16,7 +16,7 @@ from rnn_lowering.files.locations import from_the_root
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.messages import bodies_in, graphs_in, nodes_in
 from rnn_lowering.spec.dynamic_quantize_lstm import OPERATOR
-from rnn_lowering.spec.rnn import is_recurrent
+from rnn_lowering.spec.kinds import is_recurrent, role_of
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,8 @@ def recurrent_inputs(proto: onnx.ModelProto) -> Iterator[str]:
     """Name the inputs of recurrent nodes: they must be finite, since onnxruntime's kernels do not propagate NaN."""
     for node in proto.graph.node:
         if is_recurrent(node):
-            yield from (*node.input[:1], *node.input[5:7])
+            roles = [role_of(node, slot) for slot in range(len(node.input))]
+            yield from (n for n, r in zip(node.input, roles, strict=True) if n and (r.is_data or r.is_state))
 
 
 def _copy(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError, deepest_cause
 from rnn_lowering.model.scopes import all_graphs
-from rnn_lowering.spec.rnn import DEFAULT_DOMAIN, default_opset
+from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, default_opset
 
 T = TypeVar("T")
 

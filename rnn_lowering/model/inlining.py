@@ -20,7 +20,7 @@ import onnx_ir as ir
 from rnn_lowering.errors import NAME, UnsupportedError, printable
 from rnn_lowering.model.copying import clone_graph
 from rnn_lowering.model.scopes import RecurrentNode, recurrent_nodes
-from rnn_lowering.spec.rnn import DEFAULT_DOMAIN, default_opset
+from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, default_opset
 
 Identifier = ir.OperatorIdentifier
 

@@ -21,7 +21,9 @@ from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.messages import SMALL
 from rnn_lowering.spec.constants import dims_of
-from rnn_lowering.spec.rnn import GATES, RecurrentSpec, default_opset, is_recurrent
+from rnn_lowering.spec.kinds import is_recurrent
+from rnn_lowering.spec.node_spec import default_opset
+from rnn_lowering.spec.rnn import GATES, RecurrentSpec
 from rnn_lowering.types import in_memory
 
 FIRST_OPSET = 7
@@ -129,7 +131,7 @@ def _outputs(node: ir.Node, model: ir.Model) -> Iterator[tuple[ir.Value, ir.Data
     missing = [v for v in node.outputs if v.name and v.shape is None]
     if not missing:
         return
-    if is_recurrent(node) and node.inputs[0] is not None and node.inputs[0].shape is not None:
+    if node.op_type in GATES and node.inputs[0] is not None and node.inputs[0].shape is not None:
         spec = RecurrentSpec.parse(node, default_opset(model.opset_imports))
         T, N, dirs, H = spec.seq_length, spec.batch_size, len(spec.directions), spec.hidden_size
         for symbol, value in spec.outputs.items():

@@ -16,7 +16,8 @@ from rnn_lowering.model.scopes import SORTED, RecurrentNode, recurrent_nodes, so
 from rnn_lowering.model.sizes import known_inputs
 from rnn_lowering.options import Selection
 from rnn_lowering.spec.connections import InputFacts
-from rnn_lowering.spec.rnn import RecurrentSpec, default_opset
+from rnn_lowering.spec.kinds import read_spec
+from rnn_lowering.spec.node_spec import NodeSpec, default_opset
 from rnn_lowering.targets.choice import Choice
 
 
@@ -44,7 +45,7 @@ class NodePlan:
     """A node that is to be lowered, what it specifies, and its form."""
 
     found: RecurrentNode
-    spec: RecurrentSpec
+    spec: NodeSpec
     choice: Choice
 
 
@@ -83,7 +84,7 @@ def prepare(model: ir.Model, selected: NodeSelection, max_nodes: int, *, inferre
     return PreparedModel(work, found, selected(found), tuple(notes))
 
 
-def read(model: ir.Model, found: Sequence[RecurrentNode], *, inferred: bool = False) -> list[RecurrentSpec]:
+def read(model: ir.Model, found: Sequence[RecurrentNode], *, inferred: bool = False) -> list[NodeSpec]:
     """Return what nodes of a model specify.
 
     Raises:
@@ -94,9 +95,9 @@ def read(model: ir.Model, found: Sequence[RecurrentNode], *, inferred: bool = Fa
     return [read_node(model, entry, known) for entry in found]
 
 
-def read_node(model: ir.Model, entry: RecurrentNode, known: InputFacts) -> RecurrentSpec:
+def read_node(model: ir.Model, entry: RecurrentNode, known: InputFacts) -> NodeSpec:
     """Return what a node of a model specifies, as `read` does."""
-    spec = RecurrentSpec.parse(entry.node, entry.opset, entry.scope, known)
+    spec = read_spec(entry.node, entry.opset, entry.scope, known)
     return replace(spec, warnings=(*spec.warnings, *export_faults(model, entry)))
 
 

@@ -15,10 +15,8 @@ from rnn_lowering.model.plan import NodePlan
 from rnn_lowering.model.scopes import RecurrentNode, all_names, bodies_of
 from rnn_lowering.recurrence.node import lower_node
 from rnn_lowering.spec.constants import FOLDABLE
-from rnn_lowering.spec.rnn import RecurrentSpec
+from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.targets.choice import Choice
-
-_HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 def replace_nodes(model: ir.Model, plan: Sequence[NodePlan], *, widen: bool, dequantize: bool = False) -> list[str]:
@@ -71,7 +69,7 @@ def _with_bodies(nodes: Sequence[ir.Node]) -> Iterator[ir.Node]:
 
 def _emitter(
     planned: NodePlan,
-    spec: RecurrentSpec,
+    spec: NodeSpec,
     names: Names,
     ir_version: int,
     widen: bool,
@@ -82,7 +80,7 @@ def _emitter(
         planned.found.opset,
         names,
         prefix_of(node),
-        ir.DataType.FLOAT if widen and spec.dtype in _HALF else spec.dtype,
+        spec.computes_in(widen=widen),
         planned.choice.dialect,
         planned.choice.instead,
         planned.choice.finish,
@@ -92,7 +90,7 @@ def _emitter(
     )
 
 
-def replace_node(entry: RecurrentNode, spec: RecurrentSpec, choice: Choice, op: Ops) -> dict[ir.Value, ir.Value]:
+def replace_node(entry: RecurrentNode, spec: NodeSpec, choice: Choice, op: Ops) -> dict[ir.Value, ir.Value]:
     """Emit the equivalent of a node with `op` and replace the node in its graph by it; return the values that took
     over its outputs."""
     node, graph = entry.node, entry.graph
@@ -107,7 +105,7 @@ def replace_node(entry: RecurrentNode, spec: RecurrentSpec, choice: Choice, op: 
     for old, value in taken_over.items():
         for reader, index in tuple(old.uses()):
             reader.replace_input_with(index, value)
-        _take_over(old, given[old], spec)
+        _take_over(old, given[old], emitted[old].dtype)
     for value in op.initializers:
         graph.register_initializer(value)
     graph.insert_before(node, op.nodes)
@@ -122,13 +120,13 @@ def prefix_of(node: ir.Node) -> str:
     return node.name or f"{node.op_type}_{next((v.name for v in node.outputs if v.name), 'unused')}"
 
 
-def _take_over(old: ir.Value, new: ir.Value, spec: RecurrentSpec) -> None:
+def _take_over(old: ir.Value, new: ir.Value, dtype: ir.DataType) -> None:
     """Replace an output of the node by `new`, which gets its name, its declared type and shape, and its texts."""
     name = old.name
     old.replace_all_uses_with(new, replace_graph_outputs=True)
     old.name = None
     new.name = name
-    new.type = old.type or ir.TensorType(spec.dtype)
+    new.type = old.type or ir.TensorType(dtype)
     new.shape = old.shape
     new.doc_string = old.doc_string
     new.metadata_props.update(old.metadata_props)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
-from rnn_lowering.spec.rnn import DEFAULT_DOMAIN, default_opset, is_recurrent, node_ref
+from rnn_lowering.spec.kinds import is_recurrent
+from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, default_opset, node_ref
 
 _RECURRENT = re.compile("(lstm|gru|rnn)", re.IGNORECASE)
 

@@ -17,7 +17,7 @@ from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.model.sizes import inferred_values
 from rnn_lowering.passes.report import NodeReport
 from rnn_lowering.spec.constants import constant_of
-from rnn_lowering.spec.rnn import default_opset
+from rnn_lowering.spec.node_spec import default_opset
 
 _COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
 _SAME_NUMBERS = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")

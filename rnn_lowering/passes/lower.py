@@ -46,7 +46,7 @@ from rnn_lowering.passes.advice import NO_LENGTHS, deciding_input, long_work, ma
 from rnn_lowering.passes.report import NodeReport, Report, SetInput, count_operators
 from rnn_lowering.passes.stream import StreamPass
 from rnn_lowering.spec.connections import InputFacts
-from rnn_lowering.spec.rnn import RecurrentSpec
+from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.targets.choice import Choice, choose
 from rnn_lowering.targets.target import Target
 
@@ -93,7 +93,7 @@ class Preview:
     """
 
     node: NodeRef
-    spec: RecurrentSpec | None
+    spec: NodeSpec | None
     form: str
     reason: str
     hint: str = ""
@@ -300,7 +300,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         specs = read(prepared.model, prepared.wanted, inferred=prepared.inferred)
         return [self._planned(e, spec, prepared.model) for e, spec in zip(prepared.wanted, specs, strict=True)]
 
-    def _planned(self, entry: RecurrentNode, spec: RecurrentSpec, model: ir.Model) -> NodePlan:
+    def _planned(self, entry: RecurrentNode, spec: NodeSpec, model: ir.Model) -> NodePlan:
         options = self.lowering
         widen, dequantize = options.compute == "float32", options.dequantize
 
@@ -312,13 +312,13 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             as_lowered = spec.as_floats() if dequantize else spec
             choice = choose(as_lowered, entry.opset, options.to, options.max_unroll, options.runtime, emitted)
         except UnknownSizeError as error:
-            axes = tuple({"T": spec.layout, "N": 1 - spec.layout}[size] for size in error.sizes)
-            sizes = open_sizes(model, spec.inputs["X"], axes, every=options.runtime.straight_line)
+            axes = tuple(spec.axes(spec.data).index(size) for size in error.sizes)
+            sizes = open_sizes(model, spec.inputs[spec.data], axes, every=options.runtime.straight_line)
             filled = ", a number for each ?" if "?" in sizes else ""
             error.advise(f"fix the sizes of the inputs{filled}: {sizes}" if sizes else "", error.hint)
             raise
         except UnknownLengthsError as error:
-            error.advise(open_lengths(model, spec.inputs["sequence_lens"], spec.inputs["X"]) or NO_LENGTHS)
+            error.advise(open_lengths(model, spec.inputs["sequence_lens"], spec.inputs[spec.data]) or NO_LENGTHS)
             raise
         return NodePlan(entry, spec, choice)
 
@@ -343,7 +343,7 @@ def _nothing(_: ir.Node) -> bool:
     return False
 
 
-def _readable(model: ir.Model, entry: RecurrentNode, known: InputFacts) -> RecurrentSpec | None:
+def _readable(model: ir.Model, entry: RecurrentNode, known: InputFacts) -> NodeSpec | None:
     try:
         return read_node(model, entry, known)
     except RnnLoweringError:
@@ -358,7 +358,7 @@ def _log(plan: list[NodePlan], report: Report) -> None:
         _LOG.info("%s becomes %s: %s", node.found.ref, node.choice.form, node.choice.reason)
 
 
-def _dequantized(spec: RecurrentSpec) -> str:
+def _dequantized(spec: NodeSpec) -> str:
     loss = "; X and H are not rounded to 8 bits any more" if spec.rounds else ""
     return f"{spec.node}: the integers of {' and '.join(spec.quantized)} became floats, as requested{loss}"
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import version
 from rnn_lowering.model.scopes import NodePlace, all_graphs
-from rnn_lowering.spec.rnn import RecurrentSpec
+from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.streaming.metadata import StreamPlan
 from rnn_lowering.types import Array
 
@@ -39,21 +39,21 @@ class NodeReport:
     seq_length: int | None
     batch_size: int | None
     input_size: int | None
-    hidden_size: int
+    hidden_size: int | None
     form: str
     reason: str
     warnings: tuple[str, ...] = ()
     place: NodePlace = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, spec: RecurrentSpec, form: str, reason: str, place: NodePlace) -> NodeReport:
+    def of(cls, spec: NodeSpec, form: str, reason: str, place: NodePlace) -> NodeReport:
         return cls(
             name=spec.node.name,
             operator=spec.node.operator,
             version=spec.version,
             scope=spec.node.scope,
             dtype=spec.dtype.name.lower(),
-            direction=spec.directions[0] if len(spec.directions) == 1 else "bidirectional",
+            direction=spec.direction,
             seq_length=spec.seq_length,
             batch_size=spec.batch_size,
             input_size=spec.input_size,

@@ -20,7 +20,7 @@ from rnn_lowering.model.onnx_checks import infer_shapes, is_sound
 from rnn_lowering.model.plan import read
 from rnn_lowering.model.scopes import recurrent_nodes, sort_nodes
 from rnn_lowering.options import Lowering, Stream, parse_stream
-from rnn_lowering.spec.rnn import default_opset
+from rnn_lowering.spec.node_spec import default_opset
 from rnn_lowering.streaming.edit import remove_unused, unused
 from rnn_lowering.streaming.exposing import StateExposer, state_dim
 from rnn_lowering.streaming.follow import follow

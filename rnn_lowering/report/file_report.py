@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from rnn_lowering.compare.result import Verification
 from rnn_lowering.passes.report import Report
-from rnn_lowering.spec.rnn import default_opset
+from rnn_lowering.spec.node_spec import default_opset
 
 
 @dataclass(frozen=True)

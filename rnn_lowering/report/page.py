@@ -143,7 +143,7 @@ def _sections(report: FileReport, run_nodes: RunNodes) -> list[Section]:
 def _section(run: NodeRun, salt: str) -> Section:
     series = NodeSeries(run)
     length, _, batch, _ = series.series(run.expected).shape
-    what = f"{length} steps" if series.symbol == "Y" else "its final states, as Y is not connected"
+    what = f"{length} steps" if series.over_time else "its final states, as no output of all steps is connected"
     ran = f"Run on one random input, batch {batch}: {what}."
     missing = (f"No result, {name}: {reason}" for name, reason in run.failures.items())
     return Section((ran, *missing), tuple(_plots(series, salt)), _step(run.node, salt), series.largest())
@@ -157,7 +157,7 @@ def _plots(series: NodeSeries, salt: str) -> Iterator[Picture]:
         Markup(plot_errors(series.errors(), series.along, f"{salt}-errors")),
         f"Absolute error of {series.symbol} against float64",
         f"The largest over batch, directions and hidden units, by {series.along}."
-        if series.symbol == "Y"
+        if series.over_time
         else "The largest over batch and directions, by hidden unit.",
     )
     before = series.signals(outputs.get(ORIGINAL, expected), MOST_SIGNALS)

@@ -142,18 +142,27 @@ class NodeSeries:
         return min(self.run.expected)
 
     @property
+    def over_time(self) -> bool:
+        """Whether it has a row for each step."""
+        return "T" in self.run.node.spec.axes(self.symbol)
+
+    @property
     def along(self) -> str:
         """The unit of axis 0 of `series`, for the label of the axis."""
-        return "time step" if self.symbol == "Y" else "hidden unit"
+        return "time step" if self.over_time else "hidden unit"
 
     def series(self, outputs: Symbols) -> Array:
-        """Return the output that is plotted: Y as [seq, dirs, batch, hidden], a state as [hidden, dirs, batch,
-        1]."""
-        array, layout = outputs[self.symbol], self.run.node.spec.layout
-        if self.symbol == "Y":  # [seq, dirs, batch, hidden], or [batch, seq, dirs, hidden]
-            return np.moveaxis(array, 0, 2) if layout else array
-        states = array.swapaxes(0, 1) if layout else array  # [dirs, batch, hidden]
-        return np.moveaxis(states, -1, 0)[..., None]
+        """Return the output that is plotted, as [seq, dirs, batch, hidden]; a state as [hidden, dirs, batch, 1]."""
+        spec, array = self.run.node.spec, outputs[self.symbol]
+        axes, dirs = spec.axes(self.symbol), len(spec.directions)
+        others = [n for n, axis in enumerate(axes) if axis is None]
+        batch = axes.index("N")
+        if not self.over_time:
+            rows = array.shape[batch]
+            states = array.transpose(*others, batch).reshape(dirs, -1, rows)
+            return np.moveaxis(states, 0, 1)[..., None]
+        by_steps = array.transpose(axes.index("T"), *others[:-1], batch, others[-1])
+        return by_steps.reshape(by_steps.shape[0], dirs, *by_steps.shape[-2:])
 
     def errors(self) -> dict[str, Array]:
         """Return the largest absolute error at each position of axis 0 of `series`, for each run."""
@@ -177,7 +186,7 @@ class NodeSeries:
         """Return at most `most` signals of the first row of the batch, by their labels."""
         signals = self.series(outputs)[:, :, 0]
         directions = self.run.node.spec.directions
-        if self.symbol == "Y":
+        if self.over_time:
             ways = directions if len(directions) > 1 else ("unit",)
             labels = [f"{way} {h}" for way in ways for h in range(signals.shape[2])]
         else:

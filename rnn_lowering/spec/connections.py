@@ -25,6 +25,8 @@ class ValueFacts:
 
 InputFacts = Mapping[ir.Value, ValueFacts]
 
+_REQUIRED = onnx.defs.OpSchema.FormalParameterOption.Single
+
 
 class Connections:
     """The inputs of a node that are connected and the outputs that something uses, by their names in its schema.
@@ -35,7 +37,6 @@ class Connections:
     Attributes:
         inputs, outputs: The values.
         constants: The tensors of those inputs that are constants.
-        quantized: W and R, where the model stores them as integers.
         warnings: What the model declares wrongly and is ignored.
 
     Raises:
@@ -50,19 +51,61 @@ class Connections:
         self.schema = schema
         self.warnings: list[str] = []
         if not schema.min_input <= len(node.inputs) <= schema.max_input:
-            raise self._invalid(
+            raise self.invalid(
                 f"{len(node.inputs)} inputs", f"{schema.min_input} to {schema.max_input} are allowed"
             )
         if len(node.outputs) > schema.max_output:  # fewer than GRU-1 must have are computed all the same
-            raise self._invalid(f"{len(node.outputs)} outputs", f"at most {schema.max_output} are allowed")
+            raise self.invalid(f"{len(node.outputs)} outputs", f"at most {schema.max_output} are allowed")
         self.inputs = {p.name: v for p, v in zip(schema.inputs, node.inputs, strict=False) if v is not None}
-        for symbol in ("X", "W", "R"):
-            if symbol not in self.inputs:
-                raise self._invalid(f"input {symbol} is missing")
+        for formal in schema.inputs:
+            if formal.option == _REQUIRED and formal.name not in self.inputs:
+                raise self.invalid(f"input {formal.name} is missing")
         named = zip(schema.outputs, node.outputs, strict=False)
         self.outputs = {p.name: v for p, v in named if v.name and (v.uses() or v.is_graph_output())}
         found = {symbol: constant_of(value, opset) for symbol, value in self.inputs.items()}
         self.constants = {symbol: tensor for symbol, tensor in found.items() if tensor is not None}
+
+    def invalid(self, reason: str, hint: str = "") -> InvalidNodeError:
+        return InvalidNodeError(reason, hint=hint, node=self.ref)
+
+    def types(self) -> dict[str, ir.DataType]:
+        """Return the element types of the inputs where they are known."""
+        types: dict[str, ir.DataType] = {}
+        for symbol, value in self.inputs.items():
+            tensor = self.constants.get(symbol)
+            dtype = tensor.dtype if tensor is not None else self.known_of(value).dtype
+            if dtype is not None:
+                types[symbol] = dtype
+        return types
+
+    def check_type(self, dtype: ir.DataType, parameter: str = "T") -> None:
+        """Refuse an element type that the operator does not have."""
+        constraints = self.schema.type_constraints
+        allowed = next(c.allowed_type_strs for c in constraints if c.type_param_str == parameter)
+        if dtype.name.lower() not in {t[7:-1] for t in allowed}:
+            raise self.invalid(f"{dtype.name} is not a type of {self.ref.operator}-{self.schema.since_version}")
+
+    def dims(self, symbol: str) -> Dims | None:
+        if symbol not in self.inputs:
+            return None
+        tensor = self.constants.get(symbol)
+        return dims_of(self.known_of(self.inputs[symbol]).shape) if tensor is None else dims_of(tensor.shape)
+
+    def known_of(self, value: ir.Value) -> ValueFacts:
+        return self.known.get(value) or ValueFacts(value.dtype, value.shape)
+
+
+class RnnConnections(Connections):
+    """The connections of an RNN, GRU or LSTM.
+
+    Attributes:
+        quantized: W and R, where the model stores them as integers.
+    """
+
+    def __init__(
+        self, node: ir.Node, ref: NodeRef, schema: onnx.defs.OpSchema, opset: int, known: InputFacts
+    ) -> None:
+        super().__init__(node, ref, schema, opset, known)
         weights = {
             symbol: quantized_of(self.inputs[symbol], opset) for symbol in ("W", "R") if symbol in self.constants
         }
@@ -70,38 +113,26 @@ class Connections:
             symbol: weight for symbol, weight in weights.items() if weight is not None
         }
 
-    def _invalid(self, reason: str, hint: str = "") -> InvalidNodeError:
-        return InvalidNodeError(reason, hint=hint, node=self.ref)
-
     def dtype(self) -> ir.DataType:
         """Return the element type T of the operator specification."""
-        types: dict[str, ir.DataType] = {}
-        for symbol, value in self.inputs.items():
-            if symbol.endswith(("_scale", "_zero_point")):
-                continue
-            tensor = self.constants.get(symbol)
-            dtype = tensor.dtype if tensor is not None else self._known(value).dtype
-            if dtype is not None:
-                types[symbol] = dtype
+        types = {s: t for s, t in self.types().items() if not s.endswith(("_scale", "_zero_point"))}
         lengths = types.pop("sequence_lens", ir.DataType.INT32)
         if lengths != ir.DataType.INT32:
-            raise self._invalid(f"sequence_lens is {lengths.name}, not INT32")
+            raise self.invalid(f"sequence_lens is {lengths.name}, not INT32")
         if len(set(types.values())) > 1:
             given = ", ".join(f"{symbol} {dtype.name}" for symbol, dtype in types.items())
-            raise self._invalid(f"inputs are of different types: {given}")
+            raise self.invalid(f"inputs are of different types: {given}")
         if not types:
-            raise self._invalid("the element type of its inputs is not known", "run onnx.shape_inference first")
+            raise self.invalid("the element type of its inputs is not known", "run onnx.shape_inference first")
         dtype = next(iter(types.values()))
-        allowed = next(c.allowed_type_strs for c in self.schema.type_constraints if c.type_param_str == "T")
-        if dtype.name.lower() not in {t[7:-1] for t in allowed}:
-            raise self._invalid(f"{dtype.name} is not a type of {self.ref.operator}-{self.schema.since_version}")
+        self.check_type(dtype)
         return dtype
 
     def hidden_size(self, declared: int | None, gates: int) -> int:
         """Return hidden_size from the shapes, which its attribute, if there is one, must agree with."""
         if declared is not None and declared <= 0:
-            raise self._invalid(f"hidden_size is {declared}", "it must be positive")
-        rows, shape = self._dims("W"), self._dims("R")
+            raise self.invalid(f"hidden_size is {declared}", "it must be positive")
+        rows, shape = self.dims("W"), self.dims("R")
         if shape is not None and len(shape) == 3 and shape[2] is not None:
             found = shape[2]
         elif declared is not None:
@@ -109,17 +140,17 @@ class Connections:
         elif rows is not None and len(rows) == 3 and rows[1] is not None:
             found = rows[1] // gates
         else:
-            raise self._invalid("neither hidden_size nor the shape of R is known", "set the attribute hidden_size")
+            raise self.invalid("neither hidden_size nor the shape of R is known", "set the attribute hidden_size")
         if declared is not None and found != declared:
-            raise self._invalid(f"hidden_size is {declared}, but R has {found} columns")
+            raise self.invalid(f"hidden_size is {declared}, but R has {found} columns")
         if found <= 0:
-            raise self._invalid(f"R has {found} columns", "it must be positive")
+            raise self.invalid(f"R has {found} columns", "it must be positive")
         return found
 
     def sizes(self, gates: int, dirs: int, hidden: int, layout: int) -> dict[str, int]:
         """Return those of seq_length, batch_size and input_size that are known; the shapes must agree on them."""
         wanted = specified_shapes(gates, dirs, hidden, layout)
-        shapes = {symbol: shape for symbol in wanted if (shape := self._dims(symbol)) is not None}
+        shapes = {symbol: shape for symbol in wanted if (shape := self.dims(symbol)) is not None}
         sizes, wrong = agree(shapes, wanted)
         if wrong is None:
             return sizes
@@ -129,7 +160,7 @@ class Connections:
                 declared = list(shapes["X"])
                 self.warnings.append(f"{self.ref}: the declared shape {declared} of X cannot be right: ignored")
                 return without_x
-        raise self._invalid(f"{wrong} has shape {list(shapes[wrong])}, not {describe(wanted[wrong], sizes)}")
+        raise self.invalid(f"{wrong} has shape {list(shapes[wrong])}, not {describe(wanted[wrong], sizes)}")
 
     def check_lengths(self, seq_length: int | None) -> None:
         """Refuse constant sequence_lens out of range."""
@@ -139,16 +170,7 @@ class Connections:
         lengths = tensor.numpy()
         longest = math.inf if seq_length is None else seq_length
         if lengths.size and not (lengths.min() >= 0 and lengths.max() <= longest):
-            raise self._invalid(f"sequence_lens is {lengths.tolist()}", f"values from 0 to {longest} are allowed")
-
-    def _dims(self, symbol: str) -> Dims | None:
-        if symbol not in self.inputs:
-            return None
-        tensor = self.constants.get(symbol)
-        return dims_of(self._known(self.inputs[symbol]).shape) if tensor is None else dims_of(tensor.shape)
-
-    def _known(self, value: ir.Value) -> ValueFacts:
-        return self.known.get(value) or ValueFacts(value.dtype, value.shape)
+            raise self.invalid(f"sequence_lens is {lengths.tolist()}", f"values from 0 to {longest} are allowed")
 
 
 SpecifiedShape = tuple["str | int", ...]

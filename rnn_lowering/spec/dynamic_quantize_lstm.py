@@ -18,6 +18,7 @@ from rnn_lowering.spec.integer_weights import QuantizedTensor
 from rnn_lowering.types import Array, array_of
 
 OPERATOR, DOMAIN = "DynamicQuantizeLSTM", "com.microsoft"
+IDENTIFIER = DOMAIN, OPERATOR
 
 _INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8)
 

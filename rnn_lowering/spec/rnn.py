@@ -1,4 +1,4 @@
-"""What a recurrent node specifies: the only place that knows attributes, their defaults and the operator versions.
+"""What an RNN, GRU or LSTM specifies: the only place that knows their attributes, defaults and versions.
 
 `RecurrentSpec.parse` validates everything that the specification and onnxruntime require, and edits nothing.
 Specifications: https://onnx.ai/onnx/operators/onnx__RNN.html, onnx__GRU.html and onnx__LSTM.html.
@@ -7,8 +7,8 @@ Specifications: https://onnx.ai/onnx/operators/onnx__RNN.html, onnx__GRU.html an
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -16,10 +16,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError, boundary
+from rnn_lowering.errors import InvalidNodeError, boundary
 from rnn_lowering.spec import dynamic_quantize_lstm
-from rnn_lowering.spec.connections import Connections, InputFacts
-from rnn_lowering.spec.integer_weights import QuantizedTensor
+from rnn_lowering.spec.connections import InputFacts, RnnConnections
+from rnn_lowering.spec.node_spec import AxisName, InputRole, NodeSpec, check_attributes, check_opset, node_ref
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ class Activation:
         return f"{self.name}({', '.join(numbers)})" if numbers else self.name
 
 
-@dataclass(frozen=True)
-class RecurrentSpec:
+@dataclass(frozen=True, kw_only=True)
+class RecurrentSpec(NodeSpec):
     """A validated RNN, GRU or LSTM node.
 
     Attributes:
@@ -110,36 +110,57 @@ class RecurrentSpec:
         ('LSTM', 16, None, True)
     """
 
-    node: NodeRef
-    version: int
-    dtype: ir.DataType
-    directions: tuple[str, ...]
+    operators = frozenset({*(("", name) for name in GATES), dynamic_quantize_lstm.IDENTIFIER})
+    data = "X"
+
     hidden_size: int
-    seq_length: int | None
-    batch_size: int | None
-    input_size: int | None
+    directions: tuple[str, ...]
     layout: int
     activations: tuple[tuple[Activation, ...], ...]
     clip: float | None
     input_forget: bool
     linear_before_reset: bool
-    inputs: Mapping[str, ir.Value] = field(repr=False)
-    outputs: Mapping[str, ir.Value] = field(repr=False)
-    constants: Mapping[str, ir.TensorProtocol] = field(repr=False)
-    warnings: tuple[str, ...] = ()
-    quantized: Mapping[str, QuantizedTensor] = field(default_factory=dict, repr=False)
-    rounds: bool = False
     gives_sequence: bool = False
-    stored: Mapping[str, ir.TensorProtocol] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def role(cls, node: onnx.NodeProto, slot: int) -> InputRole:
+        if slot == 0:
+            layout = next((a.i for a in node.attribute if a.name == "layout"), 0)
+            return InputRole(("N", "T") if layout else ("T", "N"), is_data=True)
+        if slot in (5, 6):
+            return InputRole((None, "N"), is_state=True)
+        return InputRole(is_lengths=slot == 4)
 
     @property
     def op_type(self) -> str:
         """RNN, GRU or LSTM."""
         return "LSTM" if self.node.operator == dynamic_quantize_lstm.OPERATOR else self.node.operator
 
+    @property
+    def details(self) -> str:
+        return ", ".join(str(a) for per_direction in self.activations for a in per_direction)
+
+    def axes(self, symbol: str) -> tuple[AxisName, ...]:
+        return _AXES[symbol][self.layout] if symbol in _AXES else ()
+
+    def rank(self, symbol: str) -> int:
+        return _RANKS.get(symbol, 3)
+
+    def dtype_of(self, symbol: str) -> ir.DataType:
+        return ir.DataType.INT32 if symbol == "sequence_lens" else self.dtype
+
     def as_floats(self) -> RecurrentSpec:
         """Return the node with floats for weights that are stored as integers; X and H are rounded no more."""
         return replace(self, quantized={}, rounds=False)
+
+    @property
+    def used_by_steps(self) -> Sequence[str]:
+        return ("R", "P", "B") if self.linear_before_reset else ("R", "P")
+
+    def why_not(self, form: str) -> str:
+        if form != "chunked":
+            return ""
+        return f"the step of {self.op_type} is not linear in its state, so steps cannot be joined into chunks"
 
     @classmethod
     def parse(
@@ -166,26 +187,16 @@ class RecurrentSpec:
             return _NodeReader(node, opset, scope).parse(known)
 
 
-DEFAULT_DOMAIN = ("", "ai.onnx")
-"""The two names of ONNX's own domain. In the intermediate form a node has the first, an opset import either."""
+_STATE: tuple[tuple[AxisName, ...], tuple[AxisName, ...]] = (None, "N", None), ("N", None, None)
+_AXES: dict[str, tuple[tuple[AxisName, ...], tuple[AxisName, ...]]] = {
+    "X": (("T", "N", None), ("N", "T", None)),
+    "Y": (("T", None, "N", None), ("N", "T", None, None)),
+    "sequence_lens": (("N",), ("N",)),
+    **dict.fromkeys(("initial_h", "initial_c", "Y_h", "Y_c"), _STATE),
+}
+"""What runs along the axes of inputs and outputs, by layout."""
 
-
-def is_recurrent(node: ir.Node | onnx.NodeProto) -> bool:
-    """Whether a node is an RNN, GRU or LSTM of the default domain, or onnxruntime's DynamicQuantizeLSTM."""
-    if node.op_type == dynamic_quantize_lstm.OPERATOR:
-        return node.domain == dynamic_quantize_lstm.DOMAIN
-    return node.op_type in GATES and node.domain in DEFAULT_DOMAIN
-
-
-def default_opset(imports: Mapping[str, int]) -> int:
-    """Return the version of the default domain among opset imports."""
-    return next((imports[name] for name in DEFAULT_DOMAIN if name in imports), 1)
-
-
-def node_ref(node: ir.Node, scope: str) -> NodeRef:
-    """Return the reference of a node; one without a name goes by its first output."""
-    name = node.name or next((f"-> {v.name}" for v in node.outputs if v.name), "unnamed")
-    return NodeRef(name, node.op_type, scope)
+_RANKS = {"sequence_lens": 1, "B": 2, "P": 2}
 
 
 class _NodeReader:
@@ -196,13 +207,7 @@ class _NodeReader:
         self.ref = node_ref(node, scope)
         self.rounds = node.op_type == dynamic_quantize_lstm.OPERATOR
         self.op_type = "LSTM" if self.rounds else node.op_type
-        newest = onnx.defs.onnx_opset_version()
-        if not 1 <= opset <= newest:
-            raise UnsupportedError(
-                f"opset {opset} is not one that the installed onnx package knows (1 to {newest})",
-                hint="upgrade the onnx package, or correct the model's opset import",
-                node=self.ref,
-            )
+        check_opset(opset, self.ref)
         self.opset = opset
         self.schema = (
             dynamic_quantize_lstm.schema() if self.rounds else onnx.defs.get_schema(self.op_type, opset, "")
@@ -215,7 +220,7 @@ class _NodeReader:
 
     def parse(self, known: InputFacts) -> RecurrentSpec:
         self._check_attributes()
-        connections = Connections(self.node, self.ref, self.schema, self.opset, known)
+        connections = RnnConnections(self.node, self.ref, self.schema, self.opset, known)
         directions = self._directions()
         stored = dict(connections.constants)
         if self.rounds:
@@ -257,22 +262,7 @@ class _NodeReader:
         return spec
 
     def _check_attributes(self) -> None:
-        for name, attribute in self.node.attributes.items():
-            known = self.schema.attributes.get(name)
-            if known is None:
-                raise self.invalid(
-                    f"{self.op_type}-{self.version} has no attribute '{name}'",
-                    f"its attributes are {', '.join(sorted(self.schema.attributes))}",
-                )
-            if attribute.is_ref():
-                raise UnsupportedError(
-                    f"attribute '{name}' refers to the function's attribute '{attribute.ref_attr_name}'",
-                    hint="inline the function first (onnx.inliner)",
-                    node=self.ref,
-                )
-            wanted = str(known.type).rpartition(".")[2]
-            if attribute.type.name != wanted:
-                raise self.invalid(f"attribute '{name}' is of type {attribute.type.name}, not {wanted}")
+        check_attributes(self.node, self.schema, self.ref, f"{self.op_type}-{self.version}")
 
     def _attribute(self, name: str, default: Any) -> Any:
         attribute = self.node.attributes.get(name)

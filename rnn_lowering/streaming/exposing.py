@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.spec.rnn import node_ref
+from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.edit import Editor, keep_past, keep_where_empty, plain, trim
 from rnn_lowering.streaming.frames import Flow, Frames, Framing, PastFrames
 from rnn_lowering.streaming.metadata import Dim, State, StreamPlan, initial_of

@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.model.scopes import bodies_of
-from rnn_lowering.spec.rnn import is_recurrent, node_ref
+from rnn_lowering.spec.kinds import is_recurrent
+from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.frames import Flow, Frames, Framing, StatefulNode, Unframed, WholeSequenceValue
 from rnn_lowering.streaming.inference import SizingError, add_initializers, start

@@ -15,7 +15,7 @@ from fractions import Fraction
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.spec.rnn import node_ref
+from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.inference import Shape, SymbolicValues
 from rnn_lowering.streaming.polynomials import CHUNK, ONE, TIME, Size, product
 from rnn_lowering.streaming.shape_arithmetic import depends_on_time

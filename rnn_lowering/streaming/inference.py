@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.spec.rnn import default_opset
+from rnn_lowering.spec.node_spec import default_opset
 from rnn_lowering.streaming.polynomials import CHUNK, TIME, Size, first_frames, product, size
 from rnn_lowering.types import Array, array_of
 

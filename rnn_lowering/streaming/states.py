@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.spec.rnn import is_recurrent
+from rnn_lowering.spec.kinds import is_recurrent
 from rnn_lowering.streaming.frame_by_frame import data_slots
 from rnn_lowering.streaming.frames import Flow, StatefulNode
 from rnn_lowering.streaming.polynomials import Symbol

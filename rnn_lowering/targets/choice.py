@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -14,6 +14,7 @@ from rnn_lowering.errors import UnknownSizeError, UnsupportedError
 from rnn_lowering.recurrence.folds import loop, scan, unroll
 from rnn_lowering.recurrence.openvino_lstm import is_recognizable
 from rnn_lowering.recurrence.recurrence import Fold
+from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.spec.rnn import RecurrentSpec
 from rnn_lowering.targets.support import check_node, check_operators
 from rnn_lowering.targets.target import LOOP_DIALECT_OPSET, Target
@@ -49,7 +50,7 @@ Emitted = Callable[[Choice], frozenset[str]]
 
 
 def choose(
-    spec: RecurrentSpec,
+    spec: NodeSpec,
     opset: int,
     to: str,
     max_unroll: int,
@@ -75,10 +76,12 @@ def choose(
         UnknownSizeError: The form or the target needs a size that is not known.
     """
     check_node(spec, opset, target)
+    if lacks := spec.why_not(to):
+        raise UnsupportedError(lacks, hint=_use(f for f in target.forms if not spec.why_not(f)), node=spec.node)
     if to not in ("auto", *target.forms):
         raise UnsupportedError(
             f"{target.name} does not support the form {to}",
-            hint=f"use --to {' or --to '.join(target.forms)}",
+            hint=_use(f for f in target.forms if not spec.why_not(f)),
             node=spec.node,
         )
 
@@ -86,16 +89,15 @@ def choose(
         _check_form(form, spec, opset, max_unroll, target)
         return _emitting(_choice(form, reason, spec, opset, target), spec, target, emitted)
 
-    T = spec.seq_length
-    if T is not None and T <= 1 and not _needs_loop(spec, opset):
-        choice = _choice("unroll", f"sequence length {T} needs no loop", spec, opset, target)
+    if spec.needs_no_loop and not _needs_loop(spec, opset):
+        choice = _choice("unroll", spec.needs_no_loop, spec, opset, target)
         return _emitting(choice, spec, target, emitted)
     if to != "auto":
         try:
             return checked(to, "requested")
         except UnsupportedError as error:
             possible = [form for form in target.forms if form != to and _is_possible(checked, form)]
-            error.advise(error.hint, f"use --to {' or --to '.join(possible)}" if possible else "")
+            error.advise(error.hint, _use(possible))
             raise
     reason = f"first choice for target {target.name}"
     forms = _preferred(spec, opset, target)
@@ -109,6 +111,11 @@ def choose(
     raise AssertionError(f"{target.name} supports no form")
 
 
+def _use(forms: Iterable[str]) -> str:
+    """Return the hint to use other forms."""
+    return " or ".join(f"--to {form}" for form in forms).replace("--to", "use --to", 1)
+
+
 def _is_possible(checked: Callable[[str, str], Choice], form: str) -> bool:
     try:
         checked(form, "")
@@ -117,14 +124,14 @@ def _is_possible(checked: Callable[[str, str], Choice], form: str) -> bool:
     return True
 
 
-def _emitting(choice: Choice, spec: RecurrentSpec, target: Target, emitted: Emitted) -> Choice:
+def _emitting(choice: Choice, spec: NodeSpec, target: Target, emitted: Emitted) -> Choice:
     """Return a choice whose operators the target is known to support."""
     if target.documented is not None:
         check_operators(emitted(choice), spec, target, target.documented)
     return choice
 
 
-def _choice(form: str, reason: str, spec: RecurrentSpec, opset: int, target: Target) -> Choice:
+def _choice(form: str, reason: str, spec: NodeSpec, opset: int, target: Target) -> Choice:
     # onnxruntime fuses a Gemm with its activation in float32 only.
     tuned = form != "unroll" and spec.dtype == ir.DataType.FLOAT and opset >= LOOP_DIALECT_OPSET
     dialect = target.loop_dialect if tuned and target.loop_dialect else target.dialect
@@ -139,28 +146,33 @@ def _choice(form: str, reason: str, spec: RecurrentSpec, opset: int, target: Tar
     )
 
 
-def _preferred(spec: RecurrentSpec, opset: int, target: Target) -> list[str]:
+def _preferred(spec: NodeSpec, opset: int, target: Target) -> list[str]:
     """Return the forms that a target supports, the fastest for this node first."""
-    first = target.forms[0]
+    first = spec.first_form() or target.forms[0]
     if _is_recognized(spec, opset, target):
         first = "scan"
     elif spec.seq_length is not None and spec.seq_length <= target.unroll_up_to:
         first = "unroll"
-    elif spec.hidden_size >= target.loop_from:
+    elif spec.hidden_size is not None and spec.hidden_size >= target.loop_from:
         first = "loop"
-    return sorted(target.forms, key=lambda form: form != first)
+    return sorted((f for f in target.forms if not spec.why_not(f)), key=lambda form: form != first)
 
 
-def _is_recognized(spec: RecurrentSpec, opset: int, target: Target) -> bool:
-    return target.recognized_lstm and opset >= LOOP_DIALECT_OPSET and is_recognizable(spec)
+def _is_recognized(spec: NodeSpec, opset: int, target: Target) -> bool:
+    return (
+        target.recognized_lstm
+        and opset >= LOOP_DIALECT_OPSET
+        and isinstance(spec, RecurrentSpec)
+        and is_recognizable(spec)
+    )
 
 
-def _needs_loop(spec: RecurrentSpec, opset: int) -> bool:
+def _needs_loop(spec: NodeSpec, opset: int) -> bool:
     """Return whether even an unrolled node would need a Loop: to number the rows of an unknown batch size."""
     return Ops.count_needs_loop(opset) and spec.batch_size is None and "sequence_lens" in spec.inputs
 
 
-def _check_form(form: str, spec: RecurrentSpec, opset: int, max_unroll: int, target: Target) -> None:
+def _check_form(form: str, spec: NodeSpec, opset: int, max_unroll: int, target: Target) -> None:
     first = first_opset(_FOLDS[form])
     if opset < first:
         raise UnsupportedError(
@@ -176,13 +188,12 @@ def _check_form(form: str, spec: RecurrentSpec, opset: int, max_unroll: int, tar
         _check_unroll(spec, opset, max_unroll)
 
 
-def _computed_in_body(spec: RecurrentSpec) -> list[str]:
+def _computed_in_body(spec: NodeSpec) -> list[str]:
     """Return the inputs of a node that every step uses and that are not constants."""
-    used = ["R", "P", "B"] if spec.linear_before_reset else ["R", "P"]
-    return [symbol for symbol in used if symbol in spec.inputs and symbol not in spec.constants]
+    return [s for s in spec.used_by_steps if s in spec.inputs and s not in spec.constants]
 
 
-def _check_unroll(spec: RecurrentSpec, opset: int, max_unroll: int) -> None:
+def _check_unroll(spec: NodeSpec, opset: int, max_unroll: int) -> None:
     if spec.seq_length is None:
         raise UnknownSizeError(
             "the sequence length is not known, so the steps cannot be unrolled", node=spec.node, sizes=("T",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import UnknownLengthsError, UnknownSizeError, UnsupportedError
-from rnn_lowering.spec.rnn import RecurrentSpec
+from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.targets.documented import Documented
 from rnn_lowering.targets.target import Target
 
@@ -13,7 +13,7 @@ _INTEGERS_OPSET = first_opset(Ops.integer_product)
 _NAMES = {"T": "sequence length", "N": "batch size"}
 
 
-def check_node(spec: RecurrentSpec, opset: int, target: Target) -> None:
+def check_node(spec: NodeSpec, opset: int, target: Target) -> None:
     """Check what holds for every form.
 
     Raises:
@@ -47,7 +47,7 @@ def check_node(spec: RecurrentSpec, opset: int, target: Target) -> None:
         )
 
 
-def check_operators(emitted: frozenset[str], spec: RecurrentSpec, target: Target, known: Documented) -> None:
+def check_operators(emitted: frozenset[str], spec: NodeSpec, target: Target, known: Documented) -> None:
     """Check the operators that are emitted for a node against the list of a documented target.
 
     Raises:
@@ -66,7 +66,7 @@ def check_operators(emitted: frozenset[str], spec: RecurrentSpec, target: Target
     raise UnsupportedError(reason, hint=hint, node=spec.node)
 
 
-def _check_integers(spec: RecurrentSpec, opset: int, target: Target) -> None:
+def _check_integers(spec: NodeSpec, opset: int, target: Target) -> None:
     """Refuse products of integers where they cannot be."""
     hint = "convert the weights to floats (--dequantize)"
     if opset < _INTEGERS_OPSET:
@@ -78,10 +78,10 @@ def _check_integers(spec: RecurrentSpec, opset: int, target: Target) -> None:
         raise UnsupportedError(reason, hint=hint, node=spec.node)
 
 
-def _has_open_lengths(spec: RecurrentSpec) -> bool:
+def _has_open_lengths(spec: NodeSpec) -> bool:
     return "sequence_lens" in spec.inputs and "sequence_lens" not in spec.constants
 
 
-def _unknown(spec: RecurrentSpec) -> tuple[str, ...]:
+def _unknown(spec: NodeSpec) -> tuple[str, ...]:
     """Return which of T and N are not known."""
     return tuple(name for name, size in (("T", spec.seq_length), ("N", spec.batch_size)) if size is None)

@@ -438,6 +438,7 @@ def test_only_selected_nodes_are_judged() -> None:
 def spec_of(proto: onnx.ModelProto) -> rl.RecurrentSpec:
     rl.lower(proto)
     (spec,) = rl.inspect(proto)
+    assert isinstance(spec, rl.RecurrentSpec)
     return spec
 
 

@@ -1,0 +1,1 @@
+"""What a comparison needs of each kind of recurrent nodes."""

@@ -1,0 +1,20 @@
+"""The reference of a recurrent node, by its kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from rnn_lowering.compare.references.node_reference import NodeReference
+from rnn_lowering.compare.references.rnn_reference import RnnReference
+from rnn_lowering.spec.node_spec import NodeSpec
+from rnn_lowering.spec.rnn import RecurrentSpec
+
+REFERENCES: dict[type[NodeSpec], type[NodeReference[Any]]] = {RecurrentSpec: RnnReference}
+"""By kind."""
+
+
+def reference_of(node: ir.Node, spec: NodeSpec) -> NodeReference[Any]:
+    """Return the reference of a node."""
+    return REFERENCES[type(spec)].of(node, spec)

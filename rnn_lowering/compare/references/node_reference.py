@@ -1,0 +1,76 @@
+"""What a comparison needs of one kind of recurrent nodes: `NodeReference`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.spec.node_spec import NodeSpec
+from rnn_lowering.types import Array
+
+Attributes = Mapping[str, Any]
+"""The attributes of a node as Python values."""
+
+Symbols = dict[str, Array]
+"""Inputs or outputs by their names in the operator specification."""
+
+Spec = TypeVar("Spec", bound=NodeSpec)
+
+
+@dataclass(frozen=True)
+class NodeReference(ABC, Generic[Spec]):
+    """Computes a node of one kind in float64, and makes inputs for it.
+
+    A subclass reads attributes and computes steps on its own, not with what it judges.
+
+    Attributes:
+        spec: What the node specifies: sizes, types and connections are taken from it.
+        attributes: Its attributes.
+    """
+
+    spec: Spec
+    attributes: Attributes
+
+    @classmethod
+    def of(cls, node: ir.Node, spec: Spec) -> NodeReference[Spec]:
+        """Return the reference of a node."""
+        return cls(spec, {name: a.value for name, a in node.attributes.items() if not a.is_ref()})
+
+    @abstractmethod
+    def outputs(self, inputs: Mapping[str, Array]) -> Symbols:
+        """Return its outputs in float64; `inputs` are all that are connected."""
+
+    @abstractmethod
+    def outputs_and_allowed(self, inputs: Mapping[str, Array]) -> tuple[Symbols, Symbols]:
+        """Return its outputs in float64, and by how much a correct lowering may differ from them: two dictionaries
+        of equal shapes, infinite where nothing is compared."""
+
+    @abstractmethod
+    def feeds(self, names: Mapping[str, str], rng: np.random.Generator) -> list[Symbols]:
+        """Return inputs of several runs, such that each term of the node matters in one.
+
+        Args:
+            names: The inputs that are not constants: symbol -> name of the value. One value may enter twice.
+            rng: Source of the numbers.
+
+        Raises:
+            UnsupportedError: The node has sizes such that a run exceeds the limit.
+        """
+
+    @abstractmethod
+    def usual_feed(self, names: Mapping[str, str], rng: np.random.Generator, steps: int) -> Symbols:
+        """Return inputs of one ordinary run, of so many steps where the node leaves that open; see `feeds`."""
+
+    def single_rows(self, feeds: Sequence[Mapping[str, Array]]) -> list[Symbols]:
+        """Return a feed for each row of the batch, where rows are compared with onnxruntime's kernel, not with
+        float64."""
+        return []
+
+    def axes_of_a_row(self, symbol: str) -> tuple[int, ...]:
+        """Return the axes of an output that one row of the batch runs along."""
+        return tuple(n for n, axis in enumerate(self.spec.axes(symbol)) if axis != "N")

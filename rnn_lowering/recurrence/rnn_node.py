@@ -1,0 +1,66 @@
+"""The equivalent of an RNN, GRU or LSTM node: its layout, initial states, sequence_lens and outputs."""
+
+from __future__ import annotations
+
+from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.recurrence.directions import STATES, run_directions
+from rnn_lowering.recurrence.recurrence import Fold, Tensors
+from rnn_lowering.recurrence.sequence_lens import Lengths, read_lengths
+from rnn_lowering.recurrence.weights import node_input
+from rnn_lowering.spec.rnn import RecurrentSpec
+from rnn_lowering.types import Dims
+
+
+def lower_rnn(op: Ops, spec: RecurrentSpec, fold: Fold) -> dict[str, Tensor]:
+    """Emit the equivalent of a node; return its connected outputs by their names in the operator specification."""
+    T, N = spec.seq_length, spec.batch_size
+    sizes = (N, T) if spec.layout else (T, N)
+    X = node_input(op, spec, "X", (*sizes, spec.input_size))
+    if T == 0 or N == 0:
+        return _empty_outputs(op, spec, X)
+    lengths = _lengths(op, spec, X)
+    init = [_initial_state(op, spec, f"initial_{s}") for s in STATES[spec.op_type]]
+    finals, stacked = run_directions(op, spec, fold, X, init, lengths)
+    states_axis = 1 if spec.layout else 0
+    outputs = {
+        f"Y_{s}": op.concat([_at_axis(op, final[n], states_axis) for final in finals], states_axis)
+        for n, s in enumerate(STATES[spec.op_type])
+        if f"Y_{s}" in spec.outputs
+    }
+    if stacked:
+        Y = op.concat(stacked, axis=1)  # [seq, dirs, batch, hidden]
+        outputs["Y"] = op.transpose(Y, [2, 0, 1, 3]) if spec.layout else Y
+    return {symbol: op.cast(output, spec.dtype) for symbol, output in outputs.items()}
+
+
+def _initial_state(op: Ops, spec: RecurrentSpec, symbol: str) -> Tensors:
+    """Return an initial state by direction, each [1, batch, hidden]; symbolic zeros where it is absent."""
+    dirs = len(spec.directions)
+    shape: Dims = (dirs, spec.batch_size, spec.hidden_size)
+    if spec.layout:
+        shape = (spec.batch_size, dirs, spec.hidden_size)
+    parts = op.split(node_input(op, spec, symbol, shape), [1] * dirs, axis=spec.layout)
+    return [op.unsqueeze(op.squeeze(part, [1]), [0]) for part in parts] if spec.layout else parts
+
+
+def _lengths(op: Ops, spec: RecurrentSpec, X: Tensor) -> Lengths | None:
+    """Return the rows that sequence_lens specifies; None where every sequence is known to have full length."""
+    if "sequence_lens" not in spec.inputs:
+        return None
+    given = node_input(op, spec, "sequence_lens", (spec.batch_size,))
+    return read_lengths(op, given, op.dim(X, spec.layout), op.dim(X, 1 - spec.layout))
+
+
+def _empty_outputs(op: Ops, spec: RecurrentSpec, X: Tensor) -> dict[str, Tensor]:
+    """Return the outputs for a sequence length or batch size of 0: Y is empty, the final states are zero."""
+    seq, batch = op.dim(X, spec.layout), op.dim(X, 1 - spec.layout)
+    dirs, hidden = (op.constant([n]) for n in (len(spec.directions), spec.hidden_size))
+    state = [batch, dirs, hidden] if spec.layout else [dirs, batch, hidden]
+    Y = [batch, seq, dirs, hidden] if spec.layout else [seq, dirs, batch, hidden]
+    return {symbol: op.cast(op.zeros(Y if symbol == "Y" else state), spec.dtype) for symbol in spec.outputs}
+
+
+def _at_axis(op: Ops, state: Tensor, axis: int) -> Tensor:
+    """Move the axis of size 1 of [1, batch, hidden] to `axis`, 0 or 1."""
+    return op.unsqueeze(op.squeeze(state, [0]), [1]) if axis else state

@@ -1,0 +1,42 @@
+"""The kinds of recurrent nodes."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+import onnx
+import onnx_ir as ir
+
+from rnn_lowering.spec.connections import InputFacts
+from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, InputRole, NodeSpec
+from rnn_lowering.spec.rnn import RecurrentSpec
+
+KINDS: tuple[type[NodeSpec], ...] = (RecurrentSpec,)
+
+_BY_OPERATOR = {operator: kind for kind in KINDS for operator in kind.operators}
+
+
+def kind_of(node: ir.Node | onnx.NodeProto) -> type[NodeSpec] | None:
+    """Return the kind of a recurrent node; None for other nodes."""
+    return _BY_OPERATOR.get(("" if node.domain in DEFAULT_DOMAIN else node.domain, node.op_type))
+
+
+def is_recurrent(node: ir.Node | onnx.NodeProto) -> bool:
+    """Return whether a node is recurrent, of any kind."""
+    return kind_of(node) is not None
+
+
+def read_spec(
+    node: ir.Node, opset: int, scope: str = "main graph", known: InputFacts = MappingProxyType({})
+) -> NodeSpec:
+    """Return what a recurrent node specifies; see `RecurrentSpec.parse`."""
+    kind = kind_of(node)
+    assert kind is not None
+    return kind.parse(node, opset, scope, known)
+
+
+def role_of(node: onnx.NodeProto, slot: int) -> InputRole:
+    """Return what an input of a recurrent node is."""
+    kind = kind_of(node)
+    assert kind is not None
+    return kind.role(node, slot)

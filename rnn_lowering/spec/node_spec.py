@@ -1,0 +1,222 @@
+"""What every recurrent node specifies, of whatever kind: `NodeSpec`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import ClassVar, Literal
+
+import onnx
+import onnx_ir as ir
+from typing_extensions import Self
+
+from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
+from rnn_lowering.spec.connections import InputFacts
+from rnn_lowering.spec.integer_weights import QuantizedTensor
+from rnn_lowering.types import Array
+
+DEFAULT_DOMAIN = ("", "ai.onnx")
+"""The two names of ONNX's own domain. In the intermediate form a node has the first, an opset import either."""
+
+_HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+AxisName = Literal["T", "N"] | None
+"""What runs along an axis: the steps, the rows of the batch, or something else."""
+
+
+@dataclass(frozen=True)
+class InputRole:
+    """What an input of a recurrent node is, as far as its slot tells.
+
+    Attributes:
+        axes: What runs along its first axes.
+        is_data: Whether it has a row for each step.
+        is_state: Whether it is a state before the first step.
+        is_lengths: Whether it holds lengths of sequences.
+    """
+
+    axes: tuple[AxisName, ...] = ()
+    is_data: bool = False
+    is_state: bool = False
+    is_lengths: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSpec(ABC):
+    """A validated recurrent node. A kind of recurrent nodes is a subclass, listed in `kinds.KINDS`.
+
+    A kind also needs its equivalent, in `recurrence.node`, and its float64 and random inputs, in
+    `compare.references`.
+
+    Attributes:
+        node: Its name, operator and scope.
+        version: Version of the operator.
+        dtype: Its element type.
+        seq_length, batch_size: T and N; None where they are not known.
+        inputs: The connected inputs by their names in the operator specification.
+        outputs: The outputs that something uses, by their names in the operator specification.
+        constants: The tensors of those inputs that are constants.
+        warnings: How unclear attributes were interpreted.
+        stored: The constants as the node has them.
+        quantized: Weights that the model stores as integers behind DequantizeLinear.
+        rounds: Whether it rounds what it multiplies to 8 bits.
+        input_size, hidden_size: I and H, of kinds that have them; None where they are not known.
+        directions: ("forward",), ("reverse",) or ("forward", "reverse").
+
+    Example:
+        >>> [(spec.op_type, spec.seq_length, spec.direction, spec.details) for spec in rl.inspect(model)]
+        [('LSTM', None, 'forward', 'Sigmoid, Tanh, Tanh'), ('GRU', None, 'forward', 'Sigmoid, Tanh')]
+    """
+
+    node: NodeRef
+    version: int
+    dtype: ir.DataType
+    seq_length: int | None
+    batch_size: int | None
+    inputs: Mapping[str, ir.Value] = field(repr=False)
+    outputs: Mapping[str, ir.Value] = field(repr=False)
+    constants: Mapping[str, ir.TensorProtocol] = field(repr=False)
+    warnings: tuple[str, ...] = ()
+    stored: Mapping[str, ir.TensorProtocol] = field(default_factory=dict, repr=False)
+    quantized: Mapping[str, QuantizedTensor] = field(default_factory=dict, repr=False)
+    rounds: bool = False
+    input_size: int | None = None
+    hidden_size: int | None = None
+    directions: tuple[str, ...] = ("forward",)
+
+    operators: ClassVar[frozenset[tuple[str, str]]]
+    """The (domain, operator) of the nodes of this kind; "" for ONNX's own domain."""
+
+    data: ClassVar[str]
+    """The input that has a row for each step, and every row of the batch."""
+
+    @classmethod
+    @abstractmethod
+    def parse(
+        cls, node: ir.Node, opset: int, scope: str = "main graph", known: InputFacts = MappingProxyType({})
+    ) -> Self:
+        """Read a node of this kind; see `RecurrentSpec.parse`."""
+
+    @classmethod
+    @abstractmethod
+    def role(cls, node: onnx.NodeProto, slot: int) -> InputRole:
+        """Return what input number `slot` of a node is, which may not be valid."""
+
+    @property
+    def op_type(self) -> str:
+        """The operator whose steps it computes."""
+        return self.node.operator
+
+    @property
+    def direction(self) -> str:
+        """forward, reverse or bidirectional."""
+        return self.directions[0] if len(self.directions) == 1 else "bidirectional"
+
+    @property
+    @abstractmethod
+    def details(self) -> str:
+        """What else it specifies, in a few words, for tables."""
+
+    @abstractmethod
+    def axes(self, symbol: str) -> tuple[AxisName, ...]:
+        """Return what runs along each axis of an input or output; nothing for weights."""
+
+    def of_rows(self, arrays: Mapping[str, Array], rows: slice) -> dict[str, Array]:
+        """Return inputs or outputs of some rows of the batch, by symbol; weights have none."""
+        index = {s: (*[slice(None)] * axes.index("N"), rows) for s in arrays if "N" in (axes := self.axes(s))}
+        return {s: array[index[s]] if s in index else array for s, array in arrays.items()}
+
+    @abstractmethod
+    def rank(self, symbol: str) -> int:
+        """Return the rank of an input."""
+
+    def dtype_of(self, symbol: str) -> ir.DataType:
+        """Return the element type of an input or output."""
+        return self.dtype
+
+    def computes_in(self, *, widen: bool) -> ir.DataType:
+        """Return the element type to compute in; with `widen`, float32 in place of half precision."""
+        return ir.DataType.FLOAT if widen and self.dtype in _HALF else self.dtype
+
+    def as_floats(self) -> Self:
+        """Return the node with floats for weights that are stored as integers."""
+        return self
+
+    @property
+    def needs_no_loop(self) -> str:
+        """Why it is a straight line in any form; empty where it is not."""
+        T = self.seq_length
+        return f"sequence length {T} needs no loop" if T is not None and T <= 1 else ""
+
+    @property
+    def used_by_steps(self) -> Sequence[str]:
+        """The inputs that every step uses, beside its own row."""
+        return ()
+
+    def why_not(self, form: str) -> str:
+        """Return why nodes of this kind have no such form; empty if they have."""
+        return ""
+
+    def first_form(self) -> str:
+        """Return the form that runs fastest nearly everywhere; empty where the runtime decides."""
+        return ""
+
+
+def default_opset(imports: Mapping[str, int]) -> int:
+    """Return the version of the default domain among opset imports."""
+    return next((imports[name] for name in DEFAULT_DOMAIN if name in imports), 1)
+
+
+def node_ref(node: ir.Node, scope: str) -> NodeRef:
+    """Return the reference of a node; one without a name goes by its first output."""
+    name = node.name or next((f"-> {v.name}" for v in node.outputs if v.name), "unnamed")
+    return NodeRef(name, node.op_type, scope)
+
+
+def check_opset(opset: int, ref: NodeRef) -> None:
+    """Check that the installed onnx package knows a version of the default domain.
+
+    Raises:
+        UnsupportedError: It does not.
+    """
+    newest = onnx.defs.onnx_opset_version()
+    if not 1 <= opset <= newest:
+        raise UnsupportedError(
+            f"opset {opset} is not one that the installed onnx package knows (1 to {newest})",
+            hint="upgrade the onnx package, or correct the model's opset import",
+            node=ref,
+        )
+
+
+def check_attributes(node: ir.Node, schema: onnx.defs.OpSchema, ref: NodeRef, label: str) -> None:
+    """Check that a node has only attributes of its operator, each of the right type, and those that it needs.
+
+    Args:
+        label: The operator and its version.
+
+    Raises:
+        InvalidNodeError: It has others, or one is missing.
+        UnsupportedError: One refers to an attribute of a function.
+    """
+    for name, attribute in node.attributes.items():
+        known = schema.attributes.get(name)
+        if known is None:
+            raise InvalidNodeError(
+                f"{label} has no attribute '{name}'",
+                hint=f"its attributes are {', '.join(sorted(schema.attributes))}",
+                node=ref,
+            )
+        if attribute.is_ref():
+            raise UnsupportedError(
+                f"attribute '{name}' refers to the function's attribute '{attribute.ref_attr_name}'",
+                hint="inline the function first (onnx.inliner)",
+                node=ref,
+            )
+        wanted = str(known.type).rpartition(".")[2]
+        if attribute.type.name != wanted:
+            raise InvalidNodeError(f"attribute '{name}' is of type {attribute.type.name}, not {wanted}", node=ref)
+    for name, known in schema.attributes.items():
+        if known.required and name not in node.attributes:
+            raise InvalidNodeError(f"attribute '{name}' is missing", node=ref)
