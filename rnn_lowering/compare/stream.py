@@ -192,7 +192,7 @@ class _Comparison:
 
     def _compare_all(self, expected: Expected) -> Verification:
         """Compare the random sequences, then a long one; say what that cannot show."""
-        chunks = _CHUNKS if self.plan.frames is None else ((self.plan.frames,),)
+        chunks = self._in_units(_CHUNKS) if self.plan.frames is None else ((self.plan.frames,),)
         sequences = [s for feed in expected for s in self._sequences(feed, chunks)]
         if not sequences:
             return Verification("not verified", CHUNKED, reason=_TOO_SHORT)
@@ -285,7 +285,7 @@ class _Comparison:
         for beginning in shorter:
             with suppress(SessionError):  # a length that the original does not take
                 expected |= self._run_whole([[beginning]])
-        sizes = {self._in_calls(n): sizes for n, sizes in _BEGINNINGS.items()}
+        sizes = {self._in_calls(n): self._in_units(sizes) for n, sizes in _BEGINNINGS.items()}
         sequences = [
             sequence
             for begun in expected
@@ -328,9 +328,13 @@ class _Comparison:
         return None
 
     def _in_calls(self, frames: int) -> int:
-        """Round up to whole chunks."""
-        size = self.plan.frames or 1
-        return -(-frames // size) * size
+        """Round up to whole chunks; of units, where these may have any number."""
+        if self.plan.frames is None:
+            return frames * self.plan.unit
+        return -(-frames // self.plan.frames) * self.plan.frames
+
+    def _in_units(self, chunks: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(n * self.plan.unit for n in sizes) for sizes in chunks)
 
     def _beginning(self, feed: str, frames: int) -> str:
         given = self.runner.feed(feed)
@@ -396,6 +400,8 @@ class _Comparison:
         sizes = f"of 1, of {_FEW} and of {', '.join(map(str, _RAGGED))} frames"
         if self.plan.frames is not None:
             sizes = f"of {self.plan.frames} frame{'s'[: self.plan.frames > 1]}"
+        elif self.plan.unit > 1:
+            sizes = sizes.replace(" frames", f" times {self.plan.unit} frames")
         return f"{CHUNKED} {sizes}" + (f", sequences of up to {self.longest} frames" if self.longest else "")
 
     def _run_whole(self, groups: Sequence[Sequence[str]]) -> Expected:
@@ -442,7 +448,11 @@ class _Comparison:
 
     def _frames(self, run: int) -> int:
         fixed = self.plan.frames
-        return _FRAMES[run % len(_FRAMES)] if fixed is None else fixed * max(2, min(4 + run, 64 // fixed))
+        return (
+            self._in_calls(_FRAMES[run % len(_FRAMES)])
+            if fixed is None
+            else fixed * max(2, min(4 + run, 64 // fixed))
+        )
 
     def _with_lengths_in_range(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """Return the feed with lengths that are at most the number of frames."""
@@ -461,7 +471,8 @@ class _Comparison:
         taken = {value.name: given[value.name] for value in self.graph.graph.input if value.name in given}
         started = self.runner.write_feed({**taken, **states})
         for sizes in chunkings:
-            if self.plan.frames is None or (len(sizes) > 1 and not frames % self.plan.frames):
+            fits = frames % (self.plan.frames or self.plan.unit) == 0
+            if fits and (self.plan.frames is None or len(sizes) > 1):
                 yield _Sequence(feed, started, sizes)
 
     def _sizes(self, given: Mapping[str, Array]) -> dict[str, int]:
@@ -537,7 +548,7 @@ class _Comparison:
 
     def _first_node(self, feed: str) -> str:
         """Name the first node of the original whose frames differ from those of the chunks."""
-        sequence = next(self._sequences(feed, ((self.plan.frames or 1,),)))
+        sequence = next(self._sequences(feed, ((self.plan.frames or self.plan.unit,),)))
         try:
             whole, names = session_with_all_values(self.ran, self.runner.folder, "whole", self.axes)
             inner, others = session_with_all_values(self.stepped, self.runner.folder, "chunks", {})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -90,10 +90,10 @@ class StreamPass(ir.passes.InPlacePass):
             work = _prepared(model)
             time = time_inputs(work, self.stream)
             flow = follow(work, time)
-            _check_strides(flow, time)
+            _check_unit(flow, time, list(self.stream))
             states = node_states(flow, work.graph)
             without_use = unused(work)
-            text = "" if states or any(c.past for c in flow.contexts) else _nothing_carried(work, time, flow)
+            text = "" if states or any(edit.carries for edit in flow.edits) else _nothing_carried(work, time, flow)
             plan = StateExposer(work, flow, time).expose(states)
             remove_unused(work, without_use)
             _declare(work, flow, time)
@@ -151,15 +151,13 @@ def _rearranged(value: ir.Value | None) -> ir.Value | None:
     return value
 
 
-def _check_strides(flow: Flow, time: TimeInputs) -> None:
-    for node, _ in flow.strided:
-        strides = math.lcm(*(stride for _, stride in flow.strided))
-        if time.frames is None or time.frames % strides:
-            raise flow.refuse(
-                node,
-                f"the chunk size must be a multiple of {strides}, for a stride over time",
-                f"give {' or '.join(f'{axis}={strides}' for axis in list(time.axes)[:1])}: one for each call",
-            )
+def _check_unit(flow: Flow, time: TimeInputs, axes: Sequence[str]) -> None:
+    if time.frames is not None and time.frames % flow.unit:
+        raise UnsupportedError(
+            f"the chunk size must be a multiple of {flow.unit}",
+            hint=f"give {' and '.join(f'{axis}={flow.unit}' for axis in axes)}",
+            node=flow.units[0][0],
+        )
 
 
 def _declare(work: ir.Model, flow: Flow, time: TimeInputs) -> None:

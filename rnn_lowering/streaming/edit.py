@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence, Set
+from shlex import quote
 
 import numpy as np
 import onnx_ir as ir
 
+from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.model.scopes import all_names, bodies_of
-from rnn_lowering.streaming.frames import PastFrames, Trim
-from rnn_lowering.streaming.inference import TO_THE_END
+from rnn_lowering.spec.node_spec import node_ref
+from rnn_lowering.streaming.metadata import Dim, State, initial_of
+from rnn_lowering.streaming.polynomials import Size
 from rnn_lowering.types import Array
 
 Path = Sequence[tuple[ir.Node, str]]
@@ -23,6 +27,41 @@ def plain(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_") or "unnamed"
 
 
+def label_of(node: ir.Node) -> str:
+    """The name of a node, or of its first output."""
+    return node.name or next((v.name for v in node.outputs if v.name), "")
+
+
+def dim_of(dim: Size, axis: int, name: str | None) -> Dim:
+    """The size of an axis of a state: a number, the name of an open axis, or "2*name".
+
+    Raises:
+        UnsupportedError: It is something else.
+    """
+    if dim.constant is not None:
+        return int(dim.constant)
+    names = [symbol for symbol in dim.symbols if isinstance(symbol, str)]
+    times = dim.coefficient(*names)
+    if len(names) == 1 and dim == Size.symbol(names[0]) * times and times.denominator == 1:
+        return names[0] if times == 1 else f"{times}*{names[0]}"
+    options = " or ".join(f"--set-dim {quote(f'{name}=')}?" for name in sorted(names))
+    raise UnsupportedError(
+        f"axis {axis} of '{name}' has {dim} elements: a state cannot have that size",
+        hint=f"fix a size: {options}" if names else "",
+    )
+
+
+class NodeEdit(ABC):
+    """What becomes of a node in a stream, and of the state that it then has."""
+
+    carries: bool = True
+    """Whether it has one."""
+
+    @abstractmethod
+    def apply(self, editor: Editor) -> None:
+        """Edit the node."""
+
+
 class Editor:
     """Edits one model; names are unique in all its scopes."""
 
@@ -30,7 +69,48 @@ class Editor:
         self.model = model
         self.opset = opset
         self.taken = {*all_names(model), *(v.name or "" for v in model.graph.outputs)}
+        self.states: list[State] = []
         self._numbers: dict[str, int] = {}
+
+    def add_past(self, node: ir.Node, kind: str, dtype: ir.DataType, dims: Sequence[Dim]) -> ir.Value:
+        """Add an input that takes a state of a node."""
+        return self.add_input(self.name(f"past_{plain(label_of(node))}_{kind}"), dtype, dims)
+
+    def add_present(
+        self, node: ir.Node, kind: str, past: ir.Value, inner: ir.Value, path: Path, initial: Array | None = None
+    ) -> None:
+        """Return `inner`, a value in the branches `path`, as the next value of the state `past`.
+
+        Args:
+            initial: What the first call receives, an array that broadcasts to the state; None for zeros.
+        """
+        present = self.add_output(self.name(f"present_{plain(label_of(node))}_{kind}"), inner, past, path)
+        self.add_state(past, present, node, kind, initial)
+
+    def add_state(
+        self,
+        past: ir.Value,
+        present: ir.Value,
+        node: ir.Node,
+        kind: str,
+        initial: Array | None,
+        dims: Sequence[Dim] | None = None,
+    ) -> None:
+        """Add a state to the metadata."""
+        dtype = past.dtype or ir.DataType.FLOAT
+        if dims is None:
+            dims = [d if isinstance(d, int) else d.value or "" for d in past.shape or ()]
+        self.states.append(
+            State(
+                past.name or "",
+                present.name or "",
+                node_ref(node, "").name,
+                kind,
+                tuple(dims),
+                dtype.numpy().name,
+                initial_of(initial),
+            )
+        )
 
     def name(self, text: str) -> str:
         """Return a plain name like `text` that nothing has."""
@@ -127,76 +207,9 @@ class Editor:
         return self.node("Slice", [value, *bounds])[0]
 
 
-def trim(editor: Editor, found: Trim) -> None:
-    """Make a Slice over the frames cut the same from a chunk as from the whole."""
-    node = found.node
-    graph, value, old = _home(node), node.inputs[0], node.outputs[0]
-    assert value is not None
-    whole = set(found.starts) == {0} and set(found.ends) == {TO_THE_END} and set(found.steps) == {1}
-    new = value
-    if not whole:
-        new = editor.sliced(value, graph, found.axes, found.starts, found.ends, found.steps)
-        graph.insert_before(node, [_producer(new)])
-    editor.replace(old, new, graph)
-    graph.remove(node, safe=True)
-
-
-def keep_past(editor: Editor, context: PastFrames, past: ir.Value | None) -> ir.Value | None:
-    """Put the past frames before what a node reads; return the frames for the next chunk.
-
-    Args:
-        past: Those frames, an input of the model; None where the node needs none and only loses paddings.
-    """
-    node = context.node
-    graph = _home(node)
-    before = _without_padding(editor, context, graph) if node.op_type == "Pad" else context.source
-    if past is None:
-        joined = before
-    else:
-        (joined,) = editor.node("Concat", [past, before], axis=context.axis)
-        graph.insert_before(node, [_producer(joined)])
-    read = joined
-    if context.drop:
-        read = editor.sliced(joined, graph, [context.axis], [0], [-context.drop], [1])
-        graph.insert_before(node, [_producer(read)])
-    if node.op_type in ("Pad", "Concat"):
-        editor.replace(node.outputs[0], read, graph)
-    else:
-        node.replace_input_with(0, read)
-        node.attributes["pads"] = ir.AttrInt64s("pads", context.pads)
-        node.attributes.pop("auto_pad", None)
-    following = node
-    present = None
-    if past is not None:
-        end = -context.overlap or TO_THE_END
-        start = -(context.past + context.overlap)
-        present = editor.sliced(joined, graph, [context.axis], [start], [end], [1])
-        graph.insert_after(following, [_producer(present)])
-    if node.op_type in ("Pad", "Concat"):
-        graph.remove(node, safe=True)
-    return present
-
-
-def _without_padding(editor: Editor, context: PastFrames, graph: ir.Graph) -> ir.Value:
-    """What a Pad reads, padded along the other axes as it was."""
-    node = context.node
-    if not any(context.pads):
-        return context.source
-    fill = node.inputs[2] if len(node.inputs) > 2 else None
-    if editor.opset < 11:
-        (value,) = editor.node("Pad", [context.source], pads=context.pads)
-        kept = [a for name, a in node.attributes.items() if name in ("value", "mode")]
-        _producer(value).attributes.update({a.name: a for a in kept})
-    else:
-        rest = [fill] if fill is not None else []
-        (value,) = editor.node("Pad", [context.source, editor.integers(context.pads, graph), *rest])
-    graph.insert_before(node, [_producer(value)])
-    return value
-
-
 def keep_where_empty(editor: Editor, node: ir.Node, output: ir.Value, past: ir.Value) -> ir.Value:
     """Keep the past state for rows of length 0, wherever the final state is read; return it."""
-    graph, lengths = _home(node), node.inputs[4]
+    graph, lengths = home(node), node.inputs[4]
     assert lengths is not None
     batch_first = node.attributes.get_int("layout", 0) == 1
     axes = [1, 2] if batch_first else [0, 2]
@@ -217,7 +230,7 @@ def keep_where_empty(editor: Editor, node: ir.Node, output: ir.Value, past: ir.V
         kept.shape = output.shape
         name = output.name
         output.name, kept.name = editor.name(f"{name}_raw"), name
-    graph.insert_after(node, [_producer(value) for value in (empty, mask, kept)])
+    graph.insert_after(node, [producer(value) for value in (empty, mask, kept)])
     return kept
 
 
@@ -255,16 +268,18 @@ def remove_unused(model: ir.Model, before: Set[ir.Node | ir.Value]) -> None:
         for n in range(len(item.inputs)):
             item.replace_input_with(n, None)
         if not any(v.is_graph_output() for v in item.outputs):  # else it ends a body of a node that is removed
-            _home(item).remove(item)
+            home(item).remove(item)
 
 
-def _home(node: ir.Node) -> ir.Graph:
+def home(node: ir.Node) -> ir.Graph:
+    """The graph of a node."""
     graph = node.graph
     assert isinstance(graph, ir.Graph)
     return graph
 
 
-def _producer(value: ir.Value) -> ir.Node:
+def producer(value: ir.Value) -> ir.Node:
+    """The node that computes a value."""
     node = value.producer()
     assert node is not None
     return node

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from shlex import quote
 
-import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.spec.node_spec import node_ref
-from rnn_lowering.streaming.edit import Editor, keep_past, keep_where_empty, plain, trim
-from rnn_lowering.streaming.frames import Flow, Frames, Framing, PastFrames
-from rnn_lowering.streaming.metadata import Dim, State, StreamPlan, initial_of
-from rnn_lowering.streaming.polynomials import Size
+from rnn_lowering.streaming.edit import Editor, dim_of, keep_where_empty, plain
+from rnn_lowering.streaming.frames import Flow, Frames, Framing
+from rnn_lowering.streaming.metadata import Dim, StreamPlan
 from rnn_lowering.streaming.states import SLOTS, NodeState
 from rnn_lowering.streaming.time_inputs import TimeInputs
 from rnn_lowering.types import Array, array_of
@@ -27,18 +23,7 @@ def state_dims(flow: Flow, value: ir.Value) -> tuple[Dim, ...]:
 
 def state_dim(flow: Flow, value: ir.Value, axis: int) -> Dim:
     """One of them."""
-    dim = flow.known.shapes[value][axis]
-    if dim.constant is not None:
-        return int(dim.constant)
-    names = [symbol for symbol in dim.symbols if isinstance(symbol, str)]
-    times = dim.coefficient(*names)
-    if len(names) == 1 and dim == Size.symbol(names[0]) * times and times.denominator == 1:
-        return names[0] if times == 1 else f"{times}*{names[0]}"
-    options = " or ".join(f"--set-dim {quote(f'{name}=')}?" for name in sorted(names))
-    raise UnsupportedError(
-        f"axis {axis} of '{value.name}' has {dim} elements: a state cannot have that size",
-        hint=f"fix a size: {options}" if names else "",
-    )
+    return dim_of(flow.known.shapes[value][axis], axis, value.name)
 
 
 class StateExposer:
@@ -49,31 +34,30 @@ class StateExposer:
         self.editor = Editor(work, flow.opset)
         self.positions = {value: n for n, value in enumerate(work.graph.outputs)}
         """Of the outputs: an edit may put another value in the place of one."""
-        self.states: list[State] = []
 
     def expose(self, states: Sequence[NodeState]) -> StreamPlan:
         """Edit the model; return how it is driven."""
         graph = self.work.graph
         inputs = [v for v in graph.inputs if not v.is_initializer()]
         outputs = list(graph.outputs)
-        axes = {v.name or "": _axis(self.flow.framings.get(v)) for v in outputs}
-        contexts = [(c, self._context_dims(c), self.flow.known.types[c.source]) for c in self.flow.contexts]
+        framings = {v.name or "": self.flow.framings.get(v) for v in outputs}
         shapes = [self._state_dims(s) for s in states]
         self._check(states)
-        for found in self.flow.trims:
-            trim(self.editor, found)
         defaults = {s.input: _default(s.input, graph) for s in states if s.input is not None}
         for state, dims in zip(states, shapes, strict=True):
             self._recurrent(state, dims, defaults)
-        for context, dims, dtype in contexts:
-            self._context(context, dims, dtype)
-        taken = {s.input for s in self.states} | {s.output for s in self.states}
+        for edit in self.flow.edits:
+            edit.apply(self.editor)
+        exposed = self.editor.states
+        taken = {s.input for s in exposed} | {s.output for s in exposed}
         named = {v.name or "": self.time.axes.get(v.name or "") for v in inputs}
         return StreamPlan(
             self.time.frames,
             {name: axis for name, axis in named.items() if name not in taken},
-            {name: axis for name, axis in axes.items() if name not in taken},
-            tuple(self.states),
+            {name: _axis(framing) for name, framing in framings.items() if name not in taken},
+            tuple(exposed),
+            self.flow.unit,
+            {n: str(f.rate) for n, f in framings.items() if isinstance(f, Frames) and n not in taken},
         )
 
     def _check(self, states: Sequence[NodeState]) -> None:
@@ -96,11 +80,6 @@ class StateExposer:
         if state.input is not node.inputs[SLOTS[state.kind][0]]:
             return declared
         return tuple(own if isinstance(own, int) else dim for own, dim in zip(declared, dims, strict=True))
-
-    def _context_dims(self, context: PastFrames) -> tuple[Dim, ...]:
-        value = context.node.outputs[0] if context.node.op_type == "Pad" else context.source
-        axes = range(len(self.flow.known.shapes[value]))
-        return tuple(context.past if axis == context.axis else state_dim(self.flow, value, axis) for axis in axes)
 
     def _recurrent(
         self, state: NodeState, dims: tuple[Dim, ...], defaults: Mapping[ir.Value, Array | None]
@@ -133,57 +112,20 @@ class StateExposer:
             return
         wanted = self.editor.name(f"present_{plain(label)}_{state.kind}")
         present = self.editor.add_output(wanted, final, past, state.recurrent.path)
-        self._add(past, present, node, state.kind, dims, start)
+        self.editor.add_state(past, present, node, state.kind, start, dims)
 
     def _pair(self, state: NodeState, past: ir.Value, dims: tuple[Dim, ...], initial: Array | None) -> None:
         """Record an input that an output returns already: one state of all the nodes that read it."""
         node = state.recurrent.node
         assert state.output is not None
-        for n, known in enumerate(self.states):
+        for n, known in enumerate(self.editor.states):
             if known.input == past.name:
                 ref = node_ref(node, self.flow.scope).name
                 both = known.node if ref in known.node.split(", ") else f"{known.node}, {ref}"
-                self.states[n] = replace(known, node=both)
+                self.editor.states[n] = replace(known, node=both)
                 return
         present = self.work.graph.outputs[self.positions[state.output]]
-        self._add(past, present, node, state.kind, dims, initial)
-
-    def _context(self, context: PastFrames, dims: tuple[Dim, ...], dtype: ir.DataType) -> None:
-        node = context.node
-        if not context.past:
-            keep_past(self.editor, context, None)
-            return
-        label = node.name or node.outputs[0].name or ""
-        past = self.editor.add_input(self.editor.name(f"past_{plain(label)}_x"), dtype, dims)
-        inner = keep_past(self.editor, context, past)
-        assert inner is not None
-        present = self.editor.add_output(self.editor.name(f"present_{plain(label)}_x"), inner, past, context.path)
-        initial = np.asarray(context.initial)
-        if not initial.ndim:
-            initial = initial.reshape((1,) * len(dims))
-        self._add(past, present, node, "x", dims, initial)
-
-    def _add(
-        self,
-        past: ir.Value,
-        present: ir.Value,
-        node: ir.Node,
-        kind: str,
-        dims: tuple[Dim, ...],
-        initial: Array | None,
-    ) -> None:
-        dtype = past.dtype or ir.DataType.FLOAT
-        self.states.append(
-            State(
-                past.name or "",
-                present.name or "",
-                node_ref(node, self.flow.scope).name,
-                kind,
-                dims,
-                dtype.numpy().name,
-                initial_of(initial),
-            )
-        )
+        self.editor.add_state(past, present, node, state.kind, initial, dims)
 
 
 def _default(value: ir.Value, graph: ir.Graph) -> Array | None:

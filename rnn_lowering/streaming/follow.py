@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
 
-from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.spec.kinds import is_recurrent
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.frames import Flow, Frames, Framing, StatefulNode, Unframed, WholeSequenceValue
 from rnn_lowering.streaming.inference import SizingError, add_initializers, start
-from rnn_lowering.streaming.over_time import WINDOWED, joined_along, padded, picked, sliced, windowed
+from rnn_lowering.streaming.operators.cuts import picked, sliced
+from rnn_lowering.streaming.operators.joins import joined_along, padded
+from rnn_lowering.streaming.operators.resizing import resized
+from rnn_lowering.streaming.operators.windows import transposed, windowed
 from rnn_lowering.streaming.polynomials import size
 from rnn_lowering.streaming.shape_arithmetic import UnfollowedError, depends_on_time, evaluate
 from rnn_lowering.streaming.time_inputs import TimeInputs
@@ -30,17 +34,28 @@ def follow(model: ir.Model, time: TimeInputs) -> Flow:
         model: Sorted, and without functions; it stays as it is.
         time: The axes of its inputs that hold frames.
 
+    Where sizes are integers only if the number of frames has a divisor, it is taken to have it.
+
     Raises:
         UnsupportedError: A node looks beyond its frame, or it is not known whether it does.
     """
-    flow = Flow(start(model, time.sizes()))
-    for value in model.graph.inputs:
-        axis = time.axes.get(value.name or "")
-        if axis is not None:
-            flow.framings[value] = Frames(axis)
-    _follow_graph(flow, model.graph)
-    _check_outputs(flow, model.graph)
-    return flow
+    found: list[tuple[NodeRef | None, int]] = []
+    while True:
+        flow = Flow(start(model, time.sizes()), units=found)
+        flow.known.unit = unit = math.lcm(*(multiple for _, multiple in found))
+        for value in model.graph.inputs:
+            axis = time.axes.get(value.name or "")
+            if axis is not None:
+                flow.framings[value] = Frames(axis)
+        try:
+            _follow_graph(flow, model.graph)
+            _check_outputs(flow, model.graph)
+        except UnsupportedError as error:
+            if unit % flow.known.wanted == 0:
+                raise
+            found = [*flow.units, (error.node, flow.known.wanted)]
+        else:
+            return flow
 
 
 def _follow_graph(flow: Flow, graph: ir.Graph) -> None:
@@ -144,12 +159,16 @@ def _rule(flow: Flow, node: ir.Node) -> list[Framing]:
 
 
 _RULES = {
-    "Pad": padded,
-    "Slice": sliced,
+    **dict.fromkeys(("AveragePool", "Conv", "LpPool", "MaxPool"), windowed),
     "Concat": joined_along,
+    "ConvTranspose": transposed,
     "Gather": picked,
-    **dict.fromkeys(WINDOWED, windowed),
+    "Pad": padded,
+    "Resize": resized,
+    "Slice": sliced,
+    "Upsample": resized,
 }
+"""Operators that may act along the frames."""
 
 
 def _branches(flow: Flow, node: ir.Node) -> list[Framing]:
@@ -309,6 +328,8 @@ def _check_lengths(flow: Flow, node: ir.Node, lengths: ir.Value, framing: Frames
                 "give sequence_lens as an input of the model",
             )
         value = producer.inputs[0]
+    if framing.rate != 1:
+        raise flow.refuse(node, "its sequence_lens count other frames than those of the stream")
     if value is not None:
         _check_only_lengths(flow, value, value.name or "")
 

@@ -1,6 +1,6 @@
 """The frames in each value of a model: their axis, number and order.
 
-One account holds for every operator. Of a whole sequence of T frames a value has T / stride + `extra`. While it is
+One account holds for every operator. Of a whole sequence of T frames a value has T * rate + `extra`. While it is
 streamed, `known` more than the frames so far are certain: paddings on the left are known early. A chunk holds
 the `known` frames besides its own, and none of those that only the end decides.
 """
@@ -8,18 +8,19 @@ the `known` frames besides its own, and none of those that only the end decides.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import onnx_ir as ir
 
-from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.spec.node_spec import node_ref
+from rnn_lowering.streaming.edit import NodeEdit
 from rnn_lowering.streaming.inference import Shape, SymbolicValues
 from rnn_lowering.streaming.polynomials import CHUNK, ONE, TIME, Size, product
 from rnn_lowering.streaming.shape_arithmetic import depends_on_time
-from rnn_lowering.types import Array
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Frames:
         extra: How many frames the whole has more than the stream: paddings, or (negative) frames that are cut off.
         known: How many more than its own a chunk has: those that are certain before their turn. Less than `extra`
             where the end of the sequence is padded; more where its last frames are cut off.
-        stride: How many frames of the stream make one of this value.
+        rate: How many frames it has for each frame of the stream.
     """
 
     axis: int
@@ -40,11 +41,11 @@ class Frames:
     inner: Size = ONE
     extra: int = 0
     known: int = 0
-    stride: int = 1
+    rate: Fraction = Fraction(1)
 
     def size(self) -> Size:
         """The size of the axis."""
-        frames = Size.symbol(TIME) * Fraction(1, self.stride) + self.extra
+        frames = Size.symbol(TIME) * self.rate + self.extra
         return (frames + Size.symbol(CHUNK) * (self.known - self.extra)) * self.outer * self.inner
 
     @property
@@ -54,7 +55,7 @@ class Frames:
 
     @property
     def even(self) -> bool:
-        """Whether there is exactly one for each frame (or each `stride`) of the stream, when its turn comes."""
+        """Whether a chunk has exactly its own frames, and the whole no others."""
         return self.extra == self.known == 0
 
     @property
@@ -88,51 +89,6 @@ class StatefulNode:
     path: tuple[tuple[ir.Node, str], ...]
 
 
-@dataclass(frozen=True)
-class PastFrames:
-    """A node that reads frames before the chunk: `past` of them.
-
-    Attributes:
-        node: A convolution, a pooling, a Pad or a Concat.
-        slot: The input whose past it keeps.
-        axis: The axis of the frames in what it reads.
-        past: How many; 0 where only paddings are to go.
-        initial: What they are before the first chunk: a number, or an array with `past` entries along `axis`.
-        overlap: How many frames more than the chunk's own its value has already.
-        pads: The paddings that the node then has, in the form of its own: all of them, none over time.
-        drop: How many frames at the end of what it reads are for the next chunk only.
-        path: The nodes If around it, each with its branch.
-    """
-
-    node: ir.Node
-    slot: int
-    axis: int
-    past: int
-    initial: float | Array
-    overlap: int
-    pads: tuple[int, ...]
-    drop: int
-    path: tuple[tuple[ir.Node, str], ...]
-
-    @property
-    def source(self) -> ir.Value:
-        """What it reads, as the model is now."""
-        value = self.node.inputs[self.slot]
-        assert value is not None
-        return value
-
-
-@dataclass(frozen=True)
-class Trim:
-    """A Slice over the frames, and what it cuts out of a chunk: starts and ends of all its axes."""
-
-    node: ir.Node
-    axes: tuple[int, ...]
-    starts: tuple[int, ...]
-    ends: tuple[int, ...]
-    steps: tuple[int, ...]
-
-
 @dataclass
 class Flow:
     """What has been found of a model, node by node.
@@ -142,8 +98,8 @@ class Flow:
         scope: Name of the graph that is being read.
         path: The nodes If around that graph, each with the name of the branch.
         framings: By value; those that are absent do not depend on the stream.
-        recurrent, contexts, trims: What is to be changed for a stream, in the order of the model.
-        strided: Nodes that make one frame of several, and of how many frames of the stream.
+        recurrent, edits: What is to be changed for a stream, in the order of the model.
+        units: Nodes that need a multiple of so many frames.
     """
 
     known: SymbolicValues
@@ -151,9 +107,8 @@ class Flow:
     path: tuple[tuple[ir.Node, str], ...] = ()
     framings: dict[ir.Value, Framing] = field(default_factory=dict)
     recurrent: list[StatefulNode] = field(default_factory=list)
-    contexts: list[PastFrames] = field(default_factory=list)
-    trims: list[Trim] = field(default_factory=list)
-    strided: list[tuple[ir.Node, int]] = field(default_factory=list)
+    edits: list[NodeEdit] = field(default_factory=list)
+    units: list[tuple[NodeRef | None, int]] = field(default_factory=list)
 
     @property
     def opset(self) -> int:
@@ -161,6 +116,22 @@ class Flow:
 
     def refuse(self, node: ir.Node, reason: str, hint: str = "") -> UnsupportedError:
         return UnsupportedError(reason, hint=hint, node=node_ref(node, self.scope))
+
+    @property
+    def unit(self) -> int:
+        """What divides the number of frames."""
+        return self.known.unit
+
+    def require_multiple(self, node: NodeRef | None, unit: int) -> None:
+        """Require that `unit` divides the number of frames, for a node."""
+        if self.unit % unit:
+            self.units.append((node, unit))
+            self.known.unit = math.lcm(self.unit, unit)
+
+    def resampled(self, node: ir.Node, output: ir.Value, framing: Frames) -> Frames:
+        """The framing of an output that has another number of frames for each frame of the stream."""
+        self.require_multiple(node_ref(node, self.scope), framing.rate.denominator)
+        return self.resized(node, output, framing)
 
     def shape(self, value: ir.Value, node: ir.Node) -> Shape:
         """The shape of a value."""
@@ -194,11 +165,11 @@ class Flow:
         if len(axes) == 1:
             dim = self.known.shapes[value][axes[0]]
             rate, extra = dim.coefficient(TIME), dim.coefficient()
-            if rate.numerator == 1 and extra.denominator == 1:
+            if rate > 0 and extra.denominator == 1:
                 known = int(extra + dim.coefficient(CHUNK))
                 if known < 0:
                     raise self.refuse(node, f"'{value.name}' lacks {-known} of the frames of each chunk")
-                found = Frames(axes[0], extra=int(extra), known=known, stride=rate.denominator)
+                found = Frames(axes[0], extra=int(extra), known=known, rate=rate)
                 if found.size() == dim:
                     return found
         raise self.refuse(node, f"the shape of '{value.name}' depends on the number of frames in other ways")
@@ -263,20 +234,32 @@ class Flow:
         for axis in range(len(after)):
             inner = inner_total.divided(product(after[axis + 1 :]))
             outer = outer_total.divided(product(after[:axis]))
-            if inner is None or outer is None or not inner.integral(1) or not outer.integral(1):
+            if inner is None or outer is None or not outer.integral(1):
                 continue
-            found = replace(framing, axis=axis, inner=inner, outer=outer)
-            if found.size() == after[axis]:
-                return self.framed(node, output, found)
+            found = _at_rate(replace(framing, axis=axis, outer=outer), inner)
+            if found is not None and found.size() == after[axis]:
+                return self.resampled(node, output, found)
         raise self.refuse(
             node, "mixes the frames with other axes", "did the exporter fix the batch size or a length?"
         )
 
 
+def _at_rate(framing: Frames, inner: Size) -> Frames | None:
+    """The framing with `inner` elements for each frame: a number of these is a rate, since each or several of them
+    count as a frame."""
+    times = inner.constant
+    if times is None:
+        return replace(framing, inner=inner) if inner.integral(1) else None
+    extra, known = framing.extra * times, framing.known * times
+    if times <= 0 or extra.denominator > 1 or known.denominator > 1:
+        return None
+    return replace(framing, inner=ONE, extra=int(extra), known=int(known), rate=framing.rate * times)
+
+
 def _apart(frames: Sequence[Frames]) -> str:
     return " and ".join(
         f"{f.known} before, {f.extra - f.known} behind"
-        + (f", one for {f.stride}" if f.stride > 1 else "")
+        + (f", {f.rate} for each of the stream" if f.rate != 1 else "")
         + ("" if f.plain else f", merged {f.outer} x {f.inner}")
         for f in frames
     )

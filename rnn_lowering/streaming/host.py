@@ -133,6 +133,12 @@ class Stream:
                     + ("" if axis is None else f", with the frames of the chunk on axis {axis}"),
                     hint="the batch size is fixed until reset",
                 )
+            axis = self.plan.inputs[name]
+            if axis is not None and shape[axis] % self.plan.unit:
+                raise OptionError(
+                    f"a chunk of input '{name}' has {shape[axis]} frames on axis {axis}",
+                    hint=f"give a multiple of {self.plan.unit}",
+                )
         return sizes
 
     def _initial(self, state: State, sizes: Mapping[str, int]) -> Array:

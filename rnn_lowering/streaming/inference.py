@@ -6,6 +6,7 @@ a symbol; the operators that calculate with sizes have a rule of their own. Noth
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,6 +25,9 @@ Dims = Sequence[Size | None]
 
 LARGEST = 1 << 22
 """Constants of more elements are not evaluated: only their shapes are known."""
+
+_LARGEST_UNIT = 1 << 16
+"""No stream is called with a multiple of more frames than these, unless the strides of its nodes need it."""
 
 _SENT = 1 << 12
 """Constants of so few elements are shown to the inference of shapes."""
@@ -74,6 +78,7 @@ class SymbolicValues:
         contents: What follows from constants and sizes alone: an array that broadcasts to the shape. Numbers that
             depend on sizes are `Size`, in an array of objects.
         unit: What divides the number of frames.
+        wanted: What would have to divide it, so that all sizes were integers.
     """
 
     opsets: Mapping[str, int]
@@ -81,6 +86,7 @@ class SymbolicValues:
     shapes: dict[ir.Value, Shape] = field(default_factory=dict)
     contents: dict[ir.Value, Array] = field(default_factory=dict)
     unit: int = 1
+    wanted: int = 1
     _named: dict[str, Size] = field(default_factory=dict)
     _labels: dict[Size, str] = field(default_factory=dict)
     _unknown: dict[str, Size] = field(default_factory=dict)
@@ -89,6 +95,13 @@ class SymbolicValues:
     @property
     def opset(self) -> int:
         return self.opsets[""]
+
+    def is_whole(self, number: Size) -> bool:
+        """Whether a size is an integer at every number of frames; what that would need is noted."""
+        unit = number.unit
+        if unit is not None and self.unit % unit and unit <= _LARGEST_UNIT:
+            self.wanted = math.lcm(self.wanted, unit)
+        return number.integral(self.unit)
 
     def constant(self, value: ir.Value | None) -> Array | None:
         """Return the constant that a value is whatever the sizes are, None where it is none."""
@@ -257,7 +270,7 @@ def _reshape(known: SymbolicValues, node: ir.Node) -> Outputs:
     total, rest = product(before), product(d for d in after if d is not None and d != size(-1))
     if size(-1) in after:
         left = total.divided(rest)
-        fits = left is not None and left.integral(known.unit)
+        fits = left is not None and known.is_whole(left)
         return [[(left if fits else None) if d == size(-1) else d for d in after]]
     first, second = (product(dims) for dims in _unlike(before, after))
     if first != second and (first.timed or second.timed or first.constant is not None):
@@ -301,7 +314,7 @@ def _range(known: SymbolicValues, node: ir.Node) -> Outputs:
     if first is None or limit is None or step is None:
         return []
     count = (limit - first).divided(step)
-    return [[count if count is not None and count.integral(known.unit) else None]]
+    return [[count if count is not None and known.is_whole(count) else None]]
 
 
 def _concat(known: SymbolicValues, node: ir.Node) -> Outputs:
@@ -361,6 +374,12 @@ def _slice(known: SymbolicValues, node: ir.Node) -> Outputs:
             dims[axis] = None if begin is None or end is None else end - begin
             if begin == size(0) and end is None and shape[axis] == Size.symbol(TIME) and last.constant is not None:
                 dims[axis] = first_frames(int(last.constant))
+        elif step.constant is not None and step.constant > 1 and shape[axis].constant is None:
+            begin, end = position(first, shape[axis]), position(last, shape[axis])
+            if begin is not None and end is not None:
+                rounded = (end - begin + step - 1).divided(step)
+                count = None if rounded is None else rounded.rounded_down()
+                dims[axis] = count if count is not None and known.is_whole(count) else None
     return [dims]
 
 
@@ -396,7 +415,7 @@ def _split(known: SymbolicValues, node: ir.Node) -> Outputs:
         parts = [size(n) for n in held]
     if parts is None:
         part = None if has(node, 1) else shape[axis].divided(count)
-        parts = [part if part is not None and part.integral(known.unit) else None] * count
+        parts = [part if part is not None and known.is_whole(part) else None] * count
     return [[part if n == axis else dim for n, dim in enumerate(shape)] for part in parts]
 
 
@@ -411,7 +430,7 @@ def _resize(known: SymbolicValues, node: ir.Node) -> Outputs:
         return []
     if scales is not None and len(scales) == len(shape):
         grown = [dim * scale for dim, scale in zip(shape, scales, strict=True)]
-        return [[dim if dim.integral(known.unit) else None for dim in grown]]
+        return [[dim if known.is_whole(dim) else None for dim in grown]]
     return [sizes] if sizes is not None and len(sizes) == len(shape) else []
 
 

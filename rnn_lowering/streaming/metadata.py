@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,8 @@ class StreamPlan:
         frames: Frames per call; None: any number.
         inputs, outputs: The axis of the frames by name, None where there is none. States are not among them.
         states: The values to pass from call to call.
+        unit: Each call needs a multiple of so many frames.
+        rates: How many frames an output has for each frame of the inputs, by name: "1", "15" or "1/8".
 
     Example:
         >>> plan = rl.Stream(rl.lower(model, stream="seq=1").SerializeToString()).plan
@@ -120,6 +123,8 @@ class StreamPlan:
     inputs: Mapping[str, int | None]
     outputs: Mapping[str, int | None]
     states: tuple[State, ...]
+    unit: int = 1
+    rates: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as the JSON holds it."""
@@ -130,6 +135,8 @@ class StreamPlan:
             "inputs": dict(self.inputs),
             "outputs": dict(self.outputs),
             "states": states,
+            "unit": self.unit,
+            "rates": dict(self.rates),
         }
 
     def to_json(self) -> str:
@@ -150,9 +157,11 @@ class StreamPlan:
             held = json.loads(text)
             if held["version"] != VERSION:
                 raise ModelFileError(f"the stream's metadata has version {held['version']}, not {VERSION}")
-            plan = cls(held["frames"], held["inputs"], held["outputs"], tuple(_state(s) for s in held["states"]))
+            states = tuple(_state(s) for s in held["states"])
+            rates = {name: str(Fraction(rate)) for name, rate in held.get("rates", {}).items()}
+            plan = cls(held["frames"], held["inputs"], held["outputs"], states, held.get("unit", 1), rates)
             plan._check()
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ZeroDivisionError) as error:
             raise ModelFileError(f"the stream's metadata is damaged: {error!r}") from error
         return plan
 
@@ -161,6 +170,8 @@ class StreamPlan:
         axes = [*self.inputs.values(), *self.outputs.values(), self.frames]
         if not all(axis is None or (type(axis) is int and axis >= 0) for axis in axes) or self.frames == 0:
             raise ValueError("an axis or the frames are not a number")
+        if type(self.unit) is not int or self.unit < 1 or (self.frames or 0) % self.unit:
+            raise ValueError(f"the unit is {self.unit}")
         for names in ([s.input for s in self.states], [s.output for s in self.states]):
             if len(set(names)) < len(names):
                 raise ValueError("a state is named twice")
@@ -180,7 +191,12 @@ def host_loop(plan: StreamPlan, target: str) -> str:
         plan: How the model is driven.
         target: The runtime that it is for.
     """
-    chunk = "each chunk" if plan.frames is None else f"each chunk of {plan.frames} frame{'s'[: plan.frames > 1]}"
+    several = f" of a multiple of {plan.unit} frames" if plan.unit > 1 else ""
+    chunk = (
+        f"each chunk{several}"
+        if plan.frames is None
+        else f"each chunk of {plan.frames} frame{'s'[: plan.frames > 1]}"
+    )
     given = ", ".join(f'"{name}": {name}' for name in plan.inputs)
     lines = ["states = {"]
     lines += [f'    "{s.input}": {_start(s)},' for s in plan.states]

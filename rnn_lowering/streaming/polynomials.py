@@ -6,6 +6,7 @@ known early and none of those at the end. `CHUNK` is 0 in the whole and 1 in a c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -62,6 +63,17 @@ class Size:
         return all((c * unit ** m.count(TIME)).denominator == 1 for m, c in self.terms)
 
     @property
+    def unit(self) -> int | None:
+        """The least number of frames whose multiples make it an integer; None where there is none."""
+        if any(c.denominator > 1 and TIME not in m for m, c in self.terms):
+            return None
+        return math.lcm(*(c.denominator for _, c in self.terms))
+
+    def chunk(self) -> Size:
+        """The size in a chunk."""
+        return Size.of(_summed(((tuple(s for s in m if s != CHUNK)), c) for m, c in self.terms))
+
+    @property
     def least(self) -> Fraction | None:
         """What it surely is at least, with every size of the inputs at least 1; None where that is not known."""
         least = Fraction(0)
@@ -94,10 +106,7 @@ class Size:
         return total
 
     def __add__(self, other: Term) -> Size:
-        terms = dict(self.terms)
-        for monomial, coefficient in size(other).terms:
-            terms[monomial] = terms.get(monomial, Fraction(0)) + coefficient
-        return Size.of(terms)
+        return Size.of(_summed((*self.terms, *size(other).terms)))
 
     def __neg__(self) -> Size:
         return Size(tuple((m, -c) for m, c in self.terms))
@@ -109,12 +118,8 @@ class Size:
         return size(other) - self
 
     def __mul__(self, other: Term) -> Size:
-        terms: dict[Monomial, Fraction] = {}
-        for first, a in self.terms:
-            for second, b in size(other).terms:
-                monomial = tuple(sorted((*first, *second), key=_name))
-                terms[monomial] = terms.get(monomial, Fraction(0)) + a * b
-        return Size.of(terms)
+        pairs = ((m, n, a * b) for m, a in self.terms for n, b in size(other).terms)
+        return Size.of(_summed((tuple(sorted((*m, *n), key=_name)), c) for m, n, c in pairs))
 
     __radd__ = __add__
     __rmul__ = __mul__
@@ -134,6 +139,12 @@ class Size:
             quotient, rest = quotient + part, rest - part * divisor
         return quotient
 
+    def rounded_down(self) -> Size:
+        """The integer below it in the whole and in a chunk, where all but its constant part is an integer."""
+        first, more = self.coefficient(), self.coefficient(CHUNK)
+        below, chunk = math.floor(first), math.floor(first + more)
+        return self - first - Size.symbol(CHUNK) * more + below + Size.symbol(CHUNK) * (chunk - below)
+
     def __str__(self) -> str:
         return (
             " + ".join(
@@ -151,6 +162,13 @@ def size(number: Term) -> Size:
     if isinstance(number, Size):
         return number
     return Size((((), Fraction(number)),)) if number else Size(())
+
+
+def _summed(terms: Iterable[tuple[Monomial, Fraction]]) -> dict[Monomial, Fraction]:
+    total: dict[Monomial, Fraction] = {}
+    for monomial, coefficient in terms:
+        total[monomial] = total.get(monomial, Fraction(0)) + coefficient
+    return total
 
 
 def first_frames(count: int) -> Size:

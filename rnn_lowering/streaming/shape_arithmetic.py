@@ -264,21 +264,37 @@ def _cast(known: SymbolicValues, node: ir.Node) -> Sequence[Array] | None:
     """To a number that holds it: a fraction is not cut off, nor a long sequence wrapped around."""
     dtype = ir.DataType(node.attributes.get_int("to", 1) or 1).numpy()
     (array,) = _exact(known, node)
-    whole = dtype.kind == "f" or (dtype.kind in "iu" and all(n.integral(known.unit) for n in array.reshape(-1)))
+    whole = dtype.kind == "f" or (dtype.kind in "iu" and all(map(known.is_whole, array.reshape(-1))))
     fits = whole and dtype.itemsize >= 4
     return [array] if fits else None
 
 
 def _whole(known: SymbolicValues, node: ir.Node) -> Sequence[Array] | None:
-    """Floor, Ceil and Round of integers."""
+    """Ceil and Round of integers."""
     (array,) = _exact(known, node)
-    return [array] if all(n.integral(known.unit) for n in array.reshape(-1)) else None
+    return [array] if all(map(known.is_whole, array.reshape(-1))) else None
+
+
+def _below(known: SymbolicValues, number: Size) -> Size | None:
+    """The integer below a number, which is rounded off its constant part only."""
+    rounded = number.rounded_down()
+    return rounded if known.is_whole(rounded) else None
+
+
+def _floor(known: SymbolicValues, node: ir.Node) -> Sequence[Array] | None:
+    return _each(lambda number: _below(known, number))(known, node)
 
 
 def _divided(known: SymbolicValues, node: ir.Node) -> Sequence[Array] | None:
+    """The quotient; that of integers is rounded to 0, so down where it is surely not negative."""
+    dtype = known.types.get(node.outputs[0])
+
     def quotient(first: Size, second: Size) -> Size | None:
         found = first.divided(second)
-        return found if found is not None and found.integral(known.unit) else None
+        if found is None or dtype is None or not dtype.is_integer() or found.integral(known.unit):
+            return found
+        down = found.whole().at_least(0) and found.chunk().at_least(0)
+        return _below(known, found) if down else None
 
     return _each(quotient)(known, node)
 
@@ -328,7 +344,7 @@ _CALCULATED: Mapping[str, Callable[[SymbolicValues, ir.Node], Sequence[Array | N
     "Ceil": _whole,
     "Div": _divided,
     "Equal": _each(_decided(lambda d: d == size(0), _either_sign)),
-    "Floor": _whole,
+    "Floor": _floor,
     "Greater": _each(_decided(lambda d: d.at_least(1), lambda d: d.at_most(0))),
     "GreaterOrEqual": _each(_decided(lambda d: d.at_least(0), lambda d: d.at_most(-1))),
     "Less": _each(_decided(lambda d: d.at_most(-1), lambda d: d.at_least(0))),

@@ -53,6 +53,8 @@ def test_the_metadata_are_those_that_hosts_rely_on() -> None:
         "inputs": {"X": 0},
         "outputs": {"Y": 0},
         "states": [{**state, "shape": [1, "batch", 4], "dtype": "float32", "initial": "zeros"}],
+        "unit": 1,
+        "rates": {"Y": "1"},
     }
 
 

@@ -168,12 +168,11 @@ def test_strides_over_time_need_fitting_frames(pads: list[int]) -> None:
     model = along(f"Y = Conv <pads = {pads}, strides = [2]> (X, K)", K=K3)
     feed = {"X": random((2, 3, 16))}
     expected = whole(model, feed)["Y"]
-    for frames in (2, 4):
-        got = chunked(streamed(model, {"time": frames}, "auto"), feed, [frames])["Y"]
+    for frames in (2, 4, None):
+        got = chunked(streamed(model, {"time": frames}, "auto"), feed, [frames or 6])["Y"]
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
-    for stream in ("time", "time=3"):
-        with pytest.raises(rl.UnsupportedError, match="the chunk size must be a multiple of 2"):
-            streamed(model, stream)
+    with pytest.raises(rl.UnsupportedError, match="the chunk size must be a multiple of 2; give time=2"):
+        streamed(model, "time=3")
 
 
 REFUSED: dict[str, tuple[str, str]] = {
@@ -199,7 +198,14 @@ REFUSED: dict[str, tuple[str, str]] = {
         "p = Pad (X, pads)  q = Pad (X, both)  r = Slice (q, two, far, axis) Y = Add (p, r)",
         "joins values whose frames are not aligned",
     ),
-    "upsampled": ("Y = ConvTranspose <strides = [2]> (X, K)", "a stride of 2 over time gives more frames than"),
+    "upsampled, not trimmed": (
+        "Y = ConvTranspose <strides = [2]> (X, K)",
+        "output 'Y' has 1 frames more than the stream",
+    ),
+    "upsampled, trimmed at the left": (
+        "Y = ConvTranspose <strides = [2], pads = [1, 0]> (X, K)",
+        "looks 1 frame ahead",
+    ),
     "a pooling of all": ("Y = GlobalAveragePool (X)", "looks beyond its frame"),
 }
 

@@ -61,7 +61,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "at most 20": (f"{T}  m = Min (t, i20)  z = Slice (X, i0, m, i1)  {LAST}", "Min node '-> m'"),
     "how many times 200": (
         f"{T}  m = Div (t, i200)  f = Cast <to = 1> (m)  z = Add (X, f)  {LAST}",
-        "Div node '-> m'",
+        "Add node '-> z'",
     ),
     "at least 8": (f"{T}  m = Max (t, i8)  f = Cast <to = 1> (m)  z = Div (X, f)  {LAST}", "Max node '-> m'"),
     "clipped": (
@@ -87,7 +87,7 @@ REFUSED: dict[str, tuple[str, str]] = {
         f"{T}  f = Cast <to = 1> (t)  z = Div (X, f)  {LAST}",
         "Div node '-> z' in main graph: 'f' depends on the number of frames",
     ),
-    "half of the frames": (f"{T}  m = Div (t, i2)  z = Slice (X, i0, m, i1)  {LAST}", "Div node '-> m'"),
+    "half of the frames": (f"{T}  m = Div (t, i2)  z = Slice (X, i0, m, i1)  {LAST}", "Slice node '-> z'"),
     "chosen by the length": (
         f"{T}  c = Equal (t, i20)  m = Where (c, i1, i2)  z = Slice (X, i0, m, i1)  {LAST}",
         "Equal node '-> c'",

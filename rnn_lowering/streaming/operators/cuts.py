@@ -1,0 +1,128 @@
+"""Frames that are cut out of the stream or picked from it: Slice, also with steps, and Gather."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from rnn_lowering.streaming.edit import Editor, NodeEdit, home, producer
+from rnn_lowering.streaming.frame_by_frame import frame_by_frame
+from rnn_lowering.streaming.frames import Flow, Frames, Framing, Unframed, WholeSequenceValue
+from rnn_lowering.streaming.inference import TO_THE_END, position, slice_bounds
+from rnn_lowering.streaming.operators.past_frames import framed_input
+from rnn_lowering.streaming.polynomials import Size, size
+
+
+@dataclass(frozen=True)
+class Trim(NodeEdit):
+    """A Slice over the frames, and what it cuts out of a chunk: starts and ends of all its axes."""
+
+    node: ir.Node
+    axes: tuple[int, ...]
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    steps: tuple[int, ...]
+    carries = False
+
+    def apply(self, editor: Editor) -> None:
+        """Make it cut the same from a chunk as from the whole."""
+        node = self.node
+        graph, value, old = home(node), node.inputs[0], node.outputs[0]
+        assert value is not None
+        whole = set(self.starts) == {0} and set(self.ends) == {TO_THE_END} and set(self.steps) == {1}
+        new = value
+        if not whole:
+            new = editor.sliced(value, graph, self.axes, self.starts, self.ends, self.steps)
+            graph.insert_before(node, [producer(new)])
+        editor.replace(old, new, graph)
+        graph.remove(node, safe=True)
+
+
+def sliced(flow: Flow, node: ir.Node) -> list[Framing]:
+    """The framing of a Slice's output; where it trims frames, what it is to cut out of a chunk is noted."""
+    held = framed_input(flow, node)
+    if held is None:
+        return frame_by_frame(flow, node)
+    (value, framing), output = held, node.outputs[0]
+    shape = flow.shape(value, node)
+    bounds = slice_bounds(flow.known, node, len(shape))
+    if bounds is None:
+        raise flow.refuse(node, "starts or ends are not constant")
+    if any(b.timed for axis, held in bounds.items() if axis != framing.axis for b in held):
+        raise flow.refuse(node, "cuts other axes by the number of frames")
+    if framing.axis not in bounds:
+        return [flow.framed(node, output, framing)]
+    first, last, step = bounds[framing.axis]
+    if step.constant is None or step.constant < 1:
+        raise flow.refuse(node, "reverses the frames, or its steps are not constant")
+    length = shape[framing.axis]
+    begin, end = position(first, length), position(last, length)
+    left = None if begin is None else begin.whole().constant
+    right = None if end is None else (length - end).whole().constant
+    if left == right == 0 and step == size(1) and _stays_whole(first, last, length):
+        return [flow.resized(node, output, framing)]
+    if framing.even and framing.plain and right == 0 and begin == length - 1:
+        return [Unframed.LAST]
+    if left is None or right is None or not framing.plain:
+        return [_by_position(flow, node)]
+    return [_trimmed(flow, node, framing, bounds, int(left), int(right))]
+
+
+def _stays_whole(first: Size, last: Size, length: Size) -> bool:
+    """Whether bounds that keep all frames of the whole keep all of a chunk."""
+    return first.constant is not None and (last.constant is not None or last == length)
+
+
+def _by_position(flow: Flow, node: ir.Node) -> WholeSequenceValue:
+    return WholeSequenceValue(
+        flow.refuse(
+            node,
+            "picks frames by their position in the whole sequence",
+            "only the last one can be picked"
+            + (
+                "; a stream never knows whether it is shorter than a constant end"
+                if node.op_type == "Slice"
+                else ""
+            ),
+        )
+    )
+
+
+def _trimmed(
+    flow: Flow, node: ir.Node, framing: Frames, bounds: dict[int, tuple[Size, Size, Size]], left: int, right: int
+) -> Framing:
+    step = int(bounds[framing.axis][2].constant or 1)
+    extra, known = (framing.extra - left - right - 1) // step + 1, (framing.known - left - 1) // step + 1
+    if known < 0:
+        raise flow.refuse(node, f"drops the first {-known} frames")
+    if framing.cut and left:
+        raise flow.refuse(node, "drops the first frames after the last ones were cut off")
+    kept = min(known, max(extra, 0))
+    cut = (known - kept) * step
+    numbers = {axis: [b.constant for b in held] for axis, held in bounds.items() if axis != framing.axis}
+    if any(None in held for held in numbers.values()):
+        raise flow.refuse(node, "cuts frames and an axis of another size that is not fixed", "use two Slices")
+    here = {axis: [max(min(int(n or 0), TO_THE_END), -TO_THE_END) for n in held] for axis, held in numbers.items()}
+    here[framing.axis] = [left, -cut if cut else TO_THE_END, step]
+    starts, ends, steps = zip(*here.values(), strict=True)
+    flow.edits.append(Trim(node, tuple(here), starts, ends, steps))
+    return flow.resampled(
+        node, node.outputs[0], replace(framing, extra=extra, known=kept, rate=framing.rate / step)
+    )
+
+
+def picked(flow: Flow, node: ir.Node) -> list[Framing]:
+    """The framing of a Gather's output: the last frame, where it picks one."""
+    held, index = framed_input(flow, node), node.inputs[1]
+    if held is None or index is None:
+        return frame_by_frame(flow, node)
+    value, framing = held
+    shape = flow.shape(value, node)
+    if (node.attributes.get_int("axis", 0) or 0) % len(shape) != framing.axis:
+        return frame_by_frame(flow, node)
+    numbers = flow.known.numbers(index)
+    last = index not in flow.framings and numbers in ([size(-1)], [shape[framing.axis] - 1])
+    if last and framing.even and framing.plain:
+        return [Unframed.LAST]
+    return [_by_position(flow, node)]

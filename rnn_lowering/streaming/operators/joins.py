@@ -1,0 +1,113 @@
+"""Frames that are put before and behind those of the stream: Pad and Concat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.streaming.frame_by_frame import frame_by_frame
+from rnn_lowering.streaming.frames import Flow, Frames, Framing
+from rnn_lowering.streaming.inference import pads
+from rnn_lowering.streaming.operators.past_frames import framed_input, keep, settled
+from rnn_lowering.streaming.polynomials import first_frames
+from rnn_lowering.types import Array
+
+
+def padded(flow: Flow, node: ir.Node) -> list[Framing]:
+    """The framing of a Pad's output; frames that it puts before the stream become a state."""
+    held = framed_input(flow, node)
+    if held is None:
+        return frame_by_frame(flow, node)
+    (value, framing), output = held, node.outputs[0]
+    rank = len(flow.shape(value, node))
+    amounts = pads(flow.known, node, rank)
+    left, right = (None if amounts is None else amounts[n].constant for n in (framing.axis, framing.axis + rank))
+    if amounts is None or left is None or right is None:
+        raise flow.refuse(node, "pads the frames by an amount that depends on their number, or is not known")
+    if left == right == 0:
+        return [flow.framed(node, output, framing)]
+    numbers = [pad.constant for pad in amounts]
+    mode = node.attributes.get_string("mode", "constant") or "constant"
+    if mode != "constant":
+        raise flow.refuse(
+            node,
+            f"pads with other frames (mode {mode}), which a stream has not seen yet",
+            "pad with a constant",
+        )
+    if left < 0 or not framing.plain or None in numbers:
+        raise flow.refuse(node, "cuts off the first frames, or pads frames that are merged with another axis")
+    without = tuple(0 if n % rank == framing.axis else int(pad or 0) for n, pad in enumerate(numbers))
+    extra, known = framing.extra + int(left + right), framing.known + int(left)
+    kept = settled(flow, node, framing, int(right), extra, known)
+    keep(flow, node, framing, int(left), _filling(flow, node), without, known - kept)
+    return [flow.resized(node, output, replace(framing, extra=extra, known=kept))]
+
+
+def _filling(flow: Flow, node: ir.Node) -> float:
+    if flow.opset < 11:
+        return float(node.attributes.get_float("value", 0.0) or 0.0)
+    value = node.inputs[2] if len(node.inputs) > 2 else None
+    if value is None:
+        return 0.0
+    held = flow.known.constant(value)
+    if held is None:
+        raise flow.refuse(node, "pads the frames with a number that is not constant")
+    return float(held.reshape(-1)[0])
+
+
+def joined_along(flow: Flow, node: ir.Node) -> list[Framing]:
+    """The framing of a Concat's output; constant frames before the stream become a state."""
+    values = [v for v in node.inputs if v is not None]
+    rank = len(flow.shape(values[0], node))
+    axis = (node.attributes.get_int("axis", 1) or 0) % max(rank, 1)
+    rest = {n: held for n, v in enumerate(values) if (held := _constant_frames(flow, v, axis)) is not None}
+    framings = {n: flow.framing(v, node) for n, v in enumerate(values) if n not in rest}
+    along = [n for n, m in framings.items() if isinstance(m, Frames) and m.axis == axis]
+    if not along:
+        return frame_by_frame(flow, node)
+    framing = framings[along[0]]
+    if len(framings) > 1 or not isinstance(framing, Frames) or not framing.plain:
+        raise flow.refuse(
+            node, "joins frames with others along the axis of time", "only constants can be joined there"
+        )
+    lead = [held for n, held in rest.items() if n < along[0]]
+    left = sum(held.shape[axis] for held in lead)
+    right = sum(held.shape[axis] for n, held in rest.items() if n > along[0])
+    _check_shortest(flow, node, framing, [values[n] for n in rest], left)
+    extra, known = framing.extra + left + right, framing.known + left
+    kept = settled(flow, node, framing, right, extra, known)
+    slot = node.inputs.index(values[along[0]])
+    before = _concatenated(lead, axis) if left else 0.0
+    keep(flow, node, framing, left, before, (), known - kept, slot=slot)
+    return [flow.resized(node, node.outputs[0], replace(framing, extra=extra, known=kept))]
+
+
+def _check_shortest(flow: Flow, node: ir.Node, framing: Frames, constants: Sequence[ir.Value], left: int) -> None:
+    """Refuse constants of fewer frames in a shorter sequence, unless as many are cut off behind them."""
+    short = [v for v in constants if any(dim.timed for dim in flow.known.shapes[v])]
+    if short and (len(constants) > 1 or framing.known or not left or left != -framing.extra):
+        raise flow.refuse(node, f"'{short[0].name}' has fewer frames in a shorter sequence")
+
+
+def _constant_frames(flow: Flow, value: ir.Value, axis: int) -> Array | None:
+    """A constant that is put beside frames, whole along their axis."""
+    held, shape = flow.known.contents.get(value), flow.known.shapes.get(value)
+    if held is None or shape is None or held.dtype == object:
+        return None
+    symbol = next(iter(shape[axis].symbols), 0)
+    short = isinstance(symbol, int) and symbol < 0 and shape[axis] == first_frames(-symbol)
+    count = -symbol if short and isinstance(symbol, int) else shape[axis].constant
+    if count is None:
+        return None
+    return np.broadcast_to(held, (*held.shape[:axis], int(count), *held.shape[axis + 1 :]))
+
+
+def _concatenated(arrays: Sequence[Array], axis: int) -> Array:
+    shape = np.broadcast_shapes(*(a.take([0], axis).shape for a in arrays if a.shape[axis]))
+    return np.concatenate(
+        [np.broadcast_to(a, (*shape[:axis], a.shape[axis], *shape[axis + 1 :])) for a in arrays if a.shape[axis]],
+        axis,
+    )

@@ -1,0 +1,165 @@
+"""Nodes that read frames before the chunk: they are kept as a state, put before the chunk, and paddings go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.streaming.edit import Editor, NodeEdit, Path, dim_of, home, producer
+from rnn_lowering.streaming.frames import Flow, Frames
+from rnn_lowering.streaming.inference import TO_THE_END, Shape
+from rnn_lowering.types import Array
+
+
+@dataclass(frozen=True)
+class PastFrames(NodeEdit):
+    """A node that reads frames before the chunk: `past` of them.
+
+    Attributes:
+        node: A convolution, a pooling, a Pad or a Concat.
+        slot: The input whose past it keeps.
+        axis: The axis of the frames in what it reads.
+        past: How many; 0 where only paddings are to go.
+        initial: What they are before the first chunk: a number, or an array with `past` entries along `axis`.
+        overlap: How many frames more than the chunk's own its value has already.
+        pads: The paddings that the node then has, in the form of its own: all of them, none over time.
+        drop: How many frames at the end of what it reads are for the next chunk only.
+        path: The nodes If around it, each with its branch.
+        shape, dtype: Those of the past frames.
+        output_padding: That of a transposed convolution, where it changes.
+    """
+
+    node: ir.Node
+    slot: int
+    axis: int
+    past: int
+    initial: float | Array
+    overlap: int
+    pads: tuple[int, ...]
+    drop: int
+    path: Path
+    shape: Shape
+    dtype: ir.DataType
+    output_padding: tuple[int, ...] | None = None
+
+    @property
+    def carries(self) -> bool:  # type: ignore[override]
+        return self.past > 0
+
+    @property
+    def source(self) -> ir.Value:
+        """What it reads, as the model is now."""
+        value = self.node.inputs[self.slot]
+        assert value is not None
+        return value
+
+    def apply(self, editor: Editor) -> None:
+        if not self.past:
+            self._put_before(editor, None)
+            return
+        name = self.source.name
+        dims = [self.past if n == self.axis else dim_of(dim, n, name) for n, dim in enumerate(self.shape)]
+        past = editor.add_past(self.node, "x", self.dtype, dims)
+        inner = self._put_before(editor, past)
+        assert inner is not None
+        initial = np.asarray(self.initial)
+        editor.add_present(
+            self.node, "x", past, inner, self.path, initial.reshape(initial.shape or (1,) * len(dims))
+        )
+
+    def _put_before(self, editor: Editor, past: ir.Value | None) -> ir.Value | None:
+        """Put the past frames before what the node reads; return the frames for the next chunk.
+
+        Args:
+            past: Those frames, an input of the model; None where the node needs none and only loses paddings.
+        """
+        node = self.node
+        graph = home(node)
+        before = self._without_padding(editor, graph) if node.op_type == "Pad" else self.source
+        if past is None:
+            joined = before
+        else:
+            (joined,) = editor.node("Concat", [past, before], axis=self.axis)
+            graph.insert_before(node, [producer(joined)])
+        read = joined
+        if self.drop:
+            read = editor.sliced(joined, graph, [self.axis], [0], [-self.drop], [1])
+            graph.insert_before(node, [producer(read)])
+        if node.op_type in ("Pad", "Concat"):
+            editor.replace(node.outputs[0], read, graph)
+        else:
+            node.replace_input_with(0, read)
+            node.attributes["pads"] = ir.AttrInt64s("pads", self.pads)
+            node.attributes.pop("auto_pad", None)
+            if self.output_padding is not None:
+                node.attributes["output_padding"] = ir.AttrInt64s("output_padding", self.output_padding)
+        present = None
+        if past is not None:
+            end = -self.overlap or TO_THE_END
+            start = -(self.past + self.overlap)
+            present = editor.sliced(joined, graph, [self.axis], [start], [end], [1])
+            graph.insert_after(node, [producer(present)])
+        if node.op_type in ("Pad", "Concat"):
+            graph.remove(node, safe=True)
+        return present
+
+    def _without_padding(self, editor: Editor, graph: ir.Graph) -> ir.Value:
+        """What a Pad reads, padded along the other axes as it was."""
+        node = self.node
+        if not any(self.pads):
+            return self.source
+        fill = node.inputs[2] if len(node.inputs) > 2 else None
+        if editor.opset < 11:
+            (value,) = editor.node("Pad", [self.source], pads=self.pads)
+            kept = [a for name, a in node.attributes.items() if name in ("value", "mode")]
+            producer(value).attributes.update({a.name: a for a in kept})
+        else:
+            rest = [fill] if fill is not None else []
+            (value,) = editor.node("Pad", [self.source, editor.integers(self.pads, graph), *rest])
+        graph.insert_before(node, [producer(value)])
+        return value
+
+
+def keep(
+    flow: Flow,
+    node: ir.Node,
+    framing: Frames,
+    past: int,
+    initial: float | Array,
+    pads: tuple[int, ...],
+    drop: int,
+    *,
+    slot: int = 0,
+    output_padding: tuple[int, ...] | None = None,
+) -> None:
+    """Note that a node reads `past` frames before the chunk."""
+    value = node.inputs[slot]
+    assert value is not None
+    shape = flow.shape(node.outputs[0] if node.op_type == "Pad" else value, node)
+    flow.edits.append(
+        PastFrames(
+            *(node, slot, framing.axis, past, initial, framing.known, pads, drop, flow.path, shape),
+            flow.known.types[value],
+            output_padding,
+        )
+    )
+
+
+def settled(flow: Flow, node: ir.Node, framing: Frames, right: int, extra: int, known: int) -> int:
+    """How many frames a chunk has besides its own, once what the whole has lost at the end is taken off."""
+    if framing.cut and right > 0:
+        raise flow.refuse(
+            node,
+            f"puts {right} frames at the end after the last {framing.known - framing.extra} were cut off",
+            "a stream never knows which frames are the last",
+        )
+    return min(known, max(extra, 0))
+
+
+def framed_input(flow: Flow, node: ir.Node) -> tuple[ir.Value, Frames] | None:
+    """What a node reads, where that holds frames."""
+    value = node.inputs[0]
+    framing = None if value is None else flow.framing(value, node)
+    return (value, framing) if value is not None and isinstance(framing, Frames) else None

@@ -1,0 +1,180 @@
+"""Convolutions and poolings along the frames, with strides: one window of frames for each result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.streaming.frame_by_frame import frame_by_frame
+from rnn_lowering.streaming.frames import Flow, Frames, Framing
+from rnn_lowering.streaming.operators.past_frames import framed_input, keep, settled
+from rnn_lowering.streaming.polynomials import Size, size
+
+
+@dataclass(frozen=True)
+class _Window:
+    """What a convolution reads along the frames: output j reads frames j * stride - left to + span.
+
+    Attributes:
+        pads: The paddings of all spatial axes, first those at the starts.
+    """
+
+    span: int
+    stride: int
+    left: int
+    right: int
+    pads: tuple[int, ...]
+
+    def without(self, axis: int, left: int = 0, right: int = 0) -> tuple[int, ...]:
+        """The paddings with others along one spatial axis."""
+        rank = len(self.pads) // 2
+        return tuple(left if n == axis else right if n == axis + rank else pad for n, pad in enumerate(self.pads))
+
+
+def windowed(flow: Flow, node: ir.Node) -> list[Framing]:
+    """The framing of a convolution's or pooling's output; its past frames become a state."""
+    held = framed_input(flow, node)
+    if held is None or held[1].axis < 2:
+        return frame_by_frame(flow, node)
+    value, framing = held
+    window = _window(flow, node, framing)
+    stride, over = window.stride, window.left - window.span - 1
+    if min(window.left, window.right) < 0:
+        raise flow.refuse(node, "removes frames with its paddings", "use a Slice")
+    known = (framing.known + over) // stride + 1
+    if known < 0:
+        raise _looks_ahead(flow, node, -(framing.known + over + 1), framing.extra - framing.known + window.right)
+    extra = (framing.extra + over + window.right) // stride + 1
+    kept = settled(flow, node, framing, window.right, extra, known)
+    if kept < known and stride > 1:
+        raise flow.refuse(
+            node, f"a stride of {stride} over time does not fit the frames that are cut off before it"
+        )
+    found = replace(framing, extra=extra, known=kept, rate=framing.rate / stride)
+    if window.left or window.right:
+        initial = _before_first(flow, node, value) if window.left else 0.0
+        keep(flow, node, framing, window.left, initial, window.without(framing.axis - 2), known - kept)
+    return [flow.resampled(node, node.outputs[0], found)]
+
+
+def transposed(flow: Flow, node: ir.Node) -> list[Framing]:
+    """The framing of a transposed convolution's output: each frame adds to `stride` results and those behind.
+
+    The frames that still add to a chunk's results are its past; what they and the last frames add beyond the chunk
+    is cut off by paddings.
+    """
+    held = framed_input(flow, node)
+    if held is None or held[1].axis < 2:
+        return frame_by_frame(flow, node)
+    framing, axis = held[1], held[1].axis - 2
+    window, output_padding = _window(flow, node, framing), node.attributes.get_ints("output_padding", ())
+    span, stride, left = window.span, window.stride, window.left
+    right = span + 1 - stride - window.right + (output_padding[axis] if output_padding else 0)
+    known = framing.known * stride - left
+    if known < 0:
+        raise _looks_ahead(flow, node, -known, framing.extra * stride + right - known)
+    extra = framing.extra * stride - left + right
+    kept = settled(flow, node, framing, right, extra, known)
+    past = max((span - left) // stride, 0)
+    beyond = span + 1 - stride + known - kept
+    pads = window.without(axis, past * stride + left, max(beyond, 0))
+    padding = tuple(
+        max(-beyond, 0) if n == axis else pad
+        for n, pad in enumerate(output_padding or [0] * (len(window.pads) // 2))
+    )
+    if past or pads != window.pads or padding != tuple(output_padding or padding):
+        keep(
+            flow,
+            node,
+            framing,
+            past,
+            0.0,
+            pads,
+            0,
+            output_padding=padding if any(padding) or output_padding else None,
+        )
+    found = replace(framing, extra=extra, known=kept, rate=framing.rate * stride)
+    return [flow.resampled(node, node.outputs[0], found)]
+
+
+def _looks_ahead(flow: Flow, node: ir.Node, missing: int, behind: int) -> Exception:
+    if behind > 0:
+        frames = f"{missing} frame{'s' if missing > 1 else ''}"
+        return flow.refuse(
+            node,
+            f"looks {frames} ahead, so the stream would need a delay of {frames}",
+            "train with padding on the left only, so that it is causal",
+        )
+    return flow.refuse(node, f"has no result for the first {missing} frames", f"pad {missing} frames on the left")
+
+
+def _window(flow: Flow, node: ir.Node, framing: Frames) -> _Window:
+    """What a node reads along the frames."""
+    if not framing.plain or any(v is not None and flow.is_timed(v) for v in node.inputs[1:]):
+        raise flow.refuse(node, "its frames are merged with another axis, or its weights depend on them")
+    if len([v for v in node.outputs if v.name]) > 1:
+        raise flow.refuse(node, "returns positions, which would restart in each chunk")
+    n, attributes = framing.axis - 2, node.attributes
+    value, weights = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
+    assert value is not None
+    rank = len(flow.shape(value, node)) - 2
+    kernel = attributes.get_ints("kernel_shape", ())
+    if not kernel and weights is not None:
+        kernel = [int(k) for dim in flow.shape(weights, node)[2:] if (k := dim.constant) is not None]
+    if len(kernel or ()) != rank or attributes.get_int("ceil_mode") or attributes.get_ints("output_shape"):
+        raise flow.refuse(node, "ceil_mode, output_shape or a missing kernel_shape do not fit chunks")
+    dilations = attributes.get_ints("dilations", ()) or [1] * rank
+    strides = attributes.get_ints("strides", ()) or [1] * rank
+    spans = [(k - 1) * d for k, d in zip(kernel, dilations, strict=True)]
+    amounts = _pads(flow, node, framing, spans, strides)
+    return _Window(spans[n], strides[n], amounts[n], amounts[n + rank], tuple(amounts))
+
+
+def _pads(flow: Flow, node: ir.Node, framing: Frames, spans: Sequence[int], strides: Sequence[int]) -> list[int]:
+    """The paddings of all spatial axes, first those at the starts."""
+    value = node.inputs[0]
+    assert value is not None
+    sizes = [
+        size(framing.extra + stride) if axis == framing.axis and framing.extra % stride == 0 else dim
+        for axis, (dim, stride) in enumerate(zip(flow.shape(value, node)[2:], strides, strict=True), 2)
+    ]  # of the frames any number that fits stands for all
+    auto = node.attributes.get_string("auto_pad", "NOTSET") or "NOTSET"
+    rank = len(sizes)
+    if not auto.startswith("SAME"):
+        given = node.attributes.get_ints("pads", ()) if auto == "NOTSET" else ()
+        return list(given or [0] * 2 * rank)
+    if node.op_type == "ConvTranspose" and any(stride > 1 for stride in strides):
+        raise flow.refuse(node, "its paddings depend on the sizes of its result", "give the paddings as numbers")
+    totals = [
+        _same_total(flow, node, length, span, stride)
+        for length, span, stride in zip(sizes, spans, strides, strict=True)
+    ]
+    less = [total // 2 for total in totals]
+    more = [total - half for total, half in zip(totals, less, strict=True)]
+    return [*less, *more] if auto == "SAME_UPPER" else [*more, *less]
+
+
+def _same_total(flow: Flow, node: ir.Node, length: Size, span: int, stride: int) -> int:
+    """The paddings that give one result for every `stride`."""
+    if stride == 1:
+        return span
+    number = length.constant
+    if number is None:
+        raise flow.refuse(node, "its paddings depend on a size that is not fixed", "give the paddings as numbers")
+    return max((math.ceil(number / stride) - 1) * stride + span + 1 - int(number), 0)
+
+
+def _before_first(flow: Flow, node: ir.Node, value: ir.Value) -> float:
+    """What a node's own padding is filled with."""
+    if node.op_type == "MaxPool":
+        dtype = flow.known.types[value].numpy()
+        return float(np.finfo(dtype).min) if dtype.kind == "f" else float(np.iinfo(dtype).min)
+    if node.op_type == "AveragePool" and not node.attributes.get_int("count_include_pad", 0):
+        raise flow.refuse(
+            node, "averages over fewer frames at the start", "set count_include_pad, or pad before it"
+        )
+    return 0.0

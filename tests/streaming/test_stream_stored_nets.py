@@ -1,0 +1,119 @@
+"""Stored copies of published nets: those that can be streams are, at every length; traps are refused."""
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cases import Arrays
+from paths import MODELS
+from stream_models import chunked, plan_of, random, streamed, whole
+
+import rnn_lowering as rl
+
+FOLDER = MODELS / "streams"
+MANIFEST = FOLDER / "manifest.jsonl"
+NETS: dict[str, dict[str, Any]] = (
+    {net["file"]: net for net in map(json.loads, MANIFEST.read_text(encoding="utf-8").splitlines())}
+    if MANIFEST.exists()
+    else {}
+)
+REFUSED_YET = ("conv_returns", "deep_filter", "tcn_cumulative")
+LENGTHS = (7, 19, 50, 210, 310, 1000)
+
+pytestmark = [pytest.mark.shared, pytest.mark.skipif(not NETS, reason="the stored models are not there")]
+
+
+def of_class(kind: str) -> list[str]:
+    return [file for file, net in NETS.items() if net["class"] == kind and not file.startswith(REFUSED_YET)]
+
+
+def given(model: onnx.ModelProto, axis: str, frames: int, seed: int) -> Arrays:
+    """Random inputs; states and caches that the caller has start with zeros."""
+    feed = {}
+    for n, value in enumerate(model.graph.input):
+        dims = [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim]
+        shape = [frames if d == axis else 2 if isinstance(d, str) else d for d in dims]
+        feed[value.name] = random(shape, seed + n) if axis in dims else np.zeros(shape, np.float32)
+    return feed
+
+
+def chunks(unit: int, frames: int) -> list[list[int]]:
+    """Sizes of chunks: of one unit where that is quick, of several, ragged."""
+    few = [[unit], [3 * unit, unit, 4 * unit]] if frames <= 50 * unit else [[16 * unit, 3 * unit, unit]]
+    return [*few, [frames]]
+
+
+@pytest.mark.parametrize("file", of_class("must"))
+def test_chunks_give_what_the_whole_gives(file: str) -> None:
+    net, model = NETS[file], onnx.load(FOLDER / file)
+    axis, unit = net["axis"], net["frames"][0]
+    anything, fixed = streamed(model, axis), {n: streamed(model, {axis: n}) for n in net["frames"] if n}
+    assert plan_of(anything)["unit"] == unit
+    for n, length in enumerate(LENGTHS):
+        frames = math.ceil(length / unit) * unit
+        feed = given(model, axis, frames, n)
+        expected = whole(model, feed)
+        runs = [(anything, sizes) for sizes in chunks(unit, frames)]
+        runs += [(stepped, [size]) for size, stepped in fixed.items() if frames % size == 0 and frames <= 210]
+        for stepped, sizes in runs:
+            plan = plan_of(stepped)
+            got = chunked(stepped, feed, sizes)
+            for name, array in got.items():
+                np.testing.assert_allclose(array, expected[name], rtol=0, atol=2e-5, err_msg=f"{frames} {sizes}")
+                rate = plan["rates"].get(name, "1")
+                if plan["outputs"][name] is not None:
+                    assert array.shape[plan["outputs"][name]] * eval(f"1/({rate})") == frames
+
+
+@pytest.mark.parametrize("file", of_class("must"))
+def test_two_resets(file: str) -> None:
+    net, model = NETS[file], onnx.load(FOLDER / file)
+    stream = rl.Stream(streamed(model, net["axis"], "auto").SerializeToString())
+    unit = stream.plan.unit
+    for seed in range(3):
+        feed = given(model, net["axis"], 5 * unit, seed)
+        expected = whole(model, feed)
+        parts = []
+        for start in range(0, 5 * unit, unit):
+            axes = stream.plan.inputs.items()
+            parts.append(
+                stream({k: feed[k] if a is None else feed[k].take(range(start, start + unit), a) for k, a in axes})
+            )
+        for name, a in stream.plan.outputs.items():
+            array = parts[-1][name] if a is None else np.concatenate([part[name] for part in parts], a)
+            np.testing.assert_allclose(array, expected[name], rtol=0, atol=2e-5)
+        stream.reset()
+
+
+@pytest.mark.parametrize("file", of_class("must"))
+def test_the_comparison_verifies_it(file: str) -> None:
+    net, model = NETS[file], onnx.load(FOLDER / file)
+    for frames in (None, net["frames"][-2]):
+        result = rl.verify_stream(model, streamed(model, {net["axis"]: frames}), check=rl.Check(runs=1))
+        assert result, result.reason
+
+
+@pytest.mark.parametrize("file", of_class("must"))
+def test_a_chunk_that_does_not_fit_is_refused(file: str) -> None:
+    net, model = NETS[file], onnx.load(FOLDER / file)
+    unit = net["frames"][0]
+    if unit == 1:
+        return
+    with pytest.raises(
+        rl.UnsupportedError, match=f"the chunk size must be a multiple of {unit}; give {net['axis']}="
+    ):
+        streamed(model, {net["axis"]: unit + 1})
+    stream = rl.Stream(streamed(model, net["axis"]).SerializeToString())
+    with pytest.raises(rl.OptionError, match=f"has {unit + 1} frames on axis .; give a multiple of {unit}"):
+        stream(given(model, net["axis"], unit + 1, 0))
+
+
+@pytest.mark.parametrize("file", of_class("trap") + of_class("never"))
+def test_traps_are_refused(file: str) -> None:
+    net, model = NETS[file], onnx.load(FOLDER / file)
+    for frames in net["frames"]:
+        with pytest.raises(rl.UnsupportedError):
+            streamed(model, {net["axis"]: frames})
