@@ -69,7 +69,7 @@ def lower(
         UnsupportedError: A valid node or model that these options cannot lower.
         OptionError: A form, target or dimension that does not exist.
 
-    Example:
+    Examples:
         >>> new = rl.lower(model, target="tvm", dims={"seq": 16})
         >>> rl.inspect(new)
         []
@@ -145,7 +145,7 @@ def lower_file(
         InvalidNodeError, OptionError: As in `lower`; an input or a shape for the comparison that the model does not
             have.
 
-    Example:
+    Examples:
         >>> report = rl.lower_file("model.onnx", "lowered.onnx", to="loop", overwrite=True)
         >>> report.verification.status
         'verified'
@@ -186,7 +186,7 @@ def preview(
         OptionError: An option has a value that does not exist.
         ModelFileError: The path is not an ONNX model.
 
-    Example:
+    Examples:
         >>> [each.form for each in rl.preview(model, target="openvino")]
         ['loop', 'loop']
     """
@@ -210,7 +210,7 @@ def inspect(model: onnx.ModelProto | ir.Model | PathLike) -> list[NodeSpec]:
         InvalidNodeError, UnsupportedError: A node that cannot be read.
         ModelFileError: The path is not an ONNX model.
 
-    Example:
+    Examples:
         >>> [spec.op_type for spec in rl.inspect("model.onnx")]
         ['LSTM', 'GRU']
     """

@@ -48,7 +48,7 @@ class RnnLoweringError(Exception):
         hint: What to try.
         node: The node, if the error is about one.
 
-    Example:
+    Examples:
         >>> try:
         ...     rl.lower(model, "unroll")
         ... except rl.RnnLoweringError as error:
@@ -72,7 +72,7 @@ class RnnLoweringError(Exception):
 class InvalidNodeError(RnnLoweringError):
     """A node breaks the specification of its operator.
 
-    Example:
+    Examples:
         >>> text = (
         ...     '<ir_version: 8, opset_import: ["": 17]>'
         ...     " g (float[T,1,2] X, float[1,16,2] W, float[1,16,4] R) => (float[T,1,1,4] Y)"
@@ -89,7 +89,7 @@ class InvalidNodeError(RnnLoweringError):
 class UnsupportedError(RnnLoweringError):
     """A valid model, node or option that this package, the form or the target does not support.
 
-    Example:
+    Examples:
         >>> try:
         ...     rl.lower(model, target="tinygrad")
         ... except rl.UnsupportedError as error:
@@ -117,7 +117,7 @@ class UnknownLengthsError(UnsupportedError):
 class OptionError(UnsupportedError, ValueError, TypeError):
     """An argument has a wrong value or type.
 
-    Example:
+    Examples:
         >>> try:
         ...     rl.lower(model, target="abacus")
         ... except rl.OptionError as error:
@@ -129,7 +129,7 @@ class OptionError(UnsupportedError, ValueError, TypeError):
 class ModelFileError(RnnLoweringError):
     """A file that cannot be read as an ONNX model, or cannot be written.
 
-    Example:
+    Examples:
         >>> try:
         ...     rl.inspect("absent.onnx")
         ... except rl.ModelFileError as error:
@@ -141,7 +141,7 @@ class ModelFileError(RnnLoweringError):
 class InternalError(RnnLoweringError):
     """A bug in this package; `__cause__` is the unexpected exception.
 
-    Example:
+    Examples:
         >>> issubclass(rl.InternalError, rl.RnnLoweringError)
         True
     """
@@ -153,7 +153,7 @@ class VerificationError(RnnLoweringError):
     Args:
         report: The `FileReport`, with the differences of the outputs.
 
-    Example:
+    Examples:
         >>> issubclass(rl.VerificationError, rl.RnnLoweringError)
         True
     """
@@ -166,7 +166,7 @@ class VerificationError(RnnLoweringError):
 class NotVerifiedError(VerificationError):
     """Verification was required, but no comparison was possible; the lowered model was not written.
 
-    Example:
+    Examples:
         >>> issubclass(rl.NotVerifiedError, rl.RnnLoweringError)
         True
     """
@@ -176,7 +176,7 @@ class RnnLoweringWarning(UserWarning):
     """The specification of a node is ambiguous, and the message says how it was interpreted; or what is asked for
     is probably not meant, or takes long.
 
-    Example:
+    Examples:
         >>> import warnings
         >>> warnings.simplefilter("error", rl.RnnLoweringWarning)  # a warning is an error
     """

@@ -91,7 +91,7 @@ class Tolerance:
     None: by the element type (float32: rtol 1e-4, atol 1e-5; float64: 1e-9, 1e-10; float16: 1e-2, 2e-3; bfloat16:
     8e-2, 4e-2; others exactly equal).
 
-    Example:
+    Examples:
         >>> rl.verify(model, rl.lower(model), tolerance=rl.Tolerance(rtol=1e-3), runs=1).status
         'verified'
     """
@@ -144,7 +144,7 @@ class Lowering:
         OptionError: A form, target or way of computing that does not exist, a negative limit, a pattern that is no
             text, or a number of frames that is not possible.
 
-    Example:
+    Examples:
         >>> lowering = rl.Lowering("unroll", dims={"seq": 16})
         >>> [node.form for node in rl.lower(model, lowering, full=True)[1].nodes]
         ['unroll', 'unroll']
@@ -327,7 +327,7 @@ class Check:
     Raises:
         OptionError: A negative number of runs or bytes, or a time limit that is not positive.
 
-    Example:
+    Examples:
         >>> check = rl.Check(runs=1, shapes={"X": [16, 1, 80]})
         >>> rl.verify(model, rl.lower(model), check=check).status
         'verified'

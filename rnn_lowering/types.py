@@ -283,7 +283,7 @@ def take_fields(options: object) -> None:
 class Progress(Protocol):
     """Called as progress(phase, done, total) when a phase begins (done = 0) and after each tensor or run.
 
-    Example:
+    Examples:
         >>> def show(phase, done, total):
         ...     print(phase, done, total)
         >>> report = rl.lower_file("model.onnx", "lowered.onnx", verify=0, overwrite=True, progress=show)

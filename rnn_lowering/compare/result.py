@@ -72,7 +72,7 @@ class Verification:
         each_run: The runs one by one.
         nodes: One entry per output of each node that was also compared on its own with float64, over all its runs.
 
-    Example:
+    Examples:
         >>> check = rl.verify(model, rl.lower(model), runs=1)
         >>> bool(check), check.status, check.max_abs < 1e-5
         (True, 'verified', True)

@@ -104,7 +104,8 @@ def verify_stream(
     """Run the original on whole sequences and a stream on their chunks, and compare all outputs of the original.
 
     Args:
-        original, stepped: A model and the stream that was made of it, or their paths, or what was parsed there.
+        original: A model or its path.
+        stepped: The stream that was made of it, or its path.
         check: How they are compared: `runs` is the number of sequences.
         trust_external_data: Read data files outside the folders of the models.
         progress: Called as progress(phase, done, total) when a phase begins and after each run.
@@ -115,7 +116,7 @@ def verify_stream(
     Raises:
         ModelFileError: `stepped` is not a stream.
 
-    Example:
+    Examples:
         >>> bool(rl.verify_stream(model, rl.lower(model, stream="seq"), check=rl.Check(runs=1)))
         True
     """

@@ -41,7 +41,8 @@ def verify(
     """Run both models in onnxruntime and compare all outputs.
 
     Args:
-        original, lowered: Models or paths. They run in a separate process.
+        original: A model or a path. It runs in a separate process.
+        lowered: The other model, or its path.
         check: How they are compared.
         trust_external_data: Read data files outside the folders of the models.
         progress: Called as progress(phase, done, total) when a phase begins and after each run.
@@ -55,7 +56,7 @@ def verify(
         OptionError: An option has a value that does not exist, or a given input or shape is not one of the models'.
         ModelFileError: A file cannot be read, or its data is missing or outside its folder.
 
-    Example:
+    Examples:
         >>> bool(rl.verify(model, rl.lower(model, "loop"), runs=1))
         True
     """

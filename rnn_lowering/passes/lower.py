@@ -66,7 +66,7 @@ _RUNTIMES_OF_FOREIGN = ("portable", "onnxruntime")
 class LoweringResult(ir.passes.PassResult):
     """What the pass returns: `model`, `modified`, `report`, and with `keep` the model whose nodes were replaced.
 
-    Example:
+    Examples:
         >>> result = rl.LowerRecurrentPass()(onnx_ir.load("model.onnx"))
         >>> result.modified, len(result.report.nodes)
         (True, 2)
@@ -87,7 +87,7 @@ class Preview:
         reason: Why.
         hint: What to try if it is refused.
 
-    Example:
+    Examples:
         >>> [(each.spec.op_type, each.form) for each in rl.preview(model)]
         [('LSTM', 'scan'), ('GRU', 'scan')]
     """
@@ -117,7 +117,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         InvalidNodeError: A node breaks the specification of its operator.
         UnsupportedError: A valid node that the chosen form cannot express, or an option that does not exist.
 
-    Example:
+    Examples:
         >>> model = onnx_ir.load("model.onnx")
         >>> rl.LowerRecurrentPass("loop")(model).report.nodes[0].form
         'loop'

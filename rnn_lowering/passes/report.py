@@ -24,7 +24,7 @@ SCHEMA = 1
 class NodeReport:
     """A lowered node and its form; `place` identifies it in the model.
 
-    Example:
+    Examples:
         >>> _, report = rl.lower(model, full=True)
         >>> [node.form for node in report.nodes]
         ['scan', 'scan']
@@ -96,7 +96,7 @@ class Report:
         operators_before, operators_after: How often the model has each operator, in all scopes together.
         stream: How to call the result, if it is a stream.
 
-    Example:
+    Examples:
         >>> _, report = rl.lower(model, target="tvm", dims={"seq": 16}, full=True)
         >>> report.target, report.operators_before["LSTM"], report.operators_after["Tanh"]
         ('tvm', 1, 48)

@@ -58,7 +58,7 @@ class StreamPass(ir.passes.InPlacePass):
     Warns:
         RnnLoweringWarning: No state is carried from chunk to chunk: the axis is probably not that of time.
 
-    Example:
+    Examples:
         >>> work = onnx_ir.load("model.onnx")
         >>> rl.StreamPass("seq")(work).modified
         True

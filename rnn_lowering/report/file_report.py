@@ -68,7 +68,7 @@ class FileReport(Report):
         command: The command line; empty if Python called `lower_file`.
         verification: How both were compared; None where nothing was to be.
 
-    Example:
+    Examples:
         >>> report = rl.lower_file("model.onnx", "lowered.onnx", verify=0, overwrite=True)
         >>> len(report.nodes), report.verification is None
         (2, True)

@@ -104,7 +104,7 @@ class RecurrentSpec(NodeSpec):
         gives_sequence: Whether the node has an output Y, used or not.
         stored: The constants as the node has them.
 
-    Example:
+    Examples:
         >>> lstm, gru = rl.inspect(model)
         >>> lstm.op_type, lstm.hidden_size, lstm.seq_length, gru.linear_before_reset
         ('LSTM', 16, None, True)

@@ -30,7 +30,7 @@ class Stream:
         ModelFileError: The model has no such metadata, or damaged ones.
         OptionError: What is given is not a model.
 
-    Example:
+    Examples:
         >>> stream = rl.Stream(rl.lower(model, stream="seq").SerializeToString())
         >>> stream({"X": np.zeros((4, 1, 80), np.float32)})["Y"].shape  # the next 4 frames
         (4, 1, 80)

@@ -44,7 +44,7 @@ class State:
         initial: What the first call receives: "zeros", or nested lists of numbers that broadcast to `shape`, of
             which those that JSON lacks are the texts "Infinity", "-Infinity" and "NaN".
 
-    Example:
+    Examples:
         >>> plan = rl.Stream(rl.lower(model, stream="seq").SerializeToString()).plan
         >>> plan.states[0].input, plan.states[0].state, plan.states[0].shape
         ('past_lstm_LSTM_h', 'h', (1, 1, 16))
@@ -113,7 +113,7 @@ class StreamPlan:
         unit: Each call needs a multiple of so many frames.
         rates: How many frames an output has for each frame of the inputs, by name: "1", "15" or "1/8".
 
-    Example:
+    Examples:
         >>> plan = rl.Stream(rl.lower(model, stream="seq=1").SerializeToString()).plan
         >>> plan.frames, plan.inputs, plan.outputs
         (1, {'X': 0}, {'Y': 0})

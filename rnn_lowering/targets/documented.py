@@ -23,7 +23,7 @@ class Documented:
         left_out: Those of them that count as not supported, because of the limit that it names.
         unchecked: Limits that it names and that a lowering does not check.
 
-    Example:
+    Examples:
         >>> rl.TARGETS["tensorrt"].documented.source
         'onnx/onnx-tensorrt: docs/operators.md'
     """

@@ -61,7 +61,7 @@ class Target:
         converted_only: Whether lowered models were converted for it and not run.
         documented: What a document names, of a runtime that was not run: nothing else is emitted for it.
 
-    Example:
+    Examples:
         >>> target = rl.TARGETS["tvm"]
         >>> target.forms, target.evidence
         (('unroll',), 'measured')

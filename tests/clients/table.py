@@ -31,7 +31,7 @@ SAID = {"wrong": "wrong without an error", "rejects": "rejected", "crashes": "cr
 
 def table(entries: dict[str, Any]) -> str:
     """The table as Markdown."""
-    lines = ["| runtime | models with recurrent nodes | after `rnn-lower` | measured |", "|---|---|---|---|"]
+    lines = ["| runtime | as exported | after `rnn-lower` | measured |", "|---|---|---|---|"]
     for client in CLIENTS:
         if entry := entries.get(client):
             before, after = _counted(entry["native"]), _counted(entry["lowered"])

@@ -1,0 +1,68 @@
+"""What the site has besides docs/: pages of the repository, and the Python reference from the docstrings.
+
+mkdocs calls these functions while it builds (`hooks` in mkdocs.yml).
+"""
+
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+import rnn_lowering as rl
+
+ROOT = Path(__file__).parent.parent
+PAGES = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md", "examples.md": "examples/README.md"}
+"""Page of the site -> file of the repository."""
+
+_LINK = re.compile(r"\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are not in docs/."""
+    for page, path in PAGES.items():
+        files.append(File.generated(config, page, content=(ROOT / path).read_text(encoding="utf-8")))
+    files.append(File.generated(config, "python.md", content=python_reference()))
+    return files
+
+
+def python_reference() -> str:
+    """Return the page of the Python interface: functions, then classes, then errors.
+
+    Raises:
+        PluginError: A public name has no docstring.
+    """
+    sections = ["# Python reference"]
+    for name in sorted((n for n in rl.__all__ if n != "__version__"), key=_rank):
+        public = getattr(rl, name)
+        if callable(public) and not public.__doc__:
+            raise PluginError(f"{name} has no docstring")
+        sections.append(f"::: rnn_lowering.{name}")
+    return "\n\n".join(sections) + "\n"
+
+
+def _rank(name: str) -> int:
+    public = getattr(rl, name)
+    if not isinstance(public, type):
+        return 0
+    return 2 if issubclass(public, (Exception, Warning)) else 1
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let links lead to pages of the site; those to other files of the repository become the names of the files."""
+    source = PAGES.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+    on_site = {path: site for site, path in PAGES.items()} | {"README.md": "index.md"}
+
+    def lead(link: re.Match[str]) -> str:
+        text, target, anchor = link[1], link[2], link[3] or ""
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+        if path in on_site:
+            return f"[{text}]({on_site[path]}{anchor})"
+        if path.startswith("docs/"):
+            return f"[{text}]({path.removeprefix('docs/')}{anchor})"
+        return f"{text} (`{path}`)" if text != path else f"`{path}`"
+
+    return _LINK.sub(lead, markdown)
