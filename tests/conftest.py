@@ -1,11 +1,10 @@
-"""What all tests share: the tests in folders of a kind are marked as such."""
+"""What all tests share: the tests in folders of a kind are marked as such, and child processes are kept."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from rnn_lowering.model.onnx_checks import one_child
+from one_process import Kept, keep_processes
 
 pytest_plugins = ["commands"]
 """Fixtures of the command."""
@@ -21,8 +20,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(FOLDERS[folder])
 
 
-@pytest.fixture(scope="module")
-def shared_child() -> Iterator[None]:
-    """One process for onnx's version converter, instead of one for each model of an old opset."""
-    with one_child():
-        yield
+@pytest.fixture(scope="session")
+def kept() -> Iterator[None]:
+    """The child processes, which end with the last test."""
+    yield
+    Kept.end_all()
+
+
+@pytest.fixture(autouse=True)
+def _children(request: pytest.FixtureRequest, kept: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "own_processes" not in request.fixturenames:
+        keep_processes(monkeypatch)
+
+
+@pytest.fixture
+def own_processes() -> None:
+    """For tests of processes: each call starts those that it needs."""

@@ -98,6 +98,7 @@ def test_interrupts_pass(error: BaseException, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no such limit")
 @pytest.mark.parametrize("more", range(5))
+@pytest.mark.usefixtures("own_processes")
 def test_too_many_open_files_are_an_error_with_what_to_do(file: Path, more: int) -> None:
     import resource
 

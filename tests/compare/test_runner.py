@@ -20,6 +20,7 @@ from rnn_lowering.compare.process import Runner, SessionError
 from rnn_lowering.compare.session import Session
 from rnn_lowering.compare.worker import read_arrays, write_arrays
 
+pytestmark = pytest.mark.usefixtures("own_processes")
 ONE = (Link("GRU", "first", hidden=4),)
 
 

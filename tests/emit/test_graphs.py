@@ -1,7 +1,7 @@
 """What emitted graphs look like: what the runtimes that they are for support."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -83,8 +83,27 @@ def kinds() -> Iterator[Kind]:
 
 
 KINDS = list(kinds())
-every_kind = pytest.mark.parametrize("kind", KINDS, ids=str)
-every_loop = pytest.mark.parametrize("kind", [k for k in KINDS if k.form != "unroll"], ids=str)
+
+
+def each_of(chosen: Sequence[Kind]) -> Callable[[Callable[[Kind], None]], Callable[[], None]]:
+    """Make one test of a check of many kinds, which says at which it failed."""
+
+    def decorate(check: Callable[[Kind], None]) -> Callable[[], None]:
+        def test() -> None:
+            for kind in chosen:
+                try:
+                    check(kind)
+                except AssertionError as error:
+                    raise AssertionError(f"{kind}: {error}") from error
+
+        test.__doc__ = check.__doc__
+        return test
+
+    return decorate
+
+
+every_kind = each_of(KINDS)
+every_loop = each_of([k for k in KINDS if k.form != "unroll"])
 
 
 @lru_cache(maxsize=256)
@@ -305,7 +324,7 @@ def test_loop_interface(kind: Kind) -> None:
             assert squeeze.op_type == "Squeeze"
 
 
-@pytest.mark.parametrize("kind", [k for k in KINDS if k.form == "loop" and k.x == "static"], ids=str)
+@each_of([k for k in KINDS if k.form == "loop" and k.x == "static"])
 def test_what_a_loop_stacks_has_its_shape(kind: Kind) -> None:
     graph = lowered(kind)
     declared = {value.name: shape_of(value) for value in (*graph.value_info, *graph.output)}
@@ -396,7 +415,7 @@ def test_biases_are_added_once(kind: Kind) -> None:
     assert set(others) <= ({by_step} if kind.cell == "GRU_lbr" else set())
 
 
-@pytest.mark.parametrize("kind", [k for k in KINDS if k.form == "unroll"], ids=str)
+@each_of([k for k in KINDS if k.form == "unroll"])
 def test_unrolled_steps_share_their_weights(kind: Kind) -> None:
     graph = lowered(kind)
     sizes = [array.size for array in constants(graph).values() if array.dtype.kind == "f" and array.ndim > 1]

@@ -15,8 +15,6 @@ from running import assert_close, recurrent_left, run
 
 import rnn_lowering as rl
 
-pytestmark = pytest.mark.usefixtures("shared_child")
-
 FORMS = ("scan", "loop", "unroll")
 OPSETS = range(1, 7)
 RESULT = 13

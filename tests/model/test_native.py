@@ -22,6 +22,7 @@ from rnn_lowering.child import Child, Message
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.onnx_checks import is_sound
 
+pytestmark = pytest.mark.usefixtures("own_processes")
 ORDINARY = {
     "symbolic": lambda: chain(Link("LSTM", "first"), Link("GRU", "second")),
     "unknown": lambda: model(Case("native_unranked", "LSTM", x="unranked"), 17),

@@ -56,6 +56,7 @@ def test_tensors_and_runs_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert calls == written + RUNS
 
 
+@pytest.mark.usefixtures("own_processes")
 def test_an_interrupt_ends_the_process_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
 

@@ -1,11 +1,56 @@
-"""Verification without processes of its own, for tests that look at its results: starting Python takes longest."""
+"""Child processes for tests: starting Python takes longest, so they are kept, or none is started."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
+from rnn_lowering.child import Child, Message
 from rnn_lowering.compare import process, worker
+from rnn_lowering.model import onnx_checks
+
+
+class Kept:
+    """A `Child` whose process waits for the next owner when it ends, unless it is in the middle of a job.
+
+    To its owner it is a new one; a process that dies is not replaced.
+    """
+
+    waiting: ClassVar[dict[tuple[Any, ...], list[Child]]] = {}
+    """By module and environment."""
+
+    def __init__(self, module: str) -> None:
+        given = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        self._kept = self.waiting.setdefault((module, *sorted(given.items())), [])
+        self._child = self._kept.pop() if self._kept else Child(module)
+        self.jobs, self._works = 0, False
+
+    def ask(self, job: Message, seconds: float | None) -> Iterator[Message]:
+        self.jobs += 1
+        self._works = True
+        here: Message = {name: str(Path(job[name]).absolute()) for name in ("model", "data") if name in job}
+        yield from self._child.ask({**job, **here}, seconds)
+        self._works = False
+
+    def end(self) -> None:
+        if self._works:
+            self._child.end()
+        else:
+            self._kept.append(self._child)
+
+    @classmethod
+    def end_all(cls) -> None:
+        for child in (child for kept in cls.waiting.values() for child in kept):
+            child.end()
+        cls.waiting.clear()
+
+
+def keep_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what the package does in child processes be done in those that earlier tests started."""
+    monkeypatch.setattr(process, "Child", Kept)
+    monkeypatch.setattr(onnx_checks, "Child", Kept)
 
 
 class Here:
@@ -16,7 +61,7 @@ class Here:
     def __init__(self, module: str) -> None:
         """It is `worker`."""
 
-    def ask(self, job: Mapping[str, Any], seconds: float | None) -> Iterator[Mapping[str, Any]]:
+    def ask(self, job: Message, seconds: float | None) -> Iterator[Message]:
         return worker.do(dict(job))
 
     def end(self) -> None:
