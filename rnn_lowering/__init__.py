@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rnn_lowering.passes.report import NodeReport, Report
     from rnn_lowering.passes.stream import StreamPass
     from rnn_lowering.report.file_report import FileReport
+    from rnn_lowering.spec.causal_conv import CausalConvSpec
     from rnn_lowering.spec.node_spec import NodeSpec
     from rnn_lowering.spec.rnn import RecurrentSpec
     from rnn_lowering.streaming.host import Stream
@@ -64,6 +65,7 @@ _MODULES = {
     "passes.report": ("NodeReport", "Report"),
     "passes.stream": ("StreamPass",),
     "report.file_report": ("FileReport",),
+    "spec.causal_conv": ("CausalConvSpec",),
     "spec.node_spec": ("NodeSpec",),
     "spec.rnn": ("RecurrentSpec",),
     "streaming.host": ("Stream",),
@@ -82,6 +84,7 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "TARGETS",
+    "CausalConvSpec",
     "Check",
     "Documented",
     "FileReport",

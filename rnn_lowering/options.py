@@ -132,6 +132,8 @@ class Lowering:
             to float32 and their outputs back, as onnxruntime's float16 kernels do; so a bfloat16 model runs on its
             CPU.
         dequantize: Convert weights that the model stores as integers before a DequantizeLinear to floats.
+        keep_opset: Keep the opset of the model. Otherwise, where LinearAttention or CausalConvWithState of opset 27
+            is lowered, it goes down as far as the other nodes allow, since most runtimes refuse 27.
         dims: Sizes of symbolic dimensions, by name. If T is still unknown then, constants that depend on the sizes
             are folded.
         input_shapes: Shapes of inputs, by input name.
@@ -229,6 +231,16 @@ class Lowering:
         default=False,
         metadata=option(types.flag, "convert weights stored as integers to floats", _FORM, text="flag"),
     )
+    keep_opset: bool = field(
+        default=False,
+        metadata=option(
+            types.flag,
+            "keep the opset of the model; otherwise that of LinearAttention and CausalConvWithState (27) goes down "
+            "with them",
+            _FORM,
+            text="flag",
+        ),
+    )
     dims: Mapping[str, int] = field(
         default_factory=dict,
         metadata=option(
@@ -303,6 +315,7 @@ class LoweringOptions(TypedDict, total=False):
     max_bytes: int
     compute: str
     dequantize: bool
+    keep_opset: bool
     dims: Mapping[str, int] | None
     input_shapes: Shapes | None
     set_inputs: Mapping[str, ArrayLike] | None

@@ -168,7 +168,8 @@ KEYWORDS = {
     "verify": CheckOptions,
 }
 MODELS = {"LowerRecurrentPass": ("model_or_result",), "StreamPass": ("model_or_result",)}
-DATA = {"Documented", "FileReport", "LoweringResult", "NodeReport", "Preview", "RecurrentSpec", "Report", "State"}
+DATA = {"Documented", "FileReport", "LoweringResult", "NodeReport", "Preview", "Report", "State"}
+DATA |= {"CausalConvSpec", "NodeSpec", "RecurrentSpec"}
 DATA |= {"StreamPlan", "Target", "Verification"}
 """What public functions return, and the table of targets: nobody makes them."""
 

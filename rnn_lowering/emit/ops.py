@@ -27,6 +27,8 @@ from rnn_lowering.types import Dims
 _FAR_BEFORE_FIRST = -(2**31)
 """End of a backwards Slice; not the smallest int64, which some runtimes get wrong."""
 
+_FAR_BEHIND_LAST = 2**31 - 1
+
 _LONGEST_WRITTEN = 1 << 20
 
 _FLOAT, _INT32, _INT64, _UINT8 = ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT8
@@ -365,6 +367,37 @@ class Ops:
         found = self._substitute(op_type, x, **attributes)
         return found or self.emit(op_type, [x], [x.shape], [x.dtype], **attributes)[0]
 
+    def sum(self, x: Tensor, axis: int) -> Tensor:
+        """Return the sums along an axis, which stays as one of size 1."""
+        if x.shape[axis] == 1:
+            return x
+        return self._substitute("ReduceSum", x, axis) or self._sum(x, axis)
+
+    @since(1)
+    def _sum(self, x: Tensor, axis: int) -> Tensor:
+        shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+        return self.emit("ReduceSum", [x], [shape], [x.dtype], axes=[axis])[0]
+
+    @_sum.since(13)
+    def _sum_13(self, x: Tensor, axis: int) -> Tensor:
+        shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+        return self.emit("ReduceSum", [x, self.constant([axis])], [shape], [x.dtype])[0]
+
+    def conv(self, x: Tensor, weight: Tensor, bias: Tensor, dilation: int = 1) -> Tensor:
+        """Convolve each channel of x [batch, channels, frames] with its row of weight [channels, 1, k], without
+        padding, and add its bias [channels]."""
+        found: Tensor | None = self._substitute("Conv", x, weight, bias, dilation)
+        if found is not None:
+            return found
+        N, _, frames = x.shape
+        C, _, k = weight.shape
+        assert C is not None
+        assert k is not None
+        shape = (N, C, None if frames is None else frames - (k - 1) * dilation)
+        inputs = [x, weight] if bias.is_zero else [x, weight, bias]
+        sizes = {"group": C, "kernel_shape": [k], "dilations": [dilation]}
+        return self.emit("Conv", inputs, [shape], [x.dtype], **sizes)[0]
+
     def clip(self, x: Tensor, bound: float) -> Tensor:
         """Bound x to [-bound, bound]."""
         return self._substitute("Clip", x, bound) or self._clip(x, bound)
@@ -392,6 +425,8 @@ class Ops:
     def cast(self, x: Tensor, dtype: ir.DataType) -> Tensor:
         if x.dtype == dtype:
             return x
+        if x.is_zero:
+            return replace(x, dtype=dtype)
         if isinstance(x.value, Constant):
             return self.known(x.value.cast(dtype))
         return self.emit("Cast", [x], [x.shape], [dtype], to=int(dtype))[0]
@@ -468,6 +503,30 @@ class Ops:
     def _split_13(self, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]:
         shapes = [(*x.shape[:axis], size, *x.shape[axis + 1 :]) for size in sizes]
         return self.emit("Split", [x, self.constant(list(sizes))], shapes, [x.dtype] * len(sizes), axis=axis)
+
+    def slice(self, x: Tensor, axis: int, start: int, end: int | None) -> Tensor:
+        """Return x from `start` to before `end` along an axis; a negative one counts from the end, None is the
+        end."""
+        size = x.shape[axis]
+        if size is not None:
+            start, end = (n + size if n < 0 else n for n in (start, size if end is None else end))
+            length: int | None = end - start
+        elif start < 0:
+            length = (end or 0) - start if end is None or end < 0 else None
+        else:
+            length = end - start if end is not None and end >= 0 else None
+        shape = (*x.shape[:axis], length, *x.shape[axis + 1 :])
+        return x if size is not None and length == size else self._slice(x, axis, start, end, shape)
+
+    @since(1)
+    def _slice(self, x: Tensor, axis: int, start: int, end: int | None, shape: Dims) -> Tensor:
+        bounds = {"starts": [start], "ends": [_FAR_BEHIND_LAST if end is None else end], "axes": [axis]}
+        return self.emit("Slice", [x], [shape], [x.dtype], **bounds)[0]
+
+    @_slice.since(10)
+    def _slice_10(self, x: Tensor, axis: int, start: int, end: int | None, shape: Dims) -> Tensor:
+        bounds = (start, _FAR_BEHIND_LAST if end is None else end, axis)
+        return self.emit("Slice", [x, *(self.constant([n]) for n in bounds)], [shape], [x.dtype])[0]
 
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         if len(parts) == 1:

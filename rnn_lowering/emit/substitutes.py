@@ -122,12 +122,34 @@ def _ranges(x: Tensor, sizes: Sequence[int], axis: int) -> list[tuple[int, int, 
     return [(end - size, end, (*before, size, *after)) for size, end in zip(sizes, ends, strict=True)]
 
 
+def taps(op: Ops, x: Tensor, weight: Tensor, bias: Tensor, dilation: int) -> Tensor:
+    """Return what `Ops.conv` does, by a product for each element of the kernel."""
+    k = weight.shape[2]
+    assert k is not None
+    reach = (k - 1) * dilation
+    columns = [op.squeeze(column, [1]) for column in op.split(weight, [1] * k, axis=2)]  # each [channels, 1]
+    ends = [None if n == k - 1 else n * dilation - reach for n in range(k)]
+    parts = [op.slice(x, 2, n * dilation, end) * c for n, (end, c) in enumerate(zip(ends, columns, strict=True))]
+    return sum(parts[1:], parts[0]) + op.unsqueeze(bias, [1])
+
+
+def sum_of_parts(op: Ops, x: Tensor, axis: int) -> Tensor | None:
+    """Return the sums along an axis of known size by additions."""
+    size = x.shape[axis]
+    if not size:
+        return None
+    first, *others = op.split(x, [1] * size, axis)
+    return sum(others, first)
+
+
 COMPOSED: dict[str, Rule] = {
     "Ceil": ceiling,
     "Clip": bounded,
+    "Conv": taps,
     "Gather": rows_by_product,
     "Identity": as_transpose,
     "Less": above,
+    "ReduceSum": sum_of_parts,
     "Relu": as_max,
     "Split": slices,
     "Sub": as_sum,

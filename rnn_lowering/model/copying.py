@@ -143,7 +143,7 @@ def restored(model: ir.Model) -> Iterator[None]:
 @contextmanager
 def changed(model: ir.Model, work: ir.Model) -> Iterator[tuple[ir.Model, ir.Model]]:
     """Yield a model to change, and the original beside it. If the block succeeds, the given model has the graph,
-    functions and metadata of the changed one, otherwise those that it had.
+    functions, IR version and metadata of the changed one, otherwise those that it had.
 
     Args:
         model: The model.
@@ -162,6 +162,7 @@ def changed(model: ir.Model, work: ir.Model) -> Iterator[tuple[ir.Model, ir.Mode
 
 def _take_over(model: ir.Model, other: ir.Model) -> None:
     replace_content(model, other.graph, other.functions)
+    model.ir_version = other.ir_version
     model.metadata_props.clear()
     model.metadata_props.update(other.metadata_props)
 

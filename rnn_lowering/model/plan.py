@@ -42,11 +42,19 @@ class PreparedModel:
 
 @dataclass(frozen=True)
 class NodePlan:
-    """A node that is to be lowered, what it specifies, and its form."""
+    """A node that is to be lowered.
+
+    Attributes:
+        found: The node.
+        spec: What it specifies.
+        choice: Its form.
+        opset: The opset of what is emitted for it, which the model then imports.
+    """
 
     found: RecurrentNode
     spec: NodeSpec
     choice: Choice
+    opset: int
 
 
 def prepare(model: ir.Model, selected: NodeSelection, max_nodes: int, *, inferred: bool = False) -> PreparedModel:

@@ -40,7 +40,7 @@ def replace_nodes(model: ir.Model, plan: Sequence[NodePlan], *, widen: bool, deq
             taken_over |= replace_node(found, spec, planned.choice, op)
         folded = " and ".join(dict.fromkeys(op.folded))
         if folded:
-            reason = f"DequantizeLinear of opset {found.opset} cannot express their scales"
+            reason = f"DequantizeLinear of opset {planned.opset} cannot express their scales"
             notes.append(f"{found.ref}: the integers of {folded} became floats: {reason}")
     return notes
 
@@ -77,7 +77,7 @@ def _emitter(
 ) -> Ops:
     node = planned.found.node
     return Ops(
-        planned.found.opset,
+        planned.opset,
         names,
         prefix_of(node),
         spec.computes_in(widen=widen),

@@ -29,6 +29,7 @@ from rnn_lowering.model.copying import changed, clone, restored, restored_on_fai
 from rnn_lowering.model.fixed_inputs import at_sizes, input_arrays, record
 from rnn_lowering.model.folding import folded, with_constants
 from rnn_lowering.model.onnx_checks import fault_of
+from rnn_lowering.model.opset_import import import_opset, opset_without
 from rnn_lowering.model.plan import NodePlan, NodeSelection, PreparedModel, export_faults, prepare, read, read_node
 from rnn_lowering.model.replace import operators_for, replace_nodes
 from rnn_lowering.model.scopes import (
@@ -46,7 +47,7 @@ from rnn_lowering.passes.advice import NO_LENGTHS, deciding_input, long_work, ma
 from rnn_lowering.passes.report import NodeReport, Report, SetInput, count_operators
 from rnn_lowering.passes.stream import StreamPass
 from rnn_lowering.spec.connections import InputFacts
-from rnn_lowering.spec.node_spec import NodeSpec
+from rnn_lowering.spec.node_spec import NodeSpec, default_opset
 from rnn_lowering.targets.choice import Choice, choose
 from rnn_lowering.targets.target import Target
 
@@ -175,6 +176,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         dequantize = self.lowering.dequantize
         report.notes += [_dequantized(node.spec) for node in plan if dequantize and node.spec.quantized]
         report.notes += replace_nodes(model, plan, widen=self.lowering.compute == "float32", dequantize=dequantize)
+        if plan and plan[0].opset < default_opset(model.opset_imports):
+            report.notes += import_opset(model, plan[0].opset)
         report.notes += _for_runtime(model, self.lowering.runtime) if plan else ()
         report.notes += many_steps(report.nodes)
 
@@ -298,19 +301,28 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
     def _plan(self, prepared: PreparedModel) -> list[NodePlan]:
         specs = read(prepared.model, prepared.wanted, inferred=prepared.inferred)
-        return [self._planned(e, spec, prepared.model) for e, spec in zip(prepared.wanted, specs, strict=True)]
+        opset = self._opset(prepared)
+        return [
+            self._planned(e, spec, prepared.model, opset) for e, spec in zip(prepared.wanted, specs, strict=True)
+        ]
 
-    def _planned(self, entry: RecurrentNode, spec: NodeSpec, model: ir.Model) -> NodePlan:
+    def _opset(self, prepared: PreparedModel) -> int:
+        """Return the opset that the lowered model imports."""
+        if self.lowering.keep_opset:
+            return default_opset(prepared.model.opset_imports)
+        return opset_without(prepared.model, {entry.node for entry in prepared.wanted})
+
+    def _planned(self, entry: RecurrentNode, spec: NodeSpec, model: ir.Model, opset: int) -> NodePlan:
         options = self.lowering
         widen, dequantize = options.compute == "float32", options.dequantize
 
         def emitted(choice: Choice) -> frozenset[str]:
-            planned = NodePlan(entry, spec, choice)
+            planned = NodePlan(entry, spec, choice, opset)
             return operators_for(planned, model.ir_version, widen=widen, dequantize=dequantize)
 
         try:
             as_lowered = spec.as_floats() if dequantize else spec
-            choice = choose(as_lowered, entry.opset, options.to, options.max_unroll, options.runtime, emitted)
+            choice = choose(as_lowered, opset, options.to, options.max_unroll, options.runtime, emitted)
         except UnknownSizeError as error:
             axes = tuple(spec.axes(spec.data).index(size) for size in error.sizes)
             sizes = open_sizes(model, spec.inputs[spec.data], axes, every=options.runtime.straight_line)
@@ -320,7 +332,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         except UnknownLengthsError as error:
             error.advise(open_lengths(model, spec.inputs["sequence_lens"], spec.inputs[spec.data]) or NO_LENGTHS)
             raise
-        return NodePlan(entry, spec, choice)
+        return NodePlan(entry, spec, choice, opset)
 
     def _preview(
         self, entry: RecurrentNode, prepared: PreparedModel, known: InputFacts, refusal: UnsupportedError | None
@@ -333,7 +345,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             )
         spec = read_node(prepared.model, entry, known)
         try:
-            choice = self._planned(entry, spec, prepared.model).choice
+            choice = self._planned(entry, spec, prepared.model, self._opset(prepared)).choice
         except UnsupportedError as error:
             return Preview(entry.ref, spec, REFUSED, error.reason, error.hint)
         return Preview(entry.ref, spec, choice.form, choice.reason)

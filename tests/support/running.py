@@ -23,16 +23,18 @@ TOLERANCES = {
 """rtol, atol by type; other types must be equal."""
 
 
-def run(model: onnx.ModelProto, feed: Mapping[str, Array], *, optimise: bool = True) -> Arrays:
-    """Run a model in onnxruntime; one that is newer than onnxruntime supports runs under an older label."""
+def run(
+    model: onnx.ModelProto, feed: Mapping[str, Array], *, optimise: bool = True, relabel: bool = True
+) -> Arrays:
+    """Run a model in onnxruntime; one that is newer than onnxruntime supports runs under an older label, or where
+    `relabel` is false as it is, which needs ALLOW_RELEASED_ONNX_OPSET_ONLY=0."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     if not optimise:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(
-        relabelled(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    labelled = relabelled(model) if relabel else model
+    session = ort.InferenceSession(labelled.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(None, dict(feed)), strict=True))
 

@@ -1,0 +1,105 @@
+"""The equivalent of a CausalConvWithState.
+
+z is the past frames and the input. Output frame t is the sum over j of weight[:, 0, j] * z[t + j * dilation], plus
+the bias; the new state is the last frames of z. A single frame is a Mul and a ReduceSum, which takes an eighth of
+the time of a Conv in onnxruntime; more frames are a Conv with a group for each channel.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rnn_lowering.emit.constants import leaf
+from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.substitutes import taps
+from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.recurrence.recurrence import Fold
+from rnn_lowering.spec.causal_conv import CausalConvSpec
+from rnn_lowering.types import Dims, array_of
+
+_FLOAT = ir.DataType.FLOAT
+
+
+def lower_causal_conv(op: Ops, spec: CausalConvSpec, _: Fold) -> dict[str, Tensor]:
+    """Emit the equivalent of a node; return its outputs by their names in the operator specification."""
+    N, L, C = spec.batch_size, spec.seq_length, spec.channels
+    time = 1 if spec.channels_last else 2
+    x = _flat(op, spec, _input(op, spec, "input", _shape(spec, L)), (N, L, C))
+    state = _state(op, spec, x)
+    if L == 0:
+        return _outputs(op, spec, x, state)
+    z = op.concat([state, x], time) if spec.state_length else x
+    y = _convolution(op, spec, z, time)
+    if spec.silu:
+        y = op.cast(y, _FLOAT)
+        y = y * op.unary("Sigmoid", y)
+    last = op.slice(z, time, -spec.state_length, None) if spec.state_length else state
+    return _outputs(op, spec, y, last)
+
+
+def _convolution(op: Ops, spec: CausalConvSpec, z: Tensor, time: int) -> Tensor:
+    """Return the weighted sums of the frames of z, with the bias."""
+    C, k = spec.channels, spec.kernel_size
+    weight, bias = _input(op, spec, "weight", (C, 1, k)), _input(op, spec, "bias", (C,))
+    if spec.seq_length == 1 and spec.dilation == 1:
+        return _one_frame(op, z, weight, bias, time)
+    swapped = spec.channels_last
+    frames = op.transpose(z, [0, 2, 1]) if swapped else z
+    y = taps(op, frames, weight, bias, spec.dilation) if C is None else op.conv(frames, weight, bias, spec.dilation)
+    return op.transpose(y, [0, 2, 1]) if swapped else y
+
+
+def _one_frame(op: Ops, z: Tensor, weight: Tensor, bias: Tensor, time: int) -> Tensor:
+    """Return the weighted sum of all frames of z: [batch, channels, 1], or [batch, 1, channels]."""
+    w = op.squeeze(weight, [1])  # [channels, k]
+    z, w, bias = (op.cast(part, _FLOAT) for part in (z, w, bias))
+    if time == 1:
+        return op.sum(z * op.transpose(w, [1, 0]), 1) + bias
+    return op.sum(z * w, 2) + op.unsqueeze(bias, [1])
+
+
+def _input(op: Ops, spec: CausalConvSpec, symbol: str, shape: Dims) -> Tensor:
+    """Return an input in the type to compute in; a symbolic zero for a bias or state that is absent or zero."""
+    value, tensor = spec.inputs.get(symbol), spec.constants.get(symbol)
+    if value is None:
+        return op.zero(shape)
+    if tensor is None:
+        return op.cast(op.given(value, spec.dtype, shape), op.dtype)
+    constant = op.known(leaf(tensor, value, symbol))
+    if symbol in ("bias", "past_state") and not array_of(tensor).any():
+        return op.zero(constant.shape)
+    return op.cast(constant, op.dtype)
+
+
+def _shape(spec: CausalConvSpec, length: int | None) -> Dims:
+    """Return the shape of the input, or of a state of a length."""
+    N, channels = spec.batch_size, spec.channel_axes
+    return (N, length, *channels) if spec.channels_last else (N, *channels, length)
+
+
+def _state(op: Ops, spec: CausalConvSpec, x: Tensor) -> Tensor:
+    """Return the past frames, with one axis of channels."""
+    S = spec.state_length
+    given = _input(op, spec, "past_state", _shape(spec, S))
+    if not given.is_zero and S:
+        return _flat(op, spec, given, (spec.batch_size, S, spec.channels))
+    batch, length = op.dim(x, 0), op.constant([S])
+    return op.zeros([batch, length, op.dim(x, 2)] if spec.channels_last else [batch, op.dim(x, 1), length])
+
+
+def _flat(op: Ops, spec: CausalConvSpec, x: Tensor, shape: Dims) -> Tensor:
+    """Return x [batch, length, c1, ..., cn] with one axis of channels; other tensors as they are."""
+    if len(spec.channel_axes) == 1:
+        return x
+    channels = op.constant([spec.channels]) if spec.channels is not None else None
+    return op.reshape(x, shape, [op.constant([0]), op.constant([0]), channels or op.constant([-1])])
+
+
+def _outputs(op: Ops, spec: CausalConvSpec, output: Tensor, state: Tensor) -> dict[str, Tensor]:
+    """Return the outputs in the type of the node, with its axes of channels."""
+    found = {"output": output, "present_state": state}
+    if len(spec.channel_axes) > 1:
+        whole = op.given(spec.inputs["input"], spec.dtype, _shape(spec, spec.seq_length))
+        sizes = [op.constant([0]), op.constant([0]), *(op.dim(whole, n) for n in range(2, whole.rank))]
+        found = {s: op.reshape(t, (*t.shape[:2], *spec.channel_axes), sizes) for s, t in found.items()}
+    return {symbol: op.cast(tensor, spec.dtype) for symbol, tensor in found.items() if symbol in spec.outputs}

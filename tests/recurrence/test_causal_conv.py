@@ -1,0 +1,223 @@
+"""CausalConvWithState of both domains beside float64, onnx's reference and onnxruntime's kernels."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from causal_conv import CASES, EVERY_CASE, MORE_CASES, MS, STANDARD, TYPES, ConvCase, arrays, expected, feed, model
+from one_process import run_workers_here
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+from running import run
+
+import rnn_lowering as rl
+from rnn_lowering.types import Array
+
+RUNNABLE = {name: case for name, case in EVERY_CASE.items() if case.dtype != "bfloat16"}
+FACTORS = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2}
+
+
+@pytest.fixture(autouse=True)
+def every_opset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let onnxruntime run originals of opset 27, and verification do so in this process."""
+    run_workers_here(monkeypatch)
+
+
+def assert_right(case: ConvCase, got: dict[str, Array], given: dict[str, Array] | None = None) -> None:
+    for symbol, array in expected(case, given).items():
+        assert got[symbol].dtype == TYPES[case.dtype][1]
+        assert got[symbol].shape == array.shape
+        near = FACTORS[case.dtype] * max(1.0, np.abs(array).max(initial=0))
+        np.testing.assert_allclose(np.asarray(got[symbol], np.float64), array, rtol=0, atol=near)
+
+
+def evaluated(proto: onnx.ModelProto, given: dict[str, Array]) -> dict[str, Array]:
+    """Run a model in onnx's reference evaluator."""
+    results: Any = ReferenceEvaluator(proto).run(None, given)
+    return dict(zip(("output", "present_state"), results, strict=True))
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_computes_what_float64_does(name: str) -> None:
+    case = RUNNABLE[name]
+    assert_right(case, run(rl.lower(model(case)), feed(case), relabel=False))
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_onnxruntime_computes_the_same_of_the_node(name: str) -> None:
+    case = RUNNABLE[name]
+    assert_right(case, run(model(case), feed(case), relabel=False))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_onnx_computes_the_same_of_the_node(name: str) -> None:
+    case = CASES[name]
+    assert_right(case, evaluated(model(case), feed(case)))
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.dtype == "bfloat16"])
+def test_bfloat16_in_the_reference_evaluator(name: str) -> None:
+    case = CASES[name]
+    assert_right(case, evaluated(rl.lower(model(case)), feed(case)))
+
+
+@pytest.mark.parametrize("form", ["scan", "loop", "unroll", "auto"])
+def test_every_form_is_a_straight_line(form: str) -> None:
+    (node,) = rl.lower(model(replace(STANDARD, symbolic=True)), form, full=True)[1].nodes
+    assert (node.form, node.reason) == ("unroll", "a convolution needs no loop")
+
+
+def test_operators() -> None:
+    """A frame is a Mul and a ReduceSum, frames are one Conv; nothing returns an Identity of a state."""
+    taken = {
+        (1, "float32"): ["Concat", "Mul", "ReduceSum", "Add", "Sigmoid", "Mul", "Slice"],
+        (5, "float32"): ["Concat", "Conv", "Sigmoid", "Mul", "Slice"],
+    }
+    for (length, dtype), operators in taken.items():
+        lowered = rl.lower(model(replace(STANDARD, length=length, dtype=dtype)))
+        assert [node.op_type for node in lowered.graph.node] == operators
+
+
+@pytest.mark.parametrize(("domain", "channels_last"), [("", False), (MS, False), (MS, True)])
+def test_channels_of_unknown_number(domain: str, channels_last: bool) -> None:
+    case = replace(STANDARD, domain=domain, constants=(), symbolic=True, channels_last=channels_last)
+    original = model(case)
+    for value in original.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_value == case.channels[0] and value.name != "past_state":
+                dim.dim_param = "channels"
+            if value.name == "past_state":
+                dim.Clear()
+    lowered = rl.lower(original)
+    assert "Conv" not in {node.op_type for node in lowered.graph.node}
+    assert_right(case, run(lowered, feed(case)))
+
+
+@pytest.mark.parametrize("case", [STANDARD, replace(MORE_CASES["channels of two axes"], kernel=3)])
+@pytest.mark.parametrize("sizes", [{"length": 0}, {"batch": 0}, {"length": 0, "kernel": 1, "optional": ()}])
+def test_no_frames_and_no_rows(case: ConvCase, sizes: dict[str, int]) -> None:
+    """Without frames the state is passed on."""
+    empty = replace(case, **sizes)  # type: ignore[arg-type]
+    assert_right(empty, run(rl.lower(model(empty)), feed(empty)))
+    if "length" not in sizes:  # sizes that are known at run time only; a Conv needs a frame
+        assert_right(empty, run(rl.lower(model(replace(empty, symbolic=True))), feed(empty)))
+
+
+def test_calls_of_any_length_continue_each_other() -> None:
+    whole = replace(STANDARD, length=23, symbolic=True)
+    lowered, given = rl.lower(model(whole)), feed(whole)
+    state, outputs = given["past_state"], []
+    for start, end in ((0, 1), (1, 2), (2, 12), (12, 14), (14, 23)):
+        got = run(lowered, {"input": given["input"][:, :, start:end], "past_state": state})
+        state = got["present_state"]
+        outputs.append(got["output"])
+    assert_right(whole, {"output": np.concatenate(outputs, axis=2), "present_state": state})
+
+
+@pytest.mark.parametrize("name", ["open, standard", "dilation, open, com.microsoft", "half, com.microsoft"])
+def test_is_verified(name: str) -> None:
+    original = model(EVERY_CASE[name])
+    check = rl.verify(original, rl.lower(original), runs=1)
+    assert check.status == "verified"
+    assert check.whole
+    assert [node.name.split()[0] for node in check.nodes] == ["output", "present_state"]
+
+
+def test_bfloat16_is_verified_by_its_node() -> None:
+    original = model(EVERY_CASE["brain, com.microsoft"])
+    check = rl.verify(original, rl.lower(original), runs=1)
+    assert (check.status, check.whole) == ("verified", False)
+
+
+@pytest.mark.parametrize("fault", ["weight", "bias", "activation", "dilation", "state"])
+def test_a_fault_is_found_in_the_node(fault: str) -> None:
+    case = replace(MORE_CASES["dilation, open"], length=9)
+    other: dict[str, Any] = {
+        "bias": {"optional": ("past_state",)},
+        "activation": {"activation": "none"},
+        "dilation": {"dilation": 1, "kernel": 7},
+    }
+    lowered = rl.lower(model(replace(case, **other.get(fault, {})), seed=int(fault == "weight")))
+    if fault == "state":
+        (last,) = (node for node in lowered.graph.node if "present_state" in node.output)
+        lowered.graph.node.append(helper.make_node("Neg", ["before"], ["present_state"]))
+        last.output[:] = ["before"]
+    check = rl.verify(model(case), lowered, runs=1)
+    assert check.status == "failed"
+
+
+def block(activation: str) -> onnx.ModelProto:
+    """A Loop of two convolutions, of which the second gets the state of the first, in an If and in a function."""
+    text = f"""
+        <ir_version: 10, opset_import: ["": 21, "com.microsoft": 1, "local": 1]>
+        main (float[2,3,L] x, bool go) => (float[2,3,L] y, float[2,3,3] s) {{
+            y, s = If (go) <
+                then_branch = yes () => (float[2,3,L] yes_y, float[2,3,3] yes_s) {{
+                    [conv] first, first_s =
+                        com.microsoft.CausalConvWithState <activation = "{activation}"> (x, w, b)
+                    [again] yes_y, yes_s = com.microsoft.CausalConvWithState (first, w, "", first_s)
+                }},
+                else_branch = no () => (float[2,3,L] no_y, float[2,3,3] no_s) {{
+                    no_y, no_s = local.conv <how = "{activation}"> (x, w, b)
+                }}
+            >
+        }}
+        <domain: "local", opset_import: ["": 21, "com.microsoft": 1]>
+        conv <how> (x, w, b) => (y, s) {{
+            [inner] y, s = com.microsoft.CausalConvWithState <activation: string = @how> (x, w, b)
+        }}
+    """
+    proto = onnx.parser.parse_model(text)
+    held = arrays(STANDARD)
+    for name, symbol in (("w", "weight"), ("b", "bias")):
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(held[symbol], name))
+    return proto
+
+
+@pytest.mark.parametrize("go", [True, False])
+def test_in_bodies_and_functions(go: bool) -> None:
+    original, x = block("silu"), arrays(STANDARD)["input"]
+    lowered = rl.lower(original)
+    assert not {node.op_type for node in lowered.graph.node} & {"CausalConvWithState", "conv"}
+    given = {"x": x, "go": np.array(go)}
+    before, after = run(original, given), run(lowered, given)
+    for name in before:
+        np.testing.assert_allclose(after[name], before[name], rtol=0, atol=2e-6)
+    scopes = [spec.node.scope for spec in rl.inspect(original)]
+    assert [scope.rpartition(" ")[2] for scope in scopes] == ["then_branch", "then_branch", "else_branch"]
+
+
+def test_what_a_specification_says() -> None:
+    (spec,) = rl.inspect(model(replace(MORE_CASES["channels of two axes, one frame"], dilation=2)))
+    assert (spec.op_type, spec.version, spec.dtype.name) == ("CausalConvWithState", 1, "FLOAT")
+    assert (spec.seq_length, spec.batch_size, spec.input_size) == (None, None, 6)
+    assert spec.details == "kernel 4, dilation 2, SiLU"
+
+
+def test_an_overridable_weight_stays_an_input() -> None:
+    original = model(STANDARD)
+    original.graph.input.append(helper.make_tensor_value_info("weight", TensorProto.FLOAT, [3, 1, 4]))
+    other = {"weight": arrays(STANDARD, seed=5)["weight"]}
+    assert_right(STANDARD, run(rl.lower(original), feed(STANDARD) | other), other)
+
+
+@pytest.mark.parametrize("target", ["tvm", "tract", "openvino", "iree", "ncnn", "mnn", "opencv", "tinygrad"])
+@pytest.mark.parametrize("length", [1, 5])
+def test_for_each_runtime(target: str, length: int) -> None:
+    case = replace(STANDARD, length=length)
+    lowered = rl.lower(model(case), target=target)
+    assert_right(case, run(lowered, feed(case)))
+
+
+def test_a_documented_target_without_conv_gets_products() -> None:
+    documented = [t for t in rl.TARGETS.values() if t.documented]
+    without = [t.name for t in documented if not {"Conv", "ReduceSum"} <= t.documented.operators]  # type: ignore[union-attr]
+    for name in without:
+        for length in (1, 5):
+            case = replace(STANDARD, length=length, batch=1, opset=19, domain=MS)
+            lowered = rl.lower(model(case), target=name)
+            assert {node.op_type for node in lowered.graph.node} <= rl.TARGETS[name].documented.operators  # type: ignore[union-attr]
+            assert_right(case, run(lowered, feed(case)))
+    assert without
