@@ -134,6 +134,8 @@ class Lowering:
         dequantize: Convert weights that the model stores as integers before a DequantizeLinear to floats.
         keep_opset: Keep the opset of the model. Otherwise, where LinearAttention or CausalConvWithState of opset 27
             is lowered, it goes down as far as the other nodes allow, since most runtimes refuse 27.
+        loops: Lower every Loop and Scan of the model too, in the form that `to` or the target says. Otherwise only
+            those that the target does not run are lowered.
         dims: Sizes of symbolic dimensions, by name. If T is still unknown then, constants that depend on the sizes
             are folded.
         input_shapes: Shapes of inputs, by input name.
@@ -241,6 +243,15 @@ class Lowering:
             text="flag",
         ),
     )
+    loops: bool = field(
+        default=False,
+        metadata=option(
+            types.flag,
+            "lower every Loop and Scan of the model too (default: those that the target does not run)",
+            _FORM,
+            text="flag",
+        ),
+    )
     dims: Mapping[str, int] = field(
         default_factory=dict,
         metadata=option(
@@ -316,6 +327,7 @@ class LoweringOptions(TypedDict, total=False):
     compute: str
     dequantize: bool
     keep_opset: bool
+    loops: bool
     dims: Mapping[str, int] | None
     input_shapes: Shapes | None
     set_inputs: Mapping[str, ArrayLike] | None

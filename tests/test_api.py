@@ -456,7 +456,7 @@ def test_report_as_json(source: Path) -> None:
     report = rl.lower_file(source, source.with_name("out.onnx"), verify=0)
     assert json.loads(report.to_json()) == json.loads(json.dumps(report.to_dict()))
     data = json.loads(report.to_json())
-    about = {"schema", "version", "command", "target", "files"}
+    about = {"schema", "version", "command", "target", "files", "loops"}
     assert data.keys() == about | {"nodes", "left", "notes", "set_inputs", "operators", "stream", "verification"}
     assert data["command"] == ""
     assert [node["form"] for node in data["nodes"]] == ["scan"] * 3

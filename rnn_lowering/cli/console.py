@@ -97,7 +97,8 @@ def _spec_cells(spec: NodeSpec) -> list[str]:
 def print_report(report: FileReport, source: Path, target: Path, *, each_run: bool) -> None:
     """Print what was done; with `each_run` every run of the verification too."""
     out = console()
-    if not report.nodes and report.stream is None:
+    done = report.nodes or report.loops or report.stream is not None
+    if not done:
         _print(out, f"{source}: nothing to lower; written unchanged to {target}")
     elif report.nodes:
         table = Table("node", "operator", "direction", "T", "N", "I", "H", "form", box=None)
@@ -113,7 +114,7 @@ def print_report(report: FileReport, source: Path, target: Path, *, each_run: bo
         if each_run:
             print_runs(report.verification)
         _print(out, str(report.verification))
-    if report.nodes or report.stream is not None:
+    if done:
         _print(out, f"written to {target}")
 
 

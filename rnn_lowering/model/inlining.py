@@ -41,15 +41,16 @@ def inline_functions(model: ir.Model, wanted: Callable[[RecurrentNode], bool], m
             function.
     """
     holders = {e.function.identifier() for e in recurrent_nodes(model) if e.function is not None and wanted(e)}
-    _inline(model, holders, most)
+    inline_holding(model, holders, most)
 
 
 def inline_all(model: ir.Model, most: int) -> None:
     """Inline every function, in place; otherwise as `inline_functions`."""
-    _inline(model, model.functions.keys(), most)
+    inline_holding(model, model.functions.keys(), most)
 
 
-def _inline(model: ir.Model, holders: Collection[Identifier], most: int) -> None:
+def inline_holding(model: ir.Model, holders: Collection[Identifier], most: int) -> None:
+    """Inline these functions and those that call them, in place; otherwise as `inline_functions`."""
     inlined = _with_callers(model, holders) if holders else {}
     if not inlined:
         return

@@ -93,7 +93,7 @@ def scopes(model: ir.Model) -> Iterator[Scope]:
     while pending:
         scope = pending.pop()
         yield scope
-        pending += [inner for node in scope.graph for inner in _bodies(node, scope)]
+        pending += [inner for node in scope.graph for inner in inner_scopes(node, scope)]
 
 
 def foreign_nodes(model: ir.Model) -> Iterator[NodeRef]:
@@ -128,11 +128,12 @@ def _recurrent(scope: Scope) -> Iterator[RecurrentNode]:
     for node in scope.graph:
         if is_recurrent(node):
             yield RecurrentNode(node, scope)
-        for inner in _bodies(node, scope):
+        for inner in inner_scopes(node, scope):
             yield from _recurrent(inner)
 
 
-def _bodies(node: ir.Node, scope: Scope) -> Iterator[Scope]:
+def inner_scopes(node: ir.Node, scope: Scope) -> Iterator[Scope]:
+    """Yield the scopes that the bodies of a node are."""
     for name, attribute in node.attributes.items():
         first = next((v.name for v in node.outputs if v.name), "")
         for n, body in enumerate(graphs_of(attribute)):

@@ -88,6 +88,24 @@ def open_sizes(model: ir.Model, value: ir.Value, axes: tuple[int, ...], *, every
     )
 
 
+def open_trips(model: ir.Model, value: ir.Value | None) -> str:
+    """Return a hint which inputs to fix so that the number of steps is known; empty where that follows from none.
+
+    Args:
+        model: The model.
+        value: What the number of steps follows from, in a copy of the model.
+    """
+    if value is None:
+        return ""
+    behind = {v.name for v in _behind(value, model) if v.is_graph_input()}
+    deciding = [v for v in model.graph.inputs if v.name in behind and not v.is_initializer()]
+    numbers = [v for v in deciding if v.dtype is not None and v.dtype.is_integer() and _is_small(v)]
+    if numbers:
+        return f"make them constants: {' '.join(f'--set-input {_given(v)}' for v in numbers)}"
+    sizes = open_sizes(model, deciding[0], (0,), every=True) if deciding else ""
+    return f"fix the sizes of the inputs, a number for each ?: {sizes}" if sizes else ""
+
+
 def _is_shape(value: ir.Value) -> bool:
     """Return whether the numbers of an integer value are sizes or positions of another value."""
     if value.dtype is None or not value.dtype.is_integer():

@@ -24,6 +24,8 @@ from rnn_lowering.errors import (
     warn,
 )
 from rnn_lowering.limits import limited
+from rnn_lowering.loops.errors import UnknownTripsError
+from rnn_lowering.loops.lowering import LoopForms, LoopLimits, lower_loops
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.copying import changed, clone, restored, restored_on_failure
 from rnn_lowering.model.fixed_inputs import at_sizes, input_arrays, record
@@ -43,11 +45,19 @@ from rnn_lowering.model.scopes import (
 )
 from rnn_lowering.model.sizes import ensure_valid, forget_names, known_inputs
 from rnn_lowering.options import KEEP, Lowering, LoweringOptions, lowering_of
-from rnn_lowering.passes.advice import NO_LENGTHS, deciding_input, long_work, many_steps, open_lengths, open_sizes
+from rnn_lowering.passes.advice import (
+    NO_LENGTHS,
+    deciding_input,
+    long_work,
+    many_steps,
+    open_lengths,
+    open_sizes,
+    open_trips,
+)
 from rnn_lowering.passes.report import NodeReport, Report, SetInput, count_operators
 from rnn_lowering.passes.stream import StreamPass
 from rnn_lowering.spec.connections import InputFacts
-from rnn_lowering.spec.node_spec import NodeSpec, default_opset
+from rnn_lowering.spec.node_spec import NodeSpec, default_opset, node_ref
 from rnn_lowering.targets.choice import Choice, choose
 from rnn_lowering.targets.target import Target
 
@@ -145,6 +155,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             arrays = input_arrays(model, self.lowering.set_inputs)
             sized = _as_given(model, self.lowering, report)
             given = self._as_stream(sized, report)
+            given = self._without_loops(given, report)
             inferred = given is sized and sized is not model
             prepared, plan = self._folded_plan(self._prepare(given, inferred=inferred), report)
             if plan and self.lowering.runtime.straight_line:
@@ -152,6 +163,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             self._tell(prepared, report)
             for refusal in self._refusals(prepared.model):
                 raise refusal
+        report.notes += map(str, report.loops)
         report.nodes = [NodeReport.of(n.spec, n.choice.form, n.choice.reason, n.found.place) for n in plan]
         left = [entry for entry in prepared.found if entry not in prepared.wanted]
         texts = [text for node in plan for text in node.spec.warnings]
@@ -159,7 +171,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         for text in (*texts, *long_work(report.nodes)):
             warn(text)
         kept = replace(prepared, model=clone(prepared.model), found=(), wanted=()) if keep and plan else None
-        modified = bool(plan) or self.lowering.fixes_inputs or report.stream is not None
+        modified = bool(plan or report.loops) or self.lowering.fixes_inputs or report.stream is not None
         if modified:
             with changed(model, prepared.model) as (work, original):
                 record(work, arrays)
@@ -195,6 +207,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         report = Report(self.lowering.target)
         with restored(model):
             given = self._as_stream(_as_given(model, self.lowering, report), report)
+            given, others = self._previewed_loops(given, report)
             try:
                 prepared, refusal = self._prepare(given), None
             except OptionError:
@@ -206,12 +219,28 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 prepared, _ = self._folded_plan(prepared, report)
             self._tell(prepared, report)
             known = known_inputs(prepared.model, prepared.found)
-            others = {ref: Preview(ref, None, LEFT, _FOREIGN) for ref in foreign_nodes(prepared.model)}
-            others |= {ref: Preview(ref, None, LEFT, _WRITTEN) for ref in nodes_of(prepared.model, REPEATING)}
+            left = {ref: Preview(ref, None, LEFT, _FOREIGN) for ref in foreign_nodes(prepared.model)}
+            left |= {ref: Preview(ref, None, LEFT, _WRITTEN) for ref in nodes_of(prepared.model, REPEATING)}
+            others = left | others
             for lacks in self._refusals(prepared.model):
                 assert lacks.node is not None
+                if others.get(lacks.node, left.get(lacks.node)) is not left.get(lacks.node):
+                    continue
                 others[lacks.node] = Preview(lacks.node, None, REFUSED, lacks.reason, lacks.hint)
             return [*(self._preview(e, prepared, known, refusal) for e in prepared.found), *others.values()], report
+
+    def _previewed_loops(self, model: ir.Model, report: Report) -> tuple[ir.Model, dict[NodeRef, Preview]]:
+        """Return the model without the Loops and Scans that are lowered, and what becomes of them; the model itself
+        and the first that is refused, if one is."""
+        try:
+            lowered = self._without_loops(model, report)
+        except OptionError:
+            raise
+        except RnnLoweringError as error:
+            if error.node is None:
+                raise
+            return model, {error.node: Preview(error.node, None, REFUSED, error.reason, error.hint)}
+        return lowered, {each.ref: Preview(each.ref, None, each.form, each.reason) for each in report.loops}
 
     @property
     def _choose(self) -> NodeSelection:
@@ -226,6 +255,37 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         copy = clone(model)
         report.stream = StreamPass(self.lowering.stream).call(copy).plan
         return copy
+
+    def _without_loops(self, model: ir.Model, report: Report) -> ir.Model:
+        """Return the model, or a copy in which Loops and Scans are lowered as the options or the target ask."""
+        limits = LoopLimits(self.lowering.max_unroll, self.lowering.max_nodes)
+        try:
+            lowered, report.loops, notes = lower_loops(model, self._forms_of_loop, limits)
+        except UnknownTripsError as error:
+            error.advise(open_trips(model, error.value), error.hint)
+            raise
+        report.notes += notes
+        if report.loops and self.lowering.runtime.straight_line:
+            return with_constants(lowered) or lowered
+        return lowered
+
+    def _forms_of_loop(self, node: ir.Node) -> LoopForms:
+        """Return the forms that a Loop or Scan may get."""
+        options, runtime, own = self.lowering, self.lowering.runtime, node.op_type.lower()
+        runs = own in runtime.forms
+        if options.to == KEEP or (runs and not options.loops):
+            return LoopForms(())
+        if options.to in runtime.forms:
+            return LoopForms((options.to,), "requested")
+        if options.to != "auto":
+            raise UnsupportedError(
+                f"{runtime.name} does not support the form {options.to}",
+                hint=f"use --to {' or --to '.join(runtime.forms)}",
+                node=node_ref(node, ""),
+            )
+        if runs:
+            return LoopForms((own,), "requested")
+        return LoopForms(runtime.forms, f"first choice for target {runtime.name}")
 
     def _prepare(self, model: ir.Model, *, inferred: bool = False) -> PreparedModel:
         return prepare(model, self._choose, self.lowering.max_nodes, inferred=inferred)

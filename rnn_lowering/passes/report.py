@@ -11,6 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from rnn_lowering.errors import version
+from rnn_lowering.loops.lowering import LoopReport
 from rnn_lowering.model.scopes import NodePlace, all_graphs
 from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.streaming.metadata import StreamPlan
@@ -90,6 +91,7 @@ class Report:
     Attributes:
         target: The runtime that it is for.
         nodes: The lowered nodes, in the order of the model.
+        loops: The Loops and Scans of the model that were lowered.
         left: Recurrent nodes that were not lowered, and why, as text.
         notes: Other changes to the model.
         set_inputs: Inputs that became constants: the lowered model lacks them.
@@ -104,6 +106,7 @@ class Report:
 
     target: str = "portable"
     nodes: list[NodeReport] = field(default_factory=list)
+    loops: list[LoopReport] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     set_inputs: list[SetInput] = field(default_factory=list)
@@ -120,6 +123,7 @@ class Report:
             "target": self.target,
             "files": {"before": None, "after": None},
             "nodes": [node.to_dict() for node in self.nodes],
+            "loops": [vars(loop) for loop in self.loops],
             "left": self.left,
             "notes": self.notes,
             "set_inputs": [vars(given) for given in self.set_inputs],

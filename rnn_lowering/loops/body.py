@@ -1,0 +1,183 @@
+"""What a Loop or Scan node says: its states, the rows it reads, what it stacks. Checked before the first edit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
+from rnn_lowering.model.scopes import graphs_of
+from rnn_lowering.spec.node_spec import node_ref
+
+FIRST_OPSET = 9
+"""Of the Scan without a batch axis, and of integers in Constant nodes."""
+
+
+@dataclass(frozen=True)
+class LoopBody:
+    """A Loop.
+
+    Attributes:
+        node: The node.
+        ref: The node in messages.
+        body: Its body.
+        trips, condition: The most steps, and whether the first is taken; None where they are left out.
+        initial: The first states.
+        state_inputs, state_outputs: The states at the start and at the end of a step.
+        going: Whether another step follows.
+        rows: What each step stacks.
+    """
+
+    node: ir.Node
+    ref: NodeRef
+    body: ir.Graph
+    trips: ir.Value | None
+    condition: ir.Value | None
+    initial: Sequence[ir.Value | None]
+    number: ir.Value
+    going_input: ir.Value
+    state_inputs: Sequence[ir.Value]
+    going: ir.Value
+    state_outputs: Sequence[ir.Value]
+    rows: Sequence[ir.Value]
+
+    @property
+    def results(self) -> Sequence[ir.Value]:
+        """The final states."""
+        return self.node.outputs[: len(self.initial)]
+
+    @property
+    def stacked(self) -> Sequence[ir.Value]:
+        return self.node.outputs[len(self.initial) :]
+
+
+@dataclass(frozen=True)
+class ScanBody:
+    """A Scan.
+
+    Attributes:
+        node, ref, body, initial, state_inputs, state_outputs, rows: As those of a `LoopBody`.
+        xs: What each step takes a row of.
+        row_inputs: Those rows.
+        axes, backwards: The axis of each of xs, and whether it is read from the end.
+        stacked_axes, stacked_in_front: The axis along which each output is stacked, and whether in front.
+    """
+
+    node: ir.Node
+    ref: NodeRef
+    body: ir.Graph
+    initial: Sequence[ir.Value | None]
+    xs: Sequence[ir.Value]
+    state_inputs: Sequence[ir.Value]
+    row_inputs: Sequence[ir.Value]
+    state_outputs: Sequence[ir.Value]
+    rows: Sequence[ir.Value]
+    axes: Sequence[int]
+    backwards: Sequence[bool]
+    stacked_axes: Sequence[int]
+    stacked_in_front: Sequence[bool]
+
+    @property
+    def results(self) -> Sequence[ir.Value]:
+        """The final states."""
+        return self.node.outputs[: len(self.initial)]
+
+    @property
+    def stacked(self) -> Sequence[ir.Value]:
+        return self.node.outputs[len(self.initial) :]
+
+
+def read_body(node: ir.Node, scope: str, opset: int) -> LoopBody | ScanBody:
+    """Return what a Loop or Scan says.
+
+    Raises:
+        InvalidNodeError: Its inputs and outputs do not fit its body.
+        UnsupportedError: Its opset is older than `FIRST_OPSET`.
+    """
+    ref = node_ref(node, scope)
+    if opset < FIRST_OPSET:
+        raise UnsupportedError(
+            f"{node.op_type} of opset {opset} cannot be lowered",
+            hint=f"convert the model to opset {FIRST_OPSET} or later (onnx.version_converter)",
+            node=ref,
+        )
+    attribute = node.attributes.get("body")
+    graphs = () if attribute is None else graphs_of(attribute)
+    if len(graphs) != 1:
+        raise InvalidNodeError("it has no body", node=ref)
+    return _loop(node, graphs[0], ref) if node.op_type == "Loop" else _scan(node, graphs[0], ref)
+
+
+def _loop(node: ir.Node, body: ir.Graph, ref: NodeRef) -> LoopBody:
+    given = [*node.inputs, *[None] * (2 - len(node.inputs))]
+    states = len(given) - 2
+    _check_counts(ref, body, len(body.inputs) == states + 2, len(body.outputs) >= states + 1)
+    _check_counts(ref, body, True, len(node.outputs) <= len(body.outputs) - 1)
+    outputs = list(body.outputs)
+    return LoopBody(
+        node=node,
+        ref=ref,
+        body=body,
+        trips=given[0],
+        condition=given[1],
+        initial=given[2:],
+        number=body.inputs[0],
+        going_input=body.inputs[1],
+        state_inputs=body.inputs[2:],
+        going=outputs[0],
+        state_outputs=outputs[1 : 1 + states],
+        rows=outputs[1 + states :],
+    )
+
+
+def _scan(node: ir.Node, body: ir.Graph, ref: NodeRef) -> ScanBody:
+    count = node.attributes.get("num_scan_inputs")
+    xs = -1 if count is None or count.is_ref() else count.as_int()
+    states = len(node.inputs) - xs
+    if xs < 1 or states < 0:
+        raise InvalidNodeError(f"num_scan_inputs is {xs}, of {len(node.inputs)} inputs", node=ref)
+    _check_counts(ref, body, len(body.inputs) == len(node.inputs), len(body.outputs) >= states)
+    _check_counts(ref, body, True, len(node.outputs) <= len(body.outputs))
+    rows = list(body.outputs)[states:]
+    given = [v for v in node.inputs[states:] if v is not None]
+    if len(given) < xs:
+        raise InvalidNodeError("an input that it scans is missing", node=ref)
+    return ScanBody(
+        node=node,
+        ref=ref,
+        body=body,
+        initial=node.inputs[:states],
+        xs=given,
+        state_inputs=body.inputs[:states],
+        row_inputs=body.inputs[states:],
+        state_outputs=list(body.outputs)[:states],
+        rows=rows,
+        axes=_ints(node, "scan_input_axes", xs, ref),
+        backwards=_directions(node, "scan_input_directions", xs, ref),
+        stacked_axes=_ints(node, "scan_output_axes", len(rows), ref),
+        stacked_in_front=_directions(node, "scan_output_directions", len(rows), ref),
+    )
+
+
+def _check_counts(ref: NodeRef, body: ir.Graph, inputs: bool, outputs: bool) -> None:
+    if not inputs:
+        raise InvalidNodeError(f"its body has {len(body.inputs)} inputs, which is not what it gives", node=ref)
+    if not outputs:
+        raise InvalidNodeError(f"its body has {len(body.outputs)} outputs, which is not what it takes", node=ref)
+
+
+def _ints(node: ir.Node, name: str, count: int, ref: NodeRef) -> list[int]:
+    attribute = node.attributes.get(name)
+    found = [0] * count if attribute is None else list(attribute.as_ints())
+    if len(found) != count:
+        raise InvalidNodeError(f"{name} has {len(found)} numbers, not {count}", node=ref)
+    return found
+
+
+def _directions(node: ir.Node, name: str, count: int, ref: NodeRef) -> list[bool]:
+    found = _ints(node, name, count, ref)
+    if not set(found) <= {0, 1}:
+        raise InvalidNodeError(f"{name} is {found}, not 0 or 1", node=ref)
+    return [direction == 1 for direction in found]

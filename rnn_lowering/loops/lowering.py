@@ -1,0 +1,249 @@
+"""Lower the Loops and Scans of a model: which of them, in which form, and where their equivalents go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from rnn_lowering.emit.dialect import Dialect
+from rnn_lowering.emit.names import Names
+from rnn_lowering.emit.ops import Ops
+from rnn_lowering.errors import NodeRef, UnsupportedError, boundary
+from rnn_lowering.loops.facts import Elements, Facts, Item
+from rnn_lowering.loops.unrolling import Unroller, detach
+from rnn_lowering.model.copying import clone
+from rnn_lowering.model.inlining import inline_holding
+from rnn_lowering.model.scopes import REPEATING, Scope, all_names, bodies_of, inner_scopes, scopes, sort_nodes
+from rnn_lowering.model.sizes import merged
+from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, default_opset, node_ref
+
+
+@dataclass(frozen=True)
+class LoopReport:
+    """A Loop or Scan that was lowered.
+
+    Attributes:
+        name, operator, scope: The node.
+        form: "unroll", "loop" or "scan".
+        reason: Why.
+        steps: The number of its steps, those of nested ones included; None where it is not known.
+
+    Example:
+        >>> rl.lower(model, full=True)[1].loops
+        []
+    """
+
+    name: str
+    operator: str
+    scope: str
+    form: str
+    reason: str
+    steps: int | None
+
+    @property
+    def ref(self) -> NodeRef:
+        return NodeRef(self.name, self.operator, self.scope)
+
+    @classmethod
+    def of(cls, ref: NodeRef, form: str, reason: str, steps: int | None) -> LoopReport:
+        return cls(ref.name, ref.operator, ref.scope, form, reason, steps)
+
+    def __str__(self) -> str:
+        steps = "" if self.steps is None else f", {self.steps} step{'' if self.steps == 1 else 's'}"
+        return f"{self.ref}: {self.form}{steps}"
+
+
+@dataclass(frozen=True)
+class LoopForms:
+    """The forms that a Loop or Scan may get, the preferred one first, and why; no form where it stays."""
+
+    forms: Sequence[str]
+    reason: str = ""
+
+
+Choose = Callable[[ir.Node], LoopForms]
+
+
+@dataclass(frozen=True)
+class LoopLimits:
+    """The most steps to unroll, and the most nodes that they may have."""
+
+    steps: int
+    nodes: int
+
+
+def lower_loops(
+    model: ir.Model, choose: Choose, limits: LoopLimits
+) -> tuple[ir.Model, list[LoopReport], list[str]]:
+    """Return a copy of a model in which Loops and Scans have the chosen forms, what was done, and notes; the model
+    itself where none is chosen.
+
+    Raises:
+        InvalidNodeError: A node breaks the specification of its operator.
+        UnsupportedError: A node cannot have its form.
+    """
+    if not any(choose(node).forms for _, node in _repeating(model)):
+        return model, [], []
+    work = clone(model)
+    sort_nodes(work)
+    holders = {
+        s.function.identifier() for s, node in _repeating(work) if s.function is not None and choose(node).forms
+    }
+    inline_holding(work, holders, limits.nodes)
+    inlined = model.functions.keys() - work.functions.keys()
+    notes = [f"inlined function {domain}::{name}" for domain, name, _ in sorted(inlined)]
+    lowering = _LoopLowering(work, choose, limits)
+    lowering.graph(next(scopes_of_main(work)))
+    return work, lowering.reports, notes
+
+
+def scopes_of_main(model: ir.Model) -> Iterator[Scope]:
+    return (scope for scope in scopes(model) if scope.graph is model.graph)
+
+
+def _repeating(model: ir.Model) -> Iterator[tuple[Scope, ir.Node]]:
+    for scope in scopes(model):
+        for node in scope.graph:
+            if node.domain in DEFAULT_DOMAIN and node.op_type in REPEATING:
+                yield scope, node
+
+
+class _LoopLowering:
+    """Lowers the Loops and Scans of a model in place."""
+
+    def __init__(self, model: ir.Model, choose: Choose, limits: LoopLimits) -> None:
+        self.model = model
+        self.choose = choose
+        self.limits = limits
+        self.opset = default_opset(model.opset_imports)
+        self.facts = Facts(model, self.opset)
+        self.names = Names(all_names(model))
+        self.reports: list[LoopReport] = []
+        self._shared: dict[ir.Graph, dict[Hashable, ir.Value]] = {}
+
+    def graph(self, scope: Scope) -> None:
+        """Lower those of a graph and of the bodies in it."""
+        for node in list(scope.graph):
+            repeats = node.domain in DEFAULT_DOMAIN and node.op_type in REPEATING
+            if repeats and self.choose(node).forms:
+                with boundary(node_ref(node, scope.text)):
+                    self._lower(node, scope, self.choose(node))
+            elif node.domain in DEFAULT_DOMAIN and "equence" in node.op_type:
+                self._follow_sequence(node, scope)
+            else:
+                for inner in inner_scopes(node, scope):
+                    self.graph(inner)
+
+    def _lower(self, node: ir.Node, scope: Scope, wanted: LoopForms) -> None:
+        ref, reason = node_ref(node, scope.text), wanted.reason
+        for form in wanted.forms:
+            try:
+                steps = self._as(form, node, scope)
+            except UnsupportedError as error:
+                if form == wanted.forms[-1]:
+                    raise
+                reason = error.reason
+                continue
+            self.reports.append(LoopReport.of(ref, form, reason, steps))
+            return
+
+    def _as(self, form: str, node: ir.Node, scope: Scope) -> int | None:
+        """Give a node a form; return the number of its steps, where it is known."""
+        if form == "unroll":
+            return self._unroll(node, scope)
+        raise UnsupportedError(f"it cannot become a {form.title()}", node=node_ref(node, scope.text))
+
+    def _unroll(self, node: ir.Node, scope: Scope) -> int:
+        op = self._emitter(node, scope.graph)
+        unroller = Unroller(op, self.facts, self.limits.steps, self.limits.nodes)
+        try:
+            items = unroller.unroll(node, scope.text)
+        except UnsupportedError:
+            for emitted in op.nodes:
+                detach(emitted)
+            raise
+        self._put(node, scope.graph, unroller, items)
+        return unroller.steps
+
+    def _emitter(self, node: ir.Node, graph: ir.Graph) -> Ops:
+        prefix = (node.name or node.outputs[0].name or node.op_type).rpartition("/")[2] or node.op_type
+        return Ops(
+            self.opset,
+            self.names,
+            prefix,
+            ir.DataType.FLOAT,
+            Dialect(),
+            constant_nodes=self.model.ir_version < 4,
+            shared=self._shared.setdefault(graph, {}),
+        )
+
+    def _put(self, node: ir.Node, graph: ir.Graph, unroller: Unroller, items: Sequence[Item]) -> None:
+        """Put what was emitted in the place of a node."""
+        op = unroller.op
+        taken: list[tuple[ir.Value, Item, ir.Value]] = []
+        pairs = [(old, item) for old, item in zip(node.outputs, items, strict=False) if old.name]
+        for old, item in pairs:
+            if old.uses() or old.is_graph_output():
+                taken.append((old, item, unroller.own_value(item, [new for _, _, new in taken])))
+        op.finish([new for _, _, new in taken])
+        for old, item, new in taken:
+            if isinstance(item, Elements):
+                self.facts.record_elements(new, item.items)
+            _take_over(old, new)
+        for value in op.initializers:
+            graph.register_initializer(value)
+        graph.insert_before(node, op.nodes)
+        used = _values_used(node)
+        detach(node)
+        graph.remove(node, safe=True)
+        _drop_unused(used)
+
+    def _follow_sequence(self, node: ir.Node, scope: Scope) -> None:
+        """Record the elements of a sequence, or replace what takes its elements apart."""
+        if node.op_type == "SequenceEmpty":
+            self.facts.record_elements(node.outputs[0], ())
+        elif node.op_type == "SequenceConstruct":
+            unroller = Unroller(self._emitter(node, scope.graph), self.facts, self.limits.steps, self.limits.nodes)
+            self.facts.record_elements(node.outputs[0], [unroller.item(value) for value in node.inputs])
+        else:
+            unroller = Unroller(self._emitter(node, scope.graph), self.facts, self.limits.steps, self.limits.nodes)
+            items = unroller.of_sequence(node)
+            if items is not None:
+                self._put(node, scope.graph, unroller, items)
+
+
+def _take_over(old: ir.Value, new: ir.Value) -> None:
+    """Replace an output of a node by a value, which gets its name and what it declares."""
+    name = old.name
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    old.name = None
+    new.name = name
+    new.type = new.type or old.type
+    new.shape = merged(new.shape, old.shape)
+    new.doc_string = old.doc_string
+    new.metadata_props.update(old.metadata_props)
+
+
+def _values_used(node: ir.Node) -> list[ir.Value]:
+    """Return what a node and the nodes in its bodies use."""
+    nodes = (node, *(inner for body in bodies_of(node) for inner in body.all_nodes()))
+    return list(dict.fromkeys(value for each in nodes for value in each.inputs if value is not None))
+
+
+def _drop_unused(values: Sequence[ir.Value]) -> None:
+    """Remove what only a removed node used, and what only that used."""
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        node = value.producer()
+        if value.uses() or value.is_graph_output() or value.is_graph_input():
+            continue
+        if node is None:
+            if value.graph is not None and value.name is not None:
+                value.graph.initializers.pop(value.name, None)
+        elif node.graph is not None and not any(v.uses() or v.is_graph_output() for v in node.outputs):
+            pending += _values_used(node)
+            detach(node)
+            node.graph.remove(node, safe=True)

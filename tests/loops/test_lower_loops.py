@@ -1,0 +1,102 @@
+"""Which Loops and Scans are lowered, what else is in them, and what the limits count."""
+
+import pytest
+from loop_models import as_meant, assert_same, operators, run
+from loop_traps import numbers
+from onnx import ModelProto, parser
+
+import rnn_lowering as rl
+
+
+def parsed(text: str) -> ModelProto:
+    model: ModelProto = parser.parse_model(f'<ir_version: 8, opset_import: ["": 17, "f": 1]> {text}')
+    return model
+
+
+NESTED = parsed("""g (float[2] a, float[T,2] X) => (float[2] p) <bool yes = {1}, int64 z = {0}, int64 ten = {10}> {
+    sh = Shape (X) M = Gather (sh, z)
+    p = Loop (M, yes, a) <body = d (int64 i, bool c, float[2] s) => (bool c1, float[2] s1) {
+        x = Gather (X, i)
+        s1 = Loop (ten, yes, s) <body = e (int64 j, bool g, float[2] t) => (bool g1, float[2] t1) {
+            t1 = Add (t, x) g1 = Identity (g) }>
+        c1 = Identity (c) }> }""")
+
+WITH_LSTM = parsed("""g (float[5,1,2] X, float[1,1,3] h0, float[1,12,2] W, float[1,12,3] R) => (float[T,1,1,1,3] Y)
+    <bool yes = {1}, int64 M = {5}> {
+    h, Y = Loop (M, yes, h0) <body = d (int64 i, bool c, float[1,1,3] s)
+        => (bool c1, float[1,1,3] s1, float[1,1,1,3] o) <int64[1] ax = {0}>
+        { x = Gather (X, i) row = Unsqueeze (x, ax)
+          o, s1 = LSTM <hidden_size = 3> (row, W, R, "", "", s) c1 = Identity (c) }> }""")
+
+IN_A_FUNCTION = parsed("""g (float[2] a) => (float[2] p) <int64 two = {2}, int64 three = {3}> {
+    q = f.twice (a, two) p = f.twice (q, three) }
+    <domain: "f", opset_import: ["": 17]> twice (s, M) => (r) {
+        yes = Constant <value = bool {1}> ()
+        r = Loop (M, yes, s) <body = d (int64 i, bool c, float[2] s) => (bool c1, float[2] s1) {
+            s1 = Add (s, s) c1 = Identity (c) }> }""")
+
+
+def test_a_target_without_loops_gets_steps() -> None:
+    feed = {"a": numbers(2), "X": numbers(3, 2)}
+    lowered, report = rl.lower(NESTED, target="tvm", dims={"T": 3}, full=True)
+    assert operators(lowered) == {"Add", "Gather"}
+    assert_same(run(lowered, feed), run(as_meant(NESTED), feed))
+    (loop,) = report.loops
+    assert (loop.name, loop.operator, loop.form, loop.steps) == ("-> p", "Loop", "unroll", 3 + 3 * 10)
+    assert any("Loop node '-> p' in main graph: unroll, 33 steps" in note for note in report.notes)
+
+
+def test_a_target_that_runs_them_keeps_them() -> None:
+    assert rl.lower(NESTED, target="onnxruntime") == NESTED
+
+
+def test_an_unknown_length_names_the_option_that_fixes_it() -> None:
+    with pytest.raises(rl.UnsupportedError, match="the number of its steps is not known") as caught:
+        rl.lower(NESTED, target="tvm")
+    assert "--set-dim T=?" in caught.value.hint
+    with pytest.raises(rl.UnsupportedError, match="tvm does not support the form scan") as caught:
+        rl.lower(NESTED, "scan", target="tvm")
+    assert caught.value.hint == "use --to unroll"
+
+
+def test_limits_count_nested_steps() -> None:
+    with pytest.raises(rl.UnsupportedError, match="steps are more than the limit of 32"):
+        rl.lower(NESTED, "unroll", loops=True, dims={"T": 3}, max_unroll=32)
+    rl.lower(NESTED, "unroll", loops=True, dims={"T": 3}, max_unroll=33)
+    with pytest.raises(rl.UnsupportedError, match="more than 20 nodes"):
+        rl.lower(NESTED, "unroll", loops=True, dims={"T": 3}, max_nodes=20)
+
+
+def test_a_recurrent_node_in_a_body() -> None:
+    lowered, report = rl.lower(WITH_LSTM, "unroll", loops=True, full=True)
+    assert not operators(lowered) & {"Loop", "LSTM"}
+    assert len(report.nodes) == 5
+    feed = {"X": numbers(5, 1, 2), "h0": numbers(1, 1, 3), "W": numbers(1, 12, 2), "R": numbers(1, 12, 3)}
+    assert_same(run(lowered, feed), run(as_meant(WITH_LSTM), feed))
+
+
+def test_a_function_with_a_loop_that_is_called_twice() -> None:
+    lowered, report = rl.lower(IN_A_FUNCTION, "unroll", loops=True, full=True)
+    assert [loop.steps for loop in report.loops] == [2, 3]
+    assert run(lowered, {"a": numbers(2)})[0] == pytest.approx(numbers(2) * 32)
+
+
+def test_weights_are_written_once() -> None:
+    model = parsed("""g (float[1,40] a) => (float[1,40] p) <bool yes = {1}, int64 M = {16}> {
+        p = Loop (M, yes, a) <body = d (int64 i, bool c, float[1,40] s) => (bool c1, float[1,40] s1) {
+            sh = Constant <value = int64[2] {40, 40}> () W = ConstantOfShape <value = float[1] {0.01}> (sh)
+            k = Constant <value = float {0.5}> () t = MatMul (s, W) s1 = Add (t, k) c1 = Identity (c) }> }""")
+    lowered = rl.lower(model, "unroll", loops=True)
+    assert sum(node.op_type == "ConstantOfShape" for node in lowered.graph.node) == 1
+    assert len(lowered.graph.initializer) == 2
+    names = [node.name for node in lowered.graph.node]
+    assert len(set(names)) == len(names) == 33
+    assert_same(run(lowered, {"a": numbers(1, 40)}), run(as_meant(model), {"a": numbers(1, 40)}))
+
+
+def test_chance_is_drawn_in_each_step() -> None:
+    model = parsed("""g () => (float[T,3] Y) <bool yes = {1}, int64 M = {4}> {
+        Y = Loop (M, yes) <body = d (int64 i, bool c) => (bool c1, float[3] o) {
+            o = RandomNormal <shape = [3]> () c1 = Identity (c) }> }""")
+    (drawn,) = run(rl.lower(model, "unroll", loops=True), {})
+    assert len({row.tobytes() for row in drawn}) == 4
