@@ -16,7 +16,6 @@ from rnn_lowering.files.reading import from_proto, load_model, refuse_external
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inlining import inline_functions
-from rnn_lowering.model.messages import as_proto
 from rnn_lowering.model.plan import read
 from rnn_lowering.model.scopes import recurrent_nodes
 from rnn_lowering.options import (
@@ -83,8 +82,8 @@ def lower(
     with boundary():
         read = from_proto(model)
         refuse_external(read)
-        result = lowers(read)
-        new = as_proto(read) if result.modified else _copy(model)
+        result = lowers.call(read, as_message=True)
+        new = result.message or _copy(model)
     return (new, result.report) if full else new
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import mmap
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -26,8 +26,8 @@ _LITERAL_SIZE = 16
 
 
 @dataclass(frozen=True)
-class Constant(ABC):
-    """A tensor known at lowering time.
+class Constant:
+    """A tensor known at lowering time; abstract, but no ABC, since `isinstance` is slow with those.
 
     Attributes:
         name: The name of its initializer, without prefix and number.
@@ -37,19 +37,20 @@ class Constant(ABC):
     shape: tuple[int, ...]
     name: str = field(compare=False)
 
-    @abstractmethod
     def read(self) -> Array:
         """Compute the array."""
+        raise NotImplementedError
 
     @property
     def size(self) -> int:
         return math.prod(self.shape)
 
-    @property
+    @cached_property
     def symbol(self) -> str:
         """The name of the first tensor of the model that it is computed from; "" where there is none."""
-        operands = (getattr(self, f.name) for f in fields(self))
-        flat = (o for operand in operands for o in (operand if isinstance(operand, tuple) else (operand,)))
+        flat = (
+            o for operand in vars(self).values() for o in (operand if isinstance(operand, tuple) else (operand,))
+        )
         return next((o.symbol for o in flat if isinstance(o, Constant) and o.symbol), "")
 
     def transposed(self, perm: Sequence[int]) -> Constant:
@@ -121,7 +122,7 @@ class Leaf(Constant):
     source: Hashable
     tensor_: ir.TensorProtocol = field(compare=False)
 
-    @property
+    @cached_property
     def symbol(self) -> str:
         return self.name
 

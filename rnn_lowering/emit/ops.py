@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -328,9 +327,11 @@ class Ops:
         if found is not None:
             return found
         (result,) = self.emit(op_type, [a, b], [shape], [a.dtype])
-        if is_product and result.rank == 2:
+        if not is_product:
+            return Tensor(result.value, result.dtype, result.shape, self.binary, terms=(a, b))
+        if result.rank == 2:
             self._drafts[-1].matrices.add(self.value(result))
-        return result if is_product else replace(result, terms=(a, b))
+        return result
 
     def _with_zero(self, op_type: str, a: Tensor, b: Tensor, shape: Dims) -> Tensor:
         if op_type in ("Mul", "MatMul"):

@@ -71,6 +71,8 @@ class Tensor:
 
 def broadcast(*shapes: Dims) -> Dims:
     """Return the shape of an element-wise result, None for dimensions that are not known."""
+    if all(shape == shapes[0] for shape in shapes):
+        return shapes[0]
     rank = max(len(s) for s in shapes)
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
 

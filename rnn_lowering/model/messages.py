@@ -41,8 +41,9 @@ def nodes_in(graph: GraphMessage) -> Iterator[onnx.NodeProto]:
 def graphs_in(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """Yield a graph and the bodies in it."""
     yield graph
-    for node in nodes_in(graph):
-        yield from bodies_in(node)
+    for node in graph.node:
+        for body in bodies_in(node):
+            yield from graphs_in(body)
 
 
 def mark_undeclared(model: ir.Model, proto: onnx.ModelProto) -> None:
@@ -105,8 +106,9 @@ def pairs_in(graph: ir.Graph, message: GraphMessage) -> Iterator[tuple[ir.Graph,
     """Yield a graph and the bodies in it, each with its message."""
     yield graph, message
     for node, described in zip(graph, message.node, strict=True):
-        for body, inner in zip(bodies_of(node), bodies_in(described), strict=True):
-            yield from pairs_in(body, inner)
+        if inner := list(bodies_in(described)):
+            for body, message_of_body in zip(bodies_of(node), inner, strict=True):
+                yield from pairs_in(body, message_of_body)
 
 
 def described(model: ir.Model) -> onnx.ModelProto:
@@ -122,27 +124,70 @@ def described(model: ir.Model) -> onnx.ModelProto:
     )
     with writing():
         proto.functions.extend(ir.to_proto(function) for function in model.functions.values())
-        _describe(model.graph, proto.graph, proto.graph)
+        _Description(proto.graph).write(model.graph, proto.graph)
     return proto
 
 
-def _describe(graph: ir.Graph, proto: onnx.GraphProto, main: onnx.GraphProto) -> None:
-    proto.name = graph.name or "graph"
-    proto.input.extend(ir.serde.serialize_value(value) for value in graph.inputs)
-    inputs = {value.name for value in graph.inputs}
-    for value in graph.initializers.values():
-        tensor = value.const_value
-        if tensor is None or not value.name:
-            continue
-        declared = value.name in inputs or _declared(value.name, tensor, proto, main)
-        if not declared or tensor.nbytes <= SMALL:
-            proto.initializer.append(_with_data(tensor))
-            proto.initializer[-1].name = value.name
-    for node in graph:
-        _describe_node(node, proto.node.add(), main)
-        known = (v for v in node.outputs if v.name and not v.is_graph_output() and (v.type or v.shape))
-        proto.value_info.extend(ir.serde.serialize_value(value) for value in known)
-    proto.output.extend(ir.serde.serialize_value(value) for value in graph.outputs)
+class _Description:
+    """Writes graphs without their large tensors into messages; `main` is that of the main graph."""
+
+    def __init__(self, main: onnx.GraphProto) -> None:
+        self._main = main
+        self._declared: dict[str, onnx.ValueInfoProto] = {}
+
+    def write(self, graph: ir.Graph, proto: onnx.GraphProto) -> None:
+        proto.name = graph.name or "graph"
+        proto.input.extend(ir.serde.serialize_value(value) for value in graph.inputs)
+        self._write_tensors(graph, proto)
+        for node in graph:
+            self._write_node(node, proto.node.add())
+            if not node.name and node.outputs and proto is self._main:
+                proto.node[-1].name = f"-> {node.outputs[0].name}"  # inference names nodes in its errors
+            known = (v for v in node.outputs if v.name and not v.is_graph_output() and (v.type or v.shape))
+            proto.value_info.extend(ir.serde.serialize_value(value) for value in known)
+        proto.output.extend(ir.serde.serialize_value(value) for value in graph.outputs)
+
+    def _write_node(self, node: ir.Node, proto: onnx.NodeProto) -> None:
+        if not bodies_of(node):
+            ir.serde.serialize_node_into(proto, node)
+            return
+        proto.op_type, proto.domain, proto.overload = node.op_type, node.domain, node.overload
+        proto.input.extend("" if value is None else value.name or "" for value in node.inputs)
+        proto.output.extend(value.name or "" for value in node.outputs)
+        for name, attribute in node.attributes.items():
+            bodies = graphs_of(attribute)
+            if not bodies:
+                ir.serde.serialize_attribute_into(proto.attribute.add(), attribute)
+                continue
+            held = proto.attribute.add(name=name, type=int(attribute.type))
+            for body in bodies:
+                self.write(body, held.g if attribute.type == ir.AttributeType.GRAPH else held.graphs.add())
+
+    def _write_tensors(self, graph: ir.Graph, proto: onnx.GraphProto) -> None:
+        """Add the initializers of a graph whose inputs are written; only the types and shapes of large ones."""
+        inputs = {info.name: info for info in proto.input}
+        if proto is self._main:
+            self._declared = dict(inputs)
+        for value in graph.initializers.values():
+            name, tensor = value.name, value.const_value
+            if not name or tensor is None:
+                continue
+            declared = name in inputs or self._declare(name, tensor, proto)
+            if not declared or tensor.nbytes <= SMALL:
+                proto.initializer.append(_with_data(tensor))
+                proto.initializer[-1].name = name
+
+    def _declare(self, name: str, tensor: ir.TensorProtocol, proto: onnx.GraphProto) -> bool:
+        """Declare the type and shape of an initializer; return False if another body's differ, under the same
+        name."""
+        info = onnx.helper.make_tensor_value_info(name, int(tensor.dtype), tensor.shape.numpy())
+        if proto is not self._main and tensor.nbytes <= SMALL:
+            proto.value_info.append(info)
+            return True
+        same = self._declared.setdefault(name, info)
+        if same is info:
+            self._main.input.append(info)
+        return same == info
 
 
 def _with_data(tensor: ir.TensorProtocol) -> onnx.TensorProto:
@@ -151,32 +196,3 @@ def _with_data(tensor: ir.TensorProtocol) -> onnx.TensorProto:
         with suppress(OSError, ValueError):  # it has errors of its own where it is used
             tensor = in_memory(tensor)
     return ir.serde.serialize_tensor(tensor)
-
-
-def _declared(name: str, tensor: ir.TensorProtocol, proto: onnx.GraphProto, main: onnx.GraphProto) -> bool:
-    """Declare the type and shape of an initializer; return False if another body's differ, under the same name."""
-    info = onnx.helper.make_tensor_value_info(name, int(tensor.dtype), tensor.shape.numpy())
-    if proto is main or tensor.nbytes <= SMALL:
-        (proto.input if proto is main else proto.value_info).append(info)
-        return True
-    same = [given for given in main.input if given.name == name]
-    if not same:
-        main.input.append(info)
-    return not same or same == [info]
-
-
-def _describe_node(node: ir.Node, proto: onnx.NodeProto, main: onnx.GraphProto) -> None:
-    if not bodies_of(node):
-        ir.serde.serialize_node_into(proto, node)
-        return
-    proto.op_type, proto.domain, proto.overload = node.op_type, node.domain, node.overload
-    proto.input.extend("" if value is None else value.name or "" for value in node.inputs)
-    proto.output.extend(value.name or "" for value in node.outputs)
-    for name, attribute in node.attributes.items():
-        bodies = graphs_of(attribute)
-        if not bodies:
-            ir.serde.serialize_attribute_into(proto.attribute.add(), attribute)
-            continue
-        held = proto.attribute.add(name=name, type=int(attribute.type))
-        for body in bodies:
-            _describe(body, held.g if attribute.type == ir.AttributeType.GRAPH else held.graphs.add(), main)

@@ -47,6 +47,11 @@ def problem_of(model: ir.Model, *, infer: bool = True) -> str:
     return _problem(described(model), infer=infer)
 
 
+def accepts(message: onnx.ModelProto) -> bool:
+    """Return whether `problem_of` has nothing to say of a model, given as a message; False for a large message."""
+    return message.ByteSize() <= _QUICK_BYTES and not _problem(message)
+
+
 def is_anonymous(dim: int | ir.SymbolicDim) -> bool:
     """Return whether a dimension has neither a size nor a name from the model."""
     return isinstance(dim, ir.SymbolicDim) and (dim.value is None or dim.value.startswith("unk__"))
@@ -65,6 +70,9 @@ _SECONDS, _INFERENCE_SECONDS = 30, 10
 """Time limits of a conversion, and of the inference of an invalid model: each needs about a second if large."""
 
 _LARGEST = 2**31 - 1
+
+_QUICK_BYTES = 1 << 26
+"""The most bytes of a message that is checked with its weights."""
 
 
 class NativeError(Exception):
@@ -87,14 +95,10 @@ def _strict_fault(proto: onnx.ModelProto) -> str:
 def _problem(proto: onnx.ModelProto, *, infer: bool = True) -> str:
     """Return the error of the checker, else of strict inference, in one line; empty where there is none, or a size
     is such that neither is safe."""
-    if not _is_moderate(proto.graph):
-        return ""
-    return _checked(proto) or (_strictly_inferred(proto) if infer else "")
+    return _checked(proto, infer=infer) if _is_moderate(proto.graph) else ""
 
 
 def _strictly_inferred(proto: onnx.ModelProto) -> str:
-    for node in proto.graph.node:
-        node.name = node.name or (f"-> {node.output[0]}" if node.output else "")
     try:
         shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
     except Exception as error:  # inference and protobuf have no common error
@@ -126,16 +130,20 @@ def _is_sound(proto: onnx.ModelProto) -> bool:
     return _is_moderate(proto.graph) and not _checked(proto)
 
 
-def _checked(proto: onnx.ModelProto) -> str:
+def _checked(proto: onnx.ModelProto, *, infer: bool = False) -> str:
+    """Return the error of the checker, with `infer` else of strict inference, in one line; empty where there is
+    none. Both are one call where the checker needs nothing that inference must not see."""
     incomplete = list(_complete(proto.graph))
     try:
-        onnx.checker.check_model(proto)
+        onnx.checker.check_model(proto, full_check=infer and not incomplete)
+    except shape_inference.InferenceError as error:
+        return _first_fault(str(error))
     except Exception as error:  # the checker's own error, or protobuf's
         return " ".join(str(error).split()) or type(error).__name__
     finally:
         for undo in incomplete:
             undo()
-    return ""
+    return _strictly_inferred(proto) if infer and incomplete else ""
 
 
 def _is_moderate(main: onnx.GraphProto) -> bool:
@@ -146,9 +154,14 @@ def _is_moderate(main: onnx.GraphProto) -> bool:
 def _is_moderate_alone(graph: onnx.GraphProto) -> bool:
     infos = (*graph.input, *graph.output, *graph.value_info)
     dims = [d.dim_value for info in infos for d in info.type.tensor_type.shape.dim]
-    attributes = [a for node in graph.node for a in node.attribute]
-    dims += [d for t in (*graph.initializer, *(a.t for a in attributes)) for d in t.dims]
-    return all(0 <= d <= _LARGEST for d in dims) and all(abs(a.i) <= _LARGEST for a in attributes)
+    dims += [d for tensor in graph.initializer for d in tensor.dims]
+    for node in graph.node:
+        for attribute in node.attribute:
+            if abs(attribute.i) > _LARGEST:
+                return False
+            if attribute.HasField("t"):
+                dims += attribute.t.dims
+    return all(0 <= d <= _LARGEST for d in dims)
 
 
 def _complete(graph: onnx.GraphProto) -> Iterator[Callable[[], None]]:

@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.model.copying import clone
-from rnn_lowering.model.onnx_checks import infer_shapes, is_anonymous, problem_of
+from rnn_lowering.model.messages import as_proto
+from rnn_lowering.model.onnx_checks import accepts, infer_shapes, is_anonymous, problem_of
 from rnn_lowering.model.scopes import RecurrentNode
 from rnn_lowering.spec.connections import InputFacts, ValueFacts
 from rnn_lowering.spec.constants import constant_of
@@ -285,8 +287,11 @@ def fixed(dim: int | ir.SymbolicDim, sizes: Mapping[str, int]) -> int | ir.Symbo
 STALE = "replaced declared shapes that contradict the inputs"
 
 
-def ensure_valid(result: ir.Model, original: ir.Model) -> list[str]:
-    """Check a result by ONNX's checker and strict inference; return notes on what was mended.
+def ensure_valid(
+    result: ir.Model, original: ir.Model, *, whole: bool = False
+) -> tuple[list[str], onnx.ModelProto | None]:
+    """Check a result by ONNX's checker and strict inference; return notes on what was mended, and what was checked
+    as a message.
 
     Where they refuse it, what it declares of computed values is inferred anew, in place: an exporter may have
     traced other sizes, which ONNX does not notice where it cannot infer what a recurrent node gives.
@@ -294,20 +299,23 @@ def ensure_valid(result: ir.Model, original: ir.Model) -> list[str]:
     Args:
         result: The model.
         original: The model that it was made from.
+        whole: Return the message, with all tensors.
 
     Raises:
         UnsupportedError: It is not valid, and the original is.
     """
-    if not problem_of(result):
-        return []
+    message = as_proto(result) if whole else None
+    if (message is not None and accepts(message)) or not problem_of(result):
+        return [], message
     infer_anew(result, {})
+    message = as_proto(result) if whole else None
     problem = problem_of(result)
     if problem and (not problem_of(original) or _checker_refuses_only(result, original)):
         raise UnsupportedError(
             f"the result is not valid: {problem}",
             hint="this is a bug in rnn-lowering, unless the model's declared shapes are wrong: please report it",
         )
-    return [] if problem else [STALE]
+    return [] if problem else [STALE], message
 
 
 def _checker_refuses_only(result: ir.Model, original: ir.Model) -> bool:

@@ -1,6 +1,8 @@
 """Without a comparison too, what is written is valid: ONNX's checker and strict inference accept it."""
 
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -139,3 +141,25 @@ def test_what_the_checker_does_not_see_in_a_function(form: str) -> None:
     onnx.checker.check_model(original)
     with pytest.raises(rl.UnsupportedError, match="the result is not valid: Unrecognized attribute: body"):
         rl.lower(original, form)
+
+
+def test_a_result_is_serialized_and_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is checked in memory is the message that is returned: one serialization, one call of the checker."""
+    model = parse(LSTM.format(attribute="hidden_size=4"))
+    serialized: Counter[str] = Counter()
+    checked: list[int] = []
+    serialize, check = ir.serde.serialize_node_into, onnx.checker.check_model
+
+    def serializes(proto: onnx.NodeProto, from_: ir.Node, **options: Any) -> None:
+        serialized[from_.name or ""] += 1
+        serialize(proto, from_, **options)
+
+    def checks(proto: onnx.ModelProto, **options: Any) -> None:
+        checked.append(len(proto.graph.node))
+        check(proto, **options)
+
+    monkeypatch.setattr(ir.serde, "serialize_node_into", serializes)
+    monkeypatch.setattr(onnx.checker, "check_model", checks)
+    lowered = rl.lower(model, "unroll")
+    assert {serialized[node.name] for node in lowered.graph.node if node.op_type != "Neg"} == {1}
+    assert checked.count(len(lowered.graph.node)) == 1
