@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from rnn_lowering.passes.stream import StreamPass
     from rnn_lowering.report.file_report import FileReport
     from rnn_lowering.spec.causal_conv import CausalConvSpec
+    from rnn_lowering.spec.gates import AttentionGateSpec, GatedNormSpec
     from rnn_lowering.spec.node_spec import NodeSpec
     from rnn_lowering.spec.rnn import RecurrentSpec
     from rnn_lowering.streaming.host import Stream
@@ -66,6 +67,7 @@ _MODULES = {
     "passes.stream": ("StreamPass",),
     "report.file_report": ("FileReport",),
     "spec.causal_conv": ("CausalConvSpec",),
+    "spec.gates": ("AttentionGateSpec", "GatedNormSpec"),
     "spec.node_spec": ("NodeSpec",),
     "spec.rnn": ("RecurrentSpec",),
     "streaming.host": ("Stream",),
@@ -84,10 +86,12 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "TARGETS",
+    "AttentionGateSpec",
     "CausalConvSpec",
     "Check",
     "Documented",
     "FileReport",
+    "GatedNormSpec",
     "InternalError",
     "InvalidNodeError",
     "LowerRecurrentPass",

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from rnn_lowering.emit.constants import leaf
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.substitutes import taps
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.recurrence import Fold
+from rnn_lowering.recurrence.weights import float_input
 from rnn_lowering.spec.causal_conv import CausalConvSpec
-from rnn_lowering.types import Dims, array_of
+from rnn_lowering.types import Dims
 
 _FLOAT = ir.DataType.FLOAT
 
@@ -24,7 +24,7 @@ def lower_causal_conv(op: Ops, spec: CausalConvSpec, _: Fold) -> dict[str, Tenso
     """Emit the equivalent of a node; return its outputs by their names in the operator specification."""
     N, L, C = spec.batch_size, spec.seq_length, spec.channels
     time = 1 if spec.channels_last else 2
-    x = _flat(op, spec, _input(op, spec, "input", _shape(spec, L)), (N, L, C))
+    x = _flat(op, spec, float_input(op, spec, "input", _shape(spec, L)), (N, L, C))
     state = _state(op, spec, x)
     if L == 0:
         return _outputs(op, spec, x, state)
@@ -40,7 +40,7 @@ def lower_causal_conv(op: Ops, spec: CausalConvSpec, _: Fold) -> dict[str, Tenso
 def _convolution(op: Ops, spec: CausalConvSpec, z: Tensor, time: int) -> Tensor:
     """Return the weighted sums of the frames of z, with the bias."""
     C, k = spec.channels, spec.kernel_size
-    weight, bias = _input(op, spec, "weight", (C, 1, k)), _input(op, spec, "bias", (C,))
+    weight, bias = float_input(op, spec, "weight", (C, 1, k)), float_input(op, spec, "bias", (C,), may_be_zero=True)
     if spec.seq_length == 1 and spec.dilation == 1:
         return _one_frame(op, z, weight, bias, time)
     swapped = spec.channels_last
@@ -58,19 +58,6 @@ def _one_frame(op: Ops, z: Tensor, weight: Tensor, bias: Tensor, time: int) -> T
     return op.sum(z * w, 2) + op.unsqueeze(bias, [1])
 
 
-def _input(op: Ops, spec: CausalConvSpec, symbol: str, shape: Dims) -> Tensor:
-    """Return an input in the type to compute in; a symbolic zero for a bias or state that is absent or zero."""
-    value, tensor = spec.inputs.get(symbol), spec.constants.get(symbol)
-    if value is None:
-        return op.zero(shape)
-    if tensor is None:
-        return op.cast(op.given(value, spec.dtype, shape), op.dtype)
-    constant = op.known(leaf(tensor, value, symbol))
-    if symbol in ("bias", "past_state") and not array_of(tensor).any():
-        return op.zero(constant.shape)
-    return op.cast(constant, op.dtype)
-
-
 def _shape(spec: CausalConvSpec, length: int | None) -> Dims:
     """Return the shape of the input, or of a state of a length."""
     N, channels = spec.batch_size, spec.channel_axes
@@ -80,7 +67,7 @@ def _shape(spec: CausalConvSpec, length: int | None) -> Dims:
 def _state(op: Ops, spec: CausalConvSpec, x: Tensor) -> Tensor:
     """Return the past frames, with one axis of channels."""
     S = spec.state_length
-    given = _input(op, spec, "past_state", _shape(spec, S))
+    given = float_input(op, spec, "past_state", _shape(spec, S), may_be_zero=True)
     if not given.is_zero and S:
         return _flat(op, spec, given, (spec.batch_size, S, spec.channels))
     batch, length = op.dim(x, 0), op.constant([S])

@@ -17,6 +17,7 @@ from rnn_lowering.emit.integer_constants import dequantized
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.activations import FORMULAS
+from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.spec.rnn import GATES, Activation, RecurrentSpec
 from rnn_lowering.types import Dims, array_of
 
@@ -84,6 +85,20 @@ def node_input(op: Ops, spec: RecurrentSpec, symbol: str, shape: Dims) -> Tensor
     if symbol in ("B", "P", "initial_h", "initial_c") and not array_of(tensor).any():
         return op.zero(constant.shape)
     return constant if lengths else op.cast(constant, op.dtype)
+
+
+def float_input(op: Ops, spec: NodeSpec, symbol: str, shape: Dims, *, may_be_zero: bool = False) -> Tensor:
+    """Return an input of a node without gates in the type to compute in; a symbolic zero where it is absent or,
+    with `may_be_zero`, a constant of zeros."""
+    value, tensor = spec.inputs.get(symbol), spec.constants.get(symbol)
+    if value is None:
+        return op.zero(shape)
+    if tensor is None:
+        return op.cast(op.given(value, spec.dtype_of(symbol), shape), op.dtype)
+    constant = op.known(leaf(tensor, value, symbol))
+    if may_be_zero and not array_of(tensor).any():
+        return op.zero(constant.shape)
+    return op.cast(constant, op.dtype)
 
 
 def _stored(spec: RecurrentSpec, symbol: str) -> Constant | None:

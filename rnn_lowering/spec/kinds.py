@@ -9,10 +9,11 @@ import onnx_ir as ir
 
 from rnn_lowering.spec.causal_conv import CausalConvSpec
 from rnn_lowering.spec.connections import InputFacts
+from rnn_lowering.spec.gates import AttentionGateSpec, GatedNormSpec
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, InputRole, NodeSpec
 from rnn_lowering.spec.rnn import RecurrentSpec
 
-KINDS: tuple[type[NodeSpec], ...] = (RecurrentSpec, CausalConvSpec)
+KINDS: tuple[type[NodeSpec], ...] = (RecurrentSpec, CausalConvSpec, AttentionGateSpec, GatedNormSpec)
 
 _BY_OPERATOR = {operator: kind for kind in KINDS for operator in kind.operators}
 

@@ -7,15 +7,19 @@ from typing import Any
 import onnx_ir as ir
 
 from rnn_lowering.compare.references.causal_conv_reference import CausalConvReference
+from rnn_lowering.compare.references.gates_reference import AttentionGateReference, GatedNormReference
 from rnn_lowering.compare.references.node_reference import NodeReference
 from rnn_lowering.compare.references.rnn_reference import RnnReference
 from rnn_lowering.spec.causal_conv import CausalConvSpec
+from rnn_lowering.spec.gates import AttentionGateSpec, GatedNormSpec
 from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.spec.rnn import RecurrentSpec
 
 REFERENCES: dict[type[NodeSpec], type[NodeReference[Any]]] = {
     RecurrentSpec: RnnReference,
     CausalConvSpec: CausalConvReference,
+    AttentionGateSpec: AttentionGateReference,
+    GatedNormSpec: GatedNormReference,
 }
 """By kind."""
 
