@@ -258,7 +258,9 @@ def _model(
         graph.output.append(onnx.helper.make_tensor_value_info(value.name or "", dtype, None))
     widen(graph, (onnx.TensorProto.BFLOAT16,), onnx.TensorProto.FLOAT)
     others = sorted({node.domain for node in graph.node} - {""})
-    versions = {"": min(opset, _NEWEST_RUNNABLE), **dict.fromkeys(others, 1)}
+    # an operator that is newer than that runs in the process of `Runner`
+    newest = max(_NEWEST_RUNNABLE, spec.version)
+    versions = {"": min(opset, newest), **dict.fromkeys(others, 1)}
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in versions.items()]
     return onnx.helper.make_model(graph, opset_imports=imports, ir_version=10)
 

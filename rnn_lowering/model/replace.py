@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -12,7 +12,7 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.substitutes import as_transpose
 from rnn_lowering.errors import boundary
 from rnn_lowering.model.plan import NodePlan
-from rnn_lowering.model.scopes import RecurrentNode, all_names, bodies_of
+from rnn_lowering.model.scopes import RecurrentNode, all_graphs, all_names, bodies_of
 from rnn_lowering.recurrence.node import lower_node
 from rnn_lowering.spec.constants import FOLDABLE
 from rnn_lowering.spec.node_spec import NodeSpec
@@ -42,7 +42,16 @@ def replace_nodes(model: ir.Model, plan: Sequence[NodePlan], *, widen: bool, deq
         if folded:
             reason = f"DequantizeLinear of opset {planned.opset} cannot express their scales"
             notes.append(f"{found.ref}: the integers of {folded} became floats: {reason}")
+    _drop_functions(model, {planned.found.node.op_identifier() for planned in plan} & model.functions.keys())
     return notes
+
+
+def _drop_functions(model: ir.Model, replaced: Set[ir.OperatorIdentifier]) -> None:
+    """Remove functions that have the names of operators and that nothing calls."""
+    if replaced:
+        called = {node.op_identifier() for graph in all_graphs(model) for node in graph}
+        for identifier in replaced - called:
+            del model.functions[identifier]
 
 
 def operators_for(planned: NodePlan, ir_version: int, *, widen: bool, dequantize: bool = False) -> frozenset[str]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
-from rnn_lowering.spec.kinds import is_recurrent
+from rnn_lowering.spec.kinds import calls_function, is_recurrent
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, default_opset, node_ref
 
-_RECURRENT = re.compile("(lstm|gru|rnn)", re.IGNORECASE)
+_RECURRENT = re.compile("lstm|gru|rnn|causalconvwithstate|linearattention|deltanet", re.IGNORECASE)
 
 REPEATING = frozenset(("Loop", "Scan"))
 """The operators that repeat a body."""
@@ -84,7 +84,15 @@ class RecurrentNode:
 def recurrent_nodes(model: ir.Model) -> Iterator[RecurrentNode]:
     """Yield the recurrent nodes of all scopes, in the order of the model."""
     for scope in _roots(model):
-        yield from _recurrent(scope)
+        yield from _recurrent(scope, model.functions)
+
+
+def nodes_with_functions(model: ir.Model) -> Iterator[tuple[NodeRef, bool]]:
+    """Yield the nodes of recurrent operators of which the model has a function, too, and whether they call it."""
+    for scope in scopes(model):
+        for node in scope.graph:
+            if is_recurrent(node) and node.op_identifier() in model.functions:
+                yield node_ref(node, scope.text), calls_function(node, model.functions)
 
 
 def scopes(model: ir.Model) -> Iterator[Scope]:
@@ -124,12 +132,12 @@ def _roots(model: ir.Model) -> Iterator[Scope]:
         yield Scope(function.graph, ("::".join(identifier),), text, opset, function)
 
 
-def _recurrent(scope: Scope) -> Iterator[RecurrentNode]:
+def _recurrent(scope: Scope, functions: Container[ir.OperatorIdentifier]) -> Iterator[RecurrentNode]:
     for node in scope.graph:
-        if is_recurrent(node):
+        if is_recurrent(node) and not calls_function(node, functions):
             yield RecurrentNode(node, scope)
         for inner in inner_scopes(node, scope):
-            yield from _recurrent(inner)
+            yield from _recurrent(inner, functions)
 
 
 def inner_scopes(node: ir.Node, scope: Scope) -> Iterator[Scope]:

@@ -42,6 +42,7 @@ from rnn_lowering.model.scopes import (
     RecurrentNode,
     foreign_nodes,
     nodes_of,
+    nodes_with_functions,
     recurrent_nodes,
     sort_nodes,
 )
@@ -183,6 +184,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         left = [entry for entry in prepared.found if entry not in prepared.wanted]
         texts = [text for node in plan for text in node.spec.warnings]
         texts += [text for entry in left for text in export_faults(prepared.model, entry)]
+        texts += _namesakes(prepared.model)
         for text in (*texts, *long_work(report.nodes)):
             warn(text)
         kept = replace(prepared, model=clone(prepared.model), found=(), wanted=()) if keep and plan else None
@@ -439,6 +441,15 @@ def _without_collector() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def _namesakes(model: ir.Model) -> Iterator[str]:
+    """Say how nodes were understood that have the name of an operator and of a function of the model."""
+    for ref, calls in nodes_with_functions(model):
+        if calls:
+            yield f"{ref} calls the model's function of that name: it does not fit the operator, so it stays"
+        else:
+            yield f"{ref} is lowered as the operator, as onnxruntime runs it; the model's function of that name goes"
 
 
 def _nothing(_: ir.Node) -> bool:

@@ -82,6 +82,13 @@ class CausalConvSpec(NodeSpec):
             return InputRole(("N", "T") if last else ("N", None, "T"), is_data=True)
         return InputRole(("N",), is_state=True) if slot == 3 else InputRole()
 
+    @classmethod
+    def fits(cls, node: ir.Node) -> bool:
+        """Return whether its weight may be of rank 3: that of the function which onnxruntime-genai wrote for
+        onnxruntime before 1.26 is of rank 2."""
+        weight = node.inputs[1] if len(node.inputs) > 1 else None
+        return weight is None or weight.shape is None or len(weight.shape) != 2
+
     @property
     def state_length(self) -> int:
         """The number of frames in a state."""

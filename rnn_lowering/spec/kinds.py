@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from types import MappingProxyType
 
 import onnx
@@ -26,6 +27,13 @@ def kind_of(node: ir.Node | onnx.NodeProto) -> type[NodeSpec] | None:
 def is_recurrent(node: ir.Node | onnx.NodeProto) -> bool:
     """Return whether a node is recurrent, of any kind."""
     return kind_of(node) is not None
+
+
+def calls_function(node: ir.Node, functions: Container[ir.OperatorIdentifier]) -> bool:
+    """Return whether a node that has the name of a recurrent operator is a call of the model's function of that
+    name: where it does not fit the operator. onnxruntime runs its kernel if it does."""
+    kind = kind_of(node)
+    return kind is not None and node.op_identifier() in functions and not kind.fits(node)
 
 
 def read_spec(

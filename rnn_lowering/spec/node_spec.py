@@ -104,6 +104,11 @@ class NodeSpec(ABC):
     def role(cls, node: onnx.NodeProto, slot: int) -> InputRole:
         """Return what input number `slot` of a node is, which may not be valid."""
 
+    @classmethod
+    def fits(cls, node: ir.Node) -> bool:
+        """Return whether a node may be of its operator, where the model has a function of that name, too."""
+        return True
+
     @property
     def op_type(self) -> str:
         """The operator whose steps it computes."""
