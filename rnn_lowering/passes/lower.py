@@ -449,7 +449,7 @@ def _namesakes(model: ir.Model) -> Iterator[str]:
         if calls:
             yield f"{ref} calls the model's function of that name: it does not fit the operator, so it stays"
         else:
-            yield f"{ref} is lowered as the operator, as onnxruntime runs it; the model's function of that name goes"
+            yield f"{ref} is lowered as the operator, as in onnxruntime; the model's function of that name goes"
 
 
 def _nothing(_: ir.Node) -> bool:
