@@ -26,7 +26,7 @@ from rnn_lowering.streaming.exposing import StateExposer, state_dim
 from rnn_lowering.streaming.follow import follow
 from rnn_lowering.streaming.frames import Flow
 from rnn_lowering.streaming.metadata import StreamPlan
-from rnn_lowering.streaming.states import node_states
+from rnn_lowering.streaming.states import states_of
 from rnn_lowering.streaming.time_inputs import TimeInputs, time_inputs
 
 _MOVING = ("Identity", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Gather", "Split", "Reshape")
@@ -91,9 +91,10 @@ class StreamPass(ir.passes.InPlacePass):
             time = time_inputs(work, self.stream)
             flow = follow(work, time)
             _check_unit(flow, time, list(self.stream))
-            states = node_states(flow, work.graph)
+            states = states_of(flow, work.graph)
             without_use = unused(work)
-            text = "" if states or any(edit.carries for edit in flow.edits) else _nothing_carried(work, time, flow)
+            carries = states.nodes or flow.counted or any(edit.carries for edit in flow.edits)
+            text = "" if carries else _nothing_carried(work, time, flow)
             plan = StateExposer(work, flow, time).expose(states)
             remove_unused(work, without_use)
             _declare(work, flow, time)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence, Set
+from fractions import Fraction
 from shlex import quote
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
@@ -54,6 +56,7 @@ def dim_of(dim: Size, axis: int, name: str | None) -> Dim:
 class NodeEdit(ABC):
     """What becomes of a node in a stream, and of the state that it then has."""
 
+    node: ir.Node
     carries: bool = True
     """Whether it has one."""
 
@@ -70,6 +73,9 @@ class Editor:
         self.opset = opset
         self.taken = {*all_names(model), *(v.name or "" for v in model.graph.outputs)}
         self.states: list[State] = []
+        self.counters: dict[tuple[Fraction, tuple[tuple[ir.Node, str], ...]], ir.Value] = {}
+        """The states that count frames, by their rate and the nodes If around them."""
+        self._started: dict[tuple[tuple[ir.Node, str], ...], ir.Value] = {}
         self._numbers: dict[str, int] = {}
 
     def add_past(self, node: ir.Node, kind: str, dtype: ir.DataType, dims: Sequence[Dim]) -> ir.Value:
@@ -86,6 +92,36 @@ class Editor:
         """
         present = self.add_output(self.name(f"present_{plain(label_of(node))}_{kind}"), inner, past, path)
         self.add_state(past, present, node, kind, initial)
+
+    def started_or(
+        self, node: ir.Node, past: ir.Value, first: ir.Value, path: Path, before: ir.Node | None = None
+    ) -> ir.Value:
+        """Return `past` from the second call on, `first` in the first one; inserted before `before` or the node."""
+        key, graph = tuple(path), home(node)
+        if key not in self._started:
+            started = self.add_past(node, "started", ir.DataType.BOOL, [1])
+            self.add_present(node, "started", started, self.constant(np.array([True]), graph), path)
+            self._started[key] = started
+        (chosen,) = self.node("Where", [self._started[key], past, first])
+        chosen.type = past.type
+        graph.insert_before(before or node, [producer(chosen)])
+        return chosen
+
+    def put_behind(self, value: ir.Value, new: ir.Value, nodes: Sequence[ir.Value]) -> None:
+        """Let all that reads `value` read `new`, which the nodes of `nodes` compute from it."""
+        node = producer(value)
+        graph, own = home(node), {producer(v) for v in nodes}
+        for read in list(value.uses()):
+            if read.node not in own:
+                read.node.replace_input_with(read.idx, new)
+        if value.is_graph_output():
+            for n, output in enumerate(graph.outputs):
+                if output is value:
+                    graph.outputs[n] = new
+            new.shape, name = value.shape, value.name
+            value.name, new.name = self.name(f"{name}_raw"), name
+        new.type = value.type or new.type
+        graph.insert_after(node, [producer(v) for v in nodes])
 
     def add_state(
         self,
@@ -156,6 +192,11 @@ class Editor:
         self, op_type: str, inputs: Sequence[ir.Value], **attributes: int | Sequence[int]
     ) -> Sequence[ir.Value]:
         """Return the outputs of a new node, which is in no graph yet."""
+        if not onnx.defs.has(op_type, self.opset):
+            raise UnsupportedError(
+                f"a stream of this model needs {op_type}, which opset {self.opset} lacks",
+                hint="convert the model to a newer opset first: onnx.version_converter",
+            )
         held = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
         name = self.name(f"stream_{op_type}")
         node = ir.Node("", op_type, inputs, held, name=name)
@@ -219,18 +260,8 @@ def keep_where_empty(editor: Editor, node: ir.Node, output: ir.Value, past: ir.V
     else:
         (mask,) = editor.node("Unsqueeze", [empty, editor.integers(axes, graph)])
     (kept,) = editor.node("Where", [mask, past, output])
-    kept.type = output.type or past.type
-    for read in list(output.uses()):
-        if read.node is not kept.producer():
-            read.node.replace_input_with(read.idx, kept)
-    if output.is_graph_output():
-        for n, value in enumerate(graph.outputs):
-            if value is output:
-                graph.outputs[n] = kept
-        kept.shape = output.shape
-        name = output.name
-        output.name, kept.name = editor.name(f"{name}_raw"), name
-    graph.insert_after(node, [producer(value) for value in (empty, mask, kept)])
+    kept.type = past.type
+    editor.put_behind(output, kept, [empty, mask, kept])
     return kept
 
 

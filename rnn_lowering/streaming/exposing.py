@@ -11,7 +11,8 @@ from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.edit import Editor, dim_of, keep_where_empty, plain
 from rnn_lowering.streaming.frames import Flow, Frames, Framing
 from rnn_lowering.streaming.metadata import Dim, StreamPlan
-from rnn_lowering.streaming.states import SLOTS, NodeState
+from rnn_lowering.streaming.operators.counters import counts
+from rnn_lowering.streaming.states import SLOTS, NodeState, States
 from rnn_lowering.streaming.time_inputs import TimeInputs
 from rnn_lowering.types import Array, array_of
 
@@ -35,19 +36,26 @@ class StateExposer:
         self.positions = {value: n for n, value in enumerate(work.graph.outputs)}
         """Of the outputs: an edit may put another value in the place of one."""
 
-    def expose(self, states: Sequence[NodeState]) -> StreamPlan:
+    def expose(self, states: States) -> StreamPlan:
         """Edit the model; return how it is driven."""
         graph = self.work.graph
         inputs = [v for v in graph.inputs if not v.is_initializer()]
         outputs = list(graph.outputs)
         framings = {v.name or "": self.flow.framings.get(v) for v in outputs}
-        shapes = [self._state_dims(s) for s in states]
-        self._check(states)
-        defaults = {s.input: _default(s.input, graph) for s in states if s.input is not None}
-        for state, dims in zip(states, shapes, strict=True):
+        nodes = states.nodes
+        shapes = [self._state_dims(s) for s in nodes]
+        self._check(nodes)
+        given = [s.input for s in nodes if s.input is not None] + [cache.input for cache in states.caches]
+        defaults = {value: _default(value, graph) for value in dict.fromkeys(given)}
+        for state, dims in zip(nodes, shapes, strict=True):
             self._recurrent(state, dims, defaults)
-        for edit in self.flow.edits:
-            edit.apply(self.editor)
+        for cache in states.caches:
+            dims = state_dims(self.flow, cache.input)
+            self._pair(cache.node, "x", cache.input, cache.output, dims, defaults[cache.input])
+        kept = {cache.node for cache in states.caches}
+        for edit in (*counts(self.flow), *self.flow.edits):
+            if edit.node not in kept:
+                edit.apply(self.editor)
         exposed = self.editor.states
         taken = {s.input for s in exposed} | {s.output for s in exposed}
         named = {v.name or "": self.time.axes.get(v.name or "") for v in inputs}
@@ -93,8 +101,10 @@ class StateExposer:
         if past is None:
             name = self.editor.name(f"past_{plain(label)}_{state.kind}")
             past = self.editor.add_input(name, dtype, dims)
+            first = node.inputs[slot] if slot < len(node.inputs) and state.constant is None else None
             node.resize_inputs(max(len(node.inputs), slot + 1))
-            node.replace_input_with(slot, past)
+            read = past if first is None else self.editor.started_or(node, past, first, state.recurrent.path)
+            node.replace_input_with(slot, read)
         if len(node.outputs) <= output:
             node.resize_outputs(output + 1)
         final = node.outputs[output]
@@ -108,24 +118,30 @@ class StateExposer:
             final = keep_where_empty(self.editor, node, final, initial)
         start = state.constant if state.input is None else defaults[state.input]
         if state.output is not None:
-            self._pair(state, past, dims, start)
+            self._pair(node, state.kind, past, state.output, dims, start)
             return
         wanted = self.editor.name(f"present_{plain(label)}_{state.kind}")
         present = self.editor.add_output(wanted, final, past, state.recurrent.path)
         self.editor.add_state(past, present, node, state.kind, start, dims)
 
-    def _pair(self, state: NodeState, past: ir.Value, dims: tuple[Dim, ...], initial: Array | None) -> None:
+    def _pair(
+        self,
+        node: ir.Node,
+        kind: str,
+        past: ir.Value,
+        output: ir.Value,
+        dims: tuple[Dim, ...],
+        initial: Array | None,
+    ) -> None:
         """Record an input that an output returns already: one state of all the nodes that read it."""
-        node = state.recurrent.node
-        assert state.output is not None
         for n, known in enumerate(self.editor.states):
             if known.input == past.name:
                 ref = node_ref(node, self.flow.scope).name
                 both = known.node if ref in known.node.split(", ") else f"{known.node}, {ref}"
                 self.editor.states[n] = replace(known, node=both)
                 return
-        present = self.work.graph.outputs[self.positions[state.output]]
-        self.editor.add_state(past, present, node, state.kind, initial, dims)
+        present = self.work.graph.outputs[self.positions[output]]
+        self.editor.add_state(past, present, node, kind, initial, dims)
 
 
 def _default(value: ir.Value, graph: ir.Graph) -> Array | None:

@@ -13,11 +13,21 @@ from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.spec.kinds import is_recurrent
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.frame_by_frame import frame_by_frame
-from rnn_lowering.streaming.frames import Flow, Frames, Framing, StatefulNode, Unframed, WholeSequenceValue
+from rnn_lowering.streaming.frames import (
+    FirstFrame,
+    Flow,
+    Frames,
+    Framing,
+    StatefulNode,
+    Unframed,
+    WholeSequenceValue,
+)
 from rnn_lowering.streaming.inference import SizingError, add_initializers, start
+from rnn_lowering.streaming.operators.counters import counting
 from rnn_lowering.streaming.operators.cuts import picked, sliced
 from rnn_lowering.streaming.operators.joins import joined_along, padded
 from rnn_lowering.streaming.operators.resizing import resized
+from rnn_lowering.streaming.operators.running_sums import summed
 from rnn_lowering.streaming.operators.windows import transposed, windowed
 from rnn_lowering.streaming.polynomials import size
 from rnn_lowering.streaming.shape_arithmetic import UnfollowedError, depends_on_time, evaluate
@@ -89,7 +99,7 @@ def _follow_node(flow: Flow, node: ir.Node) -> list[Framing]:
     if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
         read += [v for graph in bodies_of(node) for n in graph.all_nodes() for v in n.inputs if v is not None]
     lost = next((m for v in read if isinstance(m := flow.framings.get(v), WholeSequenceValue)), None)
-    streamed = any(isinstance(flow.framings.get(v), Frames | Unframed) for v in read)
+    streamed = any(isinstance(flow.framings.get(v), Frames | Unframed | FirstFrame) for v in read)
     if node.op_type in ("Shape", "Size") and node.domain == "":
         return _size_of(flow, node, lost)
     if lost is not None:
@@ -98,6 +108,14 @@ def _follow_node(flow: Flow, node: ir.Node) -> list[Framing]:
         return _all_lost(flow, outputs, lost)
     if streamed:
         return _rule(flow, node)
+    if any(flow.is_timed(v) for v in read):
+        try:
+            found = counting(flow, node)
+        except UnsupportedError as error:
+            return _all_lost(flow, outputs, WholeSequenceValue(error))
+        if found is not None:
+            flow.paths[node.outputs[0]] = flow.path
+            return found
     return _without_stream(flow, node, read)
 
 
@@ -126,7 +144,7 @@ def _without_stream(flow: Flow, node: ir.Node, read: Sequence[ir.Value]) -> list
 
 def _not_a_size(flow: Flow, node: ir.Node) -> WholeSequenceValue:
     if node.op_type == "Range":
-        return WholeSequenceValue(flow.refuse(node, "counts the frames, so it would restart in each chunk"))
+        return WholeSequenceValue(flow.refuse(node, "counts the frames in a way that a chunk cannot tell"))
     return WholeSequenceValue(
         flow.refuse(
             node,
@@ -162,6 +180,7 @@ _RULES = {
     **dict.fromkeys(("AveragePool", "Conv", "LpPool", "MaxPool"), windowed),
     "Concat": joined_along,
     "ConvTranspose": transposed,
+    "CumSum": summed,
     "Gather": picked,
     "Pad": padded,
     "Resize": resized,

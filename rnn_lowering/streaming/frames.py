@@ -17,10 +17,11 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.spec.node_spec import node_ref
-from rnn_lowering.streaming.edit import NodeEdit
+from rnn_lowering.streaming.edit import NodeEdit, Path
 from rnn_lowering.streaming.inference import Shape, SymbolicValues
 from rnn_lowering.streaming.polynomials import CHUNK, ONE, TIME, Size, product
 from rnn_lowering.streaming.shape_arithmetic import depends_on_time
+from rnn_lowering.types import Array
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,30 @@ class WholeSequenceValue:
     error: UnsupportedError
 
 
-Framing = Frames | Unframed | WholeSequenceValue | None
+@dataclass(frozen=True)
+class FirstFrame:
+    """The first frame of a value, along an axis: known from the first chunk on, but no later one has it."""
+
+    axis: int
+    error: UnsupportedError
+
+
+@dataclass(frozen=True)
+class Counter:
+    """The numbers of frames: at frame t they are `step` * t + `offsets`, in a chunk counted from its own first.
+
+    Attributes:
+        frames: Where its frames are.
+        step: How far it counts for each of them.
+        offsets: What it starts with: an array with one entry along the axis of the frames.
+    """
+
+    frames: Frames
+    step: int
+    offsets: Array = field(compare=False)
+
+
+Framing = Frames | Unframed | WholeSequenceValue | FirstFrame | Counter | None
 """None: it does not depend on the stream, but for its length where its shape or numbers say so."""
 
 
@@ -100,6 +124,10 @@ class Flow:
         framings: By value; those that are absent do not depend on the stream.
         recurrent, edits: What is to be changed for a stream, in the order of the model.
         units: Nodes that need a multiple of so many frames.
+        counted: Counters that a node reads as data, so that these must go on counting in the next chunk.
+        paths: The nodes If around counters.
+        caches: By output the Concat nodes that put frames before those of the stream which an input may hold.
+        tails: Values that are the last frames of these, as many as were put before.
     """
 
     known: SymbolicValues
@@ -109,6 +137,10 @@ class Flow:
     recurrent: list[StatefulNode] = field(default_factory=list)
     edits: list[NodeEdit] = field(default_factory=list)
     units: list[tuple[NodeRef | None, int]] = field(default_factory=list)
+    counted: dict[ir.Value, list[ir.Node]] = field(default_factory=dict)
+    paths: dict[ir.Value, Path] = field(default_factory=dict)
+    caches: dict[ir.Value, ir.Node] = field(default_factory=dict)
+    tails: dict[ir.Value, ir.Node] = field(default_factory=dict)
 
     @property
     def opset(self) -> int:
@@ -147,8 +179,11 @@ class Flow:
     def framing(self, value: ir.Value, node: ir.Node) -> Frames | Unframed | None:
         """Where a value that a node reads as data has its frames."""
         framing = self.framings.get(value)
-        if isinstance(framing, WholeSequenceValue):
+        if isinstance(framing, WholeSequenceValue | FirstFrame):
             raise framing.error
+        if isinstance(framing, Counter):
+            self.counted.setdefault(value, []).append(node)
+            return framing.frames
         if framing is not None:
             return framing
         if depends_on_time(self.known, value):
@@ -157,11 +192,11 @@ class Flow:
                 f"'{value.name}' depends on the number of frames, which a stream never knows",
                 "only sizes may depend on it",
             )
-        axes = [axis for axis, dim in enumerate(self.known.shapes.get(value, ())) if dim.timed]
-        return self._same_in_all(value, node, axes) if axes else None
+        return self.by_size(value, node) if any(dim.timed for dim in self.known.shapes.get(value, ())) else None
 
-    def _same_in_all(self, value: ir.Value, node: ir.Node, axes: Sequence[int]) -> Frames:
-        """The framing of a value that is the same in each frame: only its size tells of these."""
+    def by_size(self, value: ir.Value, node: ir.Node) -> Frames:
+        """The framing of a value that is the same in each frame or counts them: only its size tells of these."""
+        axes = [axis for axis, dim in enumerate(self.known.shapes[value]) if dim.timed]
         if len(axes) == 1:
             dim = self.known.shapes[value][axes[0]]
             rate, extra = dim.coefficient(TIME), dim.coefficient()

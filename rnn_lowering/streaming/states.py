@@ -33,7 +33,8 @@ class NodeState:
         recurrent: The node.
         kind: "h" or "c".
         constant: Its initial value, an array that broadcasts to it; None where that is no constant.
-        input: The input of the model that is its initial value, if there is one.
+        input: The input of the model that is its initial value, if there is one. Where there is neither, the node
+            computes it from inputs without frames.
         output: The output of the model that returns the next value of that input, if there is one.
     """
 
@@ -44,14 +45,50 @@ class NodeState:
     output: ir.Value | None = None
 
 
-def node_states(flow: Flow, graph: ir.Graph) -> list[NodeState]:
-    """Return the states of the recurrent nodes that carry one, in their order.
+@dataclass(frozen=True)
+class Cache:
+    """Frames before those of the stream that the caller keeps already.
+
+    Attributes:
+        node: The Concat that puts them before the frames.
+        input: The input that takes them.
+        output: The output that returns those for the next call.
+    """
+
+    node: ir.Node
+    input: ir.Value
+    output: ir.Value
+
+
+@dataclass(frozen=True)
+class States:
+    """The states of the recurrent nodes that carry one, in their order, and the caches that the caller keeps."""
+
+    nodes: list[NodeState]
+    caches: list[Cache]
+
+
+def states_of(flow: Flow, graph: ir.Graph) -> States:
+    """Return the states that an input may hold already.
 
     Raises:
-        UnsupportedError: One is computed from data, or comes from an input in another shape that nothing returns.
+        UnsupportedError: Something else reads such an input, too.
     """
     elements = _numbered_elements(flow, graph)
     returned = _returned(flow, graph, elements)
+    caches = []
+    for node in flow.caches.values():
+        labels = elements.get(node.inputs[0])  # type: ignore[arg-type]
+        sources = [v for v in returned if labels is not None and _includes(elements[v], labels)]
+        for source in sources[:1]:
+            check_unread(flow, source, source.name or "")
+            caches.append(Cache(node, source, returned[source]))
+    return States(_node_states(flow, elements, returned), caches)
+
+
+def _node_states(
+    flow: Flow, elements: Mapping[ir.Value, Array], returned: Mapping[ir.Value, ir.Value]
+) -> list[NodeState]:
     states = [
         _node_state(flow, recurrent, kind, elements, returned)
         for recurrent in flow.recurrent
@@ -95,15 +132,9 @@ def _node_state(
     if len(sources) == 1:
         (source,) = sources
         if source in returned or source is value:
-            _check_unread(flow, source, source.name or "")
+            check_unread(flow, source, source.name or "")
             return NodeState(recurrent, kind, None, source, returned.get(source))
-    raise flow.refuse(
-        node,
-        f"initial_{kind} is computed from data, or from the size of an axis"
-        if not sources
-        else f"initial_{kind} comes from input '{sources[0].name}' in another shape, and no output returns it",
-        "make it a constant, or an input in the shape that the node takes",
-    )
+    return NodeState(recurrent, kind, None)
 
 
 def _same_rows(flow: Flow, node: ir.Node, kind: str, value: ir.Value) -> Array:
@@ -118,12 +149,15 @@ def _same_rows(flow: Flow, node: ir.Node, kind: str, value: ir.Value) -> Array:
     return np.broadcast_to(kept, sizes) if kept.ndim else kept
 
 
-def _check_unread(flow: Flow, value: ir.Value, name: str) -> None:
+def check_unread(flow: Flow, value: ir.Value, name: str) -> None:
     """Refuse an input that becomes a state where anything but recurrent nodes reads it too."""
     carried = {recurrent.node for recurrent in flow.recurrent}
+    caches = set(flow.caches.values())
     for use in value.uses():
         node = use.node
         if (node in carried and use.idx in (5, 6)) or (node.op_type in ("Shape", "Size") and node.domain == ""):
+            continue
+        if node in caches and use.idx == 0:
             continue
         if is_recurrent(node) or node.domain or node.op_type not in _REARRANGING or use.idx not in data_slots(node):
             raise flow.refuse(
@@ -132,7 +166,7 @@ def _check_unread(flow: Flow, value: ir.Value, name: str) -> None:
                 "give it its own input",
             )
         for output in node.outputs:
-            _check_unread(flow, output, name)
+            check_unread(flow, output, name)
     if value.is_graph_output():
         raise UnsupportedError(
             f"'{name}' is a state and an output, but changes after the first chunk",
@@ -179,6 +213,10 @@ def _returned(flow: Flow, graph: ir.Graph, elements: Mapping[ir.Value, Array]) -
             initial = node.inputs[slot] if slot < len(node.inputs) else None
             if initial is not None and initial in elements and number < len(node.outputs):
                 final[node.outputs[number]] = elements[initial]
+    for tail, cache in flow.tails.items():
+        lead = cache.inputs[0]
+        if lead is not None and lead in elements:
+            final[tail] = elements[lead]
     rearranged = _rearranged(flow, graph, final)
     found: dict[ir.Value, ir.Value] = {}
     for value in (v for v in graph.inputs if v in elements):

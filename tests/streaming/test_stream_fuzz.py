@@ -1,14 +1,14 @@
-"""No stream that is accepted is wrong: random chains of frame operators, and random use of the number of frames."""
+"""No stream that is accepted is wrong: random operators along the frames, random use of their number."""
 
 from collections import Counter
 from collections.abc import Callable
 
 import onnx
 import pytest
-from stream_fuzz import by_length, chain, judged
+from stream_fuzz import by_length, chain, judged, rates
 from thinning import thinned
 
-BATCHES = [(make, first) for first in range(0, 2000, 50) for make in (chain, by_length)]
+BATCHES = [(make, first) for first in range(0, 2000, 50) for make in (chain, by_length, rates)]
 
 
 @pytest.mark.parametrize(("make", "first"), thinned(BATCHES, 21))

@@ -96,10 +96,6 @@ REFUSED: dict[str, tuple[str, str]] = {
         f"{T}  q = Squeeze (t, i0)  v, k = TopK <axis = 0> (table, t)  z = Add (X, v)  {LAST}",
         "TopK node '-> v'",
     ),
-    "a table cut to the length": (
-        f"{T}  p = Slice (places, i0, t, i0)  z = Add (X, p)  {LAST}",
-        "Slice node '-> p'",
-    ),
     "a table that the caller gives": (
         f"{T}  p = Slice (given, i0, t, i0)  z = Add (X, p)  {LAST}",
         "Slice node '-> p'",
@@ -121,7 +117,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "an output that is the length": (f"{T}  Y = Cast <to = 1> (t)", "Cast node '-> Y'"),
 }
-TABLES = {"table": random((500,), 1), "places": random((500, 3), 2), "far1": np.array(2**40)}
+TABLES = {"table": random((500,), 1), "far1": np.array(2**40)}
 
 
 @pytest.mark.parametrize("label", REFUSED)
@@ -301,16 +297,6 @@ def test_lengths_of_all_frames_stream() -> None:
     used = {name: array for name, array in NUMBERS.items() if name in nodes}
     text = f"g (float[time, batch, 3] X) => (float[time, one, batch, 4] Y) {{ {nodes} }}"
     assert_streams(net(text, {**GRU, **used}), "time", {"X": random((23, 2, 3))})
-
-
-def test_an_initial_state_that_counts_the_rows_is_refused() -> None:
-    nodes = """s = Shape (X)  n = Gather (s, s1)  r = Range (s0, n, s1)  f = Cast <to = 1> (r)
-        c = Unsqueeze (f, i1)  d = Unsqueeze (c, i0)  four = Concat <axis = 2> (d, d, d, d)
-        Y = GRU <hidden_size = 4> (X, W, R, B, , four)"""
-    used = {name: array for name, array in NUMBERS.items() if name in nodes}
-    text = f"g (float[time, batch, 3] X) => (float[time, one, batch, 4] Y) {{ {nodes} }}"
-    with pytest.raises(rl.UnsupportedError, match="initial_h is computed from data, or from the size of an axis"):
-        streamed(net(text, {**GRU, **used}), "time")
 
 
 def test_a_folded_length_of_1_is_said_of_the_reshape() -> None:

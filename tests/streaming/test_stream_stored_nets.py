@@ -20,14 +20,13 @@ NETS: dict[str, dict[str, Any]] = (
     if MANIFEST.exists()
     else {}
 )
-REFUSED_YET = ("conv_returns", "deep_filter", "tcn_cumulative")
 LENGTHS = (7, 19, 50, 210, 310, 1000)
 
 pytestmark = [pytest.mark.shared, pytest.mark.skipif(not NETS, reason="the stored models are not there")]
 
 
 def of_class(kind: str) -> list[str]:
-    return [file for file, net in NETS.items() if net["class"] == kind and not file.startswith(REFUSED_YET)]
+    return [file for file, net in NETS.items() if net["class"] == kind]
 
 
 def given(model: onnx.ModelProto, axis: str, frames: int, seed: int) -> Arrays:

@@ -1,8 +1,8 @@
 """Random nets whose frames are shifted and cut, or whose graph depends on the length, and a judge of their streams.
 
 `chain(seed)` is a row of operators over [batch, channels, time] = [2, 3, time] that add and drop frames;
-`by_length(seed)` calculates with the number of frames and uses the result. `judged` makes a stream and runs it in
-chunks beside onnxruntime on the whole, at lengths that no analysis was told of.
+`rates(seed)` changes their number, counts and sums them; `by_length(seed)` calculates with it and uses the result.
+`judged` runs the stream in chunks beside onnxruntime on the whole, at lengths that no analysis was told of.
 
 As a program, `python tests/support/stream_fuzz.py FIRST COUNT`, it prints how many are accepted, refused and wrong.
 """
@@ -175,9 +175,116 @@ def _gru(g: Graph) -> None:
     g.put(g.node("Transpose", squeezed, perm=[1, 2, 0]))
 
 
+def _strided(g: Graph) -> None:
+    """Several frames become one."""
+    stride = g.rng.choice((2, 2, 3))
+    kernel, kind = g.rng.choice((stride, stride + 1, 2 * stride, 1)), g.rng.randrange(4)
+    pads = g.rng.choice(([max(kernel - stride, 0), 0], [kernel - 1, 0], [0, 0], [kernel - 1, kernel - 1]))
+    if kind == 0:
+        weights = g.constant(random((CHANNELS, CHANNELS, kernel), g.rng.randrange(99), 0.6), np.float32)
+        g.put(g.node("Conv", g.last, weights, pads=pads, strides=[stride]))
+    elif kind == 1:
+        pool = g.rng.choice(("MaxPool", "AveragePool"))
+        more = {"count_include_pad": 1} if pool == "AveragePool" else {}
+        pads = [min(pad, kernel - 1) for pad in pads]
+        g.put(g.node(pool, g.last, kernel_shape=[kernel], pads=pads, strides=[stride], **more))
+    elif kind == 2:
+        bounds = [
+            g.constant([n]) for n in (g.rng.choice((0, 0, 1, stride)), g.rng.choice((FAR, FAR, -1)), 2, stride)
+        ]
+        g.put(g.node("Slice", g.last, *bounds))
+    else:  # joined side by side, or the mean of them
+        turned = g.node("Transpose", g.last, perm=[0, 2, 1])
+        stacked = g.node("Reshape", turned, g.constant([BATCH, -1, CHANNELS * stride]))
+        parts = g.node("Reshape", stacked, g.constant([BATCH, -1, stride, CHANNELS]))
+        axes: dict[str, Any] = {"axes": [2]} if g.opset < 18 else {}
+        inputs = [parts] if g.opset < 18 else [parts, g.constant([2])]
+        mean = g.node("ReduceMean", *inputs, keepdims=0, **axes)
+        g.put(g.node("Transpose", mean, perm=[0, 2, 1]))
+
+
+def _upsampled(g: Graph) -> None:
+    """One frame becomes several."""
+    times, kind = g.rng.choice((2, 2, 3)), g.rng.randrange(4)
+    if kind == 0:
+        scales = g.constant([1, 1, times], np.float32)
+        modes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        g.put(g.node("Resize", g.last, "", scales, **modes))
+    elif kind == 1:
+        kernel = g.rng.choice((times, 2 * times, times + 1, 1, 3))
+        right = g.rng.choice((0, 0, max(kernel - times, 0)))
+        left = g.rng.choice((0, 0, 0, 1)) if kernel > 1 else 0
+        weights = g.constant(random((CHANNELS, CHANNELS, kernel), g.rng.randrange(99), 0.6), np.float32)
+        padding = g.rng.choice((0, 0, 1))
+        made = g.node(
+            "ConvTranspose", g.last, weights, strides=[times], pads=[left, right], output_padding=[padding]
+        )
+        g.put(made)
+        if g.rng.random() < 0.7 and kernel + padding > times + left + right:
+            g.put(g.slice(g.last, 0, -(kernel + padding - times - left - right)))
+    elif kind == 2:  # a pixel shuffle
+        weights = g.constant(random((CHANNELS * times, CHANNELS, 1), g.rng.randrange(99), 0.6), np.float32)
+        wide = g.node("Transpose", g.node("Conv", g.last, weights), perm=[0, 2, 1])
+        g.put(g.node("Transpose", g.node("Reshape", wide, g.constant([BATCH, -1, CHANNELS])), perm=[0, 2, 1]))
+    else:  # repeat_interleave
+        column = g.node("Unsqueeze", g.last, g.constant([3]))
+        tiled = g.node("Tile", column, g.constant([1, 1, 1, times]))
+        g.put(g.node("Reshape", tiled, g.constant([BATCH, CHANNELS, -1])))
+
+
+def _summed(g: Graph) -> None:
+    total = g.node("CumSum", g.last, g.constant(2), exclusive=g.rng.choice((0, 0, 1)))
+    g.put(g.node("Mul", total, g.constant(0.01, np.float32)))  # so that no node magnifies what was rounded
+
+
+def _counted(g: Graph) -> None:
+    """The number of each frame, or a row of a table, is added."""
+    value = g.rng.choice((g.last, g.last, "x"))
+    size = g.node("Squeeze", g.size(2, value), g.constant([0]))
+    first, step = g.rng.choice((0, 0, 1)), g.rng.choice((1, 1, 2))
+    limit = g.node("Add", g.node("Mul", size, g.constant(step)), g.constant(first))
+    counted = g.node("Range", g.constant(first), limit, g.constant(step))
+    if g.rng.random() < 0.4:
+        counted = g.node("Unsqueeze", g.node("Add", counted, g.constant(2)), g.constant([0]))
+    if g.rng.random() < 0.5:
+        table = g.constant(random((9000,), g.rng.randrange(99)), np.float32)
+        g.put(g.node("Add", g.last, g.node("Gather", table, counted)))
+    else:
+        scaled = g.node("Mul", g.node("Cast", counted, to=1), g.constant(0.01, np.float32))
+        g.put(g.node("Add", g.last, g.node("Sin", scaled)))
+
+
+def _windows(g: Graph) -> None:
+    """Frames around each, picked by a table."""
+    count, shift = g.rng.choice((2, 3)), g.rng.choice((0, 0, 1))
+    padded = g.node("Pad", g.last, g.constant([0, 0, count - 1 + shift, 0, 0, g.rng.choice((0, 0, 1))]))
+    size = g.node("Squeeze", g.size(2, padded), g.constant([0]))
+    limit = g.node("Sub", size, g.constant(count - 1 + shift))
+    places = g.node("Unsqueeze", g.node("Range", g.constant(0), limit, g.constant(1)), g.constant([0]))
+    offsets = np.arange(count)[:, None] + g.rng.choice((0, shift))
+    picked = g.node("Gather", padded, g.node("Add", places, g.constant(offsets)), axis=2)
+    g.put(g.node("Squeeze", g.slice(picked, 0, 1, 2), g.constant([2])))
+    g.put(g.node("Add", g.last, g.node("Squeeze", g.slice(picked, -1, FAR, 2), g.constant([2]))))
+
+
+def _repeated(g: Graph) -> None:
+    """The first frame in front of the others."""
+    count = g.rng.choice((1, 1, 2))
+    if g.rng.random() < 0.5:
+        pads = g.constant([0, 0, count, 0, 0, g.rng.choice((0, 0, 1))])
+        g.put(g.slice(g.node("Pad", g.last, pads, mode="edge"), 0, -count))
+    else:
+        g.put(g.node("Concat", g.slice(g.last, 0, 1), g.slice(g.last, 0, g.rng.choice((-1, -2, FAR))), axis=2))
+
+
 STEPS: tuple[Step, ...] = (
     *(_pad, _conv, _cut, _concat, _shift) * 2,
     *(_transposed, _pool, _skip, _activation, _gru),
+)
+RATES: tuple[Step, ...] = (
+    *(_strided, _upsampled) * 3,
+    *(_summed, _counted, _windows, _repeated) * 2,
+    *(_pad, _conv, _cut, _shift, _skip, _activation, _gru),
 )
 
 
@@ -186,6 +293,14 @@ def chain(seed: int) -> onnx.ModelProto:
     g = Graph(seed)
     for _ in range(g.rng.randint(2, 6)):
         g.rng.choice(STEPS)(g)
+    return g.model()
+
+
+def rates(seed: int) -> onnx.ModelProto:
+    """A row of two to five operators that change the rate of frames, count or sum them."""
+    g = Graph(seed)
+    for _ in range(g.rng.randint(2, 5)):
+        g.rng.choice(RATES)(g)
     return g.model()
 
 
@@ -328,7 +443,7 @@ def _chunked(session: Any, model: onnx.ModelProto, feed: Array, sizes: tuple[int
 
 if __name__ == "__main__":
     first, count = (int(n) for n in sys.argv[1:3])
-    for make in (chain, by_length):
+    for make in (chain, by_length, rates):
         counted: Counter[str] = Counter()
         for seed in range(first, first + count):
             outcome = judged(make(seed))

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from rnn_lowering.streaming.edit import Editor, NodeEdit, home, producer
 from rnn_lowering.streaming.frame_by_frame import frame_by_frame
-from rnn_lowering.streaming.frames import Flow, Frames, Framing, Unframed, WholeSequenceValue
+from rnn_lowering.streaming.frames import Counter, FirstFrame, Flow, Frames, Framing, Unframed, WholeSequenceValue
 from rnn_lowering.streaming.inference import TO_THE_END, position, slice_bounds
 from rnn_lowering.streaming.operators.past_frames import framed_input
 from rnn_lowering.streaming.polynomials import Size, size
@@ -62,11 +62,23 @@ def sliced(flow: Flow, node: ir.Node) -> list[Framing]:
     right = None if end is None else (length - end).whole().constant
     if left == right == 0 and step == size(1) and _stays_whole(first, last, length):
         return [flow.resized(node, output, framing)]
-    if framing.even and framing.plain and right == 0 and begin == length - 1:
+    if step == size(1) and end == length and (count := _last_frames(framing, length, begin)):
+        cache = flow.caches.get(value)
+        if cache is not None and len(bounds) == 1 and count == framing.known:
+            flow.tails[output] = cache
         return [Unframed.LAST]
+    if step == size(1) and begin == size(0) and end == size(1) and framing.plain and len(bounds) == 1:
+        return [FirstFrame(framing.axis, _by_position(flow, node).error)]
     if left is None or right is None or not framing.plain:
         return [_by_position(flow, node)]
     return [_trimmed(flow, node, framing, bounds, int(left), int(right))]
+
+
+def _last_frames(framing: Frames, length: Size, begin: Size | None) -> int:
+    """How many of the last frames are those from `begin` on, where every chunk has these; 0 where it may not."""
+    count = None if begin is None else (length - begin).constant
+    surely = framing.plain and framing.extra == framing.known and count is not None
+    return int(count or 0) if surely and count is not None and 1 <= count <= framing.known + 1 else 0
 
 
 def _stays_whole(first: Size, last: Size, length: Size) -> bool:
@@ -113,7 +125,7 @@ def _trimmed(
 
 
 def picked(flow: Flow, node: ir.Node) -> list[Framing]:
-    """The framing of a Gather's output: the last frame, where it picks one."""
+    """The framing of a Gather's output: the last frame, or the frames around each, where it picks these."""
     held, index = framed_input(flow, node), node.inputs[1]
     if held is None or index is None:
         return frame_by_frame(flow, node)
@@ -121,8 +133,21 @@ def picked(flow: Flow, node: ir.Node) -> list[Framing]:
     shape = flow.shape(value, node)
     if (node.attributes.get_int("axis", 0) or 0) % len(shape) != framing.axis:
         return frame_by_frame(flow, node)
+    if isinstance(counter := flow.framings.get(index), Counter):
+        return [_around(flow, node, framing, counter)]
     numbers = flow.known.numbers(index)
     last = index not in flow.framings and numbers in ([size(-1)], [shape[framing.axis] - 1])
-    if last and framing.even and framing.plain:
+    if last and _last_frames(framing, shape[framing.axis], shape[framing.axis] - 1):
         return [Unframed.LAST]
     return [_by_position(flow, node)]
+
+
+def _around(flow: Flow, node: ir.Node, framing: Frames, counter: Counter) -> Framing:
+    """The framing of windows of frames that a table of their numbers picks."""
+    frames, offsets = counter.frames, counter.offsets
+    if not framing.plain or counter.step < 1 or frames.rate * counter.step != framing.rate:
+        raise flow.refuse(node, "picks frames at another rate than that of its table")
+    last = counter.step * (frames.known - 1) + int(offsets.max())
+    if int(offsets.min()) < 0 or last >= framing.known:
+        raise flow.refuse(node, f"looks {last - framing.known + 1} frames ahead", "pad them in front")
+    return flow.framed(node, node.outputs[0], replace(frames, axis=framing.axis + frames.axis))

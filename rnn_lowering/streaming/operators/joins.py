@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.streaming.frame_by_frame import frame_by_frame
-from rnn_lowering.streaming.frames import Flow, Frames, Framing
+from rnn_lowering.streaming.frames import FirstFrame, Flow, Frames, Framing
 from rnn_lowering.streaming.inference import pads
 from rnn_lowering.streaming.operators.past_frames import framed_input, keep, settled
 from rnn_lowering.streaming.polynomials import first_frames
@@ -31,18 +31,20 @@ def padded(flow: Flow, node: ir.Node) -> list[Framing]:
         return [flow.framed(node, output, framing)]
     numbers = [pad.constant for pad in amounts]
     mode = node.attributes.get_string("mode", "constant") or "constant"
-    if mode != "constant":
+    if mode != "constant" and (mode != "edge" or right or sum(pad is None or pad != 0 for pad in numbers) > 1):
         raise flow.refuse(
             node,
             f"pads with other frames (mode {mode}), which a stream has not seen yet",
-            "pad with a constant",
+            "pad with a constant, or in front with the first frame (mode edge)",
         )
     if left < 0 or not framing.plain or None in numbers:
         raise flow.refuse(node, "cuts off the first frames, or pads frames that are merged with another axis")
     without = tuple(0 if n % rank == framing.axis else int(pad or 0) for n, pad in enumerate(numbers))
     extra, known = framing.extra + int(left + right), framing.known + int(left)
     kept = settled(flow, node, framing, int(right), extra, known)
-    keep(flow, node, framing, int(left), _filling(flow, node), without, known - kept)
+    first = mode == "edge"
+    initial = None if first else _filling(flow, node)
+    keep(flow, node, framing, int(left), initial, without, known - kept, before=0 if first else None)
     return [flow.resized(node, output, replace(framing, extra=extra, known=kept))]
 
 
@@ -59,30 +61,61 @@ def _filling(flow: Flow, node: ir.Node) -> float:
 
 
 def joined_along(flow: Flow, node: ir.Node) -> list[Framing]:
-    """The framing of a Concat's output; constant frames before the stream become a state."""
+    """The framing of a Concat's output; the frames before those of the stream become a state."""
     values = [v for v in node.inputs if v is not None]
     rank = len(flow.shape(values[0], node))
     axis = (node.attributes.get_int("axis", 1) or 0) % max(rank, 1)
     rest = {n: held for n, v in enumerate(values) if (held := _constant_frames(flow, v, axis)) is not None}
-    framings = {n: flow.framing(v, node) for n, v in enumerate(values) if n not in rest}
+    computed = _computed_frames(flow, values, axis)
+    framings = {n: flow.framing(v, node) for n, v in enumerate(values) if n not in rest and n != computed}
     along = [n for n, m in framings.items() if isinstance(m, Frames) and m.axis == axis]
     if not along:
         return frame_by_frame(flow, node)
     framing = framings[along[0]]
     if len(framings) > 1 or not isinstance(framing, Frames) or not framing.plain:
         raise flow.refuse(
-            node, "joins frames with others along the axis of time", "only constants can be joined there"
+            node,
+            "joins frames with others along the axis of time",
+            "only constants, an input or the first frame can be joined there, in front",
         )
+    slot = node.inputs.index(values[along[0]])
+    if computed is not None:
+        return [_behind_computed(flow, node, framing, slot, bool(rest))]
     lead = [held for n, held in rest.items() if n < along[0]]
     left = sum(held.shape[axis] for held in lead)
     right = sum(held.shape[axis] for n, held in rest.items() if n > along[0])
     _check_shortest(flow, node, framing, [values[n] for n in rest], left)
     extra, known = framing.extra + left + right, framing.known + left
     kept = settled(flow, node, framing, right, extra, known)
-    slot = node.inputs.index(values[along[0]])
     before = _concatenated(lead, axis) if left else 0.0
     keep(flow, node, framing, left, before, (), known - kept, slot=slot)
     return [flow.resized(node, node.outputs[0], replace(framing, extra=extra, known=kept))]
+
+
+def _computed_frames(flow: Flow, values: Sequence[ir.Value], axis: int) -> int | None:
+    """Which value holds frames that no later chunk has: the first of the stream, or those that an input gives."""
+    known = flow.known
+    fixed = [v in known.shapes and known.shapes[v][axis].constant is not None for v in values]
+    given = [not flow.is_timed(v) and v not in known.contents for v in values]
+    first = [isinstance(flow.framings.get(v), FirstFrame) for v in values]
+    found = [n for n in range(len(values)) if first[n] or (given[n] and fixed[n])]
+    return found[0] if len(found) == 1 and any(v in flow.framings for v in values[found[0] + 1 :]) else None
+
+
+def _behind_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int, others: bool) -> Framing:
+    """The framing of frames behind those that an input gives, or behind the first frame."""
+    lead = node.inputs[0]
+    assert lead is not None
+    first = flow.framings.get(lead)
+    if others or slot != 1 or (isinstance(first, FirstFrame) and first.axis != framing.axis):
+        raise flow.refuse(node, "joins the frames of the stream with others and with constants", "use two Concats")
+    left = int(flow.shape(lead, node)[framing.axis].constant or 0)
+    extra, known = framing.extra + left, framing.known + left
+    kept = settled(flow, node, framing, 0, extra, known)
+    keep(flow, node, framing, left, None, (), known - kept, slot=slot, before=0)
+    if framing.even and first is None:
+        flow.caches[node.outputs[0]] = node
+    return flow.resized(node, node.outputs[0], replace(framing, extra=extra, known=kept))
 
 
 def _check_shortest(flow: Flow, node: ir.Node, framing: Frames, constants: Sequence[ir.Value], left: int) -> None:

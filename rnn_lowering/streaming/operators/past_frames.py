@@ -22,20 +22,23 @@ class PastFrames(NodeEdit):
         slot: The input whose past it keeps.
         axis: The axis of the frames in what it reads.
         past: How many; 0 where only paddings are to go.
-        initial: What they are before the first chunk: a number, or an array with `past` entries along `axis`.
+        initial: What they are before the first chunk: a number, or an array with `past` entries along `axis`; None
+            where that is computed.
         overlap: How many frames more than the chunk's own its value has already.
         pads: The paddings that the node then has, in the form of its own: all of them, none over time.
         drop: How many frames at the end of what it reads are for the next chunk only.
         path: The nodes If around it, each with its branch.
         shape, dtype: Those of the past frames.
         output_padding: That of a transposed convolution, where it changes.
+        before: The input that holds the frames before the first chunk, where these are computed; of a Pad the one
+            with the first frame.
     """
 
     node: ir.Node
     slot: int
     axis: int
     past: int
-    initial: float | Array
+    initial: float | Array | None
     overlap: int
     pads: tuple[int, ...]
     drop: int
@@ -43,6 +46,7 @@ class PastFrames(NodeEdit):
     shape: Shape
     dtype: ir.DataType
     output_padding: tuple[int, ...] | None = None
+    before: int | None = None
 
     @property
     def carries(self) -> bool:  # type: ignore[override]
@@ -81,6 +85,8 @@ class PastFrames(NodeEdit):
         if past is None:
             joined = before
         else:
+            if self.before is not None:
+                past = editor.started_or(node, past, self._first(editor, graph), self.path)
             (joined,) = editor.node("Concat", [past, before], axis=self.axis)
             graph.insert_before(node, [producer(joined)])
         read = joined
@@ -105,6 +111,15 @@ class PastFrames(NodeEdit):
             graph.remove(node, safe=True)
         return present
 
+    def _first(self, editor: Editor, graph: ir.Graph) -> ir.Value:
+        """What is before the first chunk."""
+        value = self.node.inputs[self.before or 0]
+        assert value is not None
+        if self.node.op_type == "Pad":
+            value = editor.sliced(value, graph, [self.axis], [0], [1], [1])
+            graph.insert_before(self.node, [producer(value)])
+        return value
+
     def _without_padding(self, editor: Editor, graph: ir.Graph) -> ir.Value:
         """What a Pad reads, padded along the other axes as it was."""
         node = self.node
@@ -127,24 +142,25 @@ def keep(
     node: ir.Node,
     framing: Frames,
     past: int,
-    initial: float | Array,
+    initial: float | Array | None,
     pads: tuple[int, ...],
     drop: int,
     *,
     slot: int = 0,
     output_padding: tuple[int, ...] | None = None,
+    before: int | None = None,
 ) -> None:
     """Note that a node reads `past` frames before the chunk."""
     value = node.inputs[slot]
     assert value is not None
     shape = flow.shape(node.outputs[0] if node.op_type == "Pad" else value, node)
-    flow.edits.append(
-        PastFrames(
-            *(node, slot, framing.axis, past, initial, framing.known, pads, drop, flow.path, shape),
-            flow.known.types[value],
-            output_padding,
-        )
+    edit = PastFrames(
+        *(node, slot, framing.axis, past, initial, framing.known, pads, drop, flow.path, shape),
+        flow.known.types[value],
+        output_padding,
+        before,
     )
+    flow.edits.append(edit)
 
 
 def settled(flow: Flow, node: ir.Node, framing: Frames, right: int, extra: int, known: int) -> int:

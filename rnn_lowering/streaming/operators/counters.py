@@ -1,0 +1,240 @@
+"""What counts frames: Range, what is calculated from it, and tables that have a row for each frame.
+
+In a chunk these count from 0. Where they pick frames of the chunk, that is right; where a node reads them as
+numbers, the number of the frames before the chunk, a state, is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.streaming.edit import Editor, NodeEdit, Path, home, producer
+from rnn_lowering.streaming.frames import Counter, Flow, Frames, Framing
+from rnn_lowering.streaming.inference import slice_bounds
+from rnn_lowering.streaming.polynomials import size
+from rnn_lowering.streaming.shape_arithmetic import run_node
+from rnn_lowering.types import Array
+
+
+@dataclass(frozen=True)
+class Count(NodeEdit):
+    """A counter that nodes read as numbers.
+
+    Attributes:
+        node: What gives it.
+        value: It.
+        counter: What it counts.
+        nodes: Those that read it.
+        dtype: Its type.
+        path: The nodes If around it, each with its branch.
+    """
+
+    node: ir.Node
+    value: ir.Value
+    counter: Counter
+    nodes: Sequence[ir.Node]
+    dtype: ir.DataType
+    path: Path
+
+    def apply(self, editor: Editor) -> None:
+        """Add the number of the frames before the chunk."""
+        node, graph = self.node, home(self.node)
+        past = counted_before(editor, node, self.value, self.counter.frames, self.path)
+        added = past
+        new = []
+        if self.counter.step != 1:
+            (added,) = editor.node("Mul", [added, editor.integers([self.counter.step], graph)])
+            new.append(added)
+        if self.dtype != ir.DataType.INT64:
+            (added,) = editor.node("Cast", [added], to=int(self.dtype))
+            new.append(added)
+        (numbers,) = editor.node("Add", [self.value, added])
+        graph.insert_after(node, [producer(v) for v in (*new, numbers)])
+        for reader in dict.fromkeys(self.nodes):
+            for slot, read in enumerate(reader.inputs):
+                if read is self.value:
+                    reader.replace_input_with(slot, numbers)
+
+
+def counts(flow: Flow) -> list[Count]:
+    """The counters that nodes read as numbers."""
+    found = []
+    for value, nodes in flow.counted.items():
+        counter = flow.framings[value]
+        assert isinstance(counter, Counter)
+        found.append(Count(producer(value), value, counter, nodes, flow.known.types[value], flow.paths[value]))
+    return found
+
+
+def counted_before(editor: Editor, node: ir.Node, value: ir.Value, frames: Frames, path: Path) -> ir.Value:
+    """The number of frames before the chunk, a state that counts those of a value."""
+    key = (frames.rate, tuple(path))
+    if key not in editor.counters:
+        graph = home(node)
+        past = editor.add_past(node, "count", ir.DataType.INT64, [1])
+        (shape,) = editor.node("Shape", [value])
+        (own,) = editor.node("Gather", [shape, editor.integers([frames.axis], graph)], axis=0)
+        new = [shape, own]
+        if frames.known:
+            (own,) = editor.node("Sub", [own, editor.integers([frames.known], graph)])
+            new.append(own)
+        (present,) = editor.node("Add", [past, own])
+        graph.insert_after(node, [producer(v) for v in (*new, present)])
+        editor.add_present(node, "count", past, present, path)
+        editor.counters[key] = past
+    return editor.counters[key]
+
+
+@dataclass(frozen=True)
+class TableRows(NodeEdit):
+    """A Slice that cuts a table to the number of frames.
+
+    Attributes:
+        axis: The axis of the table.
+        frames: The framing of the rows.
+        path: The nodes If around it, each with its branch.
+    """
+
+    node: ir.Node
+    axis: int
+    frames: Frames
+    path: Path
+
+    def apply(self, editor: Editor) -> None:
+        """Pick the rows by the numbers of the frames: beyond the table's end that is an error."""
+        node, graph = self.node, home(self.node)
+        table, rows = node.inputs[0], node.outputs[0]
+        assert table is not None
+        rows.type = rows.type or table.type
+        (shape,) = editor.node("Shape", [rows])
+        (count,) = editor.node("Gather", [shape, editor.constant(np.array(self.axis), graph)], axis=0)
+        bounds = [editor.constant(np.array(n), graph) for n in (0, 1)]
+        (own,) = editor.node("Range", [bounds[0], count, bounds[1]])
+        past = counted_before(editor, node, rows, self.frames, self.path)
+        (numbers,) = editor.node("Add", [own, past])
+        (picked,) = editor.node("Gather", [table, numbers], axis=self.axis)
+        picked.type = rows.type
+        for read in list(rows.uses()):
+            if read.node.op_type != "Shape":
+                read.node.replace_input_with(read.idx, picked)
+        graph.insert_after(node, [producer(v) for v in (shape, count, own, numbers, picked)])
+
+
+def counting(flow: Flow, node: ir.Node) -> list[Framing] | None:
+    """The framing of an output that counts frames; None where it does not."""
+    if node.domain or len(node.outputs) != 1 or node.outputs[0].is_graph_output():
+        return None
+    if node.op_type == "Range":
+        return _range(flow, node)
+    if node.op_type == "Slice":
+        return _rows(flow, node)
+    rule = _moved if node.op_type in _MOVING else _calculated if node.op_type in _CALCULATING else None
+    found = None if rule is None else rule(flow, node)
+    return None if found is None else [found]
+
+
+def _range(flow: Flow, node: ir.Node) -> list[Framing] | None:
+    output, (first, _, step) = node.outputs[0], (flow.known.constant(v) for v in node.inputs)
+    if first is None or step is None or not any(d.timed for d in flow.known.shapes.get(output, ())):
+        return None
+    start, change = float(first.reshape(-1)[0]), float(step.reshape(-1)[0])
+    if start != int(start) or change != int(change):
+        return None
+    return [Counter(flow.by_size(output, node), int(change), np.array([int(start)]))]
+
+
+_MOVING = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
+_CALCULATING = frozenset(("Add", "Mul", "Sub"))
+
+
+def _counter(flow: Flow, node: ir.Node) -> Counter | None:
+    """The counter that a node reads, where all else that it reads is constant."""
+    value = next((v for v in node.inputs if isinstance(flow.framings.get(v), Counter)), None)  # type: ignore[arg-type]
+    others = [v for v in node.inputs if v is not None and v is not value]
+    if value is None or any(flow.known.constant(v) is None for v in others):
+        return None
+    held = flow.framings[value]
+    return held if isinstance(held, Counter) else None
+
+
+def _run(flow: Flow, node: ir.Node, counter: Counter, axis_size: int) -> Array | None:
+    """What a node computes of the offsets, with so many frames."""
+    frames = np.repeat(counter.offsets, axis_size, counter.frames.axis)
+    feed = {}
+    for value in node.inputs:
+        if value is not None:
+            held = frames if isinstance(flow.framings.get(value), Counter) else flow.known.constant(value)
+            assert held is not None
+            feed[value.name or ""] = held
+    found = run_node(node, feed, flow.opset)
+    return found[0] if found else None
+
+
+_PLACE = 997
+"""A number of frames that no other axis has, to see where they go."""
+
+
+def _moved(flow: Flow, node: ir.Node) -> Counter | None:
+    counter = _counter(flow, node)
+    if counter is None or node.inputs[0] is None or not isinstance(flow.framings.get(node.inputs[0]), Counter):
+        return None
+    if node.op_type == "Cast" and ir.DataType(node.attributes.get_int("to", 1) or 1).itemsize < 4:
+        return None
+    array = _run(flow, node, counter, _PLACE)
+    places = [] if array is None else [n for n, length in enumerate(array.shape) if length == _PLACE]
+    if array is None or len(places) != 1 or _PLACE in counter.offsets.shape:
+        return None
+    return _checked(flow, node, Counter(_at(counter.frames, places[0]), counter.step, array.take([0], places[0])))
+
+
+def _at(frames: Frames, axis: int) -> Frames:
+    return Frames(axis, extra=frames.extra, known=frames.known, rate=frames.rate)
+
+
+def _calculated(flow: Flow, node: ir.Node) -> Counter | None:
+    """A counter of integers plus, minus or times constants that are the same in each frame."""
+    counter, dtype = _counter(flow, node), flow.known.types.get(node.outputs[0])
+    if counter is None or dtype is None or not dtype.is_integer():
+        return None
+    first = isinstance(flow.framings.get(node.inputs[0]), Counter)  # type: ignore[arg-type]
+    other = flow.known.constant(node.inputs[1 if first else 0])
+    if other is None or (node.op_type == "Sub" and not first) or (node.op_type == "Mul" and other.size != 1):
+        return None
+    step = counter.step * int(other.reshape(-1)[0]) if node.op_type == "Mul" else counter.step
+    array = _run(flow, node, counter, 1)
+    if array is None:
+        return None
+    axis = counter.frames.axis + array.ndim - counter.offsets.ndim
+    return _checked(flow, node, Counter(_at(counter.frames, axis), step, array)) if array.shape[axis] == 1 else None
+
+
+def _checked(flow: Flow, node: ir.Node, counter: Counter) -> Counter | None:
+    """The counter, where its shape is that of the output."""
+    shape = tuple(
+        counter.frames.size() if n == counter.frames.axis else size(length)
+        for n, length in enumerate(counter.offsets.shape)
+    )
+    return counter if flow.known.shapes.get(node.outputs[0]) == shape else None
+
+
+def _rows(flow: Flow, node: ir.Node) -> list[Framing] | None:
+    """The framing of a table that is cut to the number of frames."""
+    table, output = node.inputs[0], node.outputs[0]
+    shape = None if table is None else flow.known.shapes.get(table)
+    if table is None or shape is None or flow.is_timed(table) or any(d.constant is None for d in shape):
+        return None
+    bounds = slice_bounds(flow.known, node, len(shape))
+    if bounds is None or len(bounds) != 1 or flow.opset < 11:
+        return None
+    ((axis, (first, last, step)),) = bounds.items()
+    if first != size(0) or step != size(1) or not last.timed:
+        return None
+    flow.known.types.setdefault(output, flow.known.types[table])
+    flow.known.shapes[output] = tuple(last if n == axis else dim for n, dim in enumerate(shape))
+    frames = flow.by_size(output, node)
+    flow.edits.append(TableRows(node, axis, frames, flow.path))
+    return [frames]
