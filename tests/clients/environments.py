@@ -10,6 +10,7 @@ scripts are not run. An environment is kept until that file changes.
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -17,8 +18,11 @@ ROOT = HERE.parents[1] / ".clients"
 CLIENTS = ("tinygrad", "tvm", "ncnn", "mnn", "tract", "openvino", "iree", "opencv", "onnxruntime-web")
 TOOLS = ("pytorch", "keras", "paddle", "olive")
 NPM = "# npm: "
-SECONDS = 400
+SECONDS = 600
 """The most that one installation may take."""
+
+AT_A_TIME = 2
+"""Installations; much of one is waiting for the network."""
 
 
 def python(client: str) -> Path:
@@ -107,7 +111,9 @@ def _reason(error: Exception) -> str:
 
 def main(names: list[str]) -> int:
     """Make the environments; say what became of each; 1 where one is absent."""
-    absent = {client: make(client) for client in names or (*CLIENTS, *TOOLS)}
+    wanted = names or [*CLIENTS, *TOOLS]
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        absent = dict(zip(wanted, pool.map(make, wanted), strict=True))
     for client, reason in absent.items():
         print(f"client {client} {version(client)}: {reason or 'ready'}")
     return int(any(absent.values()))

@@ -6,11 +6,11 @@ from datetime import date
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from cases import Case, expected
+from cases import Case
 
 from clients.driving import Job, drive, judge
 from clients.environments import HERE, version
-from clients.trials import REAL, case_for, cases, lowered, original, real_original, real_truth, truth
+from clients.trials import REAL, case_for, cases, joined, lowered, original, real_original, real_truth, truth
 
 Outcomes: TypeAlias = dict[str, str]
 """One of `driving.OUTCOMES` by trial."""
@@ -25,10 +25,12 @@ def small(client: str, *, native: bool) -> tuple[Outcomes, Outcomes]:
     return _measured(client, jobs, {name: truth(case) for name, case in chosen.items()}, native)
 
 
-def beside_oracle(client: str, chosen: dict[str, Case]) -> tuple[Outcomes, Outcomes]:
-    """The same for other cases, lowered, beside float64: onnxruntime's own Softplus is infinite from 89 on."""
-    jobs = {name: original(case) for name, case in chosen.items()}
-    return _measured(client, jobs, {name: expected(case) for name, case in chosen.items()}, native=False)
+def beside_oracle(client: str, groups: dict[str, dict[str, Case]]) -> tuple[Outcomes, Outcomes]:
+    """The same for groups of cases, each group lowered as one model, beside float64: onnxruntime's own Softplus is
+    infinite from 89 on."""
+    pairs = {name: joined(chosen) for name, chosen in groups.items()}
+    jobs = {name: job for name, (job, _) in pairs.items()}
+    return _measured(client, jobs, {name: truth for name, (_, truth) in pairs.items()}, native=False)
 
 
 def real(client: str, *, native: bool) -> tuple[Outcomes, Outcomes]:

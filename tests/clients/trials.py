@@ -1,10 +1,12 @@
 """What every client is given: small models, each with one feature of the operators, and real models."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any
 
 import onnx
+import onnx.compose
 import onnx_ir as ir
 import onnxscript.optimizer
 from cases import FUNCTIONS, Arrays, Case, expected, feed, model
@@ -65,16 +67,21 @@ def _activations(*names: str) -> dict[str, Any]:
     return {"activations": list(names), "activation_alpha": [0.6], "activation_beta": [0.7]}
 
 
-def activations() -> dict[str, Case]:
-    """Each activation in each place of each operator that `cases` lacks, with all outputs connected."""
-    found = {}
+COMPILERS = ("tinygrad", "tvm", "iree")
+"""Clients that need up to a second for a node."""
+
+
+def activations(client: str) -> dict[str, dict[str, Case]]:
+    """Each activation in each place of each operator, with all outputs connected, by operator and place; for
+    compilers in one place of each operator, by turns."""
+    found: dict[str, dict[str, Case]] = {}
     for op, defaults in DEFAULT_ACTIVATIONS.items():
-        for place in range(len(defaults)):
-            for name in FUNCTIONS:
-                chosen = [*defaults[:place], name, *defaults[place + 1 :]]
-                fields = _SIZES | {"x_scale": 2.0}
-                found[f"{op} {name} {place + 1}"] = Case(f"{op} {name}", op, _activations(*chosen), **fields)
-    return {name: case for name, case in found.items() if name not in {f"RNN {f} 1" for f in ACTIVATIONS["RNN"]}}
+        for place, turn in product(range(len(defaults)), range(len(FUNCTIONS))):
+            if client not in COMPILERS or turn % len(defaults) == place:
+                chosen = [*defaults[:place], FUNCTIONS[turn], *defaults[place + 1 :]]
+                case = Case(f"{op} {FUNCTIONS[turn]}", op, _activations(*chosen), T=2, N=2, I=3, H=4, x_scale=2.0)
+                found.setdefault(f"{op} {place + 1}", {})[FUNCTIONS[turn]] = case
+    return found
 
 
 def saturated() -> dict[str, Case]:
@@ -85,6 +92,21 @@ def saturated() -> dict[str, Case]:
         "GRU": Case("GRU", "GRU", {}, T=2, N=8, I=3, x_scale=60.0, outputs=("Y",)),
         "Softplus": Case("Softplus", "RNN", softplus, T=2, N=8, I=3, x_scale=200.0, outputs=("Y",)),
     }
+
+
+def joined(chosen: Mapping[str, Case]) -> tuple[Job, Arrays]:
+    """One model with the nodes of several cases beside each other, its inputs, and its outputs in float64."""
+    graph, given, truth = onnx.GraphProto(name="joined"), Arrays(), Arrays()
+    for name, case in chosen.items():
+        part = onnx.compose.add_prefix(model(case, OPSET), f"{name}_")
+        for field in ("node", "initializer", "input", "output"):
+            getattr(graph, field).extend(getattr(part.graph, field))
+        given |= {f"{name}_{key}": array for key, array in feed(case).items()}
+        truth |= {f"{name}_{key}": array for key, array in expected(case).items()}
+    return (
+        onnx.helper.make_model(graph, opset_imports=part.opset_import, ir_version=part.ir_version),
+        given,
+    ), truth
 
 
 def case_for(case: Case, client: str) -> Case:
