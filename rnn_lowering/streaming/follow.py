@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.model.scopes import bodies_of
-from rnn_lowering.spec.kinds import is_recurrent
+from rnn_lowering.spec.kinds import has_steps, is_recurrent
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.frames import (
@@ -247,6 +247,8 @@ def _repeats(flow: Flow, node: ir.Node) -> UnsupportedError:
 
 def _recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
     """Y keeps its frames; a node along the frames is to carry its state, one along another axis is not."""
+    if not has_steps(node):
+        raise flow.refuse(node, "its frames are followed in its equivalent only", "lower it first, or together")
     value = node.inputs[0]
     framing = None if value is None else flow.framing(value, node)
     outputs = [v for v in node.outputs if v.name]
