@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from rnn_lowering.emit.run_time_sizes import count
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import InvalidNodeError, UnsupportedError
 from rnn_lowering.loops.body import LoopBody, ScanBody
@@ -158,7 +159,7 @@ def _scan(
 ) -> list[ir.Value]:
     """Emit the Scan; return its outputs."""
     op = copy.op
-    numbers = copy.made(op.count(trips.tensor))
+    numbers = copy.made(count(op, trips.tensor))
     with op.body(), copy.apart():
         copy.bring_constants([read.body])
         states = [copy.input_like(read.state_inputs[n]) for n in changing]
