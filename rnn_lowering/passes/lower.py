@@ -277,7 +277,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         sort_nodes(model)
         copy = clone(model)
         self._lower_without_steps(copy, report)
-        report.stream = StreamPass(self.lowering.stream).call(copy).plan
+        report.stream = StreamPass(self.lowering.stream, self.lowering.delay).call(copy).plan
         return copy
 
     def _lower_without_steps(self, model: ir.Model, report: Report) -> None:
