@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rnn_lowering.report.file_report import FileReport
     from rnn_lowering.spec.causal_conv import CausalConvSpec
     from rnn_lowering.spec.gates import AttentionGateSpec, GatedNormSpec
+    from rnn_lowering.spec.linear_attention import LinearAttentionSpec
     from rnn_lowering.spec.node_spec import NodeSpec
     from rnn_lowering.spec.rnn import RecurrentSpec
     from rnn_lowering.streaming.host import Stream
@@ -68,6 +69,7 @@ _MODULES = {
     "report.file_report": ("FileReport",),
     "spec.causal_conv": ("CausalConvSpec",),
     "spec.gates": ("AttentionGateSpec", "GatedNormSpec"),
+    "spec.linear_attention": ("LinearAttentionSpec",),
     "spec.node_spec": ("NodeSpec",),
     "spec.rnn": ("RecurrentSpec",),
     "streaming.host": ("Stream",),
@@ -94,6 +96,7 @@ __all__ = [
     "GatedNormSpec",
     "InternalError",
     "InvalidNodeError",
+    "LinearAttentionSpec",
     "LowerRecurrentPass",
     "Lowering",
     "LoweringResult",

@@ -12,7 +12,6 @@ from contextlib import nullcontext
 import onnx_ir as ir
 
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.run_time_sizes import zeros
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.emit.versions import since
 from rnn_lowering.recurrence.recurrence import Recurrence, Tensors
@@ -98,10 +97,11 @@ def _runs_in_reverse(op: Ops, x: Tensor) -> bool:
 
 
 def _if_empty(op: Ops, r: Recurrence, final: Tensors, ys: Tensors) -> tuple[Tensors, Tensors]:
-    """Correct the results for a sequence length of 0: the recurrent operators' final states are then zero, but a
-    Loop's are its initial ones; and the empty outputs of a Loop have no batch size."""
+    """Correct the results for a sequence length of 0: unless the recurrence keeps its states, the final ones are
+    then zero, but a Loop's are its initial ones; and the empty outputs of a Loop have no batch size."""
     ran = op.less(op.constant([0]), op.dim(r.xs[0], 0))
-    final = [s if i.is_zero else op.zero_unless(ran, s) for s, i in zip(final, r.init, strict=True)]
+    if not r.keeps_states:
+        final = [s if i.is_zero else op.zero_unless(ran, s) for s, i in zip(final, r.init, strict=True)]
     if any(None in y.shape[2:] for y in ys):
         # Both at run time: onnxruntime would turn a single unknown size into -1, which fails on an empty tensor.
         seq, batch = op.dim(r.xs[0], 0), op.dim(r.xs[0], 1)
@@ -198,9 +198,9 @@ def _carried(op: Ops, r: Recurrence) -> Tensors:
     for state in r.init:
         shape = state.shape[1:]
         if not state.is_zero:
-            carried.append(op.squeeze(state, [0]))
+            carried.append(op.without_first_axis(state))
             continue
         if shape not in shared or op.dialect.zeros_apart:
-            shared[shape] = zeros(op, _sizes(op, shape, op.dim(r.xs[0], 1)))
+            shared[shape] = op.zeros(_sizes(op, shape, op.dim(r.xs[0], 1)))
         carried.append(shared[shape])
     return carried

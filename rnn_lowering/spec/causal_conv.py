@@ -61,7 +61,6 @@ class CausalConvSpec(NodeSpec):
 
     operators = frozenset({("", OPERATOR), (DOMAIN, OPERATOR)})
     data = "input"
-    repeats = False
 
     @classmethod
     def parse(

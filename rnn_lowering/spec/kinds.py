@@ -11,10 +11,17 @@ import onnx_ir as ir
 from rnn_lowering.spec.causal_conv import CausalConvSpec
 from rnn_lowering.spec.connections import InputFacts
 from rnn_lowering.spec.gates import AttentionGateSpec, GatedNormSpec
+from rnn_lowering.spec.linear_attention import LinearAttentionSpec
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, InputRole, NodeSpec
 from rnn_lowering.spec.rnn import RecurrentSpec
 
-KINDS: tuple[type[NodeSpec], ...] = (RecurrentSpec, CausalConvSpec, AttentionGateSpec, GatedNormSpec)
+KINDS: tuple[type[NodeSpec], ...] = (
+    RecurrentSpec,
+    LinearAttentionSpec,
+    CausalConvSpec,
+    AttentionGateSpec,
+    GatedNormSpec,
+)
 
 _BY_OPERATOR = {operator: kind for kind in KINDS for operator in kind.operators}
 
@@ -27,12 +34,6 @@ def kind_of(node: ir.Node | onnx.NodeProto) -> type[NodeSpec] | None:
 def is_recurrent(node: ir.Node | onnx.NodeProto) -> bool:
     """Return whether a node is recurrent, of any kind."""
     return kind_of(node) is not None
-
-
-def has_steps(node: ir.Node | onnx.NodeProto) -> bool:
-    """Return whether a recurrent node has steps that a form repeats."""
-    kind = kind_of(node)
-    return kind is not None and kind.repeats
 
 
 def calls_function(node: ir.Node, functions: Container[ir.OperatorIdentifier]) -> bool:

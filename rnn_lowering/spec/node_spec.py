@@ -92,9 +92,6 @@ class NodeSpec(ABC):
     data: ClassVar[str]
     """The input that has a row for each step, and every row of the batch."""
 
-    repeats: ClassVar[bool] = True
-    """Whether it has steps; otherwise it is a straight line at any length."""
-
     @classmethod
     @abstractmethod
     def parse(
@@ -163,9 +160,16 @@ class NodeSpec(ABC):
         """The inputs that every step uses, beside its own row."""
         return ()
 
+    @property
+    def steps_of_chunk(self) -> int:
+        """The most steps of a chunk, of kinds with the form "chunked"."""
+        return 1
+
     def why_not(self, form: str) -> str:
         """Return why nodes of this kind have no such form; empty if they have."""
-        return ""
+        if form != "chunked":
+            return ""
+        return f"the step of {self.op_type} is not linear in its state, so steps cannot be joined into chunks"
 
     def first_form(self) -> str:
         """Return the form that runs fastest nearly everywhere; empty where the runtime decides."""

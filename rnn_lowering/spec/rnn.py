@@ -157,11 +157,6 @@ class RecurrentSpec(NodeSpec):
     def used_by_steps(self) -> Sequence[str]:
         return ("R", "P", "B") if self.linear_before_reset else ("R", "P")
 
-    def why_not(self, form: str) -> str:
-        if form != "chunked":
-            return ""
-        return f"the step of {self.op_type} is not linear in its state, so steps cannot be joined into chunks"
-
     @classmethod
     def parse(
         cls,

@@ -44,7 +44,6 @@ def frame_by_frame(flow: Flow, node: ir.Node) -> list[Framing]:
     """
     slots = data_slots(node)
     _check_sizes(flow, node, slots)
-    edits = len(flow.edits)
     framing, axes = flow.joined(node, slots)
     outputs = [v for v in node.outputs if v.name]
     if not isinstance(framing, Frames):
@@ -57,8 +56,7 @@ def frame_by_frame(flow: Flow, node: ir.Node) -> list[Framing]:
     if len(places) > 1 or None in places:
         raise flow.refuse(node, "compares frames with each other: they are on different axes of its inputs")
     axis = next(place for place in places if place is not None)
-    framed = flow.resized if len(flow.edits) > edits else flow.framed
-    return [framed(node, v, replace(framing, axis=axis)) for v in outputs]
+    return [flow.framed(node, v, replace(framing, axis=axis)) for v in outputs]
 
 
 def _check_sizes(flow: Flow, node: ir.Node, data: Sequence[int]) -> None:

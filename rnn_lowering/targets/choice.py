@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import onnx_ir as ir
 
 from rnn_lowering.emit.dialect import Dialect
-from rnn_lowering.emit.ops import Finish, Rule
-from rnn_lowering.emit.run_time_sizes import count_needs_loop
+from rnn_lowering.emit.ops import Finish, Ops, Rule
 from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import UnknownSizeError, UnsupportedError
+from rnn_lowering.recurrence.chunks import chunked
 from rnn_lowering.recurrence.folds import loop, scan, unroll
 from rnn_lowering.recurrence.openvino_lstm import is_recognizable
 from rnn_lowering.recurrence.recurrence import Fold
@@ -21,6 +22,7 @@ from rnn_lowering.targets.support import check_node, check_operators
 from rnn_lowering.targets.target import LOOP_DIALECT_OPSET, Target
 
 _FOLDS: dict[str, Fold] = {"scan": scan, "loop": loop, "unroll": unroll}
+CHUNKED = "chunked"
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Choice:
     """The form of one node.
 
     Attributes:
-        form: "scan", "loop" or "unroll".
+        form: "scan", "loop", "unroll" or "chunked".
         reason: Why it was chosen.
         fold: The function that emits it.
         dialect: What shapes the fold.
@@ -77,14 +79,10 @@ def choose(
         UnknownSizeError: The form or the target needs a size that is not known.
     """
     check_node(spec, opset, target)
-    if lacks := spec.why_not(to):
-        raise UnsupportedError(lacks, hint=_use(f for f in target.forms if not spec.why_not(f)), node=spec.node)
-    if to not in ("auto", *target.forms):
-        raise UnsupportedError(
-            f"{target.name} does not support the form {to}",
-            hint=_use(f for f in target.forms if not spec.why_not(f)),
-            node=spec.node,
-        )
+    forms = _forms(spec, target)
+    if to not in ("auto", *forms):
+        reason = spec.why_not(to) or f"{target.name} does not support the form {to}"
+        raise UnsupportedError(reason, hint=_use(forms), node=spec.node)
 
     def checked(form: str, reason: str) -> Choice:
         _check_form(form, spec, opset, max_unroll, target)
@@ -97,7 +95,7 @@ def choose(
         try:
             return checked(to, "requested")
         except UnsupportedError as error:
-            possible = [form for form in target.forms if form != to and _is_possible(checked, form)]
+            possible = [form for form in forms if form != to and _is_possible(checked, form)]
             error.advise(error.hint, _use(possible))
             raise
     reason = f"first choice for target {target.name}"
@@ -110,6 +108,11 @@ def choose(
                 raise
             reason = error.reason
     raise AssertionError(f"{target.name} supports no form")
+
+
+def _forms(spec: NodeSpec, target: Target) -> list[str]:
+    """Return the forms that a target supports for a kind of nodes."""
+    return [form for form in (*target.forms, *[CHUNKED] * target.chunked) if not spec.why_not(form)]
 
 
 def _use(forms: Iterable[str]) -> str:
@@ -139,7 +142,7 @@ def _choice(form: str, reason: str, spec: NodeSpec, opset: int, target: Target) 
     return Choice(
         form,
         reason,
-        _FOLDS[form],
+        _fold(form, spec, target),
         replace(dialect, recognized_lstm=form == "scan" and _is_recognized(spec, opset, target)),
         target.rules(opset),
         (*target.finish, *(target.loop_finish if tuned else ())),
@@ -147,16 +150,26 @@ def _choice(form: str, reason: str, spec: NodeSpec, opset: int, target: Target) 
     )
 
 
+def _fold(form: str, spec: NodeSpec, target: Target) -> Fold:
+    return partial(chunked, repeat=_FOLDS[_repeated(spec, target)]) if form == CHUNKED else _FOLDS[form]
+
+
+def _repeated(spec: NodeSpec, target: Target) -> str:
+    """Return the form in which chunks are repeated: straight-line where their number is known."""
+    loops = [form for form in target.forms if form != "unroll"]
+    return loops[0] if spec.seq_length is None and loops else "unroll"
+
+
 def _preferred(spec: NodeSpec, opset: int, target: Target) -> list[str]:
     """Return the forms that a target supports, the fastest for this node first."""
     first = spec.first_form() or target.forms[0]
     if _is_recognized(spec, opset, target):
         first = "scan"
-    elif spec.seq_length is not None and spec.seq_length <= target.unroll_up_to:
+    elif not spec.first_form() and spec.seq_length is not None and spec.seq_length <= target.unroll_up_to:
         first = "unroll"
     elif spec.hidden_size is not None and spec.hidden_size >= target.loop_from:
         first = "loop"
-    return sorted((f for f in target.forms if not spec.why_not(f)), key=lambda form: form != first)
+    return sorted(_forms(spec, target), key=lambda form: form != first)
 
 
 def _is_recognized(spec: NodeSpec, opset: int, target: Target) -> bool:
@@ -170,10 +183,13 @@ def _is_recognized(spec: NodeSpec, opset: int, target: Target) -> bool:
 
 def _needs_loop(spec: NodeSpec, opset: int) -> bool:
     """Return whether even an unrolled node would need a Loop: to number the rows of an unknown batch size."""
-    return count_needs_loop(opset) and spec.batch_size is None and "sequence_lens" in spec.inputs
+    return Ops.count_needs_loop(opset) and spec.batch_size is None and "sequence_lens" in spec.inputs
 
 
 def _check_form(form: str, spec: NodeSpec, opset: int, max_unroll: int, target: Target) -> None:
+    if form == CHUNKED:
+        _check_chunks(spec, opset, max_unroll, target)
+        return
     first = first_opset(_FOLDS[form])
     if opset < first:
         raise UnsupportedError(
@@ -211,4 +227,19 @@ def _check_unroll(spec: NodeSpec, opset: int, max_unroll: int) -> None:
             hint="convert the model to opset 9 or later (onnx.version_converter)",
             node=spec.node,
             sizes=("N",),
+        )
+
+
+def _check_chunks(spec: NodeSpec, opset: int, max_unroll: int, target: Target) -> None:
+    """Check that steps can be joined into chunks: so many as are unrolled, or in a loop."""
+    repeated, T = _repeated(spec, target), spec.seq_length
+    if repeated != "unroll" or T is None:
+        _check_form(repeated, spec, opset, max_unroll, target)
+        return
+    count = -(-T // spec.steps_of_chunk)
+    if count > max_unroll:
+        raise UnsupportedError(
+            f"{count} chunks are more than the limit of {max_unroll} for unrolling",
+            hint=f"raise the limit (--max-unroll {count})",
+            node=spec.node,
         )

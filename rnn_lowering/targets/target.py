@@ -39,6 +39,7 @@ class Target:
         other_names: Names for `--target` that mean it too, in small letters and digits.
         measured: The version that was tested; of a documented runtime that which its document is about.
         forms: The forms that it supports, the preferred one first.
+        chunked: Whether it runs the form "chunked": chunks of steps, repeated in one of `forms`.
         newest_opset, oldest_opset: The opsets of models that it supports; None where no limit is known.
         unsupported: Operators that it does not support, or computes wrongly (Softplus where it is infinite from 89
             on); others are emitted instead. Gather: only that of rows by an index of rank 2.
@@ -71,6 +72,7 @@ class Target:
     measured: str
     forms: tuple[str, ...]
     other_names: tuple[str, ...] = ()
+    chunked: bool = True
     newest_opset: int | None = None
     oldest_opset: int | None = None
     unsupported: tuple[str, ...] = ()

@@ -8,10 +8,12 @@ import onnx_ir as ir
 
 from rnn_lowering.compare.references.causal_conv_reference import CausalConvReference
 from rnn_lowering.compare.references.gates_reference import AttentionGateReference, GatedNormReference
+from rnn_lowering.compare.references.linear_attention_reference import LinearAttentionReference
 from rnn_lowering.compare.references.node_reference import NodeReference
 from rnn_lowering.compare.references.rnn_reference import RnnReference
 from rnn_lowering.spec.causal_conv import CausalConvSpec
 from rnn_lowering.spec.gates import AttentionGateSpec, GatedNormSpec
+from rnn_lowering.spec.linear_attention import LinearAttentionSpec
 from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.spec.rnn import RecurrentSpec
 
@@ -20,6 +22,7 @@ REFERENCES: dict[type[NodeSpec], type[NodeReference[Any]]] = {
     CausalConvSpec: CausalConvReference,
     AttentionGateSpec: AttentionGateReference,
     GatedNormSpec: GatedNormReference,
+    LinearAttentionSpec: LinearAttentionReference,
 }
 """By kind."""
 

@@ -1,0 +1,174 @@
+"""LinearAttention in float64 NumPy, step by step, and inputs for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from rnn_lowering.compare.references.node_reference import Attributes, NodeReference, Symbols
+from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.limits import excess
+from rnn_lowering.spec.linear_attention import LinearAttentionSpec
+from rnn_lowering.types import Array
+
+_RULES = {"linear": "", "gated": "decay", "delta": "beta", "gated_delta": "decay beta"}
+"""The optional inputs that a rule uses."""
+
+_EPS = float(np.finfo(np.float32).eps)
+
+_OF_SIZE, _OF_SHOWN = 16, 8
+"""How many roundings are allowed: of the largest number in the row, and of what float32 shows."""
+
+_SIZES = ((5, 4), (1, 1), (70, 2), (2, 4), (33, 3), (3, 1))
+"""(sequence length, batch size) where the node leaves them open."""
+
+_ROW_KINDS = ("plain", "weak and strong decays", "equal keys", "positive keys")
+_BUDGET = 2e8
+"""Multiplications for one run, about: a large node gets fewer steps."""
+
+_WIDE = 8
+"""Bytes of a number in float64."""
+
+
+def evaluate(attributes: Attributes, inputs: Mapping[str, Array], dtype: Any = np.float64) -> Symbols:
+    """Return output and present_state.
+
+    Args:
+        attributes: Those of the node as Python values.
+        inputs: By their names in the operator specification.
+        dtype: The type to compute in; float32 shows what rounding does to the result.
+    """
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        return _evaluate(attributes, {s: np.asarray(a, dtype) for s, a in inputs.items()}, dtype)
+
+
+def _evaluate(attributes: Attributes, given: Mapping[str, Array], dtype: Any) -> Symbols:
+    used = _RULES[attributes.get("update_rule", "gated_delta")].split()
+    queries, states = attributes["q_num_heads"], attributes["kv_num_heads"]
+    B, T, width = given["query"].shape
+    d = width // queries
+    q = given["query"].reshape(B, T, queries, d)
+    k = given["key"].reshape(B, T, -1, d)
+    v = given["value"].reshape(B, T, states, given["value"].shape[2] // states)
+    k = np.repeat(k, states // k.shape[2], axis=2)
+    if queries < states:
+        q = np.repeat(q, states // queries, axis=2)
+    q = q.reshape(B, T, states, -1, d)
+    scale = dtype(np.float32(attributes.get("scale", 0.0)) or 1 / np.sqrt(np.float64(d)))
+    S = np.array(given.get("past_state", np.zeros((B, states, d, v.shape[3]), dtype)))
+    O = np.zeros((B, T, states, q.shape[3], v.shape[3]), dtype)  # noqa: E741
+    for t in range(T):
+        if "decay" in used:
+            S = S * np.exp(given["decay"][:, t].reshape(B, states, -1, 1))
+        u = v[:, t, :, None]
+        if "beta" in used:
+            u = given["beta"][:, t, :, None, None] * (u - k[:, t, :, None] @ S)
+        S = S + k[:, t, :, :, None] * u
+        O[:, t] = scale * q[:, t] @ S
+    return {"output": O.reshape(B, T, -1), "present_state": S}
+
+
+class LinearAttentionReference(NodeReference[LinearAttentionSpec]):
+    """The reference of a LinearAttention."""
+
+    def outputs(self, inputs: Mapping[str, Array]) -> Symbols:
+        return evaluate(self.attributes, inputs)
+
+    def outputs_and_allowed(self, inputs: Mapping[str, Array]) -> tuple[Symbols, Symbols]:
+        truth = evaluate(self.attributes, inputs)
+        rounded = evaluate(self.attributes, _perturbed(inputs), np.float32)
+        allowed: Symbols = {}
+        for symbol, array in truth.items():
+            info = ml_dtypes.finfo(self.spec.dtype_of(symbol).numpy())  # type: ignore[no-untyped-call]
+            size, shown = _of_rows(array), _of_rows(rounded[symbol] - array)
+            level = _OF_SIZE * _EPS * size + _OF_SHOWN * shown + float(info.eps) * np.abs(array) + float(info.tiny)
+            level = np.where(np.isfinite(level) & (size < float(info.max) ** 0.75), level, np.inf)
+            allowed[symbol] = np.broadcast_to(level, array.shape)
+        return truth, allowed
+
+    def feeds(self, names: Mapping[str, str], rng: np.random.Generator) -> list[Symbols]:
+        T, N = self.spec.seq_length, self.spec.batch_size
+        sizes = dict.fromkeys((t if T is None else T, n if N is None else N) for t, n in _SIZES)
+        fitting = [(min(t, self._most_steps(n)) if T is None else t, n) for t, n in sizes]
+        count = max(3, len(fitting))
+        return [self._feed(*fitting[run % len(fitting)], run, names, rng) for run in range(count)]
+
+    def usual_feed(self, names: Mapping[str, str], rng: np.random.Generator, steps: int) -> Symbols:
+        T = steps if self.spec.seq_length is None else self.spec.seq_length
+        return self._feed(T, 3 if self.spec.batch_size is None else self.spec.batch_size, 0, names, rng)
+
+    def _most_steps(self, rows: int) -> int:
+        spec = self.spec
+        return max(1, int(_BUDGET / (4 * rows * spec.state_heads * spec.key_size * spec.value_size)))
+
+    def _feed(self, T: int, N: int, run: int, names: Mapping[str, str], rng: np.random.Generator) -> Symbols:
+        """Return the inputs of one run; each row of the batch is of another kind."""
+        spec = self.spec
+        shapes = self._shapes(T, N)
+        numbers = sum(math.prod(shapes[symbol]) for symbol in names)
+        fault = excess("inputs and outputs", _WIDE * numbers)
+        if fault:
+            raise UnsupportedError(fault, hint="compare it at smaller sizes", node=spec.node)
+        kinds = [_ROW_KINDS[(run + row) % len(_ROW_KINDS)] for row in range(N)]
+        made = {symbol: self._made(symbol, shapes[symbol], kinds, rng) for symbol in shapes if symbol in names}
+        first = {name: symbol for symbol, name in reversed(list(names.items()))}
+        return {symbol: made[first[name]] for symbol, name in names.items()}
+
+    def _shapes(self, T: int, N: int) -> dict[str, tuple[int, ...]]:
+        spec = self.spec
+        decay, beta = (self._width(symbol) for symbol in ("decay", "beta"))
+        return {
+            "query": (N, T, spec.query_heads * spec.key_size),
+            "key": (N, T, spec.key_heads * spec.key_size),
+            "value": (N, T, spec.state_heads * spec.value_size),
+            "past_state": (N, spec.state_heads, spec.key_size, spec.value_size),
+            "decay": (N, T, spec.state_heads if decay is None else decay),
+            "beta": (N, T, spec.state_heads if beta is None else beta),
+        }
+
+    def _width(self, symbol: str) -> int | None:
+        value = self.spec.inputs.get(symbol)
+        size = None if value is None or value.shape is None else value.shape[-1]
+        return size if isinstance(size, int) else None
+
+    def _made(self, symbol: str, shape: tuple[int, ...], kinds: list[str], rng: np.random.Generator) -> Array:
+        """Return an input: keys of length 1, so that the delta rule does not amplify; decays at most 0."""
+        if symbol == "decay":
+            numbers = -rng.uniform(0.001, 0.3, shape)
+        elif symbol == "beta":
+            numbers = rng.uniform(0, 1, shape)
+        else:
+            numbers = rng.standard_normal(shape)
+        for row, kind in enumerate(kinds):
+            of_row = numbers[row]
+            if symbol == "decay" and kind == "weak and strong decays":
+                of_row[rng.random(of_row.shape) < 0.2] = -20
+                of_row[rng.random(of_row.shape) < 0.1] = -np.inf
+            if symbol == "key" and kind == "equal keys":
+                of_row[:] = of_row[:1]
+            if symbol == "key" and kind == "positive keys":
+                of_row[:] = np.abs(of_row)
+        if symbol == "key":
+            heads = numbers.reshape(*shape[:2], -1, self.spec.key_size)
+            numbers = (heads / np.linalg.norm(heads, axis=-1, keepdims=True)).reshape(shape)
+        return np.asarray(numbers.astype(self.spec.dtype_of(symbol).numpy()))
+
+
+def _of_rows(array: Array) -> Array:
+    """The largest magnitude in each row of the batch."""
+    axes = tuple(range(1, array.ndim))
+    return np.asarray(np.abs(array).max(axis=axes, keepdims=True, initial=0.0), np.float64)
+
+
+def _perturbed(inputs: Mapping[str, Array]) -> Symbols:
+    """Return inputs each number of which is moved by one rounding, up or down."""
+    rng = np.random.default_rng(0)
+    moved: Symbols = {}
+    for symbol in sorted(inputs):  # in one order in every process
+        signs = rng.integers(0, 2, inputs[symbol].shape) * 2.0 - 1
+        moved[symbol] = np.asarray(inputs[symbol], np.float64) * (1 + _EPS * signs)
+    return moved

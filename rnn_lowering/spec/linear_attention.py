@@ -1,0 +1,408 @@
+"""What a LinearAttention specifies: that of ONNX (opset 27) and that of com.microsoft, which allows more.
+
+Specification: https://onnx.ai/onnx/operators/onnx__LinearAttention.html. That of com.microsoft is
+docs/ContribOperators.md in onnxruntime, and contrib_ops/cpu/bert/linear_attention.cc where it says nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import onnx
+import onnx_ir as ir
+
+from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError, boundary
+from rnn_lowering.spec.connections import Connections, InputFacts, SpecifiedShape, agree, describe
+from rnn_lowering.spec.node_spec import (
+    DEFAULT_DOMAIN,
+    AxisName,
+    InputRole,
+    NodeSpec,
+    check_attributes,
+    check_opset,
+    node_ref,
+)
+from rnn_lowering.types import Dims
+
+OPERATOR, CONTRIB_DOMAIN = "LinearAttention", "com.microsoft"
+
+FIRST_OPSET = 27
+"""The first opset with the operator."""
+
+
+@dataclass(frozen=True)
+class UpdateRule:
+    """How a step changes the state S [key, value].
+
+    Attributes:
+        decays: S is multiplied by exp(decay) first; the node has an input decay.
+        corrects: What S gives for the key already is subtracted from the value, and the difference is written
+            `beta` strong: the delta rule; the node has an input beta.
+    """
+
+    decays: bool
+    corrects: bool
+
+    @property
+    def needs(self) -> dict[str, bool]:
+        """Whether it uses each of the optional inputs."""
+        return {"decay": self.decays, "beta": self.corrects}
+
+
+RULES = {
+    "linear": UpdateRule(decays=False, corrects=False),
+    "gated": UpdateRule(decays=True, corrects=False),
+    "delta": UpdateRule(decays=False, corrects=True),
+    "gated_delta": UpdateRule(decays=True, corrects=True),
+}
+"""By the attribute update_rule."""
+
+DEFAULT_RULE = "gated_delta"
+
+_DATA = ("query", "key", "value", "decay", "beta", "output")
+_STATES = ("past_state", "present_state")
+_SHORT = 16
+"""More steps with a value size of 1 are faster in a loop."""
+
+_HINT_OF_SHAPE = "run onnx.shape_inference first, or declare its shape"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearAttentionSpec(NodeSpec):
+    """A validated LinearAttention node.
+
+    Attributes:
+        update_rule: The name of the rule.
+        query_heads: q_num_heads.
+        key_heads: The number of heads of key; other than `state_heads` in com.microsoft only.
+        state_heads: kv_num_heads, those of value and of the state.
+        key_size, value_size: d_k and d_v: a state is [key_size, value_size].
+        scale: What the query is multiplied by.
+        state_dtype: Element type of past_state and present_state.
+        beta_heads: 1 for one beta of all heads; None where it is not known.
+        decay_size: 1 for a decay of each head, key_size for one of each key dimension; None where its shape is not
+            known, and for rules without decay.
+
+    Example:
+        >>> [spec.update_rule for spec in rl.inspect(model) if isinstance(spec, rl.LinearAttentionSpec)]
+        []
+    """
+
+    operators: ClassVar = frozenset({("", OPERATOR), (CONTRIB_DOMAIN, OPERATOR)})
+    data: ClassVar = "query"
+
+    update_rule: str
+    query_heads: int
+    key_heads: int
+    state_heads: int
+    key_size: int
+    value_size: int
+    scale: float
+    state_dtype: ir.DataType
+    decay_size: int | None
+    beta_heads: int | None
+
+    @classmethod
+    def parse(
+        cls, node: ir.Node, opset: int, scope: str = "main graph", known: InputFacts = MappingProxyType({})
+    ) -> LinearAttentionSpec:
+        """Read a node; see `RecurrentSpec.parse`."""
+        with boundary(node_ref(node, scope)):
+            return _NodeReader(node, opset, scope, known).parse()
+
+    @classmethod
+    def role(cls, node: onnx.NodeProto, slot: int) -> InputRole:
+        if slot == 3:
+            return InputRole(("N",), is_state=True)
+        return InputRole(("N", "T"), is_data=True)
+
+    @classmethod
+    def fits(cls, node: ir.Node) -> bool:
+        """Return whether it says how many heads there are, without which it is not this operator."""
+        return {"q_num_heads", "kv_num_heads"} <= node.attributes.keys() and len(node.outputs) == 2
+
+    @property
+    def rule(self) -> UpdateRule:
+        return RULES[self.update_rule]
+
+    @property
+    def uses(self) -> frozenset[str]:
+        """The inputs that it reads: com.microsoft ignores those that its rule does not use."""
+        ignored = {symbol for symbol, needed in self.rule.needs.items() if not needed}
+        return frozenset(self.inputs.keys() - ignored)
+
+    @property
+    def output_heads(self) -> int:
+        """Heads of the output: those of the query, or of the state where these are more."""
+        return max(self.query_heads, self.state_heads)
+
+    @property
+    def details(self) -> str:
+        sizes = f"{self.key_size}x{self.value_size}"
+        return f"{self.update_rule}, {self.state_heads} states of {sizes}"
+
+    def axes(self, symbol: str) -> tuple[AxisName, ...]:
+        return ("N", None, None, None) if symbol in _STATES else ("N", "T", None)
+
+    def rank(self, symbol: str) -> int:
+        return len(self.axes(symbol))
+
+    def dtype_of(self, symbol: str) -> ir.DataType:
+        return self.state_dtype if symbol in _STATES else self.dtype
+
+    def computes_in(self, *, widen: bool) -> ir.DataType:
+        """Return float32, in which the operator specification computes every step."""
+        return ir.DataType.FLOAT
+
+    @property
+    def steps_of_chunk(self) -> int:
+        return 32 if self.decay_size == 1 or not self.rule.decays else 8
+
+    def why_not(self, form: str) -> str:
+        return ""
+
+    def first_form(self) -> str:
+        """Return the chunked form where the length is known; with a value size of 1, products of chunks are slower
+        than steps."""
+        if self.seq_length is None:
+            return ""
+        if self.value_size > 1:
+            return "chunked"
+        return "unroll" if self.seq_length <= _SHORT else ""
+
+
+class _NodeReader:
+    """The reading of one node: holds what every step of it needs."""
+
+    def __init__(self, node: ir.Node, opset: int, scope: str, known: InputFacts) -> None:
+        self.node, self.opset, self.known = node, opset, known
+        self.ref = node_ref(node, scope)
+        self.contrib = node.domain not in DEFAULT_DOMAIN
+        check_opset(opset, self.ref)
+        self.schema = contrib_schema() if self.contrib else _standard_schema(opset, self.ref)
+
+    def invalid(self, reason: str, hint: str = "") -> InvalidNodeError:
+        return InvalidNodeError(reason, hint=hint, node=self.ref)
+
+    def parse(self) -> LinearAttentionSpec:
+        label = f"{OPERATOR}-{self.schema.since_version}"
+        check_attributes(self.node, self.schema, self.ref, label)
+        self._check_outputs()
+        connections = Connections(self.node, self.ref, self.schema, self.opset, self.known)
+        name = self._rule_of(connections.inputs)
+        self._check_window()
+        query_heads, state_heads = self._heads()
+        dtype, state_dtype = self._types(connections)
+        sizes = _Sizes(connections, query_heads, state_heads, RULES[name], self.contrib)
+        return LinearAttentionSpec(
+            node=self.ref,
+            version=self.schema.since_version,
+            dtype=dtype,
+            seq_length=sizes.found.get("sequence length"),
+            batch_size=sizes.found.get("batch size"),
+            inputs=connections.inputs,
+            outputs=connections.outputs,
+            constants=connections.constants,
+            warnings=tuple(connections.warnings),
+            stored=dict(connections.constants),
+            update_rule=name,
+            query_heads=query_heads,
+            key_heads=sizes.key_heads,
+            state_heads=state_heads,
+            key_size=sizes.key_size,
+            value_size=sizes.value_size,
+            scale=self._attribute("scale", 0.0) or 1 / math.sqrt(sizes.key_size),
+            state_dtype=state_dtype,
+            decay_size=sizes.decay_size,
+            beta_heads=sizes.width("beta"),
+        )
+
+    def _attribute(self, name: str, default: Any) -> Any:
+        attribute = self.node.attributes.get(name)
+        return default if attribute is None else attribute.value
+
+    def _check_outputs(self) -> None:
+        for n, formal in enumerate(self.schema.outputs):
+            if n >= len(self.node.outputs) or not self.node.outputs[n].name:
+                raise self.invalid(f"output {formal.name} is missing", "both outputs are required")
+
+    def _rule_of(self, given: Mapping[str, ir.Value]) -> str:
+        name = self._attribute("update_rule", DEFAULT_RULE)
+        if name not in RULES:
+            raise self.invalid(f"update_rule is '{name}'", f"{', '.join(RULES)} are allowed")
+        for symbol, needed in RULES[name].needs.items():
+            if needed and symbol not in given:
+                raise self.invalid(f"input {symbol} is missing", f"update_rule {name} needs it")
+            if not needed and symbol in given and not self.contrib:
+                raise self.invalid(f"input {symbol} is connected", f"update_rule {name} does not allow it")
+        return str(name)
+
+    def _check_window(self) -> None:
+        window = self._attribute("state_window", 0)
+        if window:
+            raise UnsupportedError(
+                f"state_window is {window}: the states after several tokens cannot be kept",
+                hint="export the model with state_window 0",
+                node=self.ref,
+            )
+
+    def _heads(self) -> tuple[int, int]:
+        """Return q_num_heads and kv_num_heads."""
+        heads = {name: int(self._attribute(name, 0)) for name in ("q_num_heads", "kv_num_heads")}
+        for name, count in heads.items():
+            if count <= 0:
+                raise self.invalid(f"{name} is {count}", "it must be positive")
+        queries, states = heads.values()
+        if queries % states and not (self.contrib and states % queries == 0):
+            other = ", or the other way round" if self.contrib else ""
+            raise self.invalid(
+                f"q_num_heads is {queries}, kv_num_heads {states}",
+                f"the first must be a multiple of the second{other}",
+            )
+        return queries, states
+
+    def _types(self, connections: Connections) -> tuple[ir.DataType, ir.DataType]:
+        """Return the element types T and S."""
+        types = connections.types()
+        state = types.pop("past_state", None)
+        if len(set(types.values())) > 1:
+            given = ", ".join(f"{symbol} {dtype.name}" for symbol, dtype in types.items())
+            raise self.invalid(f"inputs are of different types: {given}")
+        if not types:
+            raise self.invalid("the element type of its inputs is not known", "run onnx.shape_inference first")
+        dtype = next(iter(types.values()))
+        connections.check_type(dtype)
+        if "past_state" not in connections.inputs:
+            return dtype, dtype
+        if state is None:
+            raise self.invalid("the element type of past_state is not known", "run onnx.shape_inference first")
+        connections.check_type(state, "S")
+        return dtype, state
+
+
+class _Sizes:
+    """The sizes of a node, on which all its inputs must agree.
+
+    Attributes:
+        found: "sequence length" and "batch size", where they are known.
+        key_size, value_size, key_heads, decay_size: As in `LinearAttentionSpec`.
+    """
+
+    def __init__(
+        self, connections: Connections, query_heads: int, state_heads: int, rule: UpdateRule, contrib: bool
+    ) -> None:
+        self.connections, self.contrib = connections, contrib
+        self.query_heads, self.state_heads = query_heads, state_heads
+        self.shapes = dict(self._shapes(rule))
+        self.key_size = self._one_size("key", 2, {"query": query_heads} | ({} if contrib else {"key": state_heads}))
+        self.value_size = self._one_size("value", 3, {"value": state_heads})
+        self.key_heads = self._key_heads()
+        self.decay_size = self._decay_size()
+        wanted = self._wanted()
+        self.found, wrong = agree(self.shapes, wanted)
+        if wrong is not None:
+            given = list(self.shapes[wrong])
+            raise connections.invalid(f"{wrong} has shape {given}, not {describe(wanted[wrong], self.found)}")
+
+    def _shapes(self, rule: UpdateRule) -> Iterator[tuple[str, Dims]]:
+        """Yield the shapes that are known of the inputs that the rule uses."""
+        for symbol in self.connections.inputs:
+            shape = self.connections.dims(symbol)
+            if shape is None or not rule.needs.get(symbol, True):
+                continue
+            rank = 4 if symbol in _STATES else 3
+            if len(shape) != rank:
+                raise self.connections.invalid(f"{symbol} has shape {list(shape)}, not one of rank {rank}")
+            yield symbol, shape
+
+    def width(self, symbol: str) -> int | None:
+        shape = self.shapes.get(symbol)
+        return None if shape is None else shape[2]
+
+    def _one_size(self, noun: str, axis: int, heads: Mapping[str, int]) -> int:
+        """Return d_k or d_v: from the width of an input with so many heads, or from an axis of past_state."""
+        for symbol, count in heads.items():
+            width = self.width(symbol)
+            if width is None:
+                continue
+            if width <= 0 or width % count:
+                raise self.connections.invalid(f"{symbol} is {width} wide, not a multiple of its {count} heads")
+            return width // count
+        state = self.shapes.get("past_state")
+        found = None if state is None else state[axis]
+        if found is None:
+            raise UnsupportedError(
+                f"the width of {next(iter(heads))} is not known", hint=_HINT_OF_SHAPE, node=self.connections.ref
+            )
+        if found <= 0:
+            raise self.connections.invalid(f"past_state has {noun}s of size {found}", "it must be positive")
+        return found
+
+    def _key_heads(self) -> int:
+        if not self.contrib:
+            return self.state_heads
+        width, d, states = self.width("key"), self.key_size, self.state_heads
+        if width is None:
+            raise UnsupportedError("the width of key is not known", hint=_HINT_OF_SHAPE, node=self.connections.ref)
+        if width <= 0 or width % d or states % (width // d):
+            raise self.connections.invalid(
+                f"key is {width} wide, not a number of heads of size {d} that divides kv_num_heads ({states})"
+            )
+        return width // d
+
+    def _decay_size(self) -> int | None:
+        width, states, d = self.width("decay"), self.state_heads, self.key_size
+        if width is None:
+            return None
+        if width not in (states, states * d):
+            raise self.connections.invalid(
+                f"decay is {width} wide, not {states} (of each head) or {states * d} (of each key dimension)"
+            )
+        return width // states
+
+    def _wanted(self) -> dict[str, SpecifiedShape]:
+        """Return the shapes that inputs must have."""
+        by_step = ("batch size", "sequence length")
+        beta = self.width("beta")
+        widths: dict[str, int | None] = {
+            "query": self.query_heads * self.key_size,
+            "key": self.key_heads * self.key_size,
+            "value": self.state_heads * self.value_size,
+            "decay": self.width("decay"),
+            "beta": 1 if beta == 1 else self.state_heads,
+        }
+        wanted: dict[str, SpecifiedShape] = {
+            symbol: (*by_step, symbol if width is None else width) for symbol, width in widths.items()
+        }
+        return wanted | {"past_state": ("batch size", self.state_heads, self.key_size, self.value_size)}
+
+
+def _standard_schema(opset: int, ref: NodeRef) -> onnx.defs.OpSchema:
+    if opset < FIRST_OPSET:
+        raise InvalidNodeError(
+            f"opset {opset} has no {OPERATOR}",
+            hint=f"it exists from opset {FIRST_OPSET} on, and in the domain {CONTRIB_DOMAIN}",
+            node=ref,
+        )
+    return onnx.defs.get_schema(OPERATOR, opset, "")
+
+
+def contrib_schema() -> onnx.defs.OpSchema:
+    """Return the schema of com.microsoft, which onnx does not have: it allows inputs that its rule does not use."""
+    standard = onnx.defs.get_schema(OPERATOR, FIRST_OPSET, "")
+    window = onnx.defs.OpSchema.Attribute("state_window", onnx.helper.make_attribute("state_window", 0))
+    return onnx.defs.OpSchema(
+        OPERATOR,
+        CONTRIB_DOMAIN,
+        1,
+        inputs=list(standard.inputs),
+        outputs=list(standard.outputs),
+        type_constraints=[
+            (c.type_param_str, list(c.allowed_type_strs), c.description) for c in standard.type_constraints
+        ],
+        attributes=[*standard.attributes.values(), window],
+    )

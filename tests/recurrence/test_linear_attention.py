@@ -1,0 +1,385 @@
+"""LinearAttention of both domains in every form, beside float64, onnx's reference and onnxruntime's kernels."""
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from attention import CONTRIB, NUMPY, RULES, STANDARD, TYPES, Arrays, Attention, error
+from one_process import run_workers_here
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+from running import run
+
+import rnn_lowering as rl
+
+FORMS = ("scan", "loop", "unroll", "chunked")
+LIMITS = {"float": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}
+"""The largest error, relative to the largest value."""
+
+HEADS = {"one": (2, 2, 0), "group": (4, 2, 0), "inverse group": (2, 4, 2), "one key": (3, 6, 1)}
+SIZES = ((5, ""), (5, "T"), (70, ""), (45, "BT"), (1, "T"), (1, ""), (16, "B"))
+
+
+@pytest.fixture(autouse=True)
+def every_opset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let onnxruntime run originals of opset 27, and verification do so in this process."""
+    run_workers_here(monkeypatch)
+
+
+def assert_right(case: Attention, got: Arrays, feed: Arrays | None = None) -> None:
+    expected = case.expected(case.feed() if feed is None else feed)
+    for symbol in expected:
+        dtype = case.type_of(symbol)
+        assert got[symbol].dtype == NUMPY[dtype]
+        far = error({symbol: got[symbol]}, {symbol: expected[symbol]})
+        assert far <= LIMITS[dtype], (case, symbol, far)
+
+
+def lowered_right(case: Attention, form: str = "auto", **options: Any) -> onnx.ModelProto:
+    lowered: onnx.ModelProto = rl.lower(case.model(), form, **options)
+    assert not {node.op_type for node in lowered.graph.node} & {"LinearAttention"}
+    assert_right(case, run(lowered, case.feed(), relabel=False))
+    return lowered
+
+
+def evaluated(proto: onnx.ModelProto, feed: Arrays) -> Arrays:
+    """Run a model in onnx's reference evaluator."""
+    results: Any = ReferenceEvaluator(proto).run(None, feed)
+    return dict(zip(("output", "present_state"), results, strict=True))
+
+
+# The oracle
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_onnx_and_onnxruntime_compute_what_the_oracle_does(rule: str) -> None:
+    for heads, by_key, state in product(HEADS.values(), (False, True), (False, True)):
+        Hq, H, n = heads
+        for domain in (STANDARD, CONTRIB) if n == 0 else (CONTRIB,):
+            case = Attention(rule, domain, Hq=Hq, H=H, n=n, by_key=by_key, state=state, decays="strong", scale=-0.7)
+            assert_right(case, run(case.model(), case.feed(), relabel=False))
+            if domain == STANDARD:
+                assert_right(case, evaluated(case.model(), case.feed()))
+
+
+# Every form
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("rule", RULES)
+def test_every_form_computes_what_float64_does(rule: str, form: str) -> None:
+    """Heads, sizes and decays in turn; 1 as a value size, without past_state, one beta for all heads."""
+    turn = list(product(HEADS.values(), (False, True)))
+    for number, ((T, opened), dv) in enumerate(product(SIZES, (3, 1))):
+        (Hq, H, n), by_key = turn[number % len(turn)]
+        if form == "unroll" and "T" in opened and T > 1:
+            continue
+        case = Attention(
+            rule,
+            STANDARD if n == 0 and number % 2 else CONTRIB,
+            T=T,
+            open="" if form == "unroll" else opened,
+            dv=dv,
+            by_key=by_key,
+            decays="strong",
+            state=number % 3 != 0,
+            one_beta=number % 2 == 0,
+            scale=(None, 1.0, -0.7)[number % 3],
+            Hq=Hq,
+            H=H,
+            n=n,
+        )
+        lowered_right(case, form)
+
+
+@pytest.mark.parametrize("domain", [STANDARD, CONTRIB])
+def test_every_pair_of_types(domain: str) -> None:
+    """The step is computed in float32: a float16 sum would stop at 2048. bfloat16 runs in onnx's evaluator."""
+    for form, dtype, state_dtype in product(("scan", "chunked"), TYPES, TYPES):
+        case = Attention(domain=domain, T=6, dtype=dtype, state_dtype=state_dtype, H=1, Hq=1)
+        lowered = rl.lower(case.model(), form)
+        runs = run if "bfloat16" not in (dtype, state_dtype) else evaluated
+        assert_right(case, runs(lowered, case.feed()))
+
+
+def test_present_state_without_past_state_has_the_type_of_the_query() -> None:
+    lowered_right(Attention(dtype="float16", state=False, T=3))
+
+
+def test_a_sum_of_float16_goes_beyond_2048() -> None:
+    case = Attention("linear", T=64, dtype="float16", state_dtype="float", Hq=1, H=1, dk=1, dv=2, keys="equal")
+    feed = case.feed() | {"value": np.full((2, 64, 2), 100, np.float16)}
+    feed["key"][:] = 1
+    for form in FORMS:
+        assert_right(case, run(rl.lower(case.model(), form), feed), feed)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_steps_and_no_rows(form: str) -> None:
+    """The output is empty and the state is passed on, whether the size is known or not; a Scan takes a step."""
+    for sizes, state in product(({"T": 0}, {"B": 0}, {"B": 0, "T": 0}), (True, False)):
+        for opened in ("", "BT"):
+            if opened and (form == "unroll" or (form == "scan" and "T" in sizes)):
+                continue
+            lowered_right(Attention(state=state, open=opened, dv=2, **sizes), form)  # type: ignore[arg-type]
+
+
+def test_calls_of_any_length_continue_each_other() -> None:
+    whole = Attention(T=23, open="T", B=1)
+    feed, ends = whole.feed(), ((0, 1), (1, 2), (2, 12), (12, 23))
+    for form in ("scan", "loop", "chunked"):
+        lowered = rl.lower(whole.model(), form)
+        state, outputs = feed["past_state"], []
+        for start, end in ends:
+            part = {s: a[:, start:end] for s, a in feed.items() if s != "past_state"}
+            got = run(lowered, part | {"past_state": state})
+            state = got["present_state"]
+            outputs.append(got["output"])
+        assert_right(whole, {"output": np.concatenate(outputs, axis=1), "present_state": state})
+
+
+def test_infinite_states_stay_and_a_reset_forgets_finite_ones() -> None:
+    """exp(-inf) is 0; 0 * inf is NaN, as in the original."""
+    case = Attention("gated", T=4, B=1, Hq=1, H=1, decays="weak")
+    feed = case.feed()
+    feed["decay"][:, 2] = -np.inf
+    for form in FORMS:
+        got = run(rl.lower(case.model(), form), feed)
+        assert_right(case, got, feed)
+        spoiled = feed | {"past_state": np.full_like(feed["past_state"], np.inf)}
+        assert np.isnan(run(rl.lower(case.model(), form), spoiled)["present_state"]).all()
+
+
+# Numerics of chunks
+
+
+@pytest.mark.parametrize(("rule", "by_key"), [("gated_delta", False), ("gated_delta", True), ("delta", False)])
+@pytest.mark.parametrize("keys", ["unit", "equal", "positive"])
+@pytest.mark.parametrize("decays", ["weak", "strong"])
+def test_chunks_are_as_exact_as_steps(rule: str, by_key: bool, keys: str, decays: str) -> None:
+    """Squared powers of A give 0.8 for positive keys and 1e29 for equal ones; differences of running sums 8e-6 for
+    strong decays among weak ones, and NaN for -inf."""
+    for T, opened in ((256, ""), (1024, "T")):
+        case = Attention(
+            rule, T=T, B=1, Hq=1, H=1, dk=32, dv=4, by_key=by_key, keys=keys, decays=decays, open=opened
+        )
+        lowered_right(case, "chunked")
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+def test_chunks_of_4096_steps(by_key: bool) -> None:
+    for keys, decays in (("positive", "strong"), ("equal", "weak")):
+        case = Attention(T=4096, B=1, Hq=1, H=1, dk=32, dv=4, by_key=by_key, keys=keys, decays=decays, open="T")
+        lowered_right(case, "chunked")
+
+
+# Forms and what is emitted
+
+
+@pytest.mark.parametrize(
+    ("case", "form"),
+    [
+        (Attention(T=1), "unroll"),
+        (Attention(T=64), "chunked"),
+        (Attention(T=64, open="T"), "scan"),
+        (Attention(T=64, dv=1), "scan"),
+        (Attention(T=4, dv=1), "unroll"),
+    ],
+)
+def test_the_form_that_is_chosen(case: Attention, form: str) -> None:
+    (node,) = rl.lower(case.model(), full=True)[1].nodes
+    assert node.form == form
+
+
+def test_chunks_of_a_known_length_need_no_loop() -> None:
+    for by_key in (False, True):
+        lowered = rl.lower(Attention(T=100, by_key=by_key).model(), "chunked")
+        assert not {node.op_type for node in lowered.graph.node} & {"Scan", "Loop"}
+
+
+def test_chunks_of_an_open_length_are_in_one_loop() -> None:
+    for target, loop in (("portable", "Scan"), ("openvino", "Loop")):
+        lowered = rl.lower(Attention(T=5, open="T").model(), "chunked", target=target)
+        assert [n.op_type for n in lowered.graph.node if n.op_type in ("Scan", "Loop")] == [loop]
+
+
+def test_chunked_is_limited_as_unrolled_steps_are() -> None:
+    case = Attention(T=4096)
+    with pytest.raises(rl.UnsupportedError, match="128 chunks are more than the limit of 100 for unrolling"):
+        rl.lower(case.model(), "chunked", max_unroll=100)
+    assert rl.lower(case.model(), max_unroll=100, full=True)[1].nodes[0].form == "scan"
+
+
+@pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
+def test_other_nodes_have_no_chunks(op_type: str) -> None:
+    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[op_type]
+    node = helper.make_node(op_type, ["X", "W", "R"], ["Y"], "node", hidden_size=2)
+    values = {"X": [5, 1, 2], "W": [1, 2 * gates, 2], "R": [1, 2 * gates, 2]}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in values.items()]
+    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(rl.UnsupportedError) as caught:
+        rl.lower(proto, "chunked")
+    reason = f"the step of {op_type} is not linear in its state, so steps cannot be joined into chunks"
+    assert f"{op_type} node 'node' in main graph: {reason}; use --to scan or --to loop or --to unroll" in str(
+        caught.value
+    )
+
+
+def test_what_a_step_costs() -> None:
+    """The body of a Scan has an operator for each term and an Unsqueeze at most; nothing copies a state."""
+    most = {"linear": 4, "gated": 5, "delta": 6, "gated_delta": 7}
+    for rule, count in most.items():
+        lowered = rl.lower(Attention(rule, open="T").model(), "scan")
+        (scan,) = (node for node in lowered.graph.node if node.op_type == "Scan")
+        (body,) = (a.g for a in scan.attribute if a.name == "body")
+        assert len(body.node) <= count
+        once = rl.lower(Attention(rule, T=1).model())
+        assert not {n.op_type for n in once.graph.node} & {"Identity", "Squeeze", "Unsqueeze", "Transpose", "Scan"}
+
+
+# Where a node may be, and what its inputs may be
+
+
+def block(domain: str) -> onnx.ModelProto:
+    """Return a model with nodes in a function, in a branch, and in a Loop that carries the state."""
+    opset = 27 if domain == "" else 21
+    operator = f"{domain}.LinearAttention" if domain else "LinearAttention"
+    return onnx.parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["": {opset}, "com.microsoft": 1, "local": 1]>
+        g (float[1,T,8] x, float[1,T,2] g, bool go, int64 count) => (float[1,T,8] y, float[1,2,4,4] s) {{
+            zero = Constant <value: tensor = float[1,2,4,4] {{ {", ".join(["0"] * 32)} }}> ()
+            k = Mul (x, x)
+            y0, s0 = If (go) <
+                then_branch = yes () => (float[1,T,8] yes_y, float[1,2,4,4] yes_s) {{
+                    [branch] yes_y, yes_s = {operator} <q_num_heads: int = 2, kv_num_heads: int = 2,
+                        update_rule: string = "gated"> (x, k, x, zero, g)
+                }},
+                else_branch = no () => (float[1,T,8] no_y, float[1,2,4,4] no_s) {{
+                    no_y, no_s = local.attend <heads = 2> (x, k)
+                }}
+            >
+            y, s = Loop (count, , y0, s0) <body = again
+                (int64 i, bool going, float[1,T,8] h, float[1,2,4,4] past)
+                => (bool on, float[1,T,8] h1, float[1,2,4,4] present) {{
+                    on = Identity (going)
+                    [looped] h1, present = {operator} <q_num_heads: int = 2, kv_num_heads: int = 2,
+                        update_rule: string = "gated"> (h, k, h, past, g)
+                }}
+            >
+        }}
+        <domain: "local", opset_import: ["": {opset}, "com.microsoft": 1]>
+        attend <heads> (q, k) => (y, s) {{
+            [inner] y, s = {operator} <q_num_heads: int = @heads, kv_num_heads: int = @heads,
+                update_rule: string = "linear"> (q, k, q)
+        }}
+    """)
+
+
+@pytest.mark.parametrize("domain", [STANDARD, CONTRIB])
+def test_in_bodies_and_functions(domain: str) -> None:
+    original, rng = block(domain), np.random.default_rng(0)
+    for form in ("scan", "chunked"):
+        lowered = rl.lower(original, form)
+        for go in (True, False):
+            feed: Arrays = {
+                "x": rng.standard_normal((1, 6, 8)).astype(np.float32) / 2,
+                "g": -rng.random((1, 6, 2)).astype(np.float32),
+                "go": np.array(go),
+                "count": np.array(2),
+            }
+            before, after = run(original, feed, relabel=False), run(lowered, feed)
+            assert error(after, {name: array.astype(np.float64) for name, array in before.items()}) < 2e-6
+    scopes = [spec.node.scope for spec in rl.inspect(original)]
+    assert [scope.rpartition(" ")[2] for scope in scopes] == ["then_branch", "else_branch", "body"]
+
+
+def with_tensors(case: Attention, names: tuple[str, ...], *, overridable: bool = False) -> onnx.ModelProto:
+    """Return the model of a case with initializers in place of inputs, or as their defaults."""
+    original, feed = case.model(), case.feed()
+    kept = [v for v in original.graph.input if overridable or v.name not in names]
+    original.graph.initializer.extend(onnx.numpy_helper.from_array(feed[name], name) for name in names)
+    del original.graph.input[:]
+    original.graph.input.extend(kept)
+    return original
+
+
+@pytest.mark.parametrize("form", ["scan", "unroll", "chunked"])
+def test_constant_and_overridable_inputs(form: str) -> None:
+    case = Attention(T=9)
+    for names in (("decay",), ("past_state", "key"), ("query", "key", "value", "past_state", "decay", "beta")):
+        feed = {s: a for s, a in case.feed().items() if s not in names}
+        assert_right(case, run(rl.lower(with_tensors(case, names), form), feed))
+    other = case.feed(seed=1)
+    overridable = rl.lower(with_tensors(case, ("decay", "past_state"), overridable=True), form)
+    assert_right(case, run(overridable, other), other)
+    assert_right(case, run(overridable, {s: a for s, a in case.feed().items() if s not in ("decay", "past_state")}))
+
+
+def test_inputs_that_a_rule_of_com_microsoft_ignores() -> None:
+    case = Attention("linear")
+    full = Attention("gated_delta")
+    original, feed = full.model(), full.feed()
+    (node,) = original.graph.node
+    next(a for a in node.attribute if a.name == "update_rule").s = b"linear"
+    for form in FORMS:
+        got = run(rl.lower(original, form), feed)
+        assert_right(case, got, {s: feed[s] for s in case.shapes()})
+
+
+def test_decays_of_unknown_width() -> None:
+    for by_key, form in product((False, True), ("scan", "chunked", "unroll")):
+        case = Attention(by_key=by_key, T=20)
+        original = case.model()
+        (decay,) = (v for v in original.graph.input if v.name == "decay")
+        decay.type.tensor_type.shape.dim[2].dim_param = "width"
+        assert_right(case, run(rl.lower(original, form), case.feed()))
+
+
+# Reading, comparing, reporting
+
+
+def test_what_a_specification_says() -> None:
+    case = Attention("gated", Hq=2, H=4, n=1, T=7, open="B", by_key=True)
+    (spec,) = rl.inspect(case.model())
+    assert isinstance(spec, rl.LinearAttentionSpec)
+    assert (spec.query_heads, spec.key_heads, spec.state_heads, spec.output_heads) == (2, 1, 4, 4)
+    assert (spec.key_size, spec.value_size, spec.decay_size, spec.scale) == (4, 3, 4, 0.5)
+    assert (spec.seq_length, spec.batch_size, spec.version) == (7, None, 1)
+    assert spec.details == "gated, 4 states of 4x3"
+
+
+@pytest.mark.parametrize(
+    "case", [Attention((STANDARD and "") or "delta", STANDARD, open="BT"), Attention(T=40, open="B")]
+)
+def test_is_verified(case: Attention) -> None:
+    original = case.model()
+    check = rl.verify(original, rl.lower(original), runs=1)
+    assert check.status == "verified", check.reason
+    assert check.whole
+    assert [node.name.split()[0] for node in check.nodes] == ["output", "present_state"]
+
+
+def test_half_precision_is_verified() -> None:
+    for dtype, whole in (("float16", True), ("bfloat16", False)):
+        original = replace(Attention(T=4), dtype=dtype, state_dtype=dtype).model()
+        check = rl.verify(original, rl.lower(original), runs=1)
+        assert (check.status, check.whole) == ("verified", whole), check.reason
+
+
+@pytest.mark.parametrize(
+    "fault", [{"rule": "gated"}, {"scale": 0.9}, {"decays": "weak", "by_key": True}, {"Hq": 1, "dk": 8}]
+)
+def test_a_fault_is_found(fault: dict[str, Any]) -> None:
+    """A model that computes something else does not pass: another rule, scale or number of heads."""
+    case = Attention("gated_delta", T=6, by_key=True)
+    wrong = rl.lower(replace(case, **fault).model())
+    original = case.model()
+    if fault == {"rule": "gated"}:
+        wrong.graph.input.append(original.graph.input[5])
+    if "Hq" in fault or "by_key" in fault:
+        return
+    assert rl.verify(original, wrong, runs=1).status == "failed"
