@@ -19,12 +19,15 @@ from onnx import shape_inference, version_converter
 
 from rnn_lowering.child import Child, ChildError, Message, serve
 from rnn_lowering.limits import RUN_FACTOR, limit_memory, most_bytes
+from rnn_lowering.model.contrib_shapes import call_functions
 from rnn_lowering.model.messages import described, graphs_in, pairs_in
 
 
 def infer_shapes(model: ir.Model) -> None:
     """Infer types and shapes, in place; what ONNX cannot infer is no error."""
-    for value, info in _read(model.graph, inferred(described(model)).graph):
+    proto = described(model)
+    call_functions(proto)
+    for value, info in _read(model.graph, inferred(proto).graph):
         shape = ir.serde.deserialize_type_proto_for_shape(info.type)
         value_type = ir.serde.deserialize_type_proto_for_type(info.type)
         value.shape = value.shape if shape is None else shape
