@@ -11,7 +11,6 @@ from typing_extensions import Unpack
 
 from rnn_lowering import types
 from rnn_lowering.errors import boundary
-from rnn_lowering.files.outputs import Outputs
 from rnn_lowering.files.reading import from_proto, load_model, refuse_external
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.copying import clone
@@ -21,9 +20,11 @@ from rnn_lowering.model.scopes import recurrent_nodes
 from rnn_lowering.options import (
     Check,
     FileOptions,
+    Files,
     Lowering,
     LoweringOptions,
     check_of,
+    lowering_of,
     split_file_options,
 )
 from rnn_lowering.passes.lower import LowerRecurrentPass, Preview
@@ -73,7 +74,7 @@ def lower(
         >>> rl.inspect(new)
         []
     """
-    lowers = LowerRecurrentPass(lowering, **options)
+    lowers = LowerRecurrentPass(lowering_of(lowering, options, lower))
     full = types.flag("full", full)
     types.model("model", model)
     if isinstance(model, ir.Model):
@@ -149,21 +150,20 @@ def lower_file(
         >>> report.verification.status
         'verified'
     """
-    for_lowering, for_check = split_file_options(options)
-    path = types.optional(types.path)
+    for_lowering, for_check = split_file_options(options, lower_file)
     return FileLowering(
         source=types.path("source", source),
-        outputs=Outputs(
-            types.path("destination", destination),
-            kept=path("keep_failed", keep_failed),
-            report=path("report", report),
-            overwrite=types.flag("overwrite", overwrite),
+        destination=types.path("destination", destination),
+        lowers=LowerRecurrentPass(lowering_of(lowering, for_lowering, lower_file)),
+        check=check_of(check, for_check, lower_file),
+        files=Files(
+            keep_failed=types.optional(types.path)("keep_failed", keep_failed),
+            report=types.optional(types.path)("report", report),
+            external_data=external_data,
+            trust_external_data=trust_external_data,
+            require_verified=require_verified,
+            overwrite=overwrite,
         ),
-        lowers=LowerRecurrentPass(lowering, **for_lowering),
-        check=check_of(check, for_check),
-        external_data=types.text("external_data", external_data),
-        trust_external_data=types.flag("trust_external_data", trust_external_data),
-        require_verified=types.flag("require_verified", require_verified),
         progress=given_progress(progress),
     ).run()
 
@@ -189,7 +189,7 @@ def preview(
         >>> [each.form for each in rl.preview(model, target="openvino")]
         ['loop', 'loop']
     """
-    lowers = LowerRecurrentPass(lowering, **options)
+    lowers = LowerRecurrentPass(lowering_of(lowering, options, preview))
     with boundary():
         given = types.model_or_path("model", model)
         read = clone(given) if isinstance(given, ir.Model) else _read(given)

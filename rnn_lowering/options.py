@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from inspect import Parameter, signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 from rnn_lowering import types
@@ -28,11 +30,12 @@ Selection = str | Iterable[str] | Callable[["ir.Node"], bool]
 """Which nodes: an operator or a shell glob of names, several of them, or a function that decides for each node."""
 
 
-_FORM, _SIZES, _LIMITS, _COMPARISON = GROUPS = (
+_FORM, _SIZES, _LIMITS, _COMPARISON, _FILES = GROUPS = (
     "which nodes, in which form",
     "sizes and inputs of the result",
     "limits",
     "comparison with the original",
+    "files",
 )
 """The groups of the options in --help."""
 
@@ -431,6 +434,62 @@ class CheckOptions(TypedDict, total=False):
     max_bytes: int
 
 
+@dataclass(frozen=True)
+class Files:
+    """What `lower_file` reads, writes and replaces beside the two models; the attributes have its meanings."""
+
+    keep_failed: Path | None = field(
+        default=None,
+        metadata=option(
+            types.optional(types.path),
+            "write a model that fails the comparison here",
+            _COMPARISON,
+            text="file",
+            metavar="FILE",
+        ),
+    )
+    report: Path | None = field(
+        default=None,
+        metadata=option(
+            types.optional(types.path),
+            "write a report as JSON or as an HTML page with plots, also if the comparison fails",
+            _FILES,
+            text="report",
+            metavar="FILE.json|FILE.html",
+        ),
+    )
+    external_data: str = field(
+        default="auto",
+        metadata=option(
+            types.text,
+            "write large tensors to a file beside OUT.onnx (default: {default}, as in the input)",
+            _FILES,
+            metavar="auto|always|never|FILE",
+        ),
+    )
+    trust_external_data: bool = field(
+        default=False,
+        metadata=option(types.flag, "read data files outside the folder of IN.onnx", _FILES, text="flag"),
+    )
+    require_verified: bool = field(
+        default=False,
+        metadata=option(types.flag, "write nothing if no comparison is possible", _COMPARISON, text="flag"),
+    )
+    overwrite: bool = field(
+        default=False,
+        metadata=option(
+            types.flag,
+            "replace existing files; a data file gets a new name if one exists",
+            _FILES,
+            flags=("--force",),
+            text="flag",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        types.take_fields(self)
+
+
 class FileOptions(LoweringOptions, total=False):
     """The attributes of `Lowering` and `Check` as keywords of `lower_file`: `verify` is `runs`; `max_bytes` is used
     for both."""
@@ -446,8 +505,9 @@ class FileOptions(LoweringOptions, total=False):
 _CHECK_KEYWORDS = {field.metadata["option"].keyword or field.name: field.name for field in fields(Check)}
 
 
-def lowering_of(given: Lowering | str, options: LoweringOptions) -> Lowering:
-    """Return a lowering from an object or a form, with keywords, which take precedence; None is no keyword.
+def lowering_of(given: Lowering | str, options: LoweringOptions, function: Callable[..., Any]) -> Lowering:
+    """Return a lowering from an object or a form, with keywords of a function, which take precedence; None is no
+    keyword.
 
     Raises:
         OptionError: As `Lowering`; or a form that is given twice.
@@ -455,26 +515,44 @@ def lowering_of(given: Lowering | str, options: LoweringOptions) -> Lowering:
     """
     if isinstance(given, str) and given != "auto" and options.get("to", given) != given:
         raise OptionError(f"two forms are given: '{given}' and '{options['to']}'", hint="give one")
+    _refuse_unknown(options, (field.name for field in fields(Lowering)), function)
     return _with(given if isinstance(given, Lowering) else Lowering(given), options)
 
 
-def check_of(given: Check | None, options: CheckOptions) -> Check:
-    """Return a check from an object, with keywords, which take precedence; None is no keyword.
+def check_of(given: Check | None, options: CheckOptions, function: Callable[..., Any]) -> Check:
+    """Return a check from an object, with keywords of a function, which take precedence; None is no keyword.
 
     Raises:
         OptionError: As `Check`.
         TypeError: A keyword that does not exist.
     """
+    _refuse_unknown(options, (field.name for field in fields(Check)), function)
     taken = Check() if given is None else types.instance(Check, "Check(runs=...)")("check", given)
     return _with(taken, options)
 
 
-def split_file_options(options: FileOptions) -> tuple[LoweringOptions, CheckOptions]:
-    """Return the keywords of `lower_file` as those of a lowering and those of a check; one may be of both."""
+def split_file_options(options: FileOptions, function: Callable[..., Any]) -> tuple[LoweringOptions, CheckOptions]:
+    """Return the keywords of a function as those of a lowering and those of a check; one may be of both.
+
+    Raises:
+        TypeError: A keyword that does not exist.
+    """
     of_lowering = {field.name for field in fields(Lowering)}
-    lowering = {n: value for n, value in options.items() if n in of_lowering or n not in _CHECK_KEYWORDS}
+    _refuse_unknown(options, (*of_lowering, *_CHECK_KEYWORDS), function)
+    lowering = {n: value for n, value in options.items() if n in of_lowering}
     check = {_CHECK_KEYWORDS[n]: value for n, value in options.items() if n in _CHECK_KEYWORDS}
     return cast(LoweringOptions, lowering), cast(CheckOptions, check)
+
+
+def _refuse_unknown(
+    options: LoweringOptions | CheckOptions, known: Iterable[str], function: Callable[..., Any]
+) -> None:
+    known = list(known)
+    for name in options:
+        if name not in known:
+            own = (p.name for p in signature(function).parameters.values() if p.kind == Parameter.KEYWORD_ONLY)
+            question = types.meant(name, (*known, *own), most=2)
+            raise TypeError(f"{function.__name__}() got an unexpected keyword argument '{name}'{question}")
 
 
 _Options = TypeVar("_Options", Lowering, Check)

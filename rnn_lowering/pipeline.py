@@ -23,7 +23,7 @@ from rnn_lowering.files.outputs import Outputs
 from rnn_lowering.files.reading import ModelSource, parse_file, readable_again
 from rnn_lowering.files.scratch import writing
 from rnn_lowering.model.scopes import NodePlace
-from rnn_lowering.options import Check
+from rnn_lowering.options import Check, Files
 from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass
 from rnn_lowering.report.file_report import FileReport, ModelFile
 from rnn_lowering.report.writer import report_writer
@@ -44,14 +44,18 @@ class FileLowering:
     """What `lower_file` does, with the meaning that its arguments have there; `command` is for the report."""
 
     source: Path
-    outputs: Outputs
+    destination: Path
     lowers: LowerRecurrentPass
     check: Check
-    external_data: str
-    trust_external_data: bool
-    require_verified: bool
+    files: Files
     progress: Progress | None
     command: str = ""
+
+    @property
+    def outputs(self) -> Outputs:
+        """The files that may be written, except a data file."""
+        files = self.files
+        return Outputs(self.destination, kept=files.keep_failed, report=files.report, overwrite=files.overwrite)
 
     def run(self) -> FileReport:
         """Lower the file; raise what `lower_file` documents."""
@@ -60,7 +64,7 @@ class FileLowering:
             write_report = report_writer(self.outputs.report)
             self.outputs.check([self.source])
             file, pipe = last.enter_context(readable_again(self.source))
-            original = parse_file(file, trust_external_data=self.trust_external_data, piped_from=pipe)
+            original = parse_file(file, trust_external_data=self.files.trust_external_data, piped_from=pipe)
             model = original.new_model()
             data = data_files(model)
             inputs = (self.source, *data)
@@ -82,12 +86,12 @@ class FileLowering:
         return done
 
     def _check_options(self) -> None:
-        if self.require_verified and not self.check.runs:
+        if self.files.require_verified and not self.check.runs:
             raise OptionError("a verification is required, but the number of runs is 0", hint="give 1 or more")
 
     def _outputs_of(self, model: ir.Model, inputs: Iterable[Path]) -> Outputs:
         """Return the outputs with the data file, checked against the files of the model."""
-        data = choose_data_file(model, self.outputs.model.name, self.external_data)
+        data = choose_data_file(model, self.outputs.model.name, self.files.external_data)
         outputs = replace(self.outputs, data=data)
         outputs.check(inputs)
         outputs.check_endings()
@@ -95,7 +99,7 @@ class FileLowering:
 
     def _write(self, result: LoweringResult, file: Path, written: Path, place: Place) -> None:
         with writing(place.path):
-            if not result.modified and self.external_data == "auto" and not data_files(result.model):
+            if not result.modified and self.files.external_data == "auto" and not data_files(result.model):
                 shutil.copyfile(file, written)
             else:
                 progress = None if self.progress is None else partial(self.progress, WRITING)
@@ -104,7 +108,7 @@ class FileLowering:
     def _comparison(
         self, original: ModelSource, written: Path, result: LoweringResult
     ) -> AbstractContextManager[ModelComparison]:
-        trust = self.trust_external_data
+        trust = self.files.trust_external_data
         return open_comparison(
             original,
             written,
@@ -115,7 +119,7 @@ class FileLowering:
         )
 
     def _in_chunks(self, original: ModelSource, written: Path) -> Verification:
-        trust = self.trust_external_data
+        trust = self.files.trust_external_data
         return verify_stream(original, written, check=self.check, trust_external_data=trust, progress=self.progress)
 
     def _refuse(self, done: FileReport, found: Verification, keep: Callable[[], str], tell: _Tell) -> None:
@@ -123,7 +127,7 @@ class FileLowering:
         if found.status == "failed":
             facts = (_attempt(keep), _attempt(partial(_written, tell)), _ADVICE)
             raise VerificationError(str(found), hint=_joined(facts), report=done)
-        if self.require_verified and not found:
+        if self.files.require_verified and not found:
             hint = _joined(("the model is not written", _attempt(partial(_written, tell))))
             raise NotVerifiedError(str(found), hint=hint, report=done)
 

@@ -70,6 +70,14 @@ Take = Callable[[str, Any], T]
 _LARGEST = 2**63 - 1
 
 
+def meant(text: str, known: Iterable[str], most: int = 1) -> str:
+    """Return a question for the known words that are most like a text; empty if none is."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(text.lower(), list(known), most, 0.65)
+    return f"; did you mean {' or '.join(found)}?" if found else ""
+
+
 def wrong(name: str, given: object, give: str) -> OptionError:
     """Return the error for an argument."""
     shown = reprlib.repr(given) if given is None or isinstance(given, str | int | float) else type(given).__name__

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -264,3 +265,27 @@ def test_what_a_callback_raises_in_a_stream_reaches_the_caller(tmp_path: Path) -
         lower_file(tmp_path, stream="t", progress=stop, verify=1)
     with pytest.raises(LookupError, match="of the caller"):
         chunks(tmp_path, progress=stop, check=rl.Check(runs=1))
+
+
+def test_an_unknown_keyword_names_the_function(tmp_path: Path) -> None:
+    """The error names what was called, and keywords that are like the unknown one."""
+    model = parse(MODEL)
+    calls: list[tuple[Any, dict[str, Any], str]] = [
+        (
+            partial(rl.lower, model),
+            {"inputs": {}},
+            r"^lower\(\) .*'inputs'; did you mean set_inputs or input_shapes\?$",
+        ),
+        (partial(rl.lower, model), {"ful": True}, r"^lower\(\) .*'ful'; did you mean full\?$"),
+        (partial(rl.preview, model), {"dim": {}}, r"^preview\(\) .*'dim'; did you mean dims\?$"),
+        (partial(rl.verify, model, model), {"run": 1}, r"^verify\(\) .*'run'; did you mean runs\?$"),
+        (
+            partial(rl.lower_file, tmp_path, tmp_path),
+            {"overwrites": 1},
+            r"^lower_file\(\) .*; did you mean overwrite\?$",
+        ),
+        (rl.LowerRecurrentPass, {"zzz": 1}, r"^LowerRecurrentPass\(\) .*'zzz'$"),
+    ]
+    for function, keywords, text in calls:
+        with pytest.raises(TypeError, match=text):
+            function(**keywords)

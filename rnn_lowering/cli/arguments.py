@@ -5,22 +5,22 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from rnn_lowering.errors import RnnLoweringError, printable, version
-from rnn_lowering.options import GROUPS, Check, Lowering, Tolerance
-from rnn_lowering.types import Option
+from rnn_lowering.options import GROUPS, Check, Files, Lowering, Tolerance
+from rnn_lowering.types import Option, meant
 
 if TYPE_CHECKING:
     from rnn_lowering.types import Array, ArrayLike
 
 N = TypeVar("N", int, float)
 T = TypeVar("T")
-Options = TypeVar("Options", Lowering, Check, Tolerance)
+Options = TypeVar("Options", Lowering, Check, Tolerance, Files)
 
 _USAGE = """rnn-lower IN.onnx OUT.onnx [options]
        rnn-lower IN.onnx --list [options]
@@ -73,13 +73,8 @@ def parser() -> argparse.ArgumentParser:
     )
     groups = {title: p.add_argument_group(title) for title in GROUPS}
     _add_options(groups)
-    form, _, _, check = groups.values()
+    form = next(iter(groups.values()))
     form.add_argument("--targets", action=_ListTargets, help="show what each runtime supports, and exit")
-    check.add_argument("--require-verified", action="store_true", help="write nothing if no comparison is possible")
-    check.add_argument(
-        "--keep-failed", type=Path, metavar="FILE", help="write a model that fails the comparison here"
-    )
-    _add_files(p)
     p.add_argument("-q", "--quiet", action="store_true", help="print errors only")
     p.add_argument(
         "-v",
@@ -95,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
 def _add_options(groups: Mapping[str, argparse._ArgumentGroup]) -> None:
     """Add the options that fields declare; what is not given is not in the result."""
     absent = argparse.SUPPRESS
-    for declared in (f for kind in (Lowering, Check, Tolerance) for f in fields(kind)):
+    for declared in (f for kind in (Lowering, Check, Tolerance, Files) for f in fields(kind)):
         option: Option = declared.metadata["option"]
         if not option.help:
             continue
@@ -116,28 +111,6 @@ def _add_options(groups: Mapping[str, argparse._ArgumentGroup]) -> None:
 def _flags(declared: Field[Any]) -> tuple[str, ...]:
     named: tuple[str, ...] = declared.metadata["option"].flags
     return named or (f"--{declared.name.replace('_', '-')}",)
-
-
-def _add_files(p: argparse.ArgumentParser) -> None:
-    group = p.add_argument_group("files")
-    group.add_argument(
-        "--external-data",
-        default="auto",
-        metavar="auto|always|never|FILE",
-        help="write large tensors to a file beside OUT.onnx (default: auto, as in the input)",
-    )
-    group.add_argument(
-        "--trust-external-data", action="store_true", help="read data files outside the folder of IN.onnx"
-    )
-    group.add_argument(
-        "--report",
-        type=report_file,
-        metavar="FILE.json|FILE.html",
-        help="write a report as JSON or as an HTML page with plots, also if the comparison fails",
-    )
-    group.add_argument(
-        "--force", action="store_true", help="replace existing files; a data file gets a new name if one exists"
-    )
 
 
 class _ListTargets(argparse.Action):
@@ -161,14 +134,6 @@ def target(text: str) -> str:
     except RnnLoweringError:
         known = f"{', '.join(TARGETS)}{meant(text, TARGETS)}"
         raise argparse.ArgumentTypeError(f"'{text}' is not one of {known}") from None
-
-
-def meant(text: str, known: Iterable[str]) -> str:
-    """Return a question for the known word that is most like a text; empty if none is."""
-    from difflib import get_close_matches
-
-    found = get_close_matches(text.lower(), list(known), 1, 0.65)
-    return f"; did you mean {found[0]}?" if found else ""
 
 
 def _number(text: str, kind: type[N]) -> N:
@@ -330,6 +295,8 @@ _REPEATED = {"action": "append"}
 
 TEXTS = {
     "": Text(),
+    "file": Text(Path),
+    "report": Text(report_file),
     "flag": Text(more={"action": "store_true"}),
     "target": Text(target),
     "pattern": Text(more=_REPEATED),

@@ -24,7 +24,7 @@ from rnn_lowering.errors import (
     printable,
 )
 from rnn_lowering.files.scratch import remove_scratch
-from rnn_lowering.options import Check, Lowering, Tolerance
+from rnn_lowering.options import Check, Files, Lowering, Tolerance
 
 __all__ = ["main", "parser"]
 
@@ -68,7 +68,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         sys.stdout.reconfigure(errors="backslashreplace")  # names may hold what the terminal cannot
     if args.output is None and not args.list and not _asks_for_axes(args):
         p.error("OUT.onnx is missing (or give --list)")
-    if args.require_verified and vars(args).get("runs") == 0:
+    if "require_verified" in args and vars(args).get("runs") == 0:
         p.error("--require-verified needs a comparison; drop --no-verify")
     return args
 
@@ -83,7 +83,7 @@ def _axes(args: argparse.Namespace) -> RnnLoweringError:
     from rnn_lowering.files.reading import load_model
     from rnn_lowering.streaming.time_inputs import time_inputs
 
-    model = load_model(args.input, trust_external_data=args.trust_external_data)
+    model = load_model(args.input, trust_external_data=options_of(Files, args).trust_external_data)
     try:
         time_inputs(model, {})
     except UnsupportedError as error:
@@ -137,7 +137,7 @@ def _list(args: argparse.Namespace) -> int:
 
     with unwinding(), _warnings(args.quiet):
         lowers = LowerRecurrentPass(options_of(Lowering, args))
-        model = load_model(args.input, trust_external_data=args.trust_external_data)
+        model = load_model(args.input, trust_external_data=options_of(Files, args).trust_external_data)
         previews, report = lowers.preview(model)
         if not args.quiet:
             with printing():
@@ -147,7 +147,6 @@ def _list(args: argparse.Namespace) -> int:
 
 def _lower(args: argparse.Namespace) -> int:
     from rnn_lowering.cli.console import print_report, progress_bar
-    from rnn_lowering.files.outputs import Outputs
     from rnn_lowering.passes.lower import LowerRecurrentPass
     from rnn_lowering.pipeline import FileLowering
 
@@ -155,12 +154,10 @@ def _lower(args: argparse.Namespace) -> int:
         with _warnings(args.quiet), nullcontext() if args.quiet else progress_bar() as show:
             report = FileLowering(
                 source=args.input,
-                outputs=Outputs(args.output, kept=args.keep_failed, report=args.report, overwrite=args.force),
+                destination=args.output,
                 lowers=LowerRecurrentPass(options_of(Lowering, args)),
                 check=options_of(Check, args, tolerance=options_of(Tolerance, args)),
-                external_data=args.external_data,
-                trust_external_data=args.trust_external_data,
-                require_verified=args.require_verified,
+                files=options_of(Files, args),
                 progress=show,
                 command=args.command,
             ).run()

@@ -120,7 +120,7 @@ def verify_stream(
         >>> bool(rl.verify_stream(model, rl.lower(model, stream="seq"), check=rl.Check(runs=1)))
         True
     """
-    check = check_of(check, {})
+    check = check_of(check, {}, verify_stream)
     trust = types.flag("trust_external_data", trust_external_data)
     progress = given_progress(progress)
     with boundary(), limited(check.max_bytes), Runner(check.timeout) as runner, ExitStack() as pipes:

@@ -60,7 +60,7 @@ def verify(
         >>> bool(rl.verify(model, rl.lower(model, "loop"), runs=1))
         True
     """
-    check = check_of(check, options)
+    check = check_of(check, options, verify)
     trust = types.flag("trust_external_data", trust_external_data)
     progress = given_progress(progress)
     first, second = types.model_or_path("original", original), types.model_or_path("lowered", lowered)

@@ -146,7 +146,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
     def __init__(self, lowering: Lowering | str = "auto", **options: Unpack[LoweringOptions]) -> None:
         super().__init__()
-        self.lowering = lowering_of(lowering, options)
+        self.lowering = lowering_of(lowering, options, type(self))
 
     if TYPE_CHECKING:  # the result of a call is that of `call`
 
