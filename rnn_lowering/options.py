@@ -82,6 +82,13 @@ def _parsed(text: str) -> tuple[str, int | None]:
 _frames = types.mapping(types.optional(types.whole(1)), "AXIS, AXIS=FRAMES, or frames by axis, such as {'time': 1}")
 
 
+def parse_delay(name: str, given: Any) -> bool | int:
+    """Take the most frames of delay, or whether any number is acceptable."""
+    if isinstance(given, bool):
+        return given
+    return types.whole()(name, given)
+
+
 def _stream(_: str, given: Any) -> Stream:
     parse_stream(given)
     return given  # type: ignore[no-any-return]
@@ -147,6 +154,7 @@ class Lowering:
             inputs, and an If whose condition depends on them only is replaced by its branch. A number or an array.
         stream: The time axis of a model to call chunk by chunk, with states as inputs and outputs:
             "time", "time=1" for one frame in each call, or {"X:1": None} for axis 1 of X and any number of frames.
+        delay: By how many frames a stream may be late, where nodes look ahead; True: by any number.
 
     Raises:
         OptionError: A form, target or way of computing that does not exist, a negative limit, a pattern that is no
@@ -301,6 +309,17 @@ class Lowering:
             metavar="AXIS[=FRAMES]",
         ),
     )
+    delay: bool | int = field(
+        default=False,
+        metadata=option(
+            parse_delay,
+            "allow the outputs of the stream to be late, by FRAMES at most (default: any number), where nodes look "
+            "ahead",
+            _SIZES,
+            text="delay",
+            metavar="FRAMES",
+        ),
+    )
 
     def __post_init__(self) -> None:
         types.take_fields(self)
@@ -336,6 +355,7 @@ class LoweringOptions(TypedDict, total=False):
     input_shapes: Shapes | None
     set_inputs: Mapping[str, ArrayLike] | None
     stream: Stream | None
+    delay: bool | int
 
 
 @dataclass(frozen=True)

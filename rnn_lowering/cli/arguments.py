@@ -307,6 +307,7 @@ TEXTS = {
     "size": Text(dim, _REPEATED, _once),
     "shape": Text(shape, _REPEATED, _once),
     "value": Text(input_value, _REPEATED, lambda given, name: _read_values(_once(given, name))),
+    "delay": Text(count, {"nargs": "?", "const": True}),
     "stream": Text(stream, {**_REPEATED, "nargs": "?"}, _once),
     "feed": Text(feed, _REPEATED, lambda given, _: [_read_feeds(given)]),
 }

@@ -351,7 +351,10 @@ class _Comparison:
                 axis = self.plan.outputs.get(name)
                 if axis is None or begun == feed or array.ndim != expected[feed][name].ndim:
                     continue
-                count = min(array.shape[axis], steady.get(name, array.shape[axis]))
+                sure = (
+                    self.plan.frames_of(name, frames) - self.plan.delay.get(name, 0) + self.plan.short.get(name, 0)
+                )
+                count = min(array.shape[axis], max(sure, 0), steady.get(name, array.shape[axis]))
                 part, beginning = (a.take(range(count), axis) for a in (expected[feed][name], array))
                 largest, reason = compare(part, beginning, self.check.tolerance)
                 told = f"the original computes the first {frames} frames differently if more follow: {reason}"
@@ -434,7 +437,17 @@ class _Comparison:
         for feed in candidate_feeds(
             self.whole, run, self.check.seed, self._declared(frames), fixed, self.check.shapes
         ):
-            yield self._with_lengths_in_range(feed)
+            yield self._with_lengths_in_range(self._with_an_end(feed))
+
+    def _with_an_end(self, feed: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Return the feed with zeros in its last frames, as a host gives them to a stream that is late."""
+        late = self.plan.frames_late
+        if not late or self.check.feeds is not None or self._count(feed) <= late:
+            return feed
+        ended = {name: array.copy() for name, array in feed.items()}
+        for name, axis in self.axes.items():
+            ended[name][(slice(None),) * axis + (slice(-late, None),)] = 0
+        return ended
 
     def _declared(self, frames: int) -> onnx.ModelProto:
         """The original's inputs as the stream has them, which may have fixed sizes, with so many frames."""
@@ -449,11 +462,9 @@ class _Comparison:
 
     def _frames(self, run: int) -> int:
         fixed = self.plan.frames
-        return (
-            self._in_calls(_FRAMES[run % len(_FRAMES)])
-            if fixed is None
-            else fixed * max(2, min(4 + run, 64 // fixed))
-        )
+        if fixed is None:
+            return self._in_calls(_FRAMES[run % len(_FRAMES)]) + self.plan.frames_late
+        return fixed * max(2, min(4 + run, 64 // fixed)) + self.plan.frames_late
 
     def _with_lengths_in_range(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """Return the feed with lengths that are at most the number of frames."""
@@ -535,6 +546,12 @@ class _Comparison:
         arrays = [part[name] for part in parts if name in part]
         if len(arrays) < len(parts):
             return OutputCheck(name, np.inf, False, "the stream does not return it")
+        if axis is not None and (late := self.plan.delay.get(name, 0)):
+            frames = sum(sequence.sizes)
+            if expected.shape[axis] != self.plan.frames_of(name, frames):
+                return OutputCheck(name, np.inf, False, f"it has {expected.shape[axis]} frames of {frames}")
+            arrays = without_first(arrays, axis, late)
+            expected = expected.take(range(sum(array.shape[axis] for array in arrays)), axis, mode="clip")
         try:
             got = arrays[-1] if axis is None else np.concatenate(arrays, axis)
         except ValueError as error:  # the axis is wrong
@@ -558,7 +575,8 @@ class _Comparison:
         except (SessionError, ValueError, OSError):
             return ""
         for name in (n for n in names if n in others and n in values):
-            if chunks_differ(values[name], [part[name] for part in parts], self.check.tolerance):
+            arrays = [part[name] for part in parts]
+            if chunks_differ(values[name], arrays, self.check.tolerance, self.plan.frames_late):
                 return f"; the first node that differs: {names[name]}"
         return ""
 
@@ -591,12 +609,30 @@ def first_difference(
     return ""
 
 
-def chunks_differ(whole: Array, arrays: Sequence[Array], tolerance: Tolerance) -> bool:
-    """Whether chunks of an inner value differ from the whole, along the axis that they add up to."""
+def without_first(arrays: Sequence[Array], axis: int, count: int) -> list[Array]:
+    """Return chunks without so many frames at the start of the first ones."""
+    kept = []
+    for array in arrays:
+        kept.append(array[(slice(None),) * axis + (slice(min(count, array.shape[axis]), None),)])
+        count -= min(count, array.shape[axis])
+    return kept
+
+
+def chunks_differ(whole: Array, arrays: Sequence[Array], tolerance: Tolerance, late: int = 0) -> bool:
+    """Whether chunks of an inner value differ from the whole, along the axis that they add up to.
+
+    Args:
+        late: By how many frames it may be late.
+    """
     if any(array.ndim != whole.ndim for array in arrays) or whole.dtype.kind != "f":
         return False
     axes = [a for a in range(whole.ndim) if sum(array.shape[a] for array in arrays) == whole.shape[a] != 1]
     others = [a for a in axes if any(array.shape[a] != whole.shape[a] for array in arrays)]
     if len(others) != 1:
         return False
-    return bool(compare(whole, np.concatenate(arrays, others[0]), tolerance)[1])
+    joined = np.concatenate(arrays, others[0])
+    kept = np.arange(joined.shape[others[0]])
+    return all(
+        compare(whole.take(kept[: len(kept) - n], others[0]), joined.take(kept[n:], others[0]), tolerance)[1]
+        for n in range(min(late + 1, len(kept)))
+    )

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.constants import Constant, Zeros, all_constant, elementwise, literal, zeros_of
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.draft import Draft
-from rnn_lowering.emit.integer_constants import FIRST_WITH_AXIS, Dequantized, QuantParameters
+from rnn_lowering.emit.integer_constants import Dequantized, QuantParameters
 from rnn_lowering.emit.names import STEP, Names, Prefix, add_weights
 from rnn_lowering.emit.tensor import Tensor, broadcast, concatenated, static
 from rnn_lowering.emit.versions import since
@@ -31,7 +31,7 @@ _FAR_BEHIND_LAST = 2**31 - 1
 
 _LONGEST_WRITTEN = 1 << 20
 
-_FLOAT, _INT32, _INT64, _UINT8 = ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT8
+_FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
 
 
 Rule: TypeAlias = Callable[..., Any]
@@ -201,7 +201,7 @@ class Ops:
         types = dtypes or [self.dtype] * len(shapes)
         return [self.given(v, d, s) for v, d, s in zip(node.outputs, types, shapes, strict=True)]
 
-    def _substitute(self, op_type: str, *operands: Any, **attributes: float) -> Any:
+    def substitute(self, op_type: str, *operands: Any, **attributes: float) -> Any:
         """Emit others in place of an operator; None where it stays."""
         rule = self._instead.get(op_type)
         return None if rule is None else rule(self, *operands, **attributes)
@@ -325,7 +325,7 @@ class Ops:
             return self._with_zero(op_type, a, b, shape)
         if isinstance(a.value, Constant) and isinstance(b.value, Constant) and not is_product:
             return self.known(elementwise(op_type, a.value, b.value))
-        found: Tensor | None = self._substitute(op_type, a, b)
+        found: Tensor | None = self.substitute(op_type, a, b)
         if found is not None:
             return found
         (result,) = self.emit(op_type, [a, b], [shape], [a.dtype])
@@ -342,32 +342,12 @@ class Ops:
             return a
         return self.neg(b) if op_type == "Sub" else b
 
-    @since(11)
-    def integer_product(self, a: Tensor, weights: Tensor) -> Tensor:
-        """Compute a [..., m, k] @ weights [k, n], which are dequantized, as a product of integers: `a` is quantized
-        to 8 bits by the range of all its numbers.
-
-        The scales are multiplied first, as onnxruntime does: float(product) * (scale of a * scale of the weights).
-        """
-        shape, constant = (*a.shape[:-1], weights.shape[-1]), weights.value
-        if a.is_zero:
-            return self.zero(shape)
-        assert isinstance(constant, Dequantized)
-        stored = constant.stored(FIRST_WITH_AXIS)
-        assert stored is not None
-        weights_scale, weights_zero_point = map(self.known, stored.parts())
-        types = [_UINT8, _FLOAT, _UINT8]
-        quantized, scale, zero_point = self.emit("DynamicQuantizeLinear", [a], [a.shape, (), ()], types)
-        inputs = [quantized, self.known(constant.integers), zero_point, weights_zero_point]
-        (product,) = self.emit("MatMulInteger", inputs, [shape], [_INT32])
-        return self.cast(product, _FLOAT) * (scale * weights_scale)
-
     def neg(self, x: Tensor) -> Tensor:
         return x if x.is_zero else self.unary("Neg", x)
 
     def unary(self, op_type: str, x: Tensor, **attributes: float) -> Tensor:
         """Emit an element-wise operator of one input."""
-        found = self._substitute(op_type, x, **attributes)
+        found = self.substitute(op_type, x, **attributes)
         return found or self.emit(op_type, [x], [x.shape], [x.dtype], **attributes)[0]
 
     def sum(self, x: Tensor, axis: int) -> Tensor:
@@ -376,7 +356,7 @@ class Ops:
             return x
         if x.is_zero:
             return self.zero((*x.shape[:axis], 1, *x.shape[axis + 1 :]))
-        return self._substitute("ReduceSum", x, axis) or self._sum(x, axis)
+        return self.substitute("ReduceSum", x, axis) or self._sum(x, axis)
 
     @since(1)
     def _sum(self, x: Tensor, axis: int) -> Tensor:
@@ -391,7 +371,7 @@ class Ops:
     def conv(self, x: Tensor, weight: Tensor, bias: Tensor, dilation: int = 1) -> Tensor:
         """Convolve each channel of x [batch, channels, frames] with its row of weight [channels, 1, k], without
         padding, and add its bias [channels]."""
-        found: Tensor | None = self._substitute("Conv", x, weight, bias, dilation)
+        found: Tensor | None = self.substitute("Conv", x, weight, bias, dilation)
         if found is not None:
             return found
         N, _, frames = x.shape
@@ -405,7 +385,7 @@ class Ops:
 
     def clip(self, x: Tensor, bound: float) -> Tensor:
         """Bound x to [-bound, bound]."""
-        return self._substitute("Clip", x, bound) or self._clip(x, bound)
+        return self.substitute("Clip", x, bound) or self._clip(x, bound)
 
     @since(1)
     def _clip(self, x: Tensor, bound: float) -> Tensor:
@@ -463,7 +443,7 @@ class Ops:
 
     def above(self, x: Tensor, threshold: float) -> Tensor:
         """Return 1 where x > threshold, else 0, of the type of x."""
-        return self._substitute("Less", x, threshold) or self.cast(self.less(self.constant(threshold), x), x.dtype)
+        return self.substitute("Less", x, threshold) or self.cast(self.less(self.constant(threshold), x), x.dtype)
 
     @since(1)
     def zero_unless(self, condition: Tensor, x: Tensor) -> Tensor:
@@ -499,7 +479,7 @@ class Ops:
         if x.is_zero:
             return [self.zero((*x.shape[:axis], size, *x.shape[axis + 1 :])) for size in sizes]
         if not isinstance(x.value, Constant):
-            return self._substitute("Split", x, sizes, axis) or self._split(x, sizes, axis)
+            return self.substitute("Split", x, sizes, axis) or self._split(x, sizes, axis)
         ends = accumulate(sizes)
         slices = [x.value.sliced(axis, end - size, end) for size, end in zip(sizes, ends, strict=True)]
         return [self.zero(part.shape) if isinstance(part, Zeros) else self.known(part) for part in slices]
@@ -630,9 +610,7 @@ class Ops:
     def take(self, x: Tensor, index: Tensor) -> Tensor:
         """Return x[index] along axis 0: x [rows, ...] -> [*index.shape, ...]."""
         shape = (*index.shape, *x.shape[1:])
-        return (
-            self._substitute("Gather", x, index) or self.emit("Gather", [x, index], [shape], [x.dtype], axis=0)[0]
-        )
+        return self.substitute("Gather", x, index) or self.emit("Gather", [x, index], [shape], [x.dtype], axis=0)[0]
 
     # Sizes that may be known at run time only
 
@@ -643,57 +621,6 @@ class Ops:
             return self.constant([size])
         shape = self.emit("Shape", [x], [(x.rank,)], [_INT64])[0]
         return self.emit("Gather", [shape, self.constant([axis])], [(1,)], [_INT64], axis=0)[0]
-
-    def zeros(self, sizes: Sequence[Tensor]) -> Tensor:
-        """Return zeros of the recurrence's type; each size is an int64 [1]."""
-        dims = tuple(size.number for size in sizes)
-        if None not in dims and is_short(math.prod(static(dims))):
-            return self.known(zeros_of(self.dtype, static(dims)))
-        return self._full_of_zeros(self.concat(sizes, axis=0), dims)
-
-    @since(1)
-    def _full_of_zeros(self, shape: Tensor, dims: Dims) -> Tensor:
-        return self.emit("Tile", [self.known(zeros_of(self.dtype, (1,) * len(dims))), shape], [dims])[0]
-
-    @_full_of_zeros.since(9)
-    def _full_of_zeros_9(self, shape: Tensor, dims: Dims) -> Tensor:
-        value = zeros_of(self.dtype, (1,)).tensor("")
-        found: Tensor | None = self._substitute("ConstantOfShape", shape, dims)
-        return found or self.emit("ConstantOfShape", [shape], [dims], value=value)[0]
-
-    def count(self, length: Tensor) -> Tensor:
-        """Return 0, 1, ..., length - 1 as int64 [length]; `length` is an int64 [1]."""
-        number = length.number
-        if number is not None and is_short(number):
-            return self.known(literal(range(number), _INT64, "steps"))
-        return self._count(length)
-
-    @since(1)
-    def _count(self, length: Tensor) -> Tensor:
-        """Return the numbers of the iterations of a Loop."""
-        trips = self.squeeze(length, [0])
-        with self.body():
-            i, going = self.loop_inputs()
-            carried = self.body_input("trips", _INT64, ())  # a Loop before opset 11 must carry something
-            body = self.body_graph([i, going, carried], [going, carried, i])
-        return self.emit("Loop", [trips, self.true(), trips], [(), (None,)], [_INT64] * 2, body=body)[1]
-
-    @_count.since(9)
-    def _count_9(self, length: Tensor) -> Tensor:
-        """Return the indices of the nonzero elements of `length` ones."""
-        one = literal([1.0], _FLOAT).tensor("")
-        ones = self.emit("ConstantOfShape", [length], [(None,)], value=one)
-        return self.squeeze(self.emit("NonZero", ones, [(1, None)], [_INT64])[0], [0])
-
-    @_count.since(11)
-    def _count_11(self, length: Tensor) -> Tensor:
-        bounds = [self.constant(0, _INT64), self.squeeze(length, [0]), self.constant(1, _INT64)]
-        return self.emit("Range", bounds, [(None,)], [_INT64])[0]
-
-    @classmethod
-    def count_needs_loop(cls, opset: int) -> bool:
-        """Return whether `count` of a length that is known at run time only emits a Loop."""
-        return opset < cls._count.variants[1][0]
 
 
 def _product_shape(a: Dims, b: Dims) -> Dims:

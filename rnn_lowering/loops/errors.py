@@ -19,3 +19,13 @@ class UnknownTripsError(UnsupportedError):
     ) -> None:
         self.value = value
         super().__init__(reason, hint=hint, node=node)
+
+
+def depends_on_data(node: NodeRef, value: ir.Value | None = None) -> UnknownTripsError:
+    """Return the error of a Loop that ends by a condition on data."""
+    return UnknownTripsError(
+        "the number of its steps depends on data",
+        hint="export it with a fixed number of steps, or keep it, for a runtime that runs Loop (--targets)",
+        node=node,
+        value=value,
+    )

@@ -145,6 +145,11 @@ class Facts:
         self._evaluators: dict[ir.Node, ReferenceEvaluator] = {}
         for value in (*model.graph.inputs, *model.graph.initializers.values()):
             self._take(value, value)
+        self._places: dict[str, tuple[ir.Value, int]] = {}
+        for value in model.graph.inputs:
+            for axis, size in enumerate(self._kinds[value].shape or () if value in self._kinds else ()):
+                if isinstance(size, str):
+                    self._places.setdefault(size, (value, axis))
         for value, found in inferred_values(model).items():
             self._take(value, found)
 
@@ -163,6 +168,10 @@ class Facts:
         if isinstance(item, Known):
             return item.kind()
         return self._kinds.get(item) if isinstance(item, ir.Value) else None
+
+    def place(self, size: str) -> tuple[ir.Value, int] | None:
+        """Return an input of the model and its axis that have a size, by its name."""
+        return self._places.get(size)
 
     def declare(self, value: ir.Value, kind: TensorKind | None) -> None:
         """Record and declare the type and shape of a value that is emitted."""

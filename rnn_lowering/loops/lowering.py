@@ -11,8 +11,10 @@ from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.names import Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import NodeRef, UnsupportedError, boundary
+from rnn_lowering.loops.body_copy import BodyCopy, LoopLimits, Repeat, detach
+from rnn_lowering.loops.conversion import to_loop, to_scan
 from rnn_lowering.loops.facts import Elements, Facts, Item
-from rnn_lowering.loops.unrolling import Unroller, detach
+from rnn_lowering.loops.unrolling import unroll
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inlining import inline_holding
 from rnn_lowering.model.scopes import REPEATING, Scope, all_names, bodies_of, inner_scopes, scopes, sort_nodes
@@ -66,12 +68,7 @@ class LoopForms:
 Choose = Callable[[ir.Node], LoopForms]
 
 
-@dataclass(frozen=True)
-class LoopLimits:
-    """The most steps to unroll, and the most nodes that they may have."""
-
-    steps: int
-    nodes: int
+_FORMS: dict[str, Repeat] = {"unroll": unroll, "loop": to_loop, "scan": to_scan}
 
 
 def lower_loops(
@@ -150,22 +147,16 @@ class _LoopLowering:
             return
 
     def _as(self, form: str, node: ir.Node, scope: Scope) -> int | None:
-        """Give a node a form; return the number of its steps, where it is known."""
-        if form == "unroll":
-            return self._unroll(node, scope)
-        raise UnsupportedError(f"it cannot become a {form.title()}", node=node_ref(node, scope.text))
-
-    def _unroll(self, node: ir.Node, scope: Scope) -> int:
-        op = self._emitter(node, scope.graph)
-        unroller = Unroller(op, self.facts, self.limits.steps, self.limits.nodes)
+        """Give a node a form; return the number of its steps, where they are unrolled."""
+        copy = BodyCopy(self._emitter(node, scope.graph), self.facts, _FORMS[form], self.limits)
         try:
-            items = unroller.unroll(node, scope.text)
+            items = copy.write(node, scope.text)
         except UnsupportedError:
-            for emitted in op.nodes:
+            for emitted in copy.op.nodes:
                 detach(emitted)
             raise
-        self._put(node, scope.graph, unroller, items)
-        return unroller.steps
+        self._put(node, scope.graph, copy, items)
+        return copy.steps if form == "unroll" else None
 
     def _emitter(self, node: ir.Node, graph: ir.Graph) -> Ops:
         prefix = (node.name or node.outputs[0].name or node.op_type).rpartition("/")[2] or node.op_type
@@ -179,14 +170,14 @@ class _LoopLowering:
             shared=self._shared.setdefault(graph, {}),
         )
 
-    def _put(self, node: ir.Node, graph: ir.Graph, unroller: Unroller, items: Sequence[Item]) -> None:
+    def _put(self, node: ir.Node, graph: ir.Graph, copy: BodyCopy, items: Sequence[Item]) -> None:
         """Put what was emitted in the place of a node."""
-        op = unroller.op
+        op = copy.op
         taken: list[tuple[ir.Value, Item, ir.Value]] = []
         pairs = [(old, item) for old, item in zip(node.outputs, items, strict=False) if old.name]
         for old, item in pairs:
             if old.uses() or old.is_graph_output():
-                taken.append((old, item, unroller.own_value(item, [new for _, _, new in taken])))
+                taken.append((old, item, copy.own_value(item, [new for _, _, new in taken])))
         op.finish([new for _, _, new in taken])
         for old, item, new in taken:
             if isinstance(item, Elements):
@@ -204,14 +195,14 @@ class _LoopLowering:
         """Record the elements of a sequence, or replace what takes its elements apart."""
         if node.op_type == "SequenceEmpty":
             self.facts.record_elements(node.outputs[0], ())
-        elif node.op_type == "SequenceConstruct":
-            unroller = Unroller(self._emitter(node, scope.graph), self.facts, self.limits.steps, self.limits.nodes)
-            self.facts.record_elements(node.outputs[0], [unroller.item(value) for value in node.inputs])
-        else:
-            unroller = Unroller(self._emitter(node, scope.graph), self.facts, self.limits.steps, self.limits.nodes)
-            items = unroller.of_sequence(node)
-            if items is not None:
-                self._put(node, scope.graph, unroller, items)
+            return
+        copy = BodyCopy(self._emitter(node, scope.graph), self.facts, unroll, self.limits)
+        if node.op_type == "SequenceConstruct":
+            self.facts.record_elements(node.outputs[0], [copy.item(value) for value in node.inputs])
+            return
+        items = copy.of_sequence(node)
+        if items is not None:
+            self._put(node, scope.graph, copy, items)
 
 
 def _take_over(old: ir.Value, new: ir.Value) -> None:

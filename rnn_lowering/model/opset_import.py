@@ -73,25 +73,25 @@ _EXTENDED: Mapping[tuple[str, int], Callable[[ir.Node], bool]] = {
 and for which nodes their meaning is the same without. Any other version with another text has another meaning."""
 
 
+def is_new(node: ir.Node, opset: int) -> bool:
+    """Return whether a node is of an operator, or a version, that is new at `FIRST_REFUSED`."""
+    if node.domain not in DEFAULT_DOMAIN or not onnx.defs.has(node.op_type, opset, ""):
+        return False
+    return bool(onnx.defs.get_schema(node.op_type, opset, "").since_version >= FIRST_REFUSED)
+
+
 def opset_without(model: ir.Model, nodes: Collection[ir.Node]) -> int:
     """Return the opset that a model needs once some nodes of its main graph are replaced: the lowest from 17 on at
     which all others mean the same, also those of functions (ONNX's checker wants one version of each operator).
 
-    It is that of the model where none of the nodes is of an operator that is new at `FIRST_REFUSED`, or a value has
-    an element type that opset 17 does not know.
+    It is that of the model where it is older than `FIRST_REFUSED`, or has element types that opset 17 lacks.
     """
     opset, types = default_opset(model.opset_imports), _types(model)
-    if types is None or not any(_is_new(node, opset) for node in nodes):
+    if opset < FIRST_REFUSED or types is None:
         return opset
     imports = ((function.graph, default_opset(function.opset_imports)) for function in model.functions.values())
     others = [_lowest(graph, own, types, ()) if own >= FIRST_REFUSED else own for graph, own in imports]
     return max(_lowest(model.graph, opset, types, nodes), *others, _FLOOR)
-
-
-def _is_new(node: ir.Node, opset: int) -> bool:
-    if node.domain not in DEFAULT_DOMAIN or not onnx.defs.has(node.op_type, opset, ""):
-        return False
-    return bool(onnx.defs.get_schema(node.op_type, opset, "").since_version >= FIRST_REFUSED)
 
 
 def import_opset(model: ir.Model, opset: int) -> list[str]:

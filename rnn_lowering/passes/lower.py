@@ -26,14 +26,16 @@ from rnn_lowering.errors import (
     warn,
 )
 from rnn_lowering.limits import limited
+from rnn_lowering.loops.body_copy import LoopLimits
 from rnn_lowering.loops.errors import UnknownTripsError
-from rnn_lowering.loops.lowering import LoopForms, LoopLimits, lower_loops
+from rnn_lowering.loops.lowering import LoopForms, lower_loops
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.copying import changed, clone, restored, restored_on_failure
 from rnn_lowering.model.fixed_inputs import at_sizes, input_arrays, record
 from rnn_lowering.model.folding import folded, with_constants
+from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.onnx_checks import fault_of
-from rnn_lowering.model.opset_import import import_opset, opset_without
+from rnn_lowering.model.opset_import import import_opset, is_new, opset_without
 from rnn_lowering.model.plan import NodePlan, NodeSelection, PreparedModel, export_faults, prepare, read, read_node
 from rnn_lowering.model.replace import operators_for, replace_nodes
 from rnn_lowering.model.scopes import (
@@ -60,6 +62,7 @@ from rnn_lowering.passes.advice import (
 from rnn_lowering.passes.report import NodeReport, Report, SetInput, count_operators
 from rnn_lowering.passes.stream import StreamPass
 from rnn_lowering.spec.connections import InputFacts
+from rnn_lowering.spec.kinds import has_steps
 from rnn_lowering.spec.node_spec import NodeSpec, default_opset, node_ref
 from rnn_lowering.targets.choice import Choice, choose
 from rnn_lowering.targets.target import Target
@@ -176,11 +179,12 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             prepared, plan = self._folded_plan(self._prepare(given, inferred=inferred), report)
             if plan and self.lowering.runtime.straight_line:
                 prepared, plan = self._with_constants(prepared, plan, report)
+            opset = self._opset(prepared)
             self._tell(prepared, report)
             for refusal in self._refusals(prepared.model):
                 raise refusal
         report.notes += map(str, report.loops)
-        report.nodes = [NodeReport.of(n.spec, n.choice.form, n.choice.reason, n.found.place) for n in plan]
+        report.nodes += [NodeReport.of(n.spec, n.choice.form, n.choice.reason, n.found.place) for n in plan]
         left = [entry for entry in prepared.found if entry not in prepared.wanted]
         texts = [text for node in plan for text in node.spec.warnings]
         texts += [text for entry in left for text in export_faults(prepared.model, entry)]
@@ -195,20 +199,20 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 record(work, arrays)
                 if report.stream is not None:
                     report.stream.write(work)
-                self._replace(work, plan, report)
+                self._replace(work, plan, opset, report)
                 notes, message = ensure_valid(work, original, whole=as_message)
                 report.notes += notes
         _log(plan, report)
         report.operators_after = count_operators(model)
         return LoweringResult(model, modified, report, kept, message)
 
-    def _replace(self, model: ir.Model, plan: list[NodePlan], report: Report) -> None:
-        """Replace the nodes of a plan, and tell it in the report."""
+    def _replace(self, model: ir.Model, plan: list[NodePlan], opset: int, report: Report) -> None:
+        """Replace the nodes of a plan, and tell it in the report; the model then imports `opset`."""
         dequantize = self.lowering.dequantize
         report.notes += [_dequantized(node.spec) for node in plan if dequantize and node.spec.quantized]
         report.notes += replace_nodes(model, plan, widen=self.lowering.compute == "float32", dequantize=dequantize)
-        if plan and plan[0].opset < default_opset(model.opset_imports):
-            report.notes += import_opset(model, plan[0].opset)
+        if opset < default_opset(model.opset_imports):
+            report.notes += import_opset(model, opset)
         report.notes += _for_runtime(model, self.lowering.runtime) if plan else ()
         report.notes += many_steps(report.nodes)
 
@@ -272,8 +276,19 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             return model
         sort_nodes(model)
         copy = clone(model)
-        report.stream = StreamPass(self.lowering.stream).call(copy).plan
+        self._lower_without_steps(copy, report)
+        report.stream = StreamPass(self.lowering.stream, self.lowering.delay).call(copy).plan
         return copy
+
+    def _lower_without_steps(self, model: ir.Model, report: Report) -> None:
+        """Lower, in place, the nodes that are a straight line at any length: a stream then has the past frames of
+        their convolutions."""
+        inline_functions(model, lambda entry: not has_steps(entry.node), self.lowering.max_nodes)
+        found = [entry for entry in recurrent_nodes(model) if not has_steps(entry.node)]
+        opset = default_opset(model.opset_imports)
+        plan = [self._planned(e, spec, model, opset) for e, spec in zip(found, read(model, found), strict=True)]
+        report.nodes = [NodeReport.of(n.spec, n.choice.form, n.choice.reason, n.found.place) for n in plan]
+        report.notes += replace_nodes(model, plan, widen=self.lowering.compute == "float32")
 
     def _without_loops(self, model: ir.Model, report: Report) -> ir.Model:
         """Return the model, or a copy in which Loops and Scans are lowered as the options or the target ask."""
@@ -387,9 +402,10 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
     def _opset(self, prepared: PreparedModel) -> int:
         """Return the opset that the lowered model imports."""
-        if self.lowering.keep_opset:
-            return default_opset(prepared.model.opset_imports)
-        return opset_without(prepared.model, {entry.node for entry in prepared.wanted})
+        opset, nodes = default_opset(prepared.model.opset_imports), {entry.node for entry in prepared.wanted}
+        if self.lowering.keep_opset or not (self.lowering.stream or any(is_new(node, opset) for node in nodes)):
+            return opset
+        return opset_without(prepared.model, nodes)
 
     def _planned(self, entry: RecurrentNode, spec: NodeSpec, model: ir.Model, opset: int) -> NodePlan:
         options = self.lowering

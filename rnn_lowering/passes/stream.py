@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,12 +20,12 @@ from rnn_lowering.model.old_opsets import FIRST_OPSET, modernize
 from rnn_lowering.model.onnx_checks import infer_shapes, is_sound
 from rnn_lowering.model.plan import read
 from rnn_lowering.model.scopes import recurrent_nodes, sort_nodes
-from rnn_lowering.options import Lowering, Stream, parse_stream
+from rnn_lowering.options import Lowering, Stream, parse_delay, parse_stream
 from rnn_lowering.spec.node_spec import default_opset
 from rnn_lowering.streaming.edit import remove_unused, unused
 from rnn_lowering.streaming.exposing import StateExposer, state_dim
 from rnn_lowering.streaming.follow import follow
-from rnn_lowering.streaming.frames import Flow
+from rnn_lowering.streaming.frames import Flow, Frames
 from rnn_lowering.streaming.metadata import StreamPlan
 from rnn_lowering.streaming.states import states_of
 from rnn_lowering.streaming.time_inputs import TimeInputs, time_inputs
@@ -49,10 +50,12 @@ class StreamPass(ir.passes.InPlacePass):
 
     Args:
         stream: The axis of time, or the number of frames of a chunk by axis: None for any number.
+        delay: By how many frames the outputs may be late, where nodes look ahead; True: by any number.
 
     Raises:
         OptionError: An axis that no input has, or a number of frames that is not possible.
-        UnsupportedError: A node looks beyond its frame, or a state cannot be brought out.
+        UnsupportedError: A node looks beyond its frame, or further than the delay allows, or a state cannot be
+            brought out.
         InvalidNodeError: A recurrent node specifies what its operator does not allow.
 
     Warns:
@@ -66,9 +69,10 @@ class StreamPass(ir.passes.InPlacePass):
         ['X', 'past_lstm_LSTM_h', 'past_lstm_LSTM_c', 'past_gru_GRU_h']
     """
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, delay: bool | int = False) -> None:
         super().__init__()
         self.stream = parse_stream(stream)
+        self.delay = parse_delay("delay", delay)
 
     if TYPE_CHECKING:  # the result of a call is that of `call`
 
@@ -91,6 +95,7 @@ class StreamPass(ir.passes.InPlacePass):
             time = time_inputs(work, self.stream)
             flow = follow(work, time)
             _check_unit(flow, time, list(self.stream))
+            _check_delay(flow, work, self.delay)
             states = states_of(flow, work.graph)
             without_use = unused(work)
             carries = states.nodes or flow.counted or any(edit.carries for edit in flow.edits)
@@ -159,6 +164,27 @@ def _check_unit(flow: Flow, time: TimeInputs, axes: Sequence[str]) -> None:
             hint=f"give {' and '.join(f'{axis}={flow.unit}' for axis in axes)}",
             node=flow.units[0][0],
         )
+
+
+def _check_delay(flow: Flow, work: ir.Model, most: bool | int) -> None:
+    """Refuse a stream whose outputs would be later than they may be."""
+    framings = [framing for v in work.graph.outputs if isinstance(framing := flow.framings.get(v), Frames)]
+    frames = max((math.ceil(framing.lag / framing.rate) for framing in framings), default=0)
+    if not frames:
+        return
+    for node in (recurrent.node for recurrent in flow.recurrent):
+        if len(node.inputs) > 4 and node.inputs[4] is not None and node.inputs[4] not in flow.known.contents:
+            raise flow.refuse(node, "has sequence_lens, in a stream that looks ahead", "drop sequence_lens")
+    if most is True or (most is not False and frames <= most):
+        return
+    ref, ahead = flow.ahead[0]
+    own, all_ = (f"{n} frame{'s' if n > 1 else ''}" for n in (ahead, frames))
+    raise UnsupportedError(
+        f"looks {own} ahead, so the stream would need a delay of {all_}"
+        + (f", more than the {most} that are allowed" if most else ""),
+        hint=f"--delay {frames} (delay={frames}) allows it; a causal model has padding on the left only",
+        node=ref,
+    )
 
 
 def _declare(work: ir.Model, flow: Flow, time: TimeInputs) -> None:

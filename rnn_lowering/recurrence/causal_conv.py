@@ -10,6 +10,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.run_time_sizes import zeros
 from rnn_lowering.emit.substitutes import taps
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.recurrence import Fold
@@ -71,7 +72,7 @@ def _state(op: Ops, spec: CausalConvSpec, x: Tensor) -> Tensor:
     if not given.is_zero and S:
         return _flat(op, spec, given, (spec.batch_size, S, spec.channels))
     batch, length = op.dim(x, 0), op.constant([S])
-    return op.zeros([batch, length, op.dim(x, 2)] if spec.channels_last else [batch, op.dim(x, 1), length])
+    return zeros(op, [batch, length, op.dim(x, 2)] if spec.channels_last else [batch, op.dim(x, 1), length])
 
 
 def _flat(op: Ops, spec: CausalConvSpec, x: Tensor, shape: Dims) -> Tensor:

@@ -25,6 +25,7 @@ import numpy as np
 
 from rnn_lowering.emit.constants import literal, zeros_of
 from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.run_time_sizes import zeros
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.recurrence import Fold, LinearParts, Recurrence, Tensors
 from rnn_lowering.types import Array, Dims
@@ -144,7 +145,7 @@ class _Chunks:
         missing = total - self.seq
         if missing.number != 0:
             sizes = [op.dim(x, n) for n in range(x.rank)]
-            x = op.concat([x, op.zeros([sizes[0], missing, *sizes[2:]])], axis=1)
+            x = op.concat([x, zeros(op, [sizes[0], missing, *sizes[2:]])], axis=1)
         shape = (batch, self.N, C, *rest)
         if None in shape:
             # Both at run time: of a single unknown size onnxruntime makes -1, which fails where the batch is empty.
@@ -195,7 +196,7 @@ class _Chunks:
         if self.batch is not None:
             return mask
         one = op.constant([1])
-        return mask + op.zeros([self.count, op.dim(self.parts.key, 0), one, one, one])
+        return mask + zeros(op, [self.count, op.dim(self.parts.key, 0), one, one, one])
 
     def _products(self, q: Tensor, k: Tensor, weak: Tensor, decays: _Decays | None) -> tuple[Tensor, Tensor]:
         """Return P, [..., steps * queries, steps], and A without its mask, [..., steps, steps]."""

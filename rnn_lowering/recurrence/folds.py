@@ -12,6 +12,7 @@ from contextlib import nullcontext
 import onnx_ir as ir
 
 from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.run_time_sizes import zeros
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.emit.versions import since
 from rnn_lowering.recurrence.recurrence import Recurrence, Tensors
@@ -201,6 +202,6 @@ def _carried(op: Ops, r: Recurrence) -> Tensors:
             carried.append(op.without_first_axis(state))
             continue
         if shape not in shared or op.dialect.zeros_apart:
-            shared[shape] = op.zeros(_sizes(op, shape, op.dim(r.xs[0], 1)))
+            shared[shape] = zeros(op, _sizes(op, shape, op.dim(r.xs[0], 1)))
         carried.append(shared[shape])
     return carried

@@ -7,6 +7,7 @@ the state is computed before the steps: exp(decay), beta * key, beta * value, sc
 from __future__ import annotations
 
 from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.run_time_sizes import zeros
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.recurrence import Fold, LinearParts, Recurrence, Step, Tensors
 from rnn_lowering.spec.linear_attention import LinearAttentionSpec
@@ -44,8 +45,8 @@ def _without_steps(op: Ops, spec: LinearAttentionSpec, state: Tensor) -> dict[st
     batch, seq = (op.dim(query, axis) for axis in (0, 1))
     width = spec.output_heads * spec.value_size
     if state.is_zero:
-        state = op.zeros([batch, *(op.constant([n]) for n in state.shape[1:] if n is not None)])
-    return {"output": op.zeros([batch, seq, op.constant([width])]), "present_state": state}
+        state = zeros(op, [batch, *(op.constant([n]) for n in state.shape[1:] if n is not None)])
+    return {"output": zeros(op, [batch, seq, op.constant([width])]), "present_state": state}
 
 
 def _parts(op: Ops, spec: LinearAttentionSpec, state: Tensor) -> LinearParts:

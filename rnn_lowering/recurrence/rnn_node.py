@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.run_time_sizes import zeros
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.directions import STATES, run_directions
 from rnn_lowering.recurrence.recurrence import Fold, Tensors
@@ -58,7 +59,7 @@ def _empty_outputs(op: Ops, spec: RecurrentSpec, X: Tensor) -> dict[str, Tensor]
     dirs, hidden = (op.constant([n]) for n in (len(spec.directions), spec.hidden_size))
     state = [batch, dirs, hidden] if spec.layout else [dirs, batch, hidden]
     Y = [batch, seq, dirs, hidden] if spec.layout else [seq, dirs, batch, hidden]
-    return {symbol: op.cast(op.zeros(Y if symbol == "Y" else state), spec.dtype) for symbol in spec.outputs}
+    return {symbol: op.cast(zeros(op, Y if symbol == "Y" else state), spec.dtype) for symbol in spec.outputs}
 
 
 def _at_axis(op: Ops, state: Tensor, axis: int) -> Tensor:

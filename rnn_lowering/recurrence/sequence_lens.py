@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.run_time_sizes import count
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.recurrence import Fold, Recurrence, Tensors
 
@@ -66,8 +67,8 @@ def read_lengths(op: Ops, lengths: Tensor, seq: Tensor, batch: Tensor) -> Length
         lengths: int32 [batch].
         seq, batch: int64 [1].
     """
-    t = op.unsqueeze(op.count(seq), [1])  # [seq, 1]
-    n = op.unsqueeze(op.count(batch), [0])  # [1, batch]
+    t = op.unsqueeze(count(op, seq), [1])  # [seq, 1]
+    n = op.unsqueeze(count(op, batch), [0])  # [1, batch]
     given = op.unsqueeze(op.cast(lengths, _INT64), [0])  # [1, batch]
     L = seq - op.cast(op.less(given, seq), _INT64) * (seq - given)
     within = op.less(t, L)

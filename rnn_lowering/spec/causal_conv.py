@@ -61,6 +61,7 @@ class CausalConvSpec(NodeSpec):
 
     operators = frozenset({("", OPERATOR), (DOMAIN, OPERATOR)})
     data = "input"
+    repeats = False
 
     @classmethod
     def parse(

@@ -31,6 +31,8 @@ _TYPES = [
 class _GateSpec(NodeSpec):
     """A node without steps, which computes in float32 whatever its type is."""
 
+    repeats = False
+
     @classmethod
     def parse(
         cls,

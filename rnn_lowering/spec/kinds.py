@@ -36,6 +36,12 @@ def is_recurrent(node: ir.Node | onnx.NodeProto) -> bool:
     return kind_of(node) is not None
 
 
+def has_steps(node: ir.Node | onnx.NodeProto) -> bool:
+    """Return whether a recurrent node has steps that a form repeats."""
+    kind = kind_of(node)
+    return kind is not None and kind.repeats
+
+
 def calls_function(node: ir.Node, functions: Container[ir.OperatorIdentifier]) -> bool:
     """Return whether a node that has the name of a recurrent operator is a call of the model's function of that
     name: where it does not fit the operator. onnxruntime runs its kernel if it does."""

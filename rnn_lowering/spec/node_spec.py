@@ -92,6 +92,9 @@ class NodeSpec(ABC):
     data: ClassVar[str]
     """The input that has a row for each step, and every row of the batch."""
 
+    repeats: ClassVar[bool] = True
+    """Whether it has steps; otherwise it is a straight line at any length."""
+
     @classmethod
     @abstractmethod
     def parse(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Hashable, Iterable, Sequence, Set
 from fractions import Fraction
 from shlex import quote
 
@@ -17,6 +17,7 @@ from rnn_lowering.model.scopes import all_names, bodies_of
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.metadata import Dim, State, initial_of
 from rnn_lowering.streaming.polynomials import Size
+from rnn_lowering.streaming.time_inputs import TimeInputs
 from rnn_lowering.types import Array
 
 Path = Sequence[tuple[ir.Node, str]]
@@ -66,11 +67,20 @@ class NodeEdit(ABC):
 
 
 class Editor:
-    """Edits one model; names are unique in all its scopes."""
+    """Edits one model; names are unique in all its scopes.
 
-    def __init__(self, model: ir.Model, opset: int) -> None:
+    Attributes:
+        time: The axes of the frames.
+        states: Those that have been added.
+        made: Values that several edits share.
+    """
+
+    def __init__(self, model: ir.Model, opset: int, time: TimeInputs | None = None) -> None:
         self.model = model
         self.opset = opset
+        self.time = time
+        self.made: dict[Hashable, ir.Value] = {}
+        self._start: ir.Node | None = None
         self.taken = {*all_names(model), *(v.name or "" for v in model.graph.outputs)}
         self.states: list[State] = []
         self.counters: dict[tuple[Fraction, tuple[tuple[ir.Node, str], ...]], ir.Value] = {}
@@ -228,6 +238,15 @@ class Editor:
             old.name, new.name = None, name
         else:
             old.replace_all_uses_with(new)
+
+    def at_start(self, nodes: Sequence[ir.Node]) -> None:
+        """Insert nodes at the start of the main graph, behind those that were inserted there before."""
+        graph = self.model.graph
+        if self._start is None:
+            graph.insert_before(graph[0], nodes)
+        else:
+            graph.insert_after(self._start, nodes)
+        self._start = nodes[-1]
 
     def integers(self, numbers: Sequence[int], graph: ir.Graph) -> ir.Value:
         return self.constant(np.array(numbers, np.int64), graph)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.edit import Editor, dim_of, keep_where_empty, plain
 from rnn_lowering.streaming.frames import Flow, Frames, Framing
+from rnn_lowering.streaming.lateness import held_until_first, skip_missing
 from rnn_lowering.streaming.metadata import Dim, StreamPlan
 from rnn_lowering.streaming.operators.counters import counts
 from rnn_lowering.streaming.states import SLOTS, NodeState, States
@@ -32,7 +33,7 @@ class StateExposer:
 
     def __init__(self, work: ir.Model, flow: Flow, time: TimeInputs) -> None:
         self.work, self.flow, self.time = work, flow, time
-        self.editor = Editor(work, flow.opset)
+        self.editor = Editor(work, flow.opset, time)
         self.positions = {value: n for n, value in enumerate(work.graph.outputs)}
         """Of the outputs: an edit may put another value in the place of one."""
 
@@ -66,6 +67,8 @@ class StateExposer:
             tuple(exposed),
             self.flow.unit,
             {n: str(f.rate) for n, f in framings.items() if isinstance(f, Frames) and n not in taken},
+            {n: f.lag for n, f in framings.items() if isinstance(f, Frames) and f.lag},
+            {n: -f.extra for n, f in framings.items() if isinstance(f, Frames) and f.extra},
         )
 
     def _check(self, states: Sequence[NodeState]) -> None:
@@ -111,10 +114,13 @@ class StateExposer:
         if not final.name:
             final.name = self.editor.name(f"{label}_Y_{state.kind}")
         final.type = final.type or ir.TensorType(dtype)
-        lengths = node.inputs[4] if len(node.inputs) > 4 else None
-        if lengths is not None and lengths not in self.flow.known.contents:
-            initial = node.inputs[slot]
-            assert initial is not None
+        initial, lengths = node.inputs[slot], node.inputs[4] if len(node.inputs) > 4 else None
+        assert initial is not None
+        if (late := state.recurrent.late) is not None:
+            if state.kind == "h":
+                skip_missing(self.editor, node, late, dtype)
+            final = held_until_first(self.editor, node, late, final, initial)
+        elif lengths is not None and lengths not in self.flow.known.contents:
             final = keep_where_empty(self.editor, node, final, initial)
         start = state.constant if state.input is None else defaults[state.input]
         if state.output is not None:

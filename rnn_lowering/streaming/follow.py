@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.model.scopes import bodies_of
-from rnn_lowering.spec.kinds import is_recurrent, kind_of
+from rnn_lowering.spec.kinds import has_steps, is_recurrent, kind_of
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.spec.rnn import RecurrentSpec
 from rnn_lowering.streaming.frame_by_frame import frame_by_frame
@@ -137,9 +137,11 @@ def _without_stream(flow: Flow, node: ir.Node, read: Sequence[ir.Value]) -> list
         return _all_lost(flow, outputs, _not_a_size(flow, node))
     if all(v in flow.known.contents for v in outputs) or not any(flow.is_timed(v) for v in read):
         return [None] * len(outputs)
+    edits = len(flow.edits)
     try:
         return _rule(flow, node)
     except UnsupportedError as error:
+        del flow.edits[edits:]
         return _all_lost(flow, outputs, WholeSequenceValue(error))
 
 
@@ -251,6 +253,8 @@ def _repeats(flow: Flow, node: ir.Node) -> UnsupportedError:
 
 def _recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
     """Y keeps its frames; a node along the frames is to carry its state, one along another axis is not."""
+    if not has_steps(node):
+        raise flow.refuse(node, "its frames are followed in its equivalent only", "lower it first, or together")
     value = node.inputs[0]
     framing = None if value is None else flow.framing(value, node)
     outputs = [v for v in node.outputs if v.name]
@@ -277,9 +281,17 @@ def _recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
     _check_onward(flow, node, others, framing)
     if 4 in others:
         _check_lengths(flow, node, others[4], framing)
-    flow.recurrent.append(StatefulNode(node, flow.path))
+    flow.recurrent.append(StatefulNode(node, flow.path, framing.lateness))
+    ended = framing.extra == framing.known
+    last = Unframed.LAST if ended else WholeSequenceValue(_late_state(flow, node, framing))
     y = node.outputs[0]
-    return [flow.framed(node, v, replace(framing, axis=sequence)) if v is y else Unframed.LAST for v in outputs]
+    return [flow.framed(node, v, replace(framing, axis=sequence)) if v is y else last for v in outputs]
+
+
+def _late_state(flow: Flow, node: ir.Node, framing: Frames) -> UnsupportedError:
+    return flow.refuse(
+        node, f"returns its last state, which comes {framing.lag} frames after the sequence has ended"
+    )
 
 
 def _frames_as_batch(flow: Flow, node: ir.Node, framing: Frames, batch_first: bool) -> list[Framing]:
@@ -288,7 +300,8 @@ def _frames_as_batch(flow: Flow, node: ir.Node, framing: Frames, batch_first: bo
     assert value is not None
     length = flow.shape(value, node)[1 if batch_first else 0]
     rows = [n for n in (4, 5, 6) if n < len(node.inputs) and node.inputs[n] is not None]
-    _, axes = flow.joined(node, [0, *rows])
+    joined, axes = flow.joined(node, [0, *rows])
+    framing = replace(framing, known=joined.known) if isinstance(joined, Frames) else framing
     if any(axes.get(n) != (0 if n == 4 or batch_first else 1) for n in rows):
         source = value.producer()
         if length == size(1) and source is not None:
@@ -317,9 +330,13 @@ def _check_onward(flow: Flow, node: ir.Node, others: dict[int, ir.Value], framin
             f"direction is {direction}: it starts at the last frame, which a stream has not seen yet",
             "train a forward model",
         )
-    if not framing.even:
+    if not framing.one_by_one:
         more = f"{framing.extra} frames more than" if framing.extra > 0 else "not as many frames as"
         raise flow.refuse(node, f"reads {more} the stream has", "trim its input with a Slice")
+    if framing.lag and 4 in others:
+        raise flow.refuse(
+            node, f"has sequence_lens, and reads frames that come {framing.lag} late", "drop sequence_lens"
+        )
     for slot in (5, 6):
         if slot in others and flow.is_timed(others[slot]):
             flow.framing(others[slot], node)
@@ -385,7 +402,7 @@ def _check_outputs(flow: Flow, graph: ir.Graph) -> None:
         framing = flow.framing(value, node)
         if not isinstance(framing, Frames):
             continue
-        if not framing.even:
+        if not framing.one_by_one:
             more = f"{framing.extra} frames more than" if framing.extra > 0 else "not as many frames as"
             raise flow.refuse(node, f"output '{value.name}' has {more} the stream", "trim it with a Slice")
         if framing.outer != size(1):

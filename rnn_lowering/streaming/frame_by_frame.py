@@ -44,6 +44,7 @@ def frame_by_frame(flow: Flow, node: ir.Node) -> list[Framing]:
     """
     slots = data_slots(node)
     _check_sizes(flow, node, slots)
+    edits = len(flow.edits)
     framing, axes = flow.joined(node, slots)
     outputs = [v for v in node.outputs if v.name]
     if not isinstance(framing, Frames):
@@ -56,7 +57,8 @@ def frame_by_frame(flow: Flow, node: ir.Node) -> list[Framing]:
     if len(places) > 1 or None in places:
         raise flow.refuse(node, "compares frames with each other: they are on different axes of its inputs")
     axis = next(place for place in places if place is not None)
-    return [flow.framed(node, v, replace(framing, axis=axis)) for v in outputs]
+    framed = flow.resized if len(flow.edits) > edits else flow.framed
+    return [framed(node, v, replace(framing, axis=axis)) for v in outputs]
 
 
 def _check_sizes(flow: Flow, node: ir.Node, data: Sequence[int]) -> None:

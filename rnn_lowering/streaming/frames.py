@@ -2,7 +2,9 @@
 
 One account holds for every operator. Of a whole sequence of T frames a value has T * rate + `extra`. While it is
 streamed, `known` more than the frames so far are certain: paddings on the left are known early. A chunk holds
-the `known` frames besides its own, and none of those that only the end decides.
+the `known` frames besides its own, and none of those that only the end decides. What looks ahead has fewer than the
+frames so far: `known` is negative, and each frame comes `lag` frames after its turn. Until the first one has come,
+a chunk holds frames that mean nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.edit import NodeEdit, Path
 from rnn_lowering.streaming.inference import Shape, SymbolicValues
+from rnn_lowering.streaming.lateness import Lateness, Wait
 from rnn_lowering.streaming.polynomials import CHUNK, ONE, TIME, Size, product
 from rnn_lowering.streaming.shape_arithmetic import depends_on_time
 from rnn_lowering.types import Array
@@ -47,7 +50,22 @@ class Frames:
     def size(self) -> Size:
         """The size of the axis."""
         frames = Size.symbol(TIME) * self.rate + self.extra
-        return (frames + Size.symbol(CHUNK) * (self.known - self.extra)) * self.outer * self.inner
+        return (frames + Size.symbol(CHUNK) * (self.overlap - self.extra)) * self.outer * self.inner
+
+    @property
+    def overlap(self) -> int:
+        """How many frames a chunk has besides its own."""
+        return max(self.known, 0)
+
+    @property
+    def lag(self) -> int:
+        """How many frames after its turn each one comes."""
+        return max(-self.known, 0)
+
+    @property
+    def lateness(self) -> Lateness | None:
+        """None where each frame comes in its turn."""
+        return Lateness(self.lag, self.rate) if self.lag else None
 
     @property
     def plain(self) -> bool:
@@ -58,6 +76,11 @@ class Frames:
     def even(self) -> bool:
         """Whether a chunk has exactly its own frames, and the whole no others."""
         return self.extra == self.known == 0
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether a chunk has as many as it has frames, and the whole no others, though they may be late."""
+        return self.known <= self.extra <= 0
 
     @property
     def cut(self) -> bool:
@@ -107,10 +130,17 @@ Framing = Frames | Unframed | WholeSequenceValue | FirstFrame | Counter | None
 
 @dataclass(frozen=True)
 class StatefulNode:
-    """A node whose state is carried from chunk to chunk; `path`: the nodes If around it, each with its branch."""
+    """A node whose state is carried from chunk to chunk.
+
+    Attributes:
+        node: The node.
+        path: The nodes If around it, each with its branch.
+        late: How late what it reads is: its state stays as it is until the first frame has come.
+    """
 
     node: ir.Node
     path: tuple[tuple[ir.Node, str], ...]
+    late: Lateness | None = None
 
 
 @dataclass
@@ -128,6 +158,7 @@ class Flow:
         paths: The nodes If around counters.
         caches: By output the Concat nodes that put frames before those of the stream which an input may hold.
         tails: Values that are the last frames of these, as many as were put before.
+        ahead: Nodes that look ahead, and by how many frames of the stream.
     """
 
     known: SymbolicValues
@@ -141,6 +172,7 @@ class Flow:
     paths: dict[ir.Value, Path] = field(default_factory=dict)
     caches: dict[ir.Value, ir.Node] = field(default_factory=dict)
     tails: dict[ir.Value, ir.Node] = field(default_factory=dict)
+    ahead: list[tuple[NodeRef, int]] = field(default_factory=list)
 
     @property
     def opset(self) -> int:
@@ -213,22 +245,52 @@ class Flow:
         """What the values that a node reads have in common, and by slot the axis where each has its frames."""
         values = {slot: v for slot in slots if (v := node.inputs[slot]) is not None}
         own = [held for v in values.values() if isinstance(held := self.framings.get(v), Frames)]
-        found: list[Frames | Unframed] = []
-        axes = {}
+        own.sort(key=lambda held: held.known)
+        framed: dict[int, Frames] = {}
+        last = False
         for slot, value in values.items():
-            held = self._same_as(value, own[0]) if own else None
-            held = self.framing(value, node) if held is None else held
-            if isinstance(held, Frames):
-                axes[slot] = held.axis
-            if held is not None:
-                found.append(replace(held, axis=0) if isinstance(held, Frames) else held)
-        kinds = list(dict.fromkeys(found))
-        if Unframed.LAST in kinds and len(kinds) > 1:
+            held = next((same for each in own if (same := self._same_as(value, each)) is not None), None)
+            found = self.framing(value, node) if held is None else held
+            if isinstance(found, Frames):
+                framed[slot] = found
+            last = last or found is Unframed.LAST
+        if last and framed:
             raise self.refuse(node, "joins each frame with a value that is known only after the last one")
-        if len(kinds) > 1:
-            frames = [kind for kind in kinds if isinstance(kind, Frames)]
-            raise self.refuse(node, f"joins values whose frames are not aligned: {_apart(frames)}")
-        return (kinds[0] if kinds else None), axes
+        kinds = sorted({replace(held, axis=0) for held in framed.values()}, key=lambda kind: kind.known)
+        if len({replace(kind, known=0) for kind in kinds}) > 1:
+            raise self.refuse(node, f"joins values whose frames are not aligned: {_apart(kinds)}")
+        for slot, held in framed.items():
+            if held.known > kinds[0].known:
+                self._wait(node, slot, held, kinds[0])
+        axes = {slot: held.axis for slot, held in framed.items()}
+        return (kinds[0] if kinds else Unframed.LAST if last else None), axes
+
+    def _wait(self, node: ir.Node, slot: int, framing: Frames, later: Frames) -> None:
+        """Let an input of a node wait for those that are later."""
+        value = node.inputs[slot]
+        assert value is not None
+        if not framing.plain:
+            raise self.refuse(node, f"joins values whose frames are not aligned: {_apart([framing, later])}")
+        past = later.lag - framing.lag
+        drop = past + framing.overlap - later.overlap
+        wait = Wait(
+            node,
+            slot,
+            framing.axis,
+            past,
+            framing.overlap,
+            drop,
+            self.path,
+            self.shape(value, node),
+            self.known.types[value],
+        )
+        self.edits.append(wait)
+
+    def note_ahead(self, node: ir.Node, before: Frames, after: Frames) -> None:
+        """Note a node that looks ahead: what it returns is later than what it reads."""
+        more = after.lag / after.rate - before.lag / before.rate
+        if more > 0:
+            self.ahead.append((node_ref(node, self.scope), math.ceil(more)))
 
     def _same_as(self, value: ir.Value, frames: Frames) -> Frames | None:
         """The framing of a value that is the same in each frame, where its size is that of `frames`."""

@@ -15,12 +15,18 @@ from rnn_lowering.types import Array, ArrayLike, wrong
 _TYPES = {"float": "float32", "double": "float64"}
 """NumPy's names of onnxruntime's types, where they differ."""
 
+_FLUSHED = 1024
+"""Frames of zeros in a call of `flush`, where any number is allowed."""
+
 
 class Stream:
     """Run a model made by `--stream` chunk by chunk; it keeps the states between calls.
 
     Args:
         model: The path of the model, its bytes, or an onnxruntime.InferenceSession.
+
+    Of an output that is late the first frames, which mean nothing, are dropped: a call may return fewer frames, and
+    `flush` returns the last ones.
 
     Attributes:
         plan: What the metadata specify.
@@ -48,13 +54,46 @@ class Stream:
         self._declared = {value.name: value.shape for value in self.session.get_inputs()}
         self._types = {value.name: _dtype(value.type) for value in self.session.get_inputs()}
         self._outputs = [value.name for value in self.session.get_outputs()]
-        missing = {s.input for s in self.plan.states} - self._declared.keys()
-        missing |= {s.output for s in self.plan.states} - set(self._outputs)
-        if missing:
-            raise ModelFileError(
-                f"the stream's metadata names values that the model lacks: {', '.join(sorted(missing))}"
-            )
+        self._check_plan()
         self.states: dict[str, Array] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        """Nothing has been given of a sequence."""
+        self._frames, self._last, self._ended = 0, dict[str, Array](), False
+        self._returned = dict.fromkeys(self.plan.outputs, 0)
+
+    def _check_plan(self) -> None:
+        """Refuse metadata that are not those of the model."""
+        plan, states = self.plan, {s.input: s for s in self.plan.states}
+        for what, named, held in (
+            ("inputs", [*plan.inputs, *states], self._declared),
+            ("outputs", [*plan.outputs, *(s.output for s in plan.states)], self._outputs),
+        ):
+            others = sorted(set(named) ^ set(held))
+            if others or len(named) > len(held):
+                raise ModelFileError(
+                    f"the stream's metadata and the model have other {what}: {', '.join(others) or 'one twice'}",
+                    hint="make the stream anew",
+                )
+        for name, axis in plan.inputs.items():
+            declared = self._declared[name]
+            if axis is not None and (
+                axis >= len(declared) or declared[axis] not in (plan.frames, *_open(declared))
+            ):
+                raise ModelFileError(f"the stream's metadata have the frames of input '{name}' on axis {axis}")
+        for name, state in states.items():
+            declared = self._declared[name]
+            fits = len(declared) == len(state.shape) and all(
+                own == dim or isinstance(dim, str) or not isinstance(own, int)
+                for own, dim in zip(declared, state.shape, strict=True)
+            )
+            own = self._types[name]
+            if not fits or (own is not None and own != _dtype(state.dtype)):
+                raise ModelFileError(
+                    f"the stream's metadata have a state '{name}' of {state.dtype} {list(state.shape)}, "
+                    f"the model one of {own} {declared}"
+                )
 
     def __call__(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
         """Run the next chunk.
@@ -66,10 +105,71 @@ class Stream:
             The outputs by name, without states.
 
         Raises:
-            OptionError: An input is missing or unknown, or its type or shape is not what the model expects.
+            OptionError: An input is missing or unknown, its type or shape is not what the model expects, or the
+                sequence was flushed.
             UnsupportedError: onnxruntime cannot run the chunk; the states stay as they are.
         """
+        if self._ended:
+            raise OptionError("the sequence has ended with flush", hint="reset the stream before the next one")
         given = self._arrays(inputs, "input", self.plan.inputs)
+        outputs = self._run(given)
+        self._last = given
+        self._frames += self._count(given)
+        return {name: self._kept(name, array) for name, array in outputs.items()}
+
+    def flush(self) -> dict[str, Array]:
+        """End the sequence: return the last frames of the outputs that are late.
+
+        Frames of zeros follow the sequence, as many as the stream is late. Only `reset` begins another one.
+
+        Returns:
+            The outputs that are late, by name.
+
+        Raises:
+            OptionError: Nothing was given since the last reset.
+            UnsupportedError: onnxruntime cannot run a chunk.
+
+        Example:
+            >>> stream = rl.Stream(rl.lower(model, stream="seq").SerializeToString())
+            >>> _ = stream({"X": np.zeros((4, 1, 80), np.float32)})
+            >>> stream.flush()  # no output is late
+            {}
+        """
+        if not self._last:
+            raise OptionError("nothing was given since the last reset", hint="give a chunk first")
+        parts: dict[str, list[Array]] = {name: [] for name in self.plan.delay}
+        left = 0 if self._ended else self.plan.frames_late
+        self._ended = True
+        while left > 0:
+            size = self.plan.frames or min(left, max(_FLUSHED // self.plan.unit, 1) * self.plan.unit)
+            outputs = self._run({name: self._zeros(name, array, size) for name, array in self._last.items()})
+            for name in parts:
+                parts[name].append(self._kept(name, outputs[name]))
+            left -= size
+        return {n: np.concatenate(arrays, self.plan.outputs[n] or 0) for n, arrays in parts.items() if arrays}
+
+    def _count(self, given: Mapping[str, Array]) -> int:
+        return next((given[n].shape[axis] for n, axis in self.plan.inputs.items() if axis is not None), 0)
+
+    def _zeros(self, name: str, array: Array, frames: int) -> Array:
+        """An input after the sequence: zeros in its frames; one without frames stays as it is."""
+        axis = self.plan.inputs[name]
+        if axis is None:
+            return array
+        return np.zeros((*array.shape[:axis], frames, *array.shape[axis + 1 :]), array.dtype)
+
+    def _kept(self, name: str, array: Array) -> Array:
+        """An output without the frames before the first and behind the last one of the sequence."""
+        axis, late = self.plan.outputs[name], self.plan.delay.get(name, 0)
+        if axis is None or not late:
+            return array
+        first = self._returned[name]
+        self._returned[name] += array.shape[axis]
+        end = late + self.plan.frames_of(name, self._frames) if self._ended else self._returned[name]
+        return array[(slice(None),) * axis + (slice(max(late - first, 0), max(end - first, 0)),)]
+
+    def _run(self, given: Mapping[str, Array]) -> dict[str, Array]:
+        """Run the model on the next chunk; keep the states."""
         sizes = self._sizes(given)
         for state in self.plan.states:
             if state.input not in self.states:
@@ -81,7 +181,7 @@ class Stream:
             raise UnsupportedError(f"onnxruntime cannot run this chunk: {' '.join(str(error).split())}") from error
         outputs = dict(zip(self._outputs, results, strict=True))
         self.states = {state.input: outputs[state.output] for state in self.plan.states}
-        return {name: array for name, array in outputs.items() if name in self.plan.outputs}
+        return {name: outputs[name] for name in self._outputs if name in self.plan.outputs}
 
     def reset(self, states: Mapping[str, ArrayLike] | None = None) -> None:
         """Start a new sequence.
@@ -93,6 +193,7 @@ class Stream:
             OptionError: No state has such a name, or its type is not what the model expects.
         """
         self.states = self._arrays(states or {}, "state", [state.input for state in self.plan.states])
+        self._begin()
 
     def _arrays(self, given: Mapping[str, ArrayLike], what: str, known: Collection[str]) -> dict[str, Array]:
         """Return arrays that onnxruntime reads as they are meant.
@@ -145,7 +246,7 @@ class Stream:
         self._shape(state, sizes)
         try:
             return state.first(sizes)
-        except (ValueError, TypeError, OverflowError) as error:
+        except (ValueError, TypeError, OverflowError, MemoryError) as error:
             raise ModelFileError(f"the initial value of state '{state.input}' does not fit: {error}") from error
 
     def _check_state(self, state: State, sizes: Mapping[str, int]) -> None:
@@ -161,6 +262,11 @@ class Stream:
             return state.sizes(sizes)
         except (KeyError, ValueError) as error:
             raise ModelFileError(f"the size {error} of state '{state.input}' is not that of an input") from error
+
+
+def _open(declared: Collection[int | str | None]) -> list[int | str | None]:
+    """The dimensions of an input that are not fixed."""
+    return [dim for dim in declared if not isinstance(dim, int)]
 
 
 def _dtype(text: str) -> np.dtype[Any] | None:

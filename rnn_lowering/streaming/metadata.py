@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
@@ -25,6 +26,12 @@ _TYPES = (
     *("float32", "float64", "float16", "bfloat16", "bool"),
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
 )
+
+_LONGEST = 1 << 22
+"""No delay has more frames than these."""
+
+_LARGEST = 1 << 28
+"""No state has more elements than these."""
 
 Dim = int | str
 """A size; the name of an open dimension of the inputs; or "2*name", so many times that."""
@@ -63,8 +70,12 @@ class State:
 
         Raises:
             KeyError: One is not known.
+            ValueError: No state is so large.
         """
-        return tuple(dim if isinstance(dim, int) else _size(dim, known) for dim in self.shape)
+        found = tuple(dim if isinstance(dim, int) else _size(dim, known) for dim in self.shape)
+        if math.prod(found) > _LARGEST:
+            raise ValueError(f"{list(found)}")
+        return found
 
     def first(self, known: Mapping[str, int]) -> Array:
         """Return what the first call receives, with the sizes of open dimensions by name.
@@ -112,6 +123,9 @@ class StreamPlan:
         states: The values to pass from call to call.
         unit: Each call needs a multiple of so many frames.
         rates: How many frames an output has for each frame of the inputs, by name: "1", "15" or "1/8".
+        delay: By how many of its own frames an output is late, by name; absent: none. So many at the start mean
+            nothing, and as many come after the end of the sequence.
+        short: How many frames fewer than the sequence an output has, by name; absent: none.
 
     Examples:
         >>> plan = rl.Stream(rl.lower(model, stream="seq=1").SerializeToString()).plan
@@ -125,6 +139,23 @@ class StreamPlan:
     states: tuple[State, ...]
     unit: int = 1
     rates: Mapping[str, str] = field(default_factory=dict)
+    delay: Mapping[str, int] = field(default_factory=dict)
+    short: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def frames_late(self) -> int:
+        """How many frames of the inputs the stream is late: so many follow the sequence, zeros, in whole calls."""
+        late = max((math.ceil(n / self.rate(name)) for name, n in self.delay.items()), default=0)
+        size = self.frames or self.unit
+        return -(-late // size) * size
+
+    def rate(self, output: str) -> Fraction:
+        """How many frames an output has for each frame of the inputs."""
+        return Fraction(self.rates.get(output, 1))
+
+    def frames_of(self, output: str, frames: int) -> int:
+        """How many frames an output has of a sequence of so many."""
+        return max(int(frames * self.rate(output)) - self.short.get(output, 0), 0)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as the JSON holds it."""
@@ -137,6 +168,8 @@ class StreamPlan:
             "states": states,
             "unit": self.unit,
             "rates": dict(self.rates),
+            "delay": dict(self.delay),
+            "short": dict(self.short),
         }
 
     def to_json(self) -> str:
@@ -158,8 +191,17 @@ class StreamPlan:
             if held["version"] != VERSION:
                 raise ModelFileError(f"the stream's metadata has version {held['version']}, not {VERSION}")
             states = tuple(_state(s) for s in held["states"])
-            rates = {name: str(Fraction(rate)) for name, rate in held.get("rates", {}).items()}
-            plan = cls(held["frames"], held["inputs"], held["outputs"], states, held.get("unit", 1), rates)
+            rates = {name: _rate(rate) for name, rate in held.get("rates", {}).items()}
+            plan = cls(
+                held["frames"],
+                held["inputs"],
+                held["outputs"],
+                states,
+                held.get("unit", 1),
+                rates,
+                held.get("delay", {}),
+                held.get("short", {}),
+            )
             plan._check()
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ZeroDivisionError) as error:
             raise ModelFileError(f"the stream's metadata is damaged: {error!r}") from error
@@ -172,6 +214,12 @@ class StreamPlan:
             raise ValueError("an axis or the frames are not a number")
         if type(self.unit) is not int or self.unit < 1 or (self.frames or 0) % self.unit:
             raise ValueError(f"the unit is {self.unit}")
+        for late in (self.delay, self.short):
+            if not all(
+                type(n) is int and 0 < n <= _LONGEST and self.outputs.get(name) is not None
+                for name, n in late.items()
+            ):
+                raise ValueError(f"a delay is not a number of frames of an output: {dict(late)}")
         for names in ([s.input for s in self.states], [s.output for s in self.states]):
             if len(set(names)) < len(names):
                 raise ValueError("a state is named twice")
@@ -182,6 +230,12 @@ _OF_A_RUNTIME = {
     "ncnn.Mat(array, batch_index=...) and mat.numpy(batch_index=...) need it",
 }
 """What a host must know of a runtime, by target."""
+
+
+def _rate(text: str) -> str:
+    if not re.fullmatch(r"[1-9]\d{0,8}(/[1-9]\d{0,8})?", text):
+        raise ValueError(f"the rate is {text[:20]}")
+    return str(Fraction(text))
 
 
 def host_loop(plan: StreamPlan, target: str) -> str:
@@ -202,11 +256,27 @@ def host_loop(plan: StreamPlan, target: str) -> str:
     lines += [f'    "{s.input}": {_start(s)},' for s in plan.states]
     lines += ["}", f"for {chunk}{_axes(plan.inputs)}:", f"    outputs = run({{{given}, **states}})"]
     lines += ["    states = {", *(f'        "{s.input}": outputs["{s.output}"],' for s in plan.states), "    }"]
+    if plan.frames_late:
+        lines.append(f"then the same with {_frames(plan.frames_late)} of zeros, since the stream is late")
     for name, axis in plan.outputs.items():
-        lines.append(
-            f'outputs["{name}"]: ' + ("after the last chunk" if axis is None else f"joined along axis {axis}")
-        )
+        told = "after the last chunk" if axis is None else f"joined along axis {axis}"
+        lines.append(f'outputs["{name}"]: {told}{_late(plan, name)}')
     return "\n".join([*lines, *(text for name, text in _OF_A_RUNTIME.items() if name == target)])
+
+
+def _late(plan: StreamPlan, output: str) -> str:
+    """Say which frames of an output are those of the sequence."""
+    late, short, rate = plan.delay.get(output, 0), plan.short.get(output, 0), plan.rate(output)
+    if not plan.frames_late or plan.outputs[output] is None:
+        return ""
+    count = " as many as the sequence has" if rate == 1 else f" {rate} for each of the sequence"
+    less = f", {short} less" if short else ""
+    first = f"without the first {_frames(late)}, which come before the sequence's, " if late else ""
+    return f", {first}and then{count}{less}" if late else f":{count}{less}"
+
+
+def _frames(count: int) -> str:
+    return f"{count} frame{'s'[: count > 1]}"
 
 
 def _start(state: State) -> str:

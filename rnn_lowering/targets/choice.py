@@ -9,7 +9,8 @@ from functools import partial
 import onnx_ir as ir
 
 from rnn_lowering.emit.dialect import Dialect
-from rnn_lowering.emit.ops import Finish, Ops, Rule
+from rnn_lowering.emit.ops import Finish, Rule
+from rnn_lowering.emit.run_time_sizes import count_needs_loop
 from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import UnknownSizeError, UnsupportedError
 from rnn_lowering.recurrence.chunks import chunked
@@ -183,7 +184,7 @@ def _is_recognized(spec: NodeSpec, opset: int, target: Target) -> bool:
 
 def _needs_loop(spec: NodeSpec, opset: int) -> bool:
     """Return whether even an unrolled node would need a Loop: to number the rows of an unknown batch size."""
-    return Ops.count_needs_loop(opset) and spec.batch_size is None and "sequence_lens" in spec.inputs
+    return count_needs_loop(opset) and spec.batch_size is None and "sequence_lens" in spec.inputs
 
 
 def _check_form(form: str, spec: NodeSpec, opset: int, max_unroll: int, target: Target) -> None:

@@ -11,10 +11,12 @@ from cases import Array
 from onnx.reference import ReferenceEvaluator
 from running import run
 
+from rnn_lowering.emit import integer_products, run_time_sizes
 from rnn_lowering.emit.constants import Literal, literal
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.names import Names
 from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.run_time_sizes import count, zeros
 from rnn_lowering.emit.substitutes import COMPOSED
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.emit.versions import Versioned, since
@@ -98,8 +100,8 @@ CASES: dict[str, tuple[Emission, list[Array], Any]] = {
     "unsqueeze": (lambda op, a: op.unsqueeze(a, [0, 2]), [B], B[None, :, None]),
     "squeeze": (lambda op, a: op.squeeze(a, [0]), [B[None]], B),
     "flip": (lambda op, a: op.flip(a), [A], A[::-1]),
-    "count": (lambda op, n: op.count(n), [COUNT], np.arange(5)),
-    "zeros": (lambda op, n: op.zeros([n, op.constant([3])]), [COUNT], np.zeros((5, 3))),
+    "count": (count, [COUNT], np.arange(5)),
+    "zeros": (lambda op, n: zeros(op, [n, op.constant([3])]), [COUNT], np.zeros((5, 3))),
     "dim": (lambda op, a: op.dim(a, 1), [A], [np.array([2])]),
 }
 NOT_FOLDED = ("above", "clip", "clip float64", "zero_unless", "zero minus")
@@ -209,7 +211,7 @@ def test_wrong_versions_end_the_import(opset: int) -> None:
 
 
 def versioned() -> Iterator[tuple[str, Versioned[Any, Any, Any]]]:
-    for name, value in vars(Ops).items():
+    for name, value in (vars(Ops) | vars(integer_products) | vars(run_time_sizes)).items():
         if isinstance(value, Versioned):
             yield name, value
 
@@ -220,7 +222,7 @@ def test_every_opset_has_its_variants() -> None:
     for name, function in found.items():
         versions = [first for first, _ in function.variants]
         assert versions == sorted(set(versions))
-        assert versions[0] == {"where": 9, "integer_product": 11}.get(name, 1)
+        assert versions[0] == {"at_least": 8, "where": 9, "_head": 10, "integer_product": 11}.get(name, 1)
 
 
 # Constants

@@ -8,7 +8,7 @@ from loop_traps import TRAPS, Trap
 import rnn_lowering as rl
 
 
-@pytest.mark.parametrize("form", ["unroll"])
+@pytest.mark.parametrize("form", ["unroll", "loop", "scan"])
 @pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
 def test_a_trap(trap: Trap, form: str) -> None:
     model = trap.model

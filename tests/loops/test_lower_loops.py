@@ -60,7 +60,7 @@ def test_an_unknown_length_names_the_option_that_fixes_it() -> None:
 
 
 def test_limits_count_nested_steps() -> None:
-    with pytest.raises(rl.UnsupportedError, match="steps are more than the limit of 32"):
+    with pytest.raises(rl.UnsupportedError, match="over the limit of 32"):
         rl.lower(NESTED, "unroll", loops=True, dims={"T": 3}, max_unroll=32)
     rl.lower(NESTED, "unroll", loops=True, dims={"T": 3}, max_unroll=33)
     with pytest.raises(rl.UnsupportedError, match="more than 20 nodes"):

@@ -70,5 +70,5 @@ def test_a_recurrent_operator_of_no_known_kind_is_named(operator: str) -> None:
     assert report.left == [f"{operator} node 'other' in main graph: not an operator of ONNX"]
     (each,) = rl.preview(original)
     assert (each.form, each.reason) == ("left as it is", "not an operator of ONNX")
-    with pytest.raises(rl.UnsupportedError, match=f"{operator} node 'other' .*: tvm does not support it"):
+    with pytest.raises(rl.UnsupportedError, match=rf"{operator} node 'other' .*: tvm does not support it"):
         rl.lower(original, target="tvm")

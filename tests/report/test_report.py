@@ -73,6 +73,10 @@ def without_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cells.CELLS, "RNN", rnn)
 
 
+REPEATED = parse("""g (float[2] a) => (float[2] b) <bool yes = {1}, int64 M = {3}> {
+    b = Loop (M, yes, a) <body = d (int64 i, bool c, float[2] s) => (bool c1, float[2] s1) {
+        s1 = Add (s, s) c1 = Identity (c) }> }""")
+
 SCENARIOS: dict[str, tuple[onnx.ModelProto, dict[str, Any]]] = {
     "verified": (model(RAGGED, 17), {}),
     "a stream": (chain(Link("LSTM", "stepped")), {"stream": "seq"}),
@@ -82,12 +86,8 @@ SCENARIOS: dict[str, tuple[onnx.ModelProto, dict[str, Any]]] = {
     "failed": (chain(Link("RNN", "wrong")), {}),
     "not verified": (chain(Link("RNN", "unchecked")), {"verify": 0}),
     "set": (parse("g (float[n] a, float[1] s) => (float[n] b) { b = Mul (a, s) }"), {"set_inputs": {"s": 2.0}}),
-    "a Loop": (
-        parse("""g (float[2] a) => (float[2] b) <bool yes = {1}, int64 M = {3}> {
-            b = Loop (M, yes, a) <body = d (int64 i, bool c, float[2] s) => (bool c1, float[2] s1) {
-                s1 = Add (s, s) c1 = Identity (c) }> }"""),
-        {"to": "unroll", "loops": True},
-    ),
+    "an unrolled Loop": (REPEATED, {"to": "unroll", "loops": True}),
+    "a Scan of a Loop": (REPEATED, {"to": "scan", "loops": True}),
     "nothing to lower": (parse("g (float[n] a) => (float[n] b) { b = Relu (a) }"), {}),
 }
 

@@ -55,6 +55,8 @@ def test_the_metadata_are_those_that_hosts_rely_on() -> None:
         "states": [{**state, "shape": [1, "batch", 4], "dtype": "float32", "initial": "zeros"}],
         "unit": 1,
         "rates": {"Y": "1"},
+        "delay": {},
+        "short": {},
     }
 
 

@@ -10,7 +10,9 @@ As a program, `python tests/support/stream_fuzz.py FIRST COUNT`, it prints how m
 import random as randoms
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -384,36 +386,59 @@ def by_length(seed: int) -> onnx.ModelProto:
 
 
 def judged(model: onnx.ModelProto) -> str:
-    """Return "refused", "accepted" or what is wrong with the stream that is accepted."""
+    """Return "refused", "accepted" or what is wrong with the stream that is accepted, with any delay."""
     try:
-        stepped = streamed(model, "time")
+        stepped = streamed(model, "time", delay=True)
     except rl.RnnLoweringError as error:
         return f"internal: {error}" if "please report" in str(error) else "refused"
-    unit = plan_of(stepped)["unit"]
     try:
         whole, chunks = _session(model), _session(stepped)
     except Exception as error:  # onnxruntime has no common error
         return f"cannot be loaded: {error}"
-    ran = 0
-    for length in LENGTHS:
-        frames = -(-length // unit) * unit
-        feed = random((BATCH, CHANNELS, frames), length)
+    found = [_at_length(whole, chunks, plan_of(stepped), length) for length in LENGTHS]
+    wrong = next((text for text in found if text), "")
+    return wrong or ("accepted" if "" in found else "refused")
+
+
+def _at_length(whole: Any, chunks: Any, plan: Any, length: int) -> str | None:
+    """Return what is wrong, "" for nothing; None where the whole cannot have this length.
+
+    The sequence is followed by zeros, for as many frames as the stream is late: all that it gives must be what the
+    whole gives of both, and what comes before the delay what the whole gives of the sequence alone.
+    """
+    unit, axis = plan["unit"], plan["outputs"]["y"]
+    rate, lag, short = Fraction(plan["rates"].get("y", 1)), plan["delay"].get("y", 0), plan["short"].get("y", 0)
+    frames = -(-length // unit) * unit
+    after = ceil(lag / rate / unit) * unit
+    feed = np.concatenate(
+        [random((BATCH, CHANNELS, frames), length), np.zeros((BATCH, CHANNELS, after), np.float32)], 2
+    )
+    try:
+        expected, ended = (whole.run(None, {"x": given})[0] for given in (feed, feed[:, :, :frames]))
+    except Exception:
+        return None
+    count = int(frames * rate) - short
+    if axis is not None:
+        if ended.shape[axis] != count:
+            return f"T = {length}: {ended.shape}, not {count} frames"
+        expected = expected.take(range(count), axis)
+        sure = range(max(count + short - lag, 0))
+        if _apart(ended.take(sure, axis), expected.take(sure, axis)):
+            return f"T = {length}: the whole sees what is behind"
+    for sizes in CHUNKS if length <= 50 else LONG:
         try:
-            (expected,) = whole.run(None, {"x": feed})
-        except Exception:  # the whole cannot have this length
-            continue
-        ran += 1
-        for sizes in CHUNKS if length <= 50 else LONG:
-            try:
-                got = _chunked(chunks, stepped, feed, tuple(n * unit for n in sizes))
-            except Exception as error:
-                return f"T = {length}: {error}"
-            if got.shape != expected.shape:
-                return f"T = {length}, chunks of {sizes}: shape {got.shape}, not {expected.shape}"
-            scale = max(1.0, float(np.abs(expected).max(initial=0)))
-            if not np.allclose(got, expected, rtol=0, atol=1e-4 * scale):
-                return f"T = {length}, chunks of {sizes}: {np.abs(got - expected).max()} apart"
-    return "accepted" if ran else "refused"
+            got = _chunked(chunks, plan, feed, [unit * size for size in sizes])
+        except Exception as error:  # onnxruntime has no common error
+            return f"T = {length}, chunks of {sizes}: {error}"
+        got = got if axis is None else got.take(range(lag, lag + count), axis, mode="clip")
+        if got.shape != expected.shape or _apart(got, expected):
+            return f"T = {length}, chunks of {sizes}: {got.shape}, not {expected.shape}, or other numbers"
+    return ""
+
+
+def _apart(first: Array, second: Array) -> bool:
+    scale = max(1.0, float(np.abs(second).max(initial=0)))
+    return not np.allclose(first, second, rtol=0, atol=1e-4 * scale)
 
 
 def _session(model: onnx.ModelProto) -> Any:
@@ -424,8 +449,7 @@ def _session(model: onnx.ModelProto) -> Any:
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def _chunked(session: Any, model: onnx.ModelProto, feed: Array, sizes: tuple[int, ...]) -> Array:
-    plan = plan_of(model)
+def _chunked(session: Any, plan: Any, feed: Array, sizes: Sequence[int]) -> Array:
     names = [o.name for o in session.get_outputs()]
     states: Arrays = initial_states(plan, {})
     parts, start, turn = [], 0, 0

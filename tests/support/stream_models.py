@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -43,10 +45,10 @@ def random(shape: Sequence[int], rng: np.random.Generator | int = 0, scale: floa
     return rng.uniform(-scale, scale, shape).astype(np.float32)
 
 
-def streamed(model: onnx.ModelProto, stream: Any, to: str = "keep") -> onnx.ModelProto:
+def streamed(model: onnx.ModelProto, stream: Any, to: str = "keep", delay: bool | int = False) -> onnx.ModelProto:
     """The model as a stream; with "keep" its recurrent nodes stay."""
     held = ir.from_proto(model)
-    rl.StreamPass(stream)(held)
+    rl.StreamPass(stream, delay)(held)
     if to != "keep":
         rl.LowerRecurrentPass(to)(held)
     proto = ir.to_proto(held)
@@ -75,8 +77,11 @@ def whole(model: onnx.ModelProto, feed: Arrays) -> Arrays:
 
 
 def chunked(model: onnx.ModelProto, feed: Arrays, sizes: Sequence[int], states: Arrays | None = None) -> Arrays:
-    """What a stream computes of the same, fed chunks of these sizes in turn; "lens" counts down."""
+    """What a stream computes of the same, fed chunks of these sizes in turn, then zeros where it is late; "lens"
+    counts down."""
     plan, running = plan_of(model), session(model)
+    frames = next(feed[name].shape[axis] for name, axis in plan["inputs"].items() if axis is not None)
+    feed = with_zeros_behind(plan, feed)
     named = {value.name: value.shape for value in running.get_inputs()}
     bound = {d: n for name in plan["inputs"] for d, n in zip(named[name], feed[name].shape, strict=True)}
     carried = initial_states(plan, bound) | (states or {})
@@ -101,7 +106,33 @@ def chunked(model: onnx.ModelProto, feed: Arrays, sizes: Sequence[int], states: 
             parts[name].append(results[name])
         start, turn = start + count, turn + 1
     axes = plan["outputs"]
-    return {n: p[-1] if axes[n] is None else np.concatenate(p, axes[n]) for n, p in parts.items()}
+    joined = {n: p[-1] if axes[n] is None else np.concatenate(p, axes[n]) for n, p in parts.items()}
+    return {n: a if axes[n] is None else _of_sequence(plan, n, a, frames, "delay") for n, a in joined.items()}
+
+
+def with_zeros_behind(plan: Mapping[str, Any], feed: Arrays) -> Arrays:
+    """The inputs with so many frames of zeros behind them as the stream is late, in whole calls."""
+    late = max((ceil(n / Fraction(plan["rates"].get(o, 1))) for o, n in plan["delay"].items()), default=0)
+    size = plan["frames"] or plan["unit"]
+    zeros = {
+        n: np.zeros_like(feed[n].take([0] * (-(-late // size) * size), a))
+        for n, a in plan["inputs"].items()
+        if late and a is not None
+    }
+    return {n: np.concatenate([a, zeros[n]], plan["inputs"][n]) if n in zeros else a for n, a in feed.items()}
+
+
+def expected_of(plan: Mapping[str, Any], model: onnx.ModelProto, feed: Arrays) -> Arrays:
+    """What the whole gives of a sequence with these zeros behind it, without what it gives of the zeros."""
+    frames = next(feed[name].shape[axis] for name, axis in plan["inputs"].items() if axis is not None)
+    got = whole(model, with_zeros_behind(plan, feed))
+    return {n: a if plan["outputs"][n] is None else _of_sequence(plan, n, a, frames) for n, a in got.items()}
+
+
+def _of_sequence(plan: Mapping[str, Any], name: str, array: Array, frames: int, late: str = "") -> Array:
+    count = int(frames * Fraction(plan["rates"].get(name, 1))) - plan["short"].get(name, 0)
+    first = plan["delay"].get(name, 0) if late else 0
+    return array.take(range(first, first + count), plan["outputs"][name])
 
 
 def initial_states(plan: Mapping[str, Any], sizes: Mapping[str, int]) -> Arrays:

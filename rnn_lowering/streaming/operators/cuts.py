@@ -58,6 +58,7 @@ def sliced(flow: Flow, node: ir.Node) -> list[Framing]:
         raise flow.refuse(node, "reverses the frames, or its steps are not constant")
     length = shape[framing.axis]
     begin, end = position(first, length), position(last, length)
+    begin = first if begin is None and (first.constant or 0) > 0 else begin
     left = None if begin is None else begin.whole().constant
     right = None if end is None else (length - end).whole().constant
     if left == right == 0 and step == size(1) and _stays_whole(first, last, length):
@@ -67,7 +68,8 @@ def sliced(flow: Flow, node: ir.Node) -> list[Framing]:
         if cache is not None and len(bounds) == 1 and count == framing.known:
             flow.tails[output] = cache
         return [Unframed.LAST]
-    if step == size(1) and begin == size(0) and end == size(1) and framing.plain and len(bounds) == 1:
+    alone = framing.plain and not framing.lag and len(bounds) == 1
+    if step == size(1) and begin == size(0) and end == size(1) and alone:
         return [FirstFrame(framing.axis, _by_position(flow, node).error)]
     if left is None or right is None or not framing.plain:
         return [_by_position(flow, node)]
@@ -78,7 +80,7 @@ def _last_frames(framing: Frames, length: Size, begin: Size | None) -> int:
     """How many of the last frames are those from `begin` on, where every chunk has these; 0 where it may not."""
     count = None if begin is None else (length - begin).constant
     surely = framing.plain and framing.extra == framing.known and count is not None
-    return int(count or 0) if surely and count is not None and 1 <= count <= framing.known + 1 else 0
+    return int(count or 0) if surely and count is not None and 1 <= count <= framing.overlap + 1 else 0
 
 
 def _stays_whole(first: Size, last: Size, length: Size) -> bool:
@@ -106,22 +108,18 @@ def _trimmed(
 ) -> Framing:
     step = int(bounds[framing.axis][2].constant or 1)
     extra, known = (framing.extra - left - right - 1) // step + 1, (framing.known - left - 1) // step + 1
-    if known < 0:
-        raise flow.refuse(node, f"drops the first {-known} frames")
-    if framing.cut and left:
-        raise flow.refuse(node, "drops the first frames after the last ones were cut off")
     kept = min(known, max(extra, 0))
+    found = replace(framing, extra=extra, known=kept, rate=framing.rate / step)
     cut = (known - kept) * step
     numbers = {axis: [b.constant for b in held] for axis, held in bounds.items() if axis != framing.axis}
     if any(None in held for held in numbers.values()):
         raise flow.refuse(node, "cuts frames and an axis of another size that is not fixed", "use two Slices")
     here = {axis: [max(min(int(n or 0), TO_THE_END), -TO_THE_END) for n in held] for axis, held in numbers.items()}
-    here[framing.axis] = [left, -cut if cut else TO_THE_END, step]
+    here[framing.axis] = [left + framing.lag - found.lag * step, -cut if cut else TO_THE_END, step]
     starts, ends, steps = zip(*here.values(), strict=True)
     flow.edits.append(Trim(node, tuple(here), starts, ends, steps))
-    return flow.resampled(
-        node, node.outputs[0], replace(framing, extra=extra, known=kept, rate=framing.rate / step)
-    )
+    flow.note_ahead(node, framing, found)
+    return flow.resampled(node, node.outputs[0], found)
 
 
 def picked(flow: Flow, node: ir.Node) -> list[Framing]:

@@ -37,15 +37,20 @@ def padded(flow: Flow, node: ir.Node) -> list[Framing]:
             f"pads with other frames (mode {mode}), which a stream has not seen yet",
             "pad with a constant, or in front with the first frame (mode edge)",
         )
-    if left < 0 or not framing.plain or None in numbers:
-        raise flow.refuse(node, "cuts off the first frames, or pads frames that are merged with another axis")
+    if not framing.plain or None in numbers:
+        raise flow.refuse(node, "pads frames that are merged with another axis")
     without = tuple(0 if n % rank == framing.axis else int(pad or 0) for n, pad in enumerate(numbers))
     extra, known = framing.extra + int(left + right), framing.known + int(left)
     kept = settled(flow, node, framing, int(right), extra, known)
     first = mode == "edge"
+    if first and (left < 0 or framing.lag):
+        raise flow.refuse(node, "repeats the first frame of what is late, or cuts it off", "pad with a constant")
     initial = None if first else _filling(flow, node)
-    keep(flow, node, framing, int(left), initial, without, known - kept, before=0 if first else None)
-    return [flow.resized(node, output, replace(framing, extra=extra, known=kept))]
+    found = replace(framing, extra=extra, known=kept)
+    past = int(left) - framing.lag + found.lag
+    keep(flow, node, framing, past, initial, without, known - kept, before=int(left), first=0 if first else None)
+    flow.note_ahead(node, framing, found)
+    return [flow.resized(node, output, found)]
 
 
 def _filling(flow: Flow, node: ir.Node) -> float:
@@ -88,8 +93,10 @@ def joined_along(flow: Flow, node: ir.Node) -> list[Framing]:
     extra, known = framing.extra + left + right, framing.known + left
     kept = settled(flow, node, framing, right, extra, known)
     before = _concatenated(lead, axis) if left else 0.0
-    keep(flow, node, framing, left, before, (), known - kept, slot=slot)
-    return [flow.resized(node, node.outputs[0], replace(framing, extra=extra, known=kept))]
+    found = replace(framing, extra=extra, known=kept)
+    past = left - framing.lag + found.lag
+    keep(flow, node, framing, past, before, (), known - kept, before=left, slot=slot)
+    return [flow.resized(node, node.outputs[0], found)]
 
 
 def _computed_frames(flow: Flow, values: Sequence[ir.Value], axis: int) -> int | None:
@@ -109,10 +116,12 @@ def _behind_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int, othe
     first = flow.framings.get(lead)
     if others or slot != 1 or (isinstance(first, FirstFrame) and first.axis != framing.axis):
         raise flow.refuse(node, "joins the frames of the stream with others and with constants", "use two Concats")
+    if framing.lag:
+        raise flow.refuse(node, "puts computed frames before those of what is late", "put constants before them")
     left = int(flow.shape(lead, node)[framing.axis].constant or 0)
     extra, known = framing.extra + left, framing.known + left
     kept = settled(flow, node, framing, 0, extra, known)
-    keep(flow, node, framing, left, None, (), known - kept, slot=slot, before=0)
+    keep(flow, node, framing, left, None, (), known - kept, slot=slot, before=left, first=0)
     if framing.even and first is None:
         flow.caches[node.outputs[0]] = node
     return flow.resized(node, node.outputs[0], replace(framing, extra=extra, known=kept))

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from rnn_lowering.streaming.edit import Editor, NodeEdit, Path, dim_of, home, producer
 from rnn_lowering.streaming.frames import Flow, Frames
 from rnn_lowering.streaming.inference import TO_THE_END, Shape
+from rnn_lowering.streaming.lateness import Lateness, replaced
 from rnn_lowering.types import Array
 
 
@@ -30,8 +31,12 @@ class PastFrames(NodeEdit):
         path: The nodes If around it, each with its branch.
         shape, dtype: Those of the past frames.
         output_padding: That of a transposed convolution, where it changes.
-        before: The input that holds the frames before the first chunk, where these are computed; of a Pad the one
+        first: The input that holds the frames before the first chunk, where these are computed; of a Pad the one
             with the first frame.
+        skip: How many frames at the start of what it reads are of no use.
+        late: How late that is: it reads `early` instead of frames that have not come. None where these are of no
+            use.
+        early: A number, or an array with as many entries along `axis` as that is late.
     """
 
     node: ir.Node
@@ -46,11 +51,14 @@ class PastFrames(NodeEdit):
     shape: Shape
     dtype: ir.DataType
     output_padding: tuple[int, ...] | None = None
-    before: int | None = None
+    first: int | None = None
+    skip: int = 0
+    late: Lateness | None = None
+    early: float | Array | None = 0.0
 
     @property
     def carries(self) -> bool:  # type: ignore[override]
-        return self.past > 0
+        return self.past > 0 or self.late is not None
 
     @property
     def source(self) -> ir.Value:
@@ -82,16 +90,20 @@ class PastFrames(NodeEdit):
         node = self.node
         graph = home(node)
         before = self._without_padding(editor, graph) if node.op_type == "Pad" else self.source
+        if self.late is not None:
+            early = np.asarray(self.early, self.dtype.numpy())
+            early = early if early.ndim else early.reshape(1)
+            before = replaced(editor, before, self.late, self.axis, len(self.shape), early, node)
         if past is None:
             joined = before
         else:
-            if self.before is not None:
+            if self.first is not None:
                 past = editor.started_or(node, past, self._first(editor, graph), self.path)
             (joined,) = editor.node("Concat", [past, before], axis=self.axis)
             graph.insert_before(node, [producer(joined)])
         read = joined
-        if self.drop:
-            read = editor.sliced(joined, graph, [self.axis], [0], [-self.drop], [1])
+        if self.drop or self.skip:
+            read = editor.sliced(joined, graph, [self.axis], [self.skip], [-self.drop or TO_THE_END], [1])
             graph.insert_before(node, [producer(read)])
         if node.op_type in ("Pad", "Concat"):
             editor.replace(node.outputs[0], read, graph)
@@ -113,7 +125,7 @@ class PastFrames(NodeEdit):
 
     def _first(self, editor: Editor, graph: ir.Graph) -> ir.Value:
         """What is before the first chunk."""
-        value = self.node.inputs[self.before or 0]
+        value = self.node.inputs[self.first or 0]
         assert value is not None
         if self.node.op_type == "Pad":
             value = editor.sliced(value, graph, [self.axis], [0], [1], [1])
@@ -146,21 +158,47 @@ def keep(
     pads: tuple[int, ...],
     drop: int,
     *,
+    before: int,
     slot: int = 0,
     output_padding: tuple[int, ...] | None = None,
-    before: int | None = None,
+    first: int | None = None,
 ) -> None:
-    """Note that a node reads `past` frames before the chunk."""
+    """Note that a node reads `past` frames before the chunk, or (negative) so many fewer of the chunk.
+
+    Args:
+        initial: A number, or an array with `before` entries.
+        before: How many frames it reads before the first of the whole; 0 where these are of no use.
+    """
     value = node.inputs[slot]
     assert value is not None
     shape = flow.shape(node.outputs[0] if node.op_type == "Pad" else value, node)
+    begin, axis = before - framing.lag, framing.axis
     edit = PastFrames(
-        *(node, slot, framing.axis, past, initial, framing.known, pads, drop, flow.path, shape),
+        node,
+        slot,
+        axis,
+        max(past, 0),
+        _entries(initial, axis, begin - past, past),
+        framing.overlap,
+        pads,
+        drop,
+        flow.path,
+        shape,
         flow.known.types[value],
         output_padding,
-        before,
+        first,
+        max(-past, 0),
+        framing.lateness if before > 0 else None,
+        _entries(initial, axis, begin, framing.lag),
     )
     flow.edits.append(edit)
+
+
+def _entries(initial: float | Array | None, axis: int, first: int, count: int) -> float | Array | None:
+    """So many entries from one on; those before the first one are of no use."""
+    if initial is None or isinstance(initial, float) or count <= 0:
+        return 0.0 if count <= 0 else initial
+    return initial.take(np.maximum(np.arange(first, first + count), 0), axis)
 
 
 def settled(flow: Flow, node: ir.Node, framing: Frames, right: int, extra: int, known: int) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.streaming.edit import Editor, NodeEdit, Path, dim_of, home, producer
 from rnn_lowering.streaming.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.frames import Flow, Framing
 from rnn_lowering.streaming.inference import TO_THE_END, Shape
+from rnn_lowering.streaming.lateness import Lateness, replaced
 from rnn_lowering.streaming.operators.past_frames import framed_input
 
 
@@ -20,6 +22,7 @@ class RunningSum(NodeEdit):
     Attributes:
         axis: The axis of the frames.
         overlap: How many frames more than the chunk's own its value has already.
+        late: How late it is: frames that have not come count as 0.
         path: The nodes If around it, each with its branch.
         shape, dtype: Those of its value.
     """
@@ -30,6 +33,7 @@ class RunningSum(NodeEdit):
     path: Path
     shape: Shape
     dtype: ir.DataType
+    late: Lateness | None = None
 
     def apply(self, editor: Editor) -> None:
         """Add the sum so far; the next one is that of the chunk's last frame."""
@@ -38,6 +42,10 @@ class RunningSum(NodeEdit):
         past = editor.add_past(node, "sum", self.dtype, dims)
         source = node.inputs[0]
         assert source is not None
+        if self.late is not None:
+            zeros = np.zeros(1, self.dtype.numpy())
+            source = replaced(editor, source, self.late, self.axis, len(self.shape), zeros, node)
+            node.replace_input_with(0, source)
         (total,) = editor.node("Add", [value, past])
         editor.put_behind(value, total, [total])
         last = total
@@ -61,7 +69,6 @@ def summed(flow: Flow, node: ir.Node) -> list[Framing]:
         raise flow.refuse(node, "sums from the last frame on, which a stream has not seen yet")
     if not framing.plain:
         raise flow.refuse(node, "its frames are merged with another axis")
-    flow.edits.append(
-        RunningSum(node, framing.axis, framing.known, flow.path, flow.shape(value, node), flow.known.types[value])
-    )
+    shape, dtype = flow.shape(value, node), flow.known.types[value]
+    flow.edits.append(RunningSum(node, framing.axis, framing.overlap, flow.path, shape, dtype, framing.lateness))
     return [flow.framed(node, node.outputs[0], framing)]

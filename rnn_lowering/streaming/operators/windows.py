@@ -46,8 +46,6 @@ def windowed(flow: Flow, node: ir.Node) -> list[Framing]:
     if min(window.left, window.right) < 0:
         raise flow.refuse(node, "removes frames with its paddings", "use a Slice")
     known = (framing.known + over) // stride + 1
-    if known < 0:
-        raise _looks_ahead(flow, node, -(framing.known + over + 1), framing.extra - framing.known + window.right)
     extra = (framing.extra + over + window.right) // stride + 1
     kept = settled(flow, node, framing, window.right, extra, known)
     if kept < known and stride > 1:
@@ -55,9 +53,14 @@ def windowed(flow: Flow, node: ir.Node) -> list[Framing]:
             node, f"a stride of {stride} over time does not fit the frames that are cut off before it"
         )
     found = replace(framing, extra=extra, known=kept, rate=framing.rate / stride)
-    if window.left or window.right:
-        initial = _before_first(flow, node, value) if window.left else 0.0
-        keep(flow, node, framing, window.left, initial, window.without(framing.axis - 2), known - kept)
+    past = window.left - framing.lag + found.lag * stride
+    if past or window.left or window.right:
+        initial, without = (
+            _before_first(flow, node, value) if window.left else 0.0,
+            window.without(framing.axis - 2),
+        )
+        keep(flow, node, framing, past, initial, without, known - kept, before=window.left)
+    flow.note_ahead(node, framing, found)
     return [flow.resampled(node, node.outputs[0], found)]
 
 
@@ -75,18 +78,18 @@ def transposed(flow: Flow, node: ir.Node) -> list[Framing]:
     span, stride, left = window.span, window.stride, window.left
     right = span + 1 - stride - window.right + (output_padding[axis] if output_padding else 0)
     known = framing.known * stride - left
-    if known < 0:
-        raise _looks_ahead(flow, node, -known, framing.extra * stride + right - known)
     extra = framing.extra * stride - left + right
     kept = settled(flow, node, framing, right, extra, known)
-    past = max((span - left) // stride, 0)
+    found = replace(framing, extra=extra, known=kept, rate=framing.rate * stride)
+    past = max((found.lag - left + span) // stride - framing.lag, 0)
     beyond = span + 1 - stride + known - kept
-    pads = window.without(axis, past * stride + left, max(beyond, 0))
+    pads = window.without(axis, (framing.lag + past) * stride + left - found.lag, max(beyond, 0))
     padding = tuple(
         max(-beyond, 0) if n == axis else pad
         for n, pad in enumerate(output_padding or [0] * (len(window.pads) // 2))
     )
-    if past or pads != window.pads or padding != tuple(output_padding or padding):
+    late = framing.lag and span - left >= stride
+    if past or late or pads != window.pads or padding != tuple(output_padding or padding):
         keep(
             flow,
             node,
@@ -95,21 +98,11 @@ def transposed(flow: Flow, node: ir.Node) -> list[Framing]:
             0.0,
             pads,
             0,
+            before=max((span - left) // stride, 0),
             output_padding=padding if any(padding) or output_padding else None,
         )
-    found = replace(framing, extra=extra, known=kept, rate=framing.rate * stride)
+    flow.note_ahead(node, framing, found)
     return [flow.resampled(node, node.outputs[0], found)]
-
-
-def _looks_ahead(flow: Flow, node: ir.Node, missing: int, behind: int) -> Exception:
-    if behind > 0:
-        frames = f"{missing} frame{'s' if missing > 1 else ''}"
-        return flow.refuse(
-            node,
-            f"looks {frames} ahead, so the stream would need a delay of {frames}",
-            "train with padding on the left only, so that it is causal",
-        )
-    return flow.refuse(node, f"has no result for the first {missing} frames", f"pad {missing} frames on the left")
 
 
 def _window(flow: Flow, node: ir.Node, framing: Frames) -> _Window:

@@ -1,0 +1,33 @@
+"""Products of integers, with weights that stay integers."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from rnn_lowering.emit.integer_constants import FIRST_WITH_AXIS, Dequantized
+from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.emit.versions import since
+
+_FLOAT, _INT32, _UINT8 = ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.UINT8
+
+
+@since(11)
+def integer_product(op: Ops, a: Tensor, weights: Tensor) -> Tensor:
+    """Compute a [..., m, k] @ weights [k, n], which are dequantized, as a product of integers: `a` is quantized to
+    8 bits by the range of all its numbers.
+
+    The scales are multiplied first, as onnxruntime does: float(product) * (scale of a * scale of the weights).
+    """
+    shape, constant = (*a.shape[:-1], weights.shape[-1]), weights.value
+    if a.is_zero:
+        return op.zero(shape)
+    assert isinstance(constant, Dequantized)
+    stored = constant.stored(FIRST_WITH_AXIS)
+    assert stored is not None
+    weights_scale, weights_zero_point = map(op.known, stored.parts())
+    types = [_UINT8, _FLOAT, _UINT8]
+    quantized, scale, zero_point = op.emit("DynamicQuantizeLinear", [a], [a.shape, (), ()], types)
+    inputs = [quantized, op.known(constant.integers), zero_point, weights_zero_point]
+    (product,) = op.emit("MatMulInteger", inputs, [shape], [_INT32])
+    return op.cast(product, _FLOAT) * (scale * weights_scale)

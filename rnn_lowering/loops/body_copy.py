@@ -1,0 +1,422 @@
+"""Write a copy of a body in which other values stand for its inputs.
+
+What follows from constants and sizes is computed (`facts`): counters, conditions and the bounds of slices
+disappear, and an If on a counter becomes its branch. What is the same in two copies is written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.emit.constants import leaf, literal
+from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
+from rnn_lowering.loops.body import LoopBody, ScanBody, read_body
+from rnn_lowering.loops.facts import CHANCE, Elements, Facts, Item, Known, Size, TensorKind, common_kind, is_plain
+from rnn_lowering.model.scopes import REPEATING, bodies_of, graphs_of
+from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, node_ref
+from rnn_lowering.types import array_of
+
+_SHARED_SIZE = 1024
+"""Constants of bodies up to this size are compared by their numbers; larger ones are not read."""
+
+
+@dataclass(frozen=True)
+class LoopLimits:
+    """The most steps to unroll, and the most nodes that they may have, nested ones included."""
+
+    steps: int
+    nodes: int
+
+
+class BodyCopy:
+    """Emits the bodies of a Loop or Scan of one graph.
+
+    Args:
+        op: Emits into that graph.
+        facts: Facts about the model.
+        repeat: Emits what stands for the Loop or Scan, and for those in its body.
+        limits: The limits of all nested steps, and of nodes.
+
+    Attributes:
+        steps: The number of steps that were unrolled.
+    """
+
+    def __init__(self, op: Ops, facts: Facts, repeat: Repeat, limits: LoopLimits) -> None:
+        self.op = op
+        self.facts = facts
+        self.limits = limits
+        self.steps = 0
+        self._repeat = repeat
+        self._emitted = 0
+        self._items: dict[ir.Value, Item] = {}
+        self._written: list[dict[Hashable, list[Item]]] = [{}]
+        self._bodies: set[ir.Graph] = set()
+        self._outermost: NodeRef | None = None
+
+    def write(self, node: ir.Node, scope: str) -> list[Item]:
+        """Emit what stands for a Loop or Scan of the graph; return an item for each of its outputs.
+
+        Raises:
+            InvalidNodeError: It breaks the specification of its operator.
+            UnsupportedError: It cannot be repeated so, or a limit is exceeded.
+        """
+        read = read_body(node, scope, self.facts.opset)
+        self._outermost = read.ref
+        self._bodies = {read.body, *read.body.subgraphs()}
+        return self._repeat(self, read, [self.item(value) for value in node.inputs])
+
+    def bring_constants(self, bodies: Sequence[ir.Graph]) -> None:
+        """Emit the constants of bodies into the open graph."""
+        for body in bodies:
+            for value in body.initializers.values():
+                self._items[value] = self._constant(value)
+
+    def localize(self, body: ir.Graph) -> None:
+        """Emit the constants that a body uses from outside into the open graph: several runtimes misread captured
+        values."""
+        for node in body.all_nodes():
+            for value in node.inputs:
+                item = self.item(value)
+                source = item.value if isinstance(item, Known) else item
+                if value is not None and isinstance(source, ir.Value) and _is_constant(source):
+                    self._items[value] = self._constant(source)
+
+    def size(self, size: Size) -> Tensor | None:
+        """Return a size as an int64 [1]; None where no input has it."""
+        if isinstance(size, int):
+            return self.op.constant([size])
+        place = None if size is None else self.facts.place(size)
+        if place is None:
+            return None
+        value, axis = place
+        kind = self.facts.kind(value)
+        assert kind is not None
+        return self.op.dim(self.op.given(value, ir.DataType(kind.element), kind.dims), axis)
+
+    def of_sequence(self, node: ir.Node) -> list[Item] | None:
+        """Emit what a node of the graph makes of a sequence with known elements; None where it stays."""
+        return self._of_sequence(node, [self.item(value) for value in node.inputs])
+
+    def item(self, value: ir.Value | None) -> Item:
+        """Return what stands for a value in the current step."""
+        if value is None:
+            return None
+        if value not in self._items:
+            self._items[value] = self._found(value)
+        return self._items[value]
+
+    def _found(self, value: ir.Value) -> Item:
+        return self.facts.known(value) or self.facts.elements(value) or value
+
+    def _constant(self, value: ir.Value) -> Item:
+        """Return an initializer of a body."""
+        tensor = value.const_value
+        if tensor is None:
+            raise InvalidNodeError(f"the initializer '{value.name}' has no tensor", node=self._outermost)
+        if tensor.size <= _SHARED_SIZE and is_plain(tensor.dtype):
+            return Known(array_of(tensor))
+        return self.made(self.op.known(leaf(tensor, value, "const")))
+
+    # Values that are emitted
+
+    def value(self, item: Item) -> ir.Value | None:
+        """Return a value of the graph for an item."""
+        if item is None or isinstance(item, ir.Value):
+            return item
+        if item.value is not None:
+            return item.value
+        if isinstance(item, Elements):
+            return self._sequence(item)
+        return self.made(self._literal(item))
+
+    def _literal(self, item: Known) -> Tensor:
+        return self.op.known(literal(item.array, ir.DataType.from_numpy(item.array.dtype)))
+
+    def made(self, tensor: Tensor) -> ir.Value:
+        """Return the value of a tensor, whose type and shape are known then."""
+        value = self.op.value(tensor)
+        if self.facts.kind(value) is None:
+            self.facts.declare(value, TensorKind(int(tensor.dtype), tensor.shape))
+        return value
+
+    def tensor(self, item: Item, ref: NodeRef) -> Tensor:
+        """Return an item as a tensor of known rank."""
+        if isinstance(item, Known):
+            return self._literal(item)
+        kind = self.facts.kind(item)
+        if not isinstance(item, ir.Value) or kind is None or kind.shape is None:
+            raise UnsupportedError(
+                "the rank of what it scans or stacks does not follow from the model's inputs",
+                hint="fix the shapes of the inputs (--input-shape)",
+                node=ref,
+            )
+        return self.op.given(item, ir.DataType(kind.element), kind.dims)
+
+    def _sequence(self, elements: Elements) -> ir.Value:
+        given = [self.value(item) for item in elements.items]
+        if not given:
+            raise UnsupportedError("an empty sequence cannot be written", node=self._outermost)
+        node = self.new("SequenceConstruct", given)
+        return node.outputs[0]
+
+    def new(
+        self,
+        op_type: str,
+        given: Sequence[ir.Value | None],
+        attributes: Sequence[ir.Attr] = (),
+        outputs: int = 1,
+        domain: str = "",
+    ) -> ir.Node:
+        self._emitted += 1
+        if self._emitted > self.limits.nodes:
+            raise UnsupportedError(
+                f"its steps would be more than {self.limits.nodes:,} nodes",
+                hint="raise the limit (--max-nodes N) if this is intended",
+                node=self._outermost,
+            )
+        name = self.op.unique_name(op_type)
+        node = ir.Node(domain, op_type, given, attributes, num_outputs=outputs, name=name)
+        for n, output in enumerate(node.outputs):
+            output.name = name if outputs == 1 else f"{name}.{n}"
+        self.op.nodes.append(node)
+        return node
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """What is written in the block is not used after it, nor what stands for values there."""
+        items = dict(self._items)
+        self._written.append(dict(self._written[-1]))
+        yield
+        self._written.pop()
+        self._items = items
+
+    # Nodes
+
+    def nodes(self, graph: ir.Graph) -> None:
+        for node in graph:
+            found = self._results(node)
+            self._items.update(zip(node.outputs, found, strict=False))
+
+    def _results(self, node: ir.Node) -> Sequence[Item]:
+        items = [self.item(value) for value in node.inputs]
+        standard = node.domain in DEFAULT_DOMAIN
+        if standard and node.op_type in REPEATING:
+            return self._nested(node, items)
+        if standard and node.op_type == "If" and isinstance(items[0], Known) and items[0].array.size == 1:
+            return self._branch(node, "then_branch" if items[0].array.reshape(()) else "else_branch")
+        if standard and node.op_type == "Identity":
+            return items
+        if standard and node.op_type == "Slice" and self._is_whole(items):
+            return items[:1]
+        found = self._of_sequence(node, items) if standard else None
+        if found is not None:
+            return found
+        arrays = self.facts.evaluate(node, items) if standard else None
+        if arrays is not None and all(array.size <= _SHARED_SIZE or array.dtype.kind != "f" for array in arrays):
+            return [Known(array) for array in arrays]
+        return self.copied(node, items)
+
+    def _nested(self, node: ir.Node, items: Sequence[Item]) -> list[Item]:
+        return self._repeat(self, read_body(node, f"{self._outermost} > body", self.facts.opset), items)
+
+    def _branch(self, node: ir.Node, name: str) -> list[Item]:
+        (branch,) = graphs_of(node.attributes[name])
+        self.nodes(branch)
+        return [self.item(value) for value in branch.outputs]
+
+    def _is_whole(self, items: Sequence[Item]) -> bool:
+        """Whether a Slice takes everything."""
+        if len(items) < 3:
+            return False
+        starts, ends, *others = (item.array if isinstance(item, Known) else None for item in items[1:])
+        steps = others[1] if len(others) > 1 and items[4] is not None else np.ones(1)
+        if starts is None or ends is None or steps is None:
+            return False
+        return bool(np.all(starts == 0) and np.all(ends >= np.iinfo(ends.dtype).max) and np.all(steps == 1))
+
+    def copied(self, node: ir.Node, items: Sequence[Item]) -> list[Item]:
+        bodies = bodies_of(node)
+        key: Hashable = None
+        if not bodies and node.op_type not in CHANCE:
+            key = node, tuple(map(_key, items))
+            if key in self._written[-1]:
+                return self._written[-1][key]
+        given = [self.value(item) for item in items]
+        attributes = [self._attribute(attribute) for attribute in node.attributes.values()]
+        copy = self.new(node.op_type, given, attributes, len(node.outputs), domain=node.domain)
+        for old, new in zip(node.outputs, copy.outputs, strict=True):
+            new.name = new.name if old.name else ""
+            if bodies and isinstance(old.type, ir.TensorType) and old.type.dtype != ir.DataType.UNDEFINED:
+                self.facts.declare(new, self.facts.kind(old) or TensorKind(int(old.type.dtype), None))
+        kinds = self._kinds_of_branches(attributes) if node.op_type == "If" else self.facts.infer(node, items)
+        for new, kind in zip(copy.outputs, kinds, strict=False):
+            self.facts.declare(new, kind)
+        if key is not None:
+            self._written[-1][key] = list(copy.outputs)
+        return list(copy.outputs)
+
+    def _kinds_of_branches(self, attributes: Sequence[ir.Attr]) -> list[TensorKind | None]:
+        """Return what the branches of an If have in common."""
+        branches = [[self.facts.kind(v) for v in graph.outputs] for a in attributes for graph in graphs_of(a)]
+        return [common_kind(kinds) for kinds in zip(*branches, strict=False)]
+
+    def _attribute(self, attribute: ir.Attr) -> ir.Attr:
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            return ir.AttrGraph(attribute.name, self._graph(attribute.as_graph()))
+        if attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
+            return ir.AttrGraphs(attribute.name, [self._graph(graph) for graph in attribute.as_graphs()])
+        return attribute
+
+    def _graph(self, graph: ir.Graph) -> ir.Graph:
+        """Return a copy of a branch or body as it is in this step."""
+        with self.op.body(), self.apart():
+            if not all(value in self._items for value in graph.initializers.values()):
+                self.bring_constants([graph])
+            inputs = [self.input_like(value) for value in graph.inputs]
+            self.put(graph.inputs, inputs)
+            self.nodes(graph)
+            return self.finished(inputs, [self.item(v) for v in graph.outputs], [v.type for v in graph.outputs])
+
+    def input_like(self, value: ir.Value) -> ir.Value:
+        """Return a new input of a body in place of one."""
+        copy = ir.Value(name=self.op.unique_name("in"), type=value.type)
+        self.facts.declare(copy, self.facts.kind(value))
+        return copy
+
+    def put(self, values: Sequence[ir.Value], items: Sequence[Item]) -> None:
+        """Let items stand for values of a body."""
+        self._items.update(zip(values, items, strict=True))
+
+    def finished(
+        self, inputs: Sequence[ir.Value], items: Sequence[Item], types: Sequence[ir.TypeProtocol | None]
+    ) -> ir.Graph:
+        """Return the open scope as a graph that returns these items."""
+        outputs: list[ir.Value] = []
+        for item, given in zip(items, types, strict=True):
+            value = self.own_value(item, outputs)
+            value.type = value.type or given
+            outputs.append(value)
+        self.op.finish(outputs)
+        name = self.op.unique_name("body")
+        return ir.Graph(inputs, outputs, nodes=self.op.nodes, initializers=self.op.initializers, name=name)
+
+    def own_value(self, item: Item, others: Sequence[ir.Value]) -> ir.Value:
+        """Return a value that a node of the open graph computes, and that is none of others."""
+        value = self.value(item)
+        if value is None:
+            raise UnsupportedError("it returns a value that is left out", node=self._outermost)
+        producer = value.producer()
+        if value in others or producer is None or not any(node is producer for node in reversed(self.op.nodes)):
+            copy = self.new("Identity", [value]).outputs[0]
+            self.facts.declare(copy, self.facts.kind(item))
+            return copy
+        return value
+
+    def stack(self, rows: Sequence[Item], axis: int, ref: NodeRef) -> Item:
+        if all(isinstance(row, Known) for row in rows):
+            arrays = [row.array for row in rows if isinstance(row, Known)]
+            if len({array.shape for array in arrays}) == 1 and -arrays[0].ndim - 1 <= axis <= arrays[0].ndim:
+                return Known(np.stack(arrays, axis))
+        tensors = [self.tensor(row, ref) for row in rows]
+        rank = tensors[0].rank + 1
+        if not -rank <= axis < rank:
+            raise InvalidNodeError(f"it stacks along axis {axis} of {rank}", node=ref)
+        sizes = list(zip(*(t.shape for t in tensors), strict=False))
+        if len({t.rank for t in tensors}) > 1 or any(len({*dims} - {None}) > 1 for dims in sizes):
+            raise UnsupportedError("what its steps stack has different shapes", node=ref)
+        return self.made(self.op.concat([self.op.unsqueeze(t, [axis % rank]) for t in tensors], axis % rank))
+
+    # Sequences
+
+    def _of_sequence(self, node: ir.Node, items: Sequence[Item]) -> list[Item] | None:
+        """Return what a node makes of a sequence with known elements; None for any other node."""
+        name = node.op_type
+        if name == "SequenceEmpty":
+            return [Elements((), self.value(self.copied(node, [])[0]))] if node.graph in self._bodies else None
+        if name == "SequenceConstruct":
+            return [Elements(tuple(items))] if node.graph in self._bodies else None
+        if name == "SplitToSequence":
+            return self._split(node, items)
+        if not items or not isinstance(items[0], Elements):
+            return None
+        elements = items[0].items
+        if name == "SequenceLength":
+            return [Known(np.asarray(len(elements), np.int64))]
+        if name in ("SequenceInsert", "SequenceErase", "SequenceAt"):
+            return self._at(name, elements, items)
+        if name == "ConcatFromSequence" and elements:
+            return [self._joined(node, elements)]
+        return None
+
+    def _split(self, node: ir.Node, items: Sequence[Item]) -> list[Item] | None:
+        ref = self._outermost or node_ref(node, "")
+        attribute, keep = node.attributes.get("axis"), node.attributes.get("keepdims")
+        kind, sizes = self.facts.kind(items[0]), items[1] if len(items) > 1 else None
+        if kind is None or kind.shape is None or not (sizes is None or isinstance(sizes, Known)):
+            return None
+        axis = (attribute.as_int() if attribute else 0) % max(len(kind.shape), 1)
+        length = kind.dims[axis]
+        if length is None or length > self.limits.steps:
+            return None
+        if sizes is None or not sizes.array.ndim:
+            size = 1 if sizes is None else max(int(sizes.array), 1)
+            parts = [min(size, length - start) for start in range(0, length, size)]
+        else:
+            parts = sizes.array.tolist()
+        found = self.op.split(self.tensor(items[0], ref), parts, axis) if parts else []
+        if sizes is None and keep is not None and not keep.as_int():
+            found = [self.op.squeeze(part, [axis]) for part in found]
+        return [Elements(tuple(map(self.made, found)))] if found else None
+
+    def _at(self, name: str, elements: tuple[Item, ...], items: Sequence[Item]) -> list[Item] | None:
+        at = 2 if name == "SequenceInsert" else 1
+        position = items[at] if len(items) > at else None
+        if position is not None and not isinstance(position, Known):
+            return None
+        last = len(elements) if name == "SequenceInsert" else len(elements) - 1
+        n = last if position is None else int(position.array.reshape(()))
+        size = len(elements)
+        if not -size <= n <= last:
+            return None
+        n += size if n < 0 else 0
+        if name == "SequenceAt":
+            return [elements[n]]
+        inserted = items[1:2] if name == "SequenceInsert" else ()
+        return [Elements((*elements[:n], *inserted, *elements[n + (name == "SequenceErase") :]))]
+
+    def _joined(self, node: ir.Node, elements: Sequence[Item]) -> Item:
+        axis = node.attributes["axis"].as_int()
+        new_axis = node.attributes.get("new_axis")
+        ref = self._outermost or node_ref(node, "")
+        if new_axis is not None and new_axis.as_int():
+            return self.stack(elements, axis, ref)
+        tensors = [self.tensor(element, ref) for element in elements]
+        return self.made(self.op.concat(tensors, axis))
+
+
+def _key(item: Item) -> Hashable:
+    if isinstance(item, Known):
+        return item.key()
+    return tuple(map(_key, item.items)) if isinstance(item, Elements) else item
+
+
+Repeat = Callable[[BodyCopy, "LoopBody | ScanBody", Sequence[Item]], "list[Item]"]
+"""Emits what stands for a Loop or Scan, of whose inputs it gets the items; returns an item for each output."""
+
+
+def _is_constant(value: ir.Value) -> bool:
+    return value.is_initializer() and not value.is_graph_input()
+
+
+def detach(node: ir.Node) -> None:
+    """Let a node that is dropped use nothing, nor the nodes in its bodies."""
+    for inner in (node, *(n for body in bodies_of(node) for n in body.all_nodes())):
+        for index in range(len(inner.inputs)):
+            inner.replace_input_with(index, None)

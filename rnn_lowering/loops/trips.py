@@ -1,0 +1,336 @@
+"""The number of steps of a Loop, computed before it starts.
+
+A condition decides on the next step. Where it compares whole numbers that grow by the same amount in each step
+with others that never change, the last step follows by a division: for a < b, where a is p + q i in step i, it is
+max(0, ceil((b - p) / q)), and the number of steps is one more. Integers that are cast to floats are compared as
+integers, which is the same below 2^24.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.loops.body import LoopBody
+from rnn_lowering.loops.body_copy import BodyCopy
+from rnn_lowering.loops.errors import UnknownTripsError, depends_on_data
+from rnn_lowering.loops.facts import Item, Known
+from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
+
+_INT64 = ir.DataType.INT64
+_MOST_SIMULATED = 1 << 12
+_ENDLESS = 1 << 62
+"""A number of steps that exporters write for a Loop that only its condition ends."""
+
+_SHAPING = ("Identity", "Squeeze", "Unsqueeze", "Reshape")
+_WIDE = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.FLOAT, ir.DataType.DOUBLE)
+
+
+@dataclass(frozen=True)
+class LoopTrips:
+    """A number of steps.
+
+    Attributes:
+        tensor: It as an int64 [1].
+        known: It, where it is known at lowering time.
+        positive: Whether there is a step for certain.
+    """
+
+    tensor: Tensor
+    known: int | None
+    positive: bool
+
+
+def invariant_states(read: LoopBody) -> set[int]:
+    """Return which states are what they were before in each step."""
+    pairs = zip(read.state_inputs, read.state_outputs, strict=True)
+    return {n for n, (before, after) in enumerate(pairs) if _source(after) is before}
+
+
+def _source(value: ir.Value) -> ir.Value:
+    """Return what Identities return."""
+    node = value.producer()
+    while node is not None and node.op_type == "Identity" and node.domain in DEFAULT_DOMAIN and node.inputs[0]:
+        value = node.inputs[0]
+        node = value.producer()
+    return value
+
+
+def number_of_trips(copy: BodyCopy, read: LoopBody, items: Sequence[Item]) -> LoopTrips:
+    """Return the number of steps of a Loop; what is emitted for it is in the open graph.
+
+    Raises:
+        UnsupportedError: It depends on data, or on conditions that are not linear in the number of the step.
+    """
+    simulated = _simulated(copy, read, items)
+    if simulated is not None:
+        return LoopTrips(copy.op.constant([simulated]), simulated, simulated > 0)
+    return _Conditions(copy, read, items).trips()
+
+
+def _simulated(copy: BodyCopy, read: LoopBody, items: Sequence[Item]) -> int | None:
+    """Return the number of steps where all that it follows from is known; None where it is not."""
+    most, first = (items[n] if len(items) > n else None for n in (0, 1))
+    if not all(item is None or (isinstance(item, Known) and item.array.size == 1) for item in (most, first)):
+        return None
+    limit = int(most.array.reshape(())) if isinstance(most, Known) else _ENDLESS
+    if isinstance(first, Known) and not first.array.reshape(()):
+        return 0
+    states, nodes = _needed(read)
+    known: dict[ir.Value, Item] = {read.state_inputs[n]: items[2 + n] for n in states}
+    for step in range(min(max(limit, 0), _MOST_SIMULATED)):
+        known |= {read.number: Known(np.asarray(step, np.int64)), read.going_input: Known(np.asarray(True))}
+        for node in nodes:
+            given = [None if v is None else known.get(v) or copy.item(v) for v in node.inputs]
+            found = copy.facts.evaluate(node, given) if node.domain in DEFAULT_DOMAIN else None
+            if found is None:
+                return None
+            known |= {output: Known(array) for output, array in zip(node.outputs, found, strict=True)}
+        going = known.get(read.going) or copy.item(read.going)
+        if not isinstance(going, Known) or going.array.size != 1:
+            return None
+        if not nodes and going.array.reshape(()):
+            return limit if limit < _ENDLESS else None
+        if not going.array.reshape(()):
+            return step + 1
+        after = {read.state_inputs[n]: known.get(read.state_outputs[n]) for n in states}
+        known = {
+            v: item or copy.item(read.state_outputs[n]) for (v, item), n in zip(after.items(), states, strict=True)
+        }
+    return limit if limit <= _MOST_SIMULATED else None
+
+
+def _needed(read: LoopBody) -> tuple[list[int], list[ir.Node]]:
+    """Return the states and, in order, the nodes of the body that its condition follows from."""
+    places = {value: n for n, value in enumerate(read.state_inputs)}
+    values, pending = set[ir.Value](), [read.going]
+    while pending:
+        value = pending.pop()
+        if value in values:
+            continue
+        values.add(value)
+        node = value.producer()
+        if node is not None and node.graph is read.body:
+            pending += [v for v in node.inputs if v is not None]
+        if value in places:
+            pending.append(read.state_outputs[places[value]])
+    states = [n for value, n in places.items() if value in values]
+    return states, [node for node in read.body if not values.isdisjoint(node.outputs)]
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A whole number that is linear in the number of the step: constant + the sum of terms + rate * i."""
+
+    constant: int = 0
+    terms: tuple[tuple[ir.Value, int], ...] = ()
+    rate: int = 0
+
+    def plus(self, other: _Line, sign: int = 1) -> _Line:
+        sums = dict(self.terms)
+        for value, factor in other.terms:
+            sums[value] = sums.get(value, 0) + sign * factor
+        terms = tuple((value, factor) for value, factor in sums.items() if factor)
+        return _Line(self.constant + sign * other.constant, terms, self.rate + sign * other.rate)
+
+
+class _Conditions:
+    """What the conditions of a Loop say about the number of its steps."""
+
+    def __init__(self, copy: BodyCopy, read: LoopBody, items: Sequence[Item]) -> None:
+        self.copy = copy
+        self.read = read
+        self.items = items
+        self.invariant = invariant_states(read)
+        self._entered: set[ir.Value] = set()
+
+    def trips(self) -> LoopTrips:
+        op, most = self.copy.op, self.items[0] if self.items else None
+        bounds = [self._after(line) for line in self._comparisons(self.read.going)]
+        endless = isinstance(most, Known) and int(most.array.reshape(-1)[0]) >= _ENDLESS
+        if most is not None and not endless:
+            given = self.copy.tensor(most, self.read.ref)
+            bounds.insert(0, op.cast(given if given.rank == 1 else op.reshape(given, (1,)), _INT64))
+        if not bounds:
+            raise UnknownTripsError(
+                "it has no end that is known before it starts",
+                hint="give it a number of steps, or a condition on a counter",
+                node=self.read.ref,
+            )
+        trips = bounds[0]
+        for bound in bounds[1:]:
+            trips = self._smaller(trips, bound)
+        first = self.items[1] if len(self.items) > 1 else None
+        if first is not None and not (isinstance(first, Known) and first.array.all()):
+            taken = op.cast(op.reshape(self.copy.tensor(first, self.read.ref), (1,)), _INT64)
+            trips = trips * taken
+        zero = op.constant([0])
+        trips = trips if trips.number is not None else op.where(op.less(trips, zero), zero, trips)
+        known = None if trips.number is None else max(trips.number, 0)
+        return LoopTrips(trips if known is None else op.constant([known]), known, bool(known))
+
+    def _smaller(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.copy.op.where(self.copy.op.less(a, b), a, b)
+
+    def _after(self, left: _Line) -> Tensor:
+        """Return the number of steps of a Loop that goes on while a line is negative."""
+        op = self.copy.op
+        if left.rate <= 0:
+            raise depends_on_data(self.read.ref)
+        reach = self._emit(_Line(left.rate - 1).plus(replace(left, rate=0), -1))
+        zero = op.constant([0])
+        reach = op.where(op.less(reach, zero), zero, reach)
+        whole = reach if left.rate == 1 else op.emit("Div", [reach, op.constant([left.rate])], [(1,)], [_INT64])[0]
+        return whole + op.constant([1])
+
+    def _emit(self, line: _Line) -> Tensor:
+        op = self.copy.op
+        total = op.constant([line.constant])
+        for value, factor in line.terms:
+            given = self.copy.tensor(self.copy.item(value), self.read.ref)
+            flat = op.cast(given if given.shape == (1,) else op.reshape(given, (1,)), _INT64)
+            total = total + (flat if factor == 1 else flat * op.constant([factor]))
+        return total
+
+    def _comparisons(self, going: ir.Value) -> list[_Line]:
+        """Return lines that are negative as long as the Loop goes on."""
+        value = _source(going)
+        item = self._outside(value)
+        if value is self.read.going_input or (isinstance(item, Known) and bool(item.array.all())):
+            return []
+        node = value.producer()
+        if node is None or node.graph is not self.read.body or node.domain not in DEFAULT_DOMAIN:
+            raise depends_on_data(self.read.ref)
+        a, b = (*node.inputs[:2], None, None)[:2]
+        if node.op_type == "Cast" and a is not None:
+            return self._comparisons(a)
+        if node.op_type == "And" and a is not None and b is not None:
+            return [*self._comparisons(a), *self._comparisons(b)]
+        if node.op_type in ("Greater", "GreaterOrEqual"):
+            a, b = b, a
+        if node.op_type not in _COMPARISONS or a is None or b is None:
+            raise depends_on_data(self.read.ref)
+        first, second = self._line(a), self._line(b)
+        if first is None or second is None:
+            raise depends_on_data(self.read.ref)
+        return [first.plus(second, -1).plus(_Line(-1 if node.op_type.endswith("OrEqual") else 0))]
+
+    def _outside(self, value: ir.Value) -> Item:
+        """Return the item of a value that is no part of the body."""
+        node = value.producer()
+        if node is not None and node.graph is self.read.body:
+            found = self.copy.facts.evaluate(node, [self._known(v) for v in node.inputs])
+            return Known(found[0]) if found else None
+        return (
+            None
+            if value.graph is self.read.body and node is None and value.is_graph_input()
+            else self._known(value)
+        )
+
+    def _known(self, value: ir.Value | None) -> Item:
+        return None if value is None else self.copy.item(value)
+
+    def _line(self, value: ir.Value) -> _Line | None:
+        """Return a value as a line; None where it is none."""
+        read = self.read
+        if value is read.number:
+            return _Line(rate=1)
+        if value in read.state_inputs:
+            return self._line_of_state(list(read.state_inputs).index(value))
+        node = value.producer()
+        if node is None or node.graph is not read.body:
+            return self._line_of_outside(value)
+        if node.op_type == "Constant":
+            return _whole(self._outside(value))
+        if node.domain not in DEFAULT_DOMAIN or not node.inputs or node.inputs[0] is None:
+            return None
+        if _keeps_number(node):
+            return self._line(node.inputs[0])
+        if node.op_type not in ("Add", "Sub", "Mul") or node.inputs[1] is None:
+            return None
+        a, b = self._line(node.inputs[0]), self._line(node.inputs[1])
+        if a is None or b is None:
+            return None
+        if node.op_type != "Mul":
+            return a.plus(b, 1 if node.op_type == "Add" else -1)
+        factor, other = (a, b) if not a.terms and not a.rate else (b, a)
+        if factor.terms or factor.rate:
+            return None
+        scaled = tuple((v, n * factor.constant) for v, n in other.terms)
+        return _Line(other.constant * factor.constant, scaled, other.rate * factor.constant)
+
+    def _line_of_state(self, n: int) -> _Line | None:
+        read = self.read
+        initial = read.initial[n]
+        if initial is None or read.state_inputs[n] in self._entered:
+            return None
+        start = self._line_of_outside(initial, self.items[2 + n])
+        if start is None or n in self.invariant:
+            return start
+        grown = self._growth(read.state_outputs[n], read.state_inputs[n], set())
+        return None if grown is None else start.plus(_Line(rate=grown))
+
+    def _growth(self, value: ir.Value, state: ir.Value, entered: Collection[ir.Value]) -> int | None:
+        """Return how much a state grows in a step: a constant."""
+        value = _source(value)
+        if value is state:
+            return 0
+        node = value.producer()
+        if node is None or node.graph is not self.read.body or node.domain not in DEFAULT_DOMAIN:
+            return None
+        if _keeps_number(node) and node.inputs[0] is not None:
+            return self._growth(node.inputs[0], state, entered)
+        if node.op_type not in ("Add", "Sub") or None in node.inputs[:2]:
+            return None
+        for here, other, sign in ((0, 1, 1 if node.op_type == "Add" else -1), (1, 0, 1)):
+            if here and node.op_type == "Sub":
+                continue
+            base, step = node.inputs[here], node.inputs[other]
+            assert base is not None and step is not None  # noqa: PT018
+            grown, by = self._growth(base, state, entered), self._step(step, state)
+            if grown is not None and by is not None:
+                return grown + sign * by
+        return None
+
+    def _step(self, value: ir.Value, state: ir.Value) -> int | None:
+        self._entered.add(state)
+        line = self._line(value)
+        self._entered.discard(state)
+        return line.constant if line is not None and not line.terms and not line.rate else None
+
+    def _line_of_outside(self, value: ir.Value, item: Item = None) -> _Line | None:
+        """Return a value from around the Loop as a line."""
+        item = item or self._known(value)
+        if isinstance(item, Known):
+            return _whole(item)
+        kind = self.copy.facts.kind(item)
+        if kind is None or kind.shape is None or any(size != 1 for size in kind.shape):
+            return None
+        if ir.DataType(kind.element).is_integer():
+            return _Line(terms=((value, 1),))
+        node = value.producer()
+        casts = node is not None and _keeps_number(node)
+        source = node.inputs[0] if node is not None and casts else None
+        return None if source is None else self._line_of_outside(source)
+
+
+def _keeps_number(node: ir.Node) -> bool:
+    """Whether a node returns the whole number that it is given, in another type or shape."""
+    if node.domain not in DEFAULT_DOMAIN:
+        return False
+    return node.op_type in _SHAPING or (node.op_type == "Cast" and node.attributes["to"].as_int() in _WIDE)
+
+
+_COMPARISONS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+
+
+def _whole(item: Item) -> _Line | None:
+    """Return a known whole number."""
+    if not isinstance(item, Known) or item.array.size != 1:
+        return None
+    number = item.array.reshape(()).item()
+    return _Line(int(number)) if np.isfinite(number) and number == int(number) else None

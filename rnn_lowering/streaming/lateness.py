@@ -1,0 +1,255 @@
+"""Values that are late, since something before them looks ahead.
+
+The frames that come before the first one mean nothing: until it has come, states stay as they are, and nodes read
+what stands before the sequence instead. The number of frames so far, a state too, tells which frames these are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.streaming.edit import Editor, NodeEdit, Path, dim_of, home, producer
+from rnn_lowering.streaming.inference import TO_THE_END, Shape
+from rnn_lowering.streaming.metadata import State
+from rnn_lowering.types import Array
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """By how many of its own frames a value is late, and how many it has for each frame of the stream."""
+
+    lag: int
+    rate: Fraction
+
+
+@dataclass(frozen=True)
+class Wait(NodeEdit):
+    """An input of a node that waits for the other ones, which are later.
+
+    Attributes:
+        node, slot: The node, and which of its inputs.
+        axis: The axis of the frames.
+        past: By how many frames it is held back.
+        overlap: How many frames more than the chunk's own it has.
+        drop: How many frames at its end are for the next chunk only.
+        path: The nodes If around the node, each with its branch.
+        shape, dtype: Those of the input.
+    """
+
+    node: ir.Node
+    slot: int
+    axis: int
+    past: int
+    overlap: int
+    drop: int
+    path: Path
+    shape: Shape
+    dtype: ir.DataType
+
+    @property
+    def carries(self) -> bool:  # type: ignore[override]
+        return self.past > 0
+
+    def apply(self, editor: Editor) -> None:
+        source, graph = self.node.inputs[self.slot], home(self.node)
+        assert source is not None
+        key = ("wait", source, graph, self.axis, self.past, self.overlap, self.drop)
+        if key not in editor.made:
+            editor.made[key] = self._held_back(editor, source, graph)
+        self.node.replace_input_with(self.slot, editor.made[key])
+
+    def _held_back(self, editor: Editor, source: ir.Value, graph: ir.Graph) -> ir.Value:
+        joined = source
+        if self.past:
+            dims = [self.past if n == self.axis else dim_of(d, n, source.name) for n, d in enumerate(self.shape)]
+            past = editor.add_past(self.node, "x", self.dtype, dims)
+            (joined,) = editor.node("Concat", [past, source], axis=self.axis)
+            end = -self.overlap or TO_THE_END
+            present = editor.sliced(joined, graph, [self.axis], [-self.past - self.overlap], [end], [1])
+            graph.insert_before(self.node, [producer(joined), producer(present)])
+            editor.add_present(self.node, "x", past, present, self.path)
+        read = editor.sliced(joined, graph, [self.axis], [0], [-self.drop], [1])
+        graph.insert_before(self.node, [producer(read)])
+        return read
+
+
+def replaced(
+    editor: Editor, value: ir.Value, late: Lateness, axis: int, rank: int, early: Array, node: ir.Node
+) -> ir.Value:
+    """A value with other frames instead of those that have not come, computed before a node.
+
+    Args:
+        early: One number, or as many entries along `axis` as the value is late.
+    """
+    graph = home(node)
+    missing, fill = _missing(editor, late), editor.constant(early, graph)
+    if early.size > 1:
+        index = _index(editor, late)
+        (within,) = editor.node("Where", [missing, index, editor.integers([late.lag - 1], editor.model.graph)])
+        (fill,) = editor.node("Gather", [fill, within], axis=axis)
+        graph.insert_before(node, [producer(within), producer(fill)])
+    if _count(editor, late) != 1:
+        shape = editor.integers([-1 if n == axis else 1 for n in range(rank)], graph)
+        (missing,) = editor.node("Reshape", [missing, shape])
+        graph.insert_before(node, [producer(missing)])
+    (read,) = editor.node("Where", [missing, fill, value])
+    graph.insert_before(node, [producer(read)])
+    return read
+
+
+def held_until_first(editor: Editor, node: ir.Node, late: Lateness, final: ir.Value, initial: ir.Value) -> ir.Value:
+    """The last state of a recurrent node, which stays as it is in a chunk of which no frame has come."""
+    graph, none_has = home(node), _missing(editor, late)
+    new = []
+    if _count(editor, late) != 1:
+        none_has = editor.sliced(none_has, graph, [0], [-1], [TO_THE_END], [1])
+        new.append(none_has)
+    (kept,) = editor.node("Where", [none_has, initial, final])
+    editor.put_behind(final, kept, [*new, kept])
+    return kept
+
+
+def skip_missing(editor: Editor, node: ir.Node, late: Lateness, dtype: ir.DataType) -> None:
+    """Let a recurrent node start at the first frame that has come: frames before it are moved behind the others,
+    where `sequence_lens` ends."""
+    if _count(editor, late) == 1:
+        return
+    graph, main = home(node), editor.model.graph
+    sequence, batch = (1, 0) if node.attributes.get_int("layout", 0) == 1 else (0, 1)
+    number, turns = _numbers(editor, late)
+    skipped = _clipped(
+        editor, _calculated(editor, "Sub", editor.integers([late.lag], main), _start(editor, late)), number
+    )
+    last = _calculated(editor, "Sub", number, editor.integers([1], main))
+    taken = _clipped(editor, _calculated(editor, "Add", turns, skipped), last)
+    put = _clipped(editor, _calculated(editor, "Sub", turns, skipped), last)
+    there = _calculated(editor, "Sub", number, skipped)
+    x, y = node.inputs[0], node.outputs[0]
+    assert x is not None
+    (moved,) = editor.node("Gather", [x, taken], axis=sequence)
+    (sizes,) = editor.node("Shape", [x])
+    (rows,) = editor.node("Gather", [sizes, editor.integers([batch], graph)], axis=0)
+    (short,) = editor.node("Cast", [there], to=ir.DataType.INT32.value)
+    (lengths,) = editor.node("Expand", [short, rows])
+    graph.insert_before(node, [producer(v) for v in (moved, sizes, rows, short, lengths)])
+    node.resize_inputs(max(len(node.inputs), 5))
+    node.replace_input_with(0, moved)
+    node.replace_input_with(4, lengths)
+    if y.name:
+        (back,) = editor.node("Gather", [y, put], axis=sequence)
+        back.type = ir.TensorType(dtype)
+        editor.put_behind(y, back, [back])
+
+
+# Numbers of frames, computed at the start of the main graph
+
+
+def _so_far(editor: Editor) -> ir.Value:
+    """The number of frames of the stream before this call."""
+    if "so far" not in editor.made:
+        past = editor.add_input(editor.name("past_frames_t"), ir.DataType.INT64, [1])
+        editor.made["so far"] = past
+        total = _calculated(editor, "Add", past, _given(editor))
+        present = editor.add_output(editor.name("present_frames_t"), total, past, ())
+        editor.states.append(State(past.name or "", present.name or "", "", "t", (1,), "int64"))
+    return editor.made["so far"]
+
+
+def _given(editor: Editor) -> ir.Value:
+    """The number of frames of the stream in this call."""
+    time, main = editor.time, editor.model.graph
+    assert time is not None
+    if time.frames is not None:
+        return editor.integers([time.frames], main)
+    if "given" not in editor.made:
+        name, axis = next(iter(time.axes.items()))
+        source = next(v for v in main.inputs if v.name == name)
+        (sizes,) = editor.node("Shape", [source])
+        (given,) = editor.node("Gather", [sizes, editor.integers([axis], main)], axis=0)
+        editor.at_start([producer(sizes), producer(given)])
+        editor.made["given"] = given
+    return editor.made["given"]
+
+
+def _count(editor: Editor, late: Lateness) -> int | None:
+    """How many of its frames a late value has in each call, where that is fixed."""
+    assert editor.time is not None
+    return None if editor.time.frames is None else int(editor.time.frames * late.rate)
+
+
+def _numbers(editor: Editor, late: Lateness) -> tuple[ir.Value, ir.Value]:
+    """How many of its frames a late value has in this call, and the numbers from 0 on of each."""
+    main, count = editor.model.graph, _count(editor, late)
+    if count is not None:
+        return editor.integers([count], main), editor.integers(range(count), main)
+    if editor.opset < 11:
+        raise UnsupportedError(
+            "a stream that looks ahead, with any number of frames in a call, needs opset 11",
+            hint="convert the model first, or give the number of frames",
+        )
+    key = ("numbers", late.rate)
+    if key not in editor.made:
+        number = _at_rate(editor, _given(editor), late.rate)
+        first, step = (editor.constant(np.array(n, np.int64), main) for n in (0, 1))
+        if editor.opset < 13:
+            (scalar,) = editor.node("Squeeze", [number], axes=[0])
+        else:
+            (scalar,) = editor.node("Squeeze", [number, editor.integers([0], main)])
+        (turns,) = editor.node("Range", [first, scalar, step])
+        editor.at_start([producer(scalar), producer(turns)])
+        editor.made[key], editor.made["number", late.rate] = turns, number
+    return editor.made["number", late.rate], editor.made[key]
+
+
+def _start(editor: Editor, late: Lateness) -> ir.Value:
+    """How many frames of a late value would have come before this call, were it not late."""
+    key = ("start", late.rate)
+    if key not in editor.made:
+        editor.made[key] = _at_rate(editor, _so_far(editor), late.rate)
+    return editor.made[key]
+
+
+def _index(editor: Editor, late: Lateness) -> ir.Value:
+    """The number of each frame of a late value in this call, were it not late."""
+    key = ("index", late.rate)
+    if key not in editor.made:
+        start = _start(editor, late)
+        alone = _count(editor, late) == 1
+        editor.made[key] = start if alone else _calculated(editor, "Add", start, _numbers(editor, late)[1])
+    return editor.made[key]
+
+
+def _missing(editor: Editor, late: Lateness) -> ir.Value:
+    """Which of the frames of a late value in this call have not come yet."""
+    if editor.opset < 9:
+        raise UnsupportedError("a stream that looks ahead needs opset 9", hint="convert the model first")
+    if late not in editor.made:
+        limit = editor.integers([late.lag], editor.model.graph)
+        editor.made[late] = _calculated(editor, "Less", _index(editor, late), limit)
+    return editor.made[late]
+
+
+def _at_rate(editor: Editor, number: ir.Value, rate: Fraction) -> ir.Value:
+    for op_type, factor in (("Mul", rate.numerator), ("Div", rate.denominator)):
+        if factor != 1:
+            number = _calculated(editor, op_type, number, editor.integers([factor], editor.model.graph))
+    return number
+
+
+def _clipped(editor: Editor, number: ir.Value, most: ir.Value) -> ir.Value:
+    """Numbers between 0 and another one."""
+    zero = editor.integers([0], editor.model.graph)
+    below = _calculated(editor, "Less", number, zero)
+    number = _calculated(editor, "Where", below, zero, number)
+    return _calculated(editor, "Where", _calculated(editor, "Less", most, number), most, number)
+
+
+def _calculated(editor: Editor, op_type: str, *inputs: ir.Value) -> ir.Value:
+    (result,) = editor.node(op_type, inputs)
+    editor.at_start([producer(result)])
+    return result

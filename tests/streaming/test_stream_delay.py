@@ -1,0 +1,218 @@
+"""Streams of nets that look ahead: late by the least number of frames, and right from the first frame to the last.
+
+The truth is what onnxruntime computes of the whole sequence, with zeros behind it as a host gives them at the end.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from cases import Array, Arrays
+from stream_models import CHUNKINGS, KEY, chunked, expected_of, net, plan_of, random, recurrent, streamed, whole
+
+import rnn_lowering as rl
+from rnn_lowering.cli.command import main
+
+LAYERS = ("GRU", "LSTM", "RNN")
+CONSTANTS: dict[str, Array] = {
+    **{"K": random((3, 3, 3), 1, 0.5), "K5": random((3, 3, 5), 2, 0.4), "D": random((3, 1, 3), 3)},
+    **{"up": random((3, 3, 4), 4, 0.5), "one": np.array([1]), "axis": np.array([2]), "zero": np.array([0])},
+    **{"two": np.array([2]), "far": np.array([2**63 - 1]), "minus1": np.array([-1])},
+    **{"ahead": np.array([0, 0, -2, 0, 0, 2]), "cut": np.array([0, 0, -1, 0, 0, -1])},
+    **{"behind": np.array([0, 0, 0, 0, 0, 2]), "back": np.array([0, 0, 2, 0, 0, 0])},
+    **{"start": random((1, 3, 2), 5), "long": random((1, 3, 5), 6)},
+    **{f"{op}{w}": a for op in LAYERS for w, a in recurrent(op, 3, 3).items()},
+}
+"""Weights, paddings and bounds, for the nets that name them."""
+
+
+def layer(op: str, before: str, after: str) -> str:
+    weights = ", ".join(f"{op}{w}" for w in "WRB")
+    return (
+        f"t{after} = Transpose <perm = [2, 0, 1]> ({before})"
+        f" u{after} = {op} <hidden_size = 3> (t{after}, {weights})"
+        f" s{after} = Squeeze (u{after}, one) {after} = Transpose <perm = [1, 2, 0]> (s{after})"
+    )
+
+
+MOVED = "p = Pad (X, behind) m = Slice (p, two, far, axis)"
+NETS: dict[str, tuple[str, int]] = {
+    "both sides": ("Y = Conv <pads = [1, 1]> (X, K)", 1),
+    "dilated, depthwise": ("Y = Conv <pads = [3, 3], dilations = [3], group = 3> (X, D)", 3),
+    "no paddings": ("Y = Conv (X, K)", 2),
+    "lags add up": ("a = Conv <pads = [1, 1]> (X, K) r = Relu (a) Y = Conv <pads = [2, 2]> (r, K5)", 3),
+    "a skip waits": ("a = Conv <pads = [1, 1]> (X, K) b = Tanh (a) Y = Mul (b, X)", 1),
+    "one buffer for two": (
+        "a = Conv <pads = [2, 2]> (X, K5) b = Mul (a, X) c = Add (X, a) d = Conv <pads = [0, 1]> (X, start3) "
+        "e = Sub (b, d) Y = Concat <axis = 1> (e, c)",
+        2,
+    ),
+    "moved, then a causal convolution": (f"{MOVED} n = Neg (m) Y = Conv <pads = [4, 0]> (n, K5)", 2),
+    "moved and back": (f"{MOVED} e = Exp (m) q = Pad (e, back, half) Y = Slice (q, zero, minus2, axis)", 0),
+    "a negative Pad": ("m = Pad (X, ahead) s = Sigmoid (m) Y = Conv <pads = [2, 0]> (s, K)", 2),
+    "cut at both sides": ("m = Pad (X, cut) d = Conv (X, K) Y = Add (m, d)", 2),
+    "constants in front of what is late": (
+        f"{MOVED} e = Exp (m) j = Concat <axis = 2> (start2rows, e) s = Slice (j, zero, minus2, axis) "
+        "k = Concat <axis = 2> (longrows, s) Y = Slice (k, zero, minus5, axis)",
+        0,
+    ),
+    "a maximum": ("Y = MaxPool <kernel_shape = [3], pads = [1, 1], strides = [1]> (X)", 1),
+    "a maximum of what is late": (f"{MOVED} Y = MaxPool <kernel_shape = [3], pads = [2, 0], strides = [1]> (m)", 2),
+    "a stride, then back": (
+        "a = Conv <strides = [2], pads = [1, 2]> (X, K5) b = Tanh (a) "
+        "Y = ConvTranspose <strides = [2], pads = [1, 1]> (b, up)",
+        3,
+    ),
+    "upsampled": ("Y = ConvTranspose <strides = [2], pads = [1, 1]> (X, up)", 1),
+    "every second": ("a = Slice (X, one, far, axis, two) Y = Conv <pads = [1, 1]> (a, K)", 2),
+    **{
+        f"{op} of what is late": (f"a = Conv <pads = [2, 2]> (X, K5) {layer(op, 'a', 'b')} Y = Add (b, X)", 2)
+        for op in LAYERS
+    },
+    "two layers, each late": (
+        f"{layer('GRU', 'X', 'g')} a = Conv <pads = [1, 1]> (g, K) {layer('LSTM', 'a', 'b')} "
+        f"c = Conv <pads = [1, 1]> (b, K) {layer('RNN', 'c', 'd')} e = Conv <pads = [2, 0]> (d, K) Y = Add (e, X)",
+        2,
+    ),
+    "a layer between strides": (
+        f"a = Conv <strides = [2], pads = [1, 2]> (X, K5) {layer('GRU', 'a', 'b')} "
+        "Y = ConvTranspose <strides = [2], pads = [1, 1]> (b, up)",
+        3,
+    ),
+}
+
+
+def made(label: str) -> onnx.ModelProto:
+    nodes, _ = NETS[label]
+    extra = {
+        **{"start3": random((3, 3, 2), 7), "start2": random((3, 3, 2), 8), "half": np.array(0.5, np.float32)},
+        **{"start2rows": np.repeat(CONSTANTS["start"], 2, 0), "longrows": np.repeat(CONSTANTS["long"], 2, 0)},
+        **{"minus2": np.array([-2]), "minus5": np.array([-5])},
+    }
+    held = {
+        name: array
+        for name, array in {**CONSTANTS, **extra}.items()
+        if name in nodes.replace("(", " ").replace(",", " ").replace(")", " ").split()
+    }
+    channels = 6 if "Concat <axis = 1>" in nodes else 3
+    return net(f"g (float[2, 3, time] X) => (float[2, {channels}, t] Y) {{ {nodes} }}", held)
+
+
+def assert_same(got: Arrays, expected: Arrays, said: str) -> None:
+    for name, array in got.items():
+        np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-5, err_msg=f"{name} {said}")
+
+
+@pytest.mark.parametrize("label", NETS)
+def test_late_streams_give_what_the_whole_gives(label: str) -> None:
+    model, delay = made(label), NETS[label][1]
+    if delay:
+        with pytest.raises(
+            rl.UnsupportedError, match=rf"frames? ahead, .* delay of {delay} frames?; --delay {delay}"
+        ):
+            streamed(model, "time")
+        with pytest.raises(rl.UnsupportedError, match=f"more than the {delay - 1} that" if delay > 1 else "ahead"):
+            streamed(model, "time", delay=delay - 1)
+    for to in ("keep", "auto"):
+        stepped = streamed(model, "time", to, delay=delay)
+        plan = plan_of(stepped)
+        for frames in (12, 20):
+            feed = {"X": random((2, 3, frames), frames)}
+            expected = expected_of(plan, model, feed)
+            for sizes in CHUNKINGS:
+                chunks = [size * plan["unit"] for size in sizes]
+                assert_same(chunked(stepped, feed, chunks), expected, f"{to} {frames} {chunks}")
+            sure = expected["Y"].shape[2] + plan["short"].get("Y", 0) - plan["delay"].get("Y", 0)
+            np.testing.assert_allclose(
+                whole(model, feed)["Y"][:, :, :sure], expected["Y"][:, :, :sure], rtol=0, atol=1e-5
+            )
+        for number in (plan["unit"], 4):
+            fixed = streamed(model, {"time": number}, to, delay=True)
+            feed = {"X": random((2, 3, 12), 1)}
+            expected = expected_of(plan_of(fixed), model, feed)
+            assert_same(chunked(fixed, feed, [number]), expected, f"{to}, {number} in each call")
+
+
+def in_calls(stream: rl.Stream, x: Array, sizes: list[int]) -> Array:
+    """What rl.Stream returns of a sequence, with flush."""
+    parts, start, turn = [], 0, 0
+    while start < x.shape[2]:
+        count = min(sizes[turn % len(sizes)], x.shape[2] - start)
+        parts.append(stream({"X": x[:, :, start : start + count]})["Y"])
+        start, turn = start + count, turn + 1
+    flushed = stream.flush()
+    return np.concatenate([*parts, *flushed.values()], 2)
+
+
+@pytest.mark.parametrize("label", ["a skip waits", "no paddings", "GRU of what is late", "a stride, then back"])
+def test_the_host_drops_the_first_frames_and_flushes_the_last_ones(label: str) -> None:
+    model, late = made(label), NETS[label][1]
+    for frames in (None, 2, 4):
+        stream = rl.Stream(rl.lower(model, stream={"time": frames}, delay=late).SerializeToString())
+        assert stream.plan.delay == {"Y": late}
+        for length in (4, 12, 20):  # 4 frames are hardly more than the delay
+            x = random((2, 3, length), length)
+            got = in_calls(stream, x, [frames or 2 * (length % 3 + 1)])
+            expected = expected_of(stream.plan.to_dict(), model, {"X": x})["Y"]
+            assert got.shape == whole(model, {"X": x})["Y"].shape
+            np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+            with pytest.raises(rl.OptionError, match="the sequence has ended with flush; reset"):
+                stream({"X": x})
+            assert stream.flush() == {}
+            stream.reset()
+        with pytest.raises(rl.OptionError, match="nothing was given since the last reset"):
+            stream.flush()
+
+
+def test_paddings_of_the_input_end_exactly() -> None:
+    """What stands behind the input are zeros, as a host gives them; behind an inner value they are not."""
+    x, weights = random((2, 3, 12)), {"K": CONSTANTS["K"], "bias": np.ones(3, np.float32)}
+    for nodes, exact in (
+        ("a = Conv <pads = [1, 1]> (X, K, bias) Y = Tanh (a)", True),
+        ("a = Exp (X) Y = Conv <pads = [1, 1]> (a, K, bias)", False),
+    ):
+        model = net(f"g (float[2, 3, time] X) => (float[2, 3, t] Y) {{ {nodes} }}", weights)
+        got = in_calls(rl.Stream(rl.lower(model, stream="time", delay=True).SerializeToString()), x, [5])
+        expected = whole(model, {"X": x})["Y"]
+        np.testing.assert_allclose(got[:, :, :-1], expected[:, :, :-1], rtol=0, atol=1e-5)
+        assert np.allclose(got, expected, rtol=0, atol=1e-5) == exact
+
+
+def test_the_comparison_runs_late_streams_to_their_end() -> None:
+    model = made("two layers, each late")
+    stepped = rl.lower(model, stream="time", delay=True)
+    found = rl.verify_stream(model, stepped)
+    assert found.status == "verified"
+    assert "sequences of up to 1009 frames" in found.method
+    for delay in ({"Y": 1}, {}):
+        wrong = onnx.ModelProto.FromString(stepped.SerializeToString())
+        (entry,) = [p for p in wrong.metadata_props if p.key == KEY]
+        entry.value = json.dumps({**plan_of(stepped), "delay": delay})
+        assert rl.verify_stream(model, wrong).status == "failed"
+
+
+def test_the_command_and_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, out = tmp_path / "model.onnx", tmp_path / "step.onnx"
+    onnx.save(made("a skip waits"), model)
+    command = [str(model), str(out), "--stream", "time=1"]
+    assert main(command) == 1
+    assert "delay of 1 frame; --delay 1" in capsys.readouterr().err
+    assert not out.exists()
+    assert main([*command, "--delay", "--require-verified"]) == 0
+    said = capsys.readouterr().out
+    assert "then the same with 1 frame of zeros, since the stream is late" in said
+    assert "joined along axis 2, without the first 1 frame, which come before the sequence's" in said
+    assert "verified" in said
+    assert main([*command, "--delay", "3", "--force"]) == 0
+    with pytest.raises(rl.OptionError, match="delay cannot be -1"):
+        rl.Lowering(delay=-1)
+
+
+def test_what_is_late_and_cannot_be_told_is_refused() -> None:
+    nodes = "a = Conv <pads = [1, 1]> (X, K) Y = Gather <axis = 2> (a, minus1)"
+    held = {name: CONSTANTS[name] for name in ("K", "minus1")}
+    model = net(f"g (float[2, 3, time] X) => (float[2, 3, 1] Y) {{ {nodes} }}", held)
+    with pytest.raises(rl.UnsupportedError, match="picks frames by their position"):
+        streamed(model, "time", delay=True)
