@@ -202,7 +202,7 @@ def test_without_a_fault(name: str, originals: dict[str, onnx.ModelProto]) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "form", "fault"), thinned([pytest.param(c, f, x, id=f"{c}-{f}-{n}") for c, f, n, x in FAULTS], 5)
+    ("name", "form", "fault"), thinned([pytest.param(c, f, x, id=f"{c}-{f}-{n}") for c, f, n, x in FAULTS], 8)
 )
 def test_is_caught(name: str, form: str, fault: Fault, originals: dict[str, onnx.ModelProto]) -> None:
     lowered = rl.lower(originals[name], form, input_shapes={"X": (6, 3, 2)} if form == "unroll" else None)
@@ -210,7 +210,7 @@ def test_is_caught(name: str, form: str, fault: Fault, originals: dict[str, onnx
     assert rl.verify(originals[name], lowered).status == "failed"
 
 
-@pytest.mark.parametrize("impostor", thinned([pytest.param(i, id=name) for name, i in IMPOSTORS], 10))
+@pytest.mark.parametrize("impostor", thinned([pytest.param(i, id=name) for name, i in IMPOSTORS], 20))
 def test_an_impostor_is_caught(impostor: Impostor) -> None:
     original, _, wrong = impostor.models()
     assert rl.verify(original, wrong, runs=1).status == "failed"

@@ -15,6 +15,7 @@ import onnx
 import pytest
 from model_files import layers, write
 from texts import parse
+from thinning import exhaustive
 
 import rnn_lowering as rl
 from rnn_lowering.compare import verify
@@ -125,9 +126,14 @@ WAYS: dict[str, dict[str, Any]] = {
 SMALL = ("as in the input", "a page")
 """Ways in which models are read whole too; in the others they are mapped."""
 
+SOURCES = ("data beside it", "one file")
+PICKS = [(way, "large", source) for way in WAYS for source in SOURCES]
+PICKS += [(way, "small", source) for way in SMALL for source in SOURCES]
 
-@pytest.mark.parametrize("source", ["data beside it", "one file"])
-@pytest.mark.parametrize(("way", "size"), [*((way, "large") for way in WAYS), *((way, "small") for way in SMALL)])
+
+@pytest.mark.parametrize(
+    ("way", "size", "source"), [p if n % 4 in (0, 3) else exhaustive(p) for n, p in enumerate(PICKS)]
+)
 def test_a_lowering(way: str, size: str, source: str, tmp_path: Path, faults: list[str], request: Any) -> None:
     if size == "large":
         request.getfixturevalue("everything_is_large")

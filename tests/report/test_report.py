@@ -30,15 +30,13 @@ TYPES: dict[str, Callable[[Any], bool]] = {
     "list": lambda value: isinstance(value, list),
     "null": lambda value: value is None,
 }
+OPEN = ("operators.before", "operators.after", "stream.inputs", "stream.outputs", "stream.rates")
+"""Objects whose keys are names."""
+
 RAGGED = Case("report", "LSTM", x="symbolic", optional=("B", "sequence_lens"))
 AFFINE = Link("RNN", "affine", {"activations": ["Affine"], "activation_alpha": [0.5]})
 
 pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
-
-
-@pytest.fixture(autouse=True)
-def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_workers_here(monkeypatch)
 
 
 def documented() -> dict[str, list[str]]:
@@ -54,9 +52,7 @@ def emitted(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, data
     if isinstance(data, dict):
         for key, value in data.items():
-            name = (
-                "*" if path in ("operators.before", "operators.after", "stream.inputs", "stream.outputs") else key
-            )
+            name = "*" if path in OPEN else key
             yield from emitted(value, f"{path}.{name}" if path else name)
     elif isinstance(data, list):
         for value in data:
@@ -92,32 +88,45 @@ SCENARIOS: dict[str, tuple[onnx.ModelProto, dict[str, Any]]] = {
 }
 
 
+Reports = dict[str, tuple[Path, dict[str, Any]]]
+"""By scenario the folder, and what the report there says."""
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    made = {}
+    for name in SCENARIOS:
+        folder = tmp_path_factory.mktemp("report")
+        with pytest.MonkeyPatch.context() as patch:
+            run_workers_here(patch)
+            made[name] = folder, report(folder, name, patch)
+    return made
+
+
 def report(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     proto, options = SCENARIOS[name]
     onnx.save(proto, folder / "in.onnx")
     if name == "failed":
         without_numbers(monkeypatch)
     try:
-        target, told = folder / "out.onnx", folder / "report.json"
-        rl.lower_file(folder / "in.onnx", target, report=told, overwrite=True, **options)
+        rl.lower_file(folder / "in.onnx", folder / "out.onnx", report=folder / "report.json", **options)
     except rl.VerificationError:
         assert name == "failed"
     data: dict[str, Any] = json.loads((folder / "report.json").read_text(), parse_constant=pytest.fail)
     return data
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_every_field_is_documented(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_field_is_documented(reports: Reports) -> None:
     fields = documented()
-    for field, value in emitted(report(tmp_path, name, monkeypatch)):
-        assert field in fields
-        assert any(TYPES[kind](value) for kind in fields[field]), (field, value)
+    for _, data in reports.values():
+        for field, value in emitted(data):
+            assert field in fields
+            assert any(TYPES[kind](value) for kind in fields[field]), (field, value)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_every_documented_field_is_there(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fields = documented()
-    data = report(tmp_path, name, monkeypatch)
+def test_every_documented_field_is_there(name: str, reports: Reports) -> None:
+    fields, (_, data) = documented(), reports[name]
     assert data.keys() == {field for field in fields if re.fullmatch(r"\w+", field)}
     for path, value in emitted(data):
         for one, place in [(v, f"{path}[]") for v in value] if isinstance(value, list) else [(value, path)]:
@@ -125,12 +134,11 @@ def test_every_documented_field_is_there(name: str, tmp_path: Path, monkeypatch:
             assert one is None or not wanted or one.keys() == wanted, place
 
 
-def test_the_scenarios_emit_every_field_and_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_scenarios_emit_every_field_and_type(reports: Reports) -> None:
     found: dict[str, list[Any]] = {}
-    for name in SCENARIOS:
-        with monkeypatch.context() as patch:
-            for field, value in emitted(report(tmp_path, name, patch)):
-                found.setdefault(field, []).append(value)
+    for _, data in reports.values():
+        for field, value in emitted(data):
+            found.setdefault(field, []).append(value)
     assert found.keys() == documented().keys()
     for field in ("nodes[].seq_length", "verification", "verification.each_run[].inputs[].lengths"):
         assert any(value is None for value in found[field]), field
@@ -140,11 +148,11 @@ def test_the_scenarios_emit_every_field_and_type(tmp_path: Path, monkeypatch: py
     assert set(found["version"]) == {rl.__version__}
 
 
-def test_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = report(tmp_path, "verified", monkeypatch)["files"]
+def test_the_files(reports: Reports) -> None:
+    folder, files = reports["verified"][0], reports["verified"][1]["files"]
     for when, name in (("before", "in.onnx"), ("after", "out.onnx")):
         assert files[when]["name"] == name
-        assert files[when]["bytes"] == (tmp_path / name).stat().st_size
+        assert files[when]["bytes"] == (folder / name).stat().st_size
         assert files[when]["opset"] == 17
         assert files[when]["inputs"] == [
             {"name": "X", "dtype": "float32", "shape": ["seq", "batch", 2]},
@@ -161,8 +169,8 @@ def test_the_files_with_external_data(tmp_path: Path) -> None:
         assert file.bytes == (tmp_path / file.name).stat().st_size + (tmp_path / data).stat().st_size
 
 
-def test_each_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check = report(tmp_path, "verified", monkeypatch)["verification"]
+def test_each_run(reports: Reports) -> None:
+    check = reports["verified"][1]["verification"]
     assert len(check["each_run"]) == check["runs"] == 3
     shapes = set()
     for run in check["each_run"]:
@@ -181,8 +189,8 @@ def test_each_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(node["passed"] and 0 <= node["max_abs"] < 1e-5 for node in check["nodes"])
 
 
-def test_each_run_node_by_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check = report(tmp_path, "node by node", monkeypatch)["verification"]
+def test_each_run_node_by_node(reports: Reports) -> None:
+    check = reports["node by node"][1]["verification"]
     assert check["method"] == "each node against float64 NumPy"
     assert check["nodes"] == check["outputs"]
     assert len(check["each_run"]) == 3
@@ -191,11 +199,11 @@ def test_each_run_node_by_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert lengths["lengths"] == [0, x["shape"][1]]  # layout 1: [batch, seq, input]
 
 
-def test_what_is_infinite_is_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = report(tmp_path, "failed", monkeypatch)
+def test_what_is_infinite_is_null(reports: Reports) -> None:
+    folder, data = reports["failed"]
     assert data["verification"]["status"] == "failed"
     (output,) = data["verification"]["outputs"]
     assert (output["max_abs"], output["passed"]) == (None, False)
     assert "NaN" in output["reason"]
     assert data["files"]["after"]["name"] == "out.onnx"
-    assert not (tmp_path / "out.onnx").exists()
+    assert not (folder / "out.onnx").exists()

@@ -58,7 +58,7 @@ def lowered(case: Case, target: str, opset: int = OPSET) -> ir.Model | None:
 
 
 @pytest.mark.parametrize("target", DOCUMENTED)
-@pytest.mark.parametrize("every", [160, pytest.param(20, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("every", [320, pytest.param(20, marks=pytest.mark.exhaustive)])
 def test_listed_operators_or_a_hint(target: str, every: int) -> None:
     """A share of the repository's cases, as the target supports them and as they are."""
     found = [lowered(fitting(case, target), target) for case in CASES[::every]]
