@@ -55,6 +55,13 @@ def array_of(tensor: ir.TensorProtocol) -> Array:
     return anew.numpy()
 
 
+def dequantized_numbers(integers: Array, scale: Array, zero_point: Array) -> Array:
+    """Return (integers - zero_point) * scale in the type of the scale, as DequantizeLinear computes it."""
+    difference = integers.astype("int64") - zero_point.astype("int64")
+    product: Array = difference.astype("float32") * scale.astype("float32")
+    return product.astype(scale.dtype)
+
+
 def in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
     """Return a tensor of a file as one in memory; the file is closed."""
     import onnx_ir as ir

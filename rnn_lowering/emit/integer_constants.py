@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.constants import Constant, Literal, literal
-from rnn_lowering.types import Array
+from rnn_lowering.types import Array, dequantized_numbers
 
 _FIRST_OPSET, FIRST_WITH_AXIS, _FIRST_WITH_BLOCKS = 10, 13, 21
 """Of DequantizeLinear: https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html."""
@@ -60,10 +60,8 @@ class Dequantized(Constant):
     zero_point: Constant
 
     def read(self) -> Array:
-        difference = self.integers.read().astype(np.int64) - self.zero_point.read().astype(np.int64)
-        scale = self.scale.read()
-        product: Array = (difference.astype(np.float32) * scale.astype(np.float32)).astype(scale.dtype)
-        return product.astype(self.dtype.numpy())
+        found = dequantized_numbers(self.integers.read(), self.scale.read(), self.zero_point.read())
+        return found.astype(self.dtype.numpy())
 
     def transposed(self, perm: Sequence[int]) -> Constant:
         return self._moved(lambda part: part.transposed(perm))

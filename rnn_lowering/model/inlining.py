@@ -11,15 +11,15 @@ output of the call undefined.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
-from itertools import count
 
 import onnx_ir as ir
 
+from rnn_lowering.emit.names import Names
 from rnn_lowering.errors import NAME, UnsupportedError, printable
 from rnn_lowering.model.copying import clone_graph
-from rnn_lowering.model.scopes import RecurrentNode, recurrent_nodes
+from rnn_lowering.model.scopes import RecurrentNode, names_in, recurrent_nodes
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, default_opset
 
 Identifier = ir.OperatorIdentifier
@@ -97,27 +97,6 @@ def _size(graph: ir.Graph, sizes: Mapping[Identifier, int]) -> int:
     return sum(sizes.get(node.op_identifier(), 1) for node in graph.all_nodes())
 
 
-class _Names:
-    """Makes names that no node or value of a graph and its subgraphs has, each in constant time."""
-
-    def __init__(self, graph: ir.Graph) -> None:
-        self._taken: set[str | None] = set()
-        self._numbers: dict[str, Iterator[int]] = {}
-        for scope in (graph, *graph.subgraphs()):
-            self._taken.update(value.name for value in (*scope.inputs, *scope.initializers.values()))
-            for node in scope:
-                self._taken.add(node.name)
-                self._taken.update(value.name for value in node.outputs)
-
-    def unique(self, name: str) -> str:
-        """Return the name itself if it is not used, else with a number."""
-        new, numbers = name, self._numbers.setdefault(name, count(2))
-        while new in self._taken:
-            new = f"{name}_{next(numbers)}"
-        self._taken.add(new)
-        return new
-
-
 def _inline_calls(graph: ir.Graph, inlined: Mapping[Identifier, ir.Function], imports: dict[str, int]) -> None:
     """Replace every call of these functions in a graph, which has these opset imports, and in its subgraphs."""
     names = None
@@ -125,7 +104,7 @@ def _inline_calls(graph: ir.Graph, inlined: Mapping[Identifier, ir.Function], im
         for node in list(scope):
             function = inlined.get(node.op_identifier())
             if function is not None:
-                names = names or _Names(graph)
+                names = names or Names(names_in((graph, *graph.subgraphs())))
                 _join_imports(imports, function)
                 _Call(scope, node, function, names).replace()
 
@@ -149,7 +128,7 @@ def _join_imports(imports: dict[str, int], function: ir.Function) -> None:
 class _Call:
     """A call, the graph that it is in, its function, and the names that are used around it."""
 
-    def __init__(self, graph: ir.Graph, node: ir.Node, function: ir.Function, names: _Names) -> None:
+    def __init__(self, graph: ir.Graph, node: ir.Node, function: ir.Function, names: Names) -> None:
         self.graph = graph
         self.node = node
         self.function = function

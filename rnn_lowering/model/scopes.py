@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -172,7 +172,12 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
 
 def all_names(model: ir.Model) -> Iterator[str]:
     """Yield every name of a node or value in any scope of a model."""
-    for graph in all_graphs(model):
+    return names_in(all_graphs(model))
+
+
+def names_in(graphs: Iterable[ir.Graph]) -> Iterator[str]:
+    """Yield every name of a node or value in graphs, whose bodies count only if they are among them."""
+    for graph in graphs:
         yield from (v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name)
         for node in graph:
             yield from (v.name for v in node.outputs if v.name)

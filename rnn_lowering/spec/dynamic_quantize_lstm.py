@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
 from rnn_lowering.spec.integer_weights import QuantizedTensor
-from rnn_lowering.types import Array, array_of
+from rnn_lowering.types import Array, array_of, dequantized_numbers
 
 OPERATOR, DOMAIN = "DynamicQuantizeLSTM", "com.microsoft"
 IDENTIFIER = DOMAIN, OPERATOR
@@ -118,7 +118,6 @@ def floats(weight: QuantizedTensor) -> ir.TensorProtocol:
     """Return the dequantized numbers, computed late."""
 
     def compute() -> ir.TensorProtocol:
-        parts = array_of(weight.integers), array_of(weight.zero_point)
-        return ir.tensor((parts[0].astype(np.float32) - parts[1].astype(np.float32)) * array_of(weight.scale))
+        return ir.tensor(dequantized_numbers(*map(array_of, (weight.integers, weight.scale, weight.zero_point))))
 
     return ir.LazyTensor(compute, ir.DataType.FLOAT, ir.Shape(weight.integers.shape.numpy()))
