@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -129,22 +129,16 @@ _RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLi
 
 def undetermined_outputs(model: onnx.ModelProto) -> dict[str, str]:
     """Return the outputs that random numbers reach: name -> the operator that draws them."""
-    bodies = {(f.domain, f.name): f for f in model.functions}
-    off = {t.name for t in model.graph.initializer if t.data_type == onnx.TensorProto.BOOL and not _any(t)}
+    drawn_by = _RandomOperators(model)
     reached: dict[str, str] = {}
     before = -1
     while len(reached) > before:  # until nothing more is reached: a model need not be sorted
         before = len(reached)
         for node in model.graph.node:
             read = (name for inner in (node, *_inner(node)) for name in inner.input)
-            source = next((reached[name] for name in read if name in reached), "")
-            source = source or _draws(node, bodies, off)
+            source = next((reached[name] for name in read if name in reached), "") or drawn_by(node)
             reached |= {name: source for name in node.output if name and source}
     return {value.name: reached[value.name] for value in model.graph.output if value.name in reached}
-
-
-def _any(tensor: onnx.TensorProto) -> bool:
-    return not tensor.external_data and bool(numpy_helper.to_array(tensor).any())
 
 
 def _inner(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
@@ -153,12 +147,33 @@ def _inner(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         yield from nodes_in(body)
 
 
-def _draws(node: onnx.NodeProto, bodies: dict[tuple[str, str], onnx.FunctionProto], off: Collection[str]) -> str:
-    """Return the operator that draws random numbers in a node, its bodies or its function; "" for none."""
-    if node.op_type in _RANDOM:
-        return node.op_type
-    if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2] and node.input[2] not in off:
-        return "Dropout in training mode"
-    body = bodies.get((node.domain, node.op_type))
-    inner = (*(n for graph in bodies_in(node) for n in graph.node), *(body.node if body else ()))
-    return next(filter(None, (_draws(n, bodies, off) for n in inner)), "")
+class _RandomOperators:
+    """Finds the operator that draws random numbers in a node, its bodies or its function; "" for none.
+
+    Each function is searched once, so that one that calls itself, or many others twice, takes no longer.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._functions = {(f.domain, f.name): f for f in model.functions}
+        self._found: dict[tuple[str, str], str] = {}
+        self._off = {
+            t.name for t in model.graph.initializer if t.data_type == onnx.TensorProto.BOOL and not _any(t)
+        }
+
+    def __call__(self, node: onnx.NodeProto) -> str:
+        return next(filter(None, map(self._of_one, (node, *_inner(node)))), "")
+
+    def _of_one(self, node: onnx.NodeProto) -> str:
+        if node.op_type in _RANDOM:
+            return node.op_type
+        if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2] and node.input[2] not in self._off:
+            return "Dropout in training mode"
+        function = node.domain, node.op_type
+        if function in self._functions and function not in self._found:
+            self._found[function] = ""  # until its nodes are searched
+            self._found[function] = next(filter(None, map(self, self._functions[function].node)), "")
+        return self._found.get(function, "")
+
+
+def _any(tensor: onnx.TensorProto) -> bool:
+    return not tensor.external_data and bool(numpy_helper.to_array(tensor).any())

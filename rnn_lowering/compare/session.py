@@ -198,8 +198,7 @@ def with_identities(model: onnx.ModelProto, nodes: Collection[str]) -> onnx.Mode
     """Return a model in which these nodes, by their first outputs, return Identities; itself where it has none."""
     if not any(_key(node) in nodes for node in _nodes(model) if _echoes(node)):
         return model
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = _copy(model)
     taken = {name for node in _nodes(copy) for name in (*node.input, *node.output)}
     names = (name for n in count() if (name := f"returned_{n}") not in taken)
     for node in _nodes(copy):

@@ -37,7 +37,7 @@ class Parameters:
     defaults_disputed: bool = False
 
 
-ACTIVATIONS = {
+ACTIVATION_PARAMETERS = {
     "Relu": Parameters(),
     "Tanh": Parameters(),
     "Sigmoid": Parameters(),
@@ -51,7 +51,7 @@ ACTIVATIONS = {
     "Softplus": Parameters(),
 }
 
-CANONICAL_NAMES = {name.lower(): name for name in ACTIVATIONS}
+CANONICAL_NAMES = {name.lower(): name for name in ACTIVATION_PARAMETERS}
 """Names are valid in any letter case."""
 
 
@@ -72,7 +72,7 @@ class Activation:
     beta: float = 0.0
 
     def __str__(self) -> str:
-        row = ACTIVATIONS[self.name]
+        row = ACTIVATION_PARAMETERS[self.name]
         taken = [(row.alpha, self.alpha), (row.beta, self.beta)]
         numbers = [f"{number:g}" for default, number in taken if default is not None]
         return f"{self.name}({', '.join(numbers)})" if numbers else self.name
@@ -302,8 +302,10 @@ class _NodeReader:
         """Read one activation; alpha and beta are queues, read only by activations that have such a parameter."""
         canonical = CANONICAL_NAMES.get(name.lower())
         if canonical is None:
-            raise self.invalid(f"activation '{name}' does not exist", f"known are {', '.join(ACTIVATIONS)}")
-        row = ACTIVATIONS[canonical]
+            raise self.invalid(
+                f"activation '{name}' does not exist", f"known are {', '.join(ACTIVATION_PARAMETERS)}"
+            )
+        row = ACTIVATION_PARAMETERS[canonical]
         parameters: list[float] = []
         defaulted = False
         for default, queue in ((row.alpha, alphas), (row.beta, betas)):

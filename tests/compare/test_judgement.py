@@ -61,6 +61,23 @@ def test_dropout_in_training_is_random() -> None:
     assert rl.verify(original, rl.lower(original))
 
 
+def test_functions_that_call_themselves_or_others_twice() -> None:
+    """Each function is looked through once: the model names 2^60 calls, and one that never ends."""
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+
+    def function(name: str, *calls: str) -> onnx.FunctionProto:
+        nodes = [helper.make_node(call, [f"x{n}"], [f"x{n + 1}"], domain="local") for n, call in enumerate(calls)]
+        return helper.make_function("local", name, ["x0"], [f"x{len(calls)}"], nodes, imports)
+
+    original = followed_by(helper.make_node("twice59", ["Y_before"], ["Y"], domain="local"))
+    drawing = helper.make_node("RandomNormalLike", ["x0"], ["x1"])
+    original.functions.append(helper.make_function("local", "drawn", ["x0"], ["x1"], [drawing], imports))
+    original.functions.append(function("endless", "endless"))
+    calls = [("endless", "drawn"), *((f"twice{n}",) * 2 for n in range(59))]
+    original.functions.extend(function(f"twice{n}", *names) for n, names in enumerate(calls))
+    assert undetermined_outputs(original) == {"Y": "RandomNormalLike"}
+
+
 def scaled(original: onnx.ModelProto, name: str, factor: float) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(original)
