@@ -27,9 +27,10 @@ from rnn_lowering.streaming.inference import SizingError, add_initializers, star
 from rnn_lowering.streaming.operators.counters import counting
 from rnn_lowering.streaming.operators.cuts import picked, sliced
 from rnn_lowering.streaming.operators.joins import joined_along, padded
+from rnn_lowering.streaming.operators.overlap_add import overlapped
 from rnn_lowering.streaming.operators.resizing import resized
 from rnn_lowering.streaming.operators.running_sums import summed
-from rnn_lowering.streaming.operators.windows import transposed, windowed
+from rnn_lowering.streaming.operators.windows import transformed, transposed, windowed
 from rnn_lowering.streaming.polynomials import size
 from rnn_lowering.streaming.shape_arithmetic import UnfollowedError, depends_on_time, evaluate
 from rnn_lowering.streaming.time_inputs import TimeInputs
@@ -184,12 +185,14 @@ def _rule(flow: Flow, node: ir.Node) -> list[Framing]:
 
 _RULES = {
     **dict.fromkeys(("AveragePool", "Conv", "LpPool", "MaxPool"), windowed),
+    "Col2Im": overlapped,
     "Concat": joined_along,
     "ConvTranspose": transposed,
     "CumSum": summed,
     "Gather": picked,
     "Pad": padded,
     "Resize": resized,
+    "STFT": transformed,
     "Slice": sliced,
     "Upsample": resized,
 }

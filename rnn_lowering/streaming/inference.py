@@ -434,9 +434,26 @@ def _resize(known: SymbolicValues, node: ir.Node) -> Outputs:
     return [sizes] if sizes is not None and len(sizes) == len(shape) else []
 
 
+def _col2im(known: SymbolicValues, node: ir.Node) -> Outputs:
+    shape, image, block = shape_of(known, node), known.given(node, 1), known.given(node, 2)
+    if shape is None or image is None or block is None:
+        return []
+    return [[shape[0], shape[1].divided(product(block)), *image]]
+
+
+def _stft(known: SymbolicValues, node: ir.Node) -> Outputs:
+    shape, window, length = shape_of(known, node), shape_of(known, node, 2), known.given(node, 3)
+    size_of_frame = length[0].constant if length else window[0].constant if window else None
+    if shape is None or size_of_frame is None:
+        return []
+    bins = int(size_of_frame) // 2 + 1 if node.attributes.get_int("onesided", 1) else int(size_of_frame)
+    return [[shape[0], None, size(bins), size(2)]]
+
+
 _RULES: dict[str, Callable[[SymbolicValues, ir.Node], Outputs]] = {
     **dict.fromkeys(BROADCAST, _elementwise),
     **dict.fromkeys(SAME_SHAPE, _same_shape),
+    "Col2Im": _col2im,
     "Concat": _concat,
     "ConstantOfShape": _of_shape,
     "Expand": _expand,
@@ -446,6 +463,7 @@ _RULES: dict[str, Callable[[SymbolicValues, ir.Node], Outputs]] = {
     "Reshape": _reshape,
     "Resize": _resize,
     "Slice": _slice,
+    "STFT": _stft,
     "Split": _split,
     "Tile": _tile,
     "Upsample": _resize,

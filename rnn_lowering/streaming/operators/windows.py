@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from rnn_lowering.streaming.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.frames import Flow, Frames, Framing
+from rnn_lowering.streaming.inference import shape_of
 from rnn_lowering.streaming.operators.past_frames import framed_input, keep, settled
 from rnn_lowering.streaming.polynomials import Size, size
 
@@ -61,6 +62,24 @@ def windowed(flow: Flow, node: ir.Node) -> list[Framing]:
         )
         keep(flow, node, framing, past, initial, without, known - kept, before=window.left)
     flow.note_ahead(node, framing, found)
+    return [flow.resampled(node, node.outputs[0], found)]
+
+
+def transformed(flow: Flow, node: ir.Node) -> list[Framing]:
+    """The framing of an STFT's output: a window of samples for each frame, as of a convolution without paddings."""
+    held, steps, shape = framed_input(flow, node), flow.known.given(node, 1), node.inputs[0]
+    lengths = flow.known.given(node, 3) or list((shape_of(flow.known, node, 2) or ())[:1])
+    step, length = ((v[0].constant if v and len(v) == 1 else None) for v in (steps, lengths))
+    if held is None or shape is None or held[1].axis != 1 or not held[1].plain or not step or not length:
+        raise flow.refuse(node, "its signal is not the stream, or its frames have no constant length and step")
+    framing, stride, span = held[1], int(step), int(length) - 1
+    known = (framing.known - span - 1) // stride + 1
+    if known < 0:
+        raise _looks_ahead(flow, node, span + 1 - framing.known, framing.extra - framing.known)
+    extra = (framing.extra - span - 1) // stride + 1
+    if settled(flow, node, framing, 0, extra, known) < known:
+        raise flow.refuse(node, f"a step of {stride} does not fit the samples that are cut off before it")
+    found = replace(framing, extra=extra, known=known, rate=framing.rate / stride)
     return [flow.resampled(node, node.outputs[0], found)]
 
 
