@@ -23,7 +23,7 @@ from rnn_lowering.streaming.frames import (
     Unframed,
     WholeSequenceValue,
 )
-from rnn_lowering.streaming.inference import SizingError, add_initializers, start
+from rnn_lowering.streaming.inference import LARGEST_UNIT, SizingError, add_initializers, start
 from rnn_lowering.streaming.operators.counters import counting
 from rnn_lowering.streaming.operators.cuts import picked, sliced
 from rnn_lowering.streaming.operators.joins import joined_along, padded
@@ -63,7 +63,7 @@ def follow(model: ir.Model, time: TimeInputs) -> Flow:
             _follow_graph(flow, model.graph)
             _check_outputs(flow, model.graph)
         except UnsupportedError as error:
-            if unit % flow.known.wanted == 0:
+            if unit % flow.known.wanted == 0 or math.lcm(unit, flow.known.wanted) > LARGEST_UNIT:
                 raise
             found = [*flow.units, (error.node, flow.known.wanted)]
         else:

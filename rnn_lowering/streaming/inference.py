@@ -26,7 +26,7 @@ Dims = Sequence[Size | None]
 LARGEST = 1 << 22
 """Constants of more elements are not evaluated: only their shapes are known."""
 
-_LARGEST_UNIT = 1 << 16
+LARGEST_UNIT = 1 << 16
 """No stream is called with a multiple of more frames than these, unless the strides of its nodes need it."""
 
 _SENT = 1 << 12
@@ -99,7 +99,7 @@ class SymbolicValues:
     def is_whole(self, number: Size) -> bool:
         """Whether a size is an integer at every number of frames; what that would need is noted."""
         unit = number.unit
-        if unit is not None and self.unit % unit and unit <= _LARGEST_UNIT:
+        if unit is not None and self.unit % unit and unit <= LARGEST_UNIT:
             self.wanted = math.lcm(self.wanted, unit)
         return number.integral(self.unit)
 
