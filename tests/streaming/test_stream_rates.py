@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from cases import Array
-from stream_models import chunked, net, plan_of, random, recurrent, streamed, whole
+from stream_models import chunked, expected_of, net, plan_of, random, recurrent, streamed, whole
 
 import rnn_lowering as rl
 
@@ -29,6 +29,7 @@ NUMBERS: dict[str, Array] = {f"i{n}": np.array([n]) for n in (0, 1, 2, 3, 4, 5, 
     **{"eight": np.array(8), "four": np.array(4), "D": random((3, 1, 8), 10)},
     **{"E": random((3, 1, 8), 11)},
     **{"frequencies": random((3, 2, 1, 3), 12), "wave": np.array([2, -1])},
+    **{"around4": np.array([0, 4, 0, 4]), "hundredth": np.array(0.01, np.float32)},
     **{"minus5": np.array([-5]), "C": random((8, 1, 8), 14)},
     **{"to_rows": np.array([4, -1, 3]), "from_rows": np.array([4, 2, -1, 2])},
 }
@@ -286,6 +287,47 @@ def test_hops_of_any_size(hop: int) -> None:
     assert rl.verify_stream(model, streamed(model, "time"), check=rl.Check(runs=1))
 
 
+LATE: dict[str, tuple[str, str, int]] = {
+    "an STFT without paddings": (
+        "u = Unsqueeze (X, i2)  f = STFT (u, four, window)  Y = ReduceSumSquare <keepdims = 0> (f, i3)",
+        "1/4",
+        1,
+    ),
+    "an STFT, centred, and a running mean": (
+        """p = Pad (X, around4)  u = Unsqueeze (p, i2)  f = STFT (u, four, window)
+            m = ReduceSumSquare <keepdims = 0> (f, i3)  c = CumSum (m, s1)  n = Slice (c, i0, minus1, i1)
+            Y = Mul (n, hundredth)""",
+        "1/4",
+        0,
+    ),
+    "overlap-add of what is late": (
+        """u = Unsqueeze (X, i1)  e = Conv <strides = [4]> (u, C)  r = Relu (e)
+            h = Shape (r)  l = Gather (h, s2)  m = Sub (l, s1)  n = Mul (m, s4)  o = Add (n, eight)
+            v = Unsqueeze (o, i0)  q = Concat <axis = 0> (i1, v)  f = Col2Im <strides = [1, 4]> (r, q, block)
+            w = Gather <axis = 1> (f, s0)  a = Gather <axis = 1> (w, s0)  Y = Slice (a, i0, minus4, i1)""",
+        "1",
+        4,
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:no state is carried")
+@pytest.mark.parametrize("label", LATE)
+def test_rates_of_what_is_late(label: str) -> None:
+    nodes, rate, delay = LATE[label]
+    model = rated(
+        nodes, "2, time", outputs=f"float[{'p, q, r' if 'without' in label or 'centred' in label else 'p, q'}] Y"
+    )
+    stepped = streamed(model, "time", delay=True)
+    plan = plan_of(stepped)
+    assert (plan["unit"], plan["rates"], plan["delay"]) == (4, {"Y": rate}, {"Y": delay} if delay else {})
+    for count in (3, 20):
+        feed = {"X": random((2, 4 * count), count)}
+        expected = expected_of(plan, model, feed)["Y"]
+        for chunks in ([4], [12, 4, 16]):
+            np.testing.assert_allclose(chunked(stepped, feed, chunks)["Y"], expected, rtol=0, atol=1e-5)
+
+
 REFUSED: dict[str, tuple[str, str]] = {
     "linear": ('Y = Resize <mode = "linear"> (X, , by3)', "interpolates between frames, so it looks ahead"),
     "half a pixel ahead": ('Y = Resize <mode = "nearest"> (X, , by3)', "interpolates between frames"),
@@ -299,7 +341,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "an STFT without frames before": (
         "u = Transpose <perm = [0, 2, 1]> (X)  c = Slice (u, i0, i1, i2)  Y = STFT (c, four, window)",
-        "STFT node '-> Y' in main graph: has no result for the first",
+        "STFT node '-> Y' in main graph: looks 4 frames ahead",
     ),
 }
 

@@ -234,6 +234,22 @@ def _upsampled(g: Graph) -> None:
         g.put(g.node("Reshape", tiled, g.constant([BATCH, CHANNELS, -1])))
 
 
+def _overlapped(g: Graph) -> None:
+    """Overlap-add by Col2Im."""
+    if g.opset < 18:
+        return
+    stride = g.rng.choice((1, 2, 3))
+    kernel = stride + g.rng.choice((0, 1, stride))
+    weights = g.constant(random((CHANNELS * kernel, CHANNELS, 1), g.rng.randrange(99), 0.6), np.float32)
+    columns = g.node("Conv", g.last, weights)
+    steps = g.node("Mul", g.node("Sub", g.size(2, columns), g.constant([1])), g.constant([stride]))
+    image = g.node("Concat", g.constant([1]), g.node("Add", steps, g.constant([kernel])), axis=0)
+    added = g.node("Col2Im", columns, image, g.constant([1, kernel]), strides=[1, stride])
+    g.put(g.node("Squeeze", added, g.constant([2])))
+    if kernel > stride and g.rng.random() < 0.8:
+        g.put(g.slice(g.last, 0, stride - kernel))
+
+
 def _summed(g: Graph) -> None:
     total = g.node("CumSum", g.last, g.constant(2), exclusive=g.rng.choice((0, 0, 1)))
     g.put(g.node("Mul", total, g.constant(0.01, np.float32)))  # so that no node magnifies what was rounded
@@ -285,7 +301,7 @@ STEPS: tuple[Step, ...] = (
 )
 RATES: tuple[Step, ...] = (
     *(_strided, _upsampled) * 3,
-    *(_summed, _counted, _windows, _repeated) * 2,
+    *(_summed, _counted, _windows, _repeated, _overlapped) * 2,
     *(_pad, _conv, _cut, _shift, _skip, _activation, _gru),
 )
 

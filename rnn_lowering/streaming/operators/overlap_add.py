@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.streaming.edit import Editor, NodeEdit, Path, dim_of, home, producer
 from rnn_lowering.streaming.frames import Flow, Framing
 from rnn_lowering.streaming.inference import TO_THE_END, Shape
+from rnn_lowering.streaming.lateness import Lateness, replaced
 from rnn_lowering.streaming.operators.past_frames import framed_input, settled
 from rnn_lowering.streaming.polynomials import size
 
@@ -24,6 +26,7 @@ class OverlapAdd(NodeEdit):
         rank: How many axes the image has.
         stride: How far apart they are.
         cut: How much of the image is for the next chunk, or after the last.
+        late: How late its columns are: those that have not come count as 0.
         path: The nodes If around it, each with its branch.
         shape, dtype: Those of its columns.
     """
@@ -35,6 +38,7 @@ class OverlapAdd(NodeEdit):
     rank: int
     stride: int
     cut: int
+    late: Lateness | None
     path: Path
     shape: Shape
     dtype: ir.DataType
@@ -45,6 +49,10 @@ class OverlapAdd(NodeEdit):
         columns, image, result = node.inputs[0], node.inputs[1], node.outputs[0]
         assert columns is not None
         assert image is not None
+        if self.late is not None:
+            zeros = np.zeros(1, self.dtype.numpy())
+            columns = replaced(editor, columns, self.late, 2, len(self.shape), zeros, node)
+            node.replace_input_with(0, columns)
         if self.past:
             dims = [self.past if n == 2 else dim_of(dim, n, columns.name) for n, dim in enumerate(self.shape)]
             past = editor.add_past(node, "x", self.dtype, dims)
@@ -89,7 +97,7 @@ def overlapped(flow: Flow, node: ir.Node) -> list[Framing]:
     value = held[0]
     flow.edits.append(
         OverlapAdd(
-            *(node, past, framing.known, axis, rank, stride, cut, flow.path),
+            *(node, past, framing.overlap, axis, rank, stride, cut, framing.lateness, flow.path),
             *(flow.shape(value, node), known.types[value]),
         )
     )

@@ -109,8 +109,9 @@ class PastFrames(NodeEdit):
             editor.replace(node.outputs[0], read, graph)
         else:
             node.replace_input_with(0, read)
-            node.attributes["pads"] = ir.AttrInt64s("pads", self.pads)
-            node.attributes.pop("auto_pad", None)
+            if self.pads:
+                node.attributes["pads"] = ir.AttrInt64s("pads", self.pads)
+                node.attributes.pop("auto_pad", None)
             if self.output_padding is not None:
                 node.attributes["output_padding"] = ir.AttrInt64s("output_padding", self.output_padding)
         present = None

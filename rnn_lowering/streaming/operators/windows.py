@@ -73,13 +73,14 @@ def transformed(flow: Flow, node: ir.Node) -> list[Framing]:
     if held is None or shape is None or held[1].axis != 1 or not held[1].plain or not step or not length:
         raise flow.refuse(node, "its signal is not the stream, or its frames have no constant length and step")
     framing, stride, span = held[1], int(step), int(length) - 1
-    known = (framing.known - span - 1) // stride + 1
-    if known < 0:
-        raise _looks_ahead(flow, node, span + 1 - framing.known, framing.extra - framing.known)
-    extra = (framing.extra - span - 1) // stride + 1
-    if settled(flow, node, framing, 0, extra, known) < known:
+    known, extra = (n // stride + 1 for n in (framing.known - span - 1, framing.extra - span - 1))
+    kept = settled(flow, node, framing, 0, extra, known)
+    if kept < known:
         raise flow.refuse(node, f"a step of {stride} does not fit the samples that are cut off before it")
-    found = replace(framing, extra=extra, known=known, rate=framing.rate / stride)
+    found = replace(framing, extra=extra, known=kept, rate=framing.rate / stride)
+    if past := found.lag * stride - framing.lag:
+        keep(flow, node, framing, past, 0.0, (), 0, before=0)
+    flow.note_ahead(node, framing, found)
     return [flow.resampled(node, node.outputs[0], found)]
 
 
