@@ -41,7 +41,7 @@ _MINUTES = 512
 
 def long_work(nodes: Iterable[NodeReport]) -> list[str]:
     """Return a warning where so many steps are unrolled that all that follows takes minutes."""
-    steps = sum(node.seq_length or 0 for node in nodes if node.form == "unroll")
+    steps = sum(node.steps for node in nodes if node.form == "unroll")
     if steps <= _MINUTES:
         return []
     return [f"{steps:,} steps are unrolled in total: lowering and compiling take minutes"]
@@ -49,10 +49,10 @@ def long_work(nodes: Iterable[NodeReport]) -> list[str]:
 
 def many_steps(nodes: Iterable[NodeReport]) -> list[str]:
     """Return a note where more steps are unrolled than compilers load quickly, and a stream is possible."""
-    long = [node for node in nodes if node.form == "unroll" and (node.seq_length or 0) > _MANY_STEPS]
+    long = [node for node in nodes if node.form == "unroll" and node.steps > _MANY_STEPS]
     if not long or any(node.direction != "forward" for node in long):
         return []
-    steps = max(node.seq_length or 0 for node in long)
+    steps = max(node.steps for node in long)
     return [f"{steps} steps are unrolled, which compilers load slowly; a stream has only one: --stream AXIS=1"]
 
 

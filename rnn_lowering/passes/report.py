@@ -45,6 +45,7 @@ class NodeReport:
     reason: str
     warnings: tuple[str, ...] = ()
     place: NodePlace = field(default=(), repr=False)
+    steps: int = field(default=0, repr=False)
 
     @classmethod
     def of(cls, spec: NodeSpec, form: str, reason: str, place: NodePlace) -> NodeReport:
@@ -63,11 +64,12 @@ class NodeReport:
             reason=reason,
             warnings=spec.warnings,
             place=place,
+            steps=(spec.seq_length or 0) if spec.repeats else 0,
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as docs/report.md describes it."""
-        return {name: value for name, value in vars(self).items() if name != "place"}
+        return {name: value for name, value in vars(self).items() if name not in ("place", "steps")}
 
 
 @dataclass(frozen=True)

@@ -120,20 +120,14 @@ class LinearAttentionReference(NodeReference[LinearAttentionSpec]):
 
     def _shapes(self, T: int, N: int) -> dict[str, tuple[int, ...]]:
         spec = self.spec
-        decay, beta = (self._width(symbol) for symbol in ("decay", "beta"))
         return {
             "query": (N, T, spec.query_heads * spec.key_size),
             "key": (N, T, spec.key_heads * spec.key_size),
             "value": (N, T, spec.state_heads * spec.value_size),
             "past_state": (N, spec.state_heads, spec.key_size, spec.value_size),
-            "decay": (N, T, spec.state_heads if decay is None else decay),
-            "beta": (N, T, spec.state_heads if beta is None else beta),
+            "decay": (N, T, spec.state_heads * (spec.decay_size or 1)),
+            "beta": (N, T, spec.beta_heads or spec.state_heads),
         }
-
-    def _width(self, symbol: str) -> int | None:
-        value = self.spec.inputs.get(symbol)
-        size = None if value is None or value.shape is None else value.shape[-1]
-        return size if isinstance(size, int) else None
 
     def _made(self, symbol: str, shape: tuple[int, ...], kinds: list[str], rng: np.random.Generator) -> Array:
         """Return an input: keys of length 1, so that the delta rule does not amplify; decays at most 0."""
