@@ -206,6 +206,12 @@ class Ops:
         rule = self._instead.get(op_type)
         return None if rule is None else rule(self, *operands, **attributes)
 
+    def abandon(self) -> None:
+        """Let all that was emitted use nothing, in every open scope."""
+        for node in (node for draft in self._drafts for node in draft.nodes):
+            for index in range(len(node.inputs)):
+                node.replace_input_with(index, None)
+
     def finish(self, outputs: Sequence[ir.Value]) -> None:
         """Remove nodes and constants of the open scope whose results nothing uses, and change it as the runtime
         needs it; `outputs` will be those of the graph."""

@@ -19,7 +19,7 @@ from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
 from rnn_lowering.loops.body import LoopBody, ScanBody, read_body
 from rnn_lowering.loops.facts import CHANCE, Elements, Facts, Item, Known, Size, TensorKind, common_kind, is_plain
-from rnn_lowering.model.scopes import REPEATING, bodies_of, graphs_of
+from rnn_lowering.model.scopes import LOWERED, REPEATING, bodies_of, graphs_of
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, node_ref
 from rnn_lowering.types import array_of
 
@@ -46,6 +46,7 @@ class BodyCopy:
 
     Attributes:
         steps: The number of steps that were unrolled.
+        moved: Nodes that are not copied, since what they compute is there already.
     """
 
     def __init__(self, op: Ops, facts: Facts, repeat: Repeat, limits: LoopLimits) -> None:
@@ -53,6 +54,7 @@ class BodyCopy:
         self.facts = facts
         self.limits = limits
         self.steps = 0
+        self.moved: set[ir.Node] = set()
         self._repeat = repeat
         self._emitted = 0
         self._items: dict[ir.Value, Item] = {}
@@ -143,8 +145,26 @@ class BodyCopy:
         """Return the value of a tensor, whose type and shape are known then."""
         value = self.op.value(tensor)
         if self.facts.kind(value) is None:
+            self._learn(value)
+        if self.facts.kind(value) is None:
             self.facts.declare(value, TensorKind(int(tensor.dtype), tensor.shape))
         return value
+
+    def _learn(self, value: ir.Value) -> None:
+        """Infer the type and shape of a value that was emitted, with the names of sizes."""
+        node = value.producer()
+        if node is None:
+            return
+        items: list[Item] = []
+        for given in node.inputs:
+            if given is not None and self.facts.kind(given) is None:
+                self._learn(given)
+            constant = None if given is None else given.const_value
+            small = constant is not None and constant.size <= _SHARED_SIZE and is_plain(constant.dtype)
+            items.append(Known(array_of(constant), given) if small and constant is not None else given)
+        for output, kind in zip(node.outputs, self.facts.infer(node, items), strict=True):
+            if kind is not None and kind.shape is not None:
+                self.facts.declare(output, kind)
 
     def tensor(self, item: Item, ref: NodeRef) -> Tensor:
         """Return an item as a tensor of known rank."""
@@ -185,6 +205,8 @@ class BodyCopy:
         node = ir.Node(domain, op_type, given, attributes, num_outputs=outputs, name=name)
         for n, output in enumerate(node.outputs):
             output.name = name if outputs == 1 else f"{name}.{n}"
+        if op_type in REPEATING:
+            node.meta[LOWERED] = True
         self.op.nodes.append(node)
         return node
 
@@ -201,10 +223,12 @@ class BodyCopy:
 
     def nodes(self, graph: ir.Graph) -> None:
         for node in graph:
-            found = self._results(node)
+            if node in self.moved:
+                continue
+            found = self.results(node)
             self._items.update(zip(node.outputs, found, strict=False))
 
-    def _results(self, node: ir.Node) -> Sequence[Item]:
+    def results(self, node: ir.Node) -> Sequence[Item]:
         items = [self.item(value) for value in node.inputs]
         standard = node.domain in DEFAULT_DOMAIN
         if standard and node.op_type in REPEATING:
@@ -256,6 +280,8 @@ class BodyCopy:
             if bodies and isinstance(old.type, ir.TensorType) and old.type.dtype != ir.DataType.UNDEFINED:
                 self.facts.declare(new, self.facts.kind(old) or TensorKind(int(old.type.dtype), None))
         kinds = self._kinds_of_branches(attributes) if node.op_type == "If" else self.facts.infer(node, items)
+        if node.op_type == "SequenceAt" and isinstance(items[0], Elements):
+            kinds = [common_kind([self.facts.kind(element) for element in items[0].items])]
         for new, kind in zip(copy.outputs, kinds, strict=False):
             self.facts.declare(new, kind)
         if key is not None:

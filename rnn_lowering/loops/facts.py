@@ -8,7 +8,8 @@ node; nothing that a body declares is believed.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ import onnx_ir as ir
 from onnx import numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
+from rnn_lowering.model.onnx_checks import is_anonymous
 from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.model.sizes import VARIES, inferred_values
 from rnn_lowering.spec.constants import constant_of, is_of_default_domain, model_of_node
@@ -53,6 +55,9 @@ _FIRST_OF_SIZES = {
 }
 """The first input of an operator whose numbers decide the shape of the result."""
 
+_EVERYTHING = 2**31 - 1
+"""An end of a Slice that no size reaches."""
+
 Size = int | str | None
 """A size, the name of one that is not known, or None."""
 
@@ -81,7 +86,7 @@ class TensorKind:
 def common_kind(kinds: Sequence[TensorKind | None]) -> TensorKind | None:
     """Return what is the same in all kinds."""
     known = [kind for kind in kinds if kind is not None]
-    if len(known) < len(kinds) or len({kind.element for kind in known}) != 1:
+    if not known or len(known) < len(kinds) or len({kind.element for kind in known}) != 1:
         return None
     shapes = [kind.shape for kind in known if kind.shape is not None]
     if len(shapes) < len(kinds) or len({len(shape) for shape in shapes}) != 1:
@@ -143,15 +148,17 @@ class Facts:
         self._elements: dict[ir.Value, Elements] = {}
         self._inferred: dict[Hashable, list[TensorKind | None]] = {}
         self._evaluators: dict[ir.Node, ReferenceEvaluator] = {}
-        for value in (*model.graph.inputs, *model.graph.initializers.values()):
-            self._take(value, value)
         self._places: dict[str, tuple[ir.Value, int]] = {}
+        with _names_kept(model):
+            for value in (*model.graph.inputs, *model.graph.initializers.values()):
+                self._take(value, value)
+            for value, found in inferred_values(model).items():
+                self._take(value, found)
         for value in model.graph.inputs:
-            for axis, size in enumerate(self._kinds[value].shape or () if value in self._kinds else ()):
+            kind = self._kinds.get(value)
+            for axis, size in enumerate((kind and kind.shape) or ()):
                 if isinstance(size, str):
                     self._places.setdefault(size, (value, axis))
-        for value, found in inferred_values(model).items():
-            self._take(value, found)
 
     def _take(self, value: ir.Value, found: ir.Value) -> None:
         if value.const_value is not None and not value.is_graph_input():
@@ -215,7 +222,8 @@ class Facts:
             )
         except Exception:  # inference has no common error: nothing is known
             return None
-        return [_kind_of(found.get(name)) for name in proto.output]
+        kinds_found = [_kind_of(found.get(name)) for name in proto.output]
+        return [_sliced(kinds_found[0], kinds[0], data)] if node.op_type == "Slice" else kinds_found
 
     # Numbers
 
@@ -343,6 +351,22 @@ class Facts:
         return [_Partial(v, k != 0) for v, k in zip(values, known, strict=True)]
 
 
+@contextmanager
+def _names_kept(model: ir.Model) -> Iterator[None]:
+    """Let names of sizes that look like those of ONNX's inference be others in the block: tf2onnx writes such."""
+    shapes = [(value, value.shape) for value in model.graph.inputs]
+    for value, shape in shapes:
+        if shape is not None and any(map(is_anonymous, shape)):
+            value.shape = ir.Shape([f"size {d}" if _is_named(d) else d for d in shape])
+    yield
+    for value, shape in shapes:
+        value.shape = shape
+
+
+def _is_named(dim: int | ir.SymbolicDim) -> bool:
+    return isinstance(dim, ir.SymbolicDim) and dim.value is not None
+
+
 def _mask(item: Known | _Partial) -> Array:
     return item.known if isinstance(item, _Partial) else np.ones(item.array.shape, np.bool_)
 
@@ -361,6 +385,20 @@ def _kind_of(proto: onnx.TypeProto | None) -> TensorKind | None:
         return TensorKind(tensor.elem_type, None)
     sizes = (d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim)
     return TensorKind(tensor.elem_type, tuple(sizes))
+
+
+def _sliced(found: TensorKind | None, given: TensorKind | None, bounds: Mapping[int, Known]) -> TensorKind | None:
+    """Return what ONNX finds for a Slice, with the names of sizes of which it takes everything."""
+    if found is None or given is None or not found.shape or given.shape is None or not {1, 2} <= bounds.keys():
+        return found
+    starts, ends = (bounds[n].array.tolist() for n in (1, 2))
+    axes = bounds[3].array.tolist() if 3 in bounds else list(range(len(starts)))
+    steps = bounds[4].array.tolist() if 4 in bounds else [1] * len(starts)
+    shape = list(found.shape)
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        if (start, step) == (0, 1) and end >= _EVERYTHING:
+            shape[axis] = given.shape[axis]
+    return TensorKind(found.element, tuple(shape))
 
 
 def is_plain(dtype: ir.DataType) -> bool:

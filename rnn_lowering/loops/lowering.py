@@ -152,8 +152,7 @@ class _LoopLowering:
         try:
             items = copy.write(node, scope.text)
         except UnsupportedError:
-            for emitted in copy.op.nodes:
-                detach(emitted)
+            copy.op.abandon()
             raise
         self._put(node, scope.graph, copy, items)
         return copy.steps if form == "unroll" else None

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from rnn_lowering.emit.run_time_sizes import count
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.loops.body import LoopBody
+from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.errors import UnknownTripsError, depends_on_data
 from rnn_lowering.loops.facts import Item, Known
@@ -45,7 +46,7 @@ class LoopTrips:
     positive: bool
 
 
-def invariant_states(read: LoopBody) -> set[int]:
+def invariant_states(read: LoopBody | ScanBody) -> set[int]:
     """Return which states are what they were before in each step."""
     pairs = zip(read.state_inputs, read.state_outputs, strict=True)
     return {n for n, (before, after) in enumerate(pairs) if _source(after) is before}
@@ -69,7 +70,7 @@ def number_of_trips(copy: BodyCopy, read: LoopBody, items: Sequence[Item]) -> Lo
     simulated = _simulated(copy, read, items)
     if simulated is not None:
         return LoopTrips(copy.op.constant([simulated]), simulated, simulated > 0)
-    return _Conditions(copy, read, items).trips()
+    return Counters(copy, read, items).trips()
 
 
 def _simulated(copy: BodyCopy, read: LoopBody, items: Sequence[Item]) -> int | None:
@@ -138,8 +139,8 @@ class _Line:
         return _Line(self.constant + sign * other.constant, terms, self.rate + sign * other.rate)
 
 
-class _Conditions:
-    """What the conditions of a Loop say about the number of its steps."""
+class Counters:
+    """The numbers in the body of a Loop that are linear in the number of the step, and the conditions on them."""
 
     def __init__(self, copy: BodyCopy, read: LoopBody, items: Sequence[Item]) -> None:
         self.copy = copy
@@ -172,6 +173,21 @@ class _Conditions:
         trips = trips if trips.number is not None else op.where(op.less(trips, zero), zero, trips)
         known = None if trips.number is None else max(trips.number, 0)
         return LoopTrips(trips if known is None else op.constant([known]), known, bool(known))
+
+    def positions(self, value: ir.Value, trips: LoopTrips) -> Tensor | None:
+        """Return what a number is in each step, as an int64 [steps]: it grows in each; None where it is no line."""
+        line = self._line(value)
+        if line is None or not line.rate:
+            return None
+        numbers = count(self.copy.op, trips.tensor)
+        if line.rate != 1:
+            numbers = numbers * self.copy.op.constant([line.rate])
+        start = replace(line, rate=0)
+        return numbers if start == _Line() else numbers + self._emit(start)
+
+    def counts(self, value: ir.Value) -> bool:
+        """Whether a value is the number of the step."""
+        return self._line(value) == _Line(rate=1)
 
     def _smaller(self, a: Tensor, b: Tensor) -> Tensor:
         return self.copy.op.where(self.copy.op.less(a, b), a, b)

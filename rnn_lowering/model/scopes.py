@@ -17,6 +17,9 @@ _RECURRENT = re.compile("lstm|gru|rnn|causalconvwithstate|linearattention|deltan
 REPEATING = frozenset(("Loop", "Scan"))
 """The operators that repeat a body."""
 
+LOWERED = "rnn_lowering.lowered"
+"""Key of the mark in `ir.Node.meta` of a Loop or Scan that was emitted."""
+
 ScopePath = tuple[str, ...]
 """Identifies a graph: the function, or "" for the main graph; then, for each node whose body contains the graph,
 its first output, the attribute, and the number of the body in that attribute. Lowering does not change it."""
@@ -117,10 +120,11 @@ def foreign_nodes(model: ir.Model) -> Iterator[NodeRef]:
 
 
 def nodes_of(model: ir.Model, operators: Container[str]) -> Iterator[NodeRef]:
-    """Yield the nodes of all scopes that are of these operators of ONNX."""
+    """Yield the nodes of all scopes that are of these operators of ONNX, and were not emitted."""
     for scope in scopes(model):
         for node in scope.graph:
-            if node.domain in DEFAULT_DOMAIN and node.op_type in operators:
+            emitted = LOWERED in node.meta
+            if node.domain in DEFAULT_DOMAIN and node.op_type in operators and not emitted:
                 yield node_ref(node, scope.text)
 
 

@@ -1,7 +1,8 @@
 """Which Loops and Scans are lowered, what else is in them, and what the limits count."""
 
+import numpy as np
 import pytest
-from loop_models import as_meant, assert_same, operators, run
+from loop_models import as_meant, assert_same, bodies, operators, run
 from loop_traps import numbers
 from onnx import ModelProto, parser
 
@@ -100,3 +101,47 @@ def test_chance_is_drawn_in_each_step() -> None:
             o = RandomNormal <shape = [3]> () c1 = Identity (c) }> }""")
     (drawn,) = run(rl.lower(model, "unroll", loops=True), {})
     assert len({row.tobytes() for row in drawn}) == 4
+
+
+def products_inside(model: ModelProto) -> int:
+    repeated = [body for node, body in bodies(model.graph) if node.op_type in ("Loop", "Scan")]
+    return sum(node.op_type == "MatMul" for body in repeated for node in body.node)
+
+
+ROWS = parsed("""g (float[1,4] h0, float[T,1,3] X, float[3,4] W, float[4] b, float[4,4] U)
+    => (float[1,4] h, float[T,1,4] Y) <int64 z = {0}, bool yes = {1}> {
+    sh = Shape (X) M = Gather (sh, z)
+    h, u, k, Y = Loop (M, yes, h0, W, z) <body = d (int64 i, bool c, float[1,4] s, float[3,4] w, int64 t)
+        => (bool c1, float[1,4] s1, float[3,4] w1, int64 t1, float[1,4] o) <int64 one = {1}> {
+        x = Gather (X, t) xw = MatMul (x, w) a = Add (xw, b) hu = MatMul (s, U) r = Add (a, hu) s1 = Tanh (r)
+        w1 = Identity (w) t1 = Add (t, one) o = Identity (s1) c1 = Identity (c) }> }""")
+
+
+@pytest.mark.parametrize("form", ["loop", "scan"])
+def test_products_of_rows_leave_the_body(form: str) -> None:
+    lowered = rl.lower(ROWS, form, loops=True)
+    assert (products_inside(ROWS), products_inside(lowered)) == (2, 1)
+    for T in (4, 1, 0):
+        feed = {"h0": numbers(1, 4), "X": numbers(T, 1, 3), "W": numbers(3, 4), "b": numbers(4), "U": numbers(4, 4)}
+        assert_same(run(lowered, feed), run(as_meant(ROWS), feed))
+
+
+def test_only_rows_that_are_used_are_multiplied() -> None:
+    model = parsed("""g (float[2,4] h0, float[1000,2,3] X, float[3,4] W) => (float[2,4] h)
+        <int64 M = {3}, int64 last = {999}, bool yes = {1}> {
+        h = Loop (M, yes, h0) <body = d (int64 i, bool c, float[2,4] s) => (bool c1, float[2,4] s1) {
+            k = Sub (last, i) x = Gather (X, k) xw = MatMul (x, W) s1 = Add (s, xw) c1 = Identity (c) }> }""")
+    lowered = rl.lower(model, "scan", loops=True)
+    (scan,) = [node for node in lowered.graph.node if node.op_type == "Scan"]
+    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in lowered.graph.value_info}
+    assert shapes[scan.input[1]] == [3, 2, 4]
+    feed = {"h0": numbers(2, 4), "X": numbers(1000, 2, 3), "W": numbers(3, 4)}
+    assert_same(run(lowered, feed), run(as_meant(model), feed))
+
+
+def test_what_is_moved_out_is_nothing_that_may_fail() -> None:
+    model = parsed("""g (float[2] a, float[2] X, int64 k, int64 n) => (float[2] p) <bool yes = {1}> {
+        p = Loop (n, yes, a) <body = d (int64 i, bool c, float[2] s) => (bool c1, float[2] s1) {
+            x = Gather (X, k) s1 = Add (s, x) c1 = Identity (c) }> }""")
+    feed = {"a": numbers(2), "X": numbers(2), "k": np.asarray(7), "n": np.asarray(0)}
+    assert_same(run(rl.lower(model, "loop", loops=True), feed), [feed["a"]])

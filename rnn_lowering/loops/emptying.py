@@ -1,0 +1,189 @@
+"""Move out of a body what does not depend on its states.
+
+What is the same in each step is computed once. What depends only on a row of a tensor is computed for the rows of
+all steps at once: X[i] W + b becomes (X W + b)[i]. Only operators that cannot fail on what they get are moved: a
+Loop may have no step. Operators with chance in them stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from rnn_lowering.emit.tensor import Tensor, broadcast
+from rnn_lowering.loops.body import LoopBody, ScanBody
+from rnn_lowering.loops.body_copy import BodyCopy
+from rnn_lowering.loops.facts import Item, Known
+from rnn_lowering.model.scopes import bodies_of
+from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
+
+_UNARY = frozenset(
+    (
+        *("Relu", "Sigmoid", "Tanh", "Exp", "Neg", "Abs", "Sqrt", "Log", "Erf", "Softplus", "Softsign", "Identity"),
+        *("Sin", "Cos", "Reciprocal", "Floor", "Ceil", "LeakyRelu", "Elu", "HardSigmoid", "Cast"),
+    )
+)
+_BINARY = frozenset(("Add", "Sub", "Mul", "Div", "Pow"))
+
+
+@dataclass
+class EmptiedBody:
+    """What is left in a body.
+
+    Attributes:
+        rows: For each value of the body that is a row in each step, the rows of all steps, [steps, ...].
+        moved: The nodes that are not in the body any more.
+    """
+
+    rows: dict[ir.Value, Tensor] = field(default_factory=dict)
+    moved: set[ir.Node] = field(default_factory=set)
+
+    def keep_gathers(self) -> None:
+        """Let the rows that a Gather takes in the body stay there, where what is left uses them."""
+        for node in [node for node in self.moved if node.op_type == "Gather"]:
+            value = node.outputs[0]
+            if value in self.rows and any(user not in self.moved for user, _ in value.uses()):
+                self.moved.discard(node)
+                del self.rows[value]
+
+    def used(self, body: ir.Graph) -> dict[ir.Value, Tensor]:
+        """Return those rows that what is left uses."""
+        returned = set(body.outputs)
+        return {
+            value: rows
+            for value, rows in self.rows.items()
+            if value in returned or any(node not in self.moved for node, _ in value.uses())
+        }
+
+
+Find = Callable[[ir.Node], "Tensor | None"]
+"""Returns the rows that a Gather takes, one in each step; None where it is no such Gather."""
+
+
+def emptied(
+    copy: BodyCopy,
+    read: LoopBody | ScanBody,
+    rows: Mapping[ir.Value, Tensor],
+    find: Find,
+    constant: Sequence[ir.Value],
+) -> EmptiedBody:
+    """Emit what can be moved out of a body into the open graph.
+
+    Args:
+        copy: Copies the body later; it has items for the values that never change.
+        read: The Loop or Scan.
+        rows: The inputs of the body that are rows of a tensor.
+        find: Finds other rows.
+        constant: The states that never change.
+    """
+    result = EmptiedBody(dict(rows))
+    varies = {*read.body.inputs} - {*constant}
+    for node in read.body:
+        inputs = [value for value in node.inputs if value is not None]
+        if node.op_type == "Constant":
+            copy.put(node.outputs, copy.results(node))
+            result.moved.add(node)
+            continue
+        if node.domain not in DEFAULT_DOMAIN or bodies_of(node) or not inputs:
+            varies.update(node.outputs)
+            continue
+        found = None
+        if not varies.isdisjoint(inputs):
+            found = _moved(copy, node, result.rows, varies)
+            if node.op_type == "Gather" and varies.isdisjoint(inputs[:1]):
+                found = find(node)
+        elif _is_safe(copy, node):
+            copy.put(node.outputs, copy.results(node))
+            result.moved.add(node)
+            continue
+        varies.update(node.outputs)
+        if found is not None:
+            result.rows[node.outputs[0]] = found
+            result.moved.add(node)
+    return result
+
+
+def _is_safe(copy: BodyCopy, node: ir.Node) -> bool:
+    """Whether a node that is the same in each step may run where there is none."""
+    items = [copy.item(value) for value in node.inputs]
+    if all(isinstance(item, Known) for item in items):
+        return copy.facts.evaluate(node, items) is not None
+    known = node.op_type in (*_UNARY, *_BINARY, "MatMul", "Transpose", "Unsqueeze", "Shape")
+    return known and all(kind is not None and kind.shape is not None for kind in copy.facts.infer(node, items))
+
+
+def _moved(copy: BodyCopy, node: ir.Node, rows: Mapping[ir.Value, Tensor], varies: set[ir.Value]) -> Tensor | None:
+    """Emit what a node computes from the rows of all steps; None where it cannot be moved."""
+    operands: list[Tensor | None] = []
+    for value in node.inputs:
+        if value is None or (value in varies and value not in rows):
+            return None
+        operands.append(rows.get(value) or _invariant(copy, copy.item(value)))
+    if None in operands:
+        return None
+    given = [operand for operand in operands if operand is not None]
+    are_rows = [value in rows for value in node.inputs if value is not None]
+    if node.op_type in _UNARY and len(given) == 1:
+        return _like(copy, node, given, given[0].shape)
+    if node.op_type in _BINARY and len(given) == 2:
+        return _elementwise(copy, node, given, are_rows)
+    if node.op_type == "MatMul" and are_rows == [True, False] and given[1].rank == 2 and given[0].rank > 1:
+        return _known(copy, given[0] @ given[1]) if _same_type(given) else None
+    if node.op_type == "Gemm" and are_rows[:1] == [True] and not any(are_rows[1:]):
+        return _gemm(copy, node, given)
+    return None
+
+
+def _invariant(copy: BodyCopy, item: Item) -> Tensor | None:
+    """Return an item that is the same in each step as a tensor; None where its rank is not known."""
+    kind = copy.facts.kind(item)
+    if kind is None or kind.shape is None or ir.DataType(kind.element) == ir.DataType.STRING:
+        return None
+    value = copy.value(item)
+    return None if value is None else copy.op.given(value, ir.DataType(kind.element), kind.dims)
+
+
+def _same_type(given: Sequence[Tensor]) -> bool:
+    return len({operand.dtype for operand in given}) == 1
+
+
+def _like(copy: BodyCopy, node: ir.Node, given: Sequence[Tensor], shape: tuple[int | None, ...]) -> Tensor:
+    """Emit a node for the rows of all steps."""
+    values = [copy.made(operand) for operand in given]
+    new = copy.new(node.op_type, values, list(node.attributes.values()))
+    to = node.attributes.get("to") if node.op_type == "Cast" else None
+    dtype = given[0].dtype if to is None else ir.DataType(to.as_int())
+    result = copy.op.given(new.outputs[0], dtype, shape)
+    copy.made(result)
+    return result
+
+
+def _elementwise(copy: BodyCopy, node: ir.Node, given: Sequence[Tensor], are_rows: Sequence[bool]) -> Tensor | None:
+    """Emit an element-wise operator where the axis of the steps stays the first one."""
+    ranks = {operand.rank for operand, is_row in zip(given, are_rows, strict=True) if is_row}
+    others = [operand.rank for operand, is_row in zip(given, are_rows, strict=True) if not is_row]
+    if not _same_type(given) or len(ranks) > 1 or any(rank >= max(ranks) for rank in others):
+        return None
+    return _like(copy, node, given, broadcast(*(operand.shape for operand in given)))
+
+
+def _gemm(copy: BodyCopy, node: ir.Node, given: Sequence[Tensor]) -> Tensor | None:
+    """Emit the product and the sum of a Gemm."""
+    numbers = {name: a.value for name, a in node.attributes.items()}
+    plain = numbers.get("alpha", 1.0) == 1.0 and numbers.get("beta", 1.0) == 1.0 and not numbers.get("transA", 0)
+    rows, weights = given[0], given[1]
+    if not plain or rows.rank != 3 or not _same_type(given):
+        return None
+    if len(given) > 2 and given[2].rank > 1:
+        return None
+    if numbers.get("transB", 0):
+        weights = _known(copy, copy.op.transpose(weights, [1, 0]))
+    product = _known(copy, rows @ weights)
+    return product if len(given) < 3 else _known(copy, product + given[2])
+
+
+def _known(copy: BodyCopy, tensor: Tensor) -> Tensor:
+    copy.made(tensor)
+    return tensor
