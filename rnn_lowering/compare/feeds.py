@@ -45,6 +45,7 @@ class _Use:
     bound: int | None = None
     lengths: bool = False
     compared: tuple[int, ...] = ()
+    bounds: tuple[float, float] | None = None
 
 
 def candidate_feeds(
@@ -185,7 +186,9 @@ def _values(
     if dtype.kind == "f" or dtype.name == "bfloat16":
         numbers = np.asarray(rng.standard_normal(shape))
         numbers *= scale
-        if positive:  # a magnitude may meet a logarithm
+        if use.bounds is not None:
+            numbers = rng.uniform(*use.bounds, shape)
+        elif positive:  # a magnitude may meet a logarithm
             np.abs(numbers, out=numbers)
             numbers += 0.01
         return numbers.astype(dtype)
@@ -208,7 +211,8 @@ def _use(graph: onnx.GraphProto, name: str) -> _Use:
     for node, slot in _consumers(graph, name, depth=3):
         role = role_of(node, slot) if is_recurrent(node) else InputRole()
         if role.axes or role.is_lengths:
-            return _Use(roles=tuple(_ROLES[axis] for axis in role.axes), lengths=role.is_lengths)
+            roles = tuple(_ROLES[axis] for axis in role.axes)
+            return _Use(roles=roles, lengths=role.is_lengths, bounds=role.bounds)
         if node.op_type == "ReverseSequence" and slot == 1:
             return _Use(lengths=True)
         if node.op_type.startswith("Gather") and slot == 1:

@@ -7,7 +7,7 @@ serves all directions; rows that have ended keep their state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -290,14 +290,15 @@ def _thresholds_beside(attributes: Mapping[str, Any], eps: float) -> Iterator[di
 _REAL = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 
 
-def evaluate_model(model: Path, feed: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the outputs of a model by their numbers, computed in float64 by onnx's evaluator and `evaluate`."""
+def evaluate_model(model: Path, feed: Mapping[str, Array], others: Sequence[type[OpRun]]) -> dict[str, Array]:
+    """Return the outputs of a model by their numbers, computed in float64 by onnx's evaluator, `evaluate` and
+    `others`, implementations of other operators."""
     proto = onnx.load(model)
     del proto.graph.value_info[:]
     for graph in (proto.graph, *proto.functions):
         widen(graph, _REAL, onnx.TensorProto.DOUBLE)
     inputs = {name: _wide(array) for name, array in feed.items()}
-    outputs = run_reference(proto, inputs, [RNN, GRU, LSTM])
+    outputs = run_reference(proto, inputs, [RNN, GRU, LSTM, *others])
     return {str(n): output for n, output in enumerate(outputs) if isinstance(output, np.ndarray)}
 
 
@@ -337,11 +338,11 @@ class _Recurrent(OpRun):
         schema = onnx.defs.get_schema(node.op_type)
         symbols = [formal.name for formal in schema.inputs]
         given = {s: a for s, a in zip(symbols, inputs, strict=False) if a is not None and a.size}
-        found = evaluate(node.op_type, dict(_attributes(node)), given)
+        found = evaluate(node.op_type, dict(attributes_of(node)), given)
         return tuple(found[formal.name] for formal in schema.outputs[: len(node.output)])
 
 
-def _attributes(node: onnx.NodeProto) -> Iterator[tuple[str, Any]]:
+def attributes_of(node: onnx.NodeProto) -> Iterator[tuple[str, Any]]:
     for attribute in node.attribute:
         value = helper.get_attribute_value(attribute)
         if isinstance(value, list):

@@ -67,9 +67,11 @@ def do(job: Message) -> Iterator[Message]:
 
 def _float64(job: Message) -> Message:
     from rnn_lowering.compare.reference import evaluate_model
+    from rnn_lowering.compare.references.every_kind import OPERATORS
 
     try:
-        write_arrays(Path(job["out"]), evaluate_model(Path(job["model"]), read_arrays(Path(job["float64"]))))
+        feed = read_arrays(Path(job["float64"]))
+        write_arrays(Path(job["out"]), evaluate_model(Path(job["model"]), feed, OPERATORS))
     except Exception as error:  # the evaluator has no common error
         return {"error": _one_line(error)}
     return {}

@@ -422,11 +422,6 @@ class Ops:
             return self.known(x.value.cast(dtype))
         return self.emit("Cast", [x], [x.shape], [dtype], to=int(dtype))[0]
 
-    @since(8)
-    def at_least(self, x: Tensor, bound: float) -> Tensor:
-        """Return x, or the bound where x is less."""
-        return self.emit("Max", [x, self.constant(bound)], [x.shape])[0]
-
     # Conditions
 
     def less(self, a: Tensor, b: Tensor) -> Tensor:

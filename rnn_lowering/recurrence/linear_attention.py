@@ -54,17 +54,17 @@ def _parts(op: Ops, spec: LinearAttentionSpec, state: Tensor) -> LinearParts:
     states, d = spec.state_heads, spec.key_size
     readers = min(spec.query_heads, states)  # fewer query heads than states: each reads several
     query = _heads(op, spec, "query", (readers, spec.query_heads // readers, d))
-    scaled = query if spec.scale == 1 else query * op.constant(spec.scale)
     decay = None
     if spec.rule.decays:
         decay = _heads(op, spec, "decay", (states, spec.decay_size))
     return LinearParts(
         state=state,
-        query=_repeated(op, scaled, states),
+        query=_repeated(op, query, states),
         key=_repeated(op, _heads(op, spec, "key", (spec.key_heads, d)), states),
         value=_heads(op, spec, "value", (states, spec.value_size)),
         log_decay=decay,
         beta=_beta(op, spec) if spec.rule.corrects else None,
+        scale=spec.scale,
         steps_of_chunk=spec.steps_of_chunk,
     )
 
@@ -161,8 +161,9 @@ def by_steps(op: Ops, parts: LinearParts, *, single: bool) -> tuple[Step, Tensor
 
     beta, decay = parts.beta, parts.log_decay
     key, value = parts.key, parts.value
+    query = parts.query if parts.scale == 1 else parts.query * op.constant(parts.scale)
     xs = {
-        "query": at(parts.query, *parts.query.shape[3:]),
+        "query": at(query, *query.shape[3:]),
         "key": column(key, size),
         "value": at(value if beta is None else beta * value, 1, value_size),
     }

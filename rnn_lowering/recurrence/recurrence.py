@@ -23,7 +23,7 @@ class LinearParts:
 
         S = exp(log_decay) S                            on the rows of S, the key dimensions
         S = S + key (beta (value - S^T key))^T          without beta: S + key value^T
-        output of a query: S^T query
+        output of a query: scale * S^T query
 
     All have axes [batch, seq, heads, ...].
 
@@ -42,6 +42,7 @@ class LinearParts:
     value: Tensor
     log_decay: Tensor | None = None
     beta: Tensor | None = None
+    scale: float = 1.0
     steps_of_chunk: int = 16
 
 

@@ -65,6 +65,8 @@ DEFAULT_RULE = "gated_delta"
 
 _DATA = ("query", "key", "value", "decay", "beta", "output")
 _STATES = ("past_state", "present_state")
+_BOUNDS = {1: (-0.15, 0.15), 4: (-1.0, 0.0), 5: (0.0, 1.0)}
+"""Between which numbers keys, decays and betas are where states do not grow, by slot."""
 _SHORT = 16
 """More steps with a value size of 1 are faster in a loop."""
 
@@ -118,7 +120,7 @@ class LinearAttentionSpec(NodeSpec):
     def role(cls, node: onnx.NodeProto, slot: int) -> InputRole:
         if slot == 3:
             return InputRole(("N",), is_state=True)
-        return InputRole(("N", "T"), is_data=True)
+        return InputRole(("N", "T"), is_data=True, bounds=_BOUNDS.get(slot))
 
     @classmethod
     def fits(cls, node: ir.Node) -> bool:

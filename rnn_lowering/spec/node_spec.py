@@ -35,12 +35,14 @@ class InputRole:
         is_data: Whether it has a row for each step.
         is_state: Whether it is a state before the first step.
         is_lengths: Whether it holds lengths of sequences.
+        bounds: Between which numbers it usually is; None for any.
     """
 
     axes: tuple[AxisName, ...] = ()
     is_data: bool = False
     is_state: bool = False
     is_lengths: bool = False
+    bounds: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

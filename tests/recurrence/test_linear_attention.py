@@ -124,7 +124,9 @@ def test_no_steps_and_no_rows(form: str) -> None:
         for opened in ("", "BT"):
             if opened and (form == "unroll" or (form == "scan" and "T" in sizes)):
                 continue
-            lowered_right(Attention(state=state, open=opened, dv=2, **sizes), form)  # type: ignore[arg-type]
+            for by_key in (False, True):
+                case = Attention(state=state, open=opened, dv=2, by_key=by_key, **sizes)  # type: ignore[arg-type]
+                lowered_right(case, form)
 
 
 def test_calls_of_any_length_continue_each_other() -> None:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import onnx_ir as ir
+from onnx.reference.op_run import OpRun
 
 from rnn_lowering.compare.references.causal_conv_reference import CausalConvReference
 from rnn_lowering.compare.references.gates_reference import AttentionGateReference, GatedNormReference
-from rnn_lowering.compare.references.linear_attention_reference import LinearAttentionReference
+from rnn_lowering.compare.references.linear_attention_reference import (
+    LinearAttention,
+    LinearAttentionOfMicrosoft,
+    LinearAttentionReference,
+)
 from rnn_lowering.compare.references.node_reference import NodeReference
 from rnn_lowering.compare.references.rnn_reference import RnnReference
 from rnn_lowering.spec.causal_conv import CausalConvSpec
@@ -25,6 +30,9 @@ REFERENCES: dict[type[NodeSpec], type[NodeReference[Any]]] = {
     LinearAttentionSpec: LinearAttentionReference,
 }
 """By kind."""
+
+OPERATORS: tuple[type[OpRun], ...] = (LinearAttention, LinearAttentionOfMicrosoft)
+"""What onnx's evaluator runs for operators that it lacks, or that it does not compute in float64."""
 
 
 def reference_of(node: ir.Node, spec: NodeSpec) -> NodeReference[Any]:

@@ -8,7 +8,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from onnx.reference.op_run import OpRun
 
+from rnn_lowering.compare.reference import attributes_of
 from rnn_lowering.compare.references.node_reference import Attributes, NodeReference, Symbols
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.limits import excess
@@ -17,6 +19,8 @@ from rnn_lowering.types import Array
 
 _RULES = {"linear": "", "gated": "decay", "delta": "beta", "gated_delta": "decay beta"}
 """The optional inputs that a rule uses."""
+
+_INPUTS = ("query", "key", "value", "past_state", "decay", "beta")
 
 _EPS = float(np.finfo(np.float32).eps)
 
@@ -150,6 +154,20 @@ class LinearAttentionReference(NodeReference[LinearAttentionSpec]):
             heads = numbers.reshape(*shape[:2], -1, self.spec.key_size)
             numbers = (heads / np.linalg.norm(heads, axis=-1, keepdims=True)).reshape(shape)
         return np.asarray(numbers.astype(self.spec.dtype_of(symbol).numpy()))
+
+
+class LinearAttention(OpRun):
+    """LinearAttention of ONNX for onnx's evaluator, in the type of the query."""
+
+    op_domain = ""
+
+    def _run(self, *inputs: Array | None, **_: Any) -> tuple[Array, ...]:
+        given = {s: a for s, a in zip(_INPUTS, inputs, strict=False) if a is not None}
+        found = evaluate(dict(attributes_of(self.onnx_node)), given, given["query"].dtype.type)
+        return found["output"], found["present_state"]
+
+
+LinearAttentionOfMicrosoft = type("LinearAttention", (LinearAttention,), {"op_domain": "com.microsoft"})
 
 
 def _of_rows(array: Array) -> Array:
