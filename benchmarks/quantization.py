@@ -1,4 +1,4 @@
-"""Sizes and errors of a quantised model, original and lowered, as the table of docs/quantization.md.
+"""Sizes and errors of a quantized model, original and lowered, as the table of docs/quantization.md.
 
 Called as `PYTHONPATH=tests:tests/support python benchmarks/quantization.py`.
 """
@@ -49,8 +49,8 @@ def _row(form: str, model: onnx.ModelProto, original: onnx.ModelProto, feeds: li
 
 
 def _error(path: Path, original: onnx.ModelProto, feeds: list[Any]) -> str:
-    quantised = onnx.load(path)
-    return f"{max(float(np.abs(run(original, f)['gain'] - run(quantised, f)['gain']).max()) for f in feeds):.1e}"
+    quantized = onnx.load(path)
+    return f"{max(float(np.abs(run(original, f)['gain'] - run(quantized, f)['gain']).max()) for f in feeds):.1e}"
 
 
 class _Reader(CalibrationDataReader):  # type: ignore[misc]

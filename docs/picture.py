@@ -44,7 +44,7 @@ def as_it_was() -> nx.DiGraph:
 
 
 def picture() -> str:
-    """The node on the left, the body of the Scan on the right, as SVG in the colours of the report."""
+    """The node on the left, the body of the Scan on the right, as SVG in the colors of the report."""
     lowered = rl.lower(lstm(), to="scan")
     after = step_graph.step_graph(lowered.graph, {name: name for name in ("X", *OUTPUTS)})
     panels = [step_graph.draw_step(graph, salt)[0] for graph, salt in ((as_it_was(), "before"), (after, "after"))]
@@ -56,7 +56,7 @@ def picture() -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole[0]:.0f} {whole[1]:.0f}" role="img">',
         "<title>An LSTM node, and one step of the Scan that takes its place</title>",
-        f"<style>{_colours()} text {{ font-family: system-ui, sans-serif; font-size: 9px }}</style>",
+        f"<style>{_colors()} text {{ font-family: system-ui, sans-serif; font-size: 9px }}</style>",
         '<rect width="100%" height="100%" fill="var(--ground)"/>',
         f'<rect x="{start - 8:.0f}" y="{top - 8:.0f}" width="{width + 16:.0f}" height="{height + 16:.0f}" rx="6" '
         'fill="none" stroke="var(--muted)" stroke-dasharray="4 3"/>',
@@ -70,8 +70,8 @@ def picture() -> str:
     return "\n".join(parts)
 
 
-def _colours() -> str:
-    """The colours of the report, by day and by night."""
+def _colors() -> str:
+    """The colors of the report, by day and by night."""
     page = Path(step_graph.__file__).with_name("page.html.j2").read_text(encoding="utf-8")
     day, night = re.findall(r":root \{(.*?)\}", page, re.DOTALL)[:2]
     return " ".join(f":root {{{day}}} @media (prefers-color-scheme: dark) {{ :root {{{night}}} }}".split())

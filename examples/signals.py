@@ -1,7 +1,7 @@
 """Generated test signals, and the Fourier frames the denoiser sees: shared by training and demonstration.
 
 Nothing is downloaded: a voice-like tone glides, carries harmonics and pauses between its syllables, so
-telling it from steady coloured noise takes memory over time, which is what a recurrent network is for.
+telling it from steady colored noise takes memory over time, which is what a recurrent network is for.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ def noisy_signals(
     """Return clean signals and the same with noise, each at its own ratio (dB) between the two of `snr`."""
     samples = round(seconds * RATE)
     clean = _unit_power(_tones(rng, count, samples))
-    noise = _unit_power(_coloured_noise(rng, count, samples))
+    noise = _unit_power(_colored_noise(rng, count, samples))
     noisy = clean + noise * 10 ** (-rng.uniform(*snr, (count, 1)) / 20)
     gain = LEVEL / np.sqrt(np.mean(noisy**2, axis=1, keepdims=True))
     return (clean * gain).astype(np.float32), (noisy * gain).astype(np.float32)
@@ -72,8 +72,8 @@ def _tones(rng: np.random.Generator, count: int, samples: int) -> Signals:
     return total * envelope.astype(np.float32)
 
 
-def _coloured_noise(rng: np.random.Generator, count: int, samples: int) -> Signals:
-    """Return white noise under a random smooth colour: a slope over frequency and a few broad humps."""
+def _colored_noise(rng: np.random.Generator, count: int, samples: int) -> Signals:
+    """Return white noise under a random smooth color: a slope over frequency and a few broad humps."""
     spectrum = np.fft.rfft(rng.standard_normal((count, samples), np.float32))
     position = np.linspace(0, 1, spectrum.shape[1])
     decibels = rng.uniform(-25, 10, (count, 1)) * position

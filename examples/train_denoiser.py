@@ -45,7 +45,7 @@ class Denoiser(nn.Module):  # type: ignore[misc, unused-ignore]  # a linter may 
 
 
 def train(model: Denoiser, steps: int) -> None:
-    """Fit the mask on fresh signals at every step, so that nothing can be learnt by heart."""
+    """Fit the mask on fresh signals at every step, so that nothing can be learned by heart."""
     rng = np.random.default_rng(SEED)
     optimizer = torch.optim.Adam(model.parameters())
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=steps)

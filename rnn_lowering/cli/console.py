@@ -1,4 +1,4 @@
-"""The output of the command: aligned tables, and on a terminal colours and a progress bar."""
+"""The output of the command: aligned tables, and on a terminal colors and a progress bar."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ class NodeComparison(Comparison):
         return outputs
 
     def find_wrong_node(
-        self, failed: Verification, pairs: Mapping[str, tuple[Outputs, Outputs]], optimise: bool
+        self, failed: Verification, pairs: Mapping[str, tuple[Outputs, Outputs]], optimize: bool
     ) -> Verification:
         """Name the first lowered node that is wrong on the inputs that the original's received. Where none is, the
         model passes if its outputs are about as close to float64 as the original's.
@@ -174,14 +174,14 @@ class NodeComparison(Comparison):
         Args:
             failed: The comparison of the outputs.
             pairs: Outputs of both models, by the inputs that gave them.
-            optimise: Whether onnxruntime optimises the original.
+            optimize: Whether onnxruntime optimizes the original.
         """
         feeds = list(pairs)
         try:
             nodes = self.pairs
             session = replace(
                 session_with_outputs(self.original, self.runner.folder, lambda _: _inputs_and_outputs(nodes)),
-                optimise=optimise,
+                optimize=optimize,
             )
             outcome = self.runner.run(session, [[feed] for feed in feeds])
             differs = False

@@ -224,7 +224,7 @@ class Runner:
         job = {
             "model": str(session.model),
             "data": str(session.data or session.model.parent),
-            "optimise": session.optimise,
+            "optimize": session.optimize,
             "threads": 1 if session.one_thread else 0,
             "groups": groups,
             "chunks": None if chunks is None else asdict(chunks),

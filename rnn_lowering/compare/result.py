@@ -12,7 +12,7 @@ WHOLE = "onnxruntime"
 NODES = "each node against float64 NumPy"
 CHUNKED = "onnxruntime, in chunks"
 COMPARE_ELSEWHERE = "compare both models in a runtime that supports the original"
-OPTIMISATIONS = "onnxruntime's optimisations change the original's outputs: compared without them"
+OPTIMIZATIONS = "onnxruntime's optimizations change the original's outputs: compared without them"
 JUDGED = "onnxruntime, differences judged by float64 NumPy"
 
 

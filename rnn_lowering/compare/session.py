@@ -26,13 +26,13 @@ class Session:
     Attributes:
         model: Path of the model.
         data: Folder that the locations of its external data start from; None: the model's.
-        optimise: Whether onnxruntime optimises the graph.
+        optimize: Whether onnxruntime optimizes the graph.
         proto: What the file holds; None: it is parsed where that matters.
     """
 
     model: Path
     data: Path | None = None
-    optimise: bool = True
+    optimize: bool = True
     proto: onnx.ModelProto | None = field(default=None, repr=False, compare=False)
 
     @property

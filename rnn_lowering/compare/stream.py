@@ -23,7 +23,7 @@ from rnn_lowering.compare.process import Chunks, Outcome, Ran, Runner, SessionEr
 from rnn_lowering.compare.result import (
     CHUNKED,
     COMPARE_ELSEWHERE,
-    OPTIMISATIONS,
+    OPTIMIZATIONS,
     OutputCheck,
     RunCheck,
     RunInput,
@@ -232,19 +232,19 @@ class _Comparison:
     def _as_defined(
         self, sequences: Sequence[_Sequence], expected: Expected, runs: list[RunCheck]
     ) -> tuple[list[RunCheck], Expected]:
-        """Compare without onnxruntime's optimisations where these change what the original computes."""
+        """Compare without onnxruntime's optimizations where these change what the original computes."""
         before, stream = self.session, self.stream
         with suppress(SessionError):
-            self.session = replace(before, optimise=False)
+            self.session = replace(before, optimize=False)
             plain = self._run_whole([[feed] for feed in expected])
             tolerance = self.check.tolerance
             if any(compare(plain[f][n], a, tolerance)[1] for f, held in expected.items() for n, a in held.items()):
                 again = self._in_chunks(sequences, plain)
                 if any(run.wrong for run in again):
-                    self.stream = replace(stream, optimise=False)
+                    self.stream = replace(stream, optimize=False)
                     again = self._in_chunks(sequences, plain)
                 if not any(run.wrong for run in again):
-                    self.notes.append(OPTIMISATIONS)
+                    self.notes.append(OPTIMIZATIONS)
                     return again, plain
         self.session, self.stream = before, stream
         return runs, expected
@@ -520,18 +520,18 @@ class _Comparison:
         ran: Ran,
         chunks: Chunks | None = None,
     ) -> tuple[Session, Outcome]:
-        """Run, without onnxruntime's optimiser where that crashes or refuses the model; return how it ran, too."""
+        """Run, without onnxruntime's optimizer where that crashes or refuses the model; return how it ran, too."""
         try:
             return session, self.runner.run(session, groups, ran, chunks=chunks)
         except SessionError as error:
-            if error.over_limit or not session.optimise:
+            if error.over_limit or not session.optimize:
                 raise
-            plain = replace(session, optimise=False)
+            plain = replace(session, optimize=False)
             try:
                 outcome = self.runner.run(plain, groups, chunks=chunks)
             except SessionError:
                 raise error from None
-            self.notes.append(f"{what} runs only with onnxruntime's optimisations disabled: {error}")
+            self.notes.append(f"{what} runs only with onnxruntime's optimizations disabled: {error}")
             return plain, outcome
 
     def _compare(

@@ -20,7 +20,7 @@ from rnn_lowering.compare.nodes import Comparison, NodeComparison
 from rnn_lowering.compare.process import Outputs, SessionError
 from rnn_lowering.compare.result import (
     COMPARE_ELSEWHERE,
-    OPTIMISATIONS,
+    OPTIMIZATIONS,
     WHOLE,
     OutputCheck,
     RunCheck,
@@ -114,7 +114,7 @@ class ModelComparison(Comparison):
         except SessionError as error:
             return self._without_original(error, groups, all_must_run=all_must_run)
         try:
-            new_names, found, unoptimised = self._run_lowered(list(expected), session.optimise)
+            new_names, found, unoptimized = self._run_lowered(list(expected), session.optimize)
         except SessionError as error:
             if error.over_limit:
                 return Verification("not verified", reason=f"the lowered model {error}")
@@ -129,15 +129,15 @@ class ModelComparison(Comparison):
             session, pairs, changed = self._as_defined(names, session, pairs)
             result = self._compare(names, pairs) if changed else result
             if not result and self.check.tolerance == Tolerance():
-                result = self.nodes_one_by_one.find_wrong_node(result, pairs, session.optimise)
+                result = self.nodes_one_by_one.find_wrong_node(result, pairs, session.optimize)
             if result and changed:
-                result = replace(result, reason="; ".join(filter(None, (result.reason, OPTIMISATIONS))))
+                result = replace(result, reason="; ".join(filter(None, (result.reason, OPTIMIZATIONS))))
         if not result:
             return result
         named = (
             {name: held[f"{n}:0"] for n, name in enumerate(names) if f"{n}:0" in held} for held in expected.values()
         )
-        facts = [self._only_sizes(groups, result), unoptimised, *constant_outputs(named)]
+        facts = [self._only_sizes(groups, result), unoptimized, *constant_outputs(named)]
         with suppress(RnnLoweringError):  # what cannot be read has no nodes that are compared
             facts += zero_weights(
                 (symbol, node.spec.node, node.spec.constants.get(symbol))
@@ -149,23 +149,23 @@ class ModelComparison(Comparison):
     def _as_defined(
         self, names: list[str], session: Session, pairs: Mapping[str, tuple[Outputs, Outputs]]
     ) -> tuple[Session, Mapping[str, tuple[Outputs, Outputs]], bool]:
-        """Return session and outputs of the original without onnxruntime's optimisations where these change its
+        """Return session and outputs of the original without onnxruntime's optimizations where these change its
         outputs, and whether they do; the lowered model then may run without them, too."""
         with suppress(SessionError):
-            plain = replace(session, optimise=False)
+            plain = replace(session, optimize=False)
             _, before = self._run_all(plain, list(pairs))
             if not self._compare(names, {feed: (before[feed], theirs) for feed, (theirs, _) in pairs.items()}):
                 found = {feed: (before[feed], ours) for feed, (_, ours) in pairs.items()}
                 if not self._compare(names, found):
-                    _, after = self._run_all(self._lowered_session(optimise=False), list(pairs))
+                    _, after = self._run_all(self._lowered_session(optimize=False), list(pairs))
                     alike = {feed: (before[feed], after[feed]) for feed in pairs}
                     found = alike if self._compare(names, alike) else found
                 return plain, found, True
         return session, pairs, False
 
-    def _lowered_session(self, optimise: bool = True) -> Session:
+    def _lowered_session(self, optimize: bool = True) -> Session:
         session = session_of(self.lowered, self.runner.folder, self.misread)
-        return replace(session, optimise=optimise)
+        return replace(session, optimize=optimize)
 
     def _without_original(
         self, error: SessionError, groups: list[list[str]], *, all_must_run: bool
@@ -245,7 +245,7 @@ class ModelComparison(Comparison):
         except SessionError as error:
             if not error.crashed:
                 raise
-            session = replace(session, optimise=False)  # its optimiser crashes on some models, its kernels too
+            session = replace(session, optimize=False)  # its optimizer crashes on some models, its kernels too
             outcome = self.runner.run(session, groups, counter(self.progress, ORIGINAL, len(groups)))
         accepted = [run for run in outcome.runs if not run.error]
         errors = [run.error for run in outcome.runs if run.error]
@@ -254,20 +254,20 @@ class ModelComparison(Comparison):
         names = list(outcome.names[: len(self.original.proto.graph.output)])
         return session, names, {run.feed: run.outputs() for run in accepted}
 
-    def _run_lowered(self, feeds: list[str], optimise: bool) -> tuple[list[str], dict[str, Outputs], str]:
+    def _run_lowered(self, feeds: list[str], optimize: bool) -> tuple[list[str], dict[str, Outputs], str]:
         """Run the lowered model on all feeds. Return the names of its outputs, the outputs by feed, and why the
-        optimiser was off, if it was: it refuses some models that it saved itself."""
-        session = self._lowered_session(optimise)
+        optimizer was off, if it was: it refuses some models that it saved itself."""
+        session = self._lowered_session(optimize)
         try:
             return *self._run_all(session, feeds), ""
         except SessionError as error:
-            if not optimise:
+            if not optimize:
                 raise
             try:
-                names, found = self._run_all(replace(session, optimise=False), feeds)
+                names, found = self._run_all(replace(session, optimize=False), feeds)
             except SessionError:
                 raise error from None
-            return names, found, f"the lowered model runs only with onnxruntime's optimisations disabled: {error}"
+            return names, found, f"the lowered model runs only with onnxruntime's optimizations disabled: {error}"
 
     def _run_all(self, session: Session, feeds: list[str]) -> tuple[list[str], dict[str, Outputs]]:
         outcome = self.runner.run(session, [[f] for f in feeds], counter(self.progress, LOWERED, len(feeds)))

@@ -3,7 +3,7 @@
 A job loads one model and runs it:
     model: Path of the model.
     data: Folder of its external data.
-    optimise: Whether onnxruntime optimises the graph.
+    optimize: Whether onnxruntime optimizes the graph.
     threads: The number of its threads; 0: onnxruntime chooses. It is 1 for a model with DynamicQuantizeLSTM.
     groups: Lists of feeds, each a folder of arrays. Of a group the first feed counts that the model accepts and for
         which its outputs are finite, else the first that it accepts.
@@ -91,7 +91,7 @@ def _load(job: Message) -> Any:
     # A product of dequantized weights stays one of floats: 4, the default, would round the other operand to 8 bits.
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     options.add_session_config_entry("session.disable_prepacking", "1")  # weights once, not a second time packed
-    if not job["optimise"]:
+    if not job["optimize"]:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = job["threads"]
     model = Path(job["model"]).read_bytes()

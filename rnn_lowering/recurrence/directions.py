@@ -124,5 +124,5 @@ def _sum(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor) -> Tensor:
         return op.reshape(k.product(op.flatten(X), k.W) + k.Wb, (*X.shape[:2], *k.W.shape[1:]))
     if spec.dtype != ir.DataType.FLOAT16:
         return k.product(X, k.W) + k.Wb
-    # A float16 Transpose of [1, 0, 2], as exporters write before X, and a MatMul crash onnxruntime's optimiser.
+    # A float16 Transpose of [1, 0, 2], as exporters write before X, and a MatMul crash onnxruntime's optimizer.
     return op.squeeze(k.product(op.unsqueeze(X, [0]), k.W), [0]) + k.Wb

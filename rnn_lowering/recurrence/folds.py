@@ -142,7 +142,7 @@ def _stackable(op: Ops, ys: Tensors, states: Tensors) -> tuple[Tensors, Callable
     loop.
 
     A state cannot be output again as y: onnxruntime computes a body that lists a value twice wrongly, and tract one
-    that uses a value which it also stacks. So y is output through an Unsqueeze, which optimisers keep (they would
+    that uses a value which it also stacks. So y is output through an Unsqueeze, which optimizers keep (they would
     remove an Identity) and which is needed after the loop otherwise. With `stack_outside` the operands of a sum or
     product are output, which is then computed once after the loop. OpenVINO removes an Unsqueeze and a Squeeze, and
     computes an Unsqueeze alone wrongly where it runs the loop as its own LSTM.

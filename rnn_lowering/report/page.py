@@ -162,11 +162,11 @@ def _plots(series: NodeSeries, salt: str) -> Iterator[Picture]:
     )
     before = series.signals(outputs.get(ORIGINAL, expected), MOST_SIGNALS)
     after = series.signals(outputs[LOWERED], MOST_SIGNALS)
-    coloured = ORIGINAL if ORIGINAL in outputs else "the operator specification in float64"
+    colored = ORIGINAL if ORIGINAL in outputs else "the operator specification in float64"
     yield Picture(
         Markup(plot_signals(before, after, series.along, f"{salt}-signals")),
         f"Signals of {series.symbol}",
-        f"Coloured: {coloured}. Dashed: lowered. The first row of the batch.",
+        f"Colored: {colored}. Dashed: lowered. The first row of the batch.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Plots of the errors and signals of a node that ran on its own: figures as SVG elements, in the page's colours."""
+"""Plots of the errors and signals of a node that ran on its own: figures as SVG elements, in the page's colors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rnn_lowering.types import Array
 UNIT = 72
 """Units of an SVG in an inch."""
 
-COLOURS = {
+COLORS = {
     "ink": "#010101",
     "muted": "#020202",
     "line": "#030303",
@@ -34,7 +34,7 @@ COLOURS = {
     "series-2": "#0c0c0c",
     "series-3": "#0d0d0d",
 }
-"""CSS custom property of the page -> the colour that matplotlib draws with, which the property then replaces."""
+"""CSS custom property of the page -> the color that matplotlib draws with, which the property then replaces."""
 
 MOST_SIGNALS = 4
 
@@ -44,17 +44,17 @@ _STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": COLOURS["line"],
-    "axes.labelcolor": COLOURS["muted"],
-    "xtick.labelcolor": COLOURS["muted"],
-    "ytick.labelcolor": COLOURS["muted"],
+    "axes.edgecolor": COLORS["line"],
+    "axes.labelcolor": COLORS["muted"],
+    "xtick.labelcolor": COLORS["muted"],
+    "ytick.labelcolor": COLORS["muted"],
     "xtick.major.size": 0,
     "ytick.major.size": 0,
     "ytick.minor.size": 0,
-    "text.color": COLOURS["ink"],
+    "text.color": COLORS["ink"],
     "axes.grid": True,
     "axes.grid.axis": "y",
-    "grid.color": COLOURS["line"],
+    "grid.color": COLORS["line"],
     "grid.linewidth": 0.5,
     "legend.frameon": False,
     "legend.handlelength": 1.2,
@@ -76,8 +76,8 @@ def svg(figure: Figure) -> str:
     text = re.sub(r'<g id="[^"]*"', "<g", text).replace("xlink:href", "href")
     text = re.sub(r"font-family: [^;]*; ", "", text)
     text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]).replace("\n", " "), text)
-    for name, colour in COLOURS.items():
-        text = text.replace(colour, f"var(--{name})")
+    for name, color in COLORS.items():
+        text = text.replace(color, f"var(--{name})")
     return "\n".join(line.strip() for line in text.splitlines() if line.strip())
 
 
@@ -125,9 +125,9 @@ def _axes(along: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _line(axes: Axes, numbers: Array, colour: str, **line: Any) -> None:
+def _line(axes: Axes, numbers: Array, color: str, **line: Any) -> None:
     marker = "o" if len(numbers) < 3 else ""  # a line needs two points to be seen
-    axes.plot(np.arange(len(numbers)), numbers, color=COLOURS[colour], marker=marker, **line)
+    axes.plot(np.arange(len(numbers)), numbers, color=COLORS[color], marker=marker, **line)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.path import Path as Curve
 
 from rnn_lowering.emit.names import STEP, SYMBOLS, WEIGHTS
-from rnn_lowering.report.plots import COLOURS, UNIT, style, svg
+from rnn_lowering.report.plots import COLORS, UNIT, style, svg
 
 Labels = dict[str, str]
 Vertex = Hashable
@@ -185,7 +185,7 @@ def _layered(graph: nx.DiGraph) -> tuple[Layers, Layers]:
 
 
 def _placed(graph: nx.DiGraph, layers: Layers) -> tuple[dict[Vertex, float], float]:
-    """Order the vertices of each layer by the positions of their neighbours; return positions and the total
+    """Order the vertices of each layer by the positions of their neighbors; return positions and the total
     width."""
     half = {v: 3.0 * len(label) + 6.0 if label else 0.0 for v, label in graph.nodes(data="label")}
     x = {v: 60.0 * n for layer in layers for n, v in enumerate(layer)}
@@ -222,11 +222,11 @@ def _arrow(points: Sequence[tuple[float, float]]) -> FancyArrowPatch:
     curves = np.stack([at[:-1] + third[:-1], at[1:] - third[1:], at[1:]], axis=1).reshape(-1, 2)
     codes = [Curve.MOVETO, *[Curve.CURVE4] * len(curves)]
     path = Curve(np.concatenate([at[:1], curves]), codes)
-    return FancyArrowPatch(path=path, arrowstyle="-|>", mutation_scale=7, color=COLOURS["muted"], linewidth=0.9)
+    return FancyArrowPatch(path=path, arrowstyle="-|>", mutation_scale=7, color=COLORS["muted"], linewidth=0.9)
 
 
 def _box(axes: Axes, x: float, y: float, label: str, kind: str) -> None:
     fill, edge = {"operator": ("surface", "line"), "value": ("surface", "surface"), "port": ("tint", "tint")}[kind]
-    box = {"boxstyle": "round,pad=0.35,rounding_size=0.5", "facecolor": COLOURS[fill], "edgecolor": COLOURS[edge]}
-    colour = COLOURS["ink" if kind == "operator" else "accent"]
-    axes.text(x, y, label, ha="center", va="center", color=colour, bbox=box)
+    box = {"boxstyle": "round,pad=0.35,rounding_size=0.5", "facecolor": COLORS[fill], "edgecolor": COLORS[edge]}
+    color = COLORS["ink" if kind == "operator" else "accent"]
+    axes.text(x, y, label, ha="center", va="center", color=color, bbox=box)

@@ -130,7 +130,7 @@ CONV = """g (float[batch, 3, time] X) => (float[t, d, n, h] Y) {
     [state] Y = GRU <hidden_size = 4> (x, W, R, B) }"""
 
 
-def test_a_convolution_that_looks_at_its_neighbours_is_found(tmp_path: Path) -> None:
+def test_a_convolution_that_looks_at_its_neighbors_is_found(tmp_path: Path) -> None:
     """As a tool makes it that brings out the recurrent states alone."""
     weights = {**recurrent("GRU", 3, 4), "K": random((3, 3, 3), 2)}
     framewise = net(CONV.replace("<pads = [1, 1]> (X, K)", "(X, K1)"), {**weights, "K1": random((3, 3, 1), 2)})
@@ -354,7 +354,7 @@ def test_lengths_that_have_the_axis_of_the_frames(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("own_processes")
-def test_a_stream_that_kills_the_optimiser_is_told(tmp_path: Path) -> None:
+def test_a_stream_that_kills_the_optimizer_is_told(tmp_path: Path) -> None:
     """onnxruntime's crashes on a float16 Transpose before a MatMul."""
     weights = {name: array.astype(np.float16) for name, array in recurrent("GRU", 3, 4).items()}
     original = net(
@@ -365,7 +365,7 @@ def test_a_stream_that_kills_the_optimiser_is_told(tmp_path: Path) -> None:
     )
     check = verified(original, streamed(original, "time=2", "unroll"), tmp_path, runs=1)
     assert check
-    assert "the stream runs only with onnxruntime's optimisations disabled: its process died" in check.reason
+    assert "the stream runs only with onnxruntime's optimizations disabled: its process died" in check.reason
 
 
 def test_weights_of_zeros_are_told(tmp_path: Path) -> None:
@@ -376,7 +376,7 @@ def test_weights_of_zeros_are_told(tmp_path: Path) -> None:
     assert "output 'Y' is 0 throughout" in check.reason
 
 
-def test_an_optimisation_that_changes_the_original(tmp_path: Path) -> None:
+def test_an_optimization_that_changes_the_original(tmp_path: Path) -> None:
     """onnxruntime takes the zeros before a maximum for minus infinity."""
     original = net(
         """g (float[batch, 3, time] X) => (float[time, d, batch, 4] Y) {
@@ -386,4 +386,4 @@ def test_an_optimisation_that_changes_the_original(tmp_path: Path) -> None:
     )
     check = verified(original, streamed(original, "time"), tmp_path)
     assert check, check.reason
-    assert "onnxruntime's optimisations change the original's outputs" in check.reason
+    assert "onnxruntime's optimizations change the original's outputs" in check.reason

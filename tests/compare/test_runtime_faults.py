@@ -79,7 +79,7 @@ def pooled() -> onnx.ModelProto:
     )
 
 
-def test_an_optimisation_that_changes_the_original() -> None:
+def test_an_optimization_that_changes_the_original() -> None:
     original = pooled()
     other = rl.lower(original)
     (pad,) = (node for node in other.graph.node if node.op_type == "Pad")
@@ -91,7 +91,7 @@ def test_an_optimisation_that_changes_the_original() -> None:
     del other.graph.value_info[:]
     check = rl.verify(original, other)
     assert check, check.reason
-    assert "onnxruntime's optimisations change the original's outputs" in check.reason
+    assert "onnxruntime's optimizations change the original's outputs" in check.reason
 
 
 def test_a_fault_is_not_excused() -> None:

@@ -183,7 +183,7 @@ def broadcast(op_type: str, function: Any, shape: tuple[int, ...], axis: int | N
 
 
 def normalized(Y: Array, t: Arrays) -> Array:
-    """Y as [batch, hidden, seq, 1], each hidden unit normalised."""
+    """Y as [batch, hidden, seq, 1], each hidden unit normalized."""
     x = Y.transpose(2, 3, 0, 1)
     scale, bias, mean, variance = (t[name].reshape(1, -1, 1, 1) for name in ("scale", "bias", "mean", "variance"))
     result: Array = (x - mean) / np.sqrt(variance + 1e-5) * scale + bias

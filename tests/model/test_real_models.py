@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from oracle import GATES
 from paths import MODELS
 from running import assert_close, operators, recurrent_left, run
-from stored_models import Entry, entries, load, optimised, parameters, variants
+from stored_models import Entry, entries, load, optimized, parameters, variants
 from thinning import thinned
 
 import rnn_lowering as rl
@@ -38,9 +38,9 @@ def forms() -> list[Any]:
 
 
 @lru_cache(maxsize=2)
-def original_results(file: str, optimise: bool) -> list[Arrays]:
+def original_results(file: str, optimize: bool) -> list[Arrays]:
     original = onnx.load(MODELS / file)
-    return [run(original, feed, optimise=optimise) for _, feed in variants(file)]
+    return [run(original, feed, optimize=optimize) for _, feed in variants(file)]
 
 
 def lengths(entry: Entry) -> list[int | None]:
@@ -70,9 +70,9 @@ def test_computes_what_the_original_computes(entry: Entry, form: str) -> None:
         raise
     assert recurrent_left(lowered) == []
     check_as_the_original(lowered, original)
-    expected = original_results(entry["file"], optimised(entry))
+    expected = original_results(entry["file"], optimized(entry))
     for (label, feed), results in zip(variants(entry["file"]), expected, strict=True):
-        assert_close(run(lowered, feed, optimise=optimised(entry)), results, label=label)
+        assert_close(run(lowered, feed, optimize=optimized(entry)), results, label=label)
 
 
 def check_as_the_original(lowered: onnx.ModelProto, original: onnx.ModelProto) -> None:

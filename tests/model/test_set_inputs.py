@@ -190,7 +190,7 @@ def test_a_branch_that_cannot_be_valid_names_the_input_that_decides(op: str, wid
     lowered = rl.lower(halves(op), "unroll", input_shapes=shape, set_inputs={"sr": number})
     assert operators(lowered).isdisjoint({"If", "GRU"})
     x = np.random.default_rng(1).standard_normal((4, 2, wide)).astype(np.float32)
-    original = run(halves(op), {"X": x, "sr": np.array(number)}, optimise=False)
+    original = run(halves(op), {"X": x, "sr": np.array(number)}, optimize=False)
     assert_close(run(lowered, {"X": x}), original)
 
 

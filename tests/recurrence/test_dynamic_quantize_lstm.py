@@ -343,7 +343,7 @@ def test_list_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert (spec.op_type, spec.hidden_size, spec.input_size, spec.rounds) == ("LSTM", H, WIDTH, True)
 
 
-def test_a_quantised_model_of_an_exporter(tmp_path: Path) -> None:
+def test_a_quantized_model_of_an_exporter(tmp_path: Path) -> None:
     path = MODELS / "exported/derived/dtln_stage1_op11_dynquant_i8.onnx"
     if not path.exists():
         pytest.skip(f"{MODELS.name} is not there")

@@ -196,7 +196,7 @@ def test_float64_has_every_activation(opset: int) -> None:
         assert_close(results, expected, "float64", form)
 
 
-# A float16 Transpose of [1, 0, 2] before a MatMul crashes onnxruntime's optimiser
+# A float16 Transpose of [1, 0, 2] before a MatMul crashes onnxruntime's optimizer
 
 
 TRANSPOSED = {
@@ -270,7 +270,7 @@ for path in sorted(Path(sys.argv[1]).glob("*.onnx")):
 
 
 def run_in_a_child(models: Mapping[str, tuple[onnx.ModelProto, Arrays]], folder: Path) -> dict[str, Arrays]:
-    """Run models, optimised, in a process that may crash; return the results by name."""
+    """Run models, optimized, in a process that may crash; return the results by name."""
     for name, (model, feed) in models.items():
         onnx.save(model, folder / f"{name}.onnx")
         np.savez(folder / f"{name}.feed.npz", allow_pickle=False, **feed)
@@ -310,7 +310,7 @@ def test_no_matmul_of_a_transposed_float16(name: str, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_transposed_float16_in_optimised_sessions(form: str, tmp_path: Path) -> None:
+def test_transposed_float16_in_optimized_sessions(form: str, tmp_path: Path) -> None:
     cases = {f"{name}, {how}": transposed(name, form, how) for name, how in product(TRANSPOSED, COMPUTE)}
     results = run_in_a_child({name: (new, feed) for name, (_, new, feed) in cases.items()}, tmp_path)
     assert sorted(cases.keys() - results.keys()) == [], "onnxruntime took its process down"
@@ -322,7 +322,7 @@ def reference(original: onnx.ModelProto, feed: Mapping[str, Any]) -> Mapping[str
     """What a float16 model computes, in onnxruntime or, where that does not support it, by the oracle."""
     (node,) = [n for n in original.graph.node if n.op_type == "LSTM"] or [None]
     if node is None or not any(a.name == "layout" and a.i for a in node.attribute):
-        return run(original, feed, optimise=False)
+        return run(original, feed, optimize=False)
     weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in original.graph.initializer}
     inputs = {"X": feed["X"], "initial_h": feed["h0"], **weights}
     results = evaluate("LSTM", {"layout": 1}, inputs)

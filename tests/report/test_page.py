@@ -259,7 +259,7 @@ def test_a_node_that_onnxruntime_does_not_run(tmp_path: Path) -> None:
     assert "each node against float64 NumPy" in parsed.text
     assert "its final states, as no output of all steps is connected" in parsed.text
     assert "No result, original in onnxruntime: GRU node 'recurrent'" in parsed.text
-    assert "Coloured: the operator specification in float64." in parsed.text
+    assert "Colored: the operator specification in float64." in parsed.text
     assert parsed.tags["svg"] == 3
 
 

@@ -1,4 +1,4 @@
-"""The faults that the cases must notice, by name: each replaces one behaviour of the package (see planting.py)."""
+"""The faults that the cases must notice, by name: each replaces one behavior of the package (see planting.py)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -24,22 +24,22 @@ TOLERANCES = {
 
 
 def run(
-    model: onnx.ModelProto, feed: Mapping[str, Array], *, optimise: bool = True, relabel: bool = True
+    model: onnx.ModelProto, feed: Mapping[str, Array], *, optimize: bool = True, relabel: bool = True
 ) -> Arrays:
     """Run a model in onnxruntime; one that is newer than onnxruntime supports runs under an older label, or where
     `relabel` is false as it is, which needs ALLOW_RELEASED_ONNX_OPSET_ONLY=0."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    if not optimise:
+    if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    labelled = relabelled(model) if relabel else model
-    session = ort.InferenceSession(labelled.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    labeled = relabeled(model) if relabel else model
+    session = ort.InferenceSession(labeled.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(None, dict(feed)), strict=True))
 
 
-def relabelled(model: onnx.ModelProto) -> onnx.ModelProto:
+def relabeled(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model at the newest opset and IR version that onnxruntime supports, or itself where it is not newer."""
     older = onnx.ModelProto()
     older.CopyFrom(model)

@@ -47,6 +47,6 @@ def variants(file: str) -> list[tuple[str, Arrays]]:
     return found
 
 
-def optimised(entry: Entry) -> bool:
-    """Whether onnxruntime's optimiser survives the original."""
+def optimized(entry: Entry) -> bool:
+    """Whether onnxruntime's optimizer survives the original."""
     return bool(entry["ort"]["with_optimisations"] == "ok")

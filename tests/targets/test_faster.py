@@ -223,7 +223,7 @@ def test_it_recognizes_neither_integers_nor_loops() -> None:
     inside = {node.op_type for body in bodies(scan) for node in body.node}
     assert "DequantizeLinear" in inside
     assert "Concat" not in inside
-    assert_close(run(integers, given, optimise=False), run(_quantized(), given))
+    assert_close(run(integers, given, optimize=False), run(_quantized(), given))
     loop = rl.lower(model(BY_NAME["LSTM_plain"], 17), "loop", target="openvino")
     (node,) = (node for node in nodes(loop) if node.op_type == "Loop")
     assert "Concat" not in {inner.op_type for body in bodies(node) for inner in body.node}

@@ -12,7 +12,7 @@ from rnn_lowering.streaming.operators.past_frames import framed_input
 
 
 def resized(flow: Flow, node: ir.Node) -> list[Framing]:
-    """The framing of the output of a Resize or Upsample: nearest neighbours repeat each frame."""
+    """The framing of the output of a Resize or Upsample: nearest neighbors repeat each frame."""
     held = framed_input(flow, node)
     if held is None:
         return frame_by_frame(flow, node)

@@ -1,4 +1,4 @@
-"""What docs/quantization.md promises: a lowered GRU is quantised by the ordinary tools, with its recipes."""
+"""What docs/quantization.md promises: a lowered GRU is quantized by the ordinary tools, with its recipes."""
 
 import logging
 import re
@@ -32,7 +32,7 @@ def frames() -> list[Arrays]:
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    logging.disable(logging.WARNING)  # the quantiser advises to run its own preprocessing
+    logging.disable(logging.WARNING)  # the quantizer advises to run its own preprocessing
     yield
     logging.disable(logging.NOTSET)
 
@@ -70,8 +70,8 @@ def net() -> onnx.ModelProto:
 
 
 def error(path: Path) -> float:
-    original, quantised = net(), onnx.load(path)
-    return max(float(np.abs(run(original, f)["gain"] - run(quantised, f)["gain"]).max()) for f in frames())
+    original, quantized = net(), onnx.load(path)
+    return max(float(np.abs(run(original, f)["gain"] - run(quantized, f)["gain"]).max()) for f in frames())
 
 
 @pytest.mark.parametrize("form", thinned(["scan", "loop", "unroll"], 3))
