@@ -248,6 +248,13 @@ class Editor:
             graph.insert_after(self._start, nodes)
         self._start = nodes[-1]
 
+    def again(self, node: ir.Node, value: ir.Value) -> ir.Value:
+        """The output of a node like another one, which reads `value` first; it is in no graph yet."""
+        name = self.name(f"stream_{node.op_type}")
+        other = ir.Node("", node.op_type, [value, *node.inputs[1:]], list(node.attributes.values()), name=name)
+        other.outputs[0].name = self.name(f"{name}_out")
+        return other.outputs[0]
+
     def integers(self, numbers: Sequence[int], graph: ir.Graph) -> ir.Value:
         return self.constant(np.array(numbers, np.int64), graph)
 

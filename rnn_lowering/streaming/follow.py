@@ -19,6 +19,7 @@ from rnn_lowering.streaming.frames import (
     Flow,
     Frames,
     Framing,
+    Pooled,
     StatefulNode,
     Unframed,
     WholeSequenceValue,
@@ -28,6 +29,7 @@ from rnn_lowering.streaming.operators.counters import counting
 from rnn_lowering.streaming.operators.cuts import picked, sliced
 from rnn_lowering.streaming.operators.joins import joined_along, padded
 from rnn_lowering.streaming.operators.overlap_add import overlapped
+from rnn_lowering.streaming.operators.pooling import POOLINGS, deviating, of_pooled, pooled, softmaxed
 from rnn_lowering.streaming.operators.resizing import resized
 from rnn_lowering.streaming.operators.running_sums import summed
 from rnn_lowering.streaming.operators.windows import transformed, transposed, windowed
@@ -101,7 +103,7 @@ def _follow_node(flow: Flow, node: ir.Node) -> list[Framing]:
     if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
         read += [v for graph in bodies_of(node) for n in graph.all_nodes() for v in n.inputs if v is not None]
     lost = next((m for v in read if isinstance(m := flow.framings.get(v), WholeSequenceValue)), None)
-    streamed = any(isinstance(flow.framings.get(v), Frames | Unframed | FirstFrame) for v in read)
+    streamed = any(isinstance(flow.framings.get(v), Frames | Pooled | Unframed | FirstFrame) for v in read)
     if node.op_type in ("Shape", "Size") and node.domain == "":
         return _size_of(flow, node, lost)
     if lost is not None:
@@ -170,6 +172,8 @@ def _all_lost(flow: Flow, outputs: Sequence[ir.Value], lost: WholeSequenceValue)
 def _rule(flow: Flow, node: ir.Node) -> list[Framing]:
     if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
         raise _repeats(flow, node)
+    if any(isinstance(flow.framings.get(v), Pooled) for v in node.inputs if v is not None):
+        return of_pooled(flow, node)
     if is_recurrent(node):
         if kind_of(node) is not RecurrentSpec:
             hint = "lower it without --stream: its state is an input and an output already"
@@ -184,6 +188,7 @@ def _rule(flow: Flow, node: ir.Node) -> list[Framing]:
 
 
 _RULES = {
+    **dict.fromkeys(POOLINGS, pooled),
     **dict.fromkeys(("AveragePool", "Conv", "LpPool", "MaxPool"), windowed),
     "Col2Im": overlapped,
     "Concat": joined_along,
@@ -194,6 +199,8 @@ _RULES = {
     "Resize": resized,
     "STFT": transformed,
     "Slice": sliced,
+    "Softmax": softmaxed,
+    "Sub": deviating,
     "Upsample": resized,
 }
 """Operators that may act along the frames."""
@@ -219,6 +226,9 @@ def _branches(flow: Flow, node: ir.Node) -> list[Framing]:
         if len(graph.outputs) != len(node.outputs):
             raise flow.refuse(node, "its branches have different numbers of outputs")
     flow.scope, flow.path = scope, path
+    for framing in (framing for framings in found for framing in framings):
+        if isinstance(framing, Pooled):
+            raise framing.error
     if any(framings != found[0] for framings in found):
         raise flow.refuse(node, "its branches hold their frames differently")
     for output, values in zip(node.outputs, zip(*ends, strict=True), strict=True):

@@ -158,7 +158,7 @@ _MOVED: dict[str, Callable[[Flow, ir.Node, int, int], int | None]] = {
 
 
 def _refuse_coupling(flow: Flow, node: ir.Node, axes: dict[int, int]) -> None:
-    coupled = _coupled(flow, node)
+    coupled = coupled_axes(flow, node)
     if coupled is None:
         raise flow.refuse(
             node,
@@ -172,7 +172,7 @@ def _refuse_coupling(flow: Flow, node: ir.Node, axes: dict[int, int]) -> None:
             )
 
 
-def _coupled(flow: Flow, node: ir.Node) -> Coupled | None:
+def coupled_axes(flow: Flow, node: ir.Node) -> Coupled | None:
     """Return what a node couples, None where it is not known."""
     if node.domain:
         return None

@@ -21,7 +21,7 @@ from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.edit import NodeEdit, Path
 from rnn_lowering.streaming.inference import Shape, SymbolicValues
-from rnn_lowering.streaming.lateness import Lateness, Wait
+from rnn_lowering.streaming.lateness import Lateness, LengthSoFar, Wait
 from rnn_lowering.streaming.polynomials import CHUNK, ONE, TIME, Size, product
 from rnn_lowering.streaming.shape_arithmetic import depends_on_time
 from rnn_lowering.types import Array
@@ -124,7 +124,28 @@ class Counter:
     offsets: Array = field(compare=False)
 
 
-Framing = Frames | Unframed | WholeSequenceValue | FirstFrame | Counter | None
+@dataclass(frozen=True)
+class Pooled:
+    """Frames of which only a sum over all of them can be known: what reads one of them raises `error`.
+
+    Attributes:
+        kind: "weights" of a softmax over them, frames that are "weighted" so, "deviations" from their mean, or the
+            "squares" of these.
+        frames: How they are held.
+        origin: The Softmax, or the node that subtracts the mean.
+        moves: The nodes that rearranged the weights.
+        axis: The axis of the frames in the weights.
+    """
+
+    kind: str
+    frames: Frames
+    origin: ir.Node
+    error: UnsupportedError
+    moves: tuple[ir.Node, ...] = ()
+    axis: int = 0
+
+
+Framing = Frames | Pooled | Unframed | WholeSequenceValue | FirstFrame | Counter | None
 """None: it does not depend on the stream, but for its length where its shape or numbers say so."""
 
 
@@ -158,6 +179,7 @@ class Flow:
         paths: The nodes If around counters.
         caches: By output the Concat nodes that put frames before those of the stream which an input may hold.
         tails: Values that are the last frames of these, as many as were put before.
+        means: By value the nodes that pool all frames to their mean.
         ahead: Nodes that look ahead, and by how many frames of the stream.
     """
 
@@ -172,6 +194,7 @@ class Flow:
     paths: dict[ir.Value, Path] = field(default_factory=dict)
     caches: dict[ir.Value, ir.Node] = field(default_factory=dict)
     tails: dict[ir.Value, ir.Node] = field(default_factory=dict)
+    means: dict[ir.Value, ir.Node] = field(default_factory=dict)
     ahead: list[tuple[NodeRef, int]] = field(default_factory=list)
 
     @property
@@ -211,7 +234,7 @@ class Flow:
     def framing(self, value: ir.Value, node: ir.Node) -> Frames | Unframed | None:
         """Where a value that a node reads as data has its frames."""
         framing = self.framings.get(value)
-        if isinstance(framing, WholeSequenceValue | FirstFrame):
+        if isinstance(framing, WholeSequenceValue | FirstFrame | Pooled):
             raise framing.error
         if isinstance(framing, Counter):
             self.counted.setdefault(value, []).append(node)
@@ -250,7 +273,7 @@ class Flow:
         last = False
         for slot, value in values.items():
             held = next((same for each in own if (same := self._same_as(value, each)) is not None), None)
-            found = self.framing(value, node) if held is None else held
+            found = held or self._length(node, slot, list(values.values())) or self.framing(value, node)
             if isinstance(found, Frames):
                 framed[slot] = found
             last = last or found is Unframed.LAST
@@ -264,6 +287,25 @@ class Flow:
                 self._wait(node, slot, held, kinds[0])
         axes = {slot: held.axis for slot, held in framed.items()}
         return (kinds[0] if kinds else Unframed.LAST if last else None), axes
+
+    def _length(self, node: ir.Node, slot: int, values: Sequence[ir.Value]) -> Unframed | None:
+        """The framing of a number that depends on the number of frames, read together with what is pooled."""
+        value = node.inputs[slot]
+        numbers = self.known.numbers(value) if value is not None and depends_on_time(self.known, value) else None
+        if value is None or numbers is None or len(numbers) != 1 or self.framings.get(value) is not None:
+            return None
+        number, dtype = numbers[0].whole(), self.known.types[value]
+        factor, offset = number.coefficient(TIME), number.coefficient()
+        linear = number == Size.symbol(TIME) * factor + offset
+        whole = factor.denominator == offset.denominator == 1 or dtype.is_floating_point()
+        if not linear or not whole or not all(self._is_last(v) for v in values if v is not value):
+            return None
+        shape = tuple(int(dim.constant or 1) for dim in self.known.shapes[value])
+        self.edits.append(LengthSoFar(node, slot, factor, offset, shape, dtype))
+        return Unframed.LAST
+
+    def _is_last(self, value: ir.Value) -> bool:
+        return self.framings.get(value) is Unframed.LAST
 
     def _wait(self, node: ir.Node, slot: int, framing: Frames, later: Frames) -> None:
         """Let an input of a node wait for those that are later."""

@@ -146,6 +146,53 @@ def skip_missing(editor: Editor, node: ir.Node, late: Lateness, dtype: ir.DataTy
         editor.put_behind(y, back, [back])
 
 
+def counts_so_far(editor: Editor, late: Lateness) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """The numbers of true frames before this call, of all frames in it, and of true ones so far, at least 1."""
+    key = ("counts", late)
+    before, own = _start(editor, late), _number(editor, late)
+    if not late.lag:
+        if key not in editor.made:
+            editor.made[key] = _calculated(editor, "Add", before, own)
+        return before, own, editor.made[key]
+    lag, bounds = editor.integers([late.lag], editor.model.graph), []
+    for number, least in ((before, 0), (_calculated(editor, "Add", before, own), 1)):
+        bound = editor.integers([least], editor.model.graph)
+        true = _calculated(editor, "Sub", number, lag)
+        bounds.append(_calculated(editor, "Where", _calculated(editor, "Less", true, bound), bound, true))
+    return bounds[0], own, bounds[1]
+
+
+@dataclass(frozen=True)
+class LengthSoFar(NodeEdit):
+    """A number that follows from the number of frames, where a node reads it with what is pooled: from that so far.
+
+    Attributes:
+        slot: Which input of the node it is.
+        factor, offset: It is the number of frames times `factor` plus `offset`.
+        shape, dtype: Those of the number.
+    """
+
+    node: ir.Node
+    slot: int
+    factor: Fraction
+    offset: Fraction
+    shape: tuple[int, ...]
+    dtype: ir.DataType
+
+    def apply(self, editor: Editor) -> None:
+        graph = home(self.node)
+        _, _, total = counts_so_far(editor, Lateness(0, Fraction(1)))
+        (number,) = editor.node("Cast", [total], to=int(self.dtype))
+        made = [number]
+        for op_type, by in (("Mul", self.factor), ("Add", self.offset)):
+            held = editor.constant(np.array([float(by)]).astype(self.dtype.numpy()), graph)
+            (number,) = editor.node(op_type, [number, held])
+            made.append(number)
+        (number,) = editor.node("Reshape", [number, editor.integers(self.shape, graph)])
+        graph.insert_before(self.node, [producer(value) for value in (*made, number)])
+        self.node.replace_input_with(self.slot, number)
+
+
 # Numbers of frames, computed at the start of the main graph
 
 
@@ -194,7 +241,7 @@ def _numbers(editor: Editor, late: Lateness) -> tuple[ir.Value, ir.Value]:
         )
     key = ("numbers", late.rate)
     if key not in editor.made:
-        number = _at_rate(editor, _given(editor), late.rate)
+        number = _number(editor, late)
         first, step = (editor.constant(np.array(n, np.int64), main) for n in (0, 1))
         if editor.opset < 13:
             (scalar,) = editor.node("Squeeze", [number], axes=[0])
@@ -202,8 +249,16 @@ def _numbers(editor: Editor, late: Lateness) -> tuple[ir.Value, ir.Value]:
             (scalar,) = editor.node("Squeeze", [number, editor.integers([0], main)])
         (turns,) = editor.node("Range", [first, scalar, step])
         editor.at_start([producer(scalar), producer(turns)])
-        editor.made[key], editor.made["number", late.rate] = turns, number
-    return editor.made["number", late.rate], editor.made[key]
+        editor.made[key] = turns
+    return _number(editor, late), editor.made[key]
+
+
+def _number(editor: Editor, late: Lateness) -> ir.Value:
+    """How many of its frames a late value has in this call."""
+    key = ("number", late.rate)
+    if key not in editor.made:
+        editor.made[key] = _at_rate(editor, _given(editor), late.rate)
+    return editor.made[key]
 
 
 def _start(editor: Editor, late: Lateness) -> ir.Value:

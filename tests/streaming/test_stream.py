@@ -306,11 +306,11 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "the mean of all frames": (
         "m = ReduceMean <axes = [0]> (X) x = Sub (X, m) Y = GRU <hidden_size = 4> (x, W, R, B)",
-        "ReduceMean node '-> m' in main graph: looks beyond its frame: it acts along axis 0",
+        "Sub node '-> x' in main graph: subtracts from each frame the mean of all",
     ),
     "a softmax over time": (
         "x = Softmax <axis = 0> (X) Y = GRU <hidden_size = 4> (x, W, R, B)",
-        "Softmax node '-> x' in main graph: looks beyond its frame",
+        "Softmax node '-> x' in main graph: weighs each frame by all of them",
     ),
     "frames in reverse": (
         "x = Slice (X, minus, near, zero, minus) Y = GRU <hidden_size = 4> (x, W, R, B)",

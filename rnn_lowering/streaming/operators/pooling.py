@@ -1,0 +1,416 @@
+"""Poolings of all frames: their value so far is a state, and after the last chunk it is that of the whole.
+
+Sums, products, maxima and means are such; so are sums of frames that a softmax over time weighs, and the variance
+about the mean: what a chunk has of them is joined with what was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.streaming.edit import Editor, NodeEdit, Path, dim_of, home, producer
+from rnn_lowering.streaming.frame_by_frame import coupled_axes, frame_by_frame
+from rnn_lowering.streaming.frames import Flow, Frames, Framing, Pooled, Unframed
+from rnn_lowering.streaming.inference import Shape
+from rnn_lowering.streaming.lateness import Lateness, counts_so_far, replaced
+from rnn_lowering.streaming.operators.past_frames import framed_input
+from rnn_lowering.types import Array
+
+Join = Callable[["_Emitter", ir.Value, ir.Value], ir.Value]
+
+
+class _Emitter:
+    """Emits nodes behind one, or before it."""
+
+    def __init__(self, editor: Editor, graph: ir.Graph, dtype: ir.DataType) -> None:
+        self.editor, self.graph, self.dtype = editor, graph, dtype
+        self.made: list[ir.Value] = []
+
+    def __call__(self, op_type: str, *inputs: ir.Value, **attributes: int | Sequence[int]) -> ir.Value:
+        (value,) = self.editor.node(op_type, inputs, **attributes)
+        self.made.append(value)
+        return value
+
+    def constant(self, number: float) -> ir.Value:
+        return self.editor.constant(np.array([number], self.dtype.numpy()), self.graph)
+
+    def reduced(self, op_type: str, value: ir.Value, axis: int) -> ir.Value:
+        """A reduction along one axis, which stays."""
+        if self.editor.opset < (13 if op_type == "ReduceSum" else 18):
+            return self(op_type, value, axes=[axis], keepdims=1)
+        return self(op_type, value, self.editor.integers([axis], self.graph), keepdims=1)
+
+    def squared(self, value: ir.Value) -> ir.Value:
+        return self("Mul", value, value)
+
+
+def _log_sum(emit: _Emitter, first: ir.Value, second: ir.Value) -> ir.Value:
+    """The logarithm of the sum of two exponentials; that of none is negative infinity."""
+    most = emit("Max", emit("Max", first, second), emit.constant(_lowest(emit.dtype)))
+    parts = [emit("Exp", emit("Sub", value, most)) for value in (first, second)]
+    return emit("Add", most, emit("Log", emit("Add", *parts)))
+
+
+def _root(emit: _Emitter, first: ir.Value, second: ir.Value) -> ir.Value:
+    return emit("Sqrt", emit("Add", emit.squared(first), emit.squared(second)))
+
+
+def _by(op_type: str) -> Join:
+    return lambda emit, first, second: emit(op_type, first, second)
+
+
+def _lowest(dtype: ir.DataType) -> float:
+    held = dtype.numpy()
+    return float(np.finfo(held).min if dtype.is_floating_point() else np.iinfo(held).min)
+
+
+def _least(dtype: ir.DataType) -> float:
+    return -np.inf if dtype.is_floating_point() else _lowest(dtype)
+
+
+def _most(dtype: ir.DataType) -> float:
+    return -_least(dtype) if dtype.is_floating_point() else float(np.iinfo(dtype.numpy()).max)
+
+
+_JOINS: dict[str, tuple[Join, Callable[[ir.DataType], float]]] = {
+    "GlobalMaxPool": (_by("Max"), _least),
+    "ReduceL1": (_by("Add"), lambda _: 0.0),
+    "ReduceL2": (_root, lambda _: 0.0),
+    "ReduceLogSumExp": (_log_sum, _least),
+    "ReduceMax": (_by("Max"), _least),
+    "ReduceMin": (_by("Min"), _most),
+    "ReduceProd": (_by("Mul"), lambda _: 1.0),
+    "ReduceSum": (_by("Add"), lambda _: 0.0),
+    "ReduceSumSquare": (_by("Add"), lambda _: 0.0),
+}
+"""How the value so far is joined with that of a chunk, and what it is before the first, which changes nothing."""
+
+_MEANS = ("GlobalAveragePool", "ReduceMean")
+
+POOLINGS = (*_JOINS, *_MEANS)
+
+
+@dataclass(frozen=True)
+class RunningPool(NodeEdit):
+    """A pooling of all frames.
+
+    Attributes:
+        axis: The axis of the frames.
+        frames: How they are held.
+        path: The nodes If around it, each with its branch.
+        shape, dtype: Those of the pooled value.
+        rank: The number of axes of what it reads.
+    """
+
+    node: ir.Node
+    axis: int
+    frames: Frames
+    path: Path
+    shape: Shape
+    dtype: ir.DataType
+    rank: int
+
+    def add_past(self, editor: Editor, kind: str = "pool") -> ir.Value:
+        dims = [dim_of(dim, n, self.node.outputs[0].name) for n, dim in enumerate(self.shape)]
+        return editor.add_past(self.node, kind, self.dtype, dims)
+
+    def return_(self, editor: Editor, past: ir.Value, emit: _Emitter, total: ir.Value, before: float = 0.0) -> None:
+        """Let `total` be the pooled value and the next state."""
+        editor.put_behind(self.node.outputs[0], total, emit.made)
+        initial = None if before == 0 else np.full((1,) * len(self.shape), before)
+        editor.add_present(self.node, "pool", past, total, self.path, initial)
+
+    def apply(self, editor: Editor) -> None:
+        node, value = self.node, self.node.outputs[0]
+        join, before = _JOINS.get(node.op_type, (None, lambda _: 0.0))
+        neutral = before(self.dtype)
+        if (late := self.frames.lateness) is not None:
+            self._without_missing(editor, late, np.array([neutral], self.dtype.numpy()))
+        past, emit = self.add_past(editor), _Emitter(editor, home(node), self.dtype)
+        total = self._mean(editor, emit, past, value) if join is None else join(emit, past, value)
+        editor.made["raw", node] = value
+        editor.made["past", node] = past
+        self.return_(editor, past, emit, total, neutral)
+
+    def _without_missing(self, editor: Editor, late: Lateness, neutral: Array) -> None:
+        source = self.node.inputs[0]
+        assert source is not None
+        read = replaced(editor, source, late, self.axis, self.rank, neutral, self.node)
+        self.node.replace_input_with(0, read)
+
+    def _mean(self, editor: Editor, emit: _Emitter, past: ir.Value, value: ir.Value) -> ir.Value:
+        before, own, total = _counts(editor, emit, self.frames)
+        return emit(
+            "Add", emit("Mul", past, emit("Div", before, total)), emit("Mul", value, emit("Div", own, total))
+        )
+
+
+def _counts(editor: Editor, emit: _Emitter, frames: Frames) -> list[ir.Value]:
+    """The numbers of frames before a chunk, of it, and of both."""
+    late = Lateness(frames.lag, frames.rate)
+    return [emit("Cast", number, to=int(emit.dtype)) for number in counts_so_far(editor, late)]
+
+
+def pooled(flow: Flow, node: ir.Node) -> list[Framing]:
+    """The framing of a pooling's output: known after the last frame, where it pools frames."""
+    value = node.inputs[0]
+    held = flow.framings.get(value) if value is not None else None
+    if isinstance(held, Pooled):
+        return [_of_pooled(flow, node, held)]
+    edit = _running(flow, node)
+    if edit is None:
+        return frame_by_frame(flow, node)
+    flow.edits.append(edit)
+    if node.op_type in _MEANS:
+        flow.means[node.outputs[0]] = node
+    return [Unframed.LAST]
+
+
+def _running(flow: Flow, node: ir.Node, frames: Frames | None = None) -> RunningPool | None:
+    """The edit of a node that pools frames in a way that a stream can."""
+    held = framed_input(flow, node) if frames is None else None
+    framing = frames or (None if held is None else held[1])
+    value, output = node.inputs[0], node.outputs[0]
+    if framing is None or value is None or len(flow.shape(output, node)) == 0:
+        return None
+    rank = len(flow.shape(value, node))
+    axes = {axis % rank for _, axis in coupled_axes(flow, node) or ()}
+    if framing.axis not in axes:
+        return None
+    dtype = flow.known.types[value]
+    if not framing.plain or framing.overlap or framing.extra != framing.known:
+        raise flow.refuse(
+            node,
+            "pools frames that a stream has before or after their turn",
+            "pool exactly the frames of the stream",
+        )
+    if not dtype.is_floating_point() and node.op_type in ("ReduceL2", "ReduceLogSumExp", *_MEANS):
+        raise flow.refuse(node, f"pools frames of type {dtype.name.lower()}", "cast them to float before it")
+    return RunningPool(node, framing.axis, framing, flow.path, flow.shape(output, node), dtype, rank)
+
+
+# Softmax over time, and what is summed with its weights
+
+
+@dataclass(frozen=True)
+class RunningSoftmax(NodeEdit):
+    """A softmax over all frames: weights with the sum so far.
+
+    Attributes:
+        axis: The axis of the frames.
+        path: The nodes If around it, each with its branch.
+        shape, dtype: Those of what it reads.
+    """
+
+    node: ir.Node
+    axis: int
+    path: Path
+    shape: Shape
+    dtype: ir.DataType
+
+    def apply(self, editor: Editor) -> None:
+        node, graph, scores = self.node, home(self.node), self.node.inputs[0]
+        assert scores is not None
+        dims = [1 if n == self.axis else dim_of(dim, n, scores.name) for n, dim in enumerate(self.shape)]
+        past, emit = editor.add_past(node, "pool", self.dtype, dims), _Emitter(editor, graph, self.dtype)
+        most = emit("Max", past, emit.reduced("ReduceMax", scores, self.axis))
+        own = emit.reduced("ReduceSum", emit("Exp", emit("Sub", scores, most)), self.axis)
+        before = emit("Exp", emit("Sub", past, most))
+        total = emit("Add", most, emit("Log", emit("Add", before, own)))
+        weights = emit("Exp", emit("Sub", scores, total))
+        editor.made["share", node] = emit("Exp", emit("Sub", past, total))
+        graph.insert_before(node, [producer(value) for value in emit.made])
+        weights.type = node.outputs[0].type
+        editor.replace(node.outputs[0], weights, graph)
+        initial = np.full((1,) * len(dims), _lowest(self.dtype))
+        editor.add_present(node, "pool", past, total, self.path, initial)
+
+
+@dataclass(frozen=True)
+class RunningWeightedSum(NodeEdit):
+    """A sum of frames with the weights of a softmax: what was before has a smaller share in each chunk.
+
+    Attributes:
+        pool: The sum.
+        pending: How the weights came there.
+        squeezed: The axis of the frames in the weights, where the sum does not keep it.
+    """
+
+    node: ir.Node
+    pool: RunningPool
+    pending: Pooled
+    squeezed: int | None
+
+    def apply(self, editor: Editor) -> None:
+        past, emit = self.pool.add_past(editor), _Emitter(editor, home(self.node), self.pool.dtype)
+        share = editor.made["share", self.pending.origin]
+        for moved in self.pending.moves:
+            share = emit.editor.again(moved, share)
+            emit.made.append(share)
+        if self.squeezed is not None:
+            axes = {"axes": [self.squeezed]} if editor.opset < 13 else {}
+            given = [] if axes else [editor.integers([self.squeezed], emit.graph)]
+            share = emit("Squeeze", share, *given, **axes)
+        total = emit("Add", emit("Mul", past, share), self.node.outputs[0])
+        self.pool.return_(editor, past, emit, total)
+
+
+def softmaxed(flow: Flow, node: ir.Node) -> list[Framing]:
+    """The framing of a Softmax: over the frames, weights that only a sum over these makes known."""
+    held = framed_input(flow, node)
+    axes = None if held is None else {a % len(flow.shape(held[0], node)) for _, a in coupled_axes(flow, node) or ()}
+    if held is None or axes != {held[1].axis}:
+        return frame_by_frame(flow, node)
+    value, framing = held
+    if not framing.plain or not framing.even:
+        raise flow.refuse(node, "weighs frames that a stream has before or after their turn, over all of them")
+    edit = RunningSoftmax(node, framing.axis, flow.path, flow.shape(value, node), flow.known.types[value])
+    flow.edits.append(edit)
+    error = flow.refuse(
+        node, "weighs each frame by all of them", "a stream can only have the sum of the weighted frames"
+    )
+    return [Pooled("weights", framing, node, error)]
+
+
+# Deviations from the mean, and their squares
+
+
+@dataclass(frozen=True)
+class RunningVariance(NodeEdit):
+    """The mean or sum of squared deviations from the mean of all frames.
+
+    Attributes:
+        pool: It.
+        pending: Where the deviations came from; its origin is the node that subtracts.
+        mean: The node of the mean.
+    """
+
+    node: ir.Node
+    pool: RunningPool
+    pending: Pooled
+    mean: ir.Node
+
+    def apply(self, editor: Editor) -> None:
+        """Take the deviations from the mean of the chunk, and add those of its mean from the one before."""
+        node, emit = self.node, _Emitter(editor, home(self.node), self.pool.dtype)
+        raw = editor.made["raw", self.mean]
+        self.pending.origin.replace_input_with(1, raw)
+        past = self.pool.add_past(editor)
+        before, own, total = _counts(editor, emit, self.pool.frames)
+        apart = emit.squared(emit("Sub", raw, editor.made["past", self.mean]))
+        between = editor.again(node, apart)
+        emit.made.append(between)
+        share, rest = emit("Div", before, total), emit("Div", own, total)
+        if node.op_type == "ReduceMean":
+            inner = emit("Add", emit("Mul", past, share), emit("Mul", node.outputs[0], rest))
+            outer = emit("Mul", between, emit("Mul", share, rest))
+        else:
+            inner, outer = emit("Add", past, node.outputs[0]), emit("Mul", between, emit("Mul", before, rest))
+        self.pool.return_(editor, past, emit, emit("Add", inner, outer))
+
+
+def deviating(flow: Flow, node: ir.Node) -> list[Framing]:
+    """The framing of a Sub: of frames and their mean, deviations that only a sum of squares makes known."""
+    value, mean = node.inputs[0], node.inputs[1]
+    pool = None if mean is None else flow.means.get(mean)
+    framing = None if value is None else flow.framings.get(value)
+    if pool is None or pool.inputs[0] is not value or not isinstance(framing, Frames) or framing.lag:
+        return frame_by_frame(flow, node)
+    if not pool.attributes.get_int("keepdims", 1):
+        return frame_by_frame(flow, node)
+    error = flow.refuse(
+        node,
+        "subtracts from each frame the mean of all, known only after the last one (utterance normalization)",
+        "normalize over the frames so far, or by constants",
+    )
+    return [Pooled("deviations", framing, node, error)]
+
+
+def of_pooled(flow: Flow, node: ir.Node) -> list[Framing]:
+    """The framings of the outputs of a node that reads weights or deviations.
+
+    Raises:
+        UnsupportedError: It reads them frame by frame.
+    """
+    slots = [n for n, v in enumerate(node.inputs) if isinstance(flow.framings.get(v), Pooled)]  # type: ignore[arg-type]
+    value = node.inputs[slots[0]]
+    held = flow.framings[value]  # type: ignore[index]
+    assert isinstance(held, Pooled)
+    if node.domain or len(node.outputs) != 1:
+        raise held.error
+    if node.op_type in POOLINGS and slots == [0]:
+        return [_of_pooled(flow, node, held)]
+    if node.op_type in ("Mul", "Pow") and held.kind == "deviations":
+        squares = slots == [0, 1] and node.inputs[0] is node.inputs[1]
+        exponent = flow.known.constant(node.inputs[1]) if node.op_type == "Pow" and slots == [0] else None
+        if squares or (exponent is not None and exponent.size == 1 and exponent.reshape(-1)[0] == 2):
+            return [replace(held, kind="squares")]
+    if held.kind == "weights" and len(slots) == 1:
+        if node.op_type == "MatMul":
+            return [_matrix_product(flow, node, slots[0], held)]
+        named = node.op_type != "Squeeze" or len(node.inputs) > 1 or "axes" in node.attributes
+        if node.op_type in ("Identity", "Squeeze", "Transpose", "Unsqueeze") and slots == [0] and named:
+            return [replace(held, frames=_as_frames(flow, node, held), moves=(*held.moves, node))]
+        if node.op_type == "Mul":
+            weighed = replace(held, kind="weighted", axis=held.frames.axis)
+            return [replace(weighed, frames=_as_frames(flow, node, held))]
+    raise held.error
+
+
+def _as_frames(flow: Flow, node: ir.Node, held: Pooled) -> Frames:
+    """The framing of the output of a node that acts on each frame alone, of weights or deviations."""
+    edits, before = len(flow.edits), dict[ir.Value, Framing]()
+    for value in node.inputs:
+        if value is not None and isinstance(own := flow.framings.get(value), Pooled):
+            before[value], flow.framings[value] = own, own.frames
+    (found,) = frame_by_frame(flow, node)
+    flow.framings.update(before)
+    if not isinstance(found, Frames) or len(flow.edits) > edits:
+        raise held.error
+    return found
+
+
+def _of_pooled(flow: Flow, node: ir.Node, held: Pooled) -> Framing:
+    """The framing of a reduction of what is pooled already in part."""
+    edit = _running(flow, node, held.frames)
+    rank = len(flow.shape(node.inputs[0], node))  # type: ignore[arg-type]
+    axes = {axis % rank for _, axis in coupled_axes(flow, node) or ()}
+    keeps = bool(node.attributes.get_int("keepdims", 1))
+    if edit is None:
+        raise held.error
+    if held.kind == "weighted" and node.op_type == "ReduceSum" and axes == {held.frames.axis}:
+        flow.edits.append(RunningWeightedSum(node, edit, held, None if keeps else held.axis))
+        return Unframed.LAST
+    mean = flow.means.get(held.origin.inputs[1]) if held.kind == "squares" else None  # type: ignore[arg-type]
+    sums = node.op_type == "ReduceSum" and axes == {held.frames.axis}
+    if mean is not None and _axes(flow, mean) == axes and (node.op_type == "ReduceMean" or sums):
+        flow.edits.append(RunningVariance(node, edit, held, mean))
+        return Unframed.LAST
+    raise held.error
+
+
+def _axes(flow: Flow, node: ir.Node) -> set[int]:
+    rank = len(flow.shape(node.inputs[0], node))  # type: ignore[arg-type]
+    return {axis % rank for _, axis in coupled_axes(flow, node) or ()}
+
+
+def _matrix_product(flow: Flow, node: ir.Node, slot: int, held: Pooled) -> Framing:
+    """The framing of weights times frames."""
+    value, output = node.inputs[1 - slot], node.outputs[0]
+    framing = None if value is None else flow.framing(value, node)
+    weights = node.inputs[slot]
+    assert weights is not None
+    if value is None or not isinstance(framing, Frames) or framing != replace(held.frames, axis=framing.axis):
+        raise held.error
+    ranks = [len(flow.shape(v, node)) for v in (weights, value)]
+    places = (ranks[0] - (1 if slot == 0 else 2), ranks[1] - (2 if slot == 0 else 1))
+    if min(ranks) < 2 or (held.frames.axis, framing.axis) != places:
+        raise held.error
+    shape, dtype = flow.shape(output, node), flow.known.types[weights]
+    pool = RunningPool(node, framing.axis, held.frames, flow.path, shape, dtype, ranks[0])
+    flow.edits.append(RunningWeightedSum(node, pool, held, None))
+    return Unframed.LAST
