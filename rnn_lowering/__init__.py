@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from rnn_lowering.spec.linear_attention import LinearAttentionSpec
     from rnn_lowering.spec.node_spec import NodeSpec
     from rnn_lowering.spec.rnn import RecurrentSpec
+    from rnn_lowering.streaming.calibration import Calibration
     from rnn_lowering.streaming.host import Stream
     from rnn_lowering.streaming.metadata import State, StreamPlan
     from rnn_lowering.targets.documented import Documented
@@ -72,6 +73,7 @@ _MODULES = {
     "spec.linear_attention": ("LinearAttentionSpec",),
     "spec.node_spec": ("NodeSpec",),
     "spec.rnn": ("RecurrentSpec",),
+    "streaming.calibration": ("Calibration",),
     "streaming.host": ("Stream",),
     "streaming.metadata": ("State", "StreamPlan"),
     "targets.documented": ("Documented",),
@@ -89,6 +91,7 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = [
     "TARGETS",
     "AttentionGateSpec",
+    "Calibration",
     "CausalConvSpec",
     "Check",
     "Documented",

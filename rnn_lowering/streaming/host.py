@@ -117,6 +117,15 @@ class Stream:
         self._frames += self._count(given)
         return {name: self._kept(name, array) for name, array in outputs.items()}
 
+    def feed(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
+        """Return what the model is given for the next chunk: these inputs and the states.
+
+        Raises:
+            OptionError: As for a call.
+        """
+        given = self._arrays(inputs, "input", self.plan.inputs)
+        return {**given, **self._with_states(given)}
+
     def flush(self) -> dict[str, Array]:
         """End the sequence: return the last frames of the outputs that are late.
 
@@ -170,11 +179,7 @@ class Stream:
 
     def _run(self, given: Mapping[str, Array]) -> dict[str, Array]:
         """Run the model on the next chunk; keep the states."""
-        sizes = self._sizes(given)
-        for state in self.plan.states:
-            if state.input not in self.states:
-                self.states[state.input] = self._initial(state, sizes)
-            self._check_state(state, sizes)
+        self.states = self._with_states(given)
         try:
             results = self.session.run(None, {**given, **self.states})
         except Exception as error:  # onnxruntime's errors have no common class
@@ -182,6 +187,15 @@ class Stream:
         outputs = dict(zip(self._outputs, results, strict=True))
         self.states = {state.input: outputs[state.output] for state in self.plan.states}
         return {name: outputs[name] for name in self._outputs if name in self.plan.outputs}
+
+    def _with_states(self, given: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the states that the next chunk receives: initial ones where there are none yet."""
+        sizes, states = self._sizes(given), dict(self.states)
+        for state in self.plan.states:
+            if state.input not in states:
+                states[state.input] = self._initial(state, sizes)
+            self._check_state(state, states[state.input], sizes)
+        return states
 
     def reset(self, states: Mapping[str, ArrayLike] | None = None) -> None:
         """Start a new sequence.
@@ -249,8 +263,8 @@ class Stream:
         except (ValueError, TypeError, OverflowError, MemoryError) as error:
             raise ModelFileError(f"the initial value of state '{state.input}' does not fit: {error}") from error
 
-    def _check_state(self, state: State, sizes: Mapping[str, int]) -> None:
-        shape, held = self._shape(state, sizes), self.states[state.input].shape
+    def _check_state(self, state: State, array: Array, sizes: Mapping[str, int]) -> None:
+        shape, held = self._shape(state, sizes), array.shape
         if held != shape:
             raise OptionError(
                 f"state '{state.input}' has shape {list(held)}, but these inputs need {list(shape)}",

@@ -107,21 +107,69 @@ def test_static_unrolled(tmp_path: Path) -> None:
     assert error(tmp_path / "int8.onnx") < 5e-3
 
 
-def test_static_one_step_cell(folder: Path) -> None:
-    """The past and the present of a state share one scale: else each step would convert one into the other."""
-    arguments, code = recipe("Static")
-    assert main([*arguments, "--set-dim", "b=1"]) == 0
-    names: dict[str, Any] = {}
-    exec(code, names)
-    new = onnx.load("int8.onnx")
-    assert not float_products(new)
-    assert len(names["states"]) == 2
-    held = {t.name: onnx.numpy_helper.to_array(t) for t in new.graph.initializer}
-    for state in names["states"]:
-        past, present = state.input, names["rounded"](state.output)
-        assert held[f"{past}_scale"] == held[f"{present}_scale"]
-        assert held[f"{past}_zero_point"] == held[f"{present}_zero_point"]
+def stored(model: onnx.ModelProto) -> Arrays:
+    return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+
+
+def errors_of_calls(folder: Path) -> Iterator[float]:
     for feed in frames():
         stream = rl.Stream(str(folder / "int8.onnx"))
         gains = [stream({"X": feed["X"][:, t : t + 1]})["gain"] for t in range(STEPS)]
-        assert np.abs(np.concatenate(gains, 1) - run(net(), feed)["gain"]).max() < 5e-3
+        yield float(np.abs(np.concatenate(gains, 1) - run(net(), feed)["gain"]).max())
+
+
+def test_static_one_step_cell(folder: Path) -> None:
+    """The past and the present of a state share one scale: else each step would convert one into the other."""
+    arguments, code = recipe("Static")
+    assert len(code.splitlines()) <= 8
+    assert main([*arguments, "--set-dim", "b=1"]) == 0
+    exec(code.replace('[{"X": np.load("X.npy")}]', "sequences"), {"sequences": frames()})
+    new = onnx.load("int8.onnx")
+    assert not float_products(new)
+    held = stored(new)
+    states = rl.Stream(str(folder / "int8.onnx")).plan.states
+    assert len(states) == 2
+    rounded = {node.output[0]: node.input[0] for node in new.graph.node}
+    for state in states:
+        (past,) = (node for node in new.graph.node if state.input in node.input)
+        present = next(n for n in new.graph.node if n.output[0] == rounded[state.output])
+        names = [node.input[1] for node in (past, present)]
+        assert held[names[0]] == held[names[1]]
+    assert max(errors_of_calls(folder)) < 5e-3
+
+
+def test_ranges_of_states_hold_every_call(folder: Path) -> None:
+    """Those of a calibration are the extremes over all calls, zero included; 16 bits are as right as 8."""
+    assert main(["model.onnx", "float.onnx", "--stream", "seq=1", "--set-dim", "b=1"]) == 0
+    calibration = rl.Calibration("float.onnx", frames(), state_bits=16)
+    stream, seen = rl.Stream("float.onnx"), dict[str, list[float]]()
+    for feed in frames():
+        stream.reset()
+        for t in range(STEPS):
+            stream({"X": feed["X"][:, t : t + 1]})
+            for name, array in stream.states.items():
+                seen.setdefault(name, [0.0]).extend([float(array.min()), float(array.max())])
+    overrides = calibration.extra_options["TensorQuantOverrides"]
+    for name, numbers in seen.items():
+        (given,) = overrides[name]
+        assert (given["rmin"], given["rmax"]) == (min(numbers), max(numbers))
+    assert sum(1 for _ in iter(calibration.get_next, None)) == 4 * STEPS
+    calibration.rewind()
+    quantize_static("float.onnx", "int8.onnx", calibration, extra_options=calibration.extra_options)
+    assert np.dtype("uint16") in {array.dtype for array in stored(onnx.load("int8.onnx")).values()}
+    assert max(errors_of_calls(folder)) < 5e-3
+
+
+@pytest.mark.parametrize(
+    ("sequences", "message"),
+    [
+        ([], "no whole call"),
+        ([{"X": np.zeros((1, 0, 161), np.float32)}], "no whole call"),
+        ([{"x": np.zeros((1, 3, 161), np.float32)}], "got the inputs x, expected X"),
+        ([{"X": np.zeros(161, np.float32)}], "has shape"),
+    ],
+)
+def test_sequences_that_do_not_fit(sequences: list[Any], message: str, folder: Path) -> None:
+    step = rl.lower(net(), stream={"seq": 1}, dims={"b": 1})
+    with pytest.raises(rl.OptionError, match=message):
+        rl.Calibration(step, sequences)
