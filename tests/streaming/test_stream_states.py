@@ -256,3 +256,31 @@ def test_an_opset_that_lacks_what_the_stream_needs_is_refused() -> None:
     model = net(f"g ({head}) => (float[p, q, r] Y) {{ {body} }}", recurrent("GRU", 3, 4), 8)
     with pytest.raises(rl.UnsupportedError, match="needs Where, which opset 8 lacks; convert the model"):
         streamed(model, "time")
+
+
+def test_states_in_branches() -> None:
+    """A branch that a side input chooses; the other one keeps all of its states."""
+    body = """s = Shape (X)  t = Gather (s, s1)  r = Range (s0, t, s1)  c = Unsqueeze (r, i1)  f = Cast <to = 1> (c)
+        a = CumSum (X, s1)  m = Add (a, f)  p = Pad <mode = "edge"> (m, pad1)  d = Slice (p, i0, minus1, i1)"""
+    model = over_time(
+        f"""Y = If (which) <
+            then_branch = left () => (float[d, e, f] y1) {{ {body}  y1 = Sub (m, d) }},
+            else_branch = right () => (float[d, e, f] y2) {{ y2 = Neg (X) }}
+        >""",
+        ", bool which",
+    )
+    for which in (True, False):
+        plan = plan_of(assert_streams(model, "time", {**X, "which": np.array(which)}))
+        assert [s["state"] for s in plan["states"]] == ["count", "sum", "started", "x"]
+
+
+def test_a_branch_that_not_every_call_takes_is_refused() -> None:
+    model = over_time(
+        """f = Slice (X, minus1, far, i1)  m = ReduceMax <keepdims = 0> (f)  c = Greater (m, zero)
+        Y = If (c) < then_branch = left () => (float[d, e, f] y1) { y1 = CumSum (X, s1) },
+                     else_branch = right () => (float[d, e, f] y2) { y2 = Neg (X) } >"""
+    )
+    with pytest.raises(
+        rl.UnsupportedError, match="If node '-> Y' in main graph: its condition depends on the stream"
+    ):
+        streamed(model, "time")
