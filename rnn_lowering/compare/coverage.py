@@ -1,4 +1,4 @@
-"""What a comparison cannot show: branches that no run took, zero weights, outputs that never vary or are random."""
+"""What a comparison does not cover: untaken branches, zero weights, constant and random outputs."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _MOST_SWITCHES = 3
 
 @dataclass(frozen=True)
 class _Branch:
-    """A branch, and the conditions under which it runs: the names of values and what they must be."""
+    """A branch, and the condition values under which it runs, by name."""
 
     label: str
     taken_if: tuple[tuple[str, bool], ...]
 
 
 def conditions(graph: onnx.GraphProto) -> Iterator[str]:
-    """Name the conditions of all Ifs; those computed in a branch are among them."""
+    """Yield the names of the conditions of all Ifs, nested ones included."""
     for branch in _branches(graph, ()):
         yield branch.taken_if[-1][0]
 
 
 def untaken(graph: onnx.GraphProto, runs: Iterable[Mapping[str, Array]]) -> str:
-    """Say which branches none of the runs is known to have taken; "" for none.
+    """Return a note on the branches that no run is known to have taken; "" if there are none.
 
     Args:
         graph: The main graph of the model.
@@ -65,7 +65,7 @@ def _branches(graph: onnx.GraphProto, outer: tuple[tuple[str, bool], ...]) -> It
 
 
 def switches(graph: onnx.GraphProto) -> list[str]:
-    """Name the inputs that are single truth values: they may choose branches."""
+    """Return the names of the inputs that are a single boolean: they may choose a branch."""
     given = {tensor.name for tensor in graph.initializer}
     return [
         value.name
@@ -78,19 +78,19 @@ def switches(graph: onnx.GraphProto) -> list[str]:
 
 
 def runs_for(graph: onnx.GraphProto, runs: int, given: Sequence[str] = ()) -> int:
-    """Return how many runs to make so that switches which are not given take each combination, if few."""
+    """Return the number of runs that covers every combination of the switches, if there are few."""
     free = [name for name in switches(graph) if name not in given]
     return max(runs, 2 ** min(len(free), _MOST_SWITCHES)) if runs else 0
 
 
 def setting(graph: onnx.GraphProto, name: str, run: int) -> bool | None:
-    """Return what a switch is in a run; None for an input that is none."""
+    """Return the value of a switch in a run; None if the input is not a switch."""
     names = switches(graph)
     return bool(run >> names.index(name) & 1) if name in names else None
 
 
 def zero_weights(weights: Iterable[tuple[str, object, ir.TensorProtocol | None]]) -> list[str]:
-    """Say which weights of nodes are all zero.
+    """Return a note for each weight that is all zeros.
 
     Args:
         weights: The symbol of each, its node, and its tensor where that is constant.
@@ -103,7 +103,7 @@ def zero_weights(weights: Iterable[tuple[str, object, ir.TensorProtocol | None]]
 
 
 def constant_outputs(runs: Iterable[Mapping[str, Array]]) -> list[str]:
-    """Say which outputs are one number throughout.
+    """Return a note for each output that is constant over all runs.
 
     Args:
         runs: The outputs of each run by name.
@@ -128,7 +128,7 @@ _RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLi
 
 
 def undetermined_outputs(model: onnx.ModelProto) -> dict[str, str]:
-    """Return the outputs that random numbers reach: name -> the operator that draws them."""
+    """Return the outputs that depend on random numbers, with the operator that draws them."""
     drawn_by = _RandomOperators(model)
     reached: dict[str, str] = {}
     before = -1

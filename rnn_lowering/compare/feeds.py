@@ -1,4 +1,4 @@
-"""Inputs of models: random ones that a model accepts, and those of users."""
+"""Test inputs: random ones that the model accepts, and the user's own."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ Sizes = dict[str, list[int]]
 def _within_limit(
     inputs: Sequence[onnx.ValueInfoProto], alternatives: Sequence[tuple[Sizes, int]]
 ) -> list[tuple[Sizes, int]]:
-    """Return the different ones of alternative sizes at which random inputs may be made."""
+    """Return the distinct sizes whose random inputs stay within the memory limit."""
     faults: dict[int, str] = {}
     kept: list[tuple[Sizes, int]] = []
     for sizes, seq in alternatives:
@@ -123,13 +123,13 @@ def _within_limit(
 
 
 def _bytes(value: onnx.ValueInfoProto, shape: Sequence[int]) -> int:
-    """The bytes needed to make an input: its numbers are drawn as 8 bytes each."""
+    """Return the bytes needed to generate an input: numbers are drawn as float64 or int64."""
     dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
     return math.prod(shape) * (8 + int(dtype.itemsize))
 
 
 def length_inputs(graph: onnx.GraphProto) -> set[str]:
-    """Name the inputs of a graph that are lengths of sequences."""
+    """Return the names of the inputs that are sequence lengths."""
     return {value.name for value in graph.input if _use(graph, value.name).lengths}
 
 
@@ -141,7 +141,7 @@ def _length(shape: list[int], use: _Use) -> int:
 def _dimension_sizes(
     inputs: list[onnx.ValueInfoProto], uses: dict[str, _Use], batch: int, seq: int, fixed: dict[str, list[int]]
 ) -> dict[str, list[int]]:
-    """Choose the sizes of all inputs; a symbolic name has one size throughout."""
+    """Return the shapes of all inputs; a symbolic dimension has the same size everywhere."""
     by_role = {"batch": batch, "seq": seq}
     named: dict[str, int] = {}
     for value in inputs:
@@ -224,13 +224,13 @@ def _use(graph: onnx.GraphProto, name: str) -> _Use:
 
 
 def _in_run(use: _Use, run: int) -> _Use:
-    """Return a use with one of the numbers that an input is compared with; every few runs with none."""
+    """Return the use in one run: each run takes another of the numbers that the input is compared with, or none."""
     chosen = run % (len(use.compared) + 1)
     return replace(use, compared=use.compared[chosen : chosen + 1])
 
 
 def _compared(graph: onnx.GraphProto, name: str) -> Iterator[int]:
-    """Yield the integers that a value is compared with: a branch may be run only where it is one of these."""
+    """Yield the integers that a value is compared with: a branch may depend on them."""
     nodes = {output: node for node in graph.node for output in node.output}
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     for node, slot in _consumers(graph, name, depth=3):
@@ -243,7 +243,7 @@ def _compared(graph: onnx.GraphProto, name: str) -> Iterator[int]:
 
 
 def _starts_a_state(graph: onnx.GraphProto, names: set[str]) -> bool:
-    """Return whether a recurrent node starts from a part of one of these values; the parts are added."""
+    """Return whether part of one of these values is the initial state of a node; the parts are added to `names`."""
     for node in graph.node:
         states = (name for n, name in enumerate(node.input) if is_recurrent(node) and role_of(node, n).is_state)
         if not names.isdisjoint(states):
@@ -259,7 +259,7 @@ def _starts_a_state(graph: onnx.GraphProto, names: set[str]) -> bool:
 
 
 def _consumers(graph: onnx.GraphProto, name: str, depth: int) -> Iterator[tuple[onnx.NodeProto, int]]:
-    """Yield the nodes that read a value, also through casts, and in subgraphs, with the number of the input."""
+    """Yield the nodes that read a value, with the input's index; casts are followed, subgraphs searched."""
     for node in nodes_in(graph):
         for slot, given in enumerate(node.input):
             if given == name:
@@ -273,7 +273,7 @@ Declared = Sequence[int | str]
 
 
 def take_feeds(check: Check, graphs: Sequence[onnx.GraphProto], *, frames: bool = False) -> Check:
-    """Return a check whose inputs fit the models, in the byte order that onnxruntime reads.
+    """Return a check whose feeds and shapes fit the models, in native byte order.
 
     Args:
         check: As it was given.

@@ -1,4 +1,4 @@
-"""Inputs for a single node, chosen by its attributes.
+"""Test inputs for a single node, chosen by its attributes.
 
 Each row of a batch has magnitudes of its own: such that pre-activations stay linear, saturate, or lie on both sides
 of each clip and threshold. Sizes that the node leaves open vary. Where a term of the node matters to none of these
@@ -102,7 +102,7 @@ def usual_feed(
 
 
 def check_bytes(spec: RecurrentSpec, T: int, N: int, width: int, weights: int = 0) -> None:
-    """Refuse sizes of a node that make one run exceed the limit.
+    """Raise if one run of a node of these sizes exceeds the memory limit.
 
     Args:
         T, N, width: The length, the batch size and the input size.

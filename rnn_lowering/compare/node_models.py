@@ -48,7 +48,7 @@ class NodePair:
     Attributes:
         place: Identifies it.
         reference: It in float64.
-        feeds: The inputs that are not constants: symbol of the operator specification -> name of the value.
+        feeds: The non-constant inputs: name of the value by symbol of the operator specification.
         cut: The subgraph that replaces it, as a model from those inputs to its connected outputs; None where the
             lowered model has none.
         whole: Returns the node itself as a model.
@@ -344,7 +344,7 @@ def _count_branches(model: ir.Model) -> int:
 
 
 def values_by_name(model: ir.Model) -> dict[tuple[ScopePath, str], ir.Value | None]:
-    """Return what nodes compute by scope and name, as bodies may share names; None where that is not enough."""
+    """Return computed values by scope and name, as bodies may share names; None if that is ambiguous."""
     values: dict[tuple[ScopePath, str], ir.Value | None] = {}
     for scope in scopes(model):
         for value in (v for node in scope.graph for v in node.outputs):

@@ -1,4 +1,4 @@
-"""Run models in a child process, which a native kernel may crash or hang."""
+"""Run models in a child process, so that a crash or hang of a native kernel stays there."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ class SessionError(Exception):
 
     @property
     def over_limit(self) -> bool:
-        """Whether a limit of time or memory ended it: that says nothing of the model."""
+        """Whether a time or memory limit ended the run, which says nothing about the model."""
         return self.timed_out or self.too_large
 
 
 Outputs = Mapping[str, Array]
 Ran = Callable[[], None]
-"""Called after each run, in the process of the caller."""
+"""Called after each run, in the calling process."""
 
 _OWN = (1 << 30) + (1 << 24) * (os.cpu_count() or 1)
 """Bytes for onnxruntime itself and the stacks of its threads."""
 
 _COPIES = 3
-"""How many times onnxruntime may hold the weights, while it folds and rearranges them."""
+"""The most copies of the weights that onnxruntime makes while it folds and rearranges them."""
 
 _COPIES_IN_FLOAT64 = 8
 """How many times the weights in a file may be held: as messages, as arrays, and both twice as wide."""
@@ -126,7 +126,7 @@ class Chunks:
 
 
 class Runner:
-    """A scratch folder and one process in which models run one after another; both end with the `with` block.
+    """Runs models one after another in a child process, with a scratch folder; both end with the `with` block.
 
     Promises: the process is started at once, so that it imports onnxruntime while the caller prepares; at most one
     session exists at a time, and it serves all groups of a call; a job in whose course the process dies is tried
@@ -161,7 +161,7 @@ class Runner:
             self._scratch.__exit__(kind, error, trace)
 
     def write_feed(self, feed: Mapping[str, Array]) -> str:
-        """Write the inputs of a run to files; return the name that `run` and `feed` understand."""
+        """Write the inputs of a run to files; return a name for `run` and `feed`."""
         folder = self._new_folder("feed")
         write_arrays(folder, feed)
         return str(folder)
@@ -178,8 +178,8 @@ class Runner:
         *,
         chunks: Chunks | None = None,
     ) -> Outcome:
-        """Run groups of alternative feeds. Of each group the first feed counts that gives finite numbers, else the
-        first that the model accepts.
+        """Run groups of alternative feeds. In each group, the first feed with finite outputs counts, else the first
+        that the model accepts.
 
         Args:
             groups: Names that `write_feed` gave.
@@ -198,7 +198,7 @@ class Runner:
         return self._run(session, groups, lambda: None, chunks)
 
     def float64(self, model: Path, feed: str) -> Outputs | None:
-        """Return the outputs of a model in float64 by their numbers; None where they cannot be computed."""
+        """Return the outputs of a model in float64, by index; None if they cannot be computed."""
         out = self._new_folder("float64")
         memory = RUN_FACTOR * most_bytes() + _COPIES_IN_FLOAT64 * model.stat().st_size
         job = {"model": str(model), "float64": feed, "out": str(out), "memory": memory}
@@ -263,7 +263,7 @@ class Runner:
 
 
 def _bytes_of_files(session: Session) -> int:
-    """Count the bytes of a model's file and of those that it refers to."""
+    """Return the total size of a model's file and its data files."""
     folder = session.data or session.model.parent
     files = {session.model}
     with suppress(Exception):  # a model that cannot be read is onnxruntime's to refuse

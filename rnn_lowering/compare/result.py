@@ -1,4 +1,4 @@
-"""The result of a verification, as data: each run, each output, and what follows from them."""
+"""The result of a comparison: its status, each run, each output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class OutputCheck:
     Attributes:
         name: Of an output of the model its name; of one of a node "Y of LSTM node 'name' in scope".
         max_abs: The largest absolute difference; infinite where type or shape differ, or only one side is NaN.
-        passed: Whether it is equal enough.
+        passed: Whether it is within the tolerance.
         reason: Why it is not.
     """
 
@@ -112,11 +112,11 @@ class Verification:
         return f"{line}; {self.reason}" if self.reason else line
 
     def with_advice(self, advice: str) -> Verification:
-        """Return the same with what to try."""
+        """Return the same result with a hint appended."""
         return replace(self, reason=f"{self.reason}; {advice}")
 
     def judged(self, reason: str) -> Verification:
-        """Return a failed comparison as one that passes by the judgement of float64."""
+        """Return a failed comparison as verified, because float64 confirms it."""
         each_run = tuple(RunCheck(run.inputs, _passed(run.outputs)) for run in self.each_run)
         return Verification("verified", JUDGED, self.runs, _passed(self.outputs), reason, each_run)
 
@@ -130,7 +130,7 @@ def _passed(checks: Iterable[OutputCheck]) -> tuple[OutputCheck, ...]:
 
 
 def over_all(runs: Iterable[RunCheck]) -> tuple[OutputCheck, ...]:
-    """Return one check per output over several runs; the reason is that of the worst."""
+    """Merge the checks of several runs into one per output, with the reason of the worst."""
     found: dict[str, list[OutputCheck]] = {}
     for run in runs:
         for check in run.outputs:

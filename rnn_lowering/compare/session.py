@@ -1,4 +1,4 @@
-"""A model prepared for a run: with more outputs, open axes, and repairs for onnxruntime."""
+"""Models as onnxruntime runs them: with extra outputs, open axes, and workarounds."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Session:
 
     Attributes:
         model: Path of the model.
-        data: Folder that the locations of its external data start from; None: the model's.
+        data: The folder that external data is relative to; None for the model's own.
         optimize: Whether onnxruntime optimizes the graph.
-        proto: What the file holds; None: it is parsed where that matters.
+        proto: The parsed file; None to parse it on demand.
     """
 
     model: Path
@@ -41,7 +41,7 @@ class Session:
 
     @property
     def one_thread(self) -> bool:
-        """Whether it runs with one thread, on whose number its results depend."""
+        """Whether it runs with one thread, because its results depend on the number of threads."""
         with suppress(Exception):  # a model that cannot be read is onnxruntime's to refuse
             return depends_on_threads(self.parsed)
         return False
@@ -55,7 +55,7 @@ def session_with_outputs(
     Args:
         original: The model.
         scratch: Folder for the changed model.
-        names: Names those values of the model; such as are not in the main graph are left out.
+        names: Returns the names of those values; names outside the main graph are ignored.
 
     Raises:
         ModelFileError: Its data is missing, or outside.
@@ -68,7 +68,7 @@ def session_with_outputs(
 def session_with_all_values(
     original: ModelSource, scratch: Path, label: str, axes: Mapping[str, int]
 ) -> tuple[Session, dict[str, str]]:
-    """Return a session whose outputs include all values of the main graph, and the node of each, in their order.
+    """Return a session that outputs every value of the main graph, and the node of each value, in order.
 
     Args:
         original: The model.
@@ -114,7 +114,7 @@ def _add_outputs(proto: onnx.ModelProto, names: Iterable[str]) -> None:
 
 
 def has_fixed(proto: onnx.ModelProto, axes: Mapping[str, int]) -> bool:
-    """Whether one of these axes of inputs, by name, has a fixed size."""
+    """Whether any of these input axes has a fixed size."""
     return any(dim.HasField("dim_value") for dim in _dims(proto, axes))
 
 
@@ -131,7 +131,7 @@ def _open_axes(proto: onnx.ModelProto, axes: Mapping[str, int]) -> None:
 
 
 def _drop_shapes(graph: onnx.GraphProto) -> None:
-    """Drop what a graph declares of computed values."""
+    """Remove the declared shapes of computed values."""
     for inner in graphs_in(graph):
         del inner.value_info[:]
         for value in inner.output:
@@ -139,7 +139,7 @@ def _drop_shapes(graph: onnx.GraphProto) -> None:
 
 
 def session_of(model: ModelSource, scratch: Path, misread: Collection[str] = ()) -> Session:
-    """Return a session of a model, in which nodes that onnxruntime misreads return Identities.
+    """Return a session of a model, with an Identity behind each body output that onnxruntime misreads.
 
     Args:
         model: The model.
@@ -163,7 +163,7 @@ def _saved(
 
 
 def recurrent_inputs(proto: onnx.ModelProto) -> Iterator[str]:
-    """Name the inputs of recurrent nodes: they must be finite, since onnxruntime's kernels do not propagate NaN."""
+    """Yield the names of the recurrent nodes' inputs: they must be finite, as onnxruntime's kernels drop NaN."""
     for node in proto.graph.node:
         if is_recurrent(node):
             roles = [role_of(node, slot) for slot in range(len(node.input))]
@@ -180,14 +180,14 @@ _REPEATING = ("Loop", "Scan")
 
 
 def echoing_nodes(model: onnx.ModelProto) -> dict[str, str]:
-    """Return the nodes whose bodies return what onnxruntime misreads: their first output -> what to call them."""
+    """Return the nodes whose body outputs onnxruntime misreads, as descriptions by first output."""
     return {
         _key(node): f"{node.op_type} node '{node.name or _key(node)}'" for node in _nodes(model) if _echoes(node)
     }
 
 
 def repairs_note(nodes: Mapping[str, str]) -> str:
-    """Say that `echoing_nodes` were repaired, if there are any."""
+    """Return a note that `echoing_nodes` were worked around; "" if there are none."""
     if not nodes:
         return ""
     some = ", ".join(list(nodes.values())[:3]) + (", ..." if len(nodes) > 3 else "")
@@ -195,7 +195,8 @@ def repairs_note(nodes: Mapping[str, str]) -> str:
 
 
 def with_identities(model: onnx.ModelProto, nodes: Collection[str]) -> onnx.ModelProto:
-    """Return a model in which these nodes, by their first outputs, return Identities; itself where it has none."""
+    """Return a model with Identities in the bodies of these nodes, given by first output; the same model if it has
+    none."""
     if not any(_key(node) in nodes for node in _nodes(model) if _echoes(node)):
         return model
     copy = _copy(model)
@@ -235,15 +236,15 @@ def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 
 
 def count_operators(proto: onnx.ModelProto) -> Counter[str]:
-    """Count the operators of a model, whatever their domains, in all scopes."""
+    """Count the operators of a model in all scopes and domains."""
     return Counter(node.op_type for node in _nodes(proto))
 
 
 def depends_on_threads(proto: onnx.ModelProto) -> bool:
-    """Whether the results of a model change with the number of threads of onnxruntime."""
+    """Whether onnxruntime's results depend on its number of threads."""
     return OPERATOR in count_operators(proto)
 
 
 def quantizes_inputs(proto: onnx.ModelProto) -> bool:
-    """Whether a model quantizes something by its range at run time."""
+    """Whether a model quantizes values at run time, by their range."""
     return "DynamicQuantizeLinear" in count_operators(proto)

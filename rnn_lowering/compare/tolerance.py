@@ -22,7 +22,7 @@ _BLOCK = 1 << 20
 
 
 def allowance(expected: Array, tolerance: Tolerance) -> Array:
-    """By how much each element may differ from what is expected, in float64.
+    """Return the allowed difference of each element, in float64.
 
     The default absolute tolerance of a type is relative to the largest number where that is below 1: what is small
     throughout is compared as closely as the rest.
@@ -33,7 +33,7 @@ def allowance(expected: Array, tolerance: Tolerance) -> Array:
 
 
 def _limits(expected: Array, tolerance: Tolerance) -> tuple[float, float]:
-    """The relative and the absolute tolerance of an array."""
+    """Return the relative and absolute tolerance for an array."""
     rtol, atol = _BY_TYPE.get(expected.dtype.name, (0.0, 0.0))
     if tolerance.atol is None and atol:
         atol *= min(1.0, max((_size(part).max() for part in blocks(expected)), default=0.0))
@@ -53,7 +53,7 @@ def blocks(array: Array) -> Iterator[Array]:
 
 
 def distance(a: Array, b: Array) -> Array:
-    """Element-wise absolute difference; infinite where only one of the two is NaN."""
+    """Return the absolute difference by element, infinite if only one of the two is NaN."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     with np.errstate(invalid="ignore"):
         far = np.abs(a - b)
@@ -62,7 +62,7 @@ def distance(a: Array, b: Array) -> Array:
 
 
 def compare(expected: Array | None, actual: Array | None, tolerance: Tolerance) -> tuple[float, str]:
-    """Return the largest absolute difference and, where the arrays are not equal enough, why."""
+    """Return the largest absolute difference, and the reason if it is out of tolerance."""
     if expected is None or actual is None:
         return np.inf, "a part is missing"
     if expected.dtype != actual.dtype or expected.shape != actual.shape:

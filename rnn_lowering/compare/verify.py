@@ -76,7 +76,7 @@ def compare_models(
     trust_external_data: bool = False,
     progress: Progress | None = None,
 ) -> Verification:
-    """Do what `verify` does, also with files that are parsed."""
+    """Compare as `verify` does; parsed files are accepted too."""
     with open_comparison(
         original, lowered, check=check, trust_external_data=trust_external_data, progress=progress
     ) as both:
@@ -93,10 +93,10 @@ def open_comparison(
     progress: Progress | None = None,
     prepared: PreparedModel | None = None,
 ) -> Iterator[ModelComparison]:
-    """Write two models to files and start the process in which they run; both end with the block.
+    """Open a comparison: the models in files, and the process that runs them, until the block ends.
 
     Args:
-        prepared: The original as it was when its nodes were replaced, where that is known.
+        prepared: The original just before its nodes were replaced, if known.
 
     Raises:
         ModelFileError: A file cannot be read, or its data is missing or outside its folder.
@@ -114,11 +114,10 @@ Given = onnx.ModelProto | ir.Model | PathLike | ModelSource
 
 
 def as_file(model: Given, path: Path, trust: bool, pipes: ExitStack) -> ModelSource:
-    """Return a model in a file that onnxruntime reads, with its data where it may be: its own, or `path`, written
-    here.
+    """Return a model as a file that onnxruntime can read: its own, or `path`, which is written then.
 
     Raises:
-        ModelFileError: The file cannot be read, or its data is missing or where it may not be.
+        ModelFileError: The file cannot be read, or its data is missing or outside its folder.
     """
     parsed = _as_file(model, path, trust, pipes)
     check_locations(parsed.proto, parsed.path, trust=parsed.trust)
@@ -151,5 +150,5 @@ def _with_data_file(parsed: ModelSource, path: Path) -> ModelSource:
 
 
 def _bytes_of(model: onnx.ModelProto) -> int:
-    """Count the bytes of the tensors by their shapes, since protobuf cannot of more than 2 GiB."""
+    """Return the bytes of the tensors, from their shapes: protobuf cannot measure more than 2 GiB."""
     return sum(4 * math.prod(tensor.dims) for tensor in model.graph.initializer)

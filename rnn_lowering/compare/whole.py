@@ -1,8 +1,8 @@
 """Compare two models: both run in onnxruntime, in separate processes, on random inputs.
 
-Where onnxruntime cannot run the original, each lowered node is cut out and compared with the operator specification
-in float64. Where outputs differ, each lowered node is fed what the original's was fed: the first that differs is
-named, or, when every one is at least as close to float64 as the original's kernel, the model passes.
+If onnxruntime cannot run the original, each lowered node is cut out and compared with float64. If outputs differ,
+each lowered node gets the inputs of the original one, and the first wrong node is named; if all are as close to
+float64 as onnxruntime's own kernels, the model passes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from rnn_lowering.types import LOWERED, ORIGINAL, Array, counter
 
 
 class _NotAcceptedError(SessionError):
-    """onnxruntime loads the model, and runs it on none of the inputs."""
+    """onnxruntime loads the model, but accepts none of the inputs."""
 
 
 class ModelComparison(Comparison):
@@ -60,7 +60,7 @@ class ModelComparison(Comparison):
 
     @cached_property
     def misread(self) -> dict[str, str]:
-        """Nodes of the original that onnxruntime misreads."""
+        """The nodes of the original that onnxruntime misreads (see `echoing_nodes`)."""
         return echoing_nodes(self.original.proto)
 
     def result(self) -> Verification:
@@ -77,12 +77,12 @@ class ModelComparison(Comparison):
         return self._compare_whole(groups, all_must_run=check.feeds is not None)
 
     def _nodes_only(self, reason: str) -> Verification:
-        """Compare the nodes instead of the whole models, for a reason."""
+        """Compare only the nodes; `reason` says why not the whole models."""
         found = self.nodes_one_by_one.result(reason)
         return found if found.status != "not verified" else found.with_advice(COMPARE_ELSEWHERE)
 
     def _odd_inputs(self) -> list[str]:
-        """Name the inputs of the original that are not tensors of numbers or truth values."""
+        """Return the names of the original's inputs that are not numeric or boolean tensors."""
         graph = self.original.proto.graph
         given = {tensor.name for tensor in graph.initializer}
         text, none = onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED
@@ -91,7 +91,8 @@ class ModelComparison(Comparison):
     def _write_feeds(
         self, given: Sequence[Mapping[str, Array]], shapes: Mapping[str, Sequence[int]] | None
     ) -> list[list[str]]:
-        """Write the inputs of all runs; return for each run alternatives: the first accepted one counts."""
+        """Write the inputs of all runs; return alternatives for each run, of which the first accepted one
+        counts."""
         original, lowered = self.original.proto, self.lowered.proto
         names = [value.name for value in original.graph.input]
         constant: dict[str, Array] = {}
@@ -149,8 +150,8 @@ class ModelComparison(Comparison):
     def _as_defined(
         self, names: list[str], session: Session, pairs: Mapping[str, tuple[Outputs, Outputs]]
     ) -> tuple[Session, Mapping[str, tuple[Outputs, Outputs]], bool]:
-        """Return session and outputs of the original without onnxruntime's optimizations where these change its
-        outputs, and whether they do; the lowered model then may run without them, too."""
+        """Return the session and outputs to compare with, and whether optimizations change the original's outputs:
+        then it runs without them, and the lowered model may too."""
         with suppress(SessionError):
             plain = replace(session, optimize=False)
             _, before = self._run_all(plain, list(pairs))
@@ -170,7 +171,7 @@ class ModelComparison(Comparison):
     def _without_original(
         self, error: SessionError, groups: list[list[str]], *, all_must_run: bool
     ) -> Verification:
-        """Compare nodes where onnxruntime cannot run the original, or return why that is no help."""
+        """Compare the nodes of an original that onnxruntime cannot run, or return why that is not possible."""
         if error.over_limit:
             return Verification("not verified", reason=f"the original {error}")
         reason = f"onnxruntime cannot run the original: {error}"
@@ -184,7 +185,7 @@ class ModelComparison(Comparison):
         return self._nodes_only(reason)
 
     def _only_sizes(self, groups: list[list[str]], found: Verification) -> str:
-        """Return which sizes the original accepted, where it accepted one choice only of several; else ""."""
+        """Return a note if the original accepted only one of several tried sizes; else ""."""
         tried = {tuple(array.shape for array in self.runner.feed(first).values()) for first, *_ in groups}
         ran = {tuple((given.name, given.shape) for given in run.inputs) for run in found.each_run}
         if len(tried) == 1 or len(found.each_run) == 1 or len(ran) > 1:
@@ -193,7 +194,7 @@ class ModelComparison(Comparison):
         return f"the original accepted only these of the tried sizes: {sizes}"
 
     def _with_nodes(self, result: Verification, facts: list[str]) -> Verification:
-        """Compare each node alone, too, since a network may damp what is wrong in one."""
+        """Compare each node alone too: a network may damp the error of one node."""
         each = self.nodes_one_by_one.result("no node was compared on its own")
         changed = what_changed(self.original.proto, self.lowered.proto, result.max_abs)
         facts = [result.reason, *facts, *changed, repairs_note(self.misread), "" if each else each.reason]
@@ -216,8 +217,8 @@ class ModelComparison(Comparison):
         return not outcome.runs or any(not run.error for run in outcome.runs)
 
     def _undetermined(self, failed: Verification, session: Session, expected: Mapping[str, Outputs]) -> str:
-        """Return why the outputs that differ need not be equal: they are random, by their operators or since the
-        original itself differs from run to run; "" where one of them need be."""
+        """Return why the outputs that differ need not be equal: they are random, or the original differs from run
+        to run; "" if any of them must be equal."""
         wrong = {check.name for check in failed.outputs if not check.passed}
         random = undetermined_outputs(self.original.proto)
         feed = next(iter(expected))
@@ -238,7 +239,7 @@ class ModelComparison(Comparison):
     def _run_original(
         self, groups: list[list[str]], all_must_run: bool
     ) -> tuple[Session, list[str], dict[str, Outputs]]:
-        """Return how it ran, the names of its outputs, and their values by the feed that each run accepted."""
+        """Run the original; return its session, its output names, and the outputs by accepted feed."""
         session = session_with_outputs(self.original, self.runner.folder, recurrent_inputs)
         try:
             outcome = self.runner.run(session, groups, counter(self.progress, ORIGINAL, len(groups)))
@@ -277,7 +278,7 @@ class ModelComparison(Comparison):
         return list(outcome.names), {run.feed: run.outputs() for run in outcome.runs}
 
     def _compare(self, names: list[str], pairs: Mapping[str, tuple[Outputs, Outputs]]) -> Verification:
-        """Compare the outputs of both models, numbered as their names are, by the feeds that gave them."""
+        """Compare the outputs of both models, by feed; outputs are numbered in the order of `names`."""
         lengths = length_inputs(self.original.proto.graph)
         each_run = []
         for feed, (before, after) in pairs.items():
@@ -300,7 +301,7 @@ class ModelComparison(Comparison):
 
 
 def what_changed(original: onnx.ModelProto, lowered: onnx.ModelProto, largest: float) -> list[str]:
-    """Say how DynamicQuantizeLSTM was run, and by how much the results differ without its rounding.
+    """Return notes on how DynamicQuantizeLSTM ran, and on the effect of its rounding.
 
     Args:
         largest: The largest difference of the outputs.

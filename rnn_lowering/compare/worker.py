@@ -38,7 +38,7 @@ from rnn_lowering.limits import limit_memory
 from rnn_lowering.types import Array
 
 _NO_MEMORY = ("bad_alloc", "bad allocation", "Failed to allocate memory", "Cannot allocate memory")
-"""What onnxruntime says where it gets none."""
+"""Texts of onnxruntime's errors when memory runs out."""
 
 
 def do(job: Message) -> Iterator[Message]:
@@ -146,7 +146,7 @@ def _run_chunks(session: Any, feed: str, chunks: Message, sizes: Sequence[int], 
 
 
 def _flat(value: Any) -> list[np.ndarray[Any, Any]]:
-    """The arrays in an output: a tensor, a sequence or a map."""
+    """Return the arrays in an output, which is a tensor, a sequence or a map."""
     if isinstance(value, dict):
         return [np.array(list(value)), np.array(list(value.values()))]
     if isinstance(value, list):
@@ -178,7 +178,7 @@ def write_arrays(folder: Path, arrays: Mapping[str, Array]) -> None:
 
 
 class StoredArrays(Mapping[str, Array]):
-    """The arrays of a folder. Each access maps the file again, read-only, so that what was read does not stay in
+    """The arrays in a folder, by name. Each access maps the file anew, read-only, so that nothing stays in
     memory."""
 
     def __init__(self, folder: Path) -> None:
@@ -205,7 +205,7 @@ def read_arrays(folder: Path) -> StoredArrays:
 
 
 NEW_OPSETS = {"ALLOW_RELEASED_ONNX_OPSET_ONLY": "0"}
-"""What lets onnxruntime run the opsets that it knows but does not call released, from 27 on."""
+"""Lets onnxruntime run opsets that it knows but does not count as released (27 and later)."""
 
 if __name__ == "__main__":
     os.environ.update(NEW_OPSETS)

@@ -1,4 +1,5 @@
-"""Constants that stay integers: a DequantizeLinear follows them through each operation."""
+"""Constants that stay integers in the file: every operation moves the integers, and a DequantizeLinear comes
+last."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ _FIRST_OPSET, FIRST_WITH_AXIS, _FIRST_WITH_BLOCKS = 10, 13, 21
 
 @dataclass(frozen=True)
 class Spread(Constant):
-    """Another constant, broadcast."""
+    """A constant, broadcast to a larger shape."""
 
     of: Constant
 
@@ -27,8 +28,8 @@ class Spread(Constant):
 
 @dataclass(frozen=True)
 class QuantParameters:
-    """What DequantizeLinear needs beside the integers: with neither axis nor block one number for all, with a block
-    one for so many integers along the axis."""
+    """The scales and zero points of a DequantizeLinear: one number for all integers, or one per index of `axis`, or
+    one per `block` of indices."""
 
     scale: Literal
     zero_point: Literal
@@ -87,8 +88,8 @@ class Dequantized(Constant):
         return first._moved(lambda part, *more: part.followed_by(more, axis), *rest)
 
     def stored(self, opset: int) -> QuantParameters | None:
-        """Return scale, zero point, axis and block size for DequantizeLinear. None: the opset cannot express them,
-        or floats are smaller."""
+        """Return the parameters of DequantizeLinear; None if the opset cannot express them, or floats are
+        smaller."""
         if opset < _FIRST_OPSET:
             return None
         scale, zero_point = self.scale.read(), self.zero_point.read()
@@ -132,7 +133,7 @@ class Dequantized(Constant):
         return Dequantized(self.dtype, self.shape, self.name, self.integers, *full)
 
     def _moved(self, move: Callable[..., Constant], *others: Dequantized) -> Dequantized:
-        """Do the same to the integers and, where they vary, to the scales and zero points."""
+        """Apply an operation to the integers and, if they vary, to the scales and zero points."""
         integers = move(self.integers, *(other.integers for other in others))
         scale, zero_point = self.scale, self.zero_point
         if scale.shape:
@@ -142,7 +143,7 @@ class Dequantized(Constant):
 
 
 def dequantized(integers: Constant, scale: Constant, zero_point: Constant) -> Dequantized:
-    """Return integers as a constant of the type of their scale."""
+    """Return dequantized integers as a constant, of the type of their scale."""
     return Dequantized(scale.dtype, integers.shape, integers.name, integers, scale, zero_point)
 
 
@@ -156,7 +157,7 @@ def _varying_axes(*arrays: Array) -> list[int]:
 
 
 def _picked(array: Array, axis: int | None = None) -> Array:
-    """Return the numbers along an axis, the same everywhere else; without one the only number."""
+    """Return the numbers along an axis, or the only number if there is no axis."""
     return array[tuple(slice(None) if n == axis else 0 for n in range(array.ndim))]
 
 

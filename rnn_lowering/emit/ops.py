@@ -202,7 +202,7 @@ class Ops:
         return [self.given(v, d, s) for v, d, s in zip(node.outputs, types, shapes, strict=True)]
 
     def substitute(self, op_type: str, *operands: Any, **attributes: float) -> Any:
-        """Emit others in place of an operator; None where it stays."""
+        """Emit the runtime's substitute for an operator; return None if there is none."""
         rule = self._instead.get(op_type)
         return None if rule is None else rule(self, *operands, **attributes)
 
@@ -224,12 +224,12 @@ class Ops:
         return self._prefix.name(hint)
 
     def name(self, **symbols: Tensor) -> None:
-        """Give emitted values the symbols of the operator specification: `op.name(Ht=H)`."""
+        """Name emitted values as the operator specification does: `op.name(Ht=H)`."""
         for symbol, tensor in symbols.items():
             self._prefix.rename(tensor.value, symbol)
 
     def declare(self, tensors: Sequence[Tensor]) -> None:
-        """Write types and shapes of values into the model, where all dimensions are known."""
+        """Declare types and shapes of values whose dimensions are all known."""
         for tensor in tensors:
             if isinstance(tensor.value, ir.Value) and None not in tensor.shape:
                 tensor.value.type, tensor.value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
@@ -237,14 +237,14 @@ class Ops:
     # Values and constants
 
     def given(self, value: ir.Value, dtype: ir.DataType, shape: Dims) -> Tensor:
-        """Return a value that is in the graph already as a tensor."""
+        """Return an existing value of the graph as a tensor."""
         return Tensor(value, dtype, shape, self.binary)
 
     def known(self, constant: Constant) -> Tensor:
         return Tensor(constant, constant.dtype, constant.shape, self.binary)
 
     def zero(self, shape: Dims) -> Tensor:
-        """Return a symbolic zero: there is no node and no constant for it until something needs its numbers."""
+        """Return a symbolic zero, which becomes a constant only if something needs its numbers."""
         return Tensor(None, self.dtype, shape, self.binary)
 
     def constant(self, number: float | Sequence[int], dtype: ir.DataType | None = None) -> Tensor:
@@ -257,7 +257,7 @@ class Ops:
         return self.known(literal(True, ir.DataType.BOOL, "true"))
 
     def value(self, tensor: Tensor) -> ir.Value:
-        """Return the graph value of a tensor; a constant is added to the open scope."""
+        """Return the graph value of a tensor; constants are added to the open scope."""
         if isinstance(tensor.value, ir.Value):
             return tensor.value
         constant = tensor.value
@@ -324,7 +324,7 @@ class Ops:
     # Arithmetic
 
     def binary(self, op_type: str, a: Tensor, b: Tensor) -> Tensor:
-        """Compute Add, Sub, Mul, Div or MatMul: what + - * / @ of tensors stand for."""
+        """Emit Add, Sub, Mul, Div or MatMul, for + - * / @ of tensors."""
         is_product = op_type == "MatMul"
         shape = _product_shape(a.shape, b.shape) if is_product else broadcast(a.shape, b.shape)
         if a.is_zero or b.is_zero:
@@ -408,7 +408,8 @@ class Ops:
         return self.emit("Clip", [x, self.constant(-bound), self.constant(bound)], [x.shape])[0]
 
     def _clip_by_relu(self, x: Tensor, bound: float) -> Tensor:
-        """Clip float64, for which onnxruntime has no kernel of Clip before version 12 (see OperatorKernels.md)."""
+        """Clip float64 by Relu: onnxruntime has no float64 kernel of Clip before version 12
+        (OperatorKernels.md)."""
         limit = self.constant(bound)
         over, under = self.unary("Relu", x - limit), self.unary("Relu", self.neg(x + limit))
         return x - over + under

@@ -1,7 +1,7 @@
 """Read and write a model in one file without loading its large tensors.
 
-When it is read, a large tensor becomes a reference into the file; when it is written, the bytes of a large tensor
-are streamed to where protobuf puts them, so that the file is the same to the byte.
+On reading, a large tensor becomes a reference into the file. On writing, its bytes are streamed to the place where
+protobuf would put them: the file is the same, byte for byte.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Buffer = mmap.mmap | bytes
 
 
 class Field(NamedTuple):
-    """A field of a serialized message: where it begins, where its content begins, and where both end."""
+    """The position of a field in a serialized message: its start, the start of its content, and its end."""
 
     number: int
     wire_type: int
@@ -61,7 +61,7 @@ def fields(data: Buffer, start: int, end: int) -> Iterator[Field]:
 
 
 def head(number: int, size: int) -> bytes:
-    """Return what precedes the content of a field that holds so many bytes."""
+    """Return the tag and length that precede a field's content of `size` bytes."""
     written = bytearray()
     for value in (number << 3 | BYTES, size):
         while value > 127:
@@ -72,7 +72,7 @@ def head(number: int, size: int) -> bytes:
 
 
 def _varint(data: Buffer, at: int) -> tuple[int, int]:
-    """Return a number and where it ends."""
+    """Return the number at a position, and the position after it."""
     number = shift = 0
     while True:
         byte = data[at]
@@ -85,18 +85,18 @@ def _varint(data: Buffer, at: int) -> tuple[int, int]:
 
 
 LARGE = 1 << 24
-"""Models of fewer bytes are parsed and serialized whole."""
+"""Smaller models are parsed and serialized whole."""
 
 _TENSOR = 1 << 16
-"""Tensors of fewer bytes are part of the message."""
+"""Smaller tensors stay in the message."""
 
 _SHARE = 4
-"""A file is parsed whole where more than this part of its bytes is not in large tensors."""
+"""A file is parsed whole if more than a quarter of its bytes are outside of large tensors."""
 
 _ALIGNMENT = 64
 _RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
 _AROUND = {"dims", "data_type", "name", "doc_string", "metadata_props", "data_location"}
-"""The fields that a tensor may have beside its bytes."""
+"""The fields that a tensor may have besides its bytes."""
 
 _INNER: dict[type, dict[int, type]] = {
     onnx.ModelProto: {
@@ -117,7 +117,7 @@ _INNER: dict[type, dict[int, type]] = {
 """The fields that lead to the initializers of a model and of the bodies in it, and the messages that they hold."""
 
 _Piece = bytes | ir.TensorProtocol
-"""A part of a serialized message: its bytes, or the tensor that has them."""
+"""A part of a serialized message: bytes, or a tensor whose bytes go there."""
 
 
 def known_format(path: Path) -> str | None:
@@ -133,12 +133,12 @@ def text_format(path: Path) -> str:
 
 
 class TensorInside(ir.ExternalTensor):
-    """A tensor that is in the file of its model itself."""
+    """A tensor whose bytes are in the model file itself."""
 
 
 def parse(path: Path) -> tuple[onnx.ModelProto, str] | None:
-    """Parse a large file without its large tensors. Return the model and the location that these tensors name; it
-    is new each time, so that no file can have it. None: parse the file whole.
+    """Parse a large file without its large tensors; return the model and the location that these tensors refer to,
+    which is random, so that no file can have that name. None: parse the file whole.
 
     Raises:
         OSError: The file cannot be read.
@@ -171,7 +171,7 @@ def _pieces(
     wanted: Callable[[Field], bool],
     changed: Callable[[Field], list[_Piece]],
 ) -> list[_Piece]:
-    """Return a serialized message in which the initializers that are wanted are changed.
+    """Return a serialized message with changed initializers, in pieces.
 
     Raises:
         ValueError, IndexError: It is no message.
@@ -195,7 +195,7 @@ def _size(pieces: Iterable[_Piece]) -> int:
 
 
 class _Reference:
-    """Makes references of tensors in a file."""
+    """Turns tensors in a file into references."""
 
     def __init__(self, data: Buffer, location: str) -> None:
         self._data = data
@@ -216,7 +216,7 @@ class _Reference:
 
 
 def _is_plain(tensor: onnx.TensorProto, size: int) -> bool:
-    """Return whether a tensor without its bytes is complete, and has so many."""
+    """Return whether a tensor has nothing but its type, dims, name and `size` bytes."""
     if not {field.name for field, _ in tensor.ListFields()} <= _AROUND or any(dim < 0 for dim in tensor.dims):
         return False
     if tensor.data_location != onnx.TensorProto.DEFAULT:
@@ -266,8 +266,8 @@ def _copy(file: BinaryIO, out: BinaryIO, count: int) -> None:
 def write(
     model: ir.Model, initializers: Iterable[ir.Value], path: Path, written: Callable[[int, int], None]
 ) -> bool:
-    """Write a model into one file, its large tensors one after the other; return False where there is too little in
-    such, and nothing is written.
+    """Write a model into one file, its large tensors one after the other; return False, and write nothing, if few
+    bytes are in large tensors.
 
     Args:
         model: The model, which stays as it is.
@@ -312,8 +312,8 @@ def write(
 
 @contextmanager
 def _referring(initializers: Iterable[ir.Value], location: str) -> Iterator[list[ir.TensorProtocol]]:
-    """Replace those tensors in the block that are streamed; yield them. Each refers to the location, with its
-    position in the list as the offset."""
+    """Replace streamed tensors with references for the block, and yield them. A reference has the tensor's position
+    in the list as its offset."""
     values = [value for value in initializers if _is_streamed(value.const_value)]
     held = [value.const_value for value in values]
     tensors = [tensor for tensor in held if tensor is not None]

@@ -1,1 +1,1 @@
-"""The recurrent nodes of a whole model: scopes, shapes, sizes, old opsets, and their replacement."""
+"""Recurrent nodes in a whole model: scopes, sizes, old opsets, replacement."""

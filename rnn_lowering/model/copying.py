@@ -1,4 +1,4 @@
-"""Copy models, sharing only tensor data, and restore a model after a change."""
+"""Copies of models that share only tensor data, and changes that are undone on failure."""
 
 from __future__ import annotations
 
@@ -59,10 +59,8 @@ def _copied(make: Callable[[], T]) -> T:
 
 
 def own_tensors(model: ir.Model) -> None:
-    """Give every initializer and Constant node of a model a tensor object of its own, in place; the data is shared.
-
-    Renaming a value renames its tensor object, and otherwise also the protobuf message or the other model that the
-    tensor came from.
+    """Give every initializer and Constant node its own tensor object, in place; the data stays shared. Renaming a
+    value renames its tensor, which otherwise belongs to the caller's message or to another model as well.
     """
     for graph in all_graphs(model):
         for value in graph.initializers.values():
@@ -81,7 +79,7 @@ def _own_type(given: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
 
 
 class _BorrowedTensor(ir.serde.TensorProtoTensor):
-    """A tensor of the caller's protobuf message, which can be renamed without changing the message."""
+    """A tensor in the caller's message that can be renamed without changing the message."""
 
     def __init__(self, proto: onnx.TensorProto, name: str | None) -> None:
         super().__init__(proto)

@@ -1,4 +1,4 @@
-"""Sizes, shapes and values that a user gives to the inputs of a model."""
+"""Fix sizes, shapes and values of a model's inputs, as the user asks."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _input(model: ir.Model, name: str) -> ir.Value:
 
 
 def _bind(value: ir.Value, shape: list[int], sizes: dict[str, int]) -> list[int]:
-    """Match a shape with the declared shape of an input; add the sizes of its symbolic names to `sizes`."""
+    """Check a shape against the declared one of an input, and add the sizes of its symbolic names to `sizes`."""
     declared = list(value.shape) if value.shape is not None else [None] * len(shape)
     if len(declared) != len(shape):
         raise UnsupportedError(f"input '{value.name}' has {len(declared)} dimensions, not {len(shape)}")
@@ -148,7 +148,7 @@ _FIRST_OPSET_OF_CAST = 6
 
 
 def input_arrays(model: ir.Model, given: Mapping[str, ArrayLike]) -> dict[str, Array]:
-    """Return the given values of inputs as arrays of the types and ranks that the model declares.
+    """Convert the given input values to arrays of the declared types and ranks.
 
     Args:
         model: The model.
@@ -185,7 +185,7 @@ def fix_inputs(model: ir.Model, arrays: Mapping[str, Array]) -> None:
 
 
 def _constant(tensor: ir.TensorProtocol, opset: int) -> list[ir.Node]:
-    """Return the nodes that make a tensor; before opset 9 a Constant has floats only, which are cast."""
+    """Return the nodes that produce a tensor; before opset 9 a Constant holds only floats, which are then cast."""
     floats_only = _FIRST_OPSET_OF_CAST <= opset < _FIRST_OPSET_OF_INTEGERS
     if not floats_only or tensor.dtype.is_floating_point():
         return [ir.node("Constant", [], {"value": tensor}, num_outputs=1)]
@@ -195,13 +195,13 @@ def _constant(tensor: ir.TensorProtocol, opset: int) -> list[ir.Node]:
 
 
 def record(model: ir.Model, given: Mapping[str, Array]) -> None:
-    """Write the inputs that became constants and their values into the metadata of a model, for a comparison."""
+    """Record in the metadata which inputs became constants, for a later comparison."""
     if given:
         model.metadata_props[_KEY] = json.dumps({name: array.tolist() for name, array in given.items()})
 
 
 def recorded(original: ir.Model, lowered: ir.Model) -> dict[str, Array]:
-    """Return the values of those inputs of the original that the lowered model does not have, from its metadata."""
+    """Return the recorded values of the inputs that the lowered model no longer has."""
     left = {value.name for value in lowered.graph.inputs}
     names = {value.name for value in original.graph.inputs} - left
     with suppress(ValueError, TypeError, AttributeError, OptionError):  # whatever is written there
@@ -211,7 +211,7 @@ def recorded(original: ir.Model, lowered: ir.Model) -> dict[str, Array]:
 
 
 def _typed(value: ir.Value, given: ArrayLike) -> Array:
-    """Return a value as an array of the declared type of an input; the conversion must not change its numbers."""
+    """Convert a value to the declared type of an input; its numbers must not change."""
     if not isinstance(value.type, ir.TensorType) or value.dtype in (None, ir.DataType.STRING):
         raise OptionError(f"input '{value.name}' is not a numeric tensor and cannot be set")
     dtype = value.type.dtype
@@ -234,7 +234,7 @@ def _typed(value: ir.Value, given: ArrayLike) -> Array:
 
 
 def _shaped(value: ir.Value, array: Array) -> Array:
-    """Return an array in the declared rank of an input."""
+    """Give an array the declared rank of an input."""
     shape = value.shape
     if shape is None:
         return array

@@ -1,4 +1,4 @@
-"""Fold constants, so that more sizes are known and If nodes with constant conditions disappear."""
+"""Constant folding: it makes more sizes known, and removes Ifs with constant conditions."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _inferred(model: ir.Model, inferred: Inferred | None = None) -> ir.Model:
 
 
 def _infer(model: ir.Model) -> None:
-    """Let computed values have only the shapes that follow from the model's inputs, in place."""
+    """Keep only those shapes of computed values that follow from the model's inputs, in place."""
     _declare(inferred_values(model).items())
 
 
@@ -102,7 +102,8 @@ def _fold(model: ir.Model) -> bool:
 
 
 def _hold_in_nodes(functions: Iterable[ir.Function]) -> None:
-    """Make nodes of the initializers that functions got from a branch of an If: they can have none."""
+    """Replace initializers in functions with Constant nodes: functions cannot have initializers, but a branch of an
+    If may bring some."""
     for function in functions:
         graph = function.graph
         for name, value in list(graph.initializers.items()):
@@ -145,7 +146,7 @@ def _count_unknown(model: ir.Model, decide: bool) -> int:
 
 
 def _declare_again(model: ir.Model, before: ir.Model) -> None:
-    """Give values their declared sizes where inference finds none; values are matched by their names, if unique."""
+    """Restore declared sizes where inference finds none; values are matched by name, if unique."""
     names = Counter(value.name for value in computed_values(before))
     declared = {value.name: value.shape for value in computed_values(before) if names[value.name] == 1}
     for value in computed_values(model):

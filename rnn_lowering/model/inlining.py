@@ -98,7 +98,7 @@ def _size(graph: ir.Graph, sizes: Mapping[Identifier, int]) -> int:
 
 
 def _inline_calls(graph: ir.Graph, inlined: Mapping[Identifier, ir.Function], imports: dict[str, int]) -> None:
-    """Replace every call of these functions in a graph, which has these opset imports, and in its subgraphs."""
+    """Inline every call of these functions in a graph and its subgraphs; `imports` are the graph's opsets."""
     names = None
     for scope in (graph, *graph.subgraphs()):
         for node in list(scope):
@@ -166,7 +166,7 @@ class _Call:
         return attributes
 
     def _rename(self, body: ir.Graph) -> None:
-        """Give nodes and values names that are not used around the call."""
+        """Rename nodes and values so that they do not clash with names around the call."""
         inputs = set(body.inputs)
         for scope in (body, *body.subgraphs()):
             for value in (*scope.inputs, *scope.initializers.values()):
@@ -189,7 +189,8 @@ class _Call:
     def _results(
         self, outputs: Sequence[ir.Value], given: Mapping[ir.Value, ir.Value | None]
     ) -> tuple[list[ir.Value], list[ir.Node]]:
-        """Return a distinct value for each output, and additional Identity nodes where the body computes none."""
+        """Return a distinct value for each output, and an Identity node for each output that the body does not
+        compute."""
         results: list[ir.Value] = []
         more: list[ir.Node] = []
         for output in outputs[: len(self.node.outputs)]:
@@ -210,7 +211,7 @@ class _Call:
 
 
 def _resolve(node: ir.Node, attributes: Mapping[str, ir.Attr]) -> None:
-    """Replace references to the function's attributes; an attribute that the call leaves out is removed."""
+    """Resolve references to the function's attributes; those that the call omits are removed."""
     for name, attribute in list(node.attributes.items()):
         if attribute.is_ref():
             actual = attributes.get(attribute.ref_attr_name or "")
@@ -223,7 +224,7 @@ def _resolve(node: ir.Node, attributes: Mapping[str, ir.Attr]) -> None:
 
 
 def _take_over(old: ir.Value, new: ir.Value) -> None:
-    """Replace a call's output by a value, which gets its name and its declared type and shape."""
+    """Replace a call's output with a value that takes its name and its declared type and shape."""
     name = old.name
     new.type = old.type or new.type
     new.shape = new.shape if old.shape is None else old.shape

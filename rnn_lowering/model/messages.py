@@ -1,4 +1,4 @@
-"""A model as a protobuf message, and what onnx_ir's conversion adds."""
+"""Models as protobuf messages, without what onnx_ir's conversion adds."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def graphs_in(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def mark_undeclared(model: ir.Model, proto: onnx.ModelProto) -> None:
-    """Mark the initializers whose types and shapes the message of a model does not declare: onnx_ir adds those of
-    the tensors, and `to_message` leaves them out."""
+    """Mark initializers that have no value_info in the message: onnx_ir would add one, and `to_message` leaves it
+    out."""
     for graph, message in _pairs(model, proto):
         declared = {info.name for info in message.value_info}
         for name, value in graph.initializers.items():
@@ -57,7 +57,7 @@ def mark_undeclared(model: ir.Model, proto: onnx.ModelProto) -> None:
 
 
 def to_message(model: ir.Model) -> onnx.ModelProto:
-    """Return a model as a message, which declares nothing that `mark_undeclared` has seen undeclared.
+    """Return a model as a message, without the value_info that `mark_undeclared` did not see.
 
     Raises:
         onnx_ir.serde.SerdeError: It cannot be serialized.
@@ -178,8 +178,8 @@ class _Description:
                 proto.initializer[-1].name = name
 
     def _declare(self, name: str, tensor: ir.TensorProtocol, proto: onnx.GraphProto) -> bool:
-        """Declare the type and shape of an initializer; return False if another body's differ, under the same
-        name."""
+        """Declare the type and shape of an initializer; return False if another body declares that name
+        differently."""
         info = onnx.helper.make_tensor_value_info(name, int(tensor.dtype), tensor.shape.numpy())
         if proto is not self._main and tensor.nbytes <= SMALL:
             proto.value_info.append(info)
@@ -191,7 +191,7 @@ class _Description:
 
 
 def _with_data(tensor: ir.TensorProtocol) -> onnx.TensorProto:
-    """Return the proto of a tensor, with its data where that is in another file: the checker reads none."""
+    """Return the message of a tensor; data in another file is loaded, as the checker reads no files."""
     if isinstance(tensor, ir.ExternalTensor):
         with suppress(OSError, ValueError):  # it has errors of its own where it is used
             tensor = in_memory(tensor)

@@ -113,7 +113,7 @@ def _files_apart(model: ir.Model) -> Iterator[Callable[[ir.Graph], None]]:
 
 
 def _annotated(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with all shapes that can be inferred."""
+    """Return the model with inferred shapes."""
     while True:
         proto = onnx_checks.inferred(proto)
         model = ir.from_proto(proto)

@@ -1,4 +1,4 @@
-"""Run onnx's native code in a child process if a malformed model could crash or hang it.
+"""ONNX's checker, shape inference and version converter, in a child process if the model could crash or hang them.
 
 onnx.checker is safe for every model, and shape inference is safe for models that the checker accepts, unless they
 contain huge numbers. So shapes of an ordinary model are inferred in this process. The version converter, which only
@@ -24,7 +24,7 @@ from rnn_lowering.model.messages import described, graphs_in, pairs_in
 
 
 def infer_shapes(model: ir.Model) -> None:
-    """Infer types and shapes, in place; what ONNX cannot infer is no error."""
+    """Infer types and shapes, in place, as far as ONNX can."""
     proto = described(model)
     call_functions(proto)
     for value, info in _read(model.graph, inferred(proto).graph):
@@ -36,7 +36,7 @@ def infer_shapes(model: ir.Model) -> None:
 
 
 def is_sound(model: ir.Model) -> bool:
-    """Return whether ONNX's inference, which libraries run in this process, can neither crash nor hang."""
+    """Return whether ONNX's inference is safe in this process, where libraries run it."""
     return _is_sound(described(model))
 
 
@@ -51,7 +51,7 @@ def problem_of(model: ir.Model, *, infer: bool = True) -> str:
 
 
 def accepts(message: onnx.ModelProto) -> bool:
-    """Return whether `problem_of` has nothing to say of a model, given as a message; False for a large message."""
+    """Return whether checker and strict inference accept a message; False, unchecked, if it is large."""
     return message.ByteSize() <= _QUICK_BYTES and not _problem(message)
 
 
@@ -110,7 +110,7 @@ def _strictly_inferred(proto: onnx.ModelProto) -> str:
 
 
 def _first_fault(text: str) -> str:
-    """The first of the errors that inference lists, a line for each: the others mostly follow from it."""
+    """Return the first error that inference lists: the others mostly follow from it."""
     found = re.search(r"\(op_type:(\w+), node name: (.*?)\): (?:\[\w+\] )?(.+)", text)
     return f"{found[1]} node '{found[2]}': {found[3].strip()}" if found else " ".join(text.split())
 
@@ -134,8 +134,8 @@ def _is_sound(proto: onnx.ModelProto) -> bool:
 
 
 def _checked(proto: onnx.ModelProto, *, infer: bool = False) -> str:
-    """Return the error of the checker, with `infer` else of strict inference, in one line; empty where there is
-    none. Both are one call where the checker needs nothing that inference must not see."""
+    """Return the error of the checker, then with `infer` of strict inference, in one line; empty if there is none.
+    It takes one call, unless the checker needs shapes that inference must not see."""
     incomplete = list(_complete(proto.graph))
     try:
         onnx.checker.check_model(proto, full_check=infer and not incomplete)
@@ -150,7 +150,7 @@ def _checked(proto: onnx.ModelProto, *, infer: bool = False) -> str:
 
 
 def _is_moderate(main: onnx.GraphProto) -> bool:
-    """Return whether all sizes are non-negative and all numbers fit 32 bits: onnx counts up to some of them."""
+    """Return whether all sizes are at least 0 and all numbers fit 32 bits: onnx loops up to some of them."""
     return all(map(_is_moderate_alone, graphs_in(main)))
 
 
@@ -182,9 +182,8 @@ def _complete(graph: onnx.GraphProto) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def one_child() -> Iterator[None]:
-    """Use one child process for the whole block, also when nested; it ends with the block.
-
-    After a first crash nothing more is inferred: the model would crash it again.
+    """Use one child process for the whole block, nested blocks included. After a crash nothing more is inferred:
+    the model would crash it again.
     """
     if _current.get() is not None:
         yield
@@ -206,14 +205,14 @@ def _in_child(task: str, proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class _Native:
-    """The child for the jobs of one block, which is started when the first comes."""
+    """The child process of one block, started with its first job."""
 
     def __init__(self) -> None:
         self._child: Child | None = None
         self._crashed = False
 
     def run(self, task: str, proto: onnx.ModelProto) -> onnx.ModelProto:
-        """Do "infer", or convert to the opset that the task names.
+        """Infer shapes, or convert to the opset that `task` names.
 
         Raises:
             NativeError: It is refused, crashes or takes too long.
@@ -246,8 +245,8 @@ _current: ContextVar[_Native | None] = ContextVar("current", default=None)
 
 
 def _do(job: Message) -> Iterator[Message]:
-    """Do a job: "task" is "infer", or an opset to convert to, of the model in
-    "payload". The answer is the result there, or why it was "refused"."""
+    """Run a job on the model in "payload": "task" is "infer" or the opset to convert to. The answer has the result
+    in "payload", or the error in "refused"."""
     limit_memory(job["memory"])
     proto = onnx.ModelProto.FromString(job["payload"])
     try:

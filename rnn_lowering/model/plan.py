@@ -1,4 +1,4 @@
-"""Plan a lowering before the first edit: which nodes, in which form."""
+"""Plan which nodes are lowered, in which form, before the first edit."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ _FX_NODE = "pkg.torch.onnx.fx_node"
 
 
 def export_faults(model: ir.Model, entry: RecurrentNode) -> tuple[str, ...]:
-    """Return what an exporter wrote wrongly, as warnings.
+    """Return warnings about known exporter bugs.
 
     PyTorch computes a GRU as with linear_before_reset = 1. Its newer exporter wrote 0 with onnxscript 0.5.7 to
     0.7.0, whatever the version of torch (onnxscript #2852, pytorch #189225); the older one has always written 1.

@@ -125,12 +125,12 @@ def replace_node(entry: RecurrentNode, spec: NodeSpec, choice: Choice, op: Ops) 
 
 
 def prefix_of(node: ir.Node) -> str:
-    """Return the prefix of the names of the nodes and values that replace a node."""
+    """Return the prefix for names of nodes and values that replace a node."""
     return node.name or f"{node.op_type}_{next((v.name for v in node.outputs if v.name), 'unused')}"
 
 
 def _take_over(old: ir.Value, new: ir.Value, dtype: ir.DataType) -> None:
-    """Replace an output of the node by `new`, which gets its name, its declared type and shape, and its texts."""
+    """Replace an output of the node with `new`, which takes its name, type, shape and metadata."""
     name = old.name
     old.replace_all_uses_with(new, replace_graph_outputs=True)
     old.name = None
@@ -142,7 +142,7 @@ def _take_over(old: ir.Value, new: ir.Value, dtype: ir.DataType) -> None:
 
 
 def _drop_unused(values: list[ir.Value]) -> None:
-    """Remove the constants, also those that nodes compute, that only the replaced node used."""
+    """Remove constants, also computed ones, that only the replaced node used."""
     pending = list(values)
     while pending:
         value = pending.pop()

@@ -108,8 +108,8 @@ def scopes(model: ir.Model) -> Iterator[Scope]:
 
 
 def foreign_nodes(model: ir.Model) -> Iterator[NodeRef]:
-    """Yield the recurrent nodes of other domains, which no one here can lower: AttnLSTM of com.microsoft, what
-    PyTorch's old exporter leaves of its own (ATen)."""
+    """Yield recurrent nodes of other domains, which cannot be lowered: AttnLSTM of com.microsoft, ATen nodes of
+    PyTorch's old exporter."""
     for scope in scopes(model):
         for node in scope.graph:
             operator = node.attributes.get("operator") if node.op_type == "ATen" else None
@@ -160,7 +160,7 @@ def bodies_of(node: ir.Node) -> list[ir.Graph]:
 
 
 def graphs_of(attribute: ir.Attr) -> tuple[ir.Graph, ...]:
-    """Return the graphs that an attribute is; none where it is of another type, or refers to one of a function."""
+    """Return the graphs in an attribute; none if it has another type or is a reference."""
     if attribute.is_ref():
         return ()
     if attribute.type == ir.AttributeType.GRAPH:
@@ -180,7 +180,7 @@ def all_names(model: ir.Model) -> Iterator[str]:
 
 
 def names_in(graphs: Iterable[ir.Graph]) -> Iterator[str]:
-    """Yield every name of a node or value in graphs, whose bodies count only if they are among them."""
+    """Yield every name of a node or value in these graphs, without their bodies."""
     for graph in graphs:
         yield from (v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name)
         for node in graph:

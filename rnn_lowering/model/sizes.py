@@ -156,7 +156,7 @@ def _body(node: ir.Node) -> ir.Graph | None:
 
 
 def _copy_constants_into_bodies(model: ir.Model) -> None:
-    """Give bodies copies of the small constants that they use from outside: ONNX's inference does not see those."""
+    """Copy small outer constants into the bodies that use them: ONNX's inference does not look outside."""
     opset = model.opset_imports.get("", 1)
     for graph in model.graph.subgraphs():
         copies: dict[ir.Value, ir.Value] = {}
@@ -238,8 +238,8 @@ def _size(inferred: int | ir.SymbolicDim, declared: int | ir.SymbolicDim) -> int
 
 
 def forget_names(model: ir.Model) -> int:
-    """Remove the names of unknown sizes from the shapes of computed values, in place, but not from those of the
-    outputs; return how many shapes had one."""
+    """Remove the names of unknown sizes from the shapes of computed values, in place, outputs excepted; return the
+    number of changed shapes."""
     changed = 0
     for value in computed_values(model):
         if value.shape is not None and not value.is_graph_output() and not value.shape.is_static():
@@ -290,8 +290,8 @@ STALE = "replaced declared shapes that contradict the inputs"
 def ensure_valid(
     result: ir.Model, original: ir.Model, *, whole: bool = False
 ) -> tuple[list[str], onnx.ModelProto | None]:
-    """Check a result by ONNX's checker and strict inference; return notes on what was mended, and what was checked
-    as a message.
+    """Check a result with ONNX's checker and strict inference; return notes on replaced shapes, and the checked
+    message.
 
     Where they refuse it, what it declares of computed values is inferred anew, in place: an exporter may have
     traced other sizes, which ONNX does not notice where it cannot infer what a recurrent node gives.
@@ -319,5 +319,5 @@ def ensure_valid(
 
 
 def _checker_refuses_only(result: ir.Model, original: ir.Model) -> bool:
-    """Whether the checker accepts the original, of which it does not see all that functions hold."""
+    """Whether the checker accepts only the original, where it looks into fewer functions."""
     return bool(problem_of(result, infer=False)) and not problem_of(original, infer=False)

@@ -1,4 +1,4 @@
-"""Choose the form of a node for a target, or say why there is none."""
+"""Choose the form of a node for a target."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def choose(
 ) -> Choice:
     """Return the form of a node.
 
-    At sequence length 0 or 1 that is "unroll", whatever is requested. Otherwise "auto" is the first form in
-    `target.forms` that is possible for this node.
+    Sequences of length 0 or 1 are always unrolled. Otherwise "auto" picks the first form in `target.forms` that is
+    possible for this node.
 
     Args:
         spec: What the node specifies.

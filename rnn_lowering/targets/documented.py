@@ -1,6 +1,6 @@
-"""Runtimes that were not run: documented.json has what a public document or source names of each.
+"""Runtimes that are known from public documents only, listed in documented.json.
 
-An operator is in a list there only where its source names it as supported.
+An operator is listed only if its source names it as supported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Documented:
-    """The operators that a public document or source names.
+    """The operators that a public document or source lists.
 
     Attributes:
         source: A URL, or a repository on GitHub and a path in it.

@@ -14,7 +14,7 @@ _NAMES = {"T": "sequence length", "N": "batch size"}
 
 
 def check_node(spec: NodeSpec, opset: int, target: Target) -> None:
-    """Check what holds for every form.
+    """Check opset, sizes and lengths, which no form changes.
 
     Raises:
         UnsupportedError: The target does not support such a node.
@@ -67,7 +67,7 @@ def check_operators(emitted: frozenset[str], spec: NodeSpec, target: Target, kno
 
 
 def _check_integers(spec: NodeSpec, opset: int, target: Target) -> None:
-    """Refuse products of integers where they cannot be."""
+    """Raise if the opset or the target has no integer products."""
     hint = "convert the weights to floats (--dequantize)"
     if opset < _INTEGERS_OPSET:
         reason = f"DynamicQuantizeLinear needs opset {_INTEGERS_OPSET}, this scope imports {opset}"
@@ -83,5 +83,5 @@ def _has_open_lengths(spec: NodeSpec) -> bool:
 
 
 def _unknown(spec: NodeSpec) -> tuple[str, ...]:
-    """Return which of T and N are not known."""
+    """Return those of T and N that are unknown."""
     return tuple(name for name, size in (("T", spec.seq_length), ("N", spec.batch_size)) if size is None)

@@ -28,7 +28,7 @@ from rnn_lowering.targets.target import COMPOSED, Target
 
 
 def _documented(row: Mapping[str, Any]) -> Target:
-    """Return a runtime that was not run: what its document does not name is composed or refused."""
+    """Return a documented runtime; operators that its document does not name are composed or refused."""
     known = Documented.of(row)
     limits = row.get("limits", {})
     return Target(
@@ -57,7 +57,7 @@ TARGETS = {target.name: target for target in (*_TRIED, *map(_documented, rows())
 
 
 def target_named(name: str) -> Target:
-    """Return a row of the table; the case of letters does not count, nor do signs between them.
+    """Return the target of a name, ignoring case and punctuation.
 
     Raises:
         OptionError: There is none of this name.

@@ -1,4 +1,4 @@
-"""What is known of a runtime: its row of the table of targets, and what it gets in place of operators."""
+"""`Target`: what a runtime supports, and what is emitted in place of other operators."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ COMPOSED: dict[str, Rule] = substitutes.COMPOSED | {
 
 @dataclass(frozen=True)
 class Target:
-    """A runtime, and what it supports of what a lowering emits.
+    """A runtime, and which emitted forms and operators it supports.
 
     Attributes:
         name: Its name for `--target`.
-        other_names: Names for `--target` that mean it too, in small letters and digits.
+        other_names: Other names for `--target`, in lowercase letters and digits.
         measured: The version that was tested; of a documented runtime that which its document is about.
         forms: The forms that it supports, the preferred one first.
         chunked: Whether it runs the form "chunked": chunks of steps, repeated in one of `forms`.

@@ -1,4 +1,4 @@
-"""MNN (`pip install MNN`): its own recurrent operators go wrong with most attributes; no Scan."""
+"""MNN (`pip install MNN`): no Scan; its own recurrent operators are wrong with most attributes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rnn_lowering.types import Dims
 
 
 def zeros_of_float32(op: Ops, shape: Tensor, dims: Dims) -> Tensor:
-    """Make zeros of unknown number in float32 and cast them: a ConstantOfShape of float16 stays unset."""
+    """Emit ConstantOfShape in float32 and cast it: in float16 it stays unset."""
     value = zeros_of(ir.DataType.FLOAT, (1,)).tensor("")
     made = op.emit("ConstantOfShape", [shape], [dims], [ir.DataType.FLOAT], value=value)[0]
     return op.cast(made, op.dtype)

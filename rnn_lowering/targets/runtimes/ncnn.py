@@ -1,4 +1,4 @@
-"""ncnn (`pip install ncnn pnnx`): pnnx converts; no recurrent operator of ONNX, Scan or Loop."""
+"""ncnn (`pip install ncnn pnnx`): converted by pnnx; no recurrent ONNX operator, Scan or Loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenCV's dnn (`pip install opencv-python-headless`): its own recurrent operators go wrong; no Scan."""
+"""OpenCV's dnn (`pip install opencv-python-headless`): no Scan; its own recurrent operators are wrong."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _FLAT = 20.0
 
 
 def bounded_tanh(op: Ops, x: Tensor) -> Tensor:
-    """Compute Tanh of what is clipped: of 45 to 88 it is NaN in OpenCV 5.0."""
+    """Clip before Tanh, which is NaN between 45 and 88 in OpenCV 5.0."""
     return op.emit("Tanh", [op.clip(x, _FLAT)], [x.shape], [x.dtype])[0]
 
 
 def gather_by_rank_1(op: Ops, x: Tensor, index: Tensor) -> Tensor | None:
-    """Gather a row by an index of rank 1, not by a scalar: OpenCV makes tensors of rank 1 of scalars."""
+    """Gather a row by an index of rank 1: OpenCV turns scalars into tensors of rank 1."""
     return op.squeeze(op.take(x, op.reshape(index, (1,))), [0]) if index.rank == 0 else None
 
 

@@ -1,5 +1,5 @@
-"""OpenVINO (`pip install openvino`): layout 1, peepholes, input_forget and two nodes on one X go wrong in its own
-import. Of a Scan that it recognizes it makes its own LSTM, which takes 0.97 to 1.02 of the time of the node."""
+"""OpenVINO (`pip install openvino`): its own import is wrong for layout 1, peepholes, input_forget and two nodes on
+one X. A recognized Scan becomes its own LSTM, in 0.97 to 1.02 of the node's time."""
 
 from __future__ import annotations
 
