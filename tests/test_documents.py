@@ -267,7 +267,7 @@ def test_the_pages_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             assert recurrent_left(names["new"]) == []
             assert recurrent_left(onnx_ir.to_proto(names["ir_model"])) == []
     logging.disable(logging.NOTSET)
-    assert blocks == 6
+    assert blocks == 7
     assert recurrent_left(onnx.load("lowered.onnx")) == []
 
 

@@ -52,8 +52,9 @@ def make(client: str) -> str | None:
     shutil.rmtree(ROOT / client, ignore_errors=True)
     _failure(client).unlink(missing_ok=True)
     try:
-        _run([sys.executable, "-m", "venv", ROOT / client])
-        _run([python(client), "-m", "pip", "install", "--quiet", "--no-deps", "-r", _requirements(client)])
+        _run([sys.executable, "-m", "venv", "--without-pip", ROOT / client])
+        install: list[str | Path] = ["install", "--quiet", "--no-deps", "-r", _requirements(client)]
+        _run([sys.executable, "-m", "pip", "--python", python(client), *install])
         if package := of_npm(client):
             _run(
                 [
