@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from cases import Arrays
+from gtcrn import gtcrn
 from paths import MODELS, ROOT
 from stream_models import CHUNKINGS, plan_of, random, streamed, whole
 from stream_nets import enhancer, keras_batch_first, keyword_spotter, language_model
@@ -34,6 +35,14 @@ NETS: dict[str, tuple[Callable[[], Net], Any, list[str]]] = {
         ["past_lstm_h", "past_lstm_c", "past_gru_h"],
     ),
     "speech enhancement": (enhancer, "time", ["past_inter_h", "past_p_x", "past_q_x", "past_up_x"]),
+    "gtcrn": (
+        gtcrn,
+        "time",
+        [
+            *(f"past_GRU_{n}_h" for n in (41, 69, 97, 127, 130, 157, 160, 186, 215, 244)),
+            *(f"past_Pad_{n}_x" for n in (34, 62, 90, 179, 208, 237)),
+        ],
+    ),
     "nsnet2": (stored("nets/nsnet2_op12.onnx", "logspec", 161), "t", ["past_g_GRU_h", "past_g_GRU_1_h"]),
     "rnnoise": (
         stored("nets/rnnoise_op15.onnx", "feat", 42),
@@ -90,8 +99,8 @@ def test_one_frame_is_straight_line(label: str) -> None:
     got = run(rl.Stream(stepped.SerializeToString()), feed, [1])
     for name, array in got.items():
         np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-5, err_msg=name)
-    # The GRU over the frequencies of a frame stays a loop over these, which are 8 and known.
-    assert bodies <= ({"Scan"} if label == "speech enhancement" else set())
+    # The GRU over the frequencies of a frame stays a loop over these, whose number is known.
+    assert bodies <= ({"Scan"} if label in ("speech enhancement", "gtcrn") else set())
 
 
 def test_a_rounded_lstm_is_refused_with_the_reason() -> None:

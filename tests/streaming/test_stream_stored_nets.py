@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from cases import Arrays
+from gtcrn import gtcrn
 from paths import MODELS
 from stream_models import chunked, plan_of, random, streamed, whole
 
@@ -116,3 +117,17 @@ def test_traps_are_refused(file: str) -> None:
     for frames in net["frames"]:
         with pytest.raises(rl.UnsupportedError):
             streamed(model, {net["axis"]: frames})
+
+
+def test_a_step_has_fewer_nodes_than_one_that_was_made_by_hand() -> None:
+    """GTCRN, whose published exports are steps: the same layers, from the net for whole sequences."""
+    model, feed = gtcrn()
+    step = streamed(model, {"time": 1})
+    expected = whole(model, feed)["enh"]
+    np.testing.assert_allclose(chunked(step, feed, [1])["enh"], expected, rtol=0, atol=1e-5)
+    by_hand = onnx.load(MODELS / "github" / "Xiaobin-Rong__gtcrn" / "gtcrn_simple_v4.onnx")
+    for op_type in ("Conv", "ConvTranspose", "GRU", "PRelu"):
+        assert sum(n.op_type == op_type for n in step.graph.node) == sum(
+            n.op_type == op_type for n in by_hand.graph.node
+        )
+    assert len(step.graph.node) < len(by_hand.graph.node)
