@@ -78,9 +78,7 @@ class Stream:
                 )
         for name, axis in plan.inputs.items():
             declared = self._declared[name]
-            if axis is not None and (
-                axis >= len(declared) or declared[axis] not in (plan.frames, *_open(declared))
-            ):
+            if axis is not None and (axis >= len(declared) or _size(declared[axis]) != plan.frames):
                 raise ModelFileError(f"the stream's metadata have the frames of input '{name}' on axis {axis}")
         for name, state in states.items():
             declared = self._declared[name]
@@ -113,6 +111,7 @@ class Stream:
             raise OptionError("the sequence has ended with flush", hint="reset the stream before the next one")
         given = self._arrays(inputs, "input", self.plan.inputs)
         outputs = self._run(given)
+        self._check_frames(outputs, self._count(given))
         self._last = given
         self._frames += self._count(given)
         return {name: self._kept(name, array) for name, array in outputs.items()}
@@ -156,6 +155,17 @@ class Stream:
                 parts[name].append(self._kept(name, outputs[name]))
             left -= size
         return {n: np.concatenate(arrays, self.plan.outputs[n] or 0) for n, arrays in parts.items() if arrays}
+
+    def _check_frames(self, outputs: Mapping[str, Array], frames: int) -> None:
+        """Refuse metadata that say other numbers of frames than the model returns."""
+        for name, axis in self.plan.outputs.items():
+            shape = outputs[name].shape
+            if axis is not None and (axis >= len(shape) or shape[axis] != frames * self.plan.rate(name)):
+                raise ModelFileError(
+                    f"output '{name}' has shape {list(shape)}; "
+                    f"in the stream's metadata its frames are on axis {axis}",
+                    hint="make the stream anew",
+                )
 
     def _count(self, given: Mapping[str, Array]) -> int:
         return next((given[n].shape[axis] for n, axis in self.plan.inputs.items() if axis is not None), 0)
@@ -278,9 +288,9 @@ class Stream:
             raise ModelFileError(f"the size {error} of state '{state.input}' is not that of an input") from error
 
 
-def _open(declared: Collection[int | str | None]) -> list[int | str | None]:
-    """The dimensions of an input that are not fixed."""
-    return [dim for dim in declared if not isinstance(dim, int)]
+def _size(dim: int | str | None) -> int | None:
+    """The size of a dimension; None where it is open."""
+    return dim if isinstance(dim, int) else None
 
 
 def _dtype(text: str) -> np.dtype[Any] | None:

@@ -283,3 +283,42 @@ def test_damaged_metadata_are_refused(text: str) -> None:
         entry.value = text if entry.key == KEY else entry.value
     with pytest.raises(rl.ModelFileError):
         rl.Stream(model.SerializeToString())
+
+
+EDITED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "an output that is not there": ({"outputs": {"Y": 0, "Z": 0}}, {}),
+    "no output": ({"outputs": {}}, {}),
+    "no input": ({"inputs": {}}, {}),
+    "another axis of the input": ({"inputs": {"X": 1}}, {}),
+    "an axis that the input does not have": ({"inputs": {"X": 7}}, {}),
+    "an axis that the output does not have": ({"outputs": {"Y": 9}}, {}),
+    "another number of frames": ({"frames": 3}, {}),
+    "a huge state": ({}, {"shape": [1, 2, 10**12]}),
+    "a state of another type": ({}, {"dtype": "int64"}),
+    "a state of another rank": ({}, {"shape": [3]}),
+    "a state of other names": ({}, {"input": "X"}),
+    "a huge multiple": ({}, {"shape": [1, f"{10**9}*N", 3]}),
+    "a negative delay": ({"delay": {"Y": -1}}, {}),
+    "a huge delay": ({"delay": {"Y": 10**9}}, {}),
+    "a delay of another": ({"delay": {"Z": 1}}, {}),
+    "a delay that is text": ({"delay": {"Y": "1"}}, {}),
+    "a delay that is true": ({"delay": {"Y": True}}, {}),
+    "delays in a list": ({"delay": [1]}, {}),
+    "fewer frames than none": ({"short": {"Y": -3}}, {}),
+    "a unit of 0": ({"unit": 0}, {}),
+    "a rate with an exponent": ({"rates": {"Y": "1e999999999"}}, {}),
+    "a rate of 0": ({"rates": {"Y": "0"}}, {}),
+    "a rate of many digits": ({"rates": {"Y": "9" * 5000}}, {}),
+}
+
+
+@pytest.mark.parametrize("label", EDITED)
+def test_edited_metadata_are_one_clear_error(label: str) -> None:
+    fields, state = EDITED[label]
+    model = streamed(FIXED, "time")
+    (entry,) = [p for p in model.metadata_props if p.key == KEY]
+    plan = json.loads(entry.value)
+    plan["states"] = [{**held, **state} for held in plan["states"]]
+    entry.value = json.dumps({**plan, **fields})
+    with pytest.raises(rl.ModelFileError, match=r"stream's metadata|state 'past_Y_h'"):
+        rl.Stream(model.SerializeToString())({"X": X})

@@ -1,0 +1,165 @@
+"""Sequences that a stream is compared on: random inputs of many lengths, their beginnings, and their chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rnn_lowering.compare.coverage import runs_for
+from rnn_lowering.compare.feeds import candidate_feeds, length_inputs
+from rnn_lowering.compare.process import Runner
+from rnn_lowering.model.fixed_inputs import recorded
+from rnn_lowering.options import Check
+from rnn_lowering.streaming.metadata import StreamPlan
+from rnn_lowering.types import Array
+
+_FRAMES = (19, 7, 50)
+"""Of the random sequences, where the model leaves them open."""
+
+FEW, RAGGED = 5, (3, 1, 4, 7, 2)
+CHUNKS_OF = ((1,), (FEW,), RAGGED)
+"""Sizes of the chunks of these, in turn."""
+
+BEGINNINGS = {
+    7: (),
+    19: (),
+    50: (),
+    210: ((6,), tuple(range(2, 21))),
+    310: ((8,), (310,)),
+    1009: ((16,), (250, 7, 100)),
+}
+"""Frames of one long sequence and of its beginnings, and the sizes of their chunks."""
+
+
+@dataclass(frozen=True)
+class ChunkedSequence:
+    """A whole sequence by the name of its inputs, the same with the states that the first chunk receives, and the
+    number of frames of each chunk."""
+
+    feed: str
+    started: str
+    sizes: tuple[int, ...]
+
+
+class Sequences:
+    """The sequences of one comparison.
+
+    Args:
+        plan: How the stream is driven.
+        whole, graph: The original with open axes of time, and the stream.
+        runner: Writes and reads the inputs.
+        check: What the caller asks for.
+
+    Attributes:
+        axes: The axes of time by input.
+        lengths: Inputs that are lengths of sequences.
+    """
+
+    def __init__(
+        self, plan: StreamPlan, whole: onnx.ModelProto, graph: onnx.ModelProto, runner: Runner, check: Check
+    ) -> None:
+        self.plan, self.whole, self.graph, self.runner, self.check = plan, whole, graph, runner, check
+        self.axes = {name: axis for name, axis in plan.inputs.items() if axis is not None}
+        self.lengths = {name for name in length_inputs(whole.graph) if name not in self.axes}
+
+    def in_calls(self, frames: int) -> int:
+        """Round up to whole chunks; of units, where these may have any number."""
+        if self.plan.frames is None:
+            return frames * self.plan.unit
+        return -(-frames // self.plan.frames) * self.plan.frames
+
+    def in_units(self, chunks: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(n * self.plan.unit for n in sizes) for sizes in chunks)
+
+    def beginning(self, feed: str, frames: int) -> str:
+        given = self.runner.feed(feed)
+        cut = {name: given[name].take(range(frames), axis) for name, axis in self.axes.items()}
+        return self.runner.write_feed(self._with_lengths_in_range({**given, **cut}))
+
+    def feeds(self) -> Iterator[Iterator[dict[str, Array]]]:
+        """Yield the alternative inputs of each run."""
+        given = self.check.feeds
+        runs = runs_for(self.whole.graph, self.check.runs) if given is None else len(given)
+        for run in range(runs):
+            yield self.made(run, self._frames(run), None if given is None else given[run])
+
+    def made(self, run: int, frames: int, given: Mapping[str, Array] | None = None) -> Iterator[dict[str, Array]]:
+        constants = recorded(ir.from_proto(self.whole), ir.from_proto(self.graph))
+        fixed = {**(given or {}), **constants}
+        for feed in candidate_feeds(
+            self.whole, run, self.check.seed, self._declared(frames), fixed, self.check.shapes
+        ):
+            yield self._with_lengths_in_range(self._with_an_end(feed))
+
+    def _with_an_end(self, feed: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Return the feed with zeros in its last frames, as a host gives them to a stream that is late."""
+        late = self.plan.frames_late
+        if not late or self.check.feeds is not None or self.count(feed) <= late:
+            return feed
+        ended = {name: array.copy() for name, array in feed.items()}
+        for name, axis in self.axes.items():
+            ended[name][(slice(None),) * axis + (slice(-late, None),)] = 0
+        return ended
+
+    def _declared(self, frames: int) -> onnx.ModelProto:
+        """The original's inputs as the stream has them, which may have fixed sizes, with so many frames."""
+        fixed = {value.name: value for value in self.graph.graph.input}
+        declared = onnx.ModelProto()
+        declared.graph.input.extend(fixed.get(value.name, value) for value in self.whole.graph.input)
+        for value in declared.graph.input:
+            axis = self.plan.inputs.get(value.name)
+            if axis is not None:
+                value.type.tensor_type.shape.dim[axis].dim_value = frames
+        return declared
+
+    def _frames(self, run: int) -> int:
+        fixed = self.plan.frames
+        if fixed is None:
+            return self.in_calls(_FRAMES[run % len(_FRAMES)]) + self.plan.frames_late
+        return fixed * max(2, min(4 + run, 64 // fixed)) + self.plan.frames_late
+
+    def _with_lengths_in_range(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the feed with lengths that are at most the number of frames."""
+        frames = self.count(feed)
+        return {k: np.minimum(a, frames).astype(a.dtype) if k in self.lengths else a for k, a in feed.items()}
+
+    def count(self, feed: Mapping[str, Array]) -> int:
+        return next(int(feed[name].shape[axis]) for name, axis in self.plan.inputs.items() if axis is not None)
+
+    def in_chunks(self, feed: str, chunks: Sequence[Sequence[int]]) -> Iterator[ChunkedSequence]:
+        """Yield one whole sequence in chunks of several sizes."""
+        given = self.runner.feed(feed)
+        frames, known = self.count(given), self._sizes(given)
+        chunkings = dict.fromkeys(_chunk_sizes(frames, sizes) for sizes in chunks)
+        states = {s.input: s.first(known) for s in self.plan.states if s.input not in given}
+        taken = {value.name: given[value.name] for value in self.graph.graph.input if value.name in given}
+        started = self.runner.write_feed({**taken, **states})
+        for sizes in chunkings:
+            fits = frames % (self.plan.frames or self.plan.unit) == 0
+            if fits and (self.plan.frames is None or len(sizes) > 1):
+                yield ChunkedSequence(feed, started, sizes)
+
+    def _sizes(self, given: Mapping[str, Array]) -> dict[str, int]:
+        """The sizes of open dimensions by name."""
+        return {
+            dim.dim_param: size
+            for value in self.graph.graph.input
+            if value.name in given
+            for dim, size in zip(value.type.tensor_type.shape.dim, given[value.name].shape, strict=True)
+            if dim.dim_param
+        }
+
+
+def _chunk_sizes(frames: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return the sizes of chunks, these in turn, the last one as much as is left."""
+    chunks: list[int] = []
+    for size in cycle(sizes):
+        if sum(chunks) == frames:
+            break
+        chunks.append(min(size, frames - sum(chunks)))
+    return tuple(chunks)
