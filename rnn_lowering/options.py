@@ -147,6 +147,8 @@ class Lowering:
             is lowered, it goes down as far as the other nodes allow, since most runtimes refuse 27.
         loops: Lower every Loop and Scan of the model too, in the form that `to` or the target says. Otherwise only
             those that the target does not run are lowered.
+        join: Compute small nodes that do not depend on each other, and both directions of a node, in one loop where
+            the target runs that faster.
         dims: Sizes of symbolic dimensions, by name. If T is still unknown then, constants that depend on the sizes
             are folded.
         input_shapes: Shapes of inputs, by input name.
@@ -264,6 +266,16 @@ class Lowering:
             text="flag",
         ),
     )
+    join: bool = field(
+        default=True,
+        metadata=option(
+            types.flag,
+            "a loop for each node and direction (default: small ones share one where the target runs that faster)",
+            _FORM,
+            flags=("--no-join",),
+            text="no flag",
+        ),
+    )
     dims: Mapping[str, int] = field(
         default_factory=dict,
         metadata=option(
@@ -351,6 +363,7 @@ class LoweringOptions(TypedDict, total=False):
     dequantize: bool
     keep_opset: bool
     loops: bool
+    join: bool
     dims: Mapping[str, int] | None
     input_shapes: Shapes | None
     set_inputs: Mapping[str, ArrayLike] | None

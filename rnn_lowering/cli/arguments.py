@@ -100,7 +100,7 @@ def _add_options(groups: Mapping[str, argparse._ArgumentGroup]) -> None:
             group = group.add_mutually_exclusive_group()
         default = f"{declared.default:g}" if isinstance(declared.default, float) else str(declared.default)
         given |= {"help": option.help.replace("{default}", default), **TEXTS[option.text].settings}
-        if option.text != "flag":
+        if option.text not in ("flag", "no flag"):
             given |= {"metavar": option.metavar, "choices": option.choices or None}
         group.add_argument(*_flags(declared), **given)
         if declared.name == "runs":
@@ -298,6 +298,7 @@ TEXTS = {
     "file": Text(Path),
     "report": Text(report_file),
     "flag": Text(more={"action": "store_true"}),
+    "no flag": Text(more={"action": "store_false"}),
     "target": Text(target),
     "pattern": Text(more=_REPEATED),
     "count": Text(count),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -41,6 +42,29 @@ _LONG = 256
 """More nodes get a session for each combination of sizes: with open sizes, creating one takes half a minute."""
 
 
+@dataclass(frozen=True, eq=False)
+class LoweredNode:
+    """A node of the original that the lowered model no longer has.
+
+    Attributes:
+        entry: The node.
+        reference: It in float64.
+        feeds: As in `NodePair`.
+        outputs: The values of the lowered model that have the names of its connected outputs.
+    """
+
+    entry: RecurrentNode
+    reference: NodeReference[Any]
+    feeds: Mapping[str, str]
+    outputs: Sequence[ir.Value]
+
+    def feed(self, T: int, N: int) -> dict[str, Array]:
+        """Return random inputs of a length and batch size, by the names of the values."""
+        spec = replace(self.reference.spec, seq_length=T, batch_size=N)
+        made = replace(self.reference, spec=spec).usual_feed(self.feeds, np.random.default_rng(0), T)
+        return {name: made[symbol] for symbol, name in self.feeds.items()}
+
+
 @dataclass(frozen=True)
 class NodePair:
     """A recurrent node of the original and its lowered form.
@@ -52,6 +76,7 @@ class NodePair:
         cut: The subgraph that replaces it, as a model from those inputs to its connected outputs; None where the
             lowered model has none.
         whole: Returns the node itself as a model.
+        beside: The nodes that the same loop computes: their inputs are inputs of `cut` too.
     """
 
     place: NodePlace
@@ -59,6 +84,7 @@ class NodePair:
     feeds: Mapping[str, str]
     cut: onnx.ModelProto | None
     whole: Callable[[], onnx.ModelProto]
+    beside: Sequence[LoweredNode] = ()
 
     @property
     def spec(self) -> NodeSpec:
@@ -79,7 +105,13 @@ Symbols = dict[str, Array]
 
 
 def run_node(
-    node: NodePair, feeds: Sequence[Symbols], runner: Runner, *, original: bool = False, ran: Ran = lambda: None
+    node: NodePair,
+    feeds: Sequence[Symbols],
+    runner: Runner,
+    *,
+    original: bool = False,
+    ran: Ran = lambda: None,
+    values: Mapping[str, Array] = MappingProxyType({}),
 ) -> Iterator[Symbols]:
     """Run a lowered node in onnxruntime, in one session; return its connected outputs by symbol, feed by feed.
 
@@ -88,6 +120,7 @@ def run_node(
     Args:
         original: Run the node of the original.
         ran: Called after each feed.
+        values: The inputs of the nodes `beside` it, by name; others are random.
 
     Raises:
         SessionError: onnxruntime cannot run it.
@@ -95,7 +128,7 @@ def run_node(
     model = node.whole() if original else node.cut
     if model is None:
         raise SessionError(f"{node.spec.node} has no counterpart in the lowered model")
-    named = [_named(node, model, feed) for feed in feeds]
+    named = [_named(node, model, feed, values) for feed in feeds]
     held: list[Mapping[str, Array]] = []
     try:
         for sizes, group in groupby(named, _sizes if len(model.graph.node) > _LONG else lambda _: {}):
@@ -116,9 +149,18 @@ def _sizes(feed: Symbols) -> dict[str, tuple[int, ...]]:
     return {name: array.shape for name, array in feed.items()}
 
 
-def _named(node: NodePair, model: onnx.ModelProto, feed: Mapping[str, Array]) -> Symbols:
+def _named(
+    node: NodePair, model: onnx.ModelProto, feed: Mapping[str, Array], values: Mapping[str, Array]
+) -> Symbols:
+    """Return all inputs of the model of a node by name, those of the nodes beside it too."""
     taken = {value.name for value in model.graph.input}
     arrays = {name: feed[symbol] for symbol, name in node.feeds.items() if name in taken}
+    arrays |= {name: array for name, array in values.items() if name in taken - arrays.keys()}
+    if taken - arrays.keys():
+        data, axes = node.inputs(feed)[node.spec.data], node.spec.axes(node.spec.data)
+        T, N = (data.shape[axes.index(axis)] for axis in ("T", "N"))
+        made = [other.feed(T, N) for other in node.beside]
+        arrays |= {name: array for given in made for name, array in given.items() if name in taken - arrays.keys()}
     return {n: a.astype(np.float32) if a.dtype.name == "bfloat16" else a for n, a in arrays.items()}
 
 
@@ -163,17 +205,60 @@ def pairs_of_prepared(
     gone = [e for e in found if not left.intersection((e.path, v.name) for v in e.node.outputs if v.name)]
     known = known_inputs(original, gone, inferred=inferred)
     specs = [read_spec(e.node, e.opset, e.scope, known) for e in gone]
+    nodes: list[LoweredNode] = []
     for entry, spec in zip(gone, specs, strict=True):
         if not spec.outputs:
             continue
         feeds = {s: v.name or "" for s, v in spec.inputs.items() if s not in spec.constants}
         found_values = [values.get((entry.path, v.name or "")) for v in spec.outputs.values()]
         outputs = [value for value in found_values if value is not None]
-        cut = cut_out(lowered, order, outputs, feeds, spec, tensors) if len(outputs) == len(found_values) else None
+        nodes.append(LoweredNode(entry, reference_of(entry.node, spec), feeds, outputs))
+    for node, beside, cut in _cuts(nodes, lowered, order, tensors):
+        entry, reference, spec = node.entry, node.reference, node.reference.spec
         if cut is not None and not quantizes_inputs(cut):
             spec = spec.as_floats()
-        as_it_was = partial(original_model, entry, spec, feeds, tensors)
-        yield NodePair(entry.place, reference_of(entry.node, spec), feeds, cut, as_it_was)
+            reference = reference_of(entry.node, spec)
+        as_it_was = partial(original_model, entry, spec, node.feeds, tensors)
+        yield NodePair(entry.place, reference, node.feeds, cut, as_it_was, beside)
+
+
+Cut = tuple[LoweredNode, Sequence[LoweredNode], "onnx.ModelProto | None"]
+"""A node, the nodes beside it, and the part of the lowered model that computes it."""
+
+
+def _cuts(
+    nodes: Sequence[LoweredNode], lowered: ir.Model, order: Mapping[ir.Node, int], tensors: TensorFile | None
+) -> Iterator[Cut]:
+    """Yield each node with the part of the lowered model between its inputs, and those of the nodes beside it, and
+    its outputs."""
+    whole = [node for node in nodes if len(node.outputs) == len(node.reference.spec.outputs)]
+    alone = {node.entry.place: cut_out(lowered, order, [node], tensors) for node in whole}
+    left = [node for node in whole if alone[node.entry.place] is None]
+    for node in nodes:
+        beside = _beside(node, left) if node in left else []
+        cut = cut_out(lowered, order, [node, *beside], tensors) if beside else alone.get(node.entry.place)
+        yield node, beside, cut
+
+
+def _beside(node: LoweredNode, others: Sequence[LoweredNode]) -> list[LoweredNode]:
+    """Return those of other nodes of its graph whose inputs or loop its outputs are computed from."""
+    same = [other for other in others if other is not node and other.entry.path == node.entry.path]
+    stop = {name for other in (node, *same) for name in other.feeds.values()}
+    reached = _reached(node.outputs, stop)
+    return [other for other in same if not reached.isdisjoint(_reached(other.outputs, stop))]
+
+
+def _reached(outputs: Sequence[ir.Value], stop: Collection[str]) -> set[ir.Node]:
+    """Return the nodes that values are computed by, up to those of the names in `stop`."""
+    found: set[ir.Node] = set()
+    pending = list(outputs)
+    while pending:
+        value = pending.pop()
+        node = value.producer()
+        if node is not None and value.name not in stop and node not in found:
+            found.add(node)
+            pending += _needs(node)
+    return found
 
 
 def _identifier(found: RecurrentNode) -> ir.OperatorIdentifier | None:
@@ -190,27 +275,23 @@ def order_of_nodes(model: ir.Model) -> dict[ir.Node, int]:
 
 
 def cut_out(
-    model: ir.Model,
-    order: Mapping[ir.Node, int],
-    outputs: list[ir.Value],
-    feeds: Mapping[str, str],
-    spec: NodeSpec,
-    tensors: TensorFile | None = None,
+    model: ir.Model, order: Mapping[ir.Node, int], nodes: Sequence[LoweredNode], tensors: TensorFile | None = None
 ) -> onnx.ModelProto | None:
-    """Return the part of a model between the values of `feeds` and `outputs`, None where it needs others.
+    """Return the part of a model between the inputs of nodes and the outputs of the first, None where it needs
+    other values.
 
     Args:
         order: That of the nodes of the model.
     """
-    stop = set(feeds.values())
+    symbols = {name: symbol for node in reversed(nodes) for symbol, name in node.feeds.items()}
     needed: set[ir.Node] = set()
     initializers: dict[str, ir.TensorProtocol] = {}
     inputs: set[str] = set()
-    pending = list(outputs)
+    pending = list(nodes[0].outputs)
     while pending:
         value = pending.pop()
         node = value.producer()
-        if value.name in stop:
+        if value.name in symbols:
             inputs.add(value.name)
         elif node is not None:
             pending += () if node in needed else _needs(node)
@@ -219,10 +300,10 @@ def cut_out(
             return None
         else:
             initializers[value.name or ""] = value.const_value
-    nodes = sorted(needed, key=order.__getitem__)
-    given = {name: symbol for symbol, name in feeds.items() if name in inputs}
+    in_order = sorted(needed, key=order.__getitem__)
+    given = {name: symbol for name, symbol in symbols.items() if name in inputs}
     opset = default_opset(model.opset_imports)
-    return _model(nodes, initializers, given, spec, opset, tensors or TensorFile())
+    return _model(in_order, initializers, given, nodes[0].reference.spec, opset, tensors or TensorFile())
 
 
 def original_model(

@@ -229,7 +229,8 @@ class NodeComparison(Comparison):
         original = {symbol: array for symbol, array in outputs.items() if array is not None}
         if len(known) < len(feed) or len(original) < len(outputs):
             raise SessionError("the node is in a subgraph")
-        (got,) = run_node(node, [known], self.runner)
+        there = {name: array for name, array in values.items() if array is not None}
+        (got,) = run_node(node, [known], self.runner, values=there)
         for output in self._outputs(node, node.inputs(known), got):
             if not output.right and not output.no_further(original[output.symbol]):
                 return f"output {output.symbol}: {output.reason}", True

@@ -15,7 +15,8 @@ class Dialect:
             product for as many gates as possible.
         gates_apart: Split all gates of an LSTM at once, and apply each activation alone.
         stack_outside: Compute the last sum or product of a step after the loop, once for all steps.
-        join_directions: Lower a small bidirectional node to one loop over both directions.
+        join_up_to: Lower both directions of a node, or several nodes, to one loop if the sum of their hidden sizes
+            is at most this; 0: never.
         reverse_in_loop: Reverse a Scan of unknown length by its direction attributes, and a Loop by counting down,
             instead of flipping rows before and after.
         recognized_lstm: Emit LSTM steps that OpenVINO recognizes (see `recurrence.openvino_lstm`); no loop outputs
@@ -31,7 +32,7 @@ class Dialect:
     gemm_per_activation: bool = False
     gates_apart: bool = False
     stack_outside: bool = False
-    join_directions: bool = False
+    join_up_to: int = 0
     reverse_in_loop: bool = False
     recognized_lstm: bool = False
     dequantize_inside: bool = False

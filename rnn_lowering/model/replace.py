@@ -12,8 +12,9 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.substitutes import as_transpose
 from rnn_lowering.errors import boundary
 from rnn_lowering.model.plan import NodePlan
-from rnn_lowering.model.scopes import RecurrentNode, all_graphs, all_names, bodies_of
-from rnn_lowering.recurrence.node import lower_node
+from rnn_lowering.model.scopes import RecurrentNode, all_graphs, all_names, bodies_of, sort_nodes
+from rnn_lowering.model.siblings import sibling_groups
+from rnn_lowering.recurrence.node import lower_node, lower_nodes
 from rnn_lowering.spec.constants import FOLDABLE
 from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.targets.choice import Choice
@@ -32,16 +33,20 @@ def replace_nodes(model: ir.Model, plan: Sequence[NodePlan], *, widen: bool, deq
     names = Names(all_names(model) if plan else ())
     shared: dict[ir.Graph, dict[Hashable, ir.Value]] = {}
     taken_over: dict[ir.Value, ir.Value] = {}
-    for planned in plan:
-        found, spec = planned.found, planned.spec.as_floats() if dequantize else planned.spec
-        spec = replace(spec, inputs={symbol: taken_over.get(v, v) for symbol, v in spec.inputs.items()})
-        op = _emitter(planned, spec, names, model.ir_version, widen, shared.setdefault(found.graph, {}))
-        with boundary(found.ref):
-            taken_over |= replace_node(found, spec, planned.choice, op)
+    for group in sibling_groups(plan):
+        first = group[0]
+        specs = [planned.spec.as_floats() if dequantize else planned.spec for planned in group]
+        specs = [replace(s, inputs={name: taken_over.get(v, v) for name, v in s.inputs.items()}) for s in specs]
+        op = _emitter(group, specs[0], names, model.ir_version, widen, shared.setdefault(first.found.graph, {}))
+        with boundary(first.found.ref):
+            taken_over |= _replace_group([planned.found for planned in group], specs, first.choice, op)
+        if len(group) > 1:
+            notes.append(f"{' and '.join(str(planned.found.ref) for planned in group)} became one recurrence")
+            sort_nodes(model)
         folded = " and ".join(dict.fromkeys(op.folded))
         if folded:
-            reason = f"DequantizeLinear of opset {planned.opset} cannot express their scales"
-            notes.append(f"{found.ref}: the integers of {folded} became floats: {reason}")
+            reason = f"DequantizeLinear of opset {first.opset} cannot express their scales"
+            notes.append(f"{first.found.ref}: the integers of {folded} became floats: {reason}")
     _drop_functions(model, {planned.found.node.op_identifier() for planned in plan} & model.functions.keys())
     return notes
 
@@ -58,7 +63,7 @@ def operators_for(planned: NodePlan, ir_version: int, *, widen: bool, dequantize
     """Return the operators that `replace_nodes` would emit for a node, those of bodies included; the model stays as
     it is."""
     spec = planned.spec.as_floats() if dequantize else planned.spec
-    op = _emitter(planned, spec, Names(()), ir_version, widen, {})
+    op = _emitter([planned], spec, Names(()), ir_version, widen, {})
     with boundary(planned.found.ref):
         outputs = op.outputs(list(lower_node(op, spec, planned.choice.fold).values()))
     op.finish(outputs)
@@ -77,33 +82,36 @@ def _with_bodies(nodes: Sequence[ir.Node]) -> Iterator[ir.Node]:
 
 
 def _emitter(
-    planned: NodePlan,
+    group: Sequence[NodePlan],
     spec: NodeSpec,
     names: Names,
     ir_version: int,
     widen: bool,
     shared: dict[Hashable, ir.Value],
 ) -> Ops:
-    node = planned.found.node
+    planned, nodes = group[0], [planned.found.node for planned in group]
     return Ops(
         planned.opset,
         names,
-        prefix_of(node),
+        prefix_of(nodes[0]),
         spec.computes_in(widen=widen),
         planned.choice.dialect,
         planned.choice.instead,
         planned.choice.finish,
         constant_nodes=ir_version < 4,
         shared=shared,
-        origin={NODE: prefix_of(node), OPERATOR: spec.op_type},
+        origin={NODE: ", ".join(map(prefix_of, nodes)), OPERATOR: spec.op_type},
     )
 
 
-def replace_node(entry: RecurrentNode, spec: NodeSpec, choice: Choice, op: Ops) -> dict[ir.Value, ir.Value]:
-    """Emit the equivalent of a node with `op` and replace the node in its graph by it; return the values that took
-    over its outputs."""
-    node, graph = entry.node, entry.graph
-    emitted = {spec.outputs[symbol]: tensor for symbol, tensor in lower_node(op, spec, choice.fold).items()}
+def _replace_group(
+    entries: Sequence[RecurrentNode], specs: Sequence[NodeSpec], choice: Choice, op: Ops
+) -> dict[ir.Value, ir.Value]:
+    """Emit the equivalent of nodes that become one recurrence with `op`, and replace them in their graph by it;
+    return the values that took over their outputs."""
+    graph, nodes = entries[0].graph, [entry.node for entry in entries]
+    outputs = zip(specs, lower_nodes(op, specs, choice.fold), strict=True)
+    emitted = {spec.outputs[symbol]: tensor for spec, found in outputs for symbol, tensor in found.items()}
     taken_over = dict(zip(emitted, op.outputs(list(emitted.values())), strict=True))
     given = taken_over | {
         old: op.value(as_transpose(op, op.given(value, emitted[old].dtype, emitted[old].shape)))
@@ -117,9 +125,9 @@ def replace_node(entry: RecurrentNode, spec: NodeSpec, choice: Choice, op: Ops) 
         _take_over(old, given[old], emitted[old].dtype)
     for value in op.initializers:
         graph.register_initializer(value)
-    graph.insert_before(node, op.nodes)
-    inputs = [value for value in node.inputs if value is not None]
-    graph.remove(node, safe=True)
+    graph.insert_before(nodes[-1], op.nodes)
+    inputs = [value for node in nodes for value in node.inputs if value is not None]
+    graph.remove(nodes, safe=True)
     _drop_unused(inputs)
     return taken_over
 

@@ -417,7 +417,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
         try:
             as_lowered = spec.as_floats() if dequantize else spec
-            choice = choose(as_lowered, opset, options.to, options.max_unroll, options.runtime, emitted)
+            target = options.runtime if options.join else options.runtime.without_joins()
+            choice = choose(as_lowered, opset, options.to, options.max_unroll, target, emitted)
         except UnknownSizeError as error:
             axes = tuple(spec.axes(spec.data).index(size) for size in error.sizes)
             sizes = open_sizes(model, spec.inputs[spec.data], axes, every=options.runtime.straight_line)

@@ -1,16 +1,16 @@
-"""The directions of a node: one fold for each, or one fold that computes both."""
+"""The directions of a node, or of several nodes side by side: one fold for each, or one fold that computes all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import onnx_ir as ir
 
-from rnn_lowering.emit.constants import Constant
-from rnn_lowering.emit.integer_constants import Dequantized
+from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.run_time_sizes import zeros
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.cells import CELLS
 from rnn_lowering.recurrence.openvino_lstm import recognized_step
@@ -19,38 +19,62 @@ from rnn_lowering.recurrence.sequence_lens import Lengths, ragged, up_to_longest
 from rnn_lowering.recurrence.weights import Operands, interleaved, joined, operands
 from rnn_lowering.spec.rnn import RecurrentSpec
 
+Finals = list[Tensors]
+"""The final states by direction and state, each [1, batch, hidden]."""
+
 Flip = Callable[[Tensor], Tensor]
 """Reverses a tensor in time."""
 
 STATES = {"RNN": ("h",), "GRU": ("h",), "LSTM": ("h", "c")}
 
 
+@dataclass(frozen=True)
+class NodeInputs:
+    """What a node is run on.
+
+    Attributes:
+        spec: What it specifies.
+        X: Its input X, [seq, batch, input] or with layout 1 [batch, seq, input].
+        init: Its initial states by state and direction, each [1, batch, hidden].
+    """
+
+    spec: RecurrentSpec
+    X: Tensor
+    init: list[Tensors]
+
+
 def run_directions(
-    op: Ops, spec: RecurrentSpec, fold: Fold, X: Tensor, init: list[Tensors], lengths: Lengths | None
-) -> tuple[list[Tensors], Tensors]:
-    """Emit the recurrence of a node.
+    op: Ops, nodes: Sequence[NodeInputs], fold: Fold, lengths: Lengths | None
+) -> list[tuple[Finals, Tensors]]:
+    """Emit the recurrence of a node, or of several that `can_join`.
 
     Args:
+        nodes: The nodes and their inputs.
         fold: How the steps are repeated.
-        X: The node's input X, [seq, batch, input] or with layout 1 [batch, seq, input].
-        init: Initial states by state and direction, each [1, batch, hidden].
         lengths: Rows by sequence_lens; None where every sequence has full length.
 
     Returns:
-        The final states by direction and state, each [1, batch, hidden]; Y by direction, each
-        [seq, 1, batch, hidden], empty where Y is not connected.
+        For each node, the final states; and Y by direction, each [seq, 1, batch, hidden], empty where Y is not
+        connected.
     """
-    ks = operands(op, spec)
+    specs = [node.spec for node in nodes]
     if lengths is not None:
-        fold = ragged(fold, lengths, [f"Y_{s}" in spec.outputs for s in STATES[spec.op_type]])
-        X = up_to_longest(op, X, lengths) if spec.rounds else X
-    if _can_join(op, spec, ks):
+        outputs = {symbol for spec in specs for symbol in spec.outputs}
+        fold = ragged(fold, lengths, [f"Y_{s}" in outputs for s in STATES[specs[0].op_type]])
+    if can_join(op.dialect, specs):
         flip = op.flip if lengths is None else partial(lengths.reverse, op)
-        return _apart(op, spec, *fold(op, _joined(op, spec, ks, X, init, flip)), flip)
+        return _run_joined(op, nodes, fold, flip)
+    return [_run_apart(op, node, fold, lengths) for node in nodes]
+
+
+def _run_apart(op: Ops, node: NodeInputs, fold: Fold, lengths: Lengths | None) -> tuple[Finals, Tensors]:
+    """Emit a fold for each direction of a node."""
+    spec, ks = node.spec, operands(op, node.spec)
+    X = up_to_longest(op, node.X, lengths) if spec.rounds and lengths is not None else node.X
     finals, stacked = [], []
     for n, (direction, k) in enumerate(zip(spec.directions, ks, strict=True)):
         with op.under(direction if len(ks) > 1 else ""):
-            recurrence = _recurrence(op, spec, k, X, [states[n] for states in init])
+            recurrence = _recurrence(op, spec, k, X, [states[n] for states in node.init])
             if spec.rounds and lengths is not None:
                 recurrence = with_ended_rows(op, recurrence, lengths, zeros=spec.gives_sequence)
             final, ys = fold(op, replace(recurrence, reverse=direction == "reverse"))
@@ -66,32 +90,101 @@ def _recurrence(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor, init: Tens
     return Recurrence(init, _projected(op, spec, k, X), _step(op, spec, k))
 
 
-def _can_join(op: Ops, spec: RecurrentSpec, ks: list[Operands]) -> bool:
-    """Return whether one loop computes both directions: in onnxruntime that is faster where a product costs less
-    than the other operators of a step."""
-    Rs = [R.value for k in ks for R in k.R]
-    constant = all(isinstance(R, Constant) and not isinstance(R, Dequantized) for R in Rs)
-    alike = len(ks) == 2 and spec.activations[0] == spec.activations[1]
-    most = 32 if spec.batch_size is None else 64 if spec.batch_size <= 4 else 0
-    return op.dialect.join_directions and constant and alike and spec.hidden_size <= most
+_BOUNDED = frozenset(("Sigmoid", "HardSigmoid", "Tanh", "Softsign"))
+"""Activations with which no state overflows: infinity times a zero of a block diagonal R would be NaN."""
+
+_OPEN_BATCH = 8
+"""The batch size that is assumed where it is not known."""
+
+_MOST_NUMBERS = 544
+"""The most numbers of a joined state: with more rows, what is element-wise costs more than an operator."""
 
 
-def _joined(
-    op: Ops, spec: RecurrentSpec, ks: list[Operands], X: Tensor, init: list[Tensors], flip: Flip
-) -> Recurrence:
-    """Return both directions as one recurrence of states [batch, 2*hidden], forward in time."""
-    forward, reverse = (_projected(op, spec, k, X) for k in ks)
-    xs = [interleaved(op, a, flip(b), spec.hidden_size) for a, b in zip(forward, reverse, strict=True)]
-    return Recurrence([op.concat(states, -1) for states in init], xs, _step(op, spec, joined(op, *ks)))
+def can_join(dialect: Dialect, specs: Sequence[RecurrentSpec]) -> bool:
+    """Return whether one loop computes all directions of nodes of the same T, batch and sequence_lens: they are
+    alike, and narrow enough that a product costs less than the other operators of a step."""
+    first = specs[0]
+    if sum(len(spec.directions) for spec in specs) < 2 or dialect.recognized_lstm:
+        return False
+    if not all("R" in spec.constants and "R" not in spec.quantized and not spec.rounds for spec in specs):
+        return False
+    activations = {of_direction for spec in specs for of_direction in spec.activations}
+    if len({_kind(spec) for spec in specs}) > 1 or len(activations) > 1:
+        return False
+    if any(activation.name not in _BOUNDED for activation in next(iter(activations))):
+        return False
+    width = sum(len(spec.directions) * spec.hidden_size for spec in specs)
+    rows = _OPEN_BATCH if first.batch_size is None else first.batch_size
+    return 0 < width <= dialect.join_up_to and 0 < rows * width <= _MOST_NUMBERS and first.seq_length != 0
 
 
-def _apart(op: Ops, spec: RecurrentSpec, final: Tensors, ys: Tensors, flip: Flip) -> tuple[list[Tensors], Tensors]:
-    """Return the results of a joined recurrence by direction, as `run_directions` does."""
-    sizes = [spec.hidden_size] * 2
-    halves = [op.split(s, sizes) for s in final]
-    finals = [[half[n] for half in halves] for n in range(2)]
-    parts = [op.split(y, sizes) for y in ys]
-    return finals, [part for above, below in parts for part in (above, flip(below))]
+def _kind(spec: RecurrentSpec) -> tuple[object, ...]:
+    """Return what nodes that are joined have in common beside activations."""
+    flags = spec.layout, spec.clip, spec.input_forget, spec.linear_before_reset, "P" in spec.inputs
+    return spec.op_type, spec.dtype, spec.seq_length, spec.batch_size, *flags
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One direction of one node in a joined recurrence."""
+
+    node: NodeInputs
+    k: Operands
+    init: Tensors
+    reverse: bool
+
+
+def _run_joined(op: Ops, nodes: Sequence[NodeInputs], fold: Fold, flip: Flip) -> list[tuple[Finals, Tensors]]:
+    """Emit one fold for all directions of nodes."""
+    parts = [
+        _Part(node, k, [states[n] for states in node.init], direction == "reverse")
+        for node in nodes
+        for n, (direction, k) in enumerate(zip(node.spec.directions, operands(op, node.spec), strict=True))
+    ]
+    backwards = all(part.reverse for part in parts)
+    turned = [part.reverse and not backwards for part in parts]
+    final, ys = fold(op, replace(_joined(op, parts, turned, flip), reverse=backwards))
+    sizes = [part.k.hidden_size for part in parts]
+    by_state = [op.split(state, sizes) for state in final]
+    Ys = op.split(ys[0], sizes) if ys else []
+    left = iter(range(len(parts)))
+    found = []
+    for node in nodes:
+        places = [next(left) for _ in node.spec.directions]
+        wanted = places if "Y" in node.spec.outputs else []
+        finals = [[states[n] for states in by_state] for n in places]
+        found.append((finals, [flip(Ys[n]) if turned[n] else Ys[n] for n in wanted]))
+    return found
+
+
+def _joined(op: Ops, parts: Sequence[_Part], turned: Sequence[bool], flip: Flip) -> Recurrence:
+    """Return directions as one recurrence of states [batch, sum of hidden sizes].
+
+    Args:
+        parts: The directions.
+        turned: Which of them run against the time of the others.
+        flip: Reverses a tensor in time.
+    """
+    spec, sizes = parts[0].node.spec, [part.k.hidden_size for part in parts]
+    k = joined(op, [part.k for part in parts])
+    if not any(turned) and len({part.node.X.value for part in parts}) == 1:
+        xs = _projected(op, spec, k, parts[0].node.X)
+    else:
+        each = [_projected(op, part.node.spec, part.k, part.node.X) for part in parts]
+        flipped = [[flip(x) for x in xw] if turn else xw for xw, turn in zip(each, turned, strict=True)]
+        xs = [interleaved(op, of_group, sizes) for of_group in zip(*flipped, strict=True)]
+    batch = op.dim(xs[0], 1)
+    init = [_side_by_side(op, states, batch) for states in zip(*(part.init for part in parts), strict=True)]
+    outputs = {symbol: value for part in parts for symbol, value in part.node.spec.outputs.items()}
+    return Recurrence(init, xs, _step(op, replace(spec, outputs=outputs), k))
+
+
+def _side_by_side(op: Ops, states: Sequence[Tensor], batch: Tensor) -> Tensor:
+    """Return initial states, each [1, batch, hidden], as one; symbolic zeros where all are."""
+    if any(not state.is_zero for state in states):
+        one, sizes = op.constant([1]), [op.constant([state.shape[-1] or 0]) for state in states]
+        states = [zeros(op, [one, batch, n]) if s.is_zero else s for s, n in zip(states, sizes, strict=True)]
+    return op.concat(states, -1)
 
 
 def _step(op: Ops, spec: RecurrentSpec, k: Operands) -> Step:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
@@ -11,7 +11,7 @@ from rnn_lowering.recurrence.causal_conv import lower_causal_conv
 from rnn_lowering.recurrence.gates import lower_attention_gate, lower_gated_norm
 from rnn_lowering.recurrence.linear_attention import lower_linear_attention
 from rnn_lowering.recurrence.recurrence import Fold
-from rnn_lowering.recurrence.rnn_node import lower_rnn
+from rnn_lowering.recurrence.rnn_node import lower_rnn, lower_siblings
 from rnn_lowering.spec.causal_conv import CausalConvSpec
 from rnn_lowering.spec.gates import AttentionGateSpec, GatedNormSpec
 from rnn_lowering.spec.linear_attention import LinearAttentionSpec
@@ -31,3 +31,11 @@ EQUIVALENTS: dict[type[NodeSpec], Callable[[Ops, Any, Fold], dict[str, Tensor]]]
 def lower_node(op: Ops, spec: NodeSpec, fold: Fold) -> dict[str, Tensor]:
     """Emit the equivalent of a node; return its connected outputs by their names in the operator specification."""
     return EQUIVALENTS[type(spec)](op, spec, fold)
+
+
+def lower_nodes(op: Ops, specs: Sequence[NodeSpec], fold: Fold) -> list[dict[str, Tensor]]:
+    """Emit the equivalent of a node, or of several that `directions.can_join`; return the outputs of each as
+    `lower_node` does."""
+    if len(specs) == 1:
+        return [lower_node(op, specs[0], fold)]
+    return lower_siblings(op, cast(Sequence[RecurrentSpec], specs), fold)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.run_time_sizes import zeros
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.recurrence.directions import STATES, run_directions
+from rnn_lowering.recurrence.directions import STATES, Finals, NodeInputs, run_directions
 from rnn_lowering.recurrence.recurrence import Fold, Tensors
 from rnn_lowering.recurrence.sequence_lens import Lengths, read_lengths
 from rnn_lowering.recurrence.weights import node_input
@@ -15,14 +17,30 @@ from rnn_lowering.types import Dims
 
 def lower_rnn(op: Ops, spec: RecurrentSpec, fold: Fold) -> dict[str, Tensor]:
     """Emit the equivalent of a node; return its connected outputs by their names in the operator specification."""
-    T, N = spec.seq_length, spec.batch_size
-    sizes = (N, T) if spec.layout else (T, N)
-    X = node_input(op, spec, "X", (*sizes, spec.input_size))
-    if T == 0 or N == 0:
-        return _empty_outputs(op, spec, X)
-    lengths = _lengths(op, spec, X)
-    init = [_initial_state(op, spec, f"initial_{s}") for s in STATES[spec.op_type]]
-    finals, stacked = run_directions(op, spec, fold, X, init, lengths)
+    return lower_siblings(op, [spec], fold)[0]
+
+
+def lower_siblings(op: Ops, specs: Sequence[RecurrentSpec], fold: Fold) -> list[dict[str, Tensor]]:
+    """Emit the equivalent of a node, or of several of the same T, batch and sequence_lens that `can_join`; return
+    the outputs of each as `lower_rnn` does."""
+    values = {spec.inputs["X"]: spec for spec in specs}
+    Xs = {value: _X(op, spec) for value, spec in values.items()}
+    first, X = specs[0], Xs[specs[0].inputs["X"]]
+    if first.seq_length == 0 or first.batch_size == 0:
+        return [_empty_outputs(op, spec, Xs[spec.inputs["X"]]) for spec in specs]
+    lengths = _lengths(op, first, X)
+    nodes = [NodeInputs(spec, Xs[spec.inputs["X"]], _initial_states(op, spec)) for spec in specs]
+    results = run_directions(op, nodes, fold, lengths)
+    return [_outputs(op, spec, *result) for spec, result in zip(specs, results, strict=True)]
+
+
+def _X(op: Ops, spec: RecurrentSpec) -> Tensor:
+    sizes = (spec.seq_length, spec.batch_size)
+    return node_input(op, spec, "X", (*(reversed(sizes) if spec.layout else sizes), spec.input_size))
+
+
+def _outputs(op: Ops, spec: RecurrentSpec, finals: Finals, stacked: Tensors) -> dict[str, Tensor]:
+    """Return the outputs of a node from what `run_directions` returns of it."""
     states_axis = 1 if spec.layout else 0
     outputs = {
         f"Y_{s}": op.concat([_at_axis(op, final[n], states_axis) for final in finals], states_axis)
@@ -33,6 +51,10 @@ def lower_rnn(op: Ops, spec: RecurrentSpec, fold: Fold) -> dict[str, Tensor]:
         Y = op.concat(stacked, axis=1)  # [seq, dirs, batch, hidden]
         outputs["Y"] = op.transpose(Y, [2, 0, 1, 3]) if spec.layout else Y
     return {symbol: op.cast(output, spec.dtype) for symbol, output in outputs.items()}
+
+
+def _initial_states(op: Ops, spec: RecurrentSpec) -> list[Tensors]:
+    return [_initial_state(op, spec, f"initial_{s}") for s in STATES[spec.op_type]]
 
 
 def _initial_state(op: Ops, spec: RecurrentSpec, symbol: str) -> Tensors:

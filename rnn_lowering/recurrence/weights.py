@@ -138,40 +138,45 @@ def operands(op: Ops, spec: RecurrentSpec) -> list[Operands]:
     ]
 
 
-def joined(op: Ops, forward: Operands, reverse: Operands) -> Operands:
-    """Return the operands of one recurrence of hidden size 2*H that computes both directions.
+def joined(op: Ops, ks: Sequence[Operands]) -> Operands:
+    """Return the operands of one recurrence that computes several side by side; its hidden size is their sum.
 
-    Each gate is [forward, reverse]; each R, which must be constant, is block diagonal. W and Wb are those of
-    `forward`: the inputs of each direction are projected before.
+    Each gate is [that of the first, that of the second, ...]; each R, which must be constant, is block diagonal. W
+    is right where all have the same inputs; others are projected before.
     """
-    H = forward.hidden_size
-    zero = op.zero((H, H))
-
-    def block_diagonal(a: Tensor, b: Tensor) -> Tensor:
-        gates = [H] * ((a.shape[1] or 0) // H)
-        above = [part for gate in op.split(a, gates) for part in (gate, zero)]
-        below = [part for gate in op.split(b, gates) for part in (zero, gate)]
-        return op.concat([op.concat(above, 1), op.concat(below, 1)], 0)
-
+    first, sizes = ks[0], [k.hidden_size for k in ks]
+    alike = all(k.W.shape[0] == first.W.shape[0] for k in ks)
     peepholes: tuple[Tensor, Tensor, Tensor] | None = None
-    if forward.P is not None and reverse.P is not None:
-        Pi, Po, Pf = (op.concat([a, b], 0) for a, b in zip(forward.P, reverse.P, strict=True))
+    if all(k.P is not None for k in ks):
+        Pi, Po, Pf = (op.concat(parts, 0) for parts in zip(*(k.P for k in ks if k.P), strict=True))
         peepholes = Pi, Po, Pf
     return replace(
-        forward,
-        R=tuple(block_diagonal(a, b) for a, b in zip(forward.R, reverse.R, strict=True)),
-        Rbh=op.concat([forward.Rbh, reverse.Rbh], 0),
-        Rb=tuple(interleaved(op, a, b, H) for a, b in zip(forward.Rb, reverse.Rb, strict=True)),
+        first,
+        W=interleaved(op, [k.W for k in ks], sizes) if alike else first.W,
+        Wb=interleaved(op, [k.Wb for k in ks], sizes),
+        groups=[size // sizes[0] * sum(sizes) for size in first.groups],
+        R=tuple(_block_diagonal(op, parts, sizes) for parts in zip(*(k.R for k in ks), strict=True)),
+        Rbh=op.concat([k.Rbh for k in ks], 0),
+        Rb=tuple(interleaved(op, parts, sizes) for parts in zip(*(k.Rb for k in ks), strict=True)),
         P=peepholes,
-        hidden_size=2 * H,
+        hidden_size=sum(sizes),
     )
 
 
-def interleaved(op: Ops, a: Tensor, b: Tensor, H: int) -> Tensor:
-    """Return gate 0 of a, gate 0 of b, gate 1 of a, ...: a and b [..., G*H] -> [..., G*2*H]."""
-    gates = [H] * ((a.shape[-1] or 0) // H)
-    pairs = zip(op.split(a, gates), op.split(b, gates), strict=True)
-    return op.concat([part for pair in pairs for part in pair], -1)
+def _block_diagonal(op: Ops, parts: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """Return one R for R of several, each [H, G*H]: the gates of each in its rows, and zeros."""
+    rows = []
+    for n, (part, H) in enumerate(zip(parts, sizes, strict=True)):
+        gates = op.split(part, [H] * ((part.shape[1] or 0) // H))
+        columns = [gate if m == n else op.zero((H, size)) for gate in gates for m, size in enumerate(sizes)]
+        rows.append(op.concat(columns, 1))
+    return op.concat(rows, 0)
+
+
+def interleaved(op: Ops, parts: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """Return gate 0 of each part, gate 1 of each, ...: parts [..., G*H], with an H for each, -> [..., G*sum(H)]."""
+    gates = [op.split(x, [H] * ((x.shape[-1] or 0) // H)) for x, H in zip(parts, sizes, strict=True)]
+    return op.concat([gate for same in zip(*gates, strict=True) for gate in same], -1)
 
 
 def _of_direction(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rnn_lowering.emit import substitutes
 from rnn_lowering.emit.dialect import Dialect
@@ -110,6 +110,11 @@ class Target:
     def straight_line(self) -> bool:
         """Whether it runs no loops: its compilers want every size, and constants where they can be computed."""
         return self.forms == ("unroll",)
+
+    def without_joins(self) -> Target:
+        """Return it with a loop for each node and direction."""
+        dialects = {name: getattr(self, name) for name in ("dialect", "loop_dialect")}
+        return replace(self, **{name: replace(each, join_up_to=0) for name, each in dialects.items() if each})
 
     def rules(self, opset: int) -> dict[str, Rule]:
         """Return what is emitted in place of operators at an opset, by operator."""

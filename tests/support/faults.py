@@ -333,21 +333,23 @@ def initial_c_is_h(lower: Any, op: Any, spec: Any, fold: Any) -> Any:
 def run_with(change: Callable[[Any, bool, list[Any], list[Any]], tuple[list[Any], list[Any]]]) -> Fault:
     """The directions give change(op, whether one fold computes both, final states, ys)."""
 
-    def fault(run: Any, op: Any, spec: Any, fold: Any, *rest: Any) -> Any:
+    def fault(run: Any, op: Any, nodes: Any, fold: Any, *rest: Any) -> Any:
         calls: list[None] = []
 
         def counted(*given: Any) -> Any:
             calls.append(None)
             return fold(*given)
 
-        found = run(op, spec, counted, *rest)
-        return change(op, len(spec.directions) == 2 and len(calls) == 1, *found)
+        found = run(op, nodes, counted, *rest)
+        pairs = zip(nodes, found, strict=True)
+        return [change(op, len(n.spec.directions) == 2 and len(calls) == 1, *results) for n, results in pairs]
 
     return lambda at: at.function(directions.run_directions, fault)
 
 
-def start_from_the_first(run: Any, op: Any, spec: Any, fold: Any, X: Any, init: Any, lengths: Any) -> Any:
-    return run(op, spec, fold, X, [[states[0]] * len(states) for states in init], lengths)
+def start_from_the_first(run: Any, op: Any, nodes: Any, *rest: Any) -> Any:
+    first = [replace(node, init=[[states[0]] * len(states) for states in node.init]) for node in nodes]
+    return run(op, first, *rest)
 
 
 WEIGHTS: dict[str, Fault] = {
@@ -358,10 +360,10 @@ WEIGHTS: dict[str, Fault] = {
         lambda op, k: {"W": op.transpose(k.W, [1, 0])} if k.W.shape[0] == k.W.shape[1] else {}
     ),
     "directions joined the other way": lambda at: at.function(
-        weights.joined, lambda join, op, forward, reverse: join(op, reverse, forward)
+        weights.joined, lambda join, op, ks: join(op, ks[::-1])
     ),
     "gates of two directions not interleaved": lambda at: at.function(
-        weights.interleaved, lambda _, op, a, b, H: op.concat([a, b], -1)
+        weights.interleaved, lambda _, op, parts, sizes: op.concat(list(parts), -1)
     ),
     "joined Y not turned back": run_with(
         lambda op, joined, finals, ys: (finals, [ys[0], op.flip(ys[1])] if joined and ys else ys)
