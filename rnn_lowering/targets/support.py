@@ -30,6 +30,9 @@ def check_node(spec: NodeSpec, opset: int, target: Target) -> None:
             hint="export it at a supported opset, or convert it (onnx.version_converter)",
             node=spec.node,
         )
+    if reason := dict(target.lacks).get(spec.node.operator):
+        hint = "use another runtime, or drop --target"
+        raise UnsupportedError(f"{target.name} cannot run its equivalent: {reason}", hint=hint, node=spec.node)
     if spec.rounds:
         _check_integers(spec, opset, target)
     if not target.sequence_lens and _has_open_lengths(spec):

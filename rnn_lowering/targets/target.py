@@ -43,6 +43,7 @@ class Target:
         newest_opset, oldest_opset: The opsets of models that it supports; None where no limit is known.
         unsupported: Operators that it does not support, or computes wrongly (Softplus where it is infinite from 89
             on); others are emitted instead. Gather: only that of rows by an index of rank 2.
+        lacks: Recurrent operators whose equivalents it cannot run in any form, each with the reason.
         sequence_lens: Whether it supports sequence_lens that are known only at run time.
         sizes: Which of T and N must be known.
         batch_size: The only batch size that it supports; None for any.
@@ -76,6 +77,7 @@ class Target:
     newest_opset: int | None = None
     oldest_opset: int | None = None
     unsupported: tuple[str, ...] = ()
+    lacks: tuple[tuple[str, str], ...] = ()
     sequence_lens: bool = True
     sizes: tuple[str, ...] = ()
     batch_size: int | None = None

@@ -10,7 +10,18 @@ from cases import Case
 
 from clients.driving import Job, drive, judge
 from clients.environments import HERE, version
-from clients.trials import REAL, case_for, cases, joined, lowered, original, real_original, real_truth, truth
+from clients.trials import (
+    REAL,
+    case_for,
+    cases,
+    contrib,
+    joined,
+    lowered,
+    original,
+    real_original,
+    real_truth,
+    truth,
+)
 
 Outcomes: TypeAlias = dict[str, str]
 """One of `driving.OUTCOMES` by trial."""
@@ -21,8 +32,9 @@ STORED = HERE / "outcomes.json"
 def small(client: str, *, native: bool) -> tuple[Outcomes, Outcomes]:
     """Run the small models, with the recurrent node or lowered; return what became of each, and what was said."""
     chosen = {name: case_for(case, client) for name, case in cases().items()}
-    jobs = {name: original(case) for name, case in chosen.items()}
-    return _measured(client, jobs, {name: truth(case) for name, case in chosen.items()}, native)
+    pairs = {name: (original(case), truth(case)) for name, case in chosen.items()} | contrib(client)
+    jobs, truths = ({name: pair[n] for name, pair in pairs.items()} for n in (0, 1))
+    return _measured(client, jobs, truths, native)  # type: ignore[arg-type]
 
 
 def beside_oracle(client: str, groups: dict[str, dict[str, Case]]) -> tuple[Outcomes, Outcomes]:

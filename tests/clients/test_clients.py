@@ -7,7 +7,7 @@ from clients import table
 from clients.driving import OUTCOMES
 from clients.environments import CLIENTS, HERE, of_npm, pin, version, why_absent
 from clients.measuring import Outcomes, beside_oracle, real, small, stored
-from clients.trials import REAL, activations, cases, saturated
+from clients.trials import REAL, activations, names, saturated
 
 PYPROJECT = HERE.parents[1] / "pyproject.toml"
 REFUSALS = {"tinygrad": "is not supported", "tvm": "not supported for frontend ONNX"}
@@ -36,7 +36,7 @@ def check_native(client: str, measured: tuple[Outcomes, Outcomes], expected: Out
 @pytest.mark.parametrize("client", CLIENTS)
 def test_computes_what_was_lowered(client: str) -> None:
     skip_if_absent(client)
-    check(small(client, native=False), dict.fromkeys(cases(), "right"))
+    check(small(client, native=False), dict.fromkeys(names(client), "right"))
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -81,8 +81,8 @@ def test_fails_with_real_models_that_were_not(client: str) -> None:
 def test_what_is_stored_is_of_the_version_and_trials_of_today(client: str) -> None:
     entry = stored()[client]
     assert entry["version"] == version(client)
-    assert list(entry["native"]) == sorted(cases())
-    assert entry["lowered"] == dict.fromkeys(cases(), "right")
+    assert list(entry["native"]) == sorted(names(client))
+    assert entry["lowered"] == dict.fromkeys(names(client), "right")
     assert set(entry["native"].values()) <= set(OUTCOMES)
 
 

@@ -5,11 +5,14 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
+import causal_conv
 import onnx
 import onnx.compose
 import onnx_ir as ir
 import onnxscript.optimizer
+from attention import CONTRIB, Attention
 from cases import FUNCTIONS, Arrays, Case, expected, feed, model
+from causal_conv import STANDARD as CONVOLUTION
 from oracle import DEFAULT_ACTIVATIONS, GATES
 from paths import MODELS
 from running import run
@@ -17,6 +20,7 @@ from stored_models import variants
 
 import rnn_lowering as rl
 from clients.driving import Job
+from rnn_lowering import TARGETS
 
 OPSET = 17
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -107,6 +111,34 @@ def joined(chosen: Mapping[str, Case]) -> tuple[Job, Arrays]:
         onnx.helper.make_model(graph, opset_imports=part.opset_import, ir_version=part.ir_version),
         given,
     ), truth
+
+
+def contrib(client: str) -> dict[str, tuple[Job, Arrays]]:
+    """Small models of com.microsoft's LinearAttention and CausalConvWithState, and their outputs in float64;
+    without those whose equivalents a client cannot run."""
+    found: dict[str, tuple[Job, Arrays]] = {}
+    for name, node in ATTENTIONS.items() if not TARGETS[client].lacks else ():
+        found[f"attention {name}"] = (node.model(), node.feed()), node.expected(node.feed())
+    for length in (1, 33):
+        conv = dataclasses.replace(CONVOLUTION, domain=CONTRIB, opset=OPSET, length=length)
+        job = causal_conv.model(conv), causal_conv.feed(conv)
+        found[f"convolution of {length}"] = job, causal_conv.expected(conv)
+    return found
+
+
+ATTENTIONS = {
+    "linear": Attention("linear", opset=OPSET),
+    "gated": Attention("gated", opset=OPSET),
+    "delta": Attention("delta", opset=OPSET),
+    "gated_delta": Attention(opset=OPSET),
+    "gated_delta by key": Attention(by_key=True, opset=OPSET),
+    "groups": Attention(Hq=4, opset=OPSET),
+}
+
+
+def names(client: str) -> list[str]:
+    """The names of all small models of a client."""
+    return [*cases(), *contrib(client)]
 
 
 def case_for(case: Case, client: str) -> Case:

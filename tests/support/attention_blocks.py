@@ -134,7 +134,8 @@ def qwen(domain: str = MS, width: int = 16, seed: int = 0) -> onnx.ModelProto:
 def _unit_heads(net: Net, x: str, heads: int, d: int) -> str:
     """Return x with each head of length 1."""
     split = net.op("Reshape", x, net.ints(0, 0, heads, d))
-    unit = net.op("LpNormalization", split, axis=-1, p=2)
+    total = net.op("ReduceSum", net.op("Mul", split, split), net.ints(-1))
+    unit = net.op("Div", split, net.op("Sqrt", net.op("Add", total, net.constant(np.array(1e-6, np.float32)))))
     return str(net.op("Reshape", unit, net.ints(0, 0, heads * d)))
 
 

@@ -136,7 +136,9 @@ def model(case: ConvCase, seed: int = 0, **attributes: Any) -> onnx.ModelProto:
         for s in case.shapes
         if s in case.constants
     ]
-    outputs = [helper.make_tensor_value_info(s, element, None) for s in ("output", "present_state")]
+    like = {"output": "input", "present_state": "past_state"}
+    every = replace(case, optional=("bias", "past_state")).shapes
+    outputs = [helper.make_tensor_value_info(s, element, _declared(case, t, every[t])) for s, t in like.items()]
     graph = helper.make_graph([node], "conv", inputs, outputs, tensors)
     return helper.make_model(graph, opset_imports=case.imports, ir_version=10)
 
