@@ -180,7 +180,7 @@ _REPEATING = ("Loop", "Scan")
 
 
 def echoing_nodes(model: onnx.ModelProto) -> dict[str, str]:
-    """Return the nodes whose body outputs onnxruntime misreads, as descriptions by first output."""
+    """Return the nodes whose bodies or outputs onnxruntime misreads, as descriptions by first output."""
     return {
         _key(node): f"{node.op_type} node '{node.name or _key(node)}'" for node in _nodes(model) if _echoes(node)
     }
@@ -191,12 +191,15 @@ def repairs_note(nodes: Mapping[str, str]) -> str:
     if not nodes:
         return ""
     some = ", ".join(list(nodes.values())[:3]) + (", ..." if len(nodes) > 3 else "")
-    return f"onnxruntime misreads a body that returns its own input: compared with an Identity there ({some})"
+    return (
+        "onnxruntime misreads a body that returns its own input, or an output without a name: compared with an "
+        f"Identity or a name there ({some})"
+    )
 
 
 def with_identities(model: onnx.ModelProto, nodes: Collection[str]) -> onnx.ModelProto:
-    """Return a model with Identities in the bodies of these nodes, given by first output; the same model if it has
-    none."""
+    """Return a model with Identities in the bodies of these nodes, given by first output, and names for their
+    outputs; the same model if it has none."""
     if not any(_key(node) in nodes for node in _nodes(model) if _echoes(node)):
         return model
     copy = _copy(model)
@@ -204,6 +207,7 @@ def with_identities(model: onnx.ModelProto, nodes: Collection[str]) -> onnx.Mode
     names = (name for n in count() if (name := f"returned_{n}") not in taken)
     for node in _nodes(copy):
         if _key(node) in nodes:
+            node.output[:] = [name or next(names) for name in node.output]
             body = _body(node)
             misread = _misread(body)
             for value, name in zip([v for v in body.output if v.name in misread], names, strict=False):
@@ -213,7 +217,8 @@ def with_identities(model: onnx.ModelProto, nodes: Collection[str]) -> onnx.Mode
 
 
 def _echoes(node: onnx.NodeProto) -> bool:
-    return node.op_type in _REPEATING and bool(_misread(_body(node)))
+    unnamed = "" in node.output  # onnxruntime crashes when it runs such a Loop
+    return node.op_type in _REPEATING and (unnamed or bool(_misread(_body(node))))
 
 
 def _misread(body: onnx.GraphProto) -> set[str]:

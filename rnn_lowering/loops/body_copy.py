@@ -19,6 +19,7 @@ from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
 from rnn_lowering.loops.body import LoopBody, ScanBody, read_body
 from rnn_lowering.loops.facts import CHANCE, Elements, Facts, Item, Known, Size, TensorKind, common_kind, is_plain
+from rnn_lowering.loops.slices import parts_of
 from rnn_lowering.model.scopes import LOWERED, REPEATING, bodies_of, graphs_of
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, node_ref
 from rnn_lowering.types import array_of
@@ -222,11 +223,38 @@ class BodyCopy:
     # Nodes
 
     def nodes(self, graph: ir.Graph) -> None:
+        done: set[ir.Node] = set()
         for node in graph:
-            if node in self.moved:
+            if node in self.moved or node in done:
+                continue
+            if node.op_type == "Slice" and (slices := self._split_slices(node)):
+                done.update(slices)
                 continue
             found = self.results(node)
             self._items.update(zip(node.outputs, found, strict=False))
+
+    def _split_slices(self, node: ir.Node) -> list[ir.Node]:
+        """Emit a Split for Slices that together take all of a value, of which a node is one; return them."""
+        data = node.inputs[0]
+        item = self.item(data)
+        kind = self.facts.kind(item)
+        if data is None or kind is None or not isinstance(item, ir.Value) or node.domain not in DEFAULT_DOMAIN:
+            return []
+        users = dict.fromkeys(user for user, index in data.uses() if index == 0 and user.graph is node.graph)
+        slices = [user for user in users if user.op_type == "Slice" and user not in self.moved]
+        bounds = [[self.item(value) for value in each.inputs[1:]] for each in slices]
+        parts = parts_of(slices, bounds, kind) if len(slices) > 1 else None
+        if parts is None:
+            return []
+        axis, starts = parts
+        order = sorted(range(len(slices)), key=lambda n: starts[n])
+        ends = [*(starts[n] for n in order[1:]), kind.dims[axis] or 0]
+        sizes = [end - starts[n] for n, end in zip(order, ends, strict=True)]
+        assert self._outermost is not None
+        found = self.op.split(self.tensor(item, self._outermost), sizes, axis)
+        for n, part in zip(order, found, strict=True):
+            self.put(slices[n].outputs, [self.made(part)])
+        return slices
 
     def results(self, node: ir.Node) -> Sequence[Item]:
         items = [self.item(value) for value in node.inputs]
@@ -446,3 +474,9 @@ def detach(node: ir.Node) -> None:
     for inner in (node, *(n for body in bodies_of(node) for n in body.all_nodes())):
         for index in range(len(inner.inputs)):
             inner.replace_input_with(index, None)
+
+
+def values_used(node: ir.Node) -> list[ir.Value]:
+    """Return what a node and the nodes in its bodies use."""
+    nodes = (node, *(inner for body in bodies_of(node) for inner in body.all_nodes()))
+    return list(dict.fromkeys(value for each in nodes for value in each.inputs if value is not None))

@@ -7,58 +7,21 @@ Either way states that never change become captured values, and what does not de
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.run_time_sizes import count
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.errors import InvalidNodeError, UnsupportedError
+from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy
-from rnn_lowering.loops.emptying import EmptiedBody, emptied
-from rnn_lowering.loops.errors import UnknownTripsError
+from rnn_lowering.loops.emptying import EmptiedLoop, checked_axis, emptied_loop, emptied_scan, flipped
 from rnn_lowering.loops.facts import Elements, Item, Known, TensorKind
-from rnn_lowering.loops.trips import Counters, LoopTrips, invariant_states, number_of_trips
-from rnn_lowering.loops.unrolling import checked_axis
+from rnn_lowering.loops.trips import LoopTrips, number_of_trips
 
 _INT64, _BOOL = ir.DataType.INT64, ir.DataType.BOOL
 _WAY = "unroll it (--to unroll), or keep it, for a runtime that runs Loop (--targets)"
-
-
-@dataclass(frozen=True)
-class _Emptied:
-    """A Loop or Scan whose body has less in it.
-
-    Attributes:
-        read: It.
-        items: What stands for its first states.
-        changing: The states that change.
-        rows: By value of the body the rows of all steps, [steps, ...].
-        trips: The number of steps; None where it is not known before it starts.
-    """
-
-    read: LoopBody | ScanBody
-    items: Sequence[Item]
-    changing: Sequence[int]
-    rows: dict[ir.Value, Tensor]
-    trips: LoopTrips | None
-
-    def initial(self, copy: BodyCopy) -> list[ir.Value | None]:
-        return [copy.value(self.items[n]) for n in self.changing]
-
-    @property
-    def wanted(self) -> list[ir.Value]:
-        """What a step returns: the states that change, and what is stacked."""
-        return [*(self.read.state_outputs[n] for n in self.changing), *self.read.rows]
-
-    def results(self, found: Sequence[Item]) -> list[Item]:
-        """Return an item for each output of the node, given those of what is emitted."""
-        states = list(self.items)
-        for n, item in zip(self.changing, found, strict=False):
-            states[n] = item
-        return [*states, *found[len(self.changing) :]]
 
 
 def to_loop(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) -> list[Item]:
@@ -69,9 +32,9 @@ def to_loop(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) ->
         UnsupportedError: The rank of what a Scan takes is not known.
     """
     emptier = (
-        _emptied_loop(copy, read, items, gathers=False)
+        emptied_loop(copy, read, items, gathers=False)
         if isinstance(read, LoopBody)
-        else _scanned(copy, read, items)
+        else emptied_scan(copy, read, items)
     )
     found, kinds = _loop(copy, emptier, items)
     length = None if emptier.trips is None else emptier.trips.known
@@ -92,116 +55,17 @@ def to_scan(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) ->
         trips = number_of_trips(copy, read, items)
         if not trips.positive:
             return _guarded(copy, read, items, trips)
-        emptier = _emptied_loop(copy, read, items, gathers=True, trips=trips)
+        emptier = emptied_loop(copy, read, items, gathers=True, trips=trips)
     else:
-        emptier = _scanned(copy, read, items)
+        emptier = emptied_scan(copy, read, items)
     assert emptier.trips is not None
     found, kinds = _scan(copy, emptier)
     return emptier.results(_stacked(copy, emptier, found, kinds, emptier.trips.known))
 
 
-def _emptied_loop(
-    copy: BodyCopy, read: LoopBody, items: Sequence[Item], *, gathers: bool, trips: LoopTrips | None = None
-) -> _Emptied:
-    """Move out of the body of a Loop what can be.
-
-    Args:
-        gathers: Whether rows that are only gathered are moved too.
-        trips: The number of steps, where it was emitted.
-    """
-    copy.bring_constants([read.body])
-    constant = invariant_states(read)
-    copy.put([read.state_inputs[n] for n in constant], [items[2 + n] for n in constant])
-    if trips is None:
-        try:
-            trips = number_of_trips(copy, read, items)
-        except UnknownTripsError:
-            trips = None
-    counters, number = Counters(copy, read, items), trips
-
-    def find(node: ir.Node) -> Tensor | None:
-        return None if number is None else _gathered(copy, read, counters, number, node)
-
-    body = emptied(copy, read, {}, find, [read.state_inputs[n] for n in constant])
-    if not gathers:
-        body.keep_gathers()
-    return _left(copy, read, items[2:], [n for n in range(len(read.initial)) if n not in constant], body, trips)
-
-
-def _left(
-    copy: BodyCopy,
-    read: LoopBody | ScanBody,
-    items: Sequence[Item],
-    changing: Sequence[int],
-    body: EmptiedBody,
-    trips: LoopTrips | None,
-) -> _Emptied:
-    copy.moved |= body.moved
-    return _Emptied(read, items, changing, body.used(read.body), trips)
-
-
-def _gathered(copy: BodyCopy, read: LoopBody, counters: Counters, trips: LoopTrips, node: ir.Node) -> Tensor | None:
-    """Return the rows that a Gather takes, one in each step; None where it takes something else."""
-    data, index = node.inputs[:2]
-    if data is None or index is None:
-        return None
-    kind, at = copy.facts.kind(copy.item(data)), copy.facts.kind(index)
-    if kind is None or not kind.shape or at is None or at.shape != ():
-        return None
-    x, attribute = copy.tensor(copy.item(data), read.ref), node.attributes.get("axis")
-    axis = (0 if attribute is None else attribute.as_int()) % x.rank
-    if not (counters.counts(index) and trips.known is not None and trips.known == x.shape[axis]):
-        positions = counters.positions(index, trips)
-        if positions is None:
-            return None
-        shape = (*x.shape[:axis], trips.known, *x.shape[axis + 1 :])
-        x = copy.op.emit("Gather", [x, positions], [shape], [x.dtype], axis=axis)[0]
-        copy.made(x)
-    return _in_front(copy, x, axis)
-
-
-def _in_front(copy: BodyCopy, x: Tensor, axis: int) -> Tensor:
-    """Return a tensor with an axis as its first one."""
-    if axis:
-        x = copy.op.transpose(x, [axis, *(n for n in range(x.rank) if n != axis)])
-        copy.made(x)
-    return x
-
-
-def _scanned(copy: BodyCopy, read: ScanBody, items: Sequence[Item]) -> _Emptied:
-    """Move out of the body of a Scan what can be."""
-    op, count = copy.op, len(read.initial)
-    copy.bring_constants([read.body])
-    xs = [copy.tensor(item, read.ref) for item in items[count:]]
-    axes = [checked_axis(axis, x.rank, read) for x, axis in zip(xs, read.axes, strict=True)]
-    lengths = {x.shape[axis] for x, axis in zip(xs, axes, strict=True)} - {None}
-    if len(lengths) > 1:
-        raise InvalidNodeError(f"the lengths of what it scans differ: {sorted(map(str, lengths))}", node=read.ref)
-    trips = LoopTrips(op.dim(xs[0], axes[0]), next(iter(lengths), None), positive=True)
-    rows = {}
-    for value, x, axis, backwards in zip(read.row_inputs, xs, axes, read.backwards, strict=True):
-        rows[value] = _in_front(copy, op.given(copy.made(x), x.dtype, x.shape), axis)
-        if backwards:
-            rows[value] = _flipped(copy, rows[value], read)
-    constant = invariant_states(read)
-    copy.put([read.state_inputs[n] for n in constant], [items[n] for n in constant])
-    body = emptied(copy, read, rows, lambda _: None, [read.state_inputs[n] for n in constant])
-    return _left(copy, read, items[:count], [n for n in range(count) if n not in constant], body, trips)
-
-
-def _flipped(copy: BodyCopy, x: Tensor, read: ScanBody) -> Tensor:
-    if not copy.op.can_flip(x):
-        raise UnsupportedError(
-            f"rows of unknown number cannot be reversed at opset {copy.op.opset}",
-            hint="convert the model to opset 10 or later (onnx.version_converter)",
-            node=read.ref,
-        )
-    flipped = copy.op.flip(x)
-    copy.made(flipped)
-    return flipped
-
-
-def _loop(copy: BodyCopy, left: _Emptied, items: Sequence[Item]) -> tuple[list[ir.Value], list[TensorKind | None]]:
+def _loop(
+    copy: BodyCopy, left: EmptiedLoop, items: Sequence[Item]
+) -> tuple[list[ir.Value], list[TensorKind | None]]:
     """Emit a Loop; return its outputs and what it stacks in each step."""
     op, read, trips = copy.op, left.read, left.trips
     initial = left.initial(copy)
@@ -230,7 +94,7 @@ def _loop(copy: BodyCopy, left: _Emptied, items: Sequence[Item]) -> tuple[list[i
     return list(loop.outputs), kinds[len(states) :]
 
 
-def _begin(copy: BodyCopy, left: _Emptied) -> list[ir.Value]:
+def _begin(copy: BodyCopy, left: EmptiedLoop) -> list[ir.Value]:
     """Return the states at the start of a step, as inputs of the open body."""
     copy.bring_constants([left.read.body])
     states = [copy.input_like(left.read.state_inputs[n]) for n in left.changing]
@@ -238,14 +102,14 @@ def _begin(copy: BodyCopy, left: _Emptied) -> list[ir.Value]:
     return states
 
 
-def _scan(copy: BodyCopy, left: _Emptied) -> tuple[list[ir.Value], list[TensorKind | None]]:
+def _scan(copy: BodyCopy, left: EmptiedLoop) -> tuple[list[ir.Value], list[TensorKind | None]]:
     """Emit a Scan; return its outputs and what it stacks in each step."""
     op, read, trips = copy.op, left.read, left.trips
     assert trips is not None
     initial = left.initial(copy)
     firsts = [copy.facts.kind(left.items[n]) for n in left.changing]
     scanned = [copy.made(x) for x in left.rows.values()]
-    counts = isinstance(read, LoopBody) and (not scanned or _is_used(copy, read.number))
+    counts = isinstance(read, LoopBody) and (not scanned or read.number in left.used)
     numbers = [copy.made(count(op, trips.tensor))] if counts else []
     with op.body(), copy.apart():
         states = _begin(copy, left)
@@ -281,11 +145,6 @@ def _row(copy: BodyCopy, x: Tensor, rows: ir.Value) -> ir.Value:
     return value
 
 
-def _is_used(copy: BodyCopy, value: ir.Value) -> bool:
-    """Whether what is left in a body uses a value."""
-    return value.is_graph_output() or any(node not in copy.moved for node, _ in value.uses())
-
-
 def _check_tensor(copy: BodyCopy, read: LoopBody, value: ir.Value, item: Item) -> None:
     if isinstance(item, Elements) or isinstance(value.type, ir.SequenceType | ir.OptionalType):
         raise UnsupportedError(
@@ -294,7 +153,7 @@ def _check_tensor(copy: BodyCopy, read: LoopBody, value: ir.Value, item: Item) -
 
 
 def _check_shapes(
-    copy: BodyCopy, left: _Emptied, firsts: Sequence[TensorKind | None], kinds: Sequence[TensorKind | None]
+    copy: BodyCopy, left: EmptiedLoop, firsts: Sequence[TensorKind | None], kinds: Sequence[TensorKind | None]
 ) -> None:
     """Check that a step leaves the shapes of states as they are, by induction from the first ones."""
     for n, before, after in zip(left.changing, firsts, kinds, strict=False):
@@ -313,7 +172,7 @@ def _check_shapes(
 
 def _stacked(
     copy: BodyCopy,
-    left: _Emptied,
+    left: EmptiedLoop,
     found: Sequence[ir.Value],
     kinds: Sequence[TensorKind | None],
     length: int | None,
@@ -321,7 +180,7 @@ def _stacked(
     """Return the outputs of an emitted Loop or Scan, stacked as those of the original."""
     read, states = left.read, len(left.changing)
     results: list[Item] = list(found[:states])
-    for n, (value, kind) in enumerate(zip(found[states:], kinds, strict=True)):
+    for n, value, kind in zip(left.stacked, found[states:], kinds, strict=True):
         if kind is not None:
             shape = None if kind.shape is None else (length, *kind.shape)
             copy.facts.declare(value, TensorKind(kind.element, shape))
@@ -333,7 +192,7 @@ def _stacked(
             continue
         assert isinstance(read, ScanBody)
         x = copy.tensor(value, read.ref)
-        x = _flipped(copy, x, read) if in_front else x
+        x = flipped(copy, x, read) if in_front else x
         axis = checked_axis(axis, x.rank, read)
         order = [*range(1, axis + 1), 0, *range(axis + 1, x.rank)]
         results.append(copy.made(copy.op.transpose(x, order) if axis else x))
@@ -345,14 +204,15 @@ def _guarded(copy: BodyCopy, read: LoopBody, items: Sequence[Item], trips: LoopT
     op = copy.op
     ran = copy.made(op.squeeze(op.less(op.constant([0]), trips.tensor), [0]))
     with op.body(), copy.apart():
-        left = _emptied_loop(copy, read, items, gathers=True, trips=trips)
+        left = emptied_loop(copy, read, items, gathers=True, trips=trips)
         outputs, stacked = _scan(copy, left)
         _stacked(copy, left, outputs, stacked, trips.known)
         kinds = [copy.facts.kind(value) for value in outputs]
         types = [value.type for value in outputs]
         some = copy.finished([], outputs, types)
     with op.body(), copy.apart():
-        empty = [_empty(copy, kind, value, read) for kind, value in zip(stacked, read.rows, strict=True)]
+        rows = zip(stacked, left.stacked, strict=True)
+        empty = [_empty(copy, kind, read.rows[n], read) for kind, n in rows]
         none = copy.finished([], [*left.initial(copy), *empty], types)
     branches = [ir.AttrGraph("then_branch", some), ir.AttrGraph("else_branch", none)]
     found = copy.new("If", [ran], branches, len(outputs))

@@ -7,15 +7,18 @@ Loop may have no step. Operators with chance in them stay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from rnn_lowering.emit.tensor import Tensor, broadcast
+from rnn_lowering.errors import InvalidNodeError, UnsupportedError
 from rnn_lowering.loops.body import LoopBody, ScanBody
-from rnn_lowering.loops.body_copy import BodyCopy
+from rnn_lowering.loops.body_copy import BodyCopy, values_used
+from rnn_lowering.loops.errors import UnknownTripsError
 from rnn_lowering.loops.facts import Item, Known
+from rnn_lowering.loops.trips import Counters, LoopTrips, invariant_states, number_of_trips
 from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 
@@ -25,6 +28,9 @@ _UNARY = frozenset(
         *("Sin", "Cos", "Reciprocal", "Floor", "Ceil", "LeakyRelu", "Elu", "HardSigmoid", "Cast"),
     )
 )
+_MOVING = frozenset(("Split", "Squeeze", "Slice", "Reshape", "Concat", "Expand"))
+"""Operators that cannot fail where all shapes are known."""
+
 _BINARY = frozenset(("Add", "Sub", "Mul", "Div", "Pow"))
 
 
@@ -48,21 +54,12 @@ class EmptiedBody:
                 self.moved.discard(node)
                 del self.rows[value]
 
-    def used(self, body: ir.Graph) -> dict[ir.Value, Tensor]:
-        """Return those rows that what is left uses."""
-        returned = set(body.outputs)
-        return {
-            value: rows
-            for value, rows in self.rows.items()
-            if value in returned or any(node not in self.moved for node, _ in value.uses())
-        }
-
 
 Find = Callable[[ir.Node], "Tensor | None"]
 """Returns the rows that a Gather takes, one in each step; None where it is no such Gather."""
 
 
-def emptied(
+def _emptied(
     copy: BodyCopy,
     read: LoopBody | ScanBody,
     rows: Mapping[ir.Value, Tensor],
@@ -89,18 +86,22 @@ def emptied(
         if node.domain not in DEFAULT_DOMAIN or bodies_of(node) or not inputs:
             varies.update(node.outputs)
             continue
-        found = None
+        found: list[Tensor] | None = None
         if not varies.isdisjoint(inputs):
-            found = _moved(copy, node, result.rows, varies)
+            one = _moved(copy, node, result.rows, varies)
+            found = None if one is None else [one]
             if node.op_type == "Gather" and varies.isdisjoint(inputs[:1]):
-                found = find(node)
+                rows_of = find(node)
+                found = None if rows_of is None else [rows_of]
+            elif node.op_type == "Split":
+                found = _split(copy, node, result.rows)
         elif _is_safe(copy, node):
             copy.put(node.outputs, copy.results(node))
             result.moved.add(node)
             continue
         varies.update(node.outputs)
         if found is not None:
-            result.rows[node.outputs[0]] = found
+            result.rows.update(zip(node.outputs, found, strict=True))
             result.moved.add(node)
     return result
 
@@ -108,10 +109,13 @@ def emptied(
 def _is_safe(copy: BodyCopy, node: ir.Node) -> bool:
     """Whether a node that is the same in each step may run where there is none."""
     items = [copy.item(value) for value in node.inputs]
-    if all(isinstance(item, Known) for item in items):
-        return copy.facts.evaluate(node, items) is not None
+    if all(isinstance(item, Known) for item in items) and copy.facts.evaluate(node, items) is not None:
+        return True
+    kinds = copy.facts.infer(node, items)
+    if node.op_type in _MOVING:
+        return all(kind is not None and kind.is_static for kind in (*kinds, *map(copy.facts.kind, items)))
     known = node.op_type in (*_UNARY, *_BINARY, "MatMul", "Transpose", "Unsqueeze", "Shape")
-    return known and all(kind is not None and kind.shape is not None for kind in copy.facts.infer(node, items))
+    return known and all(kind is not None and kind.shape is not None for kind in kinds)
 
 
 def _moved(copy: BodyCopy, node: ir.Node, rows: Mapping[ir.Value, Tensor], varies: set[ir.Value]) -> Tensor | None:
@@ -184,6 +188,220 @@ def _gemm(copy: BodyCopy, node: ir.Node, given: Sequence[Tensor]) -> Tensor | No
     return product if len(given) < 3 else _known(copy, product + given[2])
 
 
+def _split(copy: BodyCopy, node: ir.Node, rows: Mapping[ir.Value, Tensor]) -> list[Tensor] | None:
+    """Emit the Split of a row for the rows of all steps."""
+    data, axis = node.inputs[0], node.attributes.get("axis")
+    x = None if data is None else rows.get(data)
+    if x is None or not all(value.name for value in node.outputs):
+        return None
+    position = 0 if axis is None else axis.as_int()
+    position = position % (x.rank - 1) + 1 if x.rank > 1 else 0
+    count, length, given = len(node.outputs), x.shape[position], node.attributes.get("split")
+    sizes = None if given is None else list(given.as_ints())
+    if len(node.inputs) > 1 and node.inputs[1] is not None:
+        held = copy.item(node.inputs[1])
+        sizes = held.array.tolist() if isinstance(held, Known) else []
+    if sizes is None and length is not None and length % count == 0:
+        sizes = [length // count] * count
+    if not position or not sizes or len(sizes) != count:
+        return None
+    return [_known(copy, part) for part in copy.op.split(x, sizes, position)]
+
+
 def _known(copy: BodyCopy, tensor: Tensor) -> Tensor:
     copy.made(tensor)
     return tensor
+
+
+@dataclass(frozen=True)
+class EmptiedLoop:
+    """A Loop or Scan whose body has less in it.
+
+    Attributes:
+        read: It.
+        items: What stands for its first states.
+        changing: The states that change and that something depends on.
+        stacked: Which of the outputs are used.
+        rows: By value of the body the rows of all steps, [steps, ...].
+        used: The values of the body that something depends on.
+        trips: The number of steps; None where it is not known before it starts.
+    """
+
+    read: LoopBody | ScanBody
+    items: Sequence[Item]
+    changing: Sequence[int]
+    stacked: Sequence[int]
+    rows: dict[ir.Value, Tensor]
+    used: set[ir.Value]
+    trips: LoopTrips | None
+
+    def initial(self, copy: BodyCopy) -> list[ir.Value | None]:
+        return [copy.value(self.items[n]) for n in self.changing]
+
+    @property
+    def wanted(self) -> list[ir.Value]:
+        """What a step returns: the states that change, and what is stacked."""
+        states = (self.read.state_outputs[n] for n in self.changing)
+        return [*states, *(self.read.rows[n] for n in self.stacked)]
+
+    def results(self, found: Sequence[Item]) -> list[Item]:
+        """Return an item for each output of the node, given those of what is emitted."""
+        results: list[Item] = [*self.items, *[None] * len(self.read.rows)]
+        places = (*self.changing, *(len(self.items) + n for n in self.stacked))
+        for place, item in zip(places, found, strict=True):
+            results[place] = item
+        return results
+
+
+def emptied_loop(
+    copy: BodyCopy,
+    read: LoopBody,
+    items: Sequence[Item],
+    *,
+    gathers: bool,
+    constants: bool = True,
+    trips: LoopTrips | None = None,
+) -> EmptiedLoop:
+    """Move out of the body of a Loop what can be.
+
+    Args:
+        copy: Copies the body later.
+        read: The Loop.
+        items: What stands for its inputs.
+        gathers: Whether rows that are only gathered are moved too.
+        constants: Whether rows of constants are; their numbers are not known then.
+        trips: The number of steps, where it was emitted.
+    """
+    copy.bring_constants([read.body])
+    constant = invariant_states(read)
+    copy.put([read.state_inputs[n] for n in constant], [items[2 + n] for n in constant])
+    if trips is None:
+        try:
+            trips = number_of_trips(copy, read, items)
+        except UnknownTripsError:
+            trips = None
+    counters, number = Counters(copy, read, items), trips
+
+    def find(node: ir.Node) -> Tensor | None:
+        held = not constants and isinstance(copy.item(node.inputs[0]), Known)
+        return None if number is None or held else _gathered(copy, read, counters, number, node)
+
+    body = _emptied(copy, read, {}, find, [read.state_inputs[n] for n in constant])
+    if not gathers:
+        body.keep_gathers()
+    return _left(copy, read, items[2:], constant, body, trips)
+
+
+def _left(
+    copy: BodyCopy,
+    read: LoopBody | ScanBody,
+    items: Sequence[Item],
+    constant: Container[int],
+    body: EmptiedBody,
+    trips: LoopTrips | None,
+) -> EmptiedLoop:
+    copy.moved |= body.moved
+    stacked = [
+        n for n, value in enumerate(read.stacked) if value.name and (value.uses() or value.is_graph_output())
+    ]
+    used = _used_values(copy, read, [read.rows[n] for n in stacked], ends=trips is None)
+    changing = [n for n, value in enumerate(read.state_inputs) if n not in constant and value in used]
+    rows = {value: x for value, x in body.rows.items() if value in used}
+    return EmptiedLoop(read, items, changing, stacked, rows, used, trips)
+
+
+def _used_values(copy: BodyCopy, read: LoopBody | ScanBody, rows: Sequence[ir.Value], ends: bool) -> set[ir.Value]:
+    """Return the values of the body that what is used after the Loop depends on, or with `ends` its condition; the
+    inputs of its states are among them where the states are used."""
+    places = {value: n for n, value in enumerate(read.state_inputs)}
+    final = [n for n, value in enumerate(read.results) if value.uses() or value.is_graph_output()]
+    pending = [*rows, *(read.state_inputs[n] for n in final)]
+    pending += [read.going] if ends and isinstance(read, LoopBody) else []
+    used: set[ir.Value] = set()
+    while pending:
+        value = pending.pop()
+        if value in used:
+            continue
+        used.add(value)
+        if value in places:
+            pending.append(read.state_outputs[places[value]])
+        node = value.producer()
+        if node is not None and node not in copy.moved and node.graph is read.body:
+            pending += values_used(node)
+    return used
+
+
+def _gathered(copy: BodyCopy, read: LoopBody, counters: Counters, trips: LoopTrips, node: ir.Node) -> Tensor | None:
+    """Return the rows that a Gather takes, one in each step; None where it takes something else."""
+    data, index = node.inputs[:2]
+    if data is None or index is None:
+        return None
+    kind, at = copy.facts.kind(copy.item(data)), copy.facts.kind(index)
+    if kind is None or not kind.shape or at is None or at.shape != ():
+        return None
+    x, attribute = copy.tensor(copy.item(data), read.ref), node.attributes.get("axis")
+    axis = (0 if attribute is None else attribute.as_int()) % x.rank
+    if not (counters.counts(index) and trips.known is not None and trips.known == x.shape[axis]):
+        positions = counters.positions(index, trips)
+        if positions is None:
+            return None
+        shape = (*x.shape[:axis], trips.known, *x.shape[axis + 1 :])
+        x = copy.op.emit("Gather", [x, positions], [shape], [x.dtype], axis=axis)[0]
+        copy.made(x)
+    return _in_front(copy, x, axis)
+
+
+def _in_front(copy: BodyCopy, x: Tensor, axis: int) -> Tensor:
+    """Return a tensor with an axis as its first one."""
+    if axis:
+        x = copy.op.transpose(x, [axis, *(n for n in range(x.rank) if n != axis)])
+        copy.made(x)
+    return x
+
+
+def emptied_scan(
+    copy: BodyCopy, read: ScanBody, items: Sequence[Item], but: Container[ir.Value] = ()
+) -> EmptiedLoop:
+    """Move out of the body of a Scan what can be; inputs of the body in `but` are not taken as rows."""
+    op, count = copy.op, len(read.initial)
+    copy.bring_constants([read.body])
+    xs = [copy.tensor(item, read.ref) for item in items[count:]]
+    axes = [checked_axis(axis, x.rank, read) for x, axis in zip(xs, read.axes, strict=True)]
+    lengths = {x.shape[axis] for x, axis in zip(xs, axes, strict=True)} - {None}
+    if len(lengths) > 1:
+        raise InvalidNodeError(f"the lengths of what it scans differ: {sorted(map(str, lengths))}", node=read.ref)
+    trips = LoopTrips(op.dim(xs[0], axes[0]), next(iter(lengths), None), positive=True)
+    rows = {}
+    for value, x, axis, backwards in zip(read.row_inputs, xs, axes, read.backwards, strict=True):
+        if value in but:
+            continue
+        rows[value] = _in_front(copy, op.given(copy.made(x), x.dtype, x.shape), axis)
+        if backwards:
+            rows[value] = flipped(copy, rows[value], read)
+    constant = invariant_states(read)
+    copy.put([read.state_inputs[n] for n in constant], [items[n] for n in constant])
+    body = _emptied(copy, read, rows, lambda _: None, [read.state_inputs[n] for n in constant])
+    return _left(copy, read, items[:count], constant, body, trips)
+
+
+def flipped(copy: BodyCopy, x: Tensor, read: ScanBody) -> Tensor:
+    if not copy.op.can_flip(x):
+        raise UnsupportedError(
+            f"rows of unknown number cannot be reversed at opset {copy.op.opset}",
+            hint="convert the model to opset 10 or later (onnx.version_converter)",
+            node=read.ref,
+        )
+    flipped = copy.op.flip(x)
+    copy.made(flipped)
+    return flipped
+
+
+def checked_axis(axis: int, rank: int, read: ScanBody) -> int:
+    """Return an axis of what a Scan takes, counted from the front.
+
+    Raises:
+        InvalidNodeError: There is none.
+    """
+    if not -rank <= axis < rank:
+        raise InvalidNodeError(f"it scans axis {axis} of {rank}", node=read.ref)
+    return axis % rank

@@ -11,13 +11,13 @@ from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.names import Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import NodeRef, UnsupportedError, boundary
-from rnn_lowering.loops.body_copy import BodyCopy, LoopLimits, Repeat, detach
+from rnn_lowering.loops.body_copy import BodyCopy, LoopLimits, Repeat, detach, values_used
 from rnn_lowering.loops.conversion import to_loop, to_scan
 from rnn_lowering.loops.facts import Elements, Facts, Item
 from rnn_lowering.loops.unrolling import unroll
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inlining import inline_holding
-from rnn_lowering.model.scopes import REPEATING, Scope, all_names, bodies_of, inner_scopes, scopes, sort_nodes
+from rnn_lowering.model.scopes import REPEATING, Scope, all_names, inner_scopes, scopes, sort_nodes
 from rnn_lowering.model.sizes import merged
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, default_opset, node_ref
 
@@ -185,7 +185,7 @@ class _LoopLowering:
         for value in op.initializers:
             graph.register_initializer(value)
         graph.insert_before(node, op.nodes)
-        used = _values_used(node)
+        used = values_used(node)
         detach(node)
         graph.remove(node, safe=True)
         _drop_unused(used)
@@ -216,12 +216,6 @@ def _take_over(old: ir.Value, new: ir.Value) -> None:
     new.metadata_props.update(old.metadata_props)
 
 
-def _values_used(node: ir.Node) -> list[ir.Value]:
-    """Return what a node and the nodes in its bodies use."""
-    nodes = (node, *(inner for body in bodies_of(node) for inner in body.all_nodes()))
-    return list(dict.fromkeys(value for each in nodes for value in each.inputs if value is not None))
-
-
 def _drop_unused(values: Sequence[ir.Value]) -> None:
     """Remove what only a removed node used, and what only that used."""
     pending = list(values)
@@ -234,6 +228,6 @@ def _drop_unused(values: Sequence[ir.Value]) -> None:
             if value.graph is not None and value.name is not None:
                 value.graph.initializers.pop(value.name, None)
         elif node.graph is not None and not any(v.uses() or v.is_graph_output() for v in node.outputs):
-            pending += _values_used(node)
+            pending += values_used(node)
             detach(node)
             node.graph.remove(node, safe=True)

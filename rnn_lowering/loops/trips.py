@@ -67,23 +67,23 @@ def number_of_trips(copy: BodyCopy, read: LoopBody, items: Sequence[Item]) -> Lo
     Raises:
         UnsupportedError: It depends on data, or on conditions that are not linear in the number of the step.
     """
-    simulated = _simulated(copy, read, items)
+    simulated = simulated_trips(copy, read, items)
     if simulated is not None:
         return LoopTrips(copy.op.constant([simulated]), simulated, simulated > 0)
     return Counters(copy, read, items).trips()
 
 
-def _simulated(copy: BodyCopy, read: LoopBody, items: Sequence[Item]) -> int | None:
+def simulated_trips(copy: BodyCopy, read: LoopBody, items: Sequence[Item]) -> int | None:
     """Return the number of steps where all that it follows from is known; None where it is not."""
     most, first = (items[n] if len(items) > n else None for n in (0, 1))
     if not all(item is None or (isinstance(item, Known) and item.array.size == 1) for item in (most, first)):
         return None
-    limit = int(most.array.reshape(())) if isinstance(most, Known) else _ENDLESS
+    limit = max(int(most.array.reshape(())), 0) if isinstance(most, Known) else _ENDLESS
     if isinstance(first, Known) and not first.array.reshape(()):
         return 0
     states, nodes = _needed(read)
     known: dict[ir.Value, Item] = {read.state_inputs[n]: items[2 + n] for n in states}
-    for step in range(min(max(limit, 0), _MOST_SIMULATED)):
+    for step in range(min(limit, _MOST_SIMULATED)):
         known |= {read.number: Known(np.asarray(step, np.int64)), read.going_input: Known(np.asarray(True))}
         for node in nodes:
             given = [None if v is None else known.get(v) or copy.item(v) for v in node.inputs]

@@ -10,8 +10,10 @@ import onnx_ir as ir
 from rnn_lowering.errors import InvalidNodeError, UnsupportedError
 from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy, detach
+from rnn_lowering.loops.emptying import EmptiedLoop, checked_axis, emptied_loop, emptied_scan
 from rnn_lowering.loops.errors import UnknownTripsError, depends_on_data
 from rnn_lowering.loops.facts import Item, Known, TensorKind
+from rnn_lowering.loops.trips import LoopTrips, simulated_trips
 
 
 def unroll(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) -> list[Item]:
@@ -22,6 +24,7 @@ def unroll(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) -> 
         UnsupportedError: The number of its steps is not known, or over a limit.
     """
     copy.bring_constants([read.body, *read.body.subgraphs()])
+    copy.moved.difference_update(read.body)
     return _loop(copy, read, items) if isinstance(read, LoopBody) else _scan(copy, read, items)
 
 
@@ -29,8 +32,10 @@ def _loop(copy: BodyCopy, read: LoopBody, items: Sequence[Item]) -> list[Item]:
     trips, going, states = known_trips(read, items), _first(read, items), list(items[2:])
     rows: list[list[Item]] = []
     most = (1 << 63) - 1 if trips is None else trips
+    moved = _rows_of_loop(copy, read, items)
     while going and len(rows) < most:
         _count(copy, most, read)
+        copy.put(list(moved), [each[len(rows)] for each in moved.values()])
         outputs = _step(copy, read.body, [*_start(len(rows)), *states], len(rows))
         states = outputs[1 : 1 + len(states)]
         rows.append(outputs[1 + len(states) :])
@@ -39,6 +44,24 @@ def _loop(copy: BodyCopy, read: LoopBody, items: Sequence[Item]) -> list[Item]:
         return [*states, *_empty(read, _kinds_of_outputs(copy, read.body, states)[1 + len(states) :])]
     used = zip(read.stacked, zip(*rows, strict=True), strict=False)
     return [*states, *(copy.stack(each, 0, read.ref) if v.name else None for v, each in used)]
+
+
+def _rows_of_loop(copy: BodyCopy, read: LoopBody, items: Sequence[Item]) -> dict[ir.Value, list[Item]]:
+    """Emit what all steps of a Loop compute from rows alone; return its rows by the values of the body."""
+    trips = simulated_trips(copy, read, items)
+    if trips is None or not 1 < trips <= copy.limits.steps - copy.steps:
+        return {}
+    number = LoopTrips(copy.op.constant([trips]), trips, positive=True)
+    return _split(copy, emptied_loop(copy, read, items, gathers=False, constants=False, trips=number), trips)
+
+
+def _split(copy: BodyCopy, left: EmptiedLoop, steps: int) -> dict[ir.Value, list[Item]]:
+    """Return each row of the rows of all steps."""
+    op = copy.op
+    return {
+        value: [copy.made(op.squeeze(part, [0])) for part in op.split(rows, [1] * steps, 0)]
+        for value, rows in left.rows.items()
+    }
 
 
 def known_trips(read: LoopBody, items: Sequence[Item]) -> int | None:
@@ -77,18 +100,20 @@ def _start(number: int) -> list[Item]:
 
 def _scan(copy: BodyCopy, read: ScanBody, items: Sequence[Item]) -> list[Item]:
     count = len(read.initial)
-    states = list(items[:count])
-    columns = [
-        _rows(copy, item, axis, backwards, read)
-        for item, axis, backwards in zip(items[count:], read.axes, read.backwards, strict=True)
-    ]
-    lengths = {len(rows) for rows in columns}
-    if len(lengths) > 1:
-        raise InvalidNodeError(f"the lengths of what it scans differ: {sorted(lengths)}", node=read.ref)
+    states, xs = list(items[:count]), items[count:]
+    steps = _length(copy, read, xs)
+    known = {
+        value: np.moveaxis(x.array, axis, 0)[:: -1 if backwards else 1]
+        for value, x, axis, backwards in zip(read.row_inputs, xs, read.axes, read.backwards, strict=True)
+        if isinstance(x, Known)
+    }
+    moved = _split(copy, emptied_scan(copy, read, items, known), steps) if steps else {}
     stacked: list[list[Item]] = []
-    for n, rows in enumerate(zip(*columns, strict=True)):
-        _count(copy, len(columns[0]), read)
-        outputs = _step(copy, read.body, [*states, *rows], n)
+    for n in range(steps):
+        _count(copy, steps, read)
+        copy.put(list(known), [Known(np.asarray(rows[n])) for rows in known.values()])
+        copy.put(list(moved), [rows[n] for rows in moved.values()])
+        outputs = _step(copy, read.body, states, n)
         states = outputs[:count]
         stacked.append(outputs[count:])
     if not stacked:
@@ -104,38 +129,28 @@ def _scan(copy: BodyCopy, read: ScanBody, items: Sequence[Item]) -> list[Item]:
 
 
 def _step(copy: BodyCopy, body: ir.Graph, given: Sequence[Item], number: int) -> list[Item]:
-    copy.put(body.inputs, given)
+    copy.put(body.inputs[: len(given)], given)
     with copy.op.under(str(number)):
         copy.nodes(body)
         return [copy.item(value) for value in body.outputs]
 
 
-def _rows(copy: BodyCopy, item: Item, axis: int, backwards: bool, read: ScanBody) -> list[Item]:
-    x = copy.tensor(item, read.ref)
-    axis = checked_axis(axis, x.rank, read)
-    length = x.shape[axis]
-    if length is None:
-        value = item if isinstance(item, ir.Value) else None
-        raise UnknownTripsError("the number of its steps is not known", node=read.ref, value=value)
-    if copy.steps + length > copy.limits.steps:
-        raise _too_many(copy, f"{length:,} steps", str(copy.steps + length), read)
-    if isinstance(item, Known):
-        rows: list[Item] = [Known(np.take(item.array, n, axis)) for n in range(length)]
-    else:
-        parts = copy.op.split(x, [1] * length, axis) if length else []
-        rows = [copy.made(copy.op.squeeze(part, [axis])) for part in parts]
-    return rows[::-1] if backwards else rows
-
-
-def checked_axis(axis: int, rank: int, read: ScanBody) -> int:
-    """Return an axis of what a Scan takes, counted from the front.
-
-    Raises:
-        InvalidNodeError: There is none.
-    """
-    if not -rank <= axis < rank:
-        raise InvalidNodeError(f"it scans axis {axis} of {rank}", node=read.ref)
-    return axis % rank
+def _length(copy: BodyCopy, read: ScanBody, xs: Sequence[Item]) -> int:
+    """Return the number of steps of a Scan."""
+    lengths = set()
+    for item, axis in zip(xs, read.axes, strict=True):
+        x = copy.tensor(item, read.ref)
+        length = x.shape[checked_axis(axis, x.rank, read)]
+        if length is None:
+            value = item if isinstance(item, ir.Value) else None
+            raise UnknownTripsError("the number of its steps is not known", node=read.ref, value=value)
+        lengths.add(length)
+    if len(lengths) > 1:
+        raise InvalidNodeError(f"the lengths of what it scans differ: {sorted(lengths)}", node=read.ref)
+    steps = lengths.pop()
+    if copy.steps + steps > copy.limits.steps:
+        raise _too_many(copy, f"{steps:,} steps", str(copy.steps + steps), read)
+    return steps
 
 
 def _count(copy: BodyCopy, most: int, read: LoopBody | ScanBody) -> None:

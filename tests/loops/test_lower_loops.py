@@ -145,3 +145,23 @@ def test_what_is_moved_out_is_nothing_that_may_fail() -> None:
             x = Gather (X, k) s1 = Add (s, x) c1 = Identity (c) }> }""")
     feed = {"a": numbers(2), "X": numbers(2), "k": np.asarray(7), "n": np.asarray(0)}
     assert_same(run(rl.lower(model, "loop", loops=True), feed), [feed["a"]])
+
+
+def test_states_that_nothing_reads_and_slices_leave_the_body() -> None:
+    model = parsed("""g (float[2,4] h0, float[T,2,4] X, float[4,8] W) => (float[2,4] h)
+        <int64 z = {0}, bool yes = {1}, int32 zero = {0}> {
+        sh = Shape (X) M = Gather (sh, z)
+        t, h = Loop (M, yes, zero, h0) <body = d (int64 i, bool c, int32 k, float[2,4] s)
+            => (bool c1, int32 k1, float[2,4] s1)
+            <int32 one = {1}, int64[1] z = {0}, int64[1] four = {4}, int64[1] all = {9223372036854775807}> {
+            x = Gather (X, i) k1 = Add (k, one) w = MatMul (s, W) ax = Constant <value = int64[1] {1}> ()
+            a = Slice (w, z, four, ax) b = Slice (w, four, all, ax) y = Mul (a, x) s1 = Add (y, b)
+            c1 = Identity (c) }> }""")
+    lowered = rl.lower(model, "loop", loops=True)
+    (loop,) = [node for node in lowered.graph.node if node.op_type == "Loop"]
+    assert len(loop.output) == 1
+    ((_, body),) = bodies(lowered.graph)
+    assert [node.op_type for node in body.node] == ["Gather", "MatMul", "Split", "Mul", "Add", "Identity"]
+    for T in (3, 0):
+        feed = {"h0": numbers(2, 4), "X": numbers(T, 2, 4), "W": numbers(4, 8)}
+        assert_same(run(lowered, feed), run(as_meant(model), feed))
