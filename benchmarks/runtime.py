@@ -13,6 +13,7 @@ import onnx
 import onnxruntime as ort
 
 import rnn_lowering as rl
+from benchmarks import attention
 from benchmarks.models import Row, rows
 
 LOWERED = {
@@ -64,7 +65,11 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 def report(seconds: float = 1.0, kinds: Sequence[str] = ("portable", "loop", "onnxruntime")) -> dict[str, Any]:
     """Print the tables; return them as data."""
-    return {"native": _against_native(seconds, kinds), "lengths": _with_and_without_lengths(seconds, kinds)}
+    return {
+        "native": _against_native(seconds, kinds),
+        "lengths": _with_and_without_lengths(seconds, kinds),
+        "attention": attention.report(seconds),
+    }
 
 
 def _against_native(seconds: float, kinds: Sequence[str]) -> list[dict[str, Any]]:

@@ -113,7 +113,7 @@ def choose(
 
 def _forms(spec: NodeSpec, target: Target) -> list[str]:
     """Return the forms that a target supports for a kind of nodes."""
-    return [form for form in (*target.forms, *[CHUNKED] * target.chunked) if not spec.why_not(form)]
+    return [form for form in (*target.forms, CHUNKED) if not spec.why_not(form)]
 
 
 def _use(forms: Iterable[str]) -> str:

@@ -38,8 +38,7 @@ class Target:
         name: Its name for `--target`.
         other_names: Other names for `--target`, in lowercase letters and digits.
         measured: The version that was tested; of a documented runtime that which its document is about.
-        forms: The forms that it supports, the preferred one first.
-        chunked: Whether it runs the form "chunked": chunks of steps, repeated in one of `forms`.
+        forms: The forms that it supports, the preferred one first; "chunked" is repeated in one of them.
         newest_opset, oldest_opset: The opsets of models that it supports; None where no limit is known.
         unsupported: Operators that it does not support, or computes wrongly (Softplus where it is infinite from 89
             on); others are emitted instead. Gather: only that of rows by an index of rank 2.
@@ -73,7 +72,6 @@ class Target:
     measured: str
     forms: tuple[str, ...]
     other_names: tuple[str, ...] = ()
-    chunked: bool = True
     newest_opset: int | None = None
     oldest_opset: int | None = None
     unsupported: tuple[str, ...] = ()

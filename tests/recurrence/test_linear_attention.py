@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from onnx.reference import ReferenceEvaluator
 from running import run
 
 import rnn_lowering as rl
+from rnn_lowering.compare.reference import evaluate_model
+from rnn_lowering.compare.references.every_kind import OPERATORS
 
 FORMS = ("scan", "loop", "unroll", "chunked")
 LIMITS = {"float": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}
@@ -372,16 +375,53 @@ def test_half_precision_is_verified() -> None:
         assert (check.status, check.whole) == ("verified", whole), check.reason
 
 
+def with_attribute(original: onnx.ModelProto, name: str, value: Any) -> onnx.ModelProto:
+    changed = onnx.ModelProto()
+    changed.CopyFrom(original)
+    (node,) = changed.graph.node
+    kept = [a for a in node.attribute if a.name != name]
+    del node.attribute[:]
+    node.attribute.extend([*kept, helper.make_attribute(name, value)])
+    return changed
+
+
 @pytest.mark.parametrize(
-    "fault", [{"rule": "gated"}, {"scale": 0.9}, {"decays": "weak", "by_key": True}, {"Hq": 1, "dk": 8}]
+    ("name", "value"), [("update_rule", "delta"), ("update_rule", "gated"), ("scale", 0.51), ("scale", -0.5)]
 )
-def test_a_fault_is_found(fault: dict[str, Any]) -> None:
-    """A model that computes something else does not pass: another rule, scale or number of heads."""
-    case = Attention("gated_delta", T=6, by_key=True)
-    wrong = rl.lower(replace(case, **fault).model())
-    original = case.model()
-    if fault == {"rule": "gated"}:
-        wrong.graph.input.append(original.graph.input[5])
-    if "Hq" in fault or "by_key" in fault:
-        return
-    assert rl.verify(original, wrong, runs=1).status == "failed"
+def test_a_fault_is_found(name: str, value: Any) -> None:
+    """A node of another rule or scale, which com.microsoft allows with the same inputs, is not verified."""
+    original = Attention(T=6, by_key=True).model()
+    wrong = rl.lower(with_attribute(original, name, value))
+    check = rl.verify(original, wrong, runs=1)
+    assert check.status == "failed"
+    assert "first in LinearAttention node 'attention' in main graph, output" in check.reason
+
+
+def test_swapped_inputs_are_found() -> None:
+    original = Attention(T=6).model()
+    swapped = onnx.ModelProto.FromString(original.SerializeToString())
+    swapped.graph.node[0].input[0], swapped.graph.node[0].input[1] = "key", "query"
+    assert rl.verify(original, rl.lower(swapped), runs=1).status == "failed"
+
+
+def test_a_whole_model_is_computed_in_float64(tmp_path: Path) -> None:
+    """Where kernels round, float64 of the whole model tells which of two is closer."""
+    for domain in (STANDARD, CONTRIB):
+        case = Attention(domain=domain, T=7)
+        onnx.save(case.model(), tmp_path / "model.onnx")
+        found = evaluate_model(tmp_path / "model.onnx", case.feed(), OPERATORS)
+        expected = case.expected(case.feed())
+        assert error({"output": found["0"], "present_state": found["1"]}, expected) < 1e-12
+
+
+def test_ncnn_is_refused() -> None:
+    with pytest.raises(
+        rl.UnsupportedError, match="ncnn cannot run its equivalent: its tensors have at most 4 axes"
+    ):
+        rl.lower(Attention().model(), target="ncnn")
+
+
+@pytest.mark.parametrize("target", ["tvm", "tract", "openvino", "iree", "mnn", "opencv", "tinygrad"])
+def test_for_each_runtime(target: str) -> None:
+    for case in (Attention(opset=17), Attention(opset=17, T=1, B=1), Attention(opset=17, by_key=True, Hq=4, dv=1)):
+        lowered_right(case, target=target)

@@ -1,0 +1,118 @@
+"""Run time of a lowered LinearAttention against onnxruntime's own run of the standard operator (a Scan of 22 nodes)
+and its kernel of com.microsoft.
+
+Ratios, medians of runs that are interleaved in one process, on one thread, in processor time.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+import rnn_lowering as rl
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
+
+from attention import CONTRIB, STANDARD, Attention
+
+SMALL = Attention(B=1, Hq=4, H=4, dk=64, dv=64)
+LARGE = Attention(B=1, Hq=16, H=16, dk=128, dv=128)
+QWEN = Attention(B=1, Hq=16, n=16, H=32, dk=128, dv=128)
+MAMBA = Attention("gated", B=1, Hq=1536, H=1536, dk=16, dv=1, by_key=True)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A node, and the forms in which it is measured; `title` says what is special about it."""
+
+    title: str
+    case: Attention
+    forms: tuple[str, ...] = ("scan", "loop", "chunked")
+
+
+def rows() -> Iterator[Measured]:
+    """Yield the rows of the table."""
+    sizes = (replace(SMALL, T=128), replace(SMALL, T=512), replace(LARGE, T=512))
+    yield from (Measured("gated_delta", case) for case in sizes)
+    yield Measured("gated_delta", replace(LARGE, T=1), ("unroll",))
+    yield from (Measured("gated_delta, by key", replace(case, by_key=True)) for case in sizes)
+    for rule in ("delta", "gated", "linear"):
+        yield from (Measured(rule, replace(case, rule=rule)) for case in sizes[1:])
+    yield Measured("gated_delta, 16 keys, 32 states", replace(QWEN, T=128), ("scan", "chunked"))
+    yield Measured("gated_delta, 16 keys, 32 states", replace(QWEN, T=1), ("unroll",))
+    yield Measured("gated, by key, 1 value", replace(MAMBA, T=64), ("scan", "chunked"))
+    yield Measured("gated, by key, 1 value", replace(MAMBA, T=1), ("unroll",))
+
+
+def report(seconds: float = 1.0) -> list[dict[str, Any]]:
+    """Print the table; return it as data."""
+    print("\nLinearAttention, ratio to onnxruntime's run of the standard operator (to its com.microsoft kernel):\n")
+    columns = ("kernel", "scan", "loop", "unroll", "chunked")
+    print(f"| node | T | heads | size | standard ms | {' | '.join(columns)} |")
+    print("|---|" + "---:|" * (4 + len(columns)))
+    results = []
+    for row in rows():
+        case, models = row.case, dict(_models(row.case, row.forms))
+        taken = dict(zip(models, medians(list(models.values()), case.feed(), seconds), strict=True))
+        cells = [_cell(taken, column) for column in columns]
+        standard = f"{taken['standard'] * 1e3:.2f}" if "standard" in taken else ""
+        numbers = (row.title, str(case.T), str(case.H), f"{case.dk}x{case.dv}", standard, *cells)
+        print(f"| {' | '.join(numbers)} |", flush=True)
+        results.append({"title": row.title, "T": case.T, "heads": case.H, "dk": case.dk, "dv": case.dv, **taken})
+    return results
+
+
+def _cell(taken: Mapping[str, float], column: str) -> str:
+    """Return the ratio to the standard operator, and to the kernel in brackets."""
+    if column not in taken:
+        return ""
+    beside = f"({taken[column] / taken['kernel']:.1f})"
+    return f"{taken[column] / taken['standard']:.2f} {beside}" if "standard" in taken else beside
+
+
+def _models(case: Attention, forms: Sequence[str]) -> Iterator[tuple[str, onnx.ModelProto]]:
+    """Yield the standard node, where it can be one, the kernel, and each form."""
+    if case.n in (0, case.H) and case.Hq >= case.H:
+        yield "standard", replace(case, domain=STANDARD, n=0).model()
+    yield "kernel", replace(case, domain=CONTRIB).model()
+    for form in forms:
+        opened = "" if form in ("unroll", "chunked") else "T"
+        yield form, rl.lower(replace(case, domain=CONTRIB, open=opened).model(), form, target="onnxruntime")
+
+
+def medians(models: Sequence[onnx.ModelProto], feed: Mapping[str, Any], seconds: float) -> list[float]:
+    """Seconds of the processor that each model takes, in runs that take turns."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    sessions = [
+        ort.InferenceSession(m.SerializeToString(), options, providers=["CPUExecutionProvider"]) for m in models
+    ]
+    times: list[list[float]] = [[] for _ in sessions]
+    for session in sessions:
+        session.run(None, feed)
+    repeats = [_repeats(session, feed) for session in sessions]
+    end = time.process_time() + seconds
+    while time.process_time() < end or len(times[0]) < 5:
+        for taken, session, count in zip(times, sessions, repeats, strict=True):
+            start = time.process_time()
+            for _ in range(count):
+                session.run(None, feed)
+            taken.append((time.process_time() - start) / count)
+    return [float(np.median(taken)) for taken in times]
+
+
+def _repeats(session: Any, feed: Mapping[str, Any]) -> int:
+    """How many runs take 4 ms, below which the clock of the processor is too coarse."""
+    start = time.process_time()
+    session.run(None, feed)
+    return max(1, int(4e-3 / max(1e-6, time.process_time() - start)))
