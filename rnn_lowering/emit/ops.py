@@ -24,12 +24,7 @@ from rnn_lowering.emit.tensor import Tensor, broadcast, concatenated, static
 from rnn_lowering.emit.versions import since
 from rnn_lowering.types import Dims
 
-_FAR_BEFORE_FIRST = -(2**31)
-"""End of a backwards Slice; not the smallest int64, which some runtimes get wrong."""
-
 _FAR_BEHIND_LAST = 2**31 - 1
-
-_LONGEST_WRITTEN = 1 << 20
 
 _FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
 
@@ -580,35 +575,6 @@ class Ops:
         to = self.concat(sizes, axis=0) if sizes else self.constant(list(static(shape)))
         return self.emit("Reshape", [x, to], [shape], [x.dtype])[0]
 
-    def head(self, x: Tensor, length: Tensor) -> Tensor:
-        """Return the first rows of x along axis 0; `length` is an int64 [1]."""
-        number, rows = length.number, x.shape[0]
-        if number is None or rows is None:
-            bounds = [self.constant([0]), length, self.constant([0])]  # starts, ends, axes
-            return self._head(x, bounds, (number, *x.shape[1:]))
-        return x if number == rows else self.split(x, [number, rows - number], axis=0)[0]
-
-    @since(10)
-    def _head(self, x: Tensor, bounds: Sequence[Tensor], shape: Dims) -> Tensor:
-        return self.emit("Slice", [x, *bounds], [shape], [x.dtype])[0]
-
-    def can_flip(self, x: Tensor) -> bool:
-        """Return whether `flip` is possible: by constant indices, or (from opset 10 on) by a Slice with steps."""
-        return self.opset >= 10 or is_short(x.shape[0])
-
-    def flip(self, x: Tensor) -> Tensor:
-        """Reverse x along axis 0: by a Gather of constant indices where the length is known, else by a Slice
-        with step -1."""
-        length = x.shape[0]
-        if length == 1:
-            return x
-        if isinstance(x.value, Constant):
-            return self.known(x.value.flipped())
-        if length is not None and is_short(length):
-            return self.take(x, self.constant(range(length - 1, -1, -1)))
-        bounds = [self.constant([n]) for n in (-1, _FAR_BEFORE_FIRST, 0, -1)]  # starts, ends, axes, steps
-        return self.emit("Slice", [x, *bounds], [x.shape], [x.dtype])[0]
-
     def take(self, x: Tensor, index: Tensor) -> Tensor:
         """Return x[index] along axis 0: x [rows, ...] -> [*index.shape, ...]."""
         shape = (*index.shape, *x.shape[1:])
@@ -628,8 +594,3 @@ class Ops:
 def _product_shape(a: Dims, b: Dims) -> Dims:
     """Return the shape of [..., m, k] @ [..., k, n]."""
     return (*broadcast(a[:-2], b[:-2]), a[-2], b[-1])
-
-
-def is_short(length: int | None) -> bool:
-    """Return whether a constant of this many numbers is stored in the model, not computed at run time."""
-    return length is not None and length <= _LONGEST_WRITTEN

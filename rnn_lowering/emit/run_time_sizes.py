@@ -1,4 +1,4 @@
-"""Zeros and counts of sizes that may be known at run time only."""
+"""Emitters that depend on whether a size is known: zeros, counts, and rows that are flipped or cut off."""
 
 from __future__ import annotations
 
@@ -7,19 +7,29 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from rnn_lowering.emit.constants import literal, zeros_of
-from rnn_lowering.emit.ops import Ops, is_short
+from rnn_lowering.emit.constants import Constant, literal, zeros_of
+from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor, static
 from rnn_lowering.emit.versions import since
 from rnn_lowering.types import Dims
 
 _FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
 
+_LONGEST_WRITTEN = 1 << 20
+
+_FAR_BEFORE_FIRST = -(2**31)
+"""End of a backwards Slice; not the smallest int64, which some runtimes get wrong."""
+
+
+def _is_short(length: int | None) -> bool:
+    """Return whether a constant of this many numbers is stored in the model, not computed at run time."""
+    return length is not None and length <= _LONGEST_WRITTEN
+
 
 def zeros(op: Ops, sizes: Sequence[Tensor]) -> Tensor:
     """Return zeros of the recurrence's type; each size is an int64 [1]."""
     dims = tuple(size.number for size in sizes)
-    if None not in dims and is_short(math.prod(static(dims))):
+    if None not in dims and _is_short(math.prod(static(dims))):
         return op.known(zeros_of(op.dtype, static(dims)))
     return _full_of_zeros(op, op.concat(sizes, axis=0), dims)
 
@@ -40,7 +50,7 @@ def _full_of_zeros_9(op: Ops, shape: Tensor, dims: Dims) -> Tensor:
 def count(op: Ops, length: Tensor) -> Tensor:
     """Return 0, 1, ..., length - 1 as int64 [length]; `length` is an int64 [1]."""
     number = length.number
-    if number is not None and is_short(number):
+    if number is not None and _is_short(number):
         return op.known(literal(range(number), _INT64, "steps"))
     return _count(op, length)
 
@@ -73,3 +83,35 @@ def _count_11(op: Ops, length: Tensor) -> Tensor:
 def count_needs_loop(opset: int) -> bool:
     """Return whether `count` of a length that is known at run time only emits a Loop."""
     return opset < _count.variants[1][0]
+
+
+def can_flip(op: Ops, x: Tensor) -> bool:
+    """Return whether `flip` is possible: by constant indices, or (from opset 10 on) by a Slice with steps."""
+    return op.opset >= 10 or _is_short(x.shape[0])
+
+
+def flip(op: Ops, x: Tensor) -> Tensor:
+    """Reverse x along axis 0: by a Gather of constant indices if the length is known, else by a Slice."""
+    length = x.shape[0]
+    if length == 1:
+        return x
+    if isinstance(x.value, Constant):
+        return op.known(x.value.flipped())
+    if length is not None and _is_short(length):
+        return op.take(x, op.constant(range(length - 1, -1, -1)))
+    bounds = [op.constant([n]) for n in (-1, _FAR_BEFORE_FIRST, 0, -1)]  # starts, ends, axes, steps
+    return op.emit("Slice", [x, *bounds], [x.shape], [x.dtype])[0]
+
+
+def head(op: Ops, x: Tensor, length: Tensor) -> Tensor:
+    """Return the first rows of x along axis 0; `length` is an int64 [1]."""
+    number, rows = length.number, x.shape[0]
+    if number is None or rows is None:
+        bounds = [op.constant([0]), length, op.constant([0])]  # starts, ends, axes
+        return _head(op, x, bounds, (number, *x.shape[1:]))
+    return x if number == rows else op.split(x, [number, rows - number], axis=0)[0]
+
+
+@since(10)
+def _head(op: Ops, x: Tensor, bounds: Sequence[Tensor], shape: Dims) -> Tensor:
+    return op.emit("Slice", [x, *bounds], [shape], [x.dtype])[0]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from rnn_lowering.emit.run_time_sizes import can_flip, flip
 from rnn_lowering.emit.tensor import Tensor, broadcast
 from rnn_lowering.errors import InvalidNodeError, UnsupportedError
 from rnn_lowering.loops.body import LoopBody, ScanBody
@@ -385,13 +386,13 @@ def emptied_scan(
 
 
 def flipped(copy: BodyCopy, x: Tensor, read: ScanBody) -> Tensor:
-    if not copy.op.can_flip(x):
+    if not can_flip(copy.op, x):
         raise UnsupportedError(
             f"rows of unknown number cannot be reversed at opset {copy.op.opset}",
             hint="convert the model to opset 10 or later (onnx.version_converter)",
             node=read.ref,
         )
-    flipped = copy.op.flip(x)
+    flipped = flip(copy.op, x)
     copy.made(flipped)
     return flipped
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.run_time_sizes import zeros
+from rnn_lowering.emit.run_time_sizes import flip, zeros
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.cells import CELLS
 from rnn_lowering.recurrence.openvino_lstm import recognized_step
@@ -62,8 +62,8 @@ def run_directions(
         outputs = {symbol for spec in specs for symbol in spec.outputs}
         fold = ragged(fold, lengths, [f"Y_{s}" in outputs for s in STATES[specs[0].op_type]])
     if can_join(op.dialect, specs):
-        flip = op.flip if lengths is None else partial(lengths.reverse, op)
-        return _run_joined(op, nodes, fold, flip)
+        turn = partial(flip, op) if lengths is None else partial(lengths.reverse, op)
+        return _run_joined(op, nodes, fold, turn)
     return [_run_apart(op, node, fold, lengths) for node in nodes]
 
 

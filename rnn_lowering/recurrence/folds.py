@@ -12,7 +12,7 @@ from contextlib import nullcontext
 import onnx_ir as ir
 
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.run_time_sizes import zeros
+from rnn_lowering.emit.run_time_sizes import can_flip, flip, zeros
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.emit.versions import since
 from rnn_lowering.recurrence.recurrence import Recurrence, Tensors
@@ -27,7 +27,7 @@ def scan(op: Ops, r: Recurrence) -> tuple[Tensors, Tensors]:
     T, by_axis_1 = r.xs[0].shape[0], op.dialect.recognized_lstm
     by_directions = r.reverse and _runs_in_reverse(op, r.xs[0])
     flipped = r.reverse and not by_directions
-    rows = [op.flip(x) for x in r.xs] if flipped else r.xs
+    rows = [flip(op, x) for x in r.xs] if flipped else r.xs
     states = _carried(op, r)
     with op.body():
         inputs = [
@@ -51,7 +51,7 @@ def scan(op: Ops, r: Recurrence) -> tuple[Tensors, Tensors]:
     final = [op.unsqueeze(s, [0]) for s in outputs[: len(states)]]
     collected = [_seq_and_batch_swapped(op, y) if by_axis_1 else y for y in outputs[len(states) :]]
     all_ys = _with_axis_1(op, assemble(collected), ys)
-    return final, [op.flip(y) for y in all_ys] if flipped else all_ys
+    return final, [flip(op, y) for y in all_ys] if flipped else all_ys
 
 
 def _axes_and_directions(inputs: int, outputs: int, by_axis_1: bool, reverse: bool) -> dict[str, list[int]]:
@@ -68,7 +68,7 @@ def loop(op: Ops, r: Recurrence) -> tuple[Tensors, Tensors]:
     T, length = r.xs[0].shape[0], op.dim(r.xs[0], 0)
     counts_down = r.reverse and _runs_in_reverse(op, r.xs[0])
     flipped = r.reverse and not counts_down
-    rows = [op.flip(x) for x in r.xs] if flipped else r.xs
+    rows = [flip(op, x) for x in r.xs] if flipped else r.xs
     states = _carried(op, r)
     last = op.squeeze(length - op.constant([1]), [0]) if counts_down else None
     with op.body():
@@ -88,13 +88,13 @@ def loop(op: Ops, r: Recurrence) -> tuple[Tensors, Tensors]:
     if counts:
         all_ys = [op.take(y, outputs[-1]) for y in all_ys]
     elif flipped:
-        all_ys = [op.flip(y) for y in all_ys]
+        all_ys = [flip(op, y) for y in all_ys]
     return (final, all_ys) if T is not None else _if_empty(op, r, final, all_ys)
 
 
 def _runs_in_reverse(op: Ops, x: Tensor) -> bool:
     """Return whether a reverse loop over x reads its rows backwards, so that they need not be flipped."""
-    return not op.can_flip(x) or (op.dialect.reverse_in_loop and x.shape[0] is None)
+    return not can_flip(op, x) or (op.dialect.reverse_in_loop and x.shape[0] is None)
 
 
 def _if_empty(op: Ops, r: Recurrence, final: Tensors, ys: Tensors) -> tuple[Tensors, Tensors]:

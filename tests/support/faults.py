@@ -11,6 +11,7 @@ from planting import Fault, Planting
 
 from rnn_lowering.emit.constants import Constant
 from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.run_time_sizes import can_flip, flip
 from rnn_lowering.recurrence import cells, directions, folds, node, sequence_lens, weights
 from rnn_lowering.recurrence.activations import FORMULAS
 from rnn_lowering.recurrence.recurrence import Recurrence
@@ -366,7 +367,7 @@ WEIGHTS: dict[str, Fault] = {
         weights.interleaved, lambda _, op, parts, sizes: op.concat(list(parts), -1)
     ),
     "joined Y not turned back": run_with(
-        lambda op, joined, finals, ys: (finals, [ys[0], op.flip(ys[1])] if joined and ys else ys)
+        lambda op, joined, finals, ys: (finals, [ys[0], flip(op, ys[1])] if joined and ys else ys)
     ),
     "joined directions swapped": run_with(lambda op, joined, finals, ys: (finals[::-1] if joined else finals, ys)),
     "second direction starts from the first's states": lambda at: at.function(
@@ -387,11 +388,11 @@ WEIGHTS: dict[str, Fault] = {
 
 def not_turned_back(fold: Any, op: Any, r: Recurrence) -> Any:
     final, ys = fold(op, r)
-    return final, [op.flip(y) for y in ys] if r.reverse and op.can_flip(r.xs[0]) else ys
+    return final, [flip(op, y) for y in ys] if r.reverse and can_flip(op, r.xs[0]) else ys
 
 
 def forward_where_it_cannot_flip(fold: Any, op: Any, r: Recurrence) -> Any:
-    return fold(op, replace(r, reverse=r.reverse and op.can_flip(r.xs[0])))
+    return fold(op, replace(r, reverse=r.reverse and can_flip(op, r.xs[0])))
 
 
 def always_forward(fold: Any, op: Any, r: Recurrence) -> Any:
@@ -498,8 +499,8 @@ OPERATORS: dict[str, Fault] = {
     "0 - b is b": lambda at: at.method(
         Ops, "binary", lambda emit, op, name, a, b: b if name == "Sub" and a.is_zero else emit(op, name, a, b)
     ),
-    "flip with a known length does not": lambda at: at.method(
-        Ops, "flip", lambda flip, op, x: flip(op, x) if x.shape[0] is None or isinstance(x.value, Constant) else x
+    "flip with a known length does not": lambda at: at.function(
+        flip, lambda flip, op, x: flip(op, x) if x.shape[0] is None or isinstance(x.value, Constant) else x
     ),
 }
 
