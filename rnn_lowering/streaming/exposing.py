@@ -13,7 +13,7 @@ from rnn_lowering.streaming.frames import Flow, Frames, Framing
 from rnn_lowering.streaming.lateness import held_until_first, skip_missing
 from rnn_lowering.streaming.metadata import Dim, StreamPlan
 from rnn_lowering.streaming.operators.counters import counts
-from rnn_lowering.streaming.states import SLOTS, NodeState, States
+from rnn_lowering.streaming.states import SLOTS, NodeState, States, lengths_of
 from rnn_lowering.streaming.time_inputs import TimeInputs
 from rnn_lowering.types import Array, array_of
 
@@ -74,17 +74,23 @@ class StateExposer:
     def _check(self, states: Sequence[NodeState]) -> None:
         for state in states:
             node = state.recurrent.node
-            if self.flow.opset < 9 and len(node.inputs) > 4 and node.inputs[4] is not None:
+            if self.flow.opset < 9 and lengths_of(node) is not None:
                 raise self.flow.refuse(node, "a stream with sequence_lens needs opset 9", "convert the model first")
 
-    def _state_dims(self, state: NodeState) -> tuple[Dim, ...]:
+    def _dims_of(self, state: NodeState) -> tuple[Dim, ...]:
+        """The dimensions of a state as its node specifies them."""
         node = state.recurrent.node
+        if state.kind == "s":
+            return state_dims(self.flow, node.outputs[1])
         x, r = node.inputs[0], node.inputs[2]
         assert x is not None
         assert r is not None
         batch_first = node.attributes.get_int("layout", 0) == 1
         batch, hidden = state_dim(self.flow, x, 0 if batch_first else 1), state_dim(self.flow, r, 2)
-        dims = (batch, 1, hidden) if batch_first else (1, batch, hidden)
+        return (batch, 1, hidden) if batch_first else (1, batch, hidden)
+
+    def _state_dims(self, state: NodeState) -> tuple[Dim, ...]:
+        node, dims = state.recurrent.node, self._dims_of(state)
         if state.input is None:
             return dims
         declared = state_dims(self.flow, state.input)
@@ -96,9 +102,7 @@ class StateExposer:
         self, state: NodeState, dims: tuple[Dim, ...], defaults: Mapping[ir.Value, Array | None]
     ) -> None:
         node, (slot, output) = state.recurrent.node, SLOTS[state.kind]
-        weights = node.inputs[2]
-        assert weights is not None
-        dtype = self.flow.known.types[weights]
+        dtype = self._dtype_of(state)
         label = node.name or next((v.name for v in node.outputs if v.name), "")
         past = state.input
         if past is None:
@@ -114,7 +118,7 @@ class StateExposer:
         if not final.name:
             final.name = self.editor.name(f"{label}_Y_{state.kind}")
         final.type = final.type or ir.TensorType(dtype)
-        initial, lengths = node.inputs[slot], node.inputs[4] if len(node.inputs) > 4 else None
+        initial, lengths = node.inputs[slot], lengths_of(node)
         assert initial is not None
         if (late := state.recurrent.late) is not None:
             if state.kind == "h":
@@ -129,6 +133,13 @@ class StateExposer:
         wanted = self.editor.name(f"present_{plain(label)}_{state.kind}")
         present = self.editor.add_output(wanted, final, past, state.recurrent.path)
         self.editor.add_state(past, present, node, state.kind, start, dims)
+
+    def _dtype_of(self, state: NodeState) -> ir.DataType:
+        """The element type of a state: that of R, and of what a LinearAttention returns."""
+        node = state.recurrent.node
+        value = node.outputs[1] if state.kind == "s" else node.inputs[2]
+        assert value is not None
+        return self.flow.known.types[value]
 
     def _pair(
         self,

@@ -10,9 +10,8 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.model.scopes import bodies_of
-from rnn_lowering.spec.kinds import has_steps, is_recurrent, kind_of
+from rnn_lowering.spec.kinds import has_steps, is_recurrent
 from rnn_lowering.spec.node_spec import node_ref
-from rnn_lowering.spec.rnn import RecurrentSpec
 from rnn_lowering.streaming.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.frames import (
     FirstFrame,
@@ -175,9 +174,6 @@ def _rule(flow: Flow, node: ir.Node) -> list[Framing]:
     if any(isinstance(flow.framings.get(v), Pooled) for v in node.inputs if v is not None):
         return of_pooled(flow, node)
     if is_recurrent(node):
-        if kind_of(node) is not RecurrentSpec:
-            hint = "lower it without --stream: its state is an input and an output already"
-            raise flow.refuse(node, "its state cannot be carried from chunk to chunk", hint)
         return _recurrent(flow, node)
     rule = _RULES.get(node.op_type, frame_by_frame) if node.domain == "" else frame_by_frame
     framings = rule(flow, node)
@@ -268,6 +264,8 @@ def _recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
     """Y keeps its frames; a node along the frames is to carry its state, one along another axis is not."""
     if not has_steps(node):
         raise flow.refuse(node, "its frames are followed in its equivalent only", "lower it first, or together")
+    if node.op_type == "LinearAttention":
+        return _attention(flow, node)
     value = node.inputs[0]
     framing = None if value is None else flow.framing(value, node)
     outputs = [v for v in node.outputs if v.name]
@@ -299,6 +297,27 @@ def _recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
     last = Unframed.LAST if ended else WholeSequenceValue(_late_state(flow, node, framing))
     y = node.outputs[0]
     return [flow.framed(node, v, replace(framing, axis=sequence)) if v is y else last for v in outputs]
+
+
+def _attention(flow: Flow, node: ir.Node) -> list[Framing]:
+    """A LinearAttention whose inputs all have their frames along axis 1 is to carry its state."""
+    data = [n for n, v in enumerate(node.inputs) if v is not None and n != _PAST_STATE]
+    framing, axes = flow.joined(node, data)
+    past = node.inputs[_PAST_STATE] if len(node.inputs) > _PAST_STATE else None
+    if past is not None and flow.is_timed(past):
+        raise flow.refuse(node, "its past_state is computed from the stream", "make it an input of the model")
+    if not isinstance(framing, Frames):
+        return [framing] * len(node.outputs)
+    if set(axes.values()) != {1} or len(axes) < len(data) or not framing.plain:
+        raise flow.refuse(node, "its frames are not along axis 1 of all its inputs")
+    if not framing.even or framing.rate != 1:
+        raise flow.refuse(node, "does not read one frame for each of the stream", "trim its inputs with a Slice")
+    flow.recurrent.append(StatefulNode(node, flow.path, framing.lateness))
+    return [flow.framed(node, node.outputs[0], replace(framing, axis=1)), Unframed.LAST]
+
+
+_PAST_STATE = 3
+"""The number of that input of a LinearAttention."""
 
 
 def _late_state(flow: Flow, node: ir.Node, framing: Frames) -> UnsupportedError:

@@ -148,6 +148,8 @@ class SymbolicValues:
                 schema, ir.to_proto(node), types, data, opset_imports=imports, ir_version=10
             )
         except onnx.defs.SchemaError:  # of another domain, or newer than the onnx package
+            if (node.domain, node.op_type) == ("com.microsoft", "LinearAttention"):
+                self._infer_attention(node)
             return
         except Exception as error:  # inference, the checker and protobuf have no common error
             raise SizingError(node, str(error)) from error
@@ -161,6 +163,21 @@ class SymbolicValues:
             for output, dims in zip(node.outputs, rule(self, node), strict=False):
                 if dims is not None:
                     self._set(output, dims)
+
+    def _infer_attention(self, node: ir.Node) -> None:
+        """Add the types and shapes of the outputs of a LinearAttention of com.microsoft."""
+        query, value = shape_of(self, node), shape_of(self, node, 2)
+        readers, states = (node.attributes.get_int(f"{name}_num_heads", 1) or 1 for name in ("q", "kv"))
+        first = node.inputs[0]
+        if query is None or value is None or len(query) != 3 or len(value) != 3 or first is None:
+            return
+        key_size, value_size = query[2] * Fraction(1, readers), value[2] * Fraction(1, states)
+        past = node.inputs[3] if has(node, 3) else None
+        output, present = node.outputs
+        self.types[output] = self.types[first]
+        self.types[present] = self.types[first if past is None else past]
+        self._set(output, [*query[:2], value_size * max(readers, states)])
+        self._set(present, [query[0], size(states), key_size, value_size])
 
     def _set(self, value: ir.Value, dims: Dims) -> None:
         before = self.shapes.get(value, ())

@@ -45,7 +45,8 @@ class State:
         input: The input that takes it.
         output: The output to pass to the next call.
         node: The node, or the nodes, whose state it is.
-        state: "h" or "c" of a recurrent node; "x": the past frames of a convolution or padding.
+        state: "h" or "c" of a recurrent node; "s" of a LinearAttention; "x": the past frames of a convolution or
+            padding.
         shape: Its shape.
         dtype: The name of its NumPy type.
         initial: What the first call receives: "zeros", or nested lists of numbers that broadcast to `shape`, of

@@ -17,8 +17,25 @@ from rnn_lowering.streaming.polynomials import Symbol
 from rnn_lowering.streaming.shape_arithmetic import run_node
 from rnn_lowering.types import Array
 
-SLOTS = {"h": (5, 1), "c": (6, 2)}
-"""The input and the output of a recurrent node that hold a state."""
+SLOTS = {"h": (5, 1), "c": (6, 2), "s": (3, 1)}
+"""The input and the output of a recurrent node that hold a state; "s" is that of a LinearAttention."""
+
+
+def kinds_of_state(node: ir.Node) -> tuple[str, ...]:
+    """Return the kinds of states that a recurrent node has."""
+    if node.op_type == "LinearAttention":
+        return ("s",)
+    return ("h", "c") if node.op_type == "LSTM" else ("h",)
+
+
+def lengths_of(node: ir.Node) -> ir.Value | None:
+    """Return sequence_lens of a recurrent node."""
+    return node.inputs[4] if "h" in kinds_of_state(node) and len(node.inputs) > 4 else None
+
+
+def _name_of(kind: str) -> str:
+    return "past_state" if kind == "s" else f"initial_{kind}"
+
 
 _REARRANGING = frozenset(
     ("Identity", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Concat", "Gather", "Split", "Reshape", "Flatten")
@@ -31,7 +48,7 @@ class NodeState:
 
     Attributes:
         recurrent: The node.
-        kind: "h" or "c".
+        kind: "h", "c" or "s".
         constant: Its initial value, an array that broadcasts to it; None where that is no constant.
         input: The input of the model that is its initial value, if there is one. Where there is neither, the node
             computes it from inputs without frames.
@@ -92,8 +109,7 @@ def _node_states(
     states = [
         _node_state(flow, recurrent, kind, elements, returned)
         for recurrent in flow.recurrent
-        for kind in ("h", "c")
-        if kind == "h" or recurrent.node.op_type == "LSTM"
+        for kind in kinds_of_state(recurrent.node)
     ]
     read: set[int] = set()
     for state in (s for s in states if s.input is not None):
@@ -141,8 +157,8 @@ def _same_rows(flow: Flow, node: ir.Node, kind: str, value: ir.Value) -> Array:
     """A constant initial state, of one row where all rows are the same."""
     constant, dims = flow.known.contents[value], flow.known.shapes[value]
     if constant.dtype == object:
-        raise flow.refuse(node, f"initial_{kind} depends on the size of an axis", "make it an input of the model")
-    batch = 0 if node.attributes.get_int("layout", 0) else 1
+        raise flow.refuse(node, f"{_name_of(kind)} depends on the size of an axis", "make it an input of the model")
+    batch = 0 if kind == "s" or node.attributes.get_int("layout", 0) == 1 else 1
     first = constant.take([0], axis=batch) if constant.shape[batch] else np.zeros(())
     kept = first if (constant == first).all() else constant
     sizes = [kept.shape[n] if n == batch else int(dim.constant or 1) for n, dim in enumerate(dims)]
@@ -155,7 +171,8 @@ def check_unread(flow: Flow, value: ir.Value, name: str) -> None:
     caches = set(flow.caches.values())
     for use in value.uses():
         node = use.node
-        if (node in carried and use.idx in (5, 6)) or (node.op_type in ("Shape", "Size") and node.domain == ""):
+        slots = [SLOTS[kind][0] for kind in kinds_of_state(node)] if node in carried else []
+        if use.idx in slots or (node.op_type in ("Shape", "Size") and node.domain == ""):
             continue
         if node in caches and use.idx == 0:
             continue
@@ -209,7 +226,7 @@ def _returned(flow: Flow, graph: ir.Graph, elements: Mapping[ir.Value, Array]) -
     final: dict[ir.Value, Array] = {}
     for recurrent in flow.recurrent:
         node = recurrent.node
-        for slot, number in SLOTS.values():
+        for slot, number in (SLOTS[kind] for kind in kinds_of_state(node)):
             initial = node.inputs[slot] if slot < len(node.inputs) else None
             if initial is not None and initial in elements and number < len(node.outputs):
                 final[node.outputs[number]] = elements[initial]

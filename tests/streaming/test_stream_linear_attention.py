@@ -1,10 +1,13 @@
-"""Streams of CausalConvWithState: the state is brought out, or the pair of input and output stays."""
+"""Streams of LinearAttention and CausalConvWithState: states are brought out, or pairs of input and output stay."""
 
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
+from attention import Attention
+from attention_blocks import BLOCKS, first_states
 from causal_conv import MS, STANDARD, ConvCase, expected, feed, model
 from one_process import run_workers_here
 from running import run
@@ -62,3 +65,62 @@ def test_a_convolution_is_verified_in_chunks() -> None:
 def test_the_pass_alone_says_what_to_do() -> None:
     with pytest.raises(rl.UnsupportedError, match=r"'conv' .*: its frames are followed in its equivalent only"):
         rl.StreamPass("length")(ir.from_proto(model(OPEN)))
+
+
+ATTENTIONS = {
+    "a pair": Attention(open="BT", T=6),
+    "no state": Attention(open="BT", T=6, state=False),
+    "standard": Attention(open="BT", T=6, domain="", rule="delta", state=False),
+    "groups, by key": Attention(open="T", T=6, Hq=4, rule="gated", by_key=True, state=False),
+    "half, its state in float": Attention(open="BT", T=6, dtype="float16"),
+}
+
+
+@pytest.mark.parametrize("frames", ["", "=1", "=3"])
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_an_attention_in_chunks(name: str, frames: str) -> None:
+    node = ATTENTIONS[name]
+    stream, report = rl.lower(node.model(), stream=f"T{frames}", full=True)
+    assert "LinearAttention" not in {n.op_type for n in stream.graph.node}
+    assert report.stream is not None
+    (state,) = report.stream.states
+    pair = ("past_state", "present_state") if node.state else ("past_attention_s", "present_attention_s")
+    assert (state.input, state.output, state.state) == (*pair, "s")
+    assert state.dtype == ("float32" if node.state else "float16" if node.dtype == "float16" else "float32")
+    given, outputs = node.feed(), []
+    held = given.pop("past_state", state.first({"B": node.B}))
+    count = 6 if frames == "=1" else 2
+    parts = {symbol: np.split(array, count, 1) for symbol, array in given.items()}
+    for n in range(count):
+        got = run(stream, {symbol: part[n] for symbol, part in parts.items()} | {state.input: held})
+        held = got[state.output]
+        outputs.append(got["output"])
+    whole = node.expected(node.feed())
+    near = 5e-3 if node.dtype == "float16" else 5e-6
+    np.testing.assert_allclose(np.concatenate(outputs, 1), whole["output"], rtol=near, atol=near)
+    np.testing.assert_allclose(held, whole["present_state"], rtol=near, atol=near)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_models_in_the_shape_of_real_ones_keep_their_pairs(name: str) -> None:
+    """One model for the prompt and for each token behind it."""
+    original = BLOCKS[name]
+    stream, report = rl.lower(original, stream="T", full=True)
+    assert report.stream is not None
+    pairs = {(state.input, state.output) for state in report.stream.states}
+    assert pairs == {(n, n.replace("past", "present")) for n in first_states(original)}
+    if name.startswith("qwen"):
+        check = rl.verify_stream(original, stream)
+        assert check.status == "verified", check.reason
+
+
+def test_frames_along_another_axis_are_refused() -> None:
+    text = """<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
+        main (float[T,1,4] x) => (float[T,1,4] o) {
+            [attention] o, p = com.microsoft.LinearAttention
+                <q_num_heads = 1, kv_num_heads = 1, update_rule = "linear"> (x, x, x)
+        }"""
+    with pytest.raises(
+        rl.UnsupportedError, match=r"'attention' .*: its frames are not along axis 1 of all its inputs"
+    ):
+        rl.lower(onnx.parser.parse_model(text), stream="T")
