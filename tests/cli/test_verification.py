@@ -40,14 +40,6 @@ def test_without_verification(source: Path, rnn_lower: Command, tmp_path: Path, 
     assert json.loads(report.read_text())["verification"] is None
 
 
-@pytest.mark.parametrize("runs", [0, 3, 5])
-def test_runs_and_no_runs_exclude_each_other(source: Path, rnn_lower: Command, tmp_path: Path, runs: int) -> None:
-    outcome = rnn_lower(source, tmp_path / "out.onnx", "--verify", runs, "--no-verify")
-    assert (outcome.code, outcome.out) == (2, "")
-    assert "not allowed with" in outcome.err
-    assert not (tmp_path / "out.onnx").exists()
-
-
 def test_says_how_it_verified(rnn_lower: Command, tmp_path: Path) -> None:
     """No kernel of onnxruntime supports layout 1."""
     source = saved(tmp_path / "in.onnx", model(Case("cli_layout", "LSTM", {"layout": 1}), 17))
@@ -132,8 +124,8 @@ def test_a_failed_verification(source: Path, rnn_lower: Command, tmp_path: Path,
     assert (outcome.code, outcome.lines) == (3, [])
     assert outcome.err.count("\n") == 1
     assert outcome.err.startswith("rnn-lower: error: verification failed")
-    assert "output 'Y'" in outcome.err
-    assert "Y_c" in outcome.err
+    for told in ("output 'Y'", "Y_c", "--atol", "--keep-failed", "--report FILE.json"):
+        assert told in outcome.err
     after = files(tmp_path)
     data = json.loads(after.pop("report.json"))
     assert after == before
@@ -276,12 +268,6 @@ def test_a_required_verification_without_runs_is_wrong_usage(
     assert rnn_lower(source, tmp_path / "out.onnx", "--require-verified", "--no-verify").code == 2
 
 
-@pytest.mark.usefixtures("wrong_cell")
-def test_what_to_do_about_a_failure(source: Path, rnn_lower: Command, tmp_path: Path) -> None:
-    outcome = rnn_lower(source, tmp_path / "out.onnx")
-    assert all(text in outcome.err for text in ("--atol", "--keep-failed", "--report FILE.json"))
-
-
 @pytest.mark.parametrize("contents", [None, b"", b"not an array", b"X=1\n"])
 def test_a_bad_feed_is_refused(source: Path, rnn_lower: Command, tmp_path: Path, contents: bytes | None) -> None:
     array = tmp_path / "x.npy"
@@ -308,7 +294,7 @@ sys.exit(cli.main())
 """
 
 
-@pytest.mark.parametrize("verbosity", [[], ["-v"], ["-vv"]])
+@pytest.mark.parametrize("verbosity", [[], ["-vv"]])
 def test_exit_code_of_a_failed_verification(source: Path, tmp_path: Path, verbosity: list[str]) -> None:
     target = tmp_path / "out.onnx"
     done = child(source, target, *verbosity, code=FAILING)

@@ -19,7 +19,7 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.run_time_sizes import can_flip, count, flip, zeros
 from rnn_lowering.emit.substitutes import COMPOSED
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.emit.versions import Versioned, since
+from rnn_lowering.emit.versions import Versioned
 
 OPSETS = (7, 8, 9, 10, 11, 12, 13, 17, 18, 21, 24)
 DTYPES = {"float32": ir.DataType.FLOAT, "float64": ir.DataType.DOUBLE}
@@ -174,40 +174,6 @@ def test_rows_are_picked_by_products() -> None:
 
 
 # Versions
-
-
-class Dated:
-    """A class with variants."""
-
-    def __init__(self, opset: int) -> None:
-        self.opset = opset
-
-    @since(7)
-    def age(self, more: int) -> int:
-        return 7 + more
-
-    @age.since(13)
-    def _age_13(self, more: int) -> int:
-        return 13 + more
-
-
-@pytest.mark.parametrize(("opset", "version"), [(7, 7), (12, 7), (13, 13), (22, 13)])
-def test_the_newest_variant_that_is_not_newer(opset: int, version: int) -> None:
-    assert Dated(opset).age(1) == version + 1
-
-
-def test_no_variant_is_old_enough() -> None:
-    with pytest.raises(LookupError, match="age has no variant for opset 6"):
-        Dated(6).age(1)
-
-
-@pytest.mark.parametrize("opset", [0, 7, 13, 1000])
-def test_wrong_versions_end_the_import(opset: int) -> None:
-    def variant(op: Dated, more: int) -> int:
-        return more
-
-    with pytest.raises(ValueError, match="does not follow"):
-        Dated.age.since(opset)(variant)
 
 
 def versioned() -> Iterator[tuple[str, Versioned[Any, Any, Any]]]:
