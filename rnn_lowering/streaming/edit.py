@@ -88,6 +88,11 @@ class Editor:
         self._started: dict[tuple[tuple[ir.Node, str], ...], ir.Value] = {}
         self._numbers: dict[str, int] = {}
 
+    def own_frames(self, rate: Fraction) -> int | None:
+        """How many frames of a value at this rate each call has; None where that differs."""
+        frames = None if self.time is None else self.time.frames
+        return None if frames is None else int(frames * rate)
+
     def add_past(self, node: ir.Node, kind: str, dtype: ir.DataType, dims: Sequence[Dim]) -> ir.Value:
         """Add an input that takes a state of a node."""
         return self.add_input(self.name(f"past_{plain(label_of(node))}_{kind}"), dtype, dims)

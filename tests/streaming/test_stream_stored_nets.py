@@ -131,3 +131,19 @@ def test_a_step_has_fewer_nodes_than_one_that_was_made_by_hand() -> None:
             n.op_type == op_type for n in by_hand.graph.node
         )
     assert len(step.graph.node) < len(by_hand.graph.node)
+
+
+@pytest.mark.parametrize("file", of_class("must"))
+def test_a_step_of_known_sizes_calculates_with_none(file: str) -> None:
+    net = NETS[file]
+    step = rl.lower(
+        onnx.load(FOLDER / file), stream={net["axis"]: net["frames"][0]}, dims={"batch": 1}, target="tvm"
+    )
+    assert {n.op_type for n in step.graph.node} & {
+        "Shape",
+        "Size",
+        "Range",
+        "ConstantOfShape",
+        "Loop",
+        "Scan",
+    } == set()

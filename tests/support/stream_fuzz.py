@@ -412,6 +412,9 @@ def judged(model: onnx.ModelProto) -> str:
     except Exception as error:  # onnxruntime has no common error
         return f"cannot be loaded: {error}"
     found = [_at_length(whole, chunks, plan_of(stepped), length) for length in LENGTHS]
+    for frames in (1, 3):  # units in each call
+        fixed = streamed(model, {"time": frames * plan_of(stepped)["unit"]}, delay=True)
+        found.append(_at_length(whole, _session(fixed), plan_of(fixed), 50))
     wrong = next((text for text in found if text), "")
     return wrong or ("accepted" if "" in found else "refused")
 
@@ -422,7 +425,7 @@ def _at_length(whole: Any, chunks: Any, plan: Any, length: int) -> str | None:
     The sequence is followed by zeros, for as many frames as the stream is late: all that it gives must be what the
     whole gives of both, and what comes before the delay what the whole gives of the sequence alone.
     """
-    unit, axis = plan["unit"], plan["outputs"]["y"]
+    unit, axis = plan["frames"] or plan["unit"], plan["outputs"]["y"]
     rate, lag, short = Fraction(plan["rates"].get("y", 1)), plan["delay"].get("y", 0), plan["short"].get("y", 0)
     frames = -(-length // unit) * unit
     after = ceil(lag / rate / unit) * unit
@@ -441,7 +444,7 @@ def _at_length(whole: Any, chunks: Any, plan: Any, length: int) -> str | None:
         sure = range(max(count + short - lag, 0))
         if _apart(ended.take(sure, axis), expected.take(sure, axis)):
             return f"T = {length}: the whole sees what is behind"
-    for sizes in CHUNKS if length <= 50 else LONG:
+    for sizes in ((1,),) if plan["frames"] else CHUNKS if length <= 50 else LONG:
         try:
             got = _chunked(chunks, plan, feed, [unit * size for size in sizes])
         except Exception as error:  # onnxruntime has no common error

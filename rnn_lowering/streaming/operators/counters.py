@@ -76,10 +76,14 @@ def counted_before(editor: Editor, node: ir.Node, value: ir.Value, frames: Frame
     if key not in editor.counters:
         graph = home(node)
         past = editor.add_past(node, "count", ir.DataType.INT64, [1])
-        (shape,) = editor.node("Shape", [value])
-        (own,) = editor.node("Gather", [shape, editor.integers([frames.axis], graph)], axis=0)
-        new = [shape, own]
-        if frames.known:
+        new, count = [], editor.own_frames(frames.rate)
+        if count is not None:
+            own = editor.integers([count], graph)
+        else:
+            (shape,) = editor.node("Shape", [value])
+            (own,) = editor.node("Gather", [shape, editor.integers([frames.axis], graph)], axis=0)
+            new = [shape, own]
+        if count is None and frames.known:
             (own,) = editor.node("Sub", [own, editor.integers([frames.known], graph)])
             new.append(own)
         (present,) = editor.node("Add", [past, own])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 import onnx_ir as ir
@@ -25,6 +26,7 @@ class RunningSum(NodeEdit):
         late: How late it is: frames that have not come count as 0.
         path: The nodes If around it, each with its branch.
         shape, dtype: Those of its value.
+        rate: How many frames that has for each frame of the stream.
     """
 
     node: ir.Node
@@ -33,6 +35,7 @@ class RunningSum(NodeEdit):
     path: Path
     shape: Shape
     dtype: ir.DataType
+    rate: Fraction
     late: Lateness | None = None
 
     def apply(self, editor: Editor) -> None:
@@ -46,10 +49,19 @@ class RunningSum(NodeEdit):
             zeros = np.zeros(1, self.dtype.numpy())
             source = replaced(editor, source, self.late, self.axis, len(self.shape), zeros, node)
             node.replace_input_with(0, source)
+        exclusive = node.attributes.get_int("exclusive", 0)
+        if editor.own_frames(self.rate) == 1 and not self.overlap and not exclusive:
+            (total,) = editor.node("Add", [source, past])
+            total.type = value.type
+            graph.insert_before(node, [producer(total)])
+            editor.replace(value, total, graph)
+            graph.remove(node, safe=True)
+            editor.add_present(node, "sum", past, total, self.path)
+            return
         (total,) = editor.node("Add", [value, past])
         editor.put_behind(value, total, [total])
         last = total
-        if node.attributes.get_int("exclusive", 0):
+        if exclusive:
             (last,) = editor.node("Add", [total, source])
             graph.insert_after(producer(total), [producer(last)])
         end = -self.overlap or TO_THE_END
@@ -70,5 +82,7 @@ def summed(flow: Flow, node: ir.Node) -> list[Framing]:
     if not framing.plain:
         raise flow.refuse(node, "its frames are merged with another axis")
     shape, dtype = flow.shape(value, node), flow.known.types[value]
-    flow.edits.append(RunningSum(node, framing.axis, framing.overlap, flow.path, shape, dtype, framing.lateness))
+    flow.edits.append(
+        RunningSum(node, framing.axis, framing.overlap, flow.path, shape, dtype, framing.rate, framing.lateness)
+    )
     return [flow.framed(node, node.outputs[0], framing)]
