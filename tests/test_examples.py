@@ -200,3 +200,20 @@ def test_names_of_the_readme() -> None:
 def test_links_of_the_readme() -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", readme()):
         assert (ROOT / target).exists(), target
+
+
+def test_tokens_by_linear_attention(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "generate_tokens.py", tmp_path / "step.onnx"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    said, operators = done.stdout.splitlines()
+    assert float(said.rpartition(" ")[2]) < 1e-6
+    assert "LinearAttention" not in operators
+    assert recurrent_left(onnx.load(tmp_path / "step.onnx")) == []
+    kept = [value.name for value in onnx.load(tmp_path / "step.onnx").graph.input]
+    assert kept == ["hidden", "past_conv", "past_state"]
