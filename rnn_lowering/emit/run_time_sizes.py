@@ -107,11 +107,16 @@ def head(op: Ops, x: Tensor, length: Tensor) -> Tensor:
     """Return the first rows of x along axis 0; `length` is an int64 [1]."""
     number, rows = length.number, x.shape[0]
     if number is None or rows is None:
-        bounds = [op.constant([0]), length, op.constant([0])]  # starts, ends, axes
-        return _head(op, x, bounds, (number, *x.shape[1:]))
+        return _head(op, x, length)
     return x if number == rows else op.split(x, [number, rows - number], axis=0)[0]
 
 
-@since(10)
-def _head(op: Ops, x: Tensor, bounds: Sequence[Tensor], shape: Dims) -> Tensor:
-    return op.emit("Slice", [x, *bounds], [shape], [x.dtype])[0]
+@since(1)
+def _head(op: Ops, x: Tensor, length: Tensor) -> Tensor:
+    return op.take(x, count(op, length))
+
+
+@_head.since(10)
+def _head_10(op: Ops, x: Tensor, length: Tensor) -> Tensor:
+    zero = op.constant([0])  # the start, and the axis
+    return op.emit("Slice", [x, zero, length, zero], [(length.number, *x.shape[1:])], [x.dtype])[0]

@@ -1,5 +1,6 @@
 """LinearAttention of both domains in every form, beside float64, onnx's reference and onnxruntime's kernels."""
 
+import json
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -15,6 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from running import run
 
 import rnn_lowering as rl
+from rnn_lowering.cli.command import main
 from rnn_lowering.compare.reference import evaluate_model
 from rnn_lowering.compare.references.every_kind import OPERATORS
 
@@ -130,6 +132,16 @@ def test_no_steps_and_no_rows(form: str) -> None:
             for by_key in (False, True):
                 case = Attention(state=state, open=opened, dv=2, by_key=by_key, **sizes)  # type: ignore[arg-type]
                 lowered_right(case, form)
+
+
+@pytest.mark.parametrize("opset", [7, 9, 10, 13, 25])
+def test_every_opset(opset: int) -> None:
+    """com.microsoft has the operator at any; a Scan needs opset 9."""
+    for form in FORMS:
+        for case in (Attention(T=40), Attention(T=40, open="BT", by_key=True), Attention(T=1), Attention(T=0)):
+            has_scan = opset >= 9 or case.T < 2 or (form == "chunked" and not case.open)
+            if form == "loop" or (has_scan and form != "unroll") or (form == "unroll" and not case.open):
+                lowered_right(replace(case, opset=opset), form)
 
 
 def test_calls_of_any_length_continue_each_other() -> None:
@@ -425,3 +437,58 @@ def test_ncnn_is_refused() -> None:
 def test_for_each_runtime(target: str) -> None:
     for case in (Attention(opset=17), Attention(opset=17, T=1, B=1), Attention(opset=17, by_key=True, Hq=4, dv=1)):
         lowered_right(case, target=target)
+
+
+def test_one_output_that_is_used() -> None:
+    for kept, form in product(("output", "present_state"), FORMS):
+        original = Attention().model()
+        (other,) = (v for v in original.graph.output if v.name != kept)
+        original.graph.output.remove(other)
+        lowered = rl.lower(original, form)
+        got = run(lowered, Attention().feed())
+        assert error(got, {kept: Attention().expected(Attention().feed())[kept]}) < 2e-6
+        assert rl.verify(original, lowered, runs=1).status == "verified"
+
+
+def test_it_is_listed_previewed_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(Attention(T=40, open="B").model(), path)
+    assert main([str(path), "--list"]) == 4
+    shown = capsys.readouterr().out
+    assert "LinearAttention-1" in shown
+    assert "gated_delta, 2 states of 4x3" in shown
+    (preview,) = rl.preview(onnx.load(path), to="loop")
+    assert (preview.form, preview.reason) == ("loop", "requested")
+    page, data = tmp_path / "page.html", tmp_path / "data.json"
+    assert main([str(path), str(tmp_path / "out.onnx"), "--report", str(page)]) == 0
+    text = page.read_text()
+    assert "Absolute error of output against float64" in text
+    assert "One step as emitted" in text
+    assert main([str(path), str(tmp_path / "out.onnx"), "--report", str(data), "--force"]) == 0
+    (node,) = json.loads(data.read_text())["nodes"]
+    assert (node["form"], node["seq_length"], node["hidden_size"]) == ("chunked", 40, None)
+
+
+def test_a_function_of_the_same_name() -> None:
+    """onnxruntime runs its kernel, not the model's function: so does what is lowered, and says so."""
+    case = Attention(T=3)
+    original = case.model()
+    body = [
+        helper.make_node("Identity", [a], [b]) for a, b in (("query", "output"), ("past_state", "present_state"))
+    ]
+    inputs = ["query", "key", "value", "past_state", "decay", "beta"]
+    original.functions.append(
+        helper.make_function(
+            CONTRIB,
+            "LinearAttention",
+            inputs,
+            ["output", "present_state"],
+            body,
+            [helper.make_opsetid("", 21)],
+            ["q_num_heads", "kv_num_heads", "update_rule"],
+        )
+    )
+    with pytest.warns(rl.RnnLoweringWarning, match="LinearAttention"):
+        lowered = rl.lower(original)
+    assert not lowered.functions
+    assert_right(case, run(lowered, case.feed()))
