@@ -190,11 +190,11 @@ class Attention:
 
 
 def error(got: Arrays, expected: Arrays) -> float:
-    """Return the largest difference, relative to the largest value of the output."""
+    """Return the largest difference, relative to the largest value of the output; infinite for NaN."""
     found = 0.0
     for symbol, array in expected.items():
         assert got[symbol].shape == array.shape, (symbol, got[symbol].shape, array.shape)
         if array.size:
             far = np.abs(got[symbol].astype(np.float64) - array).max()
-            found = max(found, float(far / (np.abs(array).max() or 1)))
+            found = max(found, float(far / (np.abs(array).max() or 1))) if np.isfinite(far) else np.inf
     return found
