@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -39,12 +40,27 @@ _PARTS = ("Cast", "Identity", "Gather", "Split", "Slice", "Squeeze", "Unsqueeze"
 
 @dataclass(frozen=True)
 class _Use:
-    """How a recurrent or indexing node uses an input."""
+    """How nodes use an input.
+
+    Attributes:
+        roles: "batch", "seq" or None for each axis, as a recurrent node reads it.
+        bound: Indices are less than this.
+        lengths: Whether it is the lengths of sequences.
+        compared: The integers that it is compared with.
+        switch: Its value in a run, if it is a single boolean.
+    """
 
     roles: tuple[str | None, ...] = ()
     bound: int | None = None
     lengths: bool = False
     compared: tuple[int, ...] = ()
+    switch: bool | None = None
+
+    def in_run(self, run: int, switch: bool | None) -> _Use:
+        """Return the use in one run: each takes another of the numbers that the input is compared with, or none."""
+        chosen = run % (len(self.compared) + 1)
+        return replace(self, compared=self.compared[chosen : chosen + 1], switch=switch)
+
     bounds: tuple[float, float] | None = None
 
 
@@ -78,28 +94,17 @@ def candidate_feeds(
     fixed |= {name: list(array.shape) for name, array in given.items()}
     preferred, scale = _SIZES[run % len(_SIZES)], _SCALES[run % len(_SCALES)]
     made = [value for value in inputs if value.name not in given]
+    uses_in_run = {v.name: uses[v.name].in_run(run, setting(model.graph, v.name, run)) for v in made}
     tried = (preferred, *(pair for pair in _FALLBACKS if pair != preferred))
     for sizes, seq in _within_limit(
         made, [(_dimension_sizes(inputs, uses, *pair, fixed), pair[1]) for pair in tried]
     ):
         longest = next((_length(sizes[v.name], uses[v.name]) for v in inputs if "seq" in uses[v.name].roles), seq)
-        for ragged in (True, False) if any(use.lengths for use in uses.values()) else (True,):
-            for positive in (False, True):
-                rng = np.random.default_rng((seed, run))
-                random = {
-                    v.name: _values(
-                        rng,
-                        v,
-                        sizes[v.name],
-                        _in_run(uses[v.name], run),
-                        longest if ragged else 1,
-                        scale,
-                        positive,
-                        setting(model.graph, v.name, run),
-                    )
-                    for v in made
-                }
-                yield {**given, **random}
+        lengths = (longest, 1) if any(use.lengths for use in uses.values()) else (longest,)
+        for length, positive in product(lengths, (False, True)):
+            rng, numbers = np.random.default_rng((seed, run)), _Numbers(length, scale, positive)
+            random = {v.name: numbers.of(v, sizes[v.name], uses_in_run[v.name], rng) for v in made}
+            yield {**given, **random}
 
 
 Sizes = dict[str, list[int]]
@@ -172,36 +177,43 @@ def _role_by_name(name: str, axis: int) -> str:
     return "seq" if axis else "batch"
 
 
-def _values(
-    rng: np.random.Generator,
-    value: onnx.ValueInfoProto,
-    shape: list[int],
-    use: _Use,
-    longest: int,
-    scale: float,
-    positive: bool,
-    switch: bool | None,
-) -> Array:
-    dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-    if dtype.kind == "f" or dtype.name == "bfloat16":
+@dataclass(frozen=True)
+class _Numbers:
+    """The random numbers of one feed.
+
+    Attributes:
+        longest: The length of the longest sequence.
+        scale: Standard deviation of real numbers.
+        positive: Whether real numbers are positive: a magnitude may meet a logarithm.
+    """
+
+    longest: int
+    scale: float
+    positive: bool
+
+    def of(self, value: onnx.ValueInfoProto, shape: list[int], use: _Use, rng: np.random.Generator) -> Array:
+        """Return random numbers for an input."""
+        dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        if dtype.kind == "f" or dtype.name == "bfloat16":
+            return self._reals(shape, rng).astype(dtype)
+        if dtype.kind == "b":
+            chosen = rng.integers(0, 2, shape).astype(dtype)
+            return chosen if use.switch is None else np.full(shape, use.switch)
+        if use.compared and math.prod(shape) == 1:
+            return np.full(shape, use.compared[0]).astype(dtype)
+        if use.lengths:
+            lengths = np.sort(rng.integers(min(self.longest, 1), self.longest + 1, shape))[::-1].copy()
+            lengths.flat[:1] = self.longest  # packed sequences start with a full one
+            return lengths.astype(dtype)
+        return rng.integers(0, 4 if use.bound is None else max(use.bound, 1), shape).astype(dtype)
+
+    def _reals(self, shape: list[int], rng: np.random.Generator) -> Array:
         numbers = np.asarray(rng.standard_normal(shape))
-        numbers *= scale
-        if use.bounds is not None:
-            numbers = rng.uniform(*use.bounds, shape)
-        elif positive:  # a magnitude may meet a logarithm
+        numbers *= self.scale
+        if self.positive:
             np.abs(numbers, out=numbers)
             numbers += 0.01
-        return numbers.astype(dtype)
-    if dtype.kind == "b":
-        chosen = rng.integers(0, 2, shape).astype(dtype)
-        return chosen if switch is None else np.full(shape, switch)
-    if use.compared and math.prod(shape) == 1:
-        return np.full(shape, use.compared[0]).astype(dtype)
-    if use.lengths:
-        lengths = np.sort(rng.integers(min(longest, 1), longest + 1, shape))[::-1].copy()
-        lengths.flat[:1] = longest  # packed sequences start with a full one
-        return lengths.astype(dtype)
-    return rng.integers(0, 4 if use.bound is None else max(use.bound, 1), shape).astype(dtype)
+        return numbers
 
 
 _ROLES: dict[AxisName, str | None] = {"T": "seq", "N": "batch", None: None}
@@ -221,12 +233,6 @@ def _use(graph: onnx.GraphProto, name: str) -> _Use:
     if _starts_a_state(graph, {name}):
         return _Use(roles=(None, "batch"))
     return _Use(compared=tuple(_compared(graph, name)))
-
-
-def _in_run(use: _Use, run: int) -> _Use:
-    """Return the use in one run: each run takes another of the numbers that the input is compared with, or none."""
-    chosen = run % (len(use.compared) + 1)
-    return replace(use, compared=use.compared[chosen : chosen + 1])
 
 
 def _compared(graph: onnx.GraphProto, name: str) -> Iterator[int]:

@@ -15,7 +15,7 @@ from rnn_lowering.compare.node_models import NodePair, Symbols, TensorFile, node
 from rnn_lowering.compare.process import Outputs, Runner, SessionError
 from rnn_lowering.compare.references.node_reference import NodeReference
 from rnn_lowering.compare.result import NODES, OutputCheck, RunCheck, RunInput, Verification, over_all
-from rnn_lowering.compare.session import session_with_outputs
+from rnn_lowering.compare.session import session_with
 from rnn_lowering.compare.tolerance import allowance, compare, distance
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import ModelSource
@@ -180,7 +180,9 @@ class NodeComparison(Comparison):
         try:
             nodes = self.pairs
             session = replace(
-                session_with_outputs(self.original, self.runner.folder, lambda _: _inputs_and_outputs(nodes)),
+                session_with(
+                    self.original, self.runner.folder / "nodes.onnx", lambda _: _inputs_and_outputs(nodes)
+                ),
                 optimize=optimize,
             )
             outcome = self.runner.run(session, [[feed] for feed in feeds])

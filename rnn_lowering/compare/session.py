@@ -47,70 +47,46 @@ class Session:
         return False
 
 
-def session_with_outputs(
-    original: ModelSource, scratch: Path, names: Callable[[onnx.ModelProto], Iterable[str]]
+def session_with(
+    original: ModelSource,
+    path: Path,
+    outputs: Callable[[onnx.ModelProto], Iterable[str]],
+    axes: Mapping[str, int] | None = None,
 ) -> Session:
-    """Return a session of the original with additional outputs.
+    """Return a session of the original with more outputs, and with open input axes.
 
     Args:
         original: The model.
-        scratch: Folder for the changed model.
-        names: Returns the names of those values; names outside the main graph are ignored.
+        path: The file for the changed model.
+        outputs: Returns the names of the values to add; names outside the main graph are ignored.
+        axes: The axis that gets no fixed size, by input name.
 
     Raises:
         ModelFileError: Its data is missing, or outside.
     """
     proto = _copy(original.proto)
-    _add_outputs(proto, names(proto))
-    return _saved(proto, original, scratch / "more_outputs.onnx")
+    _open_axes(proto, axes or {})
+    inner = {name for node in proto.graph.node for name in node.output if name}
+    inner -= {value.name for value in proto.graph.output}
+    wanted = dict.fromkeys(outputs(proto))
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted if name in inner)
+    return _saved(proto, original, path)
 
 
-def session_with_all_values(
-    original: ModelSource, scratch: Path, label: str, axes: Mapping[str, int]
-) -> tuple[Session, dict[str, str]]:
-    """Return a session that outputs every value of the main graph, and the node of each value, in order.
-
-    Args:
-        original: The model.
-        scratch: Folder for the changed model.
-        label: Part of the name of its file.
-        axes: The axis of inputs that is opened, by name.
-    """
-    proto = _copy(original.proto)
-    _open_axes(proto, axes)
-    given = {value.name for value in proto.graph.output}
-    nodes = {
+def nodes_by_output(proto: onnx.ModelProto) -> dict[str, str]:
+    """Return what to call the node of each computed value of the main graph, in order."""
+    return {
         name: f"{node.op_type} node '{node.name or f'-> {name}'}'"
         for node in proto.graph.node
         for name in node.output
         if name
     }
-    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in nodes if name not in given)
-    return _saved(proto, original, scratch / f"more_outputs_{label}.onnx"), nodes
 
 
-def session_with_open_axes(
-    original: ModelSource, scratch: Path, axes: Mapping[str, int]
-) -> tuple[Session, onnx.ModelProto]:
-    """Return a session of the original in which axes of inputs have no fixed size, and with
-    the inputs of recurrent nodes and the conditions of Ifs as additional outputs; and its model.
-
-    Args:
-        original: The model.
-        scratch: Folder for that model.
-        axes: The axis by the name of the input.
-    """
-    proto = _copy(original.proto)
-    _open_axes(proto, axes)
-    _add_outputs(proto, (*recurrent_inputs(proto), *conditions(proto.graph)))
-    return _saved(proto, original, scratch / "opened.onnx"), proto
-
-
-def _add_outputs(proto: onnx.ModelProto, names: Iterable[str]) -> None:
-    """Add values of a model's main graph to its outputs."""
-    inner = {name for node in proto.graph.node for name in node.output if name}
-    inner -= {value.name for value in proto.graph.output}
-    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(names) if name in inner)
+def deciding_values(proto: onnx.ModelProto) -> Iterator[str]:
+    """Yield the names of the recurrent nodes' inputs and of the conditions of Ifs."""
+    yield from recurrent_inputs(proto)
+    yield from conditions(proto.graph)
 
 
 def has_fixed(proto: onnx.ModelProto, axes: Mapping[str, int]) -> bool:

@@ -29,12 +29,13 @@ from rnn_lowering.compare.result import (
 )
 from rnn_lowering.compare.session import (
     Session,
+    deciding_values,
     echoing_nodes,
     has_fixed,
+    nodes_by_output,
     repairs_note,
     session_of,
-    session_with_all_values,
-    session_with_open_axes,
+    session_with,
 )
 from rnn_lowering.compare.streams.outputs import chunks_differ, compare_beginning, compare_output
 from rnn_lowering.compare.streams.sequences import BEGINNINGS, CHUNKS_OF, FEW, RAGGED, ChunkedSequence, Sequences
@@ -128,7 +129,8 @@ class _Comparison:
                     hint="give the model that the stream was made from",
                 )
         self.fixed = has_fixed(original.proto, self.axes)
-        self.session, self.whole = session_with_open_axes(original, runner.folder, self.axes)
+        self.session = session_with(original, runner.folder / "opened.onnx", deciding_values, self.axes)
+        self.whole = self.session.parsed
         misread = echoing_nodes(original.proto)
         self.check = take_feeds(check, [self.whole.graph], frames=True)
         self.stream = session_of(stepped, runner.folder, misread)
@@ -425,8 +427,9 @@ class _Comparison:
         """Name the first node of the original whose frames differ from those of the chunks."""
         sequence = next(self.sequences.in_chunks(feed, ((self.plan.frames or self.plan.unit,),)))
         try:
-            whole, names = session_with_all_values(self.ran, self.runner.folder, "whole", self.axes)
-            inner, others = session_with_all_values(self.stepped, self.runner.folder, "chunks", {})
+            whole = session_with(self.ran, self.runner.folder / "whole_values.onnx", nodes_by_output, self.axes)
+            inner = session_with(self.stepped, self.runner.folder / "chunk_values.onnx", nodes_by_output)
+            names, others = nodes_by_output(whole.parsed), nodes_by_output(inner.parsed)
             (values,) = self.runner.run(whole, [[feed]], chunks=Chunks([[1]])).steps(0)
             parts = self._run_chunks(inner, [sequence]).steps(0)
         except (SessionError, ValueError, OSError):

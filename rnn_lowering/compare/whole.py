@@ -35,7 +35,7 @@ from rnn_lowering.compare.session import (
     recurrent_inputs,
     repairs_note,
     session_of,
-    session_with_outputs,
+    session_with,
 )
 from rnn_lowering.compare.tolerance import compare
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
@@ -240,7 +240,7 @@ class ModelComparison(Comparison):
         self, groups: list[list[str]], all_must_run: bool
     ) -> tuple[Session, list[str], dict[str, Outputs]]:
         """Run the original; return its session, its output names, and the outputs by accepted feed."""
-        session = session_with_outputs(self.original, self.runner.folder, recurrent_inputs)
+        session = session_with(self.original, self.runner.folder / "original.onnx", recurrent_inputs)
         try:
             outcome = self.runner.run(session, groups, counter(self.progress, ORIGINAL, len(groups)))
         except SessionError as error:
