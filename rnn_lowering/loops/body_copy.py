@@ -44,16 +44,20 @@ class BodyCopy:
         facts: Facts about the model.
         repeat: Emits what stands for the Loop or Scan, and for those in its body.
         limits: The limits of all nested steps, and of nodes.
+        needs_rows: Whether a Scan that takes no rows is refused.
 
     Attributes:
         steps: The number of steps that were unrolled.
         moved: Nodes that are not copied, since what they compute is there already.
     """
 
-    def __init__(self, op: Ops, facts: Facts, repeat: Repeat, limits: LoopLimits) -> None:
+    def __init__(
+        self, op: Ops, facts: Facts, repeat: Repeat, limits: LoopLimits, *, needs_rows: bool = False
+    ) -> None:
         self.op = op
         self.facts = facts
         self.limits = limits
+        self.needs_rows = needs_rows
         self.steps = 0
         self.moved: set[ir.Node] = set()
         self._repeat = repeat

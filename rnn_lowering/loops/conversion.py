@@ -110,6 +110,8 @@ def _scan(copy: BodyCopy, left: EmptiedLoop) -> tuple[list[ir.Value], list[Tenso
     firsts = [copy.facts.kind(left.items[n]) for n in left.changing]
     scanned = [copy.made(x) for x in left.rows.values()]
     counts = isinstance(read, LoopBody) and (not scanned or read.number in left.used)
+    if counts and copy.needs_rows and read.body.inputs[0] not in left.used:
+        raise UnsupportedError("a Scan would take no rows, which tract refuses", hint=_WAY, node=read.ref)
     numbers = [copy.made(count(op, trips.tensor))] if counts else []
     with op.body(), copy.apart():
         states = _begin(copy, left)

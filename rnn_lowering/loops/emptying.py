@@ -91,7 +91,7 @@ def _emptied(
         if not varies.isdisjoint(inputs):
             one = _moved(copy, node, result.rows, varies)
             found = None if one is None else [one]
-            if node.op_type == "Gather" and varies.isdisjoint(inputs[:1]):
+            if _reads_row(node, varies):
                 rows_of = find(node)
                 found = None if rows_of is None else [rows_of]
             elif node.op_type == "Split":
@@ -105,6 +105,17 @@ def _emptied(
             result.rows.update(zip(node.outputs, found, strict=True))
             result.moved.add(node)
     return result
+
+
+def _reads_row(node: ir.Node, varies: set[ir.Value]) -> bool:
+    """Whether a node may take a row of what never changes: a Gather, or a Squeeze of a Slice."""
+    source = node.inputs[0]
+    if node.op_type == "Squeeze" and source is not None:
+        sliced = source.producer()
+        source = sliced.inputs[0] if sliced is not None and sliced.op_type == "Slice" else None
+    elif node.op_type != "Gather":
+        return False
+    return source is not None and source not in varies
 
 
 def _is_safe(copy: BodyCopy, node: ir.Node) -> bool:
@@ -284,7 +295,8 @@ def emptied_loop(
     counters, number = Counters(copy, read, items), trips
 
     def find(node: ir.Node) -> Tensor | None:
-        held = not constants and isinstance(copy.item(node.inputs[0]), Known)
+        data = node.inputs[0]
+        held = not constants and (node.op_type != "Gather" or isinstance(copy.item(data), Known))
         return None if number is None or held else _gathered(copy, read, counters, number, node)
 
     body = _emptied(copy, read, {}, find, [read.state_inputs[n] for n in constant])
@@ -333,15 +345,14 @@ def _used_values(copy: BodyCopy, read: LoopBody | ScanBody, rows: Sequence[ir.Va
 
 
 def _gathered(copy: BodyCopy, read: LoopBody, counters: Counters, trips: LoopTrips, node: ir.Node) -> Tensor | None:
-    """Return the rows that a Gather takes, one in each step; None where it takes something else."""
-    data, index = node.inputs[:2]
-    if data is None or index is None:
+    """Return the rows that a node takes, one in each step; None where it takes something else."""
+    taken = _taken(copy, counters, node)
+    kind = None if taken is None else copy.facts.kind(copy.item(taken[0]))
+    if taken is None or kind is None or not kind.shape:
         return None
-    kind, at = copy.facts.kind(copy.item(data)), copy.facts.kind(index)
-    if kind is None or not kind.shape or at is None or at.shape != ():
-        return None
-    x, attribute = copy.tensor(copy.item(data), read.ref), node.attributes.get("axis")
-    axis = (0 if attribute is None else attribute.as_int()) % x.rank
+    data, index, axis = taken
+    x = copy.tensor(copy.item(data), read.ref)
+    axis %= x.rank
     if not (counters.counts(index) and trips.known is not None and trips.known == x.shape[axis]):
         positions = counters.positions(index, trips)
         if positions is None:
@@ -350,6 +361,34 @@ def _gathered(copy: BodyCopy, read: LoopBody, counters: Counters, trips: LoopTri
         x = copy.op.emit("Gather", [x, positions], [shape], [x.dtype], axis=axis)[0]
         copy.made(x)
     return _in_front(copy, x, axis)
+
+
+def _taken(copy: BodyCopy, counters: Counters, node: ir.Node) -> tuple[ir.Value, ir.Value, int] | None:
+    """Return a value, the position of a row in it, and the axis of its rows, where a node takes a row."""
+    data = node.inputs[0]
+    if node.op_type == "Gather" and data is not None and node.inputs[1] is not None:
+        at, attribute = copy.facts.kind(node.inputs[1]), node.attributes.get("axis")
+        scalar = at is not None and at.shape == ()
+        return (data, node.inputs[1], 0 if attribute is None else attribute.as_int()) if scalar else None
+    sliced = None if data is None else data.producer()
+    if sliced is None or sliced.op_type != "Slice" or len(sliced.inputs) < 5:
+        return None
+    whole, starts, _, axes, steps = sliced.inputs
+    held = [copy.item(value) for value in (axes, steps)]
+    numbers = [item.array.ravel().tolist() if isinstance(item, Known) else [] for item in held]
+    squeezed = _squeezed(copy, node)
+    single = len(numbers[0]) == 1 and squeezed == numbers[0] and len(numbers[1]) == 1 and numbers[1][0] > 0
+    if whole is None or starts is None or not single or not counters.counts_up(starts):
+        return None
+    return whole, starts, int(numbers[0][0])  # the Squeeze fails unless it is one row: that at the start
+
+
+def _squeezed(copy: BodyCopy, node: ir.Node) -> list[int]:
+    """Return the axes that a Squeeze drops."""
+    if "axes" in node.attributes:
+        return list(node.attributes["axes"].as_ints())
+    item = copy.item(node.inputs[1]) if len(node.inputs) > 1 else None
+    return item.array.ravel().tolist() if isinstance(item, Known) else []
 
 
 def _in_front(copy: BodyCopy, x: Tensor, axis: int) -> Tensor:

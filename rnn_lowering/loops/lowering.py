@@ -137,7 +137,7 @@ class _LoopLowering:
         ref, reason = node_ref(node, scope.text), wanted.reason
         for form in wanted.forms:
             try:
-                steps = self._as(form, node, scope)
+                steps = self._as(form, node, scope, needs_rows=form != wanted.forms[-1])
             except UnsupportedError as error:
                 if form == wanted.forms[-1]:
                     raise
@@ -146,9 +146,14 @@ class _LoopLowering:
             self.reports.append(LoopReport.of(ref, form, reason, steps))
             return
 
-    def _as(self, form: str, node: ir.Node, scope: Scope) -> int | None:
-        """Give a node a form; return the number of its steps, where they are unrolled."""
-        copy = BodyCopy(self._emitter(node, scope.graph), self.facts, _FORMS[form], self.limits)
+    def _as(self, form: str, node: ir.Node, scope: Scope, *, needs_rows: bool) -> int | None:
+        """Give a node a form; return the number of its steps, where they are unrolled.
+
+        Args:
+            needs_rows: Whether a Scan that takes no rows is refused, since there are other forms.
+        """
+        op = self._emitter(node, scope.graph)
+        copy = BodyCopy(op, self.facts, _FORMS[form], self.limits, needs_rows=needs_rows)
         try:
             items = copy.write(node, scope.text)
         except UnsupportedError:

@@ -185,6 +185,11 @@ class Counters:
         start = replace(line, rate=0)
         return numbers if start == _Line() else numbers + self._emit(start)
 
+    def counts_up(self, value: ir.Value) -> bool:
+        """Whether a number grows in each step and is never negative."""
+        line = self._line(value)
+        return line is not None and not line.terms and line.constant >= 0 and line.rate > 0
+
     def counts(self, value: ir.Value) -> bool:
         """Whether a value is the number of the step."""
         return self._line(value) == _Line(rate=1)
@@ -338,7 +343,10 @@ def _keeps_number(node: ir.Node) -> bool:
     """Whether a node returns the whole number that it is given, in another type or shape."""
     if node.domain not in DEFAULT_DOMAIN:
         return False
-    return node.op_type in _SHAPING or (node.op_type == "Cast" and node.attributes["to"].as_int() in _WIDE)
+    single = node.op_type == "Concat" and len(node.inputs) == 1
+    return (
+        single or node.op_type in _SHAPING or (node.op_type == "Cast" and node.attributes["to"].as_int() in _WIDE)
+    )
 
 
 _COMPARISONS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")

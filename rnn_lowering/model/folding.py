@@ -48,10 +48,10 @@ def folded(model: ir.Model, *, decide: bool = False, inferred: Inferred | None =
     return best
 
 
-def with_constants(model: ir.Model) -> ir.Model | None:
-    """Return a copy in which constants are folded; None where no node computes something from constants only.
-    Declared shapes count as in `folded`."""
-    if not any(map(_is_constant, model.graph.all_nodes())):
+def with_constants(model: ir.Model, *, sizes: bool = False) -> ir.Model | None:
+    """Return a copy in which constants are folded; None where no node computes something from constants only, or
+    with `sizes` from sizes. Declared shapes count as in `folded`."""
+    if not any(_is_constant(node) or (sizes and node.op_type == "Shape") for node in model.graph.all_nodes()):
         return None
     trial = _inferred(model)
     if not is_sound(trial) or not _fold(trial):

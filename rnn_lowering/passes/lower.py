@@ -300,7 +300,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             raise
         report.notes += notes
         if report.loops and self.lowering.runtime.straight_line:
-            return with_constants(lowered) or lowered
+            return with_constants(lowered, sizes=True) or lowered
         return lowered
 
     def _forms_of_loop(self, node: ir.Node) -> LoopForms:

@@ -1,0 +1,58 @@
+"""Loops and Scans of real exporters in runtimes that run none of them, or only one."""
+
+from pathlib import Path
+
+import onnx
+import pytest
+from loop_models import LOOPS, as_meant, entries, feeds, run
+from loop_traps import numbers
+
+import rnn_lowering as rl
+from clients.driving import Job, drive, judge
+from clients.environments import why_absent
+
+DATA = {"script_first_positive.onnx", "hand_loop_until_sum.onnx"}
+"""Models whose number of steps depends on data."""
+
+OTHERS = {
+    "tvm": {"keras_bidir_simplernn.onnx", "skl_knn_minkowski.onnx"},
+    "tract": {"keras_bidir_simplernn.onnx"},
+}
+"""Models with other operators that a runtime lacks: ReverseSequence, ArrayFeatureExtractor."""
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("client", OTHERS)
+def test_loops_of_exporters_run(client: str, tmp_path: Path) -> None:
+    if reason := why_absent(client):
+        pytest.skip(reason)
+    if not LOOPS.exists():
+        pytest.skip(f"{LOOPS.name} is not there")
+    jobs: dict[str, Job] = {}
+    wanted = {}
+    for (entry,) in (parameter.values for parameter in entries()):
+        name, model = entry["file"], onnx.load(LOOPS / entry["file"])
+        fixed = entry["fix"].get("set_inputs", {})
+        feed = next(f for f in feeds(entry) if all(f[n] == value for n, value in fixed.items()))
+        shapes = {n: array.shape for n, array in feed.items() if n not in fixed}
+        if name in DATA:
+            with pytest.raises(rl.UnsupportedError, match="depends on data"):
+                rl.lower(model, target=client, input_shapes=shapes, set_inputs=fixed)
+            continue
+        jobs[name] = rl.lower(model, target=client, input_shapes=shapes, set_inputs=fixed), feed
+        wanted[name] = dict(zip((v.name for v in model.graph.output), run(as_meant(model), feed), strict=True))
+    found = drive(client, jobs, tmp_path)
+    assert {name: judge(found[name], wanted[name])[0] for name in jobs} == {
+        name: "rejects" if name in OTHERS[client] else "right" for name in jobs
+    }
+
+
+def test_a_loop_without_rows_is_unrolled_for_tract() -> None:
+    """It fails on a Scan that takes no rows."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]> g (float[2] a) => (float[2] p)
+        <bool yes = {1}, int64 M = {3}> {
+        p = Loop (M, yes, a) <body = d (int64 i, bool c, float[2] s) => (bool c1, float[2] s1) {
+            s1 = Add (s, s) c1 = Identity (c) }> }""")
+    lowered, report = rl.lower(model, target="tract", full=True)
+    assert [loop.form for loop in report.loops] == ["unroll"]
+    assert run(lowered, {"a": numbers(2)})[0] == pytest.approx(numbers(2) * 8)
