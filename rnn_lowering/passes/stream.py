@@ -14,7 +14,7 @@ import onnx_ir as ir
 from rnn_lowering import types
 from rnn_lowering.errors import NodeRef, UnsupportedError, boundary, warn
 from rnn_lowering.model.copying import clone, replace_content, restored_on_failure
-from rnn_lowering.model.fixed_inputs import at_sizes
+from rnn_lowering.model.fixed_inputs import fix_dimensions
 from rnn_lowering.model.inlining import inline_all
 from rnn_lowering.model.old_opsets import FIRST_OPSET, modernize
 from rnn_lowering.model.onnx_checks import infer_shapes, is_sound
@@ -108,7 +108,7 @@ class StreamPass(ir.passes.InPlacePass):
             _declare(work, flow, time)
             plan.write(work)
             if time.frames is not None:
-                work = at_sizes(work, {time.symbol: time.frames}, {}).model
+                fix_dimensions(work, {time.symbol: time.frames})
         replace_content(model, work.graph, work.functions)
         plan.write(model)
         for state in plan.states:

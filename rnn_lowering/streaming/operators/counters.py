@@ -162,7 +162,7 @@ def _counter(flow: Flow, node: ir.Node) -> Counter | None:
     if value is None or any(flow.known.constant(v) is None for v in others):
         return None
     held = flow.framings[value]
-    return held if isinstance(held, Counter) else None
+    return held if isinstance(held, Counter) and held.offsets.size <= _MOST else None
 
 
 def _run(flow: Flow, node: ir.Node, counter: Counter, axis_size: int) -> Array | None:
@@ -177,6 +177,9 @@ def _run(flow: Flow, node: ir.Node, counter: Counter, axis_size: int) -> Array |
     found = run_node(node, feed, flow.opset)
     return found[0] if found else None
 
+
+_MOST = 1 << 12
+"""Counters with more offsets are read as numbers."""
 
 _PLACE = 997
 """A number of frames that no other axis has, to see where they go."""
