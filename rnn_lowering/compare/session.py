@@ -216,16 +216,16 @@ def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
         yield from nodes_in(graph)
 
 
-def count_operators(proto: onnx.ModelProto) -> Counter[str]:
+def operator_counts(proto: onnx.ModelProto) -> Counter[str]:
     """Count the operators of a model in all scopes and domains."""
     return Counter(node.op_type for node in _nodes(proto))
 
 
 def depends_on_threads(proto: onnx.ModelProto) -> bool:
     """Whether onnxruntime's results depend on its number of threads."""
-    return OPERATOR in count_operators(proto)
+    return OPERATOR in operator_counts(proto)
 
 
 def quantizes_inputs(proto: onnx.ModelProto) -> bool:
     """Whether a model quantizes values at run time, by their range."""
-    return "DynamicQuantizeLinear" in count_operators(proto)
+    return "DynamicQuantizeLinear" in operator_counts(proto)

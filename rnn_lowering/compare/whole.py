@@ -30,8 +30,8 @@ from rnn_lowering.compare.result import (
 )
 from rnn_lowering.compare.session import (
     Session,
-    count_operators,
     echoing_nodes,
+    operator_counts,
     recurrent_inputs,
     repairs_note,
     session_of,
@@ -306,10 +306,10 @@ def what_changed(original: onnx.ModelProto, lowered: onnx.ModelProto, largest: f
     Args:
         largest: The largest difference of the outputs.
     """
-    before = count_operators(original)
+    before = operator_counts(original)
     if OPERATOR not in before:
         return []
-    after = count_operators(lowered)
+    after = operator_counts(lowered)
     facts = [f"run with one thread, since {OPERATOR} depends on their number"]
     if after[OPERATOR] < before[OPERATOR] and after["DynamicQuantizeLinear"] <= before["DynamicQuantizeLinear"]:
         facts.append(f"without the rounding of X and H to 8 bits outputs differ by up to {largest:.2g}")

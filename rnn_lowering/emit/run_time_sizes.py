@@ -103,20 +103,20 @@ def flip(op: Ops, x: Tensor) -> Tensor:
     return op.emit("Slice", [x, *bounds], [x.shape], [x.dtype])[0]
 
 
-def head(op: Ops, x: Tensor, length: Tensor) -> Tensor:
+def first_rows(op: Ops, x: Tensor, length: Tensor) -> Tensor:
     """Return the first rows of x along axis 0; `length` is an int64 [1]."""
     number, rows = length.number, x.shape[0]
     if number is None or rows is None:
-        return _head(op, x, length)
+        return _first_rows(op, x, length)
     return x if number == rows else op.split(x, [number, rows - number], axis=0)[0]
 
 
 @since(1)
-def _head(op: Ops, x: Tensor, length: Tensor) -> Tensor:
+def _first_rows(op: Ops, x: Tensor, length: Tensor) -> Tensor:
     return op.take(x, count(op, length))
 
 
-@_head.since(10)
-def _head_10(op: Ops, x: Tensor, length: Tensor) -> Tensor:
+@_first_rows.since(10)
+def _first_rows_10(op: Ops, x: Tensor, length: Tensor) -> Tensor:
     zero = op.constant([0])  # the start, and the axis
     return op.emit("Slice", [x, zero, length, zero], [(length.number, *x.shape[1:])], [x.dtype])[0]

@@ -60,7 +60,7 @@ def fields(data: Buffer, start: int, end: int) -> Iterator[Field]:
         start = after
 
 
-def head(number: int, size: int) -> bytes:
+def tag_and_length(number: int, size: int) -> bytes:
     """Return the tag and length that precede a field's content of `size` bytes."""
     written = bytearray()
     for value in (number << 3 | BYTES, size):
@@ -186,7 +186,7 @@ def _pieces(
             content = changed(field)
         else:
             content = _pieces(data, field.content, field.end, inner, wanted, changed)
-        pieces += [head(field.number, _size(content)), *content]
+        pieces += [tag_and_length(field.number, _size(content)), *content]
     return pieces
 
 
@@ -357,4 +357,4 @@ def _with_bytes(proto: onnx.TensorProto, tensor: ir.TensorProtocol) -> list[_Pie
     if proto.HasField("doc_string"):
         after.doc_string = proto.doc_string
         proto.ClearField("doc_string")
-    return [proto.SerializeToString(), head(_RAW_DATA, tensor.nbytes), tensor, after.SerializeToString()]
+    return [proto.SerializeToString(), tag_and_length(_RAW_DATA, tensor.nbytes), tensor, after.SerializeToString()]

@@ -78,12 +78,12 @@ def as_proto(model: ir.Model) -> onnx.ModelProto:
     Raises:
         UnsupportedError: A node or a tensor cannot be written.
     """
-    with writing():
+    with serializing():
         return to_message(model)
 
 
 @contextmanager
-def writing() -> Iterator[None]:
+def serializing() -> Iterator[None]:
     """Raise `UnsupportedError` where a node or a tensor cannot be serialized in the block."""
     try:
         yield
@@ -122,7 +122,7 @@ def described(model: ir.Model) -> onnx.ModelProto:
     proto.opset_import.extend(
         onnx.helper.make_opsetid(domain, version) for domain, version in imports.items() if domain != "ai.onnx"
     )
-    with writing():
+    with serializing():
         proto.functions.extend(ir.to_proto(function) for function in model.functions.values())
         _Description(proto.graph).write(model.graph, proto.graph)
     return proto

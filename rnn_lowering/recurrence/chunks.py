@@ -27,7 +27,7 @@ import numpy as np
 
 from rnn_lowering.emit.constants import literal, zeros_of
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.run_time_sizes import head, zeros
+from rnn_lowering.emit.run_time_sizes import first_rows, zeros
 from rnn_lowering.emit.tensor import Tensor, static
 from rnn_lowering.recurrence.recurrence import Fold, LinearParts, Recurrence, Tensors
 from rnn_lowering.types import Array
@@ -126,7 +126,7 @@ class _Chunks:
         x = self._swapped(x)
         if self.B.number != 1:
             x = self._swapped(self._shaped(x, self.N, self.B, C, heads * self.queries * size))
-        return head(self.op, self._shaped(x, self.steps, 1, self.B, heads, self.queries, size), self.T)
+        return first_rows(self.op, self._shaped(x, self.steps, 1, self.B, heads, self.queries, size), self.T)
 
     def _shaped(self, x: Tensor, *sizes: int | Tensor) -> Tensor:
         """Reshape x to sizes, of which those with the chunks and those with the rows of the batch may be known at
