@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from rnn_lowering.passes.stream import StreamPass
     from rnn_lowering.report.file_report import FileReport
     from rnn_lowering.spec.causal_conv import CausalConvSpec
+    from rnn_lowering.spec.gated_delta_net import GatedDeltaNetSpec
     from rnn_lowering.spec.gates import AttentionGateSpec, GatedNormSpec
     from rnn_lowering.spec.linear_attention import LinearAttentionSpec
     from rnn_lowering.spec.node_spec import NodeSpec
@@ -69,6 +70,7 @@ _MODULES = {
     "passes.stream": ("StreamPass",),
     "report.file_report": ("FileReport",),
     "spec.causal_conv": ("CausalConvSpec",),
+    "spec.gated_delta_net": ("GatedDeltaNetSpec",),
     "spec.gates": ("AttentionGateSpec", "GatedNormSpec"),
     "spec.linear_attention": ("LinearAttentionSpec",),
     "spec.node_spec": ("NodeSpec",),
@@ -96,6 +98,7 @@ __all__ = [
     "Check",
     "Documented",
     "FileReport",
+    "GatedDeltaNetSpec",
     "GatedNormSpec",
     "InternalError",
     "InvalidNodeError",

@@ -170,7 +170,15 @@ KEYWORDS = {
 }
 MODELS = {"LowerRecurrentPass": ("model_or_result",), "StreamPass": ("model_or_result",)}
 DATA = {"Documented", "FileReport", "LoweringResult", "NodeReport", "Preview", "Report", "State"}
-DATA |= {"AttentionGateSpec", "CausalConvSpec", "LinearAttentionSpec", "GatedNormSpec", "NodeSpec", "RecurrentSpec"}
+DATA |= {
+    "AttentionGateSpec",
+    "CausalConvSpec",
+    "LinearAttentionSpec",
+    "GatedDeltaNetSpec",
+    "GatedNormSpec",
+    "NodeSpec",
+    "RecurrentSpec",
+}
 DATA |= {"StreamPlan", "Target", "Verification"}
 """What public functions return, and the table of targets: nobody makes them."""
 

@@ -16,6 +16,7 @@ _CONTRIB, _DOMAIN = "com.microsoft", "rnn_lowering.shapes"
 
 _LIKE_INPUTS = {
     "CausalConvWithState": (0, 3),
+    "GatedDeltaNet": (2, 6),
     "GatedRMSNorm": (0,),
     "LinearAttention": (2, 3),
     "LinearAttentionGate": (0, 3),

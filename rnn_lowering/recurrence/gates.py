@@ -1,12 +1,18 @@
-"""The equivalents of LinearAttentionGate and GatedRMSNorm, in float32 as onnxruntime's kernels compute."""
+"""The equivalents of what stands around a LinearAttention, in float32 as onnxruntime's kernels compute:
+LinearAttentionGate, GatedRMSNorm, and GatedDeltaNet, which has its own gates."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.recurrence.linear_attention import lower_linear_attention, reshaped
 from rnn_lowering.recurrence.recurrence import Fold
 from rnn_lowering.recurrence.weights import float_input
+from rnn_lowering.spec.gated_delta_net import GatedDeltaNetSpec
 from rnn_lowering.spec.gates import AttentionGateSpec, GatedNormSpec
+from rnn_lowering.types import Dims
 
 
 def lower_attention_gate(op: Ops, spec: AttentionGateSpec, _: Fold) -> dict[str, Tensor]:
@@ -39,3 +45,62 @@ def lower_gated_norm(op: Ops, spec: GatedNormSpec, _: Fold) -> dict[str, Tensor]
     opened = op.unary("Sigmoid", gate)
     y = y * (gate * opened if spec.silu else opened)
     return {"Y": op.cast(y, spec.dtype)} if "Y" in spec.outputs else {}
+
+
+def lower_gated_delta_net(op: Ops, spec: GatedDeltaNetSpec, fold: Fold) -> dict[str, Tensor]:
+    """Emit the equivalent of a node; return its connected outputs by their names in the operator specification."""
+    inner = spec.attention
+    inputs = {symbol: op.value(tensor) for symbol, tensor in _inputs(op, spec).items()}
+    names = {"output": "output", "final_state": "present_state"}
+    wanted = {names[symbol]: value for symbol, value in spec.outputs.items()}
+    found = lower_linear_attention(op, replace(inner, inputs=inputs, outputs=wanted), fold)
+    rows = (spec.batch_size, spec.seq_length)
+    outputs = {}
+    if "output" in found:
+        outputs["output"] = reshaped(op, found["output"], (*rows, inner.output_heads, inner.value_size))
+    if "present_state" in found:
+        outputs["final_state"] = op.transpose(found["present_state"], [0, 1, 3, 2])
+    return {symbol: op.cast(tensor, spec.dtype_of(symbol)) for symbol, tensor in outputs.items()}
+
+
+def _inputs(op: Ops, spec: GatedDeltaNetSpec) -> dict[str, Tensor]:
+    """Return the inputs of the LinearAttention, by their names there."""
+    inner = spec.attention
+    key, value = (inner.query_heads, inner.key_size), (inner.state_heads, inner.value_size)
+    found = {
+        "query": _packed(op, spec, "query", key),
+        "key": _packed(op, spec, "key", key),
+        "value": _packed(op, spec, "value", value),
+    }
+    if "initial_state" in spec.inputs:
+        shape = (spec.batch_size, inner.state_heads, inner.value_size, inner.key_size)
+        found["past_state"] = op.transpose(float_input(op, spec, "initial_state", shape), [0, 1, 3, 2])
+    if inner.rule.decays:
+        found["decay"] = _decay(op, spec)
+    if inner.rule.corrects:
+        beta = float_input(op, spec, "beta", (spec.batch_size, spec.seq_length, inner.state_heads))
+        found["beta"] = op.unary("Sigmoid", beta) if spec.squashes_beta else beta
+    return found
+
+
+def _decay(op: Ops, spec: GatedDeltaNetSpec) -> Tensor:
+    inner = spec.attention
+    heads: Dims = (inner.state_heads,)
+    each = (*heads, inner.decay_size) if spec.rank("decay") == 4 else heads
+    decay = float_input(op, spec, "decay", (spec.batch_size, spec.seq_length, *each))
+    if spec.computes_decay:
+        rate, bias = (float_input(op, spec, symbol, heads) for symbol in ("a_log", "dt_bias"))
+        if len(each) == 2:
+            rate, bias = (op.unsqueeze(x, [1]) for x in (rate, bias))
+        decay = op.unary("Softplus", decay + bias) * op.neg(op.unary("Exp", rate))
+    return _joined(op, spec, decay) if len(each) == 2 else decay
+
+
+def _packed(op: Ops, spec: GatedDeltaNetSpec, symbol: str, each: tuple[int, int]) -> Tensor:
+    """Return an input [batch, length, heads, size] as [batch, length, heads * size]."""
+    return _joined(op, spec, float_input(op, spec, symbol, (spec.batch_size, spec.seq_length, *each)))
+
+
+def _joined(op: Ops, spec: GatedDeltaNetSpec, x: Tensor) -> Tensor:
+    width = (x.shape[2] or 1) * (x.shape[3] or 1)
+    return reshaped(op, x, (spec.batch_size, spec.seq_length, width))

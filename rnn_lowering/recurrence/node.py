@@ -8,11 +8,12 @@ from typing import Any, cast
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.causal_conv import lower_causal_conv
-from rnn_lowering.recurrence.gates import lower_attention_gate, lower_gated_norm
+from rnn_lowering.recurrence.gates import lower_attention_gate, lower_gated_delta_net, lower_gated_norm
 from rnn_lowering.recurrence.linear_attention import lower_linear_attention
 from rnn_lowering.recurrence.recurrence import Fold
 from rnn_lowering.recurrence.rnn_node import lower_rnn, lower_siblings
 from rnn_lowering.spec.causal_conv import CausalConvSpec
+from rnn_lowering.spec.gated_delta_net import GatedDeltaNetSpec
 from rnn_lowering.spec.gates import AttentionGateSpec, GatedNormSpec
 from rnn_lowering.spec.linear_attention import LinearAttentionSpec
 from rnn_lowering.spec.node_spec import NodeSpec
@@ -23,6 +24,7 @@ EQUIVALENTS: dict[type[NodeSpec], Callable[[Ops, Any, Fold], dict[str, Tensor]]]
     CausalConvSpec: lower_causal_conv,
     AttentionGateSpec: lower_attention_gate,
     GatedNormSpec: lower_gated_norm,
+    GatedDeltaNetSpec: lower_gated_delta_net,
     LinearAttentionSpec: lower_linear_attention,
 }
 """By kind: emits the equivalent of a node."""

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from rnn_lowering.spec.causal_conv import CausalConvSpec
 from rnn_lowering.spec.connections import InputFacts
+from rnn_lowering.spec.gated_delta_net import GatedDeltaNetSpec
 from rnn_lowering.spec.gates import AttentionGateSpec, GatedNormSpec
 from rnn_lowering.spec.linear_attention import LinearAttentionSpec
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, InputRole, NodeSpec
@@ -21,6 +22,7 @@ KINDS: tuple[type[NodeSpec], ...] = (
     CausalConvSpec,
     AttentionGateSpec,
     GatedNormSpec,
+    GatedDeltaNetSpec,
 )
 
 _BY_OPERATOR = {operator: kind for kind in KINDS for operator in kind.operators}

@@ -10,8 +10,9 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.model.scopes import bodies_of
-from rnn_lowering.spec.kinds import has_steps, is_recurrent
+from rnn_lowering.spec.kinds import has_steps, is_recurrent, kind_of
 from rnn_lowering.spec.node_spec import node_ref
+from rnn_lowering.spec.rnn import RecurrentSpec
 from rnn_lowering.streaming.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.frames import (
     FirstFrame,
@@ -266,6 +267,8 @@ def _recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
         raise flow.refuse(node, "its frames are followed in its equivalent only", "lower it first, or together")
     if node.op_type == "LinearAttention":
         return _attention(flow, node)
+    if kind_of(node) is not RecurrentSpec:
+        raise flow.refuse(node, "its state cannot be carried from chunk to chunk", "lower it without --stream")
     value = node.inputs[0]
     framing = None if value is None else flow.framing(value, node)
     outputs = [v for v in node.outputs if v.name]

@@ -8,6 +8,7 @@ import onnx_ir as ir
 from onnx.reference.op_run import OpRun
 
 from rnn_lowering.compare.references.causal_conv_reference import CausalConvReference
+from rnn_lowering.compare.references.gated_delta_net_reference import GatedDeltaNetReference
 from rnn_lowering.compare.references.gates_reference import AttentionGateReference, GatedNormReference
 from rnn_lowering.compare.references.linear_attention_reference import (
     LinearAttention,
@@ -17,6 +18,7 @@ from rnn_lowering.compare.references.linear_attention_reference import (
 from rnn_lowering.compare.references.node_reference import NodeReference
 from rnn_lowering.compare.references.rnn_reference import RnnReference
 from rnn_lowering.spec.causal_conv import CausalConvSpec
+from rnn_lowering.spec.gated_delta_net import GatedDeltaNetSpec
 from rnn_lowering.spec.gates import AttentionGateSpec, GatedNormSpec
 from rnn_lowering.spec.linear_attention import LinearAttentionSpec
 from rnn_lowering.spec.node_spec import NodeSpec
@@ -27,6 +29,7 @@ REFERENCES: dict[type[NodeSpec], type[NodeReference[Any]]] = {
     CausalConvSpec: CausalConvReference,
     AttentionGateSpec: AttentionGateReference,
     GatedNormSpec: GatedNormReference,
+    GatedDeltaNetSpec: GatedDeltaNetReference,
     LinearAttentionSpec: LinearAttentionReference,
 }
 """By kind."""

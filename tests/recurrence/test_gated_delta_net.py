@@ -1,0 +1,225 @@
+"""GatedDeltaNet beside float64: no runtime on a CPU has it. What its document leaves open is refused."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from one_process import run_workers_here
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+from running import run
+
+import rnn_lowering as rl
+from rnn_lowering.types import Array
+
+MS = "com.microsoft"
+SLOTS = ("query", "key", "value", "cu_seqlens", "decay", "beta", "initial_state", "a_log", "dt_bias")
+TYPES: dict[str, tuple[int, Any]] = {
+    "float32": (TensorProto.FLOAT, np.float32),
+    "float16": (TensorProto.FLOAT16, np.float16),
+    "bfloat16": (TensorProto.BFLOAT16, ml_dtypes.bfloat16),
+}
+
+
+@dataclass(frozen=True)
+class Net:
+    """A node with `heads` of query and key and `states` of value; `by_key`: a decay for each key dimension."""
+
+    rule: str = "gated_delta"
+    B: int = 2
+    T: int = 5
+    heads: int = 2
+    states: int = 4
+    dk: int = 4
+    dv: int = 3
+    by_key: bool = False
+    qwen: bool = False
+    sigmoid: bool = False
+    state: bool = True
+    dtype: str = "float32"
+    open: bool = False
+    scale: float = 0.0
+
+    def feed(self) -> dict[str, Array]:
+        rng = np.random.default_rng(0)
+        shapes: dict[str, tuple[int, ...]] = {
+            "query": (self.B, self.T, self.heads, self.dk),
+            "key": (self.B, self.T, self.heads, self.dk),
+            "value": (self.B, self.T, self.states, self.dv),
+        }
+        if self.rule in ("gated", "gated_delta"):
+            shapes["decay"] = (self.B, self.T, self.states, *((self.dk,) if self.by_key else ()))
+        if self.rule in ("delta", "gated_delta"):
+            shapes["beta"] = (self.B, self.T, self.states)
+        if self.state:
+            shapes["initial_state"] = (self.B, self.states, self.dv, self.dk)
+        if self.qwen:
+            shapes |= dict.fromkeys(("a_log", "dt_bias"), (self.states,))
+        made = {symbol: rng.standard_normal(shape) for symbol, shape in shapes.items()}
+        made["key"] /= np.linalg.norm(made["key"], axis=-1, keepdims=True)
+        if "decay" in made and not self.qwen:
+            made["decay"] = -np.abs(made["decay"])
+        if "beta" in made and not self.sigmoid:
+            made["beta"] = rng.uniform(0, 1, shapes["beta"])
+        kind = TYPES[self.dtype][1]
+        return {s: a.astype(kind if s in ("query", "key", "value") else np.float32) for s, a in made.items()}
+
+    def expected(self) -> dict[str, Array]:
+        """Return the outputs in float64, one head and one step after another."""
+        given = {symbol: array.astype(np.float64) for symbol, array in self.feed().items()}
+        output = np.zeros((self.B, self.T, self.states, self.dv))
+        final = np.zeros((self.B, self.states, self.dv, self.dk))
+        for b, h in np.ndindex(self.B, self.states):
+            reader = h // (self.states // self.heads)
+            S = given["initial_state"][b, h].T if self.state else np.zeros((self.dk, self.dv))
+            for t in range(self.T):
+                q, k, v = given["query"][b, t, reader], given["key"][b, t, reader], given["value"][b, t, h]
+                if "decay" in given:
+                    g = given["decay"][b, t, h]
+                    if self.qwen:
+                        g = -np.exp(given["a_log"][h]) * np.log(1 + np.exp(g + given["dt_bias"][h]))
+                    S = np.exp(g) * S if g.ndim == 0 else np.exp(g)[:, None] * S
+                if "beta" in given:
+                    beta = given["beta"][b, t, h]
+                    beta = 1 / (1 + np.exp(-beta)) if self.sigmoid else beta
+                    v = beta * (v - S.T @ k)
+                S = S + np.outer(k, v)
+                output[b, t, h] = (self.scale or self.dk**-0.5) * (S.T @ q)
+            final[b, h] = S.T
+        return {"output": output, "final_state": final}
+
+    def model(self, outputs: tuple[str, ...] = ("output", "final_state"), **attributes: Any) -> onnx.ModelProto:
+        given, element = self.feed(), TYPES[self.dtype][0]
+        names = [symbol if symbol in given else "" for symbol in SLOTS]
+        while not names[-1]:
+            names.pop()
+        taken: dict[str, Any] = {"update_rule": self.rule, "scale": self.scale}
+        taken |= {"gate_activation": "qwen"} if self.qwen else {}
+        taken |= {"beta_activation": "sigmoid"} if self.sigmoid else {}
+        node = helper.make_node("GatedDeltaNet", names, outputs, "net", domain=MS, **(taken | attributes))
+        types = {s: element if s in ("query", "key", "value") else TensorProto.FLOAT for s in SLOTS}
+        graph = helper.make_graph(
+            [node],
+            "net",
+            [helper.make_tensor_value_info(s, types[s], self._declared(s, a.shape)) for s, a in given.items()],
+            [helper.make_tensor_value_info(s, element if s == "output" else 1, None) for s in outputs if s],
+        )
+        imports = [helper.make_opsetid("", 21), helper.make_opsetid(MS, 1)]
+        return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+    def _declared(self, symbol: str, shape: tuple[int, ...]) -> list[int | str]:
+        if not self.open or symbol in ("a_log", "dt_bias"):
+            return list(shape)
+        return ["B", *shape[1:]] if symbol == "initial_state" else ["B", "T", *shape[2:]]
+
+
+NETS = {
+    "gated_delta": Net(),
+    "linear": Net("linear", heads=4),
+    "gated": Net("gated", scale=0.5),
+    "delta": Net("delta", heads=1, state=False),
+    "by key": Net(by_key=True),
+    "qwen": Net(qwen=True, sigmoid=True),
+    "qwen by key": Net(qwen=True, by_key=True, open=True),
+    "open": Net(open=True),
+    "open, no state": Net(open=True, state=False, heads=4),
+    "one token": Net(T=1, qwen=True, sigmoid=True),
+    "long": Net(T=70),
+    "half": Net(dtype="float16", qwen=True),
+}
+
+
+@pytest.mark.parametrize("form", ["auto", "scan", "loop", "unroll", "chunked"])
+@pytest.mark.parametrize("name", NETS)
+def test_computes_what_float64_does(name: str, form: str) -> None:
+    net = NETS[name]
+    if net.open and form == "unroll":
+        net = replace(net, open=False)
+    got = run(rl.lower(net.model(), form), net.feed())
+    for symbol, array in net.expected().items():
+        half = net.dtype == "float16" and symbol == "output"
+        assert got[symbol].dtype == (np.float16 if half else np.float32)
+        near = (2e-3 if half else 3e-6) * max(1.0, np.abs(array).max())
+        np.testing.assert_allclose(got[symbol].astype(np.float64), array, rtol=0, atol=near)
+
+
+def test_bfloat16_in_the_reference_evaluator() -> None:
+    net = Net(dtype="bfloat16", T=3)
+    results: Any = ReferenceEvaluator(rl.lower(net.model(), "unroll")).run(None, net.feed())
+    for got, array in zip(results, net.expected().values(), strict=True):
+        np.testing.assert_allclose(np.asarray(got, np.float64), array, rtol=1e-2, atol=1e-2)
+
+
+def test_a_final_state_that_nothing_uses() -> None:
+    net = Net()
+    got = run(rl.lower(net.model(("output",))), net.feed())
+    np.testing.assert_allclose(got["output"], net.expected()["output"], atol=3e-6)
+
+
+@pytest.mark.parametrize("name", ["qwen", "qwen by key", "open, no state"])
+def test_is_verified_by_its_node(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_workers_here(monkeypatch)
+    original = NETS[name].model()
+    check = rl.verify(original, rl.lower(original), runs=1)
+    assert (check.status, check.whole) == ("verified", False)
+    other = replace(NETS[name], scale=0.51).model()
+    assert rl.verify(original, rl.lower(other), runs=1).status == "failed"
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"qk_l2_norm": 1}, "qk_l2_norm is set: its epsilon is not documented cannot be lowered"),
+    ({"state_update_capacity": 2}, "state_update is asked for"),
+    ({"gate_activation": "relu"}, "gate_activation is 'relu'; none, qwen are allowed"),
+    ({"beta_activation": "tanh"}, "beta_activation is 'tanh'; none, sigmoid are allowed"),
+    ({"update_rule": "other"}, "update_rule is 'other'; linear, gated, delta, gated_delta are allowed"),
+    ({"gate_activation": "qwen"}, "input a_log is missing; gate_activation qwen needs it"),
+    ({"other": 1}, "GatedDeltaNet-1 has no attribute 'other'"),
+]
+
+
+@pytest.mark.parametrize(("attributes", "text"), REFUSED)
+def test_attributes(attributes: dict[str, Any], text: str) -> None:
+    with pytest.raises(rl.RnnLoweringError) as caught:
+        rl.lower(Net().model(**attributes))
+    assert str(caught.value).startswith(f"GatedDeltaNet node 'net' in main graph: {text}")
+
+
+SHAPES: list[tuple[str, list[int] | None, str]] = [
+    ("query", [10, 2, 4], "query is of shape [10, 2, 4]: only rank 4 can be lowered"),
+    ("query", None, "query is of unknown shape: only rank 4 can be lowered"),
+    ("key", [2, 5, 4, 4], "key has shape [2, 5, 4, 4], not [batch_size=2, length=5, heads=2, head_size_qk=4]"),
+    ("value", [2, 5, 3, 3], "decay has shape [2, 5, 4], not [batch_size=2, length=5, states=3]"),
+    ("decay", [2, 5], "decay has shape [2, 5], not one of rank 3 or 4"),
+    ("initial_state", [2, 4, 4, 3], "initial_state has shape [2, 4, 4, 3], not"),
+]
+
+
+@pytest.mark.parametrize(("symbol", "shape", "text"), SHAPES)
+def test_shapes(symbol: str, shape: list[int] | None, text: str) -> None:
+    original = Net().model()
+    (value,) = (v for v in original.graph.input if v.name == symbol)
+    value.CopyFrom(helper.make_tensor_value_info(symbol, TensorProto.FLOAT, shape))
+    with pytest.raises(rl.RnnLoweringError) as caught:
+        rl.lower(original)
+    assert str(caught.value).startswith(f"GatedDeltaNet node 'net' in main graph: {text}")
+
+
+@pytest.mark.parametrize(
+    ("slot", "name", "text"),
+    [
+        (1, "", "key or value is missing: packed queries, keys and values cannot be lowered"),
+        (3, "lengths", "cu_seqlens is connected: lengths of packed sequences cannot be lowered"),
+        (4, "", "input decay is missing; update_rule gated_delta needs it"),
+    ],
+)
+def test_inputs(slot: int, name: str, text: str) -> None:
+    original = Net().model()
+    original.graph.node[0].input[slot] = name
+    if name:
+        original.graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT32, [3]))
+    with pytest.raises(rl.RnnLoweringError) as caught:
+        rl.lower(original)
+    assert str(caught.value).startswith(f"GatedDeltaNet node 'net' in main graph: {text}")
