@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -34,6 +33,7 @@ from rnn_lowering.model.scopes import (
 )
 from rnn_lowering.model.sizes import known_inputs
 from rnn_lowering.options import Lowering
+from rnn_lowering.spec.constants import computed, constant_of
 from rnn_lowering.spec.kinds import read_spec
 from rnn_lowering.spec.node_spec import NodeSpec, default_opset
 from rnn_lowering.types import Array, array_of
@@ -58,12 +58,6 @@ class LoweredNode:
     feeds: Mapping[str, str]
     outputs: Sequence[ir.Value]
 
-    def feed(self, T: int, N: int) -> dict[str, Array]:
-        """Return random inputs of a length and batch size, by the names of the values."""
-        spec = replace(self.reference.spec, seq_length=T, batch_size=N)
-        made = replace(self.reference, spec=spec).usual_feed(self.feeds, np.random.default_rng(0), T)
-        return {name: made[symbol] for symbol, name in self.feeds.items()}
-
 
 @dataclass(frozen=True)
 class NodePair:
@@ -77,6 +71,8 @@ class NodePair:
             lowered model has none.
         whole: Returns the node itself as a model.
         beside: The nodes that the same loop computes: their inputs are inputs of `cut` too.
+        below: The layer whose Y is X of this one, where the same loop computes both: X is no input of `cut` then.
+        moves: Returns X for Y of that layer.
     """
 
     place: NodePlace
@@ -85,6 +81,8 @@ class NodePair:
     cut: onnx.ModelProto | None
     whole: Callable[[], onnx.ModelProto]
     beside: Sequence[LoweredNode] = ()
+    below: NodePair | None = None
+    moves: Callable[[Array], Array] = lambda Y: Y
 
     @property
     def spec(self) -> NodeSpec:
@@ -100,18 +98,79 @@ class NodePair:
         result = self.reference.outputs(self.inputs(feed))
         return {symbol: result[symbol] for symbol in self.spec.outputs}
 
+    def runs(self, rng: np.random.Generator) -> list[NodeFeed]:
+        """Return inputs of several runs, chosen for this node, or for the lowest of its layers."""
+        if self.below is None:
+            return [NodeFeed(feed) for feed in self.reference.feeds(self.feeds, rng)]
+        return [self._above(self.below, given) for given in self.below.runs(rng)]
+
+    def usual_run(self, rng: np.random.Generator, steps: int) -> NodeFeed:
+        """Return inputs of one ordinary run; see `NodeReference.usual_feed`."""
+        if self.below is None:
+            return NodeFeed(self.reference.usual_feed(self.feeds, rng, steps))
+        return self._above(self.below, self.below.usual_run(rng, steps))
+
+    def _above(self, below: NodePair, given: NodeFeed) -> NodeFeed:
+        """Return the inputs of this layer where the layer below has some."""
+        X = self.moves(below.reference.outputs(below.inputs(given.feed))["Y"])
+        T, N = (X.shape[self.spec.axes(self.spec.data).index(axis)] for axis in ("T", "N"))
+        own = random_inputs(self.reference, self.feeds, T, N)
+        feed = {symbol: own[name] for symbol, name in self.feeds.items()}
+        feed[self.spec.data] = X.astype(self.spec.dtype.numpy())
+        named = {name: given.feed[symbol] for symbol, name in below.feeds.items()}
+        return NodeFeed(feed, {**given.values, **named})
+
+    def rounding_of_X(self, values: Mapping[str, Array]) -> Array | None:
+        """By how much X may differ from that of the original, where the layer below computes it in the same loop.
+
+        Args:
+            values: The inputs of the layers below, by name.
+        """
+        if self.below is None:
+            return None
+        inputs = self.below.inputs({symbol: values[name] for symbol, name in self.below.feeds.items()})
+        return self.moves(self.below.expected(inputs, self.below.rounding_of_X(values))[1]["Y"])
+
+    def expected(self, inputs: Symbols, rounding: Array | None) -> tuple[Symbols, Symbols]:
+        """Return the outputs in float64, and by how much they may differ, where X may differ by `rounding`."""
+        truth, allowed = self.reference.outputs_and_allowed(inputs)
+        if rounding is None:
+            return truth, allowed
+        rng, X = np.random.default_rng(0), self.spec.data
+        far = np.where(np.isfinite(rounding), rounding, 0.0)
+        for _ in range(2):
+            moved = self.reference.outputs({**inputs, X: inputs[X] + far * rng.choice((-1.0, 1.0), far.shape)})
+            allowed = {
+                symbol: level + 2 * np.abs(moved[symbol] - truth[symbol]) for symbol, level in allowed.items()
+            }
+        return truth, allowed
+
 
 Symbols = dict[str, Array]
 
 
+@dataclass(frozen=True)
+class NodeFeed:
+    """Inputs of a node for one run.
+
+    Attributes:
+        feed: Its inputs by symbol.
+        values: The inputs of the layers below it, by name.
+    """
+
+    feed: Symbols
+    values: Mapping[str, Array] = field(default_factory=dict)
+
+
+def random_inputs(reference: NodeReference[Any], feeds: Mapping[str, str], T: int, N: int) -> dict[str, Array]:
+    """Return random inputs of a node of a length and batch size, by the names of the values."""
+    at_sizes = replace(reference, spec=replace(reference.spec, seq_length=T, batch_size=N))
+    made = at_sizes.usual_feed(feeds, np.random.default_rng(0), T)
+    return {name: made[symbol] for symbol, name in feeds.items()}
+
+
 def run_node(
-    node: NodePair,
-    feeds: Sequence[Symbols],
-    runner: Runner,
-    *,
-    original: bool = False,
-    ran: Ran = lambda: None,
-    values: Mapping[str, Array] = MappingProxyType({}),
+    node: NodePair, feeds: Sequence[NodeFeed], runner: Runner, *, original: bool = False, ran: Ran = lambda: None
 ) -> Iterator[Symbols]:
     """Run a lowered node in onnxruntime, in one session; return its connected outputs by symbol, feed by feed.
 
@@ -119,8 +178,8 @@ def run_node(
 
     Args:
         original: Run the node of the original.
+        feeds: Its inputs; those of nodes beside it that have no values are random.
         ran: Called after each feed.
-        values: The inputs of the nodes `beside` it, by name; others are random.
 
     Raises:
         SessionError: onnxruntime cannot run it.
@@ -128,7 +187,7 @@ def run_node(
     model = node.whole() if original else node.cut
     if model is None:
         raise SessionError(f"{node.spec.node} has no counterpart in the lowered model")
-    named = [_named(node, model, feed, values) for feed in feeds]
+    named = [_named(node, model, given.feed, given.values) for given in feeds]
     held: list[Mapping[str, Array]] = []
     try:
         for sizes, group in groupby(named, _sizes if len(model.graph.node) > _LONG else lambda _: {}):
@@ -159,7 +218,7 @@ def _named(
     if taken - arrays.keys():
         data, axes = node.inputs(feed)[node.spec.data], node.spec.axes(node.spec.data)
         T, N = (data.shape[axes.index(axis)] for axis in ("T", "N"))
-        made = [other.feed(T, N) for other in node.beside]
+        made = [random_inputs(other.reference, other.feeds, T, N) for other in node.beside]
         arrays |= {name: array for given in made for name, array in given.items() if name in taken - arrays.keys()}
     return {n: a.astype(np.float32) if a.dtype.name == "bfloat16" else a for n, a in arrays.items()}
 
@@ -213,39 +272,105 @@ def pairs_of_prepared(
         found_values = [values.get((entry.path, v.name or "")) for v in spec.outputs.values()]
         outputs = [value for value in found_values if value is not None]
         nodes.append(LoweredNode(entry, reference_of(entry.node, spec), feeds, outputs))
-    for node, beside, cut in _cuts(nodes, lowered, order, tensors):
-        entry, reference, spec = node.entry, node.reference, node.reference.spec
-        if cut is not None and not quantizes_inputs(cut):
-            spec = spec.as_floats()
-            reference = reference_of(entry.node, spec)
-        as_it_was = partial(original_model, entry, spec, node.feeds, tensors)
-        yield NodePair(entry.place, reference, node.feeds, cut, as_it_was, beside)
+    yield from _pairs(nodes, lowered, order, tensors)
 
 
-Cut = tuple[LoweredNode, Sequence[LoweredNode], "onnx.ModelProto | None"]
-"""A node, the nodes beside it, and the part of the lowered model that computes it."""
-
-
-def _cuts(
+def _pairs(
     nodes: Sequence[LoweredNode], lowered: ir.Model, order: Mapping[ir.Node, int], tensors: TensorFile | None
-) -> Iterator[Cut]:
-    """Yield each node with the part of the lowered model between its inputs, and those of the nodes beside it, and
-    its outputs."""
-    whole = [node for node in nodes if len(node.outputs) == len(node.reference.spec.outputs)]
-    alone = {node.entry.place: cut_out(lowered, order, [node], tensors) for node in whole}
-    left = [node for node in whole if alone[node.entry.place] is None]
+) -> Iterator[NodePair]:
+    """Yield nodes with the part of the lowered model between their inputs, and those of the nodes beside them, and
+    their outputs. A layer none of whose outputs is left is compared with the layer above it."""
+    pairs: dict[NodePlace, NodePair] = {}
+    used: set[NodePlace] = set()
     for node in nodes:
-        beside = _beside(node, left) if node in left else []
-        cut = cut_out(lowered, order, [node, *beside], tensors) if beside else alone.get(node.entry.place)
-        yield node, beside, cut
+        complete = len(node.outputs) == len(node.reference.spec.outputs)
+        cut = cut_out(lowered, order, [node], tensors) if complete else None
+        beside: list[LoweredNode] = []
+        if cut is None and node.outputs:
+            beside = _beside(node, nodes)
+            cut = cut_out(lowered, order, [node, *beside], tensors)
+        pair = _pair(node, beside, cut, tensors)
+        taken = {value.name for value in cut.graph.input} if cut is not None else set()
+        below, path = _layer_below(node, beside if node.outputs else nodes)
+        if below is not None and pair.feeds.get("X") not in (None, *taken):
+            moves = partial(_moved, path, node.entry.opset)
+            pair = replace(pair, below=_from(taken, pairs.get(below.entry.place)), moves=moves)
+        pairs[node.entry.place] = pair
+    for pair in pairs.values():
+        used |= _places_below(pair) if pair.cut is not None else set()
+    for place, pair in pairs.items():
+        if pair.cut is not None or place not in used:
+            yield pair
+
+
+def _places_below(pair: NodePair) -> set[NodePlace]:
+    """Return the places of the layers below one."""
+    return set() if pair.below is None else {pair.below.place} | _places_below(pair.below)
+
+
+def _from(taken: Collection[str], pair: NodePair | None) -> NodePair | None:
+    """Return a layer that starts from X where that is among the inputs that are taken."""
+    if pair is None or pair.below is None:
+        return pair
+    starts = pair.feeds["X"] in taken
+    return replace(pair, below=None if starts else _from(taken, pair.below))
+
+
+def _pair(
+    node: LoweredNode,
+    beside: Sequence[LoweredNode],
+    cut: onnx.ModelProto | None,
+    tensors: TensorFile | None,
+) -> NodePair:
+    spec, reference = node.reference.spec, node.reference
+    if cut is not None and not quantizes_inputs(cut):
+        spec = spec.as_floats()
+    if cut is not None:
+        left = {value.name for value in cut.graph.output}
+        spec = replace(spec, outputs={s: v for s, v in spec.outputs.items() if v.name in left})
+        reference = reference_of(node.entry.node, spec)
+    as_it_was = partial(original_model, node.entry, spec, node.feeds, tensors)
+    return NodePair(node.entry.place, reference, node.feeds, cut, as_it_was, beside)
 
 
 def _beside(node: LoweredNode, others: Sequence[LoweredNode]) -> list[LoweredNode]:
-    """Return those of other nodes of its graph whose inputs or loop its outputs are computed from."""
+    """Return those of other nodes of its graph whose inputs or loop its outputs are computed from, and the layers
+    below it."""
     same = [other for other in others if other is not node and other.entry.path == node.entry.path]
     stop = {name for other in (node, *same) for name in other.feeds.values()}
     reached = _reached(node.outputs, stop)
-    return [other for other in same if not reached.isdisjoint(_reached(other.outputs, stop))]
+    found = [other for other in same if not reached.isdisjoint(_reached(other.outputs, stop))]
+    below, _ = _layer_below(node, same)
+    while below is not None:
+        found += [] if below in found else [below]
+        below, _ = _layer_below(below, same)
+    return found
+
+
+def _layer_below(node: LoweredNode, others: Sequence[LoweredNode]) -> tuple[LoweredNode | None, list[ir.Node]]:
+    """Return the node whose Y becomes X of a node by its first inputs, and the nodes in between, in order."""
+    by_Y = {other.reference.spec.outputs.get("Y"): other for other in others}
+    value, path = node.reference.spec.inputs.get("X"), []
+    while value is not None and value not in by_Y and (producer := value.producer()) is not None:
+        path.append(producer)
+        value = producer.inputs[0] if producer.inputs else None
+    return (None, []) if value is None else (by_Y.get(value), path[::-1])
+
+
+def _moved(path: Sequence[ir.Node], opset: int, Y: Array) -> Array:
+    """Return X of a layer for Y of the layer below, by onnx's reference evaluator."""
+    if not path or path[0].inputs[0] is None:
+        return Y
+    leaves = {path[0].inputs[0]: ir.tensor(Y)}
+    for value in (v for node in path for v in node.inputs[1:] if v is not None):
+        constant = constant_of(value, opset)
+        if constant is None:
+            raise SessionError(f"'{value.name}' is not a constant")
+        leaves[value] = constant
+    X = computed(path[-1].outputs[0], path, leaves, opset)
+    if X is None:
+        raise SessionError(f"onnx cannot compute '{path[-1].outputs[0].name}'")
+    return array_of(X)
 
 
 def _reached(outputs: Sequence[ir.Value], stop: Collection[str]) -> set[ir.Node]:
@@ -303,7 +428,9 @@ def cut_out(
     in_order = sorted(needed, key=order.__getitem__)
     given = {name: symbol for name, symbol in symbols.items() if name in inputs}
     opset = default_opset(model.opset_imports)
-    return _model(in_order, initializers, given, nodes[0].reference.spec, opset, tensors or TensorFile())
+    spec, names = nodes[0].reference.spec, {value.name for value in nodes[0].outputs}
+    spec = replace(spec, outputs={symbol: v for symbol, v in spec.outputs.items() if v.name in names})
+    return _model(in_order, initializers, given, spec, opset, tensors or TensorFile())
 
 
 def original_model(

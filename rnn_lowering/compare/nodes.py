@@ -11,7 +11,15 @@ from typing import Any, cast
 
 import numpy as np
 
-from rnn_lowering.compare.node_models import NodePair, Symbols, TensorFile, node_pairs, pairs_of_prepared, run_node
+from rnn_lowering.compare.node_models import (
+    NodeFeed,
+    NodePair,
+    Symbols,
+    TensorFile,
+    node_pairs,
+    pairs_of_prepared,
+    run_node,
+)
 from rnn_lowering.compare.process import Outputs, Runner, SessionError
 from rnn_lowering.compare.references.node_reference import NodeReference
 from rnn_lowering.compare.result import NODES, OutputCheck, RunCheck, RunInput, Verification, over_all
@@ -90,22 +98,21 @@ class NodeComparison(Comparison):
         ran = counter(self.progress, RUNNING_NODES, len(nodes))
         checks = []
         for node in nodes:
-            feeds = node.reference.feeds(node.feeds, rng)
-            checks.append(list(self._check_runs(node, feeds)))
+            checks.append(list(self._check_runs(node, node.runs(rng))))
             ran()
         for run in zip_longest(*checks):
             there = [check for check in run if check is not None]
             inputs = tuple(given for check in there for given in check.inputs)
             yield RunCheck(inputs, tuple(output for check in there for output in check.outputs))
 
-    def _check_runs(self, node: NodePair, feeds: list[Symbols]) -> Iterator[RunCheck]:
-        rows = node.reference.single_rows(feeds)
+    def _check_runs(self, node: NodePair, feeds: list[NodeFeed]) -> Iterator[RunCheck]:
+        rows = node.reference.single_rows([given.feed for given in feeds])
         if rows:
             yield from self._until_alike(node, rows)
             return
         results = run_node(node, feeds, self.runner)
-        for feed, got in zip(feeds, results, strict=True):
-            yield RunCheck(_inputs(node, feed), self._check_node(node, feed, got))
+        for given, got in zip(feeds, results, strict=True):
+            yield RunCheck(_inputs(node, given.feed), self._check_node(node, given, got))
 
     def _until_alike(self, node: NodePair, rows: list[Symbols]) -> Iterator[RunCheck]:
         """Compare a node that rounds to 8 bits with onnxruntime's kernel, fed one row of the batch at a time.
@@ -124,7 +131,8 @@ class NodeComparison(Comparison):
 
     def _beside_kernel(self, node: NodePair, rows: list[Symbols]) -> Iterator[RunCheck]:
         tolerance = BESIDE_KERNEL if self.check.tolerance == Tolerance() else self.check.tolerance
-        both = (run_node(node, rows, self.runner, original=original) for original in (False, True))
+        feeds = [NodeFeed(row) for row in rows]
+        both = (run_node(node, feeds, self.runner, original=original) for original in (False, True))
         for feed, got, kernel in zip(rows, *map(list, both), strict=True):
             compared = {symbol: compare(kernel[symbol], got[symbol], tolerance) for symbol in node.spec.outputs}
             checks = tuple(
@@ -135,23 +143,24 @@ class NodeComparison(Comparison):
             )
             yield RunCheck(_inputs(node, feed), checks)
 
-    def _check_node(self, node: NodePair, feed: Symbols, got: Symbols) -> tuple[OutputCheck, ...]:
+    def _check_node(self, node: NodePair, given: NodeFeed, got: Symbols) -> tuple[OutputCheck, ...]:
         """Check the outputs of a lowered node, which may be large, a few rows of the batch at a time."""
-        spec, inputs = node.spec, node.inputs(feed)
+        spec, inputs, rounding = node.spec, node.inputs(given.feed), node.rounding_of_X(given.values)
         original: Symbols | None = None
         blocks = []
         for rows in blocks_of_rows(spec, inputs[spec.data], got):
-            outputs = self._outputs(node, spec.of_rows(inputs, rows), spec.of_rows(got, rows))
+            of_rows = None if rounding is None else spec.of_rows({spec.data: rounding}, rows)[spec.data]
+            outputs = self._outputs(node, spec.of_rows(inputs, rows), spec.of_rows(got, rows), of_rows)
             if original is None and not all(output.right for output in outputs):
-                original = self._in_onnxruntime(node, feed)
+                original = self._in_onnxruntime(node, given.feed)
             theirs = spec.of_rows(original or {}, rows)
             blocks.append(RunCheck((), tuple(_check(output, theirs) for output in outputs)))
         return over_all(blocks)
 
-    def _outputs(self, node: NodePair, inputs: Symbols, got: Symbols) -> list[NodeOutput]:
+    def _outputs(self, node: NodePair, inputs: Symbols, got: Symbols, rounding: Array | None) -> list[NodeOutput]:
         """Compare the outputs of a lowered node with float64."""
         spec, tolerance = node.spec, self.check.tolerance
-        truth, allowed = node.reference.outputs_and_allowed(inputs)
+        truth, allowed = node.expected(inputs, rounding)
         if tolerance != Tolerance():
             types = {symbol: spec.dtype_of(symbol).numpy() for symbol in truth}
             allowed = {s: allowance(array.astype(types[s]), tolerance) for s, array in truth.items()}
@@ -160,7 +169,7 @@ class NodeComparison(Comparison):
     def _in_onnxruntime(self, node: NodePair, feed: Symbols) -> Symbols:
         """Return what onnxruntime's own kernel computes of the original node; nothing where it has none."""
         try:
-            (outputs,) = run_node(node, [feed], self.runner, original=True)
+            (outputs,) = run_node(node, [NodeFeed(feed)], self.runner, original=True)
         except SessionError:
             return {}
         return outputs
@@ -232,8 +241,8 @@ class NodeComparison(Comparison):
         if len(known) < len(feed) or len(original) < len(outputs):
             raise SessionError("the node is in a subgraph")
         there = {name: array for name, array in values.items() if array is not None}
-        (got,) = run_node(node, [known], self.runner, values=there)
-        for output in self._outputs(node, node.inputs(known), got):
+        (got,) = run_node(node, [NodeFeed(known, there)], self.runner)
+        for output in self._outputs(node, node.inputs(known), got, node.rounding_of_X(there)):
             if not output.right and not output.no_further(original[output.symbol]):
                 return f"output {output.symbol}: {output.reason}", True
         return "", any(compare(original[symbol], got[symbol], self.check.tolerance)[1] for symbol in original)
@@ -381,15 +390,14 @@ def node_runs(nodes: Iterable[NodePair], runner: Runner) -> Iterator[NodeRun]:
     for node in nodes:
         if node.cut is not None:
             with suppress(UnsupportedError):
-                feed = node.reference.usual_feed(node.feeds, rng, _STEPS)
-                yield _node_run(node, feed, runner)
+                yield _node_run(node, node.usual_run(rng, _STEPS), runner)
 
 
-def _node_run(node: NodePair, feed: Symbols, runner: Runner) -> NodeRun:
-    run = NodeRun(node, node.float64(feed), {}, {})
+def _node_run(node: NodePair, given: NodeFeed, runner: Runner) -> NodeRun:
+    run = NodeRun(node, node.float64(given.feed), {}, {})
     for name in (ORIGINAL, LOWERED):
         try:
-            (outputs,) = run_node(node, [feed], runner, original=name == ORIGINAL)
+            (outputs,) = run_node(node, [given], runner, original=name == ORIGINAL)
         except SessionError as error:
             run.failures[name] = str(error)
             continue

@@ -17,6 +17,7 @@ class Dialect:
         stack_outside: Compute the last sum or product of a step after the loop, once for all steps.
         join_up_to: Lower both directions of a node, or several nodes, to one loop if the sum of their hidden sizes
             is at most this; 0: never.
+        stack_up_to: Lower layers, one above the other, to one loop up to this sum of hidden sizes; 0: never.
         reverse_in_loop: Reverse a Scan of unknown length by its direction attributes, and a Loop by counting down,
             instead of flipping rows before and after.
         recognized_lstm: Emit LSTM steps that OpenVINO recognizes (see `recurrence.openvino_lstm`); no loop outputs
@@ -33,6 +34,7 @@ class Dialect:
     gates_apart: bool = False
     stack_outside: bool = False
     join_up_to: int = 0
+    stack_up_to: int = 0
     reverse_in_loop: bool = False
     recognized_lstm: bool = False
     dequantize_inside: bool = False

@@ -12,12 +12,12 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.substitutes import as_transpose
 from rnn_lowering.errors import boundary
 from rnn_lowering.model.plan import NodePlan
-from rnn_lowering.model.scopes import RecurrentNode, all_graphs, all_names, bodies_of, sort_nodes
-from rnn_lowering.model.siblings import sibling_groups
+from rnn_lowering.model.scopes import all_graphs, all_names, bodies_of, sort_nodes
+from rnn_lowering.model.siblings import Group, groups_of
 from rnn_lowering.recurrence.node import lower_node, lower_nodes
 from rnn_lowering.spec.constants import FOLDABLE
 from rnn_lowering.spec.node_spec import NodeSpec
-from rnn_lowering.targets.choice import Choice
+from rnn_lowering.spec.rnn import GATES
 
 
 def replace_nodes(model: ir.Model, plan: Sequence[NodePlan], *, widen: bool, dequantize: bool = False) -> list[str]:
@@ -33,15 +33,15 @@ def replace_nodes(model: ir.Model, plan: Sequence[NodePlan], *, widen: bool, deq
     names = Names(all_names(model) if plan else ())
     shared: dict[ir.Graph, dict[Hashable, ir.Value]] = {}
     taken_over: dict[ir.Value, ir.Value] = {}
-    for group in sibling_groups(plan):
-        first = group[0]
-        specs = [planned.spec.as_floats() if dequantize else planned.spec for planned in group]
+    for group in groups_of(plan):
+        members, first = group.members, group.members[0]
+        specs = [planned.spec.as_floats() if dequantize else planned.spec for planned in members]
         specs = [replace(s, inputs={name: taken_over.get(v, v) for name, v in s.inputs.items()}) for s in specs]
-        op = _emitter(group, specs[0], names, model.ir_version, widen, shared.setdefault(first.found.graph, {}))
+        op = _emitter(members, specs[0], names, model.ir_version, widen, shared.setdefault(first.found.graph, {}))
         with boundary(first.found.ref):
-            taken_over |= _replace_group([planned.found for planned in group], specs, first.choice, op)
-        if len(group) > 1:
-            notes.append(f"{' and '.join(str(planned.found.ref) for planned in group)} became one recurrence")
+            taken_over |= _replace_group(group, specs, op)
+        if len(members) > 1:
+            notes.append(f"{' and '.join(str(planned.found.ref) for planned in members)} became one recurrence")
             sort_nodes(model)
         folded = " and ".join(dict.fromkeys(op.folded))
         if folded:
@@ -104,13 +104,14 @@ def _emitter(
     )
 
 
-def _replace_group(
-    entries: Sequence[RecurrentNode], specs: Sequence[NodeSpec], choice: Choice, op: Ops
-) -> dict[ir.Value, ir.Value]:
+def _replace_group(group: Group, specs: Sequence[NodeSpec], op: Ops) -> dict[ir.Value, ir.Value]:
     """Emit the equivalent of nodes that become one recurrence with `op`, and replace them in their graph by it;
     return the values that took over their outputs."""
-    graph, nodes = entries[0].graph, [entry.node for entry in entries]
-    outputs = zip(specs, lower_nodes(op, specs, choice.fold), strict=True)
+    found, choice = group.members[0].found, group.members[0].choice
+    graph, nodes = found.graph, [planned.found.node for planned in group.members]
+    if group.stacked:
+        specs = [*map(_without_inner_Y, specs, specs[1:]), specs[-1]]
+    outputs = zip(specs, lower_nodes(op, specs, choice.fold, stacked=group.stacked), strict=True)
     emitted = {spec.outputs[symbol]: tensor for spec, found in outputs for symbol, tensor in found.items()}
     taken_over = dict(zip(emitted, op.outputs(list(emitted.values())), strict=True))
     given = taken_over | {
@@ -127,9 +128,43 @@ def _replace_group(
         graph.register_initializer(value)
     graph.insert_before(nodes[-1], op.nodes)
     inputs = [value for node in nodes for value in node.inputs if value is not None]
-    graph.remove(nodes, safe=True)
+    for node in reversed(nodes):
+        X = node.inputs[0]
+        graph.remove(node, safe=True)
+        if node is not nodes[0] and group.stacked and X is not None:
+            _drop_moves(X)
     _drop_unused(inputs)
     return taken_over
+
+
+def _between(X: ir.Value) -> Iterator[ir.Node]:
+    """Yield the nodes between a layer and X of the next, from X on, while nothing else uses what they compute."""
+    node = X.producer()
+    while node is not None and node.op_type not in GATES and len(X.uses()) == 1 and not X.is_graph_output():
+        yield node
+        source = node.inputs[0]
+        if source is None:
+            return
+        X, node = source, source.producer()
+
+
+def _without_inner_Y(spec: NodeSpec, above: NodeSpec) -> NodeSpec:
+    """Return a layer without an output Y that only the layer above uses."""
+    *_, last = [above.inputs["X"], *(node.inputs[0] for node in _between(above.inputs["X"]))]
+    inner = last is spec.outputs["Y"] and len(last.uses()) == 1 and not last.is_graph_output()
+    return replace(spec, outputs={s: v for s, v in spec.outputs.items() if s != "Y" or not inner})
+
+
+def _drop_moves(X: ir.Value) -> None:
+    """Remove the nodes between two layers that nothing uses any more."""
+    node = X.producer()
+    while node is not None and node.op_type not in GATES and node.graph is not None:
+        if any(v.uses() or v.is_graph_output() for v in node.outputs):
+            return
+        inputs = [v for v in node.inputs if v is not None]
+        node.graph.remove(node, safe=True)
+        _drop_unused(inputs[1:])
+        node = inputs[0].producer()
 
 
 def prefix_of(node: ir.Node) -> str:

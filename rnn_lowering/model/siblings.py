@@ -7,7 +7,7 @@ on each other; as a group has nodes of one such level only, groups do not depend
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,31 +15,183 @@ import onnx_ir as ir
 
 from rnn_lowering.model.plan import NodePlan
 from rnn_lowering.model.scopes import bodies_of
-from rnn_lowering.recurrence.directions import can_join
+from rnn_lowering.recurrence.directions import can_join, can_stack
 from rnn_lowering.spec.constants import constant_of
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 from rnn_lowering.spec.rnn import GATES, RecurrentSpec
 from rnn_lowering.types import array_of
 
 
-def sibling_groups(plan: Sequence[NodePlan]) -> list[list[NodePlan]]:
-    """Return the nodes of a plan in groups, each of which becomes one recurrence; most are of one node."""
+@dataclass(frozen=True)
+class _Output:
+    """An output of a node, its number and rank."""
+
+    node: ir.Node
+    number: int
+    rank: int
+    opset: int
+
+    def attribute(self, name: str) -> Any:
+        given = self.node.attributes.get(name)
+        return None if given is None or given.is_ref() else given.value
+
+    def constant(self, place: int) -> ir.TensorProtocol | None:
+        """Return an input of the node that is a constant."""
+        value = self.node.inputs[place] if place < len(self.node.inputs) else None
+        return None if value is None else constant_of(value, self.opset)
+
+    def numbers(self, name: str, place: int) -> list[int] | None:
+        """Return integers that are an attribute, or at newer opsets a constant input; None: they are neither."""
+        given = self.attribute(name)
+        if given is not None:
+            return [int(n) for n in given]
+        tensor = self.constant(place)
+        return None if tensor is None else [int(n) for n in array_of(tensor).reshape(-1)]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Nodes that become one recurrence; most groups are of one node.
+
+    Attributes:
+        members: The nodes.
+        stacked: Whether X of each is Y of the one before; otherwise they do not depend on each other.
+    """
+
+    members: list[NodePlan]
+    stacked: bool = False
+
+
+def groups_of(plan: Sequence[NodePlan]) -> list[Group]:
+    """Return the nodes of a plan in groups."""
     levels = _levels({planned.found.graph for planned in plan}, {planned.found.node for planned in plan})
-    groups: list[list[NodePlan]] = []
-    open_groups: dict[object, list[NodePlan]] = {}
+    groups = _stacks(plan, levels)
+    stacked = {planned.found.node for group in groups for planned in group.members}
+    open_groups: dict[object, Group] = {}
     for planned in plan:
-        spec = planned.spec
-        if not isinstance(spec, RecurrentSpec) or not planned.choice.dialect.join_up_to or spec.quantized:
-            groups.append([planned])
+        if planned.found.node in stacked:
             continue
-        key = levels[planned.found.node], planned.found.graph, planned.opset, planned.choice.form, _sizes(planned)
-        group = open_groups.get(key, [])
-        if group and can_join(planned.choice.dialect, [*map(_rnn, group), spec]):
-            group.append(planned)
+        if not _may_join(planned):
+            groups.append(Group([planned]))
+            continue
+        place = levels[planned.found.node], planned.found.graph, planned.opset, planned.choice.form
+        key = *place, _sizes(planned)
+        group = open_groups.get(key)
+        if group and can_join(planned.choice.dialect, [*map(_rnn, group.members), _rnn(planned)]):
+            group.members.append(planned)
         else:
-            open_groups[key] = [planned]
+            open_groups[key] = Group([planned])
             groups.append(open_groups[key])
     return groups
+
+
+def _may_join(planned: NodePlan) -> bool:
+    spec, dialect = planned.spec, planned.choice.dialect
+    may = isinstance(spec, RecurrentSpec) and not spec.quantized and bool(spec.outputs)
+    return may and bool(dialect.join_up_to or dialect.stack_up_to)
+
+
+def _stacks(plan: Sequence[NodePlan], levels: Mapping[ir.Node, int]) -> list[Group]:
+    """Return the layers that one loop can compute, as groups of several nodes."""
+    by_Y = {
+        p.spec.outputs["Y"]: p
+        for p in plan
+        if _may_join(p) and p.choice.dialect.stack_up_to and "Y" in p.spec.outputs
+    }
+    below: dict[ir.Node, NodePlan] = {}
+    for planned in plan:
+        layer = by_Y.get(_source_of_X(planned)) if _may_join(planned) else None
+        others = [v for s, v in planned.spec.inputs.items() if s != "X"]
+        first = all((node := v.producer()) is None or not levels.get(node) for v in others)
+        same = layer is not None and (layer.found.graph, layer.opset, layer.choice.form) == (
+            planned.found.graph,
+            planned.opset,
+            planned.choice.form,
+        )
+        if layer is not None and same and first:
+            below[planned.found.node] = layer
+    groups: dict[ir.Node, Group] = {}
+    for planned in plan:
+        layer = below.get(planned.found.node)
+        if layer is None:
+            continue
+        group = groups.get(layer.found.node, Group([layer], stacked=True))
+        if group.members[-1] is layer and can_stack(
+            planned.choice.dialect, [*map(_rnn, group.members), _rnn(planned)]
+        ):
+            group.members.append(planned)
+            groups |= {member.found.node: group for member in group.members}
+    return list({id(group): group for group in groups.values()}.values())
+
+
+def _source_of_X(planned: NodePlan) -> ir.Value:
+    """Return the value whose steps and rows are those of X, behind nodes that only move axes: Y of another node, if
+    it is one with one direction; otherwise any value."""
+    spec = planned.spec
+    axes: list[str] = [axis or "H" for axis in spec.axes("X")]
+    value = spec.inputs["X"]
+    while (node := value.producer()) is not None and node.domain in DEFAULT_DOMAIN and node.op_type in _MOVES:
+        source = node.inputs[0]
+        before = _MOVES[node.op_type](_Output(node, 0, len(axes), planned.found.opset), axes)
+        if source is None or before is None:
+            break
+        value, axes = source, before
+    wanted = ["N", "T", "1", "H"] if _rnn(planned).layout else ["T", "1", "N", "H"]
+    return value if axes == wanted else spec.inputs["X"]
+
+
+def _unmoved(_: _Output, axes: list[str]) -> list[str] | None:
+    return axes
+
+
+def _untransposed(out: _Output, axes: list[str]) -> list[str] | None:
+    perm = out.attribute("perm") or list(reversed(range(out.rank)))
+    return [axes[perm.index(n)] for n in range(out.rank)] if sorted(perm) == list(range(out.rank)) else None
+
+
+def _unsqueezed_again(out: _Output, axes: list[str]) -> list[str] | None:
+    """Of a Squeeze: each axis that it drops is of size 1."""
+    given = out.numbers("axes", 1)
+    if given is None:
+        return None
+    rank, left = len(axes) + len(given), iter(axes)
+    dropped = {n % rank for n in given}
+    return ["1" if n in dropped else next(left) for n in range(rank)] if len(dropped) == len(given) else None
+
+
+def _squeezed_again(out: _Output, axes: list[str]) -> list[str] | None:
+    given = out.numbers("axes", 1)
+    added = {n % out.rank for n in given or ()}
+    return None if given is None else [axis for n, axis in enumerate(axes) if n not in added]
+
+
+def _unmerged(out: _Output, axes: list[str]) -> list[str] | None:
+    """Of a Reshape to [0, 0, -1] of a value of rank 4, as exporters merge directions and hidden size."""
+    shape = out.constant(1)
+    if shape is None or out.attribute("allowzero") or _rank(out.node.inputs[0]) != 4:
+        return None
+    merges = array_of(shape).reshape(-1).tolist() == [0, 0, -1] and axes[2:] == ["H"]
+    return [*axes[:2], "1", "H"] if merges else None
+
+
+def _rank(value: ir.Value | None) -> int | None:
+    """Return the rank of a value: the declared one, or that of what a Transpose gives."""
+    if value is None:
+        return None
+    node = value.producer()
+    perm = node.attributes.get("perm") if node is not None and node.op_type == "Transpose" else None
+    if perm is not None and not perm.is_ref():
+        return len(perm.as_ints())
+    return None if value.shape is None else value.shape.rank()
+
+
+_MOVES: dict[str, Callable[[_Output, list[str]], list[str] | None]] = {
+    "Identity": _unmoved,
+    "Transpose": _untransposed,
+    "Squeeze": _unsqueezed_again,
+    "Unsqueeze": _squeezed_again,
+    "Reshape": _unmerged,
+}
 
 
 def _rnn(planned: NodePlan) -> RecurrentSpec:
@@ -84,33 +236,6 @@ def _origin(value: ir.Value, axis: int, opset: int) -> tuple[ir.Value, int]:
             break
         value, (_, axis, rank) = source, found
     return value, axis
-
-
-@dataclass(frozen=True)
-class _Output:
-    """An output of a node, its number and rank."""
-
-    node: ir.Node
-    number: int
-    rank: int
-    opset: int
-
-    def attribute(self, name: str) -> Any:
-        given = self.node.attributes.get(name)
-        return None if given is None or given.is_ref() else given.value
-
-    def constant(self, place: int) -> ir.TensorProtocol | None:
-        """Return an input of the node that is a constant."""
-        value = self.node.inputs[place] if place < len(self.node.inputs) else None
-        return None if value is None else constant_of(value, self.opset)
-
-    def numbers(self, name: str, place: int) -> list[int] | None:
-        """Return integers that are an attribute, or at newer opsets a constant input; None: they are neither."""
-        given = self.attribute(name)
-        if given is not None:
-            return [int(n) for n in given]
-        tensor = self.constant(place)
-        return None if tensor is None else [int(n) for n in array_of(tensor).reshape(-1)]
 
 
 Found = tuple[int, int, int] | None

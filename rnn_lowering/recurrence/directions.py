@@ -16,7 +16,7 @@ from rnn_lowering.recurrence.cells import CELLS
 from rnn_lowering.recurrence.openvino_lstm import recognized_step
 from rnn_lowering.recurrence.recurrence import Fold, Recurrence, Step, Tensors
 from rnn_lowering.recurrence.sequence_lens import Lengths, ragged, up_to_longest, with_ended_rows
-from rnn_lowering.recurrence.weights import Operands, interleaved, joined, operands
+from rnn_lowering.recurrence.weights import Operands, interleaved, joined, operands, stacked
 from rnn_lowering.spec.rnn import RecurrentSpec
 
 Finals = list[Tensors]
@@ -177,6 +177,102 @@ def _joined(op: Ops, parts: Sequence[_Part], turned: Sequence[bool], flip: Flip)
     init = [_side_by_side(op, states, batch) for states in zip(*(part.init for part in parts), strict=True)]
     outputs = {symbol: value for part in parts for symbol, value in part.node.spec.outputs.items()}
     return Recurrence(init, xs, _step(op, replace(spec, outputs=outputs), k))
+
+
+_MOST_PRODUCTS = 1 << 15
+"""The most products of a batch with one gate of R of layers: with more, they cost more than other operators."""
+
+
+def can_stack(dialect: Dialect, specs: Sequence[RecurrentSpec]) -> bool:
+    """Return whether one loop computes layers, X of each of which is Y of the one before: each a step behind it."""
+    first = specs[0]
+    T, width = first.seq_length, sum(spec.hidden_size for spec in specs)
+    if T is None or len(specs) >= T or width > dialect.stack_up_to or len(first.directions) != 1:
+        return False
+    if any("W" not in spec.constants or "sequence_lens" in spec.inputs for spec in specs[1:]):
+        return False
+    rows = _OPEN_BATCH if first.batch_size is None else first.batch_size
+    if rows * width**2 > _MOST_PRODUCTS:
+        return False
+    same = all(spec.directions == first.directions for spec in specs)
+    return same and "sequence_lens" not in first.inputs and can_join(replace(dialect, join_up_to=width), specs)
+
+
+def run_stack(op: Ops, layers: Sequence[NodeInputs], fold: Fold) -> list[tuple[Finals, Tensors]]:
+    """Emit the recurrence of layers that `can_stack`; X of `layers[0]` is that of all.
+
+    In the loop, layer l computes its step t - l at step t. The first steps of lower layers are computed before the
+    loop, the last steps of upper ones after it.
+
+    Returns:
+        For each layer, what `run_directions` does.
+    """
+    return _Stack(op, layers).run(fold)
+
+
+class _Stack:
+    """Layers in one loop."""
+
+    def __init__(self, op: Ops, layers: Sequence[NodeInputs]) -> None:
+        self.op, self.specs = op, [layer.spec for layer in layers]
+        self.ks = [operands(op, spec)[0] for spec in self.specs]
+        self.sizes = [k.hidden_size for k in self.ks]
+        self.reverse = self.specs[0].directions == ("reverse",)
+        X = _by_steps(op, self.specs[0], layers[0].X)
+        self.X = flip(op, X) if self.reverse else X
+        self.states = [[op.squeeze(of_state[0], [0]) for of_state in layer.init] for layer in layers]
+        self.Ys: list[Tensors] = [[] for _ in layers]
+
+    def run(self, fold: Fold) -> list[tuple[Finals, Tensors]]:
+        op, last = self.op, len(self.ks) - 1
+        T = self.specs[0].seq_length or 0
+        *head, body = op.split(self.X, [1] * last + [T - last], axis=0)
+        rows = [self._projected(0, op.squeeze(row, [0])) for row in head]
+        for s, row in enumerate(rows):
+            self._step(range(s + 1), row)
+        final, ys = fold(op, self._recurrence(body))
+        by_state = [op.split(op.squeeze(state, [0]), self.sizes) for state in final]
+        self.states = [[of_state[n] for of_state in by_state] for n in range(last + 1)]
+        for Ys, y in zip(self.Ys, op.split(ys[0], self.sizes), strict=True):
+            Ys.append(y)
+        for s in range(last):
+            self._step(range(s + 1, last + 1), [])
+        return [self._result(*each) for each in zip(self.specs, self.states, self.Ys, strict=True)]
+
+    def _result(self, spec: RecurrentSpec, states: Tensors, Ys: Tensors) -> tuple[Finals, Tensors]:
+        op = self.op
+        Y = op.concat(Ys, 0)
+        finals = [[op.unsqueeze(state, [0]) for state in states]]
+        return finals, [flip(op, Y) if self.reverse else Y] if "Y" in spec.outputs else []
+
+    def _projected(self, layer: int, x: Tensor) -> Tensors:
+        k = self.ks[layer]
+        return self.op.split(k.product(x, k.W) + k.Wb, k.groups)
+
+    def _step(self, layers: range, row: Tensors) -> None:
+        """Compute a step of some layers, each from the states before it; `row` is that of layer 0."""
+        op, before = self.op, [states[0] for states in self.states]
+        for n in layers:
+            x = self._projected(n, before[n - 1]) if n else row
+            self.states[n] = CELLS[self.specs[n].op_type](op, self.ks[n], self.states[n], x)
+            self.Ys[n].append(op.unsqueeze(self.states[n][0], [0, 1]))
+
+    def _recurrence(self, X: Tensor) -> Recurrence:
+        """Return the steps that all layers compute."""
+        op, first = self.op, self.specs[0]
+        k, between = stacked(op, self.ks, hidden_apart=first.op_type == "GRU")
+        cell = CELLS[first.op_type]
+
+        def step(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
+            *others, hidden = rows
+            given = [*others, hidden if between is None else k.product(states[0], between) + hidden]
+            new = cell(op, k, states, given)
+            return new, new[:1]
+
+        xs = op.split(k.product(X, k.W) + k.Wb, k.groups)
+        states = zip(*([op.unsqueeze(s, [0]) for s in of_layer] for of_layer in self.states), strict=True)
+        init = [_side_by_side(op, of_state, op.dim(X, 1)) for of_state in states]
+        return Recurrence(init, xs, step)
 
 
 def _side_by_side(op: Ops, states: Sequence[Tensor], batch: Tensor) -> Tensor:

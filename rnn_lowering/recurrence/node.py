@@ -11,7 +11,7 @@ from rnn_lowering.recurrence.causal_conv import lower_causal_conv
 from rnn_lowering.recurrence.gates import lower_attention_gate, lower_gated_delta_net, lower_gated_norm
 from rnn_lowering.recurrence.linear_attention import lower_linear_attention
 from rnn_lowering.recurrence.recurrence import Fold
-from rnn_lowering.recurrence.rnn_node import lower_rnn, lower_siblings
+from rnn_lowering.recurrence.rnn_node import lower_rnn, lower_siblings, lower_stack
 from rnn_lowering.spec.causal_conv import CausalConvSpec
 from rnn_lowering.spec.gated_delta_net import GatedDeltaNetSpec
 from rnn_lowering.spec.gates import AttentionGateSpec, GatedNormSpec
@@ -35,9 +35,12 @@ def lower_node(op: Ops, spec: NodeSpec, fold: Fold) -> dict[str, Tensor]:
     return EQUIVALENTS[type(spec)](op, spec, fold)
 
 
-def lower_nodes(op: Ops, specs: Sequence[NodeSpec], fold: Fold) -> list[dict[str, Tensor]]:
-    """Emit the equivalent of a node, or of several that `directions.can_join`; return the outputs of each as
-    `lower_node` does."""
+def lower_nodes(op: Ops, specs: Sequence[NodeSpec], fold: Fold, *, stacked: bool) -> list[dict[str, Tensor]]:
+    """Emit the equivalent of a node, of several that `directions.can_join`, or of layers that `can_stack`.
+
+    Returns:
+        The outputs of each, as `lower_node` does.
+    """
     if len(specs) == 1:
         return [lower_node(op, specs[0], fold)]
-    return lower_siblings(op, cast(Sequence[RecurrentSpec], specs), fold)
+    return (lower_stack if stacked else lower_siblings)(op, cast(Sequence[RecurrentSpec], specs), fold)

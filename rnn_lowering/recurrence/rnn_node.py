@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.run_time_sizes import zeros
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.recurrence.directions import STATES, Finals, NodeInputs, run_directions
+from rnn_lowering.recurrence.directions import STATES, Finals, NodeInputs, run_directions, run_stack
 from rnn_lowering.recurrence.recurrence import Fold, Tensors
 from rnn_lowering.recurrence.sequence_lens import Lengths, read_lengths
 from rnn_lowering.recurrence.weights import node_input
@@ -32,6 +32,14 @@ def lower_siblings(op: Ops, specs: Sequence[RecurrentSpec], fold: Fold) -> list[
     nodes = [NodeInputs(spec, Xs[spec.inputs["X"]], _initial_states(op, spec)) for spec in specs]
     results = run_directions(op, nodes, fold, lengths)
     return [_outputs(op, spec, *result) for spec, result in zip(specs, results, strict=True)]
+
+
+def lower_stack(op: Ops, specs: Sequence[RecurrentSpec], fold: Fold) -> list[dict[str, Tensor]]:
+    """Emit the equivalent of layers that `can_stack`: X of each is Y of the one before; return the outputs of each
+    as `lower_rnn` does."""
+    X = _X(op, specs[0])
+    layers = [NodeInputs(spec, X, _initial_states(op, spec)) for spec in specs]
+    return [_outputs(op, spec, *found) for spec, found in zip(specs, run_stack(op, layers, fold), strict=True)]
 
 
 def _X(op: Ops, spec: RecurrentSpec) -> Tensor:

@@ -163,19 +163,56 @@ def joined(op: Ops, ks: Sequence[Operands]) -> Operands:
     )
 
 
+def stacked(op: Ops, ks: Sequence[Operands], *, hidden_apart: bool) -> tuple[Operands, Tensor | None]:
+    """Return the operands of one recurrence of layers, each of which has H of the one before as its X.
+
+    R of all is [[R0, W1], [0, R1]] for two layers, W is that of the first, and zeros. With `hidden_apart` (GRU) W
+    of the last gate is in a matrix of its own, by which H is multiplied too: the reset gate does not apply to it.
+    """
+    sizes, k = [each.hidden_size for each in ks], joined(op, ks)
+    above = [op.zero((ks[0].W.shape[0] or 0, each.W.shape[1] or 0)) for each in ks[1:]]
+    W = interleaved(op, [ks[0].W, *above], sizes)
+    Ws = [_gates(op, each.W, each.hidden_size) for each in ks]
+    Rs = [[gate for group in each.R for gate in _gates(op, group, each.hidden_size)] for each in ks]
+    zeros = [[op.zero((H, size)) for size in sizes] for H in sizes]
+    gates = range(len(Rs[0]))
+
+    def matrix(gate: int, *, of_R: bool, of_W: bool) -> Tensor:
+        rows = []
+        for m, _ in enumerate(ks):
+            row = list(zeros[m])
+            row[m] = Rs[m][gate] if of_R else row[m]
+            if of_W and m + 1 < len(ks):
+                row[m + 1] = Ws[m + 1][gate]
+            rows.append(op.concat(row, 1))
+        return op.concat(rows, 0)
+
+    apart = gates[-1] if hidden_apart else None
+    wide = [matrix(gate, of_R=True, of_W=gate != apart) for gate in gates]
+    counts = [(group.shape[1] or 0) // sizes[0] for group in ks[0].R]
+    left = iter(wide)
+    R = tuple(op.concat([next(left) for _ in range(count)], 1) for count in counts)
+    between = None if apart is None else matrix(apart, of_R=False, of_W=True)
+    return replace(k, W=W, R=R), between
+
+
+def _gates(op: Ops, matrix: Tensor, H: int) -> list[Tensor]:
+    """Split a matrix [..., G*H] by gate."""
+    return op.split(matrix, [H] * ((matrix.shape[-1] or 0) // H))
+
+
 def _block_diagonal(op: Ops, parts: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     """Return one R for R of several, each [H, G*H]: the gates of each in its rows, and zeros."""
     rows = []
     for n, (part, H) in enumerate(zip(parts, sizes, strict=True)):
-        gates = op.split(part, [H] * ((part.shape[1] or 0) // H))
-        columns = [gate if m == n else op.zero((H, size)) for gate in gates for m, size in enumerate(sizes)]
+        columns = [g if m == n else op.zero((H, size)) for g in _gates(op, part, H) for m, size in enumerate(sizes)]
         rows.append(op.concat(columns, 1))
     return op.concat(rows, 0)
 
 
 def interleaved(op: Ops, parts: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     """Return gate 0 of each part, gate 1 of each, ...: parts [..., G*H], with an H for each, -> [..., G*sum(H)]."""
-    gates = [op.split(x, [H] * ((x.shape[-1] or 0) // H)) for x, H in zip(parts, sizes, strict=True)]
+    gates = [_gates(op, x, H) for x, H in zip(parts, sizes, strict=True)]
     return op.concat([gate for same in zip(*gates, strict=True) for gate in same], -1)
 
 

@@ -114,7 +114,9 @@ class Target:
     def without_joins(self) -> Target:
         """Return it with a loop for each node and direction."""
         dialects = {name: getattr(self, name) for name in ("dialect", "loop_dialect")}
-        return replace(self, **{name: replace(each, join_up_to=0) for name, each in dialects.items() if each})
+        return replace(
+            self, **{name: replace(each, join_up_to=0, stack_up_to=0) for name, each in dialects.items() if each}
+        )
 
     def rules(self, opset: int) -> dict[str, Rule]:
         """Return what is emitted in place of operators at an opset, by operator."""

@@ -1,0 +1,186 @@
+"""Layers, one above the other, become one loop where the target runs that faster: what joins, what does not, that
+the result is right, and that a comparison of single nodes sees what goes wrong in it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+import oracle
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from oracle import GATES
+from planting import Planting
+from running import assert_close, run
+
+import rnn_lowering as rl
+from rnn_lowering.compare.nodes import NodeComparison
+from rnn_lowering.compare.process import Runner
+from rnn_lowering.compare.result import Verification
+from rnn_lowering.files.reading import ModelSource
+from rnn_lowering.recurrence import weights
+
+BATCH, WIDTH = 2, 3
+MOVES = {
+    "squeeze": "x{n} = Squeeze (Y{n}, axis)",
+    "reshape": "t{n} = Transpose <perm = [0, 2, 1, 3]> (Y{n}) x{n} = Reshape (t{n}, merged)",
+    "batch first": "s{n} = Squeeze (Y{n}, axis) t{n} = Transpose <perm = [1, 0, 2]> (s{n}) "
+    "x{n} = Transpose <perm = [1, 0, 2]> (t{n})",
+    "layout 1": "x{n} = Squeeze (Y{n}, axis)",
+}
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Layers: their operator, hidden sizes and attributes, what is between them, inputs and outputs of all."""
+
+    op: str = "LSTM"
+    sizes: Sequence[int] = (4, 3)
+    attributes: Mapping[str, Any] | None = None
+    between: str = "squeeze"
+    inputs: Sequence[str] = ("B",)
+    outputs: Sequence[str] = ("Y_h",)
+    T: int = 6
+    declared: Sequence[int | str] = (6, BATCH)
+    lengths: bool = False
+    each: Sequence[Mapping[str, Any]] = ({},) * 4
+
+    def built(self) -> tuple[onnx.ModelProto, dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Return the model, its inputs, and what it computes by the pages of the operators."""
+        rng, batch_first = np.random.default_rng(len(self.sizes)), self.between == "layout 1"
+        shape = (BATCH, self.T, WIDTH) if batch_first else (self.T, BATCH, WIDTH)
+        X = rng.standard_normal(shape).astype(np.float32)
+        feed: dict[str, np.ndarray] = {"X": X}
+        lengths = np.array([self.T, self.T // 2], np.int32)
+        tensors = [numpy_helper.from_array(np.array([2 if batch_first else 1]), "axis")]
+        tensors.append(numpy_helper.from_array(np.array([0, 0, -1]), "merged"))
+        nodes: list[onnx.NodeProto] = []
+        expected: dict[str, np.ndarray] = {}
+        below = np.asarray(X, np.float64)
+        symbols = ("Y", "Y_h", "Y_c")[: 3 if self.op == "LSTM" else 2]
+        for n, (H, more) in enumerate(zip(self.sizes, self.each, strict=False)):
+            rows, state = GATES[self.op] * H, (BATCH, 1, H) if batch_first else (1, BATCH, H)
+            shapes = {"W": (1, rows, below.shape[2]), "R": (1, rows, H), "B": (1, 2 * rows), "P": (1, 3 * H)}
+            shapes |= {"initial_h": state, "initial_c": state}
+            given: dict[str, np.ndarray] = {
+                s: rng.uniform(-1, 1, shapes[s]).astype(np.float32) for s in ("W", "R", *self.inputs)
+            }
+            feed |= {f"{s}{n}": array for s, array in given.items() if s.startswith("initial")}
+            tensors += [numpy_helper.from_array(a, f"{s}{n}") for s, a in given.items() if f"{s}{n}" not in feed]
+            order = ("W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")[: 7 if self.op == "LSTM" else 5]
+            names = {s: f"{s}{n}" for s in given} | ({"sequence_lens": "lengths"} if self.lengths else {})
+            attributes = {"hidden_size": H, **(self.attributes or {}), **more} | (
+                {"layout": 1} if batch_first else {}
+            )
+            inputs = [f"x{n - 1}" if n else "X", *(names.get(s, "") for s in order)]
+            nodes.append(helper.make_node(self.op, inputs, [f"{s}{n}" for s in symbols], f"node{n}", **attributes))
+            text = f"g (float[a] X) => (float[a] X) {{ {MOVES[self.between].format(n=n)} }}"
+            nodes += onnx.parser.parse_graph(text).node
+            page = {**given, "X": below} | ({"sequence_lens": lengths} if self.lengths else {})
+            found = oracle.evaluate(self.op, attributes, page)
+            below = found["Y"][:, :, 0] if batch_first else found["Y"][:, 0]
+            expected |= {f"{s}{n}": found[s] for s in symbols if s in self.outputs}
+        top = f"x{len(self.sizes) - 1}"
+        expected[top] = below
+        feed |= {"lengths": lengths} if self.lengths else {}
+        infos = [
+            helper.make_tensor_value_info(
+                name,
+                TensorProto.INT32 if name == "lengths" else TensorProto.FLOAT,
+                [*(self.declared[::-1] if batch_first else self.declared), WIDTH] if name == "X" else array.shape,
+            )
+            for name, array in feed.items()
+        ]
+        outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in expected]
+        graph = helper.make_graph(nodes, "stack", infos, outputs, tensors)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        return model, feed, expected
+
+
+def loops(model: onnx.ModelProto) -> int:
+    return sum(node.op_type in ("Scan", "Loop") for node in model.graph.node)
+
+
+def lowered(stack: Stack, to: str = "auto", **options: Any) -> onnx.ModelProto:
+    """Return the lowered model, which gives what the original does in onnxruntime, and by the pages."""
+    model, feed, expected = stack.built()
+    new: onnx.ModelProto = rl.lower(model, to, target="onnxruntime", **options)
+    actual = run(new, feed)
+    if stack.between != "layout 1":  # onnxruntime has no kernel
+        assert_close(actual, run(model, feed))
+    assert_close(actual, expected)
+    return new
+
+
+REVERSE = {"direction": "reverse"}
+STACKS: dict[str, Stack] = {
+    **{f"{op} of {len(sizes)}": Stack(op, sizes) for op in GATES for sizes in ((4, 3), (2, 5, 3), (2, 2, 2, 2))},
+    **{f"{op} in reverse": Stack(op, (4, 3, 2), REVERSE, outputs=("Y", "Y_h")) for op in GATES},
+    **{f"{op} from given states": Stack(op, (4, 3), inputs=("B", "initial_h")) for op in GATES},
+    **{f"{op} with Y of all": Stack(op, (4, 3, 2), outputs=("Y",)) for op in GATES},
+    **{f"{op} with the last Y only": Stack(op, (4, 3, 2), outputs=()) for op in GATES},
+    **{f"{op} clipped": Stack(op, (4, 3), {"clip": 0.4}) for op in GATES},
+    **{f"GRU, {between}": Stack("GRU", (4, 3), between=between) for between in MOVES},
+    "GRU of linear_before_reset": Stack("GRU", (4, 3, 5), {"linear_before_reset": 1}),
+    "LSTM of input_forget": Stack("LSTM", (4, 3), {"input_forget": 1}),
+    "LSTM with peepholes": Stack("LSTM", (4, 3), inputs=("B", "P", "initial_c"), outputs=("Y_h", "Y_c")),
+    "LSTM without biases": Stack("LSTM", (4, 3), inputs=()),
+    "LSTM of any batch": Stack("LSTM", (4, 3), declared=(6, "batch")),
+    "LSTM of Softsign": Stack("LSTM", (4, 3), {"activations": ["HardSigmoid", "Softsign", "Tanh"]}),
+    "the fewest steps": Stack("GRU", (4, 3), T=3, declared=(3, BATCH)),
+}
+APART: dict[str, Stack] = {
+    "any length": Stack(declared=("seq", BATCH)),
+    "too few steps": Stack(T=2, declared=(2, BATCH)),
+    "lengths": Stack(lengths=True),
+    "states that may overflow": Stack("RNN", attributes={"activations": ["Relu"]}),
+    "other directions": Stack(each=({}, REVERSE)),
+    "other attributes": Stack(each=({}, {"clip": 0.5})),
+    "sizes where a product costs more": Stack(sizes=(100, 40)),
+}
+
+
+@pytest.mark.parametrize("form", ["scan", "loop"])
+@pytest.mark.parametrize("name", STACKS)
+def test_layers_become_one_loop(name: str, form: str) -> None:
+    assert loops(lowered(STACKS[name], form)) == 1
+    assert loops(lowered(STACKS[name], form, join=False)) == len(STACKS[name].sizes)
+
+
+@pytest.mark.parametrize("name", APART)
+def test_what_cannot_be_skewed_stays_apart(name: str) -> None:
+    assert loops(lowered(APART[name], "scan")) == 2
+
+
+def compared(stack: Stack) -> Verification:
+    """Compare the nodes of a stack with float64, one by one."""
+    model, *_ = stack.built()
+    new = rl.lower(model, target="onnxruntime")
+    assert loops(new) == 1
+    with Runner() as runner:
+        files = [ModelSource(runner.folder / f"{n}.onnx", proto) for n, proto in enumerate((model, new))]
+        return NodeComparison(files[0], files[1], runner, rl.Check(), None).result("asked for")
+
+
+@pytest.mark.parametrize("name", ["LSTM of 3", "GRU in reverse", "GRU, reshape", "RNN with the last Y only"])
+def test_layers_are_compared_with_float64(name: str) -> None:
+    stack = STACKS[name]
+    result = compared(stack)
+    assert result.status == "verified"
+    last = f"{stack.op} node 'node{len(stack.sizes) - 1}'"
+    names = {check.name.split(" in ")[0] for check in result.nodes}
+    inner = {f"{s} of {stack.op} node 'node{n}'" for n in range(len(stack.sizes) - 1) for s in stack.outputs}
+    assert names == inner | {f"{s} of {last}" for s in {"Y", *stack.outputs}}
+
+
+def test_a_wrong_product_between_layers_fails_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_R(stack: Any, op: Any, ks: Any, **given: Any) -> Any:
+        return stack(op, [ks[0], *(replace(k, W=k.R[0]) for k in ks[1:])], **given)
+
+    Planting(monkeypatch).function(weights.stacked, with_R)
+    stack = Stack("RNN", (4, 4), outputs=())
+    result = compared(stack)
+    assert result.status == "failed"
+    model, *_ = stack.built()
+    assert rl.verify(model, rl.lower(model, target="onnxruntime")).status == "failed"
