@@ -6,6 +6,7 @@ the state is computed before the steps: exp(decay), beta * key, beta * value, sc
 
 from __future__ import annotations
 
+from rnn_lowering.emit.constants import zeros_of
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.run_time_sizes import zeros
 from rnn_lowering.emit.tensor import Tensor
@@ -103,7 +104,8 @@ def _repeated(op: Ops, x: Tensor, heads: int) -> Tensor:
     fewer = x.shape[2] or 1
     if fewer == heads:
         return x
-    copies = op.concat([op.unsqueeze(x, [3])] * (heads // fewer), axis=3)
+    zeros = op.known(zeros_of(op.dtype, (heads // fewer, *[1] * (x.rank - 3))))
+    copies = op.unsqueeze(x, [3]) + zeros  # one node, however many heads a model asks for
     return reshaped(op, copies, (*x.shape[:2], heads, *x.shape[3:]))
 
 

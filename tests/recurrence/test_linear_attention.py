@@ -492,3 +492,9 @@ def test_a_function_of_the_same_name() -> None:
         lowered = rl.lower(original)
     assert not lowered.functions
     assert_right(case, run(lowered, case.feed()))
+
+
+def test_any_number_of_heads_is_a_few_nodes() -> None:
+    """A file may ask for any number: keys and queries are repeated by one node."""
+    case = Attention(Hq=1, H=100_000, n=1, dk=1, dv=1, T=2, B=1)
+    assert len(rl.lower(case.model(), "scan").graph.node) < 40

@@ -113,7 +113,8 @@ class LinearAttentionReference(NodeReference[LinearAttentionSpec]):
         """Return the inputs of one run; each row of the batch is of another kind."""
         spec = self.spec
         shapes = self._shapes(T, N)
-        numbers = sum(math.prod(shapes[symbol]) for symbol in names)
+        numbers = sum(math.prod(shapes[symbol]) for symbol in {*names, "past_state"})
+        numbers += N * T * spec.output_heads * (spec.key_size + spec.value_size)
         fault = excess("inputs and outputs", _WIDE * numbers)
         if fault:
             raise UnsupportedError(fault, hint="compare it at smaller sizes", node=spec.node)

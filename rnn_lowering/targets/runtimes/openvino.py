@@ -1,5 +1,6 @@
 """OpenVINO (`pip install openvino`): its own import is wrong for layout 1, peepholes, input_forget and two nodes on
-one X. A recognized Scan becomes its own LSTM, in 0.97 to 1.02 of the node's time."""
+one X. A recognized Scan becomes its own LSTM, in 0.97 to 1.02 of the node's time. Chunks of a LinearAttention
+run 7 times as fast as its steps in a loop (128 steps, 4 heads of 64x64)."""
 
 from __future__ import annotations
 
