@@ -30,7 +30,8 @@ TYPES: dict[str, Callable[[Any], bool]] = {
     "list": lambda value: isinstance(value, list),
     "null": lambda value: value is None,
 }
-OPEN = ("operators.before", "operators.after", "stream.inputs", "stream.outputs", "stream.rates")
+OPEN = {"operators.before", "operators.after"}
+OPEN |= {f"stream.{name}" for name in ("inputs", "outputs", "rates", "delay", "short")}
 """Objects whose keys are names."""
 
 RAGGED = Case("report", "LSTM", x="symbolic", optional=("B", "sequence_lens"))
@@ -76,6 +77,10 @@ REPEATED = parse("""g (float[2] a) => (float[2] b) <bool yes = {1}, int64 M = {3
 SCENARIOS: dict[str, tuple[onnx.ModelProto, dict[str, Any]]] = {
     "verified": (model(RAGGED, 17), {}),
     "a stream": (chain(Link("LSTM", "stepped")), {"stream": "seq"}),
+    "a stream that is late": (
+        parse("g (float[1,2,time] x) => (float[1,2,t] y) <float[2,2,3] K = {}> { y = Conv (x, K) }"),
+        {"stream": "time", "delay": True},
+    ),
     "node by node": (model(Case("report_layout", "GRU", {"layout": 1}, optional=("sequence_lens",)), 17), {}),
     "warned, one left": (chain(AFFINE, Link("GRU", "kept")), {"only": ["RNN"]}),
     "brought to another opset": (model(Case("report_old", "LSTM"), 6), {}),

@@ -8,7 +8,7 @@ import pytest
 from stream_fuzz import by_length, chain, judged, rates
 from thinning import thinned
 
-BATCHES = [(make, first) for first in range(0, 2000, 50) for make in (chain, by_length, rates)]
+BATCHES = [(make, first) for first in range(0, 1000, 50) for make in (chain, by_length, rates)]
 
 
 @pytest.mark.parametrize(("make", "first"), thinned(BATCHES, 21))
