@@ -35,7 +35,7 @@ def conditions(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def untaken(graph: onnx.GraphProto, runs: Iterable[Mapping[str, Array]]) -> str:
-    """Return a note on the branches that no run is known to have taken; "" if there are none.
+    """Return a note on the branches that no run is known to take; "" if there are none.
 
     Args:
         graph: The main graph of the model.
@@ -51,7 +51,7 @@ def untaken(graph: onnx.GraphProto, runs: Iterable[Mapping[str, Array]]) -> str:
     ]
     if not missed:
         return ""
-    return f"no run is known to have taken {', '.join(missed[:3])}{', ...' if len(missed) > 3 else ''}"
+    return f"no run is known to take {', '.join(missed[:3])}{', ...' if len(missed) > 3 else ''}"
 
 
 def _branches(graph: onnx.GraphProto, outer: tuple[tuple[str, bool], ...]) -> Iterator[_Branch]:
@@ -96,7 +96,7 @@ def zero_weights(weights: Iterable[tuple[str, object, ir.TensorProtocol | None]]
         weights: The symbol of each, its node, and its tensor where that is constant.
     """
     return [
-        f"{symbol} of {node} is all zeros: an error in its operand would not show"
+        f"{symbol} of {node} is all zeros, which hides errors in what it multiplies"
         for symbol, node, tensor in weights
         if tensor is not None and tensor.size and not any(part.any() for part in blocks(array_of(tensor)))
     ]
@@ -118,7 +118,7 @@ def constant_outputs(runs: Iterable[Mapping[str, Array]]) -> list[str]:
             ranges[name] = min(low, float(array.min())), max(high, float(array.max()))
             sizes[name] = sizes.get(name, 0) + array.size
     return [
-        f"output '{name}' is {low:g} throughout: its comparison shows little"
+        f"output '{name}' is {low:g} throughout: comparing it proves little"
         for name, (low, high) in ranges.items()
         if low == high and sizes[name] > 1
     ]

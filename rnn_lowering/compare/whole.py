@@ -191,7 +191,7 @@ class ModelComparison(Comparison):
         if len(tried) == 1 or len(found.each_run) == 1 or len(ran) > 1:
             return ""
         sizes = ", ".join(f"{name} {list(shape)}" for name, shape in next(iter(ran)))
-        return f"the original accepted only these of the tried sizes: {sizes}"
+        return f"of the tried sizes, the original accepted only {sizes}"
 
     def _with_nodes(self, result: Verification, facts: list[str]) -> Verification:
         """Compare each node alone too: a network may damp the error of one node."""
@@ -310,7 +310,7 @@ def what_changed(original: onnx.ModelProto, lowered: onnx.ModelProto, largest: f
     if OPERATOR not in before:
         return []
     after = operator_counts(lowered)
-    facts = [f"run with one thread, since {OPERATOR} depends on their number"]
+    facts = [f"ran with one thread: the results of {OPERATOR} depend on the number of threads"]
     if after[OPERATOR] < before[OPERATOR] and after["DynamicQuantizeLinear"] <= before["DynamicQuantizeLinear"]:
         facts.append(f"without the rounding of X and H to 8 bits outputs differ by up to {largest:.2g}")
     return facts

@@ -332,7 +332,7 @@ def test_branches_that_no_run_took(tmp_path: Path) -> None:
     original = net(text, weights)
     check = verified(original, streamed(original, "time"), tmp_path)
     assert check
-    assert "no run is known to have taken then_branch of If node 'choice'" in check.reason
+    assert "no run is known to take then_branch of If node 'choice'" in check.reason
 
 
 def test_lengths_that_have_the_axis_of_the_frames(tmp_path: Path) -> None:
