@@ -155,9 +155,3 @@ def test_types() -> None:
 def test_an_opset_without_the_operator() -> None:
     text = "opset 26 has no LinearAttention; it exists from opset 27 on, and in the domain com.microsoft"
     assert text in str(refusal(replace(NODE, opset=26).model()))
-
-
-@pytest.mark.parametrize("case", [NODE, OF_MS])
-def test_a_stream_is_refused(case: Attention) -> None:
-    with pytest.raises(rl.UnsupportedError, match="its state cannot be carried from chunk to chunk"):
-        rl.lower(replace(case, open="T").model(), stream="T")
