@@ -131,6 +131,14 @@ RATES: dict[str, tuple[str, str, int, str, list[int]]] = {
         "1/2",
         [],
     ),
+    "stacking, rounded up": (
+        f"""{T1}  m = Add (t, s1)  h = Div (m, s2)  u = Unsqueeze (h, i0)  n = Gather (s, s0)
+            b = Unsqueeze (n, i0)  q = Concat <axis = 0> (b, u, i6)  Y = Reshape (X, q)""",
+        BATCH_FIRST,
+        2,
+        "1/2",
+        [],
+    ),
     "stacking of even and odd frames": (
         "a = Slice (X, i0, far, i2, i2)  b = Slice (X, i1, far, i2, i2)  Y = Concat <axis = 1> (a, b)",
         FIRST,

@@ -17,7 +17,12 @@ NUMBERS: dict[str, Array] = {f"i{n}": np.array([n]) for n in (0, 1, 2, 3, 4)} | 
     **{"pad1": np.array([0, 1, 0, 0, 0, 0]), "swap": np.array([0, 1, 0, 0, -1, 0])},
     **{"swap2": np.array([0, 2, 0, 0, -2, 0]), "front2": np.array([0, 2, 0, 0, 0, 0])},
     **{"zeros1": np.zeros((2, 1, 3), np.float32), "zero": np.array(0, np.float32)},
-    **{"column": np.array([-1, 1]), "window": np.array([[0], [1], [2]]), "apart": np.array([[0], [2]])},
+    **{
+        "column": np.array([-1, 1]),
+        "window": np.array([[0], [1], [2]]),
+        "apart": np.array([[0], [2]]),
+        "both": np.array([[0], [1]]),
+    },
     **{"freq": random((1, 3), 5), "places": random((400, 3), 6)},
     **{"kernel": random((3, 3, 3), 8), "into_h": random((2, 4), 9), "late1": np.array([0, 0, 0, 0, 1, 0])},
 }
@@ -221,9 +226,13 @@ REFUSED: dict[str, tuple[str, str]] = {
         f"{COUNT}  u = Unsqueeze (r, i0)  w = Add (u, window)  Y = Gather <axis = 1> (X, w)",
         "Gather node '-> Y' in main graph: looks 2 frames ahead",
     ),
+    "windows that look one frame ahead": (
+        f"{COUNT}  u = Unsqueeze (r, i0)  w = Add (u, both)  Y = Gather <axis = 1> (X, w)",
+        "Gather node '-> Y' in main graph: looks 1 frame ahead",
+    ),
     "windows from behind": (
         f"{COUNT}  u = Sub (r, s1)  Y = Gather <axis = 1> (X, u)",
-        "Gather node '-> Y'",
+        "Gather node '-> Y' in main graph: picks a frame before the first one",
     ),
     "counted from the length on": (
         f"{T}  n = Add (t, t)  r = Range (t, n, s1)  f = Cast <to = 1> (r)  c = Unsqueeze (f, i1)  Y = Add (X, c)",
@@ -243,6 +252,27 @@ def test_what_a_chunk_cannot_tell_is_refused(label: str) -> None:
     outputs = "int64[n] Y" if "output" in label else "float[p, q, r] Y"
     with pytest.raises(rl.UnsupportedError, match=message):
         streamed(over_time(nodes, "", outputs), "time")
+
+
+@pytest.mark.parametrize("cut", ["minus1", "minus2"])
+def test_the_last_frames_behind_a_padding(cut: str) -> None:
+    """Each chunk has one frame of the padding or of the chunk before, besides its own."""
+    model = over_time(f"p = Pad (X, pad1)  Y = Slice (p, {cut}, far, i1)")
+    stepped = streamed(model, "time")
+    assert plan_of(stepped)["outputs"] == {"Y": None}
+    for sizes in ([1], [5], [17]):
+        np.testing.assert_array_equal(chunked(stepped, X, sizes)["Y"], whole(model, X)["Y"])
+
+
+@pytest.mark.parametrize(
+    "nodes", ["Y = Slice (X, minus2, far, i1)", "p = Pad (X, pad1)  Y = Slice (p, minus3, far, i1)"]
+)
+@pytest.mark.filterwarnings("ignore:no state is carried")
+def test_more_of_the_last_frames_than_each_chunk_has_are_refused(nodes: str) -> None:
+    with pytest.raises(
+        rl.UnsupportedError, match="Slice node '-> Y' in main graph: picks frames by their position"
+    ):
+        streamed(over_time(nodes), "time")
 
 
 def test_positions_as_an_output() -> None:

@@ -145,7 +145,9 @@ def _around(flow: Flow, node: ir.Node, framing: Frames, counter: Counter) -> Fra
     frames, offsets = counter.frames, counter.offsets
     if not framing.plain or counter.step < 1 or frames.rate * counter.step != framing.rate:
         raise flow.refuse(node, "picks frames at another rate than that of its table")
-    last = counter.step * (frames.known - 1) + int(offsets.max())
-    if int(offsets.min()) < 0 or last >= framing.known:
-        raise flow.refuse(node, f"looks {last - framing.known + 1} frames ahead", "pad them in front")
+    if int(offsets.min()) < 0:
+        raise flow.refuse(node, "picks a frame before the first one, which is the last one", "pad them in front")
+    ahead = counter.step * (frames.known - 1) + int(offsets.max()) - framing.known + 1
+    if ahead > 0:
+        raise flow.refuse(node, f"looks {ahead} frame{'s'[: ahead != 1]} ahead by a table", "pad them in front")
     return flow.framed(node, node.outputs[0], replace(frames, axis=framing.axis + frames.axis))
