@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -36,8 +36,9 @@ class Draft:
 
         for node in reversed(self.nodes):
             if not any(map(is_used, node.outputs)):
-                for index in range(len(node.inputs)):
-                    node.replace_input_with(index, None)
+                for inner in (node, *_inside(node)):
+                    for index in range(len(inner.inputs)):
+                        inner.replace_input_with(index, None)
         self.nodes[:] = [node for node in self.nodes if any(map(is_used, node.outputs))]
         self.initializers[:] = filter(is_used, self.initializers)
         for key in self.added:
@@ -57,3 +58,10 @@ class Draft:
         if producer is None or producer.op_type == "Constant":
             return False
         return any(node is producer for node in reversed(self.nodes))
+
+
+def _inside(node: ir.Node) -> Iterator[ir.Node]:
+    """Yield the nodes in the bodies of an emitted node."""
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            yield from attribute.as_graph().all_nodes()

@@ -226,10 +226,11 @@ class BodyCopy:
 
     # Nodes
 
-    def nodes(self, graph: ir.Graph) -> None:
+    def nodes(self, graph: ir.Graph, used: set[ir.Value] | None = None) -> None:
+        """Emit the nodes of a body, or those that compute what is used."""
         done: set[ir.Node] = set()
         for node in graph:
-            if node in self.moved or node in done:
+            if node in self.moved or node in done or (used is not None and used.isdisjoint(node.outputs)):
                 continue
             if node.op_type == "Slice" and (slices := self._split_slices(node)):
                 done.update(slices)

@@ -82,7 +82,7 @@ def _loop(
             copy.put((read.number, read.going_input), [i, going])
         copy.put(list(rows), [copy.made(op.take(x, number)) for x in rows.values()])
         copy.localize(read.body)
-        copy.nodes(read.body)
+        copy.nodes(read.body, left.used)
         outputs = [copy.item(value) for value in left.wanted]
         after = copy.item(read.going) if isinstance(read, LoopBody) and trips is None else going
         kinds = [copy.facts.kind(item) for item in outputs]
@@ -123,7 +123,7 @@ def _scan(copy: BodyCopy, left: EmptiedLoop) -> tuple[list[ir.Value], list[Tenso
         if isinstance(read, LoopBody):
             copy.put((read.number, read.going_input), [i[0] if i else None, Known(np.asarray(True))])
         copy.localize(read.body)
-        copy.nodes(read.body)
+        copy.nodes(read.body, left.used)
         outputs = [copy.item(value) for value in left.wanted]
         kinds = [copy.facts.kind(item) for item in outputs]
         body = copy.finished([*states, *rows, *i], outputs, [value.type for value in left.wanted])

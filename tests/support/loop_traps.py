@@ -249,4 +249,15 @@ TRAPS = [
             {{ x = SequenceAt (l, i) s1 = Add (s, x) c1 = Identity (c) }}> }}""",
         [{"a": S, "X": X}],
     ),
+    Trap(
+        "a branch that nothing reads takes rows",
+        f"""(float[2,3] a, float[T,2,3] X) => (float[2,3] p) <{YES}, int64 z = {{0}}, int64[2] sz = {{1, 2}}>
+        {{ sh = Shape (X) M = Gather (sh, z)
+          p = Loop (M, yes, a) <body = d (int64 i, bool c, float[2,3] s) => (bool c1, float[2,3] s1)
+            {{ x = Gather (X, i) l, r = Split <axis = 1> (x, sz) v = Concat <axis = 1> (r, l) k = Less (i, z)
+               w = If (k) <then_branch = u () => (float[2,3] t) {{ t = Add (x, v) }},
+                           else_branch = q () => (float[2,3] e) {{ e = Sub (x, v) }}>
+               s1 = Add (s, x) c1 = Identity (c) }}> }}""",
+        [{"a": numbers(2, 3), "X": numbers(n, 2, 3)} for n in (3, 1, 0)],
+    ),
 ]
