@@ -7,7 +7,7 @@ float64 as onnxruntime's own kernels, the model passes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -124,28 +124,39 @@ class ModelComparison(Comparison):
             return Verification("failed", reason=f"outputs {names} became {new_names}")
         pairs: Mapping[str, tuple[Outputs, Outputs]] = {feed: (expected[feed], found[feed]) for feed in expected}
         result = self._compare(names, pairs)
-        if not result and (undetermined := self._undetermined(result, session, expected)):
-            return self._nodes_only(undetermined)
         if not result:
-            session, pairs, changed = self._as_defined(names, session, pairs)
-            result = self._compare(names, pairs) if changed else result
-            if not result and self.check.tolerance == Tolerance():
-                result = self.nodes_one_by_one.find_wrong_node(result, pairs, session.optimize)
-            if result and changed:
-                result = replace(result, reason="; ".join(filter(None, (result.reason, OPTIMIZATIONS))))
+            if undetermined := self._undetermined(result, session, expected):
+                return self._nodes_only(undetermined)
+            result = self._judged(result, names, session, pairs)
         if not result:
             return result
-        named = (
-            {name: held[f"{n}:0"] for n, name in enumerate(names) if f"{n}:0" in held} for held in expected.values()
-        )
-        facts = [self._only_sizes(groups, result), unoptimized, *constant_outputs(named)]
+        facts = [
+            self._only_sizes(groups, result),
+            unoptimized,
+            *constant_outputs(_by_name(names, expected.values())),
+        ]
+        return self._with_nodes(result, [*facts, *self._zero_weights()])
+
+    def _judged(
+        self, failed: Verification, names: list[str], session: Session, pairs: Mapping[str, tuple[Outputs, Outputs]]
+    ) -> Verification:
+        """Return what float64 and a run without optimizations make of outputs that differ."""
+        session, pairs, changed = self._as_defined(names, session, pairs)
+        result = self._compare(names, pairs) if changed else failed
+        if not result and self.check.tolerance == Tolerance():
+            result = self.nodes_one_by_one.find_wrong_node(result, pairs, session.optimize)
+        if result and changed:
+            result = replace(result, reason="; ".join(filter(None, (result.reason, OPTIMIZATIONS))))
+        return result
+
+    def _zero_weights(self) -> list[str]:
         with suppress(RnnLoweringError):  # what cannot be read has no nodes that are compared
-            facts += zero_weights(
+            return zero_weights(
                 (symbol, node.spec.node, node.spec.constants.get(symbol))
                 for node in self.nodes_one_by_one.pairs
                 for symbol in "WR"
             )
-        return self._with_nodes(result, facts)
+        return []
 
     def _as_defined(
         self, names: list[str], session: Session, pairs: Mapping[str, tuple[Outputs, Outputs]]
@@ -298,6 +309,12 @@ class ModelComparison(Comparison):
         ]
         reason = next((text for _, text in parts if text), "")
         return OutputCheck(name, max((d for d, _ in parts), default=0.0), not reason, reason)
+
+
+def _by_name(names: list[str], runs: Iterable[Outputs]) -> Iterator[dict[str, Array]]:
+    """Yield the outputs of runs by name; those that are not tensors are left out."""
+    for outputs in runs:
+        yield {name: outputs[f"{n}:0"] for n, name in enumerate(names) if f"{n}:0" in outputs}
 
 
 def what_changed(original: onnx.ModelProto, lowered: onnx.ModelProto, largest: float) -> list[str]:
