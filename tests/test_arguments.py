@@ -15,7 +15,7 @@ from texts import parse
 
 import rnn_lowering as rl
 from rnn_lowering.cli.arguments import parser
-from rnn_lowering.options import CheckOptions, FileOptions, LoweringOptions
+from rnn_lowering.options import CheckOptions, FileOptions, Files, LoweringOptions
 
 MODEL = """
 main (float[t,n,3] X) => (float[s,d,n,4] Y) <float[1,16,3] W = {}, float[1,16,4] R = {}> {
@@ -273,6 +273,15 @@ def test_what_a_callback_raises_in_a_stream_reaches_the_caller(tmp_path: Path) -
         lower_file(tmp_path, stream="t", progress=stop, verify=1)
     with pytest.raises(LookupError, match="of the caller"):
         chunks(tmp_path, progress=stop, check=rl.Check(runs=1))
+
+
+def test_the_files_of_a_run_are_declared_once() -> None:
+    """Keywords of lower_file and arguments of the command have the names and defaults of the fields of Files."""
+    keywords, shown = inspect.signature(rl.lower_file).parameters, parser().format_help()
+    for field in dataclasses.fields(Files):
+        assert keywords[field.name].default == field.default
+        flag = next(iter(field.metadata["option"].flags), f"--{field.name.replace('_', '-')}")
+        assert flag in shown
 
 
 def test_an_unknown_keyword_names_the_function(tmp_path: Path) -> None:
