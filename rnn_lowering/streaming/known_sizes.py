@@ -56,4 +56,5 @@ def _in_chunk(number: Size, frames: int | None) -> int | None:
     if not number.symbols <= ({CHUNK} if frames is None else {TIME, CHUNK}):
         return None
     found = number.at({CHUNK: 1} if frames is None else {TIME: frames, CHUNK: 1})
-    return int(found) if found.denominator == 1 else None
+    stays = found >= 0 or number.constant is not None  # -1 from sizes is none that a Reshape is to find
+    return int(found) if stays and found.denominator == 1 else None
