@@ -195,7 +195,8 @@ class _Numbers:
         """Return random numbers for an input."""
         dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         if dtype.kind == "f" or dtype.name == "bfloat16":
-            return self._reals(shape, rng).astype(dtype)
+            numbers = self._reals(shape, rng) if use.bounds is None else rng.uniform(*use.bounds, shape)
+            return np.asarray(numbers.astype(dtype))
         if dtype.kind == "b":
             chosen = rng.integers(0, 2, shape).astype(dtype)
             return chosen if use.switch is None else np.full(shape, use.switch)

@@ -498,3 +498,12 @@ def test_any_number_of_heads_is_a_few_nodes() -> None:
     """A file may ask for any number: keys and queries are repeated by one node."""
     case = Attention(Hq=1, H=100_000, n=1, dk=1, dv=1, T=2, B=1)
     assert len(rl.lower(case.model(), "scan").graph.node) < 40
+
+
+def test_random_inputs_of_a_model_let_no_state_grow() -> None:
+    """Keys of random numbers would make the delta rule overflow after a few steps, in any implementation."""
+    for T, opened in ((300, ""), (300, "BT")):
+        case = Attention(T=T, B=1, H=1, Hq=1, dk=128, dv=8, open=opened)
+        check = rl.verify(case.model(), rl.lower(case.model(), "chunked"))
+        assert check.status == "verified"
+        assert max(output.max_abs for output in check.outputs) < 1e-3

@@ -31,8 +31,9 @@ _SIZES = ((5, 4), (1, 1), (70, 2), (2, 4), (33, 3), (3, 1))
 """(sequence length, batch size) where the node leaves them open."""
 
 _ROW_KINDS = ("plain", "weak and strong decays", "equal keys", "positive keys")
-_BUDGET = 2e8
-"""Multiplications for one run, about: a large node gets fewer steps."""
+_FEWEST = 3
+_BUDGET = 4e8
+"""Multiplications of the reference for all inputs of one node, about: a large node gets fewer and shorter ones."""
 
 _WIDE = 8
 """Bytes of a number in float64."""
@@ -96,18 +97,28 @@ class LinearAttentionReference(NodeReference[LinearAttentionSpec]):
 
     def feeds(self, names: Mapping[str, str], rng: np.random.Generator) -> list[Symbols]:
         T, N = self.spec.seq_length, self.spec.batch_size
-        sizes = dict.fromkeys((t if T is None else T, n if N is None else N) for t, n in _SIZES)
-        fitting = [(min(t, self._most_steps(n)) if T is None else t, n) for t, n in sizes]
-        count = max(3, len(fitting))
-        return [self._feed(*fitting[run % len(fitting)], run, names, rng) for run in range(count)]
+        sizes = list(dict.fromkeys((t if T is None else T, n if N is None else N) for t, n in _SIZES))
+        sizes += sizes[:1] * (_FEWEST - len(sizes))
+        made: list[Symbols] = []
+        spent = 0.0
+        for run, (t, n) in enumerate(sizes):
+            steps = min(t, self._most_steps(n)) if T is None else t
+            spent += self._cost(steps, n)
+            if made and spent > _BUDGET:
+                break
+            made.append(self._feed(steps, n, run + 1, names, rng))
+        return made
 
     def usual_feed(self, names: Mapping[str, str], rng: np.random.Generator, steps: int) -> Symbols:
         T = steps if self.spec.seq_length is None else self.spec.seq_length
         return self._feed(T, 3 if self.spec.batch_size is None else self.spec.batch_size, 0, names, rng)
 
+    def _cost(self, T: int, N: int) -> float:
+        """What the reference computes for one run, about, in multiplications."""
+        return 4.0 * T * N * self.spec.state_heads * self.spec.key_size * self.spec.value_size
+
     def _most_steps(self, rows: int) -> int:
-        spec = self.spec
-        return max(1, int(_BUDGET / (4 * rows * spec.state_heads * spec.key_size * spec.value_size)))
+        return max(1, int(_BUDGET / 4 / self._cost(1, rows)))
 
     def _feed(self, T: int, N: int, run: int, names: Mapping[str, str], rng: np.random.Generator) -> Symbols:
         """Return the inputs of one run; each row of the batch is of another kind."""
