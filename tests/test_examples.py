@@ -92,6 +92,25 @@ def test_frame_by_frame_is_as_good_as_the_whole(tmp_path: Path) -> None:
     assert re.search(r"\d+ microseconds per frame", done.stdout)
 
 
+def test_two_frames_of_look_ahead_frame_by_frame(tmp_path: Path) -> None:
+    enhancer, step = EXAMPLES / "enhancer.onnx", tmp_path / "step.onnx"
+    rl.lower_file(enhancer, step, stream="time=1", delay=2, verify=0)
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "stream_enhancer.py", enhancer, step],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = re.findall(r"SNR (\S+) dB -> (\S+) dB", done.stdout)
+    assert first == second
+    assert float(first[1]) > float(first[0]) + 5
+    difference = re.search(r"largest difference of the spectra (\S+), 2 frames late", done.stdout)
+    assert difference is not None
+    assert float(difference[1]) < 1e-4
+
+
 def test_the_first_screen_of_the_readme(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import onnx
 import pytest
-from stream_fuzz import by_length, chain, judged, rates
+from stream_fuzz import by_length, chain, judged, pools, rates
 from thinning import thinned
 
-BATCHES = [(make, first) for first in range(0, 1000, 50) for make in (chain, by_length, rates)]
+BATCHES = [(make, first) for first in range(0, 1000, 50) for make in (chain, by_length, rates, pools)]
 
 
 @pytest.mark.parametrize(("make", "first"), thinned(BATCHES, 21))

@@ -322,6 +322,41 @@ def rates(seed: int) -> onnx.ModelProto:
     return g.model()
 
 
+def pools(seed: int) -> onnx.ModelProto:
+    """A row of up to three operators, and a pooling of all frames, of which a few things are calculated."""
+    g = Graph(seed)
+    for _ in range(g.rng.randint(0, 3)):
+        g.rng.choice((*STEPS, _gru, _activation, _skip))(g)
+    axes = g.constant([2])
+    pooled = (
+        "ReduceMean",
+        "ReduceMax",
+        "ReduceMin",
+        "ReduceSum",
+        "ReduceLogSumExp",
+        "ReduceL2",
+        "variance",
+        "attention",
+    )
+    kind = g.rng.choice(pooled)
+    keeps = g.rng.randrange(2)
+    g.opset = 18
+    if kind == "variance":
+        apart = g.node("Sub", g.last, g.node("ReduceMean", g.last, axes))
+        g.put(g.node("ReduceMean", g.node("Mul", apart, apart), axes, keepdims=keeps))
+    elif kind == "attention":
+        scores = g.node("Mul", g.rng.choice(g.frames), g.constant([3.0], np.float32))
+        weighed = g.node("Mul", g.node("Softmax", scores, axis=2), g.last)
+        g.put(g.node("ReduceSum", weighed, axes, keepdims=keeps))
+    else:
+        g.put(g.node(kind, g.last, axes, keepdims=keeps))
+    if g.rng.random() < 0.4:
+        g.put(g.node("Tanh", g.last))
+    if g.rng.random() < 0.2:
+        g.put(g.node("Sub", g.rng.choice(g.frames), g.last))
+    return g.model()
+
+
 def _number(g: Graph) -> str:
     """A number that is calculated from the number of frames, a vector of one."""
     found = g.size(2, g.rng.choice(g.frames))

@@ -126,7 +126,8 @@ def expected_of(plan: Mapping[str, Any], model: onnx.ModelProto, feed: Arrays) -
     """What the whole gives of a sequence with these zeros behind it, without what it gives of the zeros."""
     frames = next(feed[name].shape[axis] for name, axis in plan["inputs"].items() if axis is not None)
     got = whole(model, with_zeros_behind(plan, feed))
-    return {n: a if plan["outputs"][n] is None else _of_sequence(plan, n, a, frames) for n, a in got.items()}
+    named = {n: a for n, a in got.items() if n in plan["outputs"]}  # others are states
+    return {n: a if plan["outputs"][n] is None else _of_sequence(plan, n, a, frames) for n, a in named.items()}
 
 
 def _of_sequence(plan: Mapping[str, Any], name: str, array: Array, frames: int, late: str = "") -> Array:
