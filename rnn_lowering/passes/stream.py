@@ -26,7 +26,6 @@ from rnn_lowering.streaming.edit import remove_unused, unused
 from rnn_lowering.streaming.exposing import StateExposer, state_dim
 from rnn_lowering.streaming.follow import follow
 from rnn_lowering.streaming.frames import Flow, Frames
-from rnn_lowering.streaming.known_sizes import hold_known_sizes
 from rnn_lowering.streaming.metadata import StreamPlan
 from rnn_lowering.streaming.states import states_of
 from rnn_lowering.streaming.time_inputs import TimeInputs, time_inputs
@@ -101,9 +100,7 @@ class StreamPass(ir.passes.InPlacePass):
             without_use = unused(work)
             carries = states.nodes or flow.counted or any(edit.carries for edit in flow.edits)
             text = "" if carries else _nothing_carried(work, time, flow)
-            exposer = StateExposer(work, flow, time)
-            plan = exposer.expose(states)
-            hold_known_sizes(flow, exposer.editor)
+            plan = StateExposer(work, flow, time).expose(states)
             remove_unused(work, without_use)
             _declare(work, flow, time)
             plan.write(work)
