@@ -246,6 +246,21 @@ def test_other_nodes_have_no_chunks(op_type: str) -> None:
     )
 
 
+def test_chunked_of_a_model_with_nodes_that_need_no_loop() -> None:
+    """A convolution beside it is what it is in every form."""
+    case = Attention(T=9, dk=4, Hq=2)
+    original = case.model()
+    original.graph.node.insert(
+        0, helper.make_node("CausalConvWithState", ["wide", "weight"], ["query", "frames"], "conv", domain=CONTRIB)
+    )
+    (query,) = (v for v in original.graph.input if v.name == "query")
+    original.graph.input.remove(query)
+    original.graph.input.append(helper.make_tensor_value_info("wide", TensorProto.FLOAT, [2, 9, 8]))
+    original.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((9, 1, 2), np.float32), "weight"))
+    forms = [node.form for node in rl.lower(original, "chunked", full=True)[1].nodes]
+    assert forms == ["unroll", "chunked"]
+
+
 def test_what_a_step_costs() -> None:
     """The body of a Scan has an operator for each term and an Unsqueeze at most; nothing copies a state."""
     most = {"linear": 4, "gated": 5, "delta": 6, "gated_delta": 7}
