@@ -11,6 +11,7 @@ from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.names import Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import NodeRef, UnsupportedError, boundary
+from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy, LoopLimits, Repeat, detach, values_used
 from rnn_lowering.loops.conversion import to_loop, to_scan
 from rnn_lowering.loops.facts import Elements, Facts, Item
@@ -59,13 +60,25 @@ class LoopReport:
 
 @dataclass(frozen=True)
 class LoopForms:
-    """The forms that a Loop or Scan may get, the preferred one first, and why; no form where it stays."""
+    """The forms that a Loop or Scan may get.
+
+    Attributes:
+        forms: The preferred one first; none where it stays.
+        reason: Why.
+        nested_stay: Whether those in its body keep their operators.
+    """
 
     forms: Sequence[str]
     reason: str = ""
+    nested_stay: bool = False
 
 
 Choose = Callable[[ir.Node], LoopForms]
+
+
+def _as_it_is(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) -> list[Item]:
+    """Emit a Loop for a Loop and a Scan for a Scan."""
+    return to_loop(copy, read, items) if isinstance(read, LoopBody) else to_scan(copy, read, items)
 
 
 _FORMS: dict[str, Repeat] = {"unroll": unroll, "loop": to_loop, "scan": to_scan}
@@ -137,7 +150,8 @@ class _LoopLowering:
         ref, reason = node_ref(node, scope.text), wanted.reason
         for form in wanted.forms:
             try:
-                steps = self._as(form, node, scope, needs_rows=form != wanted.forms[-1])
+                repeat = _as_it_is if wanted.nested_stay else _FORMS[form]
+                steps = self._as(repeat, node, scope, needs_rows=form != wanted.forms[-1])
             except UnsupportedError as error:
                 if form == wanted.forms[-1]:
                     raise
@@ -146,21 +160,21 @@ class _LoopLowering:
             self.reports.append(LoopReport.of(ref, form, reason, steps))
             return
 
-    def _as(self, form: str, node: ir.Node, scope: Scope, *, needs_rows: bool) -> int | None:
+    def _as(self, repeat: Repeat, node: ir.Node, scope: Scope, *, needs_rows: bool) -> int | None:
         """Give a node a form; return the number of its steps, where they are unrolled.
 
         Args:
             needs_rows: Whether a Scan that takes no rows is refused, since there are other forms.
         """
         op = self._emitter(node, scope.graph)
-        copy = BodyCopy(op, self.facts, _FORMS[form], self.limits, needs_rows=needs_rows)
+        copy = BodyCopy(op, self.facts, repeat, self.limits, needs_rows=needs_rows)
         try:
             items = copy.write(node, scope.text)
         except UnsupportedError:
             copy.op.abandon()
             raise
         self._put(node, scope.graph, copy, items)
-        return copy.steps if form == "unroll" else None
+        return copy.steps if repeat is unroll else None
 
     def _emitter(self, node: ir.Node, graph: ir.Graph) -> Ops:
         prefix = (node.name or node.outputs[0].name or node.op_type).rpartition("/")[2] or node.op_type

@@ -23,6 +23,8 @@ from rnn_lowering.loops.facts import Item, Known
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 
 _INT64 = ir.DataType.INT64
+_RANGE_OPSET = 11
+"""The first opset at which less than no steps can be counted."""
 _MOST_SIMULATED = 1 << 12
 _ENDLESS = 1 << 62
 """A number of steps that exporters write for a Loop that only its condition ends."""
@@ -36,7 +38,7 @@ class LoopTrips:
     """A number of steps.
 
     Attributes:
-        tensor: It as an int64 [1].
+        tensor: It as an int64 [1]; none or less is no step.
         known: It, where it is known at lowering time.
         positive: Whether there is a step for certain.
     """
@@ -169,8 +171,9 @@ class Counters:
         if first is not None and not (isinstance(first, Known) and first.array.all()):
             taken = op.cast(op.reshape(self.copy.tensor(first, self.read.ref), (1,)), _INT64)
             trips = trips * taken
-        zero = op.constant([0])
-        trips = trips if trips.number is not None else op.where(op.less(trips, zero), zero, trips)
+        if op.opset < _RANGE_OPSET and trips.number is None:
+            zero = op.constant([0])
+            trips = op.where(op.less(trips, zero), zero, trips)
         known = None if trips.number is None else max(trips.number, 0)
         return LoopTrips(trips if known is None else op.constant([known]), known, bool(known))
 

@@ -318,7 +318,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 node=node_ref(node, ""),
             )
         if runs:
-            return LoopForms((own,), "requested")
+            return LoopForms((own,), "requested", nested_stay={"scan", "loop"} <= {*runtime.forms})
         return LoopForms(runtime.forms, f"first choice for target {runtime.name}")
 
     def _prepare(self, model: ir.Model, *, inferred: bool = False) -> PreparedModel:

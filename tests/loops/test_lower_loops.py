@@ -60,6 +60,18 @@ def test_an_unknown_length_names_the_option_that_fixes_it() -> None:
     assert caught.value.hint == "use --to unroll"
 
 
+def test_without_a_form_nested_ones_keep_their_operators() -> None:
+    model = parsed("""g (float[2,2] X, float s) => (float p) <bool yes = {1}, int64 M = {2}> {
+        p = Loop (M, yes, s) <body = d (int64 i, bool c, float t) => (bool c1, float t1) {
+            x = Gather (X, i) t1 = Scan <num_scan_inputs = 1, body = e (float u, float y) => (float u1) {
+                u1 = Add (u, y) }> (t, x) c1 = Identity (c) }> }""")
+    feed = {"X": numbers(2, 2), "s": np.asarray(1, np.float32)}
+    for target, kept in (("portable", {"Loop", "Scan"}), ("tract", {"Scan"})):
+        lowered = rl.lower(model, loops=True, target=target)
+        assert operators(lowered) & {"Loop", "Scan"} == kept
+        assert_same(run(lowered, feed), run(as_meant(model), feed))
+
+
 def test_limits_count_nested_steps() -> None:
     with pytest.raises(rl.UnsupportedError, match="over the limit of 32"):
         rl.lower(NESTED, "unroll", loops=True, dims={"T": 3}, max_unroll=32)
