@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from one_process import Kept, keep_processes
+from one_process import Kept, keep_processes, run_workers_here
 
 pytest_plugins = ["commands"]
 """Fixtures of the command."""
@@ -31,8 +31,15 @@ def kept() -> Iterator[None]:
 def _children(request: pytest.FixtureRequest, kept: None, monkeypatch: pytest.MonkeyPatch) -> None:
     if "own_processes" not in request.fixturenames:
         keep_processes(monkeypatch)
+        if "workers_here" in request.fixturenames:
+            run_workers_here(monkeypatch)
 
 
 @pytest.fixture
 def own_processes() -> None:
-    """For tests of processes: each call starts those that it needs."""
+    """For tests of processes, and models that end theirs: each call starts those that it needs."""
+
+
+@pytest.fixture
+def workers_here() -> None:
+    """For tests of what a comparison finds: it runs models in this process."""

@@ -6,7 +6,6 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 import pytest
-from one_process import run_workers_here
 from running import recurrent_left
 from stream_models import net, plan_of, random, recurrent
 from stream_nets import enhancer
@@ -14,6 +13,8 @@ from stream_nets import enhancer
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
 from rnn_lowering.streaming.edit import Editor
+
+pytestmark = pytest.mark.usefixtures("workers_here")
 
 GRU = net(
     "g (float[time, batch, 3] X) => (float[t, d, n, h] Y) { [only] Y = GRU <hidden_size = 4> (X, W, R, B) }",
@@ -24,11 +25,6 @@ BOTH = net(
         [only] Y = GRU <hidden_size = 4, direction = "bidirectional"> (X, W, R, B) }""",
     recurrent("GRU", 3, 4, directions=2),
 )
-
-
-@pytest.fixture(autouse=True)
-def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_workers_here(monkeypatch)
 
 
 @pytest.fixture

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from one_process import run_workers_here
 from onnx import helper
 from stream_models import net, plan_of, random, recurrent, streamed
 
 import rnn_lowering as rl
 from rnn_lowering.compare.stream import verify_stream
+
+pytestmark = pytest.mark.usefixtures("workers_here")
 
 TWO = net(
     """g (float[time, batch, 4] X) => (float[t, d, batch, 4] Y, float[1, batch, 4] last) {
@@ -28,17 +29,6 @@ TWO = net(
         **{"one": np.array([1]), "width": np.array([4]), "row": random((1, 1, 4), 3)},
     },
 )
-
-
-@pytest.fixture(autouse=True)
-def one_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "own_processes" not in request.fixturenames:
-        run_workers_here(monkeypatch)
-
-
-@pytest.fixture
-def own_processes() -> None:
-    """For a test whose model takes its process down."""
 
 
 def verified(original: onnx.ModelProto, stepped: onnx.ModelProto, folder: Path, **check: Any) -> Any:

@@ -8,12 +8,13 @@ import onnx
 import pytest
 from cases import Case, model
 from impostors import IMPOSTORS, Impostor
-from one_process import run_workers_here
 from onnx import TensorProto, helper, numpy_helper
 from running import scopes
 from thinning import thinned
 
 import rnn_lowering as rl
+
+pytestmark = pytest.mark.usefixtures("workers_here")
 
 H = 4
 Fault = Callable[[onnx.ModelProto], None]
@@ -128,11 +129,6 @@ FAULTS: list[tuple[str, str, str, Fault]] = [
     *[("plain", form, "through float16", through_float16("Sigmoid")) for form in ("scan", "loop", "unroll")],
 ]
 """What no other node or weights give: these are among the impostors."""
-
-
-@pytest.fixture(autouse=True)
-def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_workers_here(monkeypatch)
 
 
 @pytest.fixture(scope="module")

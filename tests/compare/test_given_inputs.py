@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from one_process import run_workers_here
 from stream_models import net, random, recurrent, streamed
 
 import rnn_lowering as rl
+
+pytestmark = pytest.mark.usefixtures("workers_here")
 
 MODEL = net(
     """g (float[time, n, 3] X) => (float[time, 1, n, 4] Y, float[1, n, 4] h) {
@@ -16,11 +17,6 @@ MODEL = net(
     recurrent("GRU", 3, 4),
 )
 X = random((5, 2, 3))
-
-
-@pytest.fixture(autouse=True)
-def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_workers_here(monkeypatch)
 
 
 def compared(kind: str, **check: Any) -> rl.Verification:

@@ -6,18 +6,14 @@ import numpy as np
 import onnx
 import pytest
 from cases import Case, model
-from one_process import run_workers_here
 from onnx import helper, numpy_helper
 
 import rnn_lowering as rl
 from rnn_lowering.compare.coverage import undetermined_outputs
 
+pytestmark = pytest.mark.usefixtures("workers_here")
+
 PLAIN = Case("judgement", "LSTM", x="symbolic")
-
-
-@pytest.fixture(autouse=True)
-def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_workers_here(monkeypatch)
 
 
 def followed_by(*nodes: onnx.NodeProto, **constants: object) -> onnx.ModelProto:

@@ -3,10 +3,11 @@
 import numpy as np
 import onnx
 import pytest
-from one_process import run_workers_here
 from texts import parse
 
 import rnn_lowering as rl
+
+pytestmark = pytest.mark.usefixtures("workers_here")
 
 VOICE = """
 main (float[?,?] samples, float[2,?,4] state, int64 rate) => (float[?,?,?] Y_h, float[?,?,?] h0) <
@@ -28,11 +29,6 @@ main (float[?,?] samples, float[2,?,4] state, int64 rate) => (float[?,?,?] Y_h, 
 }
 """
 """As voice detectors: both states in one input of any batch size, a reflecting Pad, a number that decides."""
-
-
-@pytest.fixture(autouse=True)
-def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_workers_here(monkeypatch)
 
 
 def test_a_state_of_any_batch_size_and_samples_to_reflect() -> None:

@@ -3,22 +3,18 @@
 import numpy as np
 import onnx
 import pytest
-from one_process import run_workers_here
 from onnx import numpy_helper
 from stream_models import net, random, recurrent
 
 import rnn_lowering as rl
+
+pytestmark = pytest.mark.usefixtures("workers_here")
 
 BODIES = {
     "swapped states": """(float[2, 4] t, float[2, 4] u, float[2, 4] z) { u = Add (s, x)  z = Add (t, x) }""",
     "a state that stays": """(float[2, 4] u, float[2, 4] t, float[2, 4] s) { u = Add (s, x) }""",
     "one value twice": """(float[2, 4] u, float[2, 4] u, float[2, 4] u) { u = Add (s, t) }""",
 }
-
-
-@pytest.fixture(autouse=True)
-def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_workers_here(monkeypatch)
 
 
 def scanned(body: str) -> onnx.ModelProto:

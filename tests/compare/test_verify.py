@@ -13,7 +13,6 @@ import onnxruntime as ort
 import pytest
 from cases import Array, Case, model
 from chains import Link, chain
-from one_process import run_workers_here
 from onnx import TensorProto, helper, numpy_helper
 from stream_models import net, recurrent
 
@@ -22,20 +21,11 @@ from rnn_lowering import verify
 from rnn_lowering.compare.result import Verification
 from rnn_lowering.options import Tolerance
 
+pytestmark = pytest.mark.usefixtures("workers_here")
+
 ALL = ("B", "sequence_lens", "initial_h", "initial_c", "P")
 SYMBOLIC = Case("verify_symbolic", "LSTM", x="symbolic")
 RAGGED = Case("verify_ragged", "GRU", {"direction": "reverse"}, x="symbolic", optional=("B", "sequence_lens"))
-
-
-@pytest.fixture(autouse=True)
-def one_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "own_processes" not in request.fixturenames:
-        run_workers_here(monkeypatch)
-
-
-@pytest.fixture
-def own_processes() -> None:
-    """For tests whose models take their process down, and a few others."""
 
 
 def changed(proto: onnx.ModelProto) -> onnx.ModelProto:

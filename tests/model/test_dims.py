@@ -11,7 +11,6 @@ import onnx_ir as ir
 import pytest
 from cases import Array, Case, feed, model
 from chains import Link, chain
-from one_process import run_workers_here
 from onnx import TensorProto, helper, numpy_helper
 from paths import MODELS
 from running import assert_close, operators, recurrent_left, run, scopes
@@ -20,6 +19,8 @@ from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
+
+pytestmark = pytest.mark.usefixtures("workers_here")
 
 STACKED = (Link("LSTM", "lower", {"direction": "bidirectional"}), Link("GRU", "upper"))
 Dims = list[int | str | None]
@@ -267,11 +268,6 @@ def test_a_size_that_the_graph_contradicts() -> None:
 
 
 # On the command line
-
-
-@pytest.fixture(autouse=True)
-def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_workers_here(monkeypatch)
 
 
 def saved(folder: Path, proto: onnx.ModelProto) -> tuple[str, str]:

@@ -29,6 +29,7 @@ from rnn_lowering.report import page
 from rnn_lowering.report.plots import plot_errors
 from rnn_lowering.report.step_graph import step_graph
 
+pytestmark = pytest.mark.usefixtures("workers_here")
 RAGGED = Case("page", "LSTM", {"direction": "bidirectional"}, x="symbolic", optional=("sequence_lens",))
 HOSTILE = '<img src="http://x.test/" onerror=alert(1)></style>&amp;"$x_1$'
 VOID = ("meta", "img", "br", "link", "input", "hr")
