@@ -1,5 +1,6 @@
 """The models that are measured: one recurrent node each, weights U(+-1/sqrt H), Y and final states connected."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,3 +65,31 @@ def rows() -> list[Row]:
     table = [Row(op, d, *size) for d in ("forward", "bidirectional") for op in GATES for size in SIZES]
     table += [Row(op, "forward", 30, 64, 256, 512) for op in GATES]
     return [*table, Row("LSTM", "forward", *SIZES[4], True), Row("GRU", "bidirectional", *SIZES[4], True)]
+
+
+def several(
+    op_type: str, sizes: Sequence[int], T: int, N: int, *, stacked: bool, opset: int = 17
+) -> onnx.ModelProto:
+    """A model of nodes of hidden sizes: layers, or side by side, each with some of the features as its X."""
+    rng, nodes, tensors, outputs = np.random.default_rng(0), [], [], []
+    width = sizes[0] if stacked else sum(sizes)
+    x = "X"
+    if not stacked:
+        tensors.append(numpy_helper.from_array(np.array(sizes, np.int64), "sizes"))
+        nodes.append(helper.make_node("Split", ["X", "sizes"], [f"X{n}" for n in range(len(sizes))], axis=2))
+    tensors.append(numpy_helper.from_array(np.array([1], np.int64), "axis"))
+    for n, H in enumerate(sizes):
+        rows, I = GATES[op_type] * H, sizes[max(n - 1, 0)] if stacked else H  # noqa: E741
+        shapes = {"W": (1, rows, I), "R": (1, rows, H), "B": (1, 2 * rows)}
+        made = {f"{s}{n}": (rng.uniform(-1, 1, shape) * H**-0.5).astype(np.float32) for s, shape in shapes.items()}
+        tensors += [numpy_helper.from_array(array, name) for name, array in made.items()]
+        attributes: dict[str, Any] = {"linear_before_reset": 1} if op_type == "GRU" else {}
+        given = [x if stacked else f"X{n}", *made]
+        nodes.append(helper.make_node(op_type, given, [f"Y{n}"], f"rnn{n}", hidden_size=H, **attributes))
+        nodes.append(helper.make_node("Squeeze", [f"Y{n}", "axis"], [f"x{n}"]))
+        x = f"x{n}"
+        if not stacked or n == len(sizes) - 1:
+            outputs.append(helper.make_tensor_value_info(x, onnx.TensorProto.FLOAT, [T, N, H]))
+    inputs = [helper.make_tensor_value_info("X", onnx.TensorProto.FLOAT, [T, N, width])]
+    graph = helper.make_graph(nodes, "benchmark", inputs, outputs, tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 
 import rnn_lowering as rl
-from benchmarks.models import Row
+from benchmarks.models import Row, several
 from benchmarks.runtime import geometric_mean
 from rnn_lowering.targets.table import TARGETS
 
@@ -33,9 +34,19 @@ from stored_models import variants  # noqa: E402
 
 OPSET = 17
 NATIVE = "native"
+APART = "apart"
 SIZES = ((100, 1, 32), (64, 1, 128), (64, 8, 256))
 RUNTIMES = ("onnxruntime", "openvino", "tract", "tvm", "mnn", "ncnn", "iree", "opencv", "tinygrad")
+SEVERAL = {
+    "2 layers of LSTM 32": ("LSTM", (32, 32), 100, 1, True),
+    "3 layers of GRU 16": ("GRU", (16, 16, 16), 100, 1, True),
+    "2 GRU 8, batch of 33": ("GRU", (8, 8), 63, 33, False),
+    "4 GRU 4": ("GRU", (4,) * 4, 63, 1, False),
+}
+"""Nodes that share a loop: operator, hidden sizes, T, N, and whether they are layers. The last two are like those
+of GTCRN and UL-UNAS."""
 REAL = {
+    "github/Xiaobin-Rong__gtcrn/gtcrn_simple_v4.onnx": "auto0",
     "github/snakers4__silero-vad/silero_vad_16k_op15.onnx": "16k_b1",
     "github/breizhn__DTLN/model_1.onnx": "auto0",
     "exported/nets/nsnet2_op12.onnx": "b2t5",
@@ -80,21 +91,26 @@ def models() -> dict[str, Job]:
     rows = [Row(op, "forward", T, N, H, H) for op in ("LSTM", "GRU") for T, N, H in SIZES]
     inferred = onnx.shape_inference.infer_shapes  # some runtimes want the shapes of the outputs
     jobs: dict[str, Job] = {f"{r.op_type} {r.T} {r.N} {r.H}": (inferred(r.model(OPSET)), r.feed()) for r in rows}
+    for name, (op, widths, T, N, stacked) in SEVERAL.items():
+        model = inferred(several(op, widths, T, N, stacked=stacked, opset=OPSET))
+        shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
+        jobs[name] = (model, {"X": np.random.default_rng(1).standard_normal(shape).astype(np.float32)})
     for file, label in REAL.items() if MODELS.exists() else ():
         jobs[Path(file).stem] = (onnx.load(MODELS / file), dict(variants(file))[label])
     return jobs
 
 
 def measured(runtime: str, job: Job, seconds: float) -> dict[str, Times]:
-    """Time a model as it is, as its target prefers it (auto), and in each form."""
+    """Time a model as it is, as its target prefers it (auto; apart: a loop for each node), and in each form."""
     model, feed = job
     sizes = {name: array.shape for name, array in feed.items()}
     jobs = {NATIVE: job}
     refused: dict[str, Times] = {}
     same_as: dict[str, str] = {}
-    for form in ("auto", *TARGETS[runtime].forms):
+    for form in ("auto", APART, *TARGETS[runtime].forms):
+        to = "auto" if form == APART else form
         try:
-            lowered = rl.lower(model, form, target=runtime, input_shapes=sizes)
+            lowered = rl.lower(model, to, target=runtime, input_shapes=sizes, join=form != APART)
         except rl.UnsupportedError:
             refused[form] = Times("refused")
             continue

@@ -108,6 +108,9 @@ def can_join(dialect: Dialect, specs: Sequence[RecurrentSpec]) -> bool:
         return False
     if not all("R" in spec.constants and "R" not in spec.quantized and not spec.rounds for spec in specs):
         return False
+    turns = len({direction for spec in specs for direction in spec.directions}) > 1
+    if turns and dialect.reverse_in_loop and first.seq_length is None:
+        return False
     activations = {of_direction for spec in specs for of_direction in spec.activations}
     if len({_kind(spec) for spec in specs}) > 1 or len(activations) > 1:
         return False

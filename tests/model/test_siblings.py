@@ -1,7 +1,7 @@
 """Nodes that do not depend on each other become one loop where the target runs that faster: what joins, what does
 not, that the result is right, and that a comparison of single nodes sees what goes wrong in it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -293,3 +293,30 @@ def test_the_report_and_the_command_tell_it(tmp_path: Path, rnn_lower: Command) 
         outcome = rnn_lower(tmp_path / "in.onnx", tmp_path / f"{count}.onnx", "--target", "onnxruntime", *option)
         assert outcome.code == 0
         assert loops(onnx.load(tmp_path / f"{count}.onnx")) == count
+
+
+@pytest.mark.parametrize("target", ["tract", "openvino"])
+@pytest.mark.parametrize(
+    "name", ["GRU", "GRU both ways", "RNN in reverse", "LSTM of one length", "GRU of layout 1"]
+)
+def test_other_targets_join_too(name: str, target: str) -> None:
+    given = net(*TOGETHER[name], sizes=(SEQ, BATCH))
+    new = rl.lower(given.model, target=target)
+    assert_close(run(new, given.feed), given.expected)
+    if target != "openvino" or "LSTM" not in name:  # of which OpenVINO makes its own kernels
+        apart = rl.lower(given.model, target=target, join=False)
+        assert sum(1 for _ in nodes_of(new.graph)) < sum(1 for _ in nodes_of(apart.graph))
+
+
+def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            yield from nodes_of(attribute.g)
+
+
+def test_tract_flips_no_rows_of_open_length() -> None:
+    given = net(Member("GRU", 4, BOTH), Member("GRU", 3, BOTH))
+    new = rl.lower(given.model, target="tract")
+    assert loops(new) == 4
+    assert_close(run(new, given.feed), given.expected)

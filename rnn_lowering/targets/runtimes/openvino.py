@@ -16,5 +16,5 @@ TARGET = Target(
     recognized_lstm=True,
     unsupported=("ReduceSum",),  # of what is added to sums, one number for each channel, it adds the first to all
     unroll_up_to=100,
-    dialect=Dialect(dequantize_inside=True),
+    dialect=Dialect(dequantize_inside=True, join_up_to=128, stack_up_to=128),
 )

@@ -35,6 +35,6 @@ TARGET = Target(
     integer_products=True,
     named_sizes=False,
     # It does not see that a Slice with step -1 keeps an unknown length.
-    dialect=Dialect(reverse_in_loop=True, gates_apart=True, matrix_product=True),
+    dialect=Dialect(reverse_in_loop=True, gates_apart=True, matrix_product=True, join_up_to=128, stack_up_to=128),
     instead=(("Split", rows_of_split),),
 )
