@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -36,14 +36,19 @@ class Draft:
 
         for node in reversed(self.nodes):
             if not any(map(is_used, node.outputs)):
-                for inner in (node, *_inside(node)):
-                    for index in range(len(inner.inputs)):
-                        inner.replace_input_with(index, None)
+                _detach(node)
         self.nodes[:] = [node for node in self.nodes if any(map(is_used, node.outputs))]
         self.initializers[:] = filter(is_used, self.initializers)
         for key in self.added:
             if not is_used(self.cache[key]):
                 del self.cache[key]
+
+    def abandon(self) -> None:
+        """Let the nodes use nothing, and forget the constants."""
+        for node in self.nodes:
+            _detach(node)
+        for key in self.added:
+            self.cache.pop(key, None)
 
     def initializer(self, name: str, constant: Constant) -> ir.Value:
         """Add a constant as an initializer."""
@@ -60,8 +65,9 @@ class Draft:
         return any(node is producer for node in reversed(self.nodes))
 
 
-def _inside(node: ir.Node) -> Iterator[ir.Node]:
-    """Yield the nodes in the bodies of an emitted node."""
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            yield from attribute.as_graph().all_nodes()
+def _detach(node: ir.Node) -> None:
+    """Let a node use nothing, nor the nodes in its bodies."""
+    graphs = [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
+    for inner in (node, *(each for graph in graphs for each in graph.all_nodes())):
+        for index in range(len(inner.inputs)):
+            inner.replace_input_with(index, None)

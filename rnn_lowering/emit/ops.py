@@ -202,10 +202,9 @@ class Ops:
         return None if rule is None else rule(self, *operands, **attributes)
 
     def abandon(self) -> None:
-        """Let all that was emitted use nothing, in every open scope."""
-        for node in (node for draft in self._drafts for node in draft.nodes):
-            for index in range(len(node.inputs)):
-                node.replace_input_with(index, None)
+        """Let all that was emitted use nothing, in every open scope, and forget its constants."""
+        for draft in self._drafts:
+            draft.abandon()
 
     def finish(self, outputs: Sequence[ir.Value]) -> None:
         """Remove nodes and constants of the open scope whose results nothing uses, and change it as the runtime
