@@ -216,3 +216,18 @@ def test_what_is_late_and_cannot_be_told_is_refused() -> None:
     model = net(f"g (float[2, 3, time] X) => (float[2, 3, 1] Y) {{ {nodes} }}", held)
     with pytest.raises(rl.UnsupportedError, match="picks frames by their position"):
         streamed(model, "time", delay=True)
+
+
+def test_windows_of_slices_look_ahead() -> None:
+    """As a deep filter reads two frames on both sides: `x[:, :, k : k + T]` of the padded frames."""
+    nodes = "p = Pad (X, pads) h = Shape (X) n = Slice (h, two, three) s = Mul (X, w0) "
+    for k in range(5):
+        nodes += f"e{k} = Add (n, k{k}) s{k} = Slice (p, k{k}, e{k}, two) m{k} = Mul (s{k}, w{k}) "
+    nodes += "a = Add (m0, m1) b = Add (a, m2) c = Add (b, m3) d = Add (c, m4) Y = Add (d, s)"
+    held = {f"k{k}": np.array([k]) for k in range(5)} | {f"w{k}": random((1, 3, 1), k) for k in range(5)}
+    held |= {"pads": np.array([0, 0, 2, 0, 0, 2]), "two": np.array([2]), "three": np.array([3])}
+    model = net(f"g (float[2, 3, time] X) => (float[2, 3, t] Y) {{ {nodes} }}", held)
+    stepped, feed = streamed(model, "time", delay=2), {"X": random((2, 3, 19))}
+    assert plan_of(stepped)["delay"] == {"Y": 2}
+    for sizes in CHUNKINGS:  # the paddings stand behind the input: exact to the end
+        assert_same(chunked(stepped, feed, sizes), whole(model, feed), str(sizes))
