@@ -166,12 +166,14 @@ class _LoopLowering:
         Args:
             needs_rows: Whether a Scan that takes no rows is refused, since there are other forms.
         """
+        shared = dict(self._shared.get(scope.graph, {}))
         op = self._emitter(node, scope.graph)
         copy = BodyCopy(op, self.facts, repeat, self.limits, needs_rows=needs_rows)
         try:
             items = copy.write(node, scope.text)
         except UnsupportedError:
             copy.op.abandon()
+            self._shared[scope.graph] = shared  # constants that were emitted since are in no graph
             raise
         self._put(node, scope.graph, copy, items)
         return copy.steps if repeat is unroll else None
