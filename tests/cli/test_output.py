@@ -115,7 +115,7 @@ def test_report(rnn_lower: Command, tmp_path: Path) -> None:
     data = json.loads(report.read_text())
     about = {"schema", "version", "command", "target", "files", "set_inputs", "stream"}
     assert data["command"] == shlex.join(["rnn-lower", *map(str, given)])
-    assert data.keys() == about | {"nodes", "left", "notes", "operators", "verification"}
+    assert data.keys() == about | {"nodes", "loops", "left", "notes", "operators", "verification"}
     assert data["nodes"][1] == {
         "name": "/decoder/gru",
         "operator": "GRU",
