@@ -10,7 +10,7 @@ import pytest
 from cases import Arrays
 from gtcrn import gtcrn
 from paths import MODELS
-from stream_models import chunked, plan_of, random, streamed, whole
+from stream_models import chunked, expected_of, plan_of, random, streamed, whole
 
 import rnn_lowering as rl
 
@@ -26,8 +26,11 @@ LENGTHS = (7, 19, 50, 210, 310, 1000)
 pytestmark = [pytest.mark.shared, pytest.mark.skipif(not NETS, reason="the stored models are not there")]
 
 
-def of_class(kind: str) -> list[str]:
-    return [file for file, net in NETS.items() if net["class"] == kind]
+def of_class(*kinds: str) -> list[str]:
+    return [file for file, net in NETS.items() if net["class"] in kinds]
+
+
+STREAMS = of_class("must", "pool", "delay")
 
 
 def given(model: onnx.ModelProto, axis: str, frames: int, seed: int) -> Arrays:
@@ -46,16 +49,19 @@ def chunks(unit: int, frames: int) -> list[list[int]]:
     return [*few, [frames]]
 
 
-@pytest.mark.parametrize("file", of_class("must"))
+@pytest.mark.parametrize("file", STREAMS)
 def test_chunks_give_what_the_whole_gives(file: str) -> None:
     net, model = NETS[file], onnx.load(FOLDER / file)
     axis, unit = net["axis"], net["frames"][0]
-    anything, fixed = streamed(model, axis), {n: streamed(model, {axis: n}) for n in net["frames"] if n}
+    delay = net["delay"]
+    anything = streamed(model, axis, delay=delay)
+    fixed = {n: streamed(model, {axis: n}, delay=delay) for n in net["frames"] if n}
+    assert max(plan_of(anything)["delay"].values(), default=0) == delay
     assert plan_of(anything)["unit"] == unit
     for n, length in enumerate(LENGTHS):
         frames = math.ceil(length / unit) * unit
         feed = given(model, axis, frames, n)
-        expected = whole(model, feed)
+        expected = expected_of(plan_of(anything), model, feed)
         runs = [(anything, sizes) for sizes in chunks(unit, frames)]
         runs += [(stepped, [size]) for size, stepped in fixed.items() if frames % size == 0 and frames <= 210]
         for stepped, sizes in runs:
@@ -68,35 +74,38 @@ def test_chunks_give_what_the_whole_gives(file: str) -> None:
                     assert array.shape[plan["outputs"][name]] * eval(f"1/({rate})") == frames
 
 
-@pytest.mark.parametrize("file", of_class("must"))
+@pytest.mark.parametrize("file", STREAMS)
 def test_two_resets(file: str) -> None:
     net, model = NETS[file], onnx.load(FOLDER / file)
-    stream = rl.Stream(streamed(model, net["axis"], "auto").SerializeToString())
+    stream = rl.Stream(streamed(model, net["axis"], "auto", net["delay"]).SerializeToString())
     unit = stream.plan.unit
     for seed in range(3):
         feed = given(model, net["axis"], 5 * unit, seed)
-        expected = whole(model, feed)
+        expected = expected_of(stream.plan.to_dict(), model, feed)
         parts = []
         for start in range(0, 5 * unit, unit):
             axes = stream.plan.inputs.items()
             parts.append(
                 stream({k: feed[k] if a is None else feed[k].take(range(start, start + unit), a) for k, a in axes})
             )
+        parts += [flushed] if (flushed := stream.flush()) else []
         for name, a in stream.plan.outputs.items():
             array = parts[-1][name] if a is None else np.concatenate([part[name] for part in parts], a)
             np.testing.assert_allclose(array, expected[name], rtol=0, atol=2e-5)
         stream.reset()
 
 
-@pytest.mark.parametrize("file", of_class("must"))
+@pytest.mark.parametrize("file", STREAMS)
 def test_the_comparison_verifies_it(file: str) -> None:
     net, model = NETS[file], onnx.load(FOLDER / file)
     for frames in (None, net["frames"][-2]):
-        result = rl.verify_stream(model, streamed(model, {net["axis"]: frames}), check=rl.Check(runs=1))
+        result = rl.verify_stream(
+            model, streamed(model, {net["axis"]: frames}, delay=net["delay"]), check=rl.Check(runs=1)
+        )
         assert result, result.reason
 
 
-@pytest.mark.parametrize("file", of_class("must"))
+@pytest.mark.parametrize("file", STREAMS)
 def test_a_chunk_that_does_not_fit_is_refused(file: str) -> None:
     net, model = NETS[file], onnx.load(FOLDER / file)
     unit = net["frames"][0]
@@ -111,7 +120,7 @@ def test_a_chunk_that_does_not_fit_is_refused(file: str) -> None:
         stream(given(model, net["axis"], unit + 1, 0))
 
 
-@pytest.mark.parametrize("file", of_class("trap") + of_class("never"))
+@pytest.mark.parametrize("file", of_class("trap", "never"))
 def test_traps_are_refused(file: str) -> None:
     net, model = NETS[file], onnx.load(FOLDER / file)
     for frames in net["frames"]:
@@ -133,11 +142,15 @@ def test_a_step_has_fewer_nodes_than_one_that_was_made_by_hand() -> None:
     assert len(step.graph.node) < len(by_hand.graph.node)
 
 
-@pytest.mark.parametrize("file", of_class("must"))
+@pytest.mark.parametrize("file", STREAMS)
 def test_a_step_of_known_sizes_calculates_with_none(file: str) -> None:
     net = NETS[file]
     step = rl.lower(
-        onnx.load(FOLDER / file), stream={net["axis"]: net["frames"][0]}, dims={"batch": 1}, target="tvm"
+        onnx.load(FOLDER / file),
+        stream={net["axis"]: net["frames"][0]},
+        dims={"batch": 1},
+        target="tvm",
+        delay=net["delay"],
     )
     assert {n.op_type for n in step.graph.node} & {
         "Shape",
