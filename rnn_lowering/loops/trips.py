@@ -18,8 +18,8 @@ from rnn_lowering.emit.run_time_sizes import count
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy
-from rnn_lowering.loops.errors import UnknownTripsError, depends_on_data
 from rnn_lowering.loops.facts import Item, Known
+from rnn_lowering.loops.unknown_trips import UnknownTripsError, depends_on_data
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 
 _INT64 = ir.DataType.INT64
