@@ -335,6 +335,8 @@ class Lowering:
 
     def __post_init__(self) -> None:
         types.take_fields(self)
+        if self.delay is not False and self.stream is None:
+            raise OptionError("a delay is given without a stream", hint="give --stream too, or drop the delay")
 
     @property
     def runtime(self) -> Target:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from texts import parse
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
 from rnn_lowering.errors import LINE, boundary, printable
-from rnn_lowering.model.messages import as_proto
 
 LSTM = """
 main (float[5,2,3] X) => (float[5,1,2,4] Y) <float[1,16,3] W = {}, float[1,16,4] R = {}> {
@@ -310,17 +308,6 @@ def test_a_result_that_cannot_be_written_has_an_error_of_its_own(monkeypatch: py
     def fail(given: object) -> None:
         raise ir.serde.SerdeError("outer") from ValueError("a tensor\nof text")
 
-    monkeypatch.setattr("rnn_lowering.api.as_proto", partial(_as_proto_of, as_proto, fail, monkeypatch))
+    monkeypatch.setattr(ir, "to_proto", fail)
     with pytest.raises(rl.UnsupportedError, match="the model cannot be written: a tensor of text"):
         rl.lower(model())
-
-
-def _as_proto_of(
-    as_proto: Callable[[ir.Model], onnx.ModelProto],
-    fail: Callable[[object], None],
-    monkeypatch: pytest.MonkeyPatch,
-    given: ir.Model,
-) -> onnx.ModelProto:
-    """Let the serializer fail at the very end only."""
-    monkeypatch.setattr(ir, "to_proto", fail)
-    return as_proto(given)
