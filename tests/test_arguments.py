@@ -225,7 +225,7 @@ def test_a_wrong_argument_has_one_error_of_the_project(
 def test_every_public_callable_is_tried() -> None:
     public = {name for name in rl.__all__ if callable(getattr(rl, name))}
     errors = {name for name in public if name.endswith(("Error", "Warning"))}
-    assert public - errors - DATA - {"Progress", "Stream"} == ENTRIES.keys()
+    assert public - errors - DATA - {"Calibration", "Progress", "Stream"} == ENTRIES.keys()
 
 
 @pytest.mark.parametrize(("kind", "keywords"), [(rl.Lowering, LoweringOptions), (rl.Check, CheckOptions)])

@@ -12,7 +12,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantType
 
 from rnn_lowering.errors import OptionError
 from rnn_lowering.streaming.host import Stream
-from rnn_lowering.types import Array, ArrayLike
+from rnn_lowering.types import Array, ArrayLike, wrong
 
 _TYPES = {8: None, 16: QuantType.QUInt16}
 
@@ -52,6 +52,9 @@ class Calibration(CalibrationDataReader):  # type: ignore[misc]
         if state_bits not in _TYPES:
             raise OptionError(f"state_bits is {state_bits!r}", hint="give 8 or 16")
         self._stream = Stream(model.SerializeToString() if isinstance(model, onnx.ModelProto) else model)
+        listed = isinstance(sequences, Sequence) and all(isinstance(inputs, Mapping) for inputs in sequences)
+        if not listed:
+            raise wrong("sequences", sequences, "a list that has the inputs of each sequence by name")
         self._sequences = list(sequences)
         self._left = self._calls()
         proto = model if isinstance(model, onnx.ModelProto) else onnx.load(model, load_external_data=False)

@@ -167,9 +167,11 @@ def test_ranges_of_states_hold_every_call(folder: Path) -> None:
         ([{"X": np.zeros((1, 0, 161), np.float32)}], "no whole call"),
         ([{"x": np.zeros((1, 3, 161), np.float32)}], "got the inputs x, expected X"),
         ([{"X": np.zeros(161, np.float32)}], "has shape"),
+        ({"X": np.zeros((1, 3, 161), np.float32)}, "a list that has the inputs"),
+        (5, "a list that has the inputs"),
     ],
 )
-def test_sequences_that_do_not_fit(sequences: list[Any], message: str, folder: Path) -> None:
+def test_sequences_that_do_not_fit(sequences: Any, message: str, folder: Path) -> None:
     step = rl.lower(net(), stream={"seq": 1}, dims={"b": 1})
     with pytest.raises(rl.OptionError, match=message):
         rl.Calibration(step, sequences)
