@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from rnn_lowering.emit.constants import Constant
 from rnn_lowering.emit.run_time_sizes import can_flip, flip
 from rnn_lowering.emit.tensor import Tensor, broadcast
 from rnn_lowering.errors import InvalidNodeError, UnsupportedError
@@ -357,10 +358,19 @@ def _gathered(copy: BodyCopy, read: LoopBody, counters: Counters, trips: LoopTri
         positions = counters.positions(index, trips)
         if positions is None:
             return None
-        shape = (*x.shape[:axis], trips.known, *x.shape[axis + 1 :])
-        x = copy.op.emit("Gather", [x, positions], [shape], [x.dtype], axis=axis)[0]
+        x = _rows_at(copy, x, axis, positions, trips.known)
         copy.made(x)
     return _in_front(copy, x, axis)
+
+
+def _rows_at(copy: BodyCopy, x: Tensor, axis: int, positions: Tensor, steps: int | None) -> Tensor:
+    """Return the rows of a tensor at positions: one after the other they are a Slice, which pnnx computes right."""
+    length = x.shape[axis]
+    numbers = positions.value.read().tolist() if isinstance(positions.value, Constant) else []
+    if length is not None and numbers and numbers == list(range(max(numbers[0], 0), length))[: len(numbers)]:
+        return copy.op.slice(x, axis, numbers[0], numbers[-1] + 1)
+    shape = (*x.shape[:axis], steps, *x.shape[axis + 1 :])
+    return copy.op.emit("Gather", [x, positions], [shape], [x.dtype], axis=axis)[0]
 
 
 def _taken(copy: BodyCopy, counters: Counters, node: ir.Node) -> tuple[ir.Value, ir.Value, int] | None:
@@ -400,9 +410,22 @@ def _in_front(copy: BodyCopy, x: Tensor, axis: int) -> Tensor:
 
 
 def emptied_scan(
-    copy: BodyCopy, read: ScanBody, items: Sequence[Item], but: Container[ir.Value] = ()
+    copy: BodyCopy,
+    read: ScanBody,
+    items: Sequence[Item],
+    but: Container[ir.Value] = (),
+    *,
+    flips: bool = True,
 ) -> EmptiedLoop:
-    """Move out of the body of a Scan what can be; inputs of the body in `but` are not taken as rows."""
+    """Move out of the body of a Scan what can be.
+
+    Args:
+        copy: Copies the body later.
+        read: The Scan.
+        items: What stands for its inputs.
+        but: Inputs of the body that are not taken as rows.
+        flips: Whether rows that are read backwards are put into the order of the steps.
+    """
     op, count = copy.op, len(read.initial)
     copy.bring_constants([read.body])
     xs = [copy.tensor(item, read.ref) for item in items[count:]]
@@ -416,7 +439,7 @@ def emptied_scan(
         if value in but:
             continue
         rows[value] = _in_front(copy, op.given(copy.made(x), x.dtype, x.shape), axis)
-        if backwards:
+        if backwards and flips:
             rows[value] = flipped(copy, rows[value], read)
     constant = invariant_states(read)
     copy.put([read.state_inputs[n] for n in constant], [items[n] for n in constant])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -66,13 +67,20 @@ class LoopForms:
         forms: The preferred one first; none where it stays.
         reason: Why.
         nested_stay: Whether those in its body keep their operators.
+        without_steps: Whether a Loop that stays becomes its initial states if it has no step.
     """
 
     forms: Sequence[str]
     reason: str = ""
     nested_stay: bool = False
+    without_steps: bool = False
+
+    @property
+    def may_change(self) -> bool:
+        return bool(self.forms) or self.without_steps
 
 
+_EMPTY = LoopForms(("unroll",), "it has no step")
 Choose = Callable[[ir.Node], LoopForms]
 
 
@@ -94,7 +102,7 @@ def lower_loops(
         InvalidNodeError: A node breaks the specification of its operator.
         UnsupportedError: A node cannot have its form.
     """
-    if not any(choose(node).forms for _, node in _repeating(model)):
+    if not any(choose(node).may_change for _, node in _repeating(model)):
         return model, [], []
     work = clone(model)
     sort_nodes(work)
@@ -106,6 +114,8 @@ def lower_loops(
     notes = [f"inlined function {domain}::{name}" for domain, name, _ in sorted(inlined)]
     lowering = _LoopLowering(work, choose, limits)
     lowering.graph(next(scopes_of_main(work)))
+    if not lowering.reports:
+        return model, [], []
     return work, lowering.reports, notes
 
 
@@ -140,14 +150,27 @@ class _LoopLowering:
             if repeats and self.choose(node).forms:
                 with boundary(node_ref(node, scope.text)):
                     self._lower(node, scope, self.choose(node))
+            elif repeats and self.choose(node).without_steps and self._has_no_step(node):
+                with boundary(node_ref(node, scope.text)), suppress(UnsupportedError):
+                    self._lower(node, scope, _EMPTY)
             elif node.domain in DEFAULT_DOMAIN and "equence" in node.op_type:
                 self._follow_sequence(node, scope)
             else:
                 for inner in inner_scopes(node, scope):
                     self.graph(inner)
 
+    def _has_no_step(self, node: ir.Node) -> bool:
+        """Whether a Loop ends before its first step, for certain."""
+        if node.op_type != "Loop":
+            return False
+        known = [None if value is None else self.facts.known(value) for value in node.inputs[:2]]
+        return any(item is not None and item.array.size == 1 and item.array.item() <= 0 for item in known)
+
     def _lower(self, node: ir.Node, scope: Scope, wanted: LoopForms) -> None:
         ref, reason = node_ref(node, scope.text), wanted.reason
+        if wanted.forms[0] != "unroll" and self._has_no_step(node):
+            wanted = LoopForms((*_EMPTY.forms, *wanted.forms))
+            reason = _EMPTY.reason
         for form in wanted.forms:
             try:
                 repeat = _as_it_is if wanted.nested_stay else _FORMS[form]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -41,7 +41,7 @@ def _loop(copy: BodyCopy, read: LoopBody, items: Sequence[Item]) -> list[Item]:
         rows.append(outputs[1 + len(states) :])
         going = len(rows) < most and _is_true(outputs[0], read)
     if not rows:
-        return [*states, *_empty(read, _kinds_of_outputs(copy, read.body, states)[1 + len(states) :])]
+        return [*states, *_empty(copy, read, _kinds_of_outputs(copy, read.body, states)[1 + len(states) :])]
     used = zip(read.stacked, zip(*rows, strict=True), strict=False)
     return [*states, *(copy.stack(each, 0, read.ref) if v.name else None for v, each in used)]
 
@@ -107,7 +107,7 @@ def _scan(copy: BodyCopy, read: ScanBody, items: Sequence[Item]) -> list[Item]:
         for value, x, axis, backwards in zip(read.row_inputs, xs, read.axes, read.backwards, strict=True)
         if isinstance(x, Known)
     }
-    moved = _split(copy, emptied_scan(copy, read, items, known), steps) if steps else {}
+    moved = _rows_of_scan(copy, read, items, steps, known) if steps else {}
     stacked: list[list[Item]] = []
     for n in range(steps):
         _count(copy, steps, read)
@@ -126,6 +126,23 @@ def _scan(copy: BodyCopy, read: ScanBody, items: Sequence[Item]) -> list[Item]:
     ):
         results.append(copy.stack(each[::-1] if in_front else each, axis, read.ref) if value.name else None)
     return [*states, *results]
+
+
+def _rows_of_scan(
+    copy: BodyCopy, read: ScanBody, items: Sequence[Item], steps: int, known: Container[ir.Value]
+) -> dict[ir.Value, list[Item]]:
+    """Emit what all steps of a Scan compute from rows alone; return its rows in the order of the steps.
+
+    Those that are read backwards are split as they are, apart from the others, and taken from the last one on.
+    """
+    moved: dict[ir.Value, list[Item]] = {}
+    for backwards in sorted({*read.backwards}):
+        pairs = zip(read.row_inputs, read.backwards, strict=True)
+        but = {value for value, other in pairs if value in known or other != backwards}
+        left = emptied_scan(copy, read, items, but, flips=False)
+        for value, rows in _split(copy, left, steps).items():
+            moved[value] = rows[::-1] if backwards else rows
+    return moved
 
 
 def _step(copy: BodyCopy, body: ir.Graph, given: Sequence[Item], number: int) -> list[Item]:
@@ -185,7 +202,7 @@ def _kinds_of_outputs(copy: BodyCopy, body: ir.Graph, states: Sequence[Item]) ->
     return kinds
 
 
-def _empty(read: LoopBody, kinds: Sequence[TensorKind | None]) -> list[Item]:
+def _empty(copy: BodyCopy, read: LoopBody, kinds: Sequence[TensorKind | None]) -> list[Item]:
     """Return what a Loop without steps stacks."""
     results: list[Item] = []
     for value, kind in zip(read.stacked, kinds, strict=False):
@@ -199,5 +216,6 @@ def _empty(read: LoopBody, kinds: Sequence[TensorKind | None]) -> list[Item]:
                 node=read.ref,
             )
         dtype = ir.DataType(kind.element).numpy()
-        results.append(Known(np.zeros((0, *(size or 0 for size in kind.dims)), dtype)))
+        row = copy.tensor(Known(np.zeros((1, *(size or 0 for size in kind.dims)), dtype)), read.ref)
+        results.append(copy.made(copy.op.slice(row, 0, 0, 0)))  # OpenVINO takes an empty constant for a scalar
     return results

@@ -299,27 +299,28 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             error.advise(open_trips(model, error.value), error.hint)
             raise
         report.notes += notes
-        if report.loops and self.lowering.runtime.straight_line:
+        if report.loops and self.lowering.runtime.loop_forms == ("unroll",):
             return with_constants(lowered, sizes=True) or lowered
         return lowered
 
     def _forms_of_loop(self, node: ir.Node) -> LoopForms:
         """Return the forms that a Loop or Scan may get."""
         options, runtime, own = self.lowering, self.lowering.runtime, node.op_type.lower()
-        runs = own in runtime.forms
+        forms = runtime.loop_forms
+        runs = own in forms
         if options.to == KEEP or (runs and not options.loops):
-            return LoopForms(())
-        if options.to in runtime.forms:
+            return LoopForms((), without_steps=options.to != KEEP and options.target is not None)
+        if options.to in forms:
             return LoopForms((options.to,), "requested")
         if options.to != "auto":
             raise UnsupportedError(
-                f"{runtime.name} does not support the form {options.to}",
-                hint=f"use --to {' or --to '.join(runtime.forms)}",
+                f"{runtime.name} does not support the form {options.to} of an exported {node.op_type}",
+                hint=f"use --to {' or --to '.join(forms)}",
                 node=node_ref(node, ""),
             )
         if runs:
-            return LoopForms((own,), "requested", nested_stay={"scan", "loop"} <= {*runtime.forms})
-        return LoopForms(runtime.forms, f"first choice for target {runtime.name}")
+            return LoopForms((own,), "requested", nested_stay={"scan", "loop"} <= {*forms})
+        return LoopForms(forms, f"first choice for target {runtime.name}")
 
     def _prepare(self, model: ir.Model, *, inferred: bool = False) -> PreparedModel:
         return prepare(model, self._choose, self.lowering.max_nodes, inferred=inferred)
@@ -340,7 +341,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             for ref in foreign_nodes(model):
                 reason = f"{runtime.name} does not support it: {_FOREIGN}"
                 yield UnsupportedError(reason, hint="export the model without it, or drop --target", node=ref)
-        for ref in nodes_of(model, REPEATING - {form.title() for form in runtime.forms}):
+        for ref in nodes_of(model, REPEATING - {form.title() for form in runtime.loop_forms}):
             hint = "export the model with its steps unrolled, or drop --target"
             yield UnsupportedError(f"{runtime.name} does not support {ref.operator}", hint=hint, node=ref)
 

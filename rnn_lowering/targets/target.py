@@ -39,6 +39,7 @@ class Target:
         other_names: Other names for `--target`, in lowercase letters and digits.
         measured: The version that was tested; of a documented runtime that which its document is about.
         forms: The forms that it supports, the preferred one first; "chunked" is repeated in one of them.
+        exported_forms: Those in which it runs Loops and Scans of exporters; None for all of `forms`.
         newest_opset, oldest_opset: The opsets of models that it supports; None where no limit is known.
         unsupported: Operators that it does not support, or computes wrongly (Softplus where it is infinite from 89
             on); others are emitted instead. Gather: only that of rows by an index of rank 2.
@@ -72,6 +73,7 @@ class Target:
     measured: str
     forms: tuple[str, ...]
     other_names: tuple[str, ...] = ()
+    exported_forms: tuple[str, ...] | None = None
     newest_opset: int | None = None
     oldest_opset: int | None = None
     unsupported: tuple[str, ...] = ()
@@ -105,6 +107,11 @@ class Target:
         if self.documented:
             return "documented"
         return "converted" if self.converted_only else "measured"
+
+    @property
+    def loop_forms(self) -> tuple[str, ...]:
+        """The forms in which it runs the Loops and Scans of a model."""
+        return self.forms if self.exported_forms is None else self.exported_forms
 
     @property
     def straight_line(self) -> bool:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from loop_models import LOOPS, as_meant, entries, feeds, run
@@ -17,6 +18,7 @@ DATA = {"script_first_positive.onnx", "hand_loop_until_sum.onnx"}
 OTHERS = {
     "tvm": {"keras_bidir_simplernn.onnx", "skl_knn_minkowski.onnx"},
     "tract": {"keras_bidir_simplernn.onnx"},
+    "opencv": {"keras_bidir_simplernn.onnx", "skl_knn_minkowski.onnx"},
 }
 """Models with other operators that a runtime lacks: ReverseSequence, ArrayFeatureExtractor."""
 
@@ -56,3 +58,42 @@ def test_a_loop_without_rows_is_unrolled_for_tract() -> None:
     lowered, report = rl.lower(model, target="tract", full=True)
     assert [loop.form for loop in report.loops] == ["unroll"]
     assert run(lowered, {"a": numbers(2)})[0] == pytest.approx(numbers(2) * 8)
+
+
+STEP = "n = Mul (h, half) g = Add (n, x) y = Identity (g)"
+LOOP = f"""yes = Constant <value = bool {{1}}> () M = Constant <value = int64 {{%d}}> ()
+    last, ys = Loop (M, yes, zeros)
+    <body = b (int64 i, bool c, float[3] h) => (bool k, float[3] g, float[3] y)
+    {{ k = Identity (c) x = Gather <axis = 0> (X, %s) {STEP} }}>"""
+SCAN = f"""last, ys = Scan <num_scan_inputs = 1, scan_input_directions = [1], scan_output_directions = [%d],
+    body = b (float[3] h, float[3] x) => (float[3] g, float[3] y) {{ {STEP} }}> (zeros, X)"""
+RECURRENCES = {"all": LOOP % (5, "i"), "none": LOOP % (0, "i")} | {f"backwards {n}": SCAN % n for n in (0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("client", "names"),
+    [
+        ("ncnn", ["all", "backwards 0", "backwards 1"]),
+        ("opencv", ["all", "backwards 0", "backwards 1"]),
+        ("openvino", ["all", "none", "backwards 0"]),
+        ("tract", ["all", "none", "backwards 0"]),
+    ],
+)
+def test_rows_directions_and_no_steps(client: str, names: list[str], tmp_path: Path) -> None:
+    """pnnx misreads a Gather of reversed rows; OpenCV crashes with exported Loops, OpenVINO with one of no step."""
+    if reason := why_absent(client):
+        pytest.skip(reason)
+    x, jobs, wanted = numbers(5, 3), dict[str, Job](), {}
+    for name in names:
+        rows = 0 if name == "none" else 5
+        model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
+            g (float[5,3] X) => (float[3] last, float[{rows},3] ys)
+            <float[3] zeros = {{0, 0, 0}}, float half = {{0.5}}> {{ {RECURRENCES[name]} }}""")
+        jobs[name] = rl.lower(model, target=client), {"X": x}
+        h, ys = np.zeros(3), []
+        for row in (x[::-1] if name.startswith("back") else x)[:rows]:
+            ys.append(h := h * 0.5 + row)
+        wanted[name] = {"last": h, "ys": np.array(ys[:: -1 if name.endswith("1") else 1]).reshape(rows, 3)}
+        wanted[name] = {key: array.astype(np.float32) for key, array in wanted[name].items()}
+    found = drive(client, jobs, tmp_path)
+    assert {name: judge(found[name], wanted[name]) for name in jobs} == dict.fromkeys(names, ("right", ""))

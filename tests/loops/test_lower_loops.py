@@ -177,3 +177,51 @@ def test_states_that_nothing_reads_and_slices_leave_the_body() -> None:
     for T in (3, 0):
         feed = {"h0": numbers(2, 4), "X": numbers(T, 2, 4), "W": numbers(4, 8)}
         assert_same(run(lowered, feed), run(as_meant(model), feed))
+
+
+BOTH_WAYS = parsed("""g (float[4,2] X, float[4,2] Z, float[2] a) => (float[2] p, float[4,2] q)
+    <float[2,2] W = {1, 2, 3, 4}> {
+    p, q = Scan <num_scan_inputs = 2, scan_input_directions = [0, 1], scan_output_directions = [1],
+        body = b (float[2] s, float[2] x, float[2] z) => (float[2] s1, float[2] o) {
+        v = Tanh (z) w = Mul (x, v) u = Add (s, w) s1 = Tanh (u) o = Add (s1, v) }> (a, X, Z) }""")
+
+
+def test_unrolled_rows_are_taken_in_reverse_without_a_flip() -> None:
+    lowered = rl.lower(BOTH_WAYS, "unroll", loops=True)
+    assert operators(lowered) == {"Split", "Squeeze", "Tanh", "Mul", "Add", "Unsqueeze", "Concat"}
+    feed = {"X": numbers(4, 2), "Z": numbers(4, 2) * 2 - 1, "a": numbers(2)}
+    assert_same(run(lowered, feed), run(as_meant(BOTH_WAYS), feed))
+
+
+def test_rows_one_after_the_other_are_a_slice() -> None:
+    model = parsed("""g (float[5,2] X, float[2] a) => (float[2] p)
+        <bool yes = {1}, int64 M = {3}, int64 one = {1}> {
+        p = Loop (M, yes, a) <body = d (int64 i, bool c, float[2] s) => (bool c1, float[2] s1) {
+            j = Add (i, one) x = Gather (X, j) y = Exp (x) s1 = Mul (s, y) c1 = Identity (c) }> }""")
+    feed = {"X": numbers(5, 2), "a": numbers(2)}
+    for form in ("unroll", "scan"):
+        lowered = rl.lower(model, form, loops=True)
+        assert "Gather" not in operators(lowered)
+        assert_same(run(lowered, feed), run(as_meant(model), feed))
+
+
+@pytest.mark.parametrize("target", ["openvino", "onnxruntime", "tract", "tvm", "mnn"])
+@pytest.mark.parametrize(("trips", "going"), [(0, 1), (3, 0)])
+def test_a_loop_without_a_step_is_its_initial_states(target: str, trips: int, going: int) -> None:
+    model = parsed(f"""g (float[5,2] X, float[2] a) => (float[2] p, float[0,2] q)
+        <bool go = {{{going}}}, int64 M = {{{trips}}}> {{
+        p, q = Loop (M, go, a) <body = d (int64 i, bool c, float[2] s) => (bool c1, float[2] s1, float[2] o) {{
+            x = Gather (X, i) s1 = Add (s, x) o = Identity (s1) c1 = Identity (c) }}> }}""")
+    lowered = rl.lower(model, target=target)
+    assert not operators(lowered) & {"Loop", "Scan", "If"}
+    p, q = run(lowered, {"X": numbers(5, 2), "a": numbers(2)})
+    assert_same([p, q], [numbers(2), np.zeros((0, 2), np.float32)])
+
+
+def test_opencv_gets_steps_of_an_exported_loop_or_an_error() -> None:
+    lowered = rl.lower(NESTED, target="opencv", dims={"T": 3})
+    assert not operators(lowered) & {"Loop", "Scan"}
+    with pytest.raises(rl.UnsupportedError, match=r"^Loop node '-> p' in main graph: the number of its steps"):
+        rl.lower(NESTED, target="opencv")
+    with pytest.raises(rl.UnsupportedError, match="opencv does not support the form loop of an exported Loop"):
+        rl.lower(NESTED, "loop", target="opencv", dims={"T": 3})
