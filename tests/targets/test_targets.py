@@ -138,7 +138,7 @@ UNTIL_A_SUM = WITHOUT_RECURRENCE.replace(
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_loops_of_the_model_are_what_a_target_runs(target: str) -> None:
-    runs = {LOOPS[form] for form in TARGETS[target].forms if form in LOOPS}
+    runs = {LOOPS[form] for form in TARGETS[target].loop_forms if form in LOOPS}
     for text in LOOPS_OF_MODELS[: 3 if opset_for(target) >= 13 else 2]:  # ReduceSum with axes as an input
         original = parse(text.replace("5,2,3]", "5,1,3]").replace("1,2,4]", "1,1,4]"), opset_for(target))
         lowered = rl.lower(original, target=target)
@@ -151,7 +151,7 @@ def test_a_loop_that_the_data_ends(target: str, tmp_path: Path, capsys: pytest.C
     """Only a Loop can be one."""
     original = parse(UNTIL_A_SUM, opset_for(target))
     onnx.save(original, tmp_path / "in.onnx")
-    if "loop" in TARGETS[target].forms:
+    if "loop" in TARGETS[target].loop_forms:
         assert "Loop" in operators(rl.lower(original, target=target))
         return
     with pytest.raises(rl.UnsupportedError, match=r"^Loop node '-> h' in main graph: ") as refused:
