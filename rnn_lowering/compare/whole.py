@@ -1,4 +1,4 @@
-"""Compare two models: both run in onnxruntime, in separate processes, on random inputs.
+"""Compare two models: both run in onnxruntime, in a separate process, on random inputs.
 
 If onnxruntime cannot run the original, each lowered node is cut out and compared with float64. If outputs differ,
 each lowered node gets the inputs of the original one, and the first wrong node is named; if all are as close to

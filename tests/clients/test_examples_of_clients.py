@@ -280,7 +280,9 @@ def test_getting_started(
     alone = {**os.environ, "PYTHONPATH": lent}
     done = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    original, lowered = (onnx.load(tmp_path / file) for file in ("model.onnx", "lowered.onnx"))
+    of = {"PyTorch": ("model.onnx", "lowered.onnx")}
+    files = of.get(name, (f"{name.lower()}.onnx", f"{name.lower()}_lowered.onnx"))
+    original, lowered = (onnx.load(tmp_path / file) for file in files)
     assert len(recurrent_left(original)) == nodes
     assert recurrent_left(lowered) == []
     (given,) = lowered.graph.input
