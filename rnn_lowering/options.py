@@ -99,7 +99,7 @@ class Tolerance:
     """Values that count as equal: |a - b| <= atol + rtol * |a|; NaN equals NaN, infinity equals the same infinity.
 
     None: by the element type (float32: rtol 1e-4, atol 1e-5; float64: 1e-9, 1e-10; float16: 1e-2, 2e-3; bfloat16:
-    8e-2, 4e-2; others exactly equal). Where the largest number of an array is below 1, this atol is multiplied by it.
+    8e-2, 4e-2; others exactly equal). Where the largest number is below 1, this atol is multiplied by it.
 
     Examples:
         >>> rl.verify(model, rl.lower(model), tolerance=rl.Tolerance(rtol=1e-3), runs=1).status

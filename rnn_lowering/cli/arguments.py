@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     p = _Parser(
         prog="rnn-lower",
         usage=_USAGE,
-        description="Replace recurrent nodes in an ONNX model (LSTM, LinearAttention, ...) with primitive operators.",
+        description="Replace recurrent nodes (LSTM, LinearAttention, ...) in an ONNX model by primitive operators.",
         epilog=_EXIT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
