@@ -298,7 +298,9 @@ def emptied_loop(
     def find(node: ir.Node) -> Tensor | None:
         data = node.inputs[0]
         held = not constants and (node.op_type != "Gather" or isinstance(copy.item(data), Known))
-        return None if number is None or held else _gathered(copy, read, counters, number, node)
+        return (
+            None if number is None or held else _gathered(copy, read, counters, number, node, splits=not constants)
+        )
 
     body = _emptied(copy, read, {}, find, [read.state_inputs[n] for n in constant])
     if not gathers:
@@ -345,7 +347,9 @@ def _used_values(copy: BodyCopy, read: LoopBody | ScanBody, rows: Sequence[ir.Va
     return used
 
 
-def _gathered(copy: BodyCopy, read: LoopBody, counters: Counters, trips: LoopTrips, node: ir.Node) -> Tensor | None:
+def _gathered(
+    copy: BodyCopy, read: LoopBody, counters: Counters, trips: LoopTrips, node: ir.Node, *, splits: bool
+) -> Tensor | None:
     """Return the rows that a node takes, one in each step; None where it takes something else."""
     taken = _taken(copy, counters, node)
     kind = None if taken is None else copy.facts.kind(copy.item(taken[0]))
@@ -358,17 +362,22 @@ def _gathered(copy: BodyCopy, read: LoopBody, counters: Counters, trips: LoopTri
         positions = counters.positions(index, trips)
         if positions is None:
             return None
-        x = _rows_at(copy, x, axis, positions, trips.known)
+        x = _rows_at(copy, x, axis, positions, trips.known, splits=splits)
         copy.made(x)
     return _in_front(copy, x, axis)
 
 
-def _rows_at(copy: BodyCopy, x: Tensor, axis: int, positions: Tensor, steps: int | None) -> Tensor:
-    """Return the rows of a tensor at positions: one after the other they are a Slice, which pnnx computes right."""
+def _rows_at(copy: BodyCopy, x: Tensor, axis: int, positions: Tensor, steps: int | None, *, splits: bool) -> Tensor:
+    """Return the rows of a tensor at positions: one after the other they are a Slice, others with
+    `splits` parts of a Split; pnnx misreads a Gather."""
     length = x.shape[axis]
     numbers = positions.value.read().tolist() if isinstance(positions.value, Constant) else []
-    if length is not None and numbers and numbers == list(range(max(numbers[0], 0), length))[: len(numbers)]:
-        return copy.op.slice(x, axis, numbers[0], numbers[-1] + 1)
+    if length is not None and numbers and 0 <= min(numbers) <= max(numbers) < length:
+        if numbers == list(range(numbers[0], numbers[-1] + 1)):
+            return copy.op.slice(x, axis, numbers[0], numbers[-1] + 1)
+        if splits and length <= copy.limits.steps:
+            parts = copy.op.split(x, [1] * length, axis)
+            return copy.op.concat([parts[n] for n in numbers], axis)
     shape = (*x.shape[:axis], steps, *x.shape[axis + 1 :])
     return copy.op.emit("Gather", [x, positions], [shape], [x.dtype], axis=axis)[0]
 

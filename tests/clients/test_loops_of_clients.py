@@ -61,20 +61,25 @@ def test_a_loop_without_rows_is_unrolled_for_tract() -> None:
 
 
 STEP = "n = Mul (h, half) g = Add (n, x) y = Identity (g)"
-LOOP = f"""yes = Constant <value = bool {{1}}> () M = Constant <value = int64 {{%d}}> ()
+LOOP = f"""four = Constant <value = int64 {{4}}> () yes = Constant <value = bool {{1}}> ()
+    M = Constant <value = int64 {{%d}}> ()
     last, ys = Loop (M, yes, zeros)
     <body = b (int64 i, bool c, float[3] h) => (bool k, float[3] g, float[3] y)
     {{ k = Identity (c) x = Gather <axis = 0> (X, %s) {STEP} }}>"""
 SCAN = f"""last, ys = Scan <num_scan_inputs = 1, scan_input_directions = [1], scan_output_directions = [%d],
     body = b (float[3] h, float[3] x) => (float[3] g, float[3] y) {{ {STEP} }}> (zeros, X)"""
-RECURRENCES = {"all": LOOP % (5, "i"), "none": LOOP % (0, "i")} | {f"backwards {n}": SCAN % n for n in (0, 1)}
+RECURRENCES = {
+    "all": LOOP % (5, "i"),
+    "none": LOOP % (0, "i"),
+    "down": LOOP.replace("k = ", "j = Sub (four, i) k = ") % (5, "j"),
+} | {f"backwards {n}": SCAN % n for n in (0, 1)}
 
 
 @pytest.mark.parametrize(
     ("client", "names"),
     [
-        ("ncnn", ["all", "backwards 0", "backwards 1"]),
-        ("opencv", ["all", "backwards 0", "backwards 1"]),
+        ("ncnn", ["all", "down", "backwards 0", "backwards 1"]),
+        ("opencv", ["all", "down", "backwards 0", "backwards 1"]),
         ("openvino", ["all", "none", "backwards 0"]),
         ("tract", ["all", "none", "backwards 0"]),
     ],
@@ -91,7 +96,7 @@ def test_rows_directions_and_no_steps(client: str, names: list[str], tmp_path: P
             <float[3] zeros = {{0, 0, 0}}, float half = {{0.5}}> {{ {RECURRENCES[name]} }}""")
         jobs[name] = rl.lower(model, target=client), {"X": x}
         h, ys = np.zeros(3), []
-        for row in (x[::-1] if name.startswith("back") else x)[:rows]:
+        for row in (x[::-1] if name.startswith(("back", "down")) else x)[:rows]:
             ys.append(h := h * 0.5 + row)
         wanted[name] = {"last": h, "ys": np.array(ys[:: -1 if name.endswith("1") else 1]).reshape(rows, 3)}
         wanted[name] = {key: array.astype(np.float32) for key, array in wanted[name].items()}

@@ -225,3 +225,15 @@ def test_opencv_gets_steps_of_an_exported_loop_or_an_error() -> None:
         rl.lower(NESTED, target="opencv")
     with pytest.raises(rl.UnsupportedError, match="opencv does not support the form loop of an exported Loop"):
         rl.lower(NESTED, "loop", target="opencv", dims={"T": 3})
+
+
+@pytest.mark.parametrize("position", ["Sub (four, i)", "Mul (two, i)"])
+def test_unrolled_rows_in_another_order_are_parts(position: str) -> None:
+    model = parsed(f"""g (float[5,2] X, float[2] a) => (float[2] p)
+        <bool yes = {{1}}, int64 M = {{3}}, int64 two = {{2}}, int64 four = {{4}}> {{
+        p = Loop (M, yes, a) <body = d (int64 i, bool c, float[2] s) => (bool c1, float[2] s1) {{
+            j = {position} x = Gather (X, j) y = Exp (x) s1 = Mul (s, y) c1 = Identity (c) }}> }}""")
+    lowered = rl.lower(model, "unroll", loops=True)
+    assert "Gather" not in operators(lowered)
+    feed = {"X": numbers(5, 2), "a": numbers(2)}
+    assert_same(run(lowered, feed), run(as_meant(model), feed))
