@@ -48,7 +48,7 @@ class LoweredNode:
 
     Attributes:
         entry: The node.
-        reference: It in float64.
+        reference: The node in float64.
         feeds: As in `NodePair`.
         outputs: The values of the lowered model that have the names of its connected outputs.
     """
@@ -64,15 +64,15 @@ class NodePair:
     """A recurrent node of the original and its lowered form.
 
     Attributes:
-        place: Identifies it.
-        reference: It in float64.
+        place: The place of the node in the original.
+        reference: The node in float64.
         feeds: The non-constant inputs: name of the value by symbol of the operator specification.
-        cut: The subgraph that replaces it, as a model from those inputs to its connected outputs; None where the
-            lowered model has none.
+        cut: The subgraph that replaces it, as a model from those inputs to its connected outputs; None if the
+            lowered model has no such subgraph.
         whole: Returns the node itself as a model.
-        beside: The nodes that the same loop computes: their inputs are inputs of `cut` too.
-        below: The layer whose Y is X of this one, where the same loop computes both: X is no input of `cut` then.
-        moves: Returns X for Y of that layer.
+        beside: The nodes that share a loop with this node. Their inputs are also inputs of `cut`.
+        below: The layer whose Y is X of this node, if both share a loop. X is then no input of `cut`.
+        moves: Returns X of this node for Y of the layer `below`.
     """
 
     place: NodePlace
@@ -90,7 +90,7 @@ class NodePair:
         return cast(NodeSpec, self.reference.spec)
 
     def inputs(self, feed: Mapping[str, Array]) -> dict[str, Array]:
-        """All its inputs by symbol: those of the feed and the constants."""
+        """Return all inputs by symbol: the feed and the constants."""
         return {**{symbol: array_of(tensor) for symbol, tensor in self.spec.constants.items()}, **feed}
 
     def float64(self, feed: Mapping[str, Array]) -> dict[str, Array]:
@@ -111,7 +111,7 @@ class NodePair:
         return self._above(self.below, self.below.usual_run(rng, steps))
 
     def _above(self, below: NodePair, given: NodeFeed) -> NodeFeed:
-        """Return the inputs of this layer where the layer below has some."""
+        """Return the inputs of this layer for inputs of the layer below."""
         X = self.moves(below.reference.outputs(below.inputs(given.feed))["Y"])
         T, N = (X.shape[self.spec.axes(self.spec.data).index(axis)] for axis in ("T", "N"))
         own = random_inputs(self.reference, self.feeds, T, N)
@@ -121,7 +121,7 @@ class NodePair:
         return NodeFeed(feed, {**given.values, **named})
 
     def rounding_of_X(self, values: Mapping[str, Array]) -> Array | None:
-        """By how much X may differ from that of the original, where the layer below computes it in the same loop.
+        """Return the allowed difference of X, if the layer below computes X in the same loop.
 
         Args:
             values: The inputs of the layers below, by name.
@@ -132,7 +132,7 @@ class NodePair:
         return self.moves(self.below.expected(inputs, self.below.rounding_of_X(values))[1]["Y"])
 
     def expected(self, inputs: Symbols, rounding: Array | None) -> tuple[Symbols, Symbols]:
-        """Return the outputs in float64, and by how much they may differ, where X may differ by `rounding`."""
+        """Return the outputs in float64, and their allowed difference if X may differ by `rounding`."""
         truth, allowed = self.reference.outputs_and_allowed(inputs)
         if rounding is None:
             return truth, allowed
@@ -309,7 +309,7 @@ def _places_below(pair: NodePair) -> set[NodePlace]:
 
 
 def _from(taken: Collection[str], pair: NodePair | None) -> NodePair | None:
-    """Return a layer that starts from X where that is among the inputs that are taken."""
+    """Return the layer without the layer below if X is among the inputs `taken`."""
     if pair is None or pair.below is None:
         return pair
     starts = pair.feeds["X"] in taken
@@ -334,8 +334,7 @@ def _pair(
 
 
 def _beside(node: LoweredNode, others: Sequence[LoweredNode]) -> list[LoweredNode]:
-    """Return those of other nodes of its graph whose inputs or loop its outputs are computed from, and the layers
-    below it."""
+    """Return the nodes that share a loop with this node, and the layers below it."""
     same = [other for other in others if other is not node and other.entry.path == node.entry.path]
     stop = {name for other in (node, *same) for name in other.feeds.values()}
     reached = _reached(node.outputs, stop)
@@ -374,7 +373,7 @@ def _moved(path: Sequence[ir.Node], opset: int, Y: Array) -> Array:
 
 
 def _reached(outputs: Sequence[ir.Value], stop: Collection[str]) -> set[ir.Node]:
-    """Return the nodes that values are computed by, up to those of the names in `stop`."""
+    """Return the nodes that compute `outputs`, up to the values named in `stop`."""
     found: set[ir.Node] = set()
     pending = list(outputs)
     while pending:

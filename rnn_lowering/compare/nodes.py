@@ -71,11 +71,11 @@ class NodeComparison(Comparison):
         return {run.node.place: run for run in node_runs(wanted, self.runner)}
 
     def result(self, reason: str) -> Verification:
-        """Compare each lowered node with its operator in float64; where float64 is too far, with the node as
-        it was: a recurrence may amplify any rounding.
+        """Compare each lowered node with its operator in float64. If a node differs too much from float64,
+        compare it with the original node in onnxruntime: a recurrence may amplify rounding.
 
         Args:
-            reason: Why nodes are compared, and not the whole.
+            reason: Why the comparison uses single nodes instead of whole models.
         """
         if not self.check.runs:
             return Verification("not verified", reason=reason)
@@ -254,7 +254,7 @@ def _inputs(node: NodePair, feed: Symbols) -> tuple[RunInput, ...]:
 
 
 def _check(output: NodeOutput, original: Mapping[str, Array]) -> OutputCheck:
-    """Return whether an output is right, or no further from float64 than what onnxruntime's own kernel computes."""
+    """Return whether an output is right, or at least as close to float64 as the onnxruntime kernel."""
     passed = output.right or (output.symbol in original and output.no_further(original[output.symbol]))
     name = f"{output.symbol} of {output.spec.node}"
     return OutputCheck(name, output.largest, passed, "" if passed else output.reason)
@@ -272,11 +272,11 @@ class NodeOutput:
     """An output of a lowered node, and what it should be.
 
     Attributes:
-        reference: Of the node.
+        reference: The node in float64.
         symbol: Its name in the operator specification.
-        got: What the lowered node computes.
-        expected: The same by the operator specification, in float64.
-        allowed: By how much it may differ, of the same shape; infinite where nothing is compared.
+        got: The output of the lowered node.
+        expected: The output by the operator specification, in float64.
+        allowed: The allowed difference, of the same shape; infinite for entries that are not compared.
     """
 
     reference: NodeReference[Any]
@@ -313,7 +313,7 @@ class NodeOutput:
 
     @property
     def reason(self) -> str:
-        """What is wrong."""
+        """The reason why the output is wrong."""
         if not self.comparable:
             return f"shape {list(self.expected.shape)} became {list(self.got.shape)}"
         wrong = self._wrong()
@@ -371,7 +371,7 @@ class NodeRun:
         node: The node and its lowered form.
         expected: Its outputs by the operator specification, computed in float64.
         outputs: The outputs of the `ORIGINAL` and of the `LOWERED` node in onnxruntime, if they ran.
-        failures: Why one did not run, by the same names.
+        failures: The reason why a node did not run, by the same names.
     """
 
     node: NodePair

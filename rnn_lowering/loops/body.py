@@ -113,8 +113,7 @@ def read_body(node: ir.Node, scope: str, opset: int) -> LoopBody | ScanBody:
 def _loop(node: ir.Node, body: ir.Graph, ref: NodeRef) -> LoopBody:
     given = [*node.inputs, *[None] * (2 - len(node.inputs))]
     states = len(given) - 2
-    _check_counts(ref, body, len(body.inputs) == states + 2, len(body.outputs) >= states + 1)
-    _check_counts(ref, body, True, len(node.outputs) <= len(body.outputs) - 1)
+    _check_counts(ref, body, len(given), max(states, len(node.outputs)) + 1)
     outputs = list(body.outputs)
     return LoopBody(
         node=node,
@@ -138,8 +137,7 @@ def _scan(node: ir.Node, body: ir.Graph, ref: NodeRef) -> ScanBody:
     states = len(node.inputs) - xs
     if xs < 1 or states < 0:
         raise InvalidNodeError(f"num_scan_inputs is {xs}, of {len(node.inputs)} inputs", node=ref)
-    _check_counts(ref, body, len(body.inputs) == len(node.inputs), len(body.outputs) >= states)
-    _check_counts(ref, body, True, len(node.outputs) <= len(body.outputs))
+    _check_counts(ref, body, len(node.inputs), max(states, len(node.outputs)))
     rows = list(body.outputs)[states:]
     given = [v for v in node.inputs[states:] if v is not None]
     if len(given) < xs:
@@ -161,11 +159,12 @@ def _scan(node: ir.Node, body: ir.Graph, ref: NodeRef) -> ScanBody:
     )
 
 
-def _check_counts(ref: NodeRef, body: ir.Graph, inputs: bool, outputs: bool) -> None:
-    if not inputs:
-        raise InvalidNodeError(f"its body has {len(body.inputs)} inputs, which is not what it gives", node=ref)
-    if not outputs:
-        raise InvalidNodeError(f"its body has {len(body.outputs)} outputs, which is not what it takes", node=ref)
+def _check_counts(ref: NodeRef, body: ir.Graph, passed: int, needed: int) -> None:
+    if len(body.inputs) != passed:
+        raise InvalidNodeError(f"the body has {len(body.inputs)} inputs, but the node passes {passed}", node=ref)
+    if len(body.outputs) < needed:
+        message = f"the body has {len(body.outputs)} outputs, but the node needs at least {needed}"
+        raise InvalidNodeError(message, node=ref)
 
 
 def _ints(node: ir.Node, name: str, count: int, ref: NodeRef) -> list[int]:

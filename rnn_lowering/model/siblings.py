@@ -125,8 +125,7 @@ def _stacks(plan: Sequence[NodePlan], levels: Mapping[ir.Node, int]) -> list[Gro
 
 
 def _source_of_X(planned: NodePlan) -> ir.Value:
-    """Return the value whose steps and rows are those of X, behind nodes that only move axes: Y of another node, if
-    it is one with one direction; otherwise any value."""
+    """Follow X back through Transpose, Squeeze and similar. Return the Y it comes from, else X."""
     spec = planned.spec
     axes: list[str] = [axis or "H" for axis in spec.axes("X")]
     value = spec.inputs["X"]

@@ -450,8 +450,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Pause Python's garbage collector: what is emitted stays, so that looking through it again and again finds
-    nothing, and is a quarter of the time."""
+    """Pause the garbage collector: nothing that we emit is garbage, and collecting takes a quarter of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -141,8 +141,11 @@ def operands(op: Ops, spec: RecurrentSpec) -> list[Operands]:
 def joined(op: Ops, ks: Sequence[Operands]) -> Operands:
     """Return the operands of one recurrence that computes several side by side; its hidden size is their sum.
 
-    Each gate is [that of the first, that of the second, ...]; each R, which must be constant, is block diagonal. W
-    is right where all have the same inputs; others are projected before.
+    The gates of the parts are interleaved. Each R must be constant; the joined R is block diagonal. The joined W is
+    valid only if all parts read the same X; otherwise each part computes its X W before.
+
+    Example: hidden sizes H0 and H1, gates a and b. The state is [h0, h1] of size H0 + H1, the gates are
+    [a0, a1, b0, b1], and R of gate a is [[Ra0, 0], [0, Ra1]] of shape [H0 + H1, H0 + H1].
     """
     first, sizes = ks[0], [k.hidden_size for k in ks]
     alike = all(k.W.shape[0] == first.W.shape[0] for k in ks)
@@ -164,10 +167,11 @@ def joined(op: Ops, ks: Sequence[Operands]) -> Operands:
 
 
 def stacked(op: Ops, ks: Sequence[Operands], *, hidden_apart: bool) -> tuple[Operands, Tensor | None]:
-    """Return the operands of one recurrence of layers, each of which has H of the one before as its X.
+    """Return the operands of one recurrence of layers: X of each layer is H of the layer below.
 
-    R of all is [[R0, W1], [0, R1]] for two layers, W is that of the first, and zeros. With `hidden_apart` (GRU) W
-    of the last gate is in a matrix of its own, by which H is multiplied too: the reset gate does not apply to it.
+    Example: two layers with states [h0, h1]. R is [[R0, W1], [0, R1]]: layer 0 gets h0 R0, layer 1 gets
+    h0 W1 + h1 R1. W is [W0, 0]. With `hidden_apart` (GRU), a second matrix holds W of the last gate, because the
+    reset gate does not apply to X.
     """
     sizes, k = [each.hidden_size for each in ks], joined(op, ks)
     above = [op.zero((ks[0].W.shape[0] or 0, each.W.shape[1] or 0)) for each in ks[1:]]
@@ -202,7 +206,7 @@ def _gates(op: Ops, matrix: Tensor, H: int) -> list[Tensor]:
 
 
 def _block_diagonal(op: Ops, parts: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
-    """Return one R for R of several, each [H, G*H]: the gates of each in its rows, and zeros."""
+    """Return one block diagonal R for several R, each [H, G*H]."""
     rows = []
     for n, (part, H) in enumerate(zip(parts, sizes, strict=True)):
         columns = [g if m == n else op.zero((H, size)) for g in _gates(op, part, H) for m, size in enumerate(sizes)]
@@ -262,8 +266,8 @@ def _of_direction(
 
 
 def _bias_last(op: Ops, k: Operands) -> Operands:
-    """Return operands whose bias is added by the cell, after both products and the peepholes, as onnxruntime's
-    kernel of DynamicQuantizeLSTM does (uni_directional_lstm.cc)."""
+    """Return operands whose cell adds the bias after both products and the peepholes, as the onnxruntime kernel of
+    DynamicQuantizeLSTM does (uni_directional_lstm.cc)."""
     H, bias, Pb = k.hidden_size, k.Wb, k.Pb
     if k.P is not None:
         *Pb, bc = op.split(bias, [H] * 4)

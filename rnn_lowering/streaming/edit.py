@@ -31,7 +31,7 @@ def plain(text: str) -> str:
 
 
 def label_of(node: ir.Node) -> str:
-    """The name of a node, or of its first output."""
+    """Return the name of a node, or of its first output."""
     return node.name or next((v.name for v in node.outputs if v.name), "")
 
 
@@ -39,7 +39,7 @@ def dim_of(dim: Size, axis: int, name: str | None) -> Dim:
     """The size of an axis of a state: a number, the name of an open axis, or "2*name".
 
     Raises:
-        UnsupportedError: It is something else.
+        UnsupportedError: The size has another form.
     """
     if dim.constant is not None:
         return int(dim.constant)
@@ -55,7 +55,7 @@ def dim_of(dim: Size, axis: int, name: str | None) -> Dim:
 
 
 class NodeEdit(ABC):
-    """What becomes of a node in a stream, and of the state that it then has."""
+    """A change of a node for a stream, with the state that the change adds."""
 
     node: ir.Node
     carries: bool = True
@@ -71,7 +71,7 @@ class Editor:
 
     Attributes:
         time: The axes of the frames.
-        states: Those that have been added.
+        states: The states added so far.
         made: Values that several edits share.
     """
 
@@ -89,7 +89,7 @@ class Editor:
         self._numbers: dict[str, int] = {}
 
     def own_frames(self, rate: Fraction) -> int | None:
-        """How many frames of a value at this rate each call has; None where that differs."""
+        """Return the number of frames per call at this rate, or None if calls differ."""
         frames = None if self.time is None else self.time.frames
         return None if frames is None else int(frames * rate)
 
@@ -123,7 +123,7 @@ class Editor:
         return chosen
 
     def put_behind(self, value: ir.Value, new: ir.Value, nodes: Sequence[ir.Value]) -> None:
-        """Let all that reads `value` read `new`, which the nodes of `nodes` compute from it."""
+        """Redirect the readers of `value` to `new`, which the nodes of `nodes` compute from `value`."""
         node = producer(value)
         graph, own = home(node), {producer(v) for v in nodes}
         for read in list(value.uses()):
@@ -164,7 +164,7 @@ class Editor:
         )
 
     def name(self, text: str) -> str:
-        """Return a plain name like `text` that nothing has."""
+        """Return an unused plain name like `text`."""
         name = start = plain(text)
         number = self._numbers.get(start, 2)
         while name in self.taken:
@@ -195,7 +195,7 @@ class Editor:
         return output
 
     def copy(self, value: ir.Value, graph: ir.Graph) -> ir.Value:
-        """The output of an Identity at the end of a graph."""
+        """Return the output of an Identity at the end of a graph."""
         (output,) = self.node("Identity", [value])
         node = output.producer()
         assert node is not None
@@ -219,7 +219,7 @@ class Editor:
         return node.outputs
 
     def constant(self, array: Array, graph: ir.Graph) -> ir.Value:
-        """A constant of a graph."""
+        """Return a constant of a graph."""
         name = self.name("stream_constant")
         tensor = ir.Tensor(array, name=name)
         if self.model.ir_version >= 4:
@@ -245,7 +245,7 @@ class Editor:
             old.replace_all_uses_with(new)
 
     def at_start(self, nodes: Sequence[ir.Node]) -> None:
-        """Insert nodes at the start of the main graph, behind those that were inserted there before."""
+        """Insert nodes at the start of the main graph, after nodes inserted earlier."""
         graph = self.model.graph
         if self._start is None:
             graph.insert_before(graph[0], nodes)
@@ -254,7 +254,7 @@ class Editor:
         self._start = nodes[-1]
 
     def again(self, node: ir.Node, value: ir.Value) -> ir.Value:
-        """The output of a node like another one, which reads `value` first; it is in no graph yet."""
+        """Return the output of a copy of a node with `value` as first input; the copy is in no graph yet."""
         name = self.name(f"stream_{node.op_type}")
         other = ir.Node("", node.op_type, [value, *node.inputs[1:]], list(node.attributes.values()), name=name)
         other.outputs[0].name = self.name(f"{name}_out")
@@ -272,7 +272,7 @@ class Editor:
         ends: Sequence[int],
         steps: Sequence[int],
     ) -> ir.Value:
-        """The output of a Slice, which is in no graph yet."""
+        """Return the output of a Slice that is in no graph yet."""
         if self.opset < 10:
             return self.node("Slice", [value], axes=axes, starts=starts, ends=ends)[0]
         bounds = [self.integers(numbers, graph) for numbers in (starts, ends, axes, steps)]
@@ -280,7 +280,7 @@ class Editor:
 
 
 def keep_where_empty(editor: Editor, node: ir.Node, output: ir.Value, past: ir.Value) -> ir.Value:
-    """Keep the past state for rows of length 0, wherever the final state is read; return it."""
+    """Keep the past state in rows of length 0, for all readers of the final state, and return the result."""
     graph, lengths = home(node), node.inputs[4]
     assert lengths is not None
     batch_first = node.attributes.get_int("layout", 0) == 1
@@ -320,7 +320,7 @@ def remove_unused(model: ir.Model, before: Set[ir.Node | ir.Value]) -> None:
 
     Args:
         model: The edited model.
-        before: Those that were unused before the edit: they stay, with all that they read.
+        before: Nodes and initializers unused before the edit. They stay, with all their inputs.
     """
     for item in unused(model, (item for item in before if isinstance(item, ir.Node))) - before:
         if isinstance(item, ir.Value):
@@ -334,14 +334,14 @@ def remove_unused(model: ir.Model, before: Set[ir.Node | ir.Value]) -> None:
 
 
 def home(node: ir.Node) -> ir.Graph:
-    """The graph of a node."""
+    """Return the graph of a node."""
     graph = node.graph
     assert isinstance(graph, ir.Graph)
     return graph
 
 
 def producer(value: ir.Value) -> ir.Node:
-    """The node that computes a value."""
+    """Return the node that computes a value."""
     node = value.producer()
     assert node is not None
     return node

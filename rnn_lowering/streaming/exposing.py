@@ -21,12 +21,12 @@ from rnn_lowering.types import Array, array_of
 
 
 def state_dims(flow: Flow, value: ir.Value) -> tuple[Dim, ...]:
-    """The dimensions of a value that becomes a state: numbers, names, or "2*name"."""
+    """Return the dimensions of a value that becomes a state: numbers, names, or "2*name"."""
     return tuple(state_dim(flow, value, axis) for axis in range(len(flow.known.shapes[value])))
 
 
 def state_dim(flow: Flow, value: ir.Value, axis: int) -> Dim:
-    """One of them."""
+    """Return one dimension of a value that becomes a state."""
     return dim_of(flow.known.shapes[value][axis], axis, value.name)
 
 
@@ -40,7 +40,7 @@ class StateExposer:
         """Of the outputs: an edit may put another value in the place of one."""
 
     def expose(self, states: States) -> StreamPlan:
-        """Edit the model; return how it is driven."""
+        """Edit the model and return the plan for its host."""
         graph = self.work.graph
         inputs = [v for v in graph.inputs if not v.is_initializer()]
         outputs = list(graph.outputs)
@@ -81,7 +81,7 @@ class StateExposer:
                 raise self.flow.refuse(node, "a stream with sequence_lens needs opset 9", "convert the model first")
 
     def _dims_of(self, state: NodeState) -> tuple[Dim, ...]:
-        """The dimensions of a state as its node specifies them."""
+        """Return the dimensions of a state, as the operator specifies them."""
         node = state.recurrent.node
         if state.kind == "s":
             return state_dims(self.flow, node.outputs[1])
@@ -138,7 +138,7 @@ class StateExposer:
         self.editor.add_state(past, present, node, state.kind, start, dims)
 
     def _dtype_of(self, state: NodeState) -> ir.DataType:
-        """The element type of a state: that of R, and of what a LinearAttention returns."""
+        """Return the element type of a state: the type of R, or of the output of a LinearAttention."""
         node = state.recurrent.node
         value = node.outputs[1] if state.kind == "s" else node.inputs[2]
         assert value is not None
@@ -153,7 +153,7 @@ class StateExposer:
         dims: tuple[Dim, ...],
         initial: Array | None,
     ) -> None:
-        """Record an input that an output returns already: one state of all the nodes that read it."""
+        """Record an input that is a state already, because an output returns its next value."""
         for n, known in enumerate(self.editor.states):
             if known.input == past.name:
                 ref = node_ref(node, self.flow.scope).name
@@ -165,7 +165,7 @@ class StateExposer:
 
 
 def _default(value: ir.Value, graph: ir.Graph) -> Array | None:
-    """Take the default away from an input that becomes a state, since each call gives it; return it."""
+    """Remove and return the default of an input that becomes a state: each call passes the state."""
     tensor = value.const_value
     if tensor is None:
         return None
@@ -186,7 +186,7 @@ _MOST = 64
 
 
 def _hold_known_sizes(flow: Flow, editor: Editor) -> None:
-    """Replace the integers in an edited model that follow from its sizes; their nodes are left without a use."""
+    """Replace integers that follow from sizes by constants; the nodes that computed them become unused."""
     frames = None if editor.time is None else editor.time.frames
     for value in [*flow.known.contents, *(v for v, f in flow.framings.items() if isinstance(f, Counter))]:
         node, dtype = value.producer(), flow.known.types.get(value)
@@ -201,7 +201,7 @@ def _hold_known_sizes(flow: Flow, editor: Editor) -> None:
 
 
 def _held(flow: Flow, value: ir.Value, frames: int | None) -> Array | None:
-    """The numbers that a value holds in every chunk; None where they are not known or differ."""
+    """Return the numbers in a value if every chunk has the same, else None."""
     shape = [_in_chunk(dim, frames) for dim in flow.known.shapes.get(value, (size(_MOST + 1),))]
     if None in shape or np.prod([float(n or 0) for n in shape]) > _MOST:
         return None
@@ -211,7 +211,7 @@ def _held(flow: Flow, value: ir.Value, frames: int | None) -> Array | None:
 
 
 def _counted(flow: Flow, value: ir.Value, frames: int | None) -> Array | None:
-    """What a counter counts in a chunk."""
+    """Return the numbers of a counter in a chunk."""
     counter = flow.framings[value]
     assert isinstance(counter, Counter)
     count = _in_chunk(counter.frames.size(), frames)
@@ -223,7 +223,7 @@ def _counted(flow: Flow, value: ir.Value, frames: int | None) -> Array | None:
 
 
 def _in_chunk(number: Size, frames: int | None) -> int | None:
-    """A size in every chunk; None where it is not the same in all."""
+    """Return a size if every chunk has the same, else None."""
     if not number.symbols <= ({CHUNK} if frames is None else {TIME, CHUNK}):
         return None
     found = number.at({CHUNK: 1} if frames is None else {TIME: frames, CHUNK: 1})

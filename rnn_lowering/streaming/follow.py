@@ -42,16 +42,16 @@ _RESHAPED = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 
 
 def follow(model: ir.Model, time: TimeInputs) -> Flow:
-    """Return where each value of a model has its frames.
+    """Return the framing of each value of a model.
 
     Args:
-        model: Sorted, and without functions; it stays as it is.
-        time: The axes of its inputs that hold frames.
+        model: A sorted model without functions; it is not changed.
+        time: The input axes that hold frames.
 
-    Where sizes are integers only if the number of frames has a divisor, it is taken to have it.
+    If a size is an integer only for multiples of a number of frames, the model requires such a multiple.
 
     Raises:
-        UnsupportedError: A node looks beyond its frame, or it is not known whether it does.
+        UnsupportedError: A node reads other frames, or its rule is not known.
     """
     found: list[tuple[NodeRef | None, int]] = []
     while True:
@@ -94,7 +94,7 @@ def _does_not_fit(flow: Flow, error: SizingError) -> UnsupportedError:
 
 
 def _follow_node(flow: Flow, node: ir.Node) -> list[Framing]:
-    """The framings of the named outputs of a node."""
+    """Return the framings of the named outputs of a node."""
     outputs = [v for v in node.outputs if v.name]
     if node.domain == "" and node.op_type == "If":
         return _branches(flow, node)
@@ -132,7 +132,7 @@ def _size_of(flow: Flow, node: ir.Node, lost: WholeSequenceValue | None) -> list
 
 
 def _without_stream(flow: Flow, node: ir.Node, read: Sequence[ir.Value]) -> list[Framing]:
-    """The framings of outputs that depend on the stream's length at most."""
+    """Return the framings of outputs that depend on the length of the stream, or on nothing of it."""
     outputs = [v for v in node.outputs if v.name]
     try:
         evaluate(flow.known, node)
@@ -161,7 +161,7 @@ def _not_a_size(flow: Flow, node: ir.Node) -> WholeSequenceValue:
 
 
 def _all_lost(flow: Flow, outputs: Sequence[ir.Value], lost: WholeSequenceValue) -> list[Framing]:
-    """Outputs that a chunk cannot tell; of their shapes only those are kept that surely do not depend on it."""
+    """Mark outputs that depend on the whole sequence; keep only shapes that do not depend on it."""
     for value in outputs:
         dims = flow.known.shapes.get(value, ())
         if any(isinstance(symbol, int) and symbol >= 0 for dim in dims for symbol in dim.symbols):
@@ -234,7 +234,7 @@ def _branches(flow: Flow, node: ir.Node) -> list[Framing]:
 
 
 def _agree(flow: Flow, node: ir.Node, output: ir.Value, values: Sequence[ir.Value]) -> None:
-    """What is known of an output of If: what its branches agree on."""
+    """Record for an output of If the facts on which its branches agree."""
     known = flow.known
     if values[0] in known.types:
         known.types[output] = known.types[values[0]]
@@ -253,7 +253,7 @@ def _agree(flow: Flow, node: ir.Node, output: ir.Value, values: Sequence[ir.Valu
 
 
 def _repeats(flow: Flow, node: ir.Node) -> UnsupportedError:
-    """A Loop or Scan may not see the stream, nor hold a recurrent node."""
+    """Refuse a Loop or Scan that reads the stream or holds a recurrent node."""
     recurrent = next((n for graph in bodies_of(node) for n in graph.all_nodes() if is_recurrent(n)), None)
     if recurrent is not None:
         scope = f"{flow.scope} > {node_ref(node, '').name} ({node.op_type}) body"
@@ -262,7 +262,7 @@ def _repeats(flow: Flow, node: ir.Node) -> UnsupportedError:
 
 
 def _recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
-    """Y keeps its frames; a node along the frames is to carry its state, one along another axis is not."""
+    """Return the framing of Y. A node along the frames carries its state; a node along another axis does not."""
     if not has_steps(node):
         raise flow.refuse(node, "its frames are followed in its equivalent only", "lower it first, or together")
     if node.op_type == "LinearAttention":
@@ -303,7 +303,7 @@ def _recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
 
 
 def _attention(flow: Flow, node: ir.Node) -> list[Framing]:
-    """A LinearAttention whose inputs all have their frames along axis 1 is to carry its state."""
+    """Carry the state of a LinearAttention if all its inputs have the frames along axis 1."""
     data = [n for n, v in enumerate(node.inputs) if v is not None and n != _PAST_STATE]
     framing, axes = flow.joined(node, data)
     past = node.inputs[_PAST_STATE] if len(node.inputs) > _PAST_STATE else None
@@ -330,7 +330,7 @@ def _late_state(flow: Flow, node: ir.Node, framing: Frames) -> UnsupportedError:
 
 
 def _frames_as_batch(flow: Flow, node: ir.Node, framing: Frames, batch_first: bool) -> list[Framing]:
-    """A node along another axis, of which each frame is a row of its own."""
+    """Return the framings of a node along another axis, which treats each frame as a row of the batch."""
     value = node.inputs[0]
     assert value is not None
     length = flow.shape(value, node)[1 if batch_first else 0]
@@ -410,7 +410,7 @@ def _check_lengths(flow: Flow, node: ir.Node, lengths: ir.Value, framing: Frames
 
 
 def _check_only_lengths(flow: Flow, value: ir.Value, name: str) -> None:
-    """Refuse lengths that something reads as data: a chunk's lengths are not those of the whole."""
+    """Refuse lengths that a node reads as data: the lengths of a chunk differ from those of the whole."""
     for use in value.uses():
         node = use.node
         if is_recurrent(node) and use.idx == 4:

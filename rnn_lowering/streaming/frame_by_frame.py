@@ -1,4 +1,4 @@
-"""Operators that act on each frame alone: the axes that each couples, and where its frames go."""
+"""Operators that compute each frame from that frame only: the axes that they couple, and the output framing."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _READ_FIRST = _SIZED | {"OneHot", "Split", "TopK", "CumSum", "Pad"}
 
 
 def data_slots(node: ir.Node) -> list[int]:
-    """The places of the inputs that a node reads as data, not as sizes or axes."""
+    """Return the slots of the inputs that a node reads as data, not as sizes or axes."""
     given = [n for n, v in enumerate(node.inputs) if v is not None]
     first_only = node.op_type in _READ_FIRST or node.op_type.startswith("Reduce")
     return given[:1] if first_only and node.domain == "" else given
 
 
 def frame_by_frame(flow: Flow, node: ir.Node) -> list[Framing]:
-    """The framings of the outputs of a node that acts on each frame by itself.
+    """Return the framings of the outputs of a node that computes each frame from that frame only.
 
     Raises:
-        UnsupportedError: It does not, or it is not known to.
+        UnsupportedError: The node reads other frames, or its rule is not known.
     """
     slots = data_slots(node)
     _check_sizes(flow, node, slots)
@@ -62,7 +62,7 @@ def frame_by_frame(flow: Flow, node: ir.Node) -> list[Framing]:
 
 
 def _check_sizes(flow: Flow, node: ir.Node, data: Sequence[int]) -> None:
-    """Refuse sizes and axes that are read from the stream, or from its length where that is no size."""
+    """Refuse sizes and axes that depend on the frames, or on their number if the operator has no size input."""
     for value in (v for n, v in enumerate(node.inputs) if v is not None and n not in data):
         if flow.framings.get(value) is not None:
             flow.framing(value, node)
@@ -72,7 +72,7 @@ def _check_sizes(flow: Flow, node: ir.Node, data: Sequence[int]) -> None:
 
 
 def _check_spread(flow: Flow, node: ir.Node, data: Sequence[int], framing: Unframed | None) -> None:
-    """Of what holds no frames, a size that depends on their number may only repeat a single element in each."""
+    """Refuse a size that depends on the number of frames, unless it repeats one element without frames."""
     sizes = [v for n, v in enumerate(node.inputs) if v is not None and n not in data]
     if not any(depends_on_time(flow.known, v) for v in sizes):
         return
@@ -90,7 +90,7 @@ def _check_spread(flow: Flow, node: ir.Node, data: Sequence[int], framing: Unfra
 
 
 def _moved(flow: Flow, node: ir.Node, slot: int, axis: int) -> int | None:
-    """The axis of the outputs where an axis of an input is; None where that is not known."""
+    """Return the output axis for an axis of an input, or None if it is not known."""
     value = node.inputs[slot]
     assert value is not None
     rank, after = len(flow.shape(value, node)), len(flow.shape(node.outputs[0], node))
@@ -173,7 +173,7 @@ def _refuse_coupling(flow: Flow, node: ir.Node, axes: dict[int, int]) -> None:
 
 
 def coupled_axes(flow: Flow, node: ir.Node) -> Coupled | None:
-    """Return what a node couples, None where it is not known."""
+    """Return the axes that a node couples, or None if they are not known."""
     if node.domain:
         return None
     if node.op_type in _BY_ELEMENT:
@@ -199,7 +199,7 @@ def _softmax(flow: Flow, node: ir.Node) -> Coupled:
 
 
 def _from_axis(default: int) -> Callable[[Flow, ir.Node], Coupled]:
-    """All axes from that of the attribute `axis` on."""
+    """Couple all axes from the attribute `axis` on."""
 
     def rule(flow: Flow, node: ir.Node) -> Coupled:
         rank, axis = _rank(flow, node), node.attributes.get_int("axis", default) or 0
@@ -209,7 +209,7 @@ def _from_axis(default: int) -> Callable[[Flow, ir.Node], Coupled]:
 
 
 def _all_from(first: int) -> Callable[[Flow, ir.Node], Coupled]:
-    """All axes from `first` on."""
+    """Couple all axes from `first` on."""
     return lambda flow, node: [(0, n) for n in range(first, _rank(flow, node))]
 
 
@@ -225,7 +225,7 @@ def _reduction(flow: Flow, node: ir.Node) -> Coupled:
 
 
 def _input_axis(flow: Flow, node: ir.Node) -> Coupled:
-    """The axis that the second input gives."""
+    """Couple the axis in the second input."""
     given = node.inputs[1]
     held = None if given is None else flow.known.constant(given)
     return [(0, int(held))] if held is not None and held.size == 1 else _all_from(0)(flow, node)

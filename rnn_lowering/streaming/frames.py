@@ -1,10 +1,14 @@
 """The frames in each value of a model: their axis, number and order.
 
-One account holds for every operator. Of a whole sequence of T frames a value has T * rate + `extra`. While it is
-streamed, `known` more than the frames so far are certain: paddings on the left are known early. A chunk holds
-the `known` frames besides its own, and none of those that only the end decides. What looks ahead has fewer than the
-frames so far: `known` is negative, and each frame comes `lag` frames after its turn. Until the first one has come,
-a chunk holds frames that mean nothing.
+A value has T * rate + extra frames in all. After t frames, t * rate + known of them are final. If `known` is
+negative, the value has a lag of -known frames, and its first chunks start with that many frames of no meaning.
+
+Example, with T = 10 and t = 4:
+
+* Pad of 2 on the left: extra 2, known 2. The value has 12 frames, and 6 are final: the padding and frames 0 to 3.
+* Conv of kernel 3 with padding 1 and 1: extra 0, known -1. The value has 10 frames, and 3 are final: frame 3 reads
+  frame 4. The lag is 1.
+* Resize by 2 of that Conv: rate 2, extra 0, known -2. The value has 20 frames, and 6 are final. The lag is 2.
 """
 
 from __future__ import annotations
@@ -34,10 +38,10 @@ class Frames:
     Attributes:
         axis: The axis, from 0.
         outer, inner: What a Reshape merged with the frames: position (o * frames + t) * inner + i.
-        extra: How many frames the whole has more than the stream: paddings, or (negative) frames that are cut off.
-        known: How many more than its own a chunk has: those that are certain before their turn. Less than `extra`
-            where the end of the sequence is padded; more where its last frames are cut off.
-        rate: How many frames it has for each frame of the stream.
+        extra: The whole value has T * rate + `extra` frames: more by padding, fewer (negative) by a cut.
+        known: After t frames of the stream, t * rate + `known` frames are final. Padding at the end makes `known`
+            smaller than `extra`; a cut at the end makes `known` larger.
+        rate: Frames of the value per frame of the stream.
     """
 
     axis: int
@@ -54,17 +58,17 @@ class Frames:
 
     @property
     def overlap(self) -> int:
-        """How many frames a chunk has besides its own."""
+        """The number of extra frames in each chunk: `known`, or 0 if `known` is negative."""
         return max(self.known, 0)
 
     @property
     def lag(self) -> int:
-        """How many frames after its turn each one comes."""
+        """The lag: -`known`, or 0 if `known` is positive."""
         return max(-self.known, 0)
 
     @property
     def lateness(self) -> Lateness | None:
-        """None where each frame comes in its turn."""
+        """The lag and the rate, or None without a lag."""
         return Lateness(self.lag, self.rate) if self.lag else None
 
     @property
@@ -74,36 +78,36 @@ class Frames:
 
     @property
     def even(self) -> bool:
-        """Whether a chunk has exactly its own frames, and the whole no others."""
+        """Whether `extra` and `known` are both 0."""
         return self.extra == self.known == 0
 
     @property
     def one_by_one(self) -> bool:
-        """Whether a chunk has as many as it has frames, and the whole no others, though they may be late."""
+        """Whether neither a chunk nor the whole has extra frames; a lag is allowed."""
         return self.known <= self.extra <= 0
 
     @property
     def cut(self) -> bool:
-        """Whether the whole lacks frames at the end that a chunk still has."""
+        """Whether a cut removes frames at the end of the sequence."""
         return self.extra < self.known
 
 
 class Unframed(enum.Enum):
-    """What holds no frames: a value that is known after the last frame only."""
+    """A value without frames that is final after the last frame only."""
 
     LAST = enum.auto()
 
 
 @dataclass(frozen=True)
 class WholeSequenceValue:
-    """A value that a chunk cannot tell, since it depends on the whole sequence: what reads it raises `error`."""
+    """A value that depends on the whole sequence. A node that reads the value raises `error`."""
 
     error: UnsupportedError
 
 
 @dataclass(frozen=True)
 class FirstFrame:
-    """The first frame of a value, along an axis: known from the first chunk on, but no later one has it."""
+    """Frame 0 of a value, along an axis. Only the first chunk contains the frame."""
 
     axis: int
     error: UnsupportedError
@@ -111,12 +115,12 @@ class FirstFrame:
 
 @dataclass(frozen=True)
 class Counter:
-    """The numbers of frames: at frame t they are `step` * t + `offsets`, in a chunk counted from its own first.
+    """A value that counts frames: `step` * t + `offsets` at frame t. In a chunk, t starts from 0 again.
 
     Attributes:
-        frames: Where its frames are.
-        step: How far it counts for each of them.
-        offsets: What it starts with: an array with one entry along the axis of the frames.
+        frames: The framing of the value.
+        step: The increment per frame.
+        offsets: The value at frame 0: an array with one entry along the axis of the frames.
     """
 
     frames: Frames
@@ -126,7 +130,7 @@ class Counter:
 
 @dataclass(frozen=True)
 class Pooled:
-    """Frames of which only a sum over all of them can be known: what reads one of them raises `error`.
+    """Frames that a stream can only sum. A node that reads a single frame raises `error`.
 
     Attributes:
         kind: "weights" of a softmax over them, frames that are "weighted" so, "deviations" from their mean, or the
@@ -156,7 +160,7 @@ class StatefulNode:
     Attributes:
         node: The node.
         path: The nodes If around it, each with its branch.
-        late: How late what it reads is: its state stays as it is until the first frame has come.
+        late: Lag of the input; the state keeps its initial value until frame 0 comes.
     """
 
     node: ir.Node
@@ -166,21 +170,21 @@ class StatefulNode:
 
 @dataclass
 class Flow:
-    """What has been found of a model, node by node.
+    """The framings and edits found so far, node by node.
 
     Attributes:
         known: Types, shapes and constants.
         scope: Name of the graph that is being read.
         path: The nodes If around that graph, each with the name of the branch.
-        framings: By value; those that are absent do not depend on the stream.
-        recurrent, edits: What is to be changed for a stream, in the order of the model.
-        units: Nodes that need a multiple of so many frames.
-        counted: Counters that a node reads as data, so that these must go on counting in the next chunk.
+        framings: Framing by value; a value without an entry does not depend on the stream.
+        recurrent, edits: The changes that a stream needs, in the order of the model.
+        units: Pairs of a node and the number that must divide the number of frames.
+        counted: Counters that a node reads as data. They must continue in the next chunk.
         paths: The nodes If around counters.
         caches: By output the Concat nodes that put frames before those of the stream which an input may hold.
-        tails: Values that are the last frames of these, as many as were put before.
+        tails: Values with the last frames of a cache, as many as the cache holds.
         means: By value the nodes that pool all frames to their mean.
-        ahead: Nodes that look ahead, and by how many frames of the stream.
+        ahead: Pairs of a node that reads future frames and the number of these, in frames of the stream.
     """
 
     known: SymbolicValues
@@ -206,7 +210,7 @@ class Flow:
 
     @property
     def unit(self) -> int:
-        """What divides the number of frames."""
+        """The number that must divide the number of frames."""
         return self.known.unit
 
     def require_multiple(self, node: NodeRef | None, unit: int) -> None:
@@ -216,7 +220,7 @@ class Flow:
             self.known.unit = math.lcm(self.unit, unit)
 
     def resampled(self, node: ir.Node, output: ir.Value, framing: Frames) -> Frames:
-        """The framing of an output that has another number of frames for each frame of the stream."""
+        """Return the framing of an output with another rate."""
         self.require_multiple(node_ref(node, self.scope), framing.rate.denominator)
         return self.resized(node, output, framing)
 
@@ -232,7 +236,7 @@ class Flow:
         return self.framings.get(value) is not None or timed or depends_on_time(self.known, value)
 
     def framing(self, value: ir.Value, node: ir.Node) -> Frames | Unframed | None:
-        """Where a value that a node reads as data has its frames."""
+        """Return the framing of a value that a node reads as data."""
         framing = self.framings.get(value)
         if isinstance(framing, WholeSequenceValue | FirstFrame | Pooled):
             raise framing.error
@@ -250,7 +254,7 @@ class Flow:
         return self.by_size(value, node) if any(dim.timed for dim in self.known.shapes.get(value, ())) else None
 
     def by_size(self, value: ir.Value, node: ir.Node) -> Frames:
-        """The framing of a value that is the same in each frame or counts them: only its size tells of these."""
+        """Return the framing of a counter, or of a value that is equal in every frame, from its size."""
         axes = [axis for axis, dim in enumerate(self.known.shapes[value]) if dim.timed]
         if len(axes) == 1:
             dim = self.known.shapes[value][axes[0]]
@@ -265,7 +269,7 @@ class Flow:
         raise self.refuse(node, f"the shape of '{value.name}' depends on the number of frames in other ways")
 
     def joined(self, node: ir.Node, slots: Sequence[int]) -> tuple[Frames | Unframed | None, dict[int, int]]:
-        """What the values that a node reads have in common, and by slot the axis where each has its frames."""
+        """Return the common framing of the inputs of a node, and the axis of the frames by input slot."""
         values = {slot: v for slot in slots if (v := node.inputs[slot]) is not None}
         own = [held for v in values.values() if isinstance(held := self.framings.get(v), Frames)]
         own.sort(key=lambda held: held.known)
@@ -289,7 +293,7 @@ class Flow:
         return (kinds[0] if kinds else Unframed.LAST if last else None), axes
 
     def _length(self, node: ir.Node, slot: int, values: Sequence[ir.Value]) -> Unframed | None:
-        """The framing of a number that depends on the number of frames, read together with what is pooled."""
+        """Return the framing of a number computed from the length, if a node reads it with a pooled value."""
         value = node.inputs[slot]
         numbers = self.known.numbers(value) if value is not None and depends_on_time(self.known, value) else None
         if value is None or numbers is None or len(numbers) != 1 or self.framings.get(value) is not None:
@@ -308,7 +312,7 @@ class Flow:
         return self.framings.get(value) is Unframed.LAST
 
     def _wait(self, node: ir.Node, slot: int, framing: Frames, later: Frames) -> None:
-        """Let an input of a node wait for those that are later."""
+        """Delay an input of a node until it has the lag of the other inputs."""
         value = node.inputs[slot]
         assert value is not None
         if not framing.plain:
@@ -329,13 +333,13 @@ class Flow:
         self.edits.append(wait)
 
     def note_ahead(self, node: ir.Node, before: Frames, after: Frames) -> None:
-        """Note a node that looks ahead: what it returns is later than what it reads."""
+        """Record a node whose output has a larger lag than its input."""
         more = after.lag / after.rate - before.lag / before.rate
         if more > 0:
             self.ahead.append((node_ref(node, self.scope), math.ceil(more)))
 
     def _same_as(self, value: ir.Value, frames: Frames) -> Frames | None:
-        """The framing of a value that is the same in each frame, where its size is that of `frames`."""
+        """Return the framing of a value that is equal in every frame, if its size matches `frames`."""
         dims = self.known.shapes.get(value, ())
         timed = [axis for axis, dim in enumerate(dims) if dim.timed]
         if value in self.framings or depends_on_time(self.known, value) or len(timed) != 1:
@@ -343,7 +347,7 @@ class Flow:
         return replace(frames, axis=timed[0]) if dims[timed[0]] == frames.size() else None
 
     def framed(self, node: ir.Node, output: ir.Value, framing: Frames) -> Frames:
-        """The framing of an output that keeps one result for each frame, checked against its shape."""
+        """Return the framing of an output with one result per frame, checked against its shape."""
         shape = self.shape(output, node)
         if any(dim.timed for axis, dim in enumerate(shape) if axis != framing.axis):
             raise self.refuse(node, "compares frames with each other")
@@ -352,14 +356,14 @@ class Flow:
         return framing
 
     def resized(self, node: ir.Node, output: ir.Value, framing: Frames) -> Frames:
-        """The framing of an output whose number of frames a rule over time tells."""
+        """Return the framing of an output whose operator changes the number of frames."""
         shape = list(self.shape(output, node))
         shape[framing.axis] = framing.size()
         self.known.shapes[output] = tuple(shape)
         return self.framed(node, output, framing)
 
     def rearranged(self, node: ir.Node, slot: int, output: ir.Value) -> Frames | Unframed | None:
-        """The framing of an output with the elements of an input in the same order, in another shape."""
+        """Return the framing of an output that reshapes an input and keeps the order of its elements."""
         value = node.inputs[slot]
         assert value is not None
         framing = self.framing(value, node)
@@ -384,8 +388,7 @@ class Flow:
 
 
 def _at_rate(framing: Frames, inner: Size) -> Frames | None:
-    """The framing with `inner` elements for each frame: a number of these is a rate, since each or several of them
-    count as a frame."""
+    """Return the framing at which `inner` elements become frames: their number multiplies the rate."""
     times = inner.constant
     if times is None:
         return replace(framing, inner=inner) if inner.integral(1) else None

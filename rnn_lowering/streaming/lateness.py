@@ -1,7 +1,10 @@
-"""Values that are late, since something before them looks ahead.
+"""Values with a lag: a node before them reads future frames.
 
-The frames that come before the first one mean nothing: until it has come, states stay as they are, and nodes read
-what stands before the sequence instead. The number of frames so far, a state too, tells which frames these are.
+A value with lag 2 starts with 2 missing frames. Until frame 0 comes, states keep their initial values, and nodes
+read the padding. A state counts the frames so far, and so tells which frames are missing.
+
+Example: with lag 2 and chunks of 3 frames, the first chunk holds [missing, missing, frame 0] and the second
+[frame 1, frame 2, frame 3].
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from rnn_lowering.types import Array
 
 @dataclass(frozen=True)
 class Lateness:
-    """By how many of its own frames a value is late, and how many it has for each frame of the stream."""
+    """The lag of a value, in frames of the value, and its rate: frames of the value per frame of the stream."""
 
     lag: int
     rate: Fraction
@@ -29,14 +32,14 @@ class Lateness:
 
 @dataclass(frozen=True)
 class Wait(NodeEdit):
-    """An input of a node that waits for the other ones, which are later.
+    """Delay an input of a node until it has the lag of the other inputs.
 
     Attributes:
         node, slot: The node, and which of its inputs.
         axis: The axis of the frames.
-        past: By how many frames it is held back.
-        overlap: How many frames more than the chunk's own it has.
-        drop: How many frames at its end are for the next chunk only.
+        past: The number of frames of the delay.
+        overlap: The number of extra frames of the input in each chunk.
+        drop: The number of frames at the end of the input that only the next chunk uses.
         path: The nodes If around the node, each with its branch.
         shape, dtype: Those of the input.
     """
@@ -81,10 +84,10 @@ class Wait(NodeEdit):
 def replaced(
     editor: Editor, value: ir.Value, late: Lateness, axis: int, rank: int, early: Array, node: ir.Node
 ) -> ir.Value:
-    """A value with other frames instead of those that have not come, computed before a node.
+    """Replace the missing frames of a value before a node.
 
     Args:
-        early: One number, or as many entries along `axis` as the value is late.
+        early: The replacement: a number, or an array with one entry along `axis` per frame of lag.
     """
     graph = home(node)
     missing, fill = _missing(editor, late), editor.constant(early, graph)
@@ -103,7 +106,7 @@ def replaced(
 
 
 def held_until_first(editor: Editor, node: ir.Node, late: Lateness, final: ir.Value, initial: ir.Value) -> ir.Value:
-    """The last state of a recurrent node, which stays as it is in a chunk of which no frame has come."""
+    """Return the final state of a recurrent node, or the initial state if the chunk holds missing frames only."""
     graph, none_has = home(node), _missing(editor, late)
     new = []
     if _count(editor, late) != 1:
@@ -115,8 +118,7 @@ def held_until_first(editor: Editor, node: ir.Node, late: Lateness, final: ir.Va
 
 
 def skip_missing(editor: Editor, node: ir.Node, late: Lateness, dtype: ir.DataType) -> None:
-    """Let a recurrent node start at the first frame that has come: frames before it are moved behind the others,
-    where `sequence_lens` ends."""
+    """Start a recurrent node at its frame 0: move the missing frames to the end, beyond `sequence_lens`."""
     if _count(editor, late) == 1:
         return
     graph, main = home(node), editor.model.graph
@@ -147,7 +149,7 @@ def skip_missing(editor: Editor, node: ir.Node, late: Lateness, dtype: ir.DataTy
 
 
 def counts_so_far(editor: Editor, late: Lateness) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """The numbers of true frames before this call, of all frames in it, and of true ones so far, at least 1."""
+    """Return three counts of frames: real before this call, all in this call, real so far (at least 1)."""
     key = ("counts", late)
     before, own = _start(editor, late), _number(editor, late)
     if not late.lag:
@@ -164,12 +166,12 @@ def counts_so_far(editor: Editor, late: Lateness) -> tuple[ir.Value, ir.Value, i
 
 @dataclass(frozen=True)
 class LengthSoFar(NodeEdit):
-    """A number that follows from the number of frames, where a node reads it with what is pooled: from that so far.
+    """A number computed from the length, recomputed from the frames seen so far.
 
     Attributes:
-        slot: Which input of the node it is.
-        factor, offset: It is the number of frames times `factor` plus `offset`.
-        shape, dtype: Those of the number.
+        slot: The input slot of the number.
+        factor, offset: The number is frames * `factor` + `offset`.
+        shape, dtype: Shape and element type of the number.
     """
 
     node: ir.Node
@@ -224,13 +226,13 @@ def _given(editor: Editor) -> ir.Value:
 
 
 def _count(editor: Editor, late: Lateness) -> int | None:
-    """How many of its frames a late value has in each call, where that is fixed."""
+    """Return the number of frames in each call of a value with a lag, or None if calls differ."""
     assert editor.time is not None
     return None if editor.time.frames is None else int(editor.time.frames * late.rate)
 
 
 def _numbers(editor: Editor, late: Lateness) -> tuple[ir.Value, ir.Value]:
-    """How many of its frames a late value has in this call, and the numbers from 0 on of each."""
+    """Return the number n of frames of a value in this call, and the indices 0 to n - 1."""
     main, count = editor.model.graph, _count(editor, late)
     if count is not None:
         return editor.integers([count], main), editor.integers(range(count), main)
@@ -254,7 +256,7 @@ def _numbers(editor: Editor, late: Lateness) -> tuple[ir.Value, ir.Value]:
 
 
 def _number(editor: Editor, late: Lateness) -> ir.Value:
-    """How many of its frames a late value has in this call."""
+    """Return the number of frames of a value in this call."""
     key = ("number", late.rate)
     if key not in editor.made:
         editor.made[key] = _at_rate(editor, _given(editor), late.rate)
@@ -262,7 +264,7 @@ def _number(editor: Editor, late: Lateness) -> ir.Value:
 
 
 def _start(editor: Editor, late: Lateness) -> ir.Value:
-    """How many frames of a late value would have come before this call, were it not late."""
+    """Return the number of frames of a value before this call, without its lag."""
     key = ("start", late.rate)
     if key not in editor.made:
         editor.made[key] = _at_rate(editor, _so_far(editor), late.rate)
@@ -270,7 +272,7 @@ def _start(editor: Editor, late: Lateness) -> ir.Value:
 
 
 def _index(editor: Editor, late: Lateness) -> ir.Value:
-    """The number of each frame of a late value in this call, were it not late."""
+    """Return the index of each frame of a value in this call, without its lag."""
     key = ("index", late.rate)
     if key not in editor.made:
         start = _start(editor, late)
@@ -280,7 +282,7 @@ def _index(editor: Editor, late: Lateness) -> ir.Value:
 
 
 def _missing(editor: Editor, late: Lateness) -> ir.Value:
-    """Which of the frames of a late value in this call have not come yet."""
+    """Return a mask of the frames in this call that are missing because of the lag."""
     if editor.opset < 9:
         raise UnsupportedError("a stream that looks ahead needs opset 9", hint="convert the model first")
     if late not in editor.made:
@@ -297,7 +299,7 @@ def _at_rate(editor: Editor, number: ir.Value, rate: Fraction) -> ir.Value:
 
 
 def _clipped(editor: Editor, number: ir.Value, most: ir.Value) -> ir.Value:
-    """Numbers between 0 and another one."""
+    """Clip numbers to 0 and a maximum."""
     zero = editor.integers([0], editor.model.graph)
     below = _calculated(editor, "Less", number, zero)
     number = _calculated(editor, "Where", below, zero, number)

@@ -44,15 +44,15 @@ _REARRANGING = frozenset(
 
 @dataclass(frozen=True)
 class NodeState:
-    """A state of one recurrent node, and where it comes from.
+    """A state of one recurrent node, and its source.
 
     Attributes:
         recurrent: The node.
         kind: "h", "c" or "s".
-        constant: Its initial value, an array that broadcasts to it; None where that is no constant.
-        input: The input of the model that is its initial value, if there is one. Where there is neither, the node
-            computes it from inputs without frames.
-        output: The output of the model that returns the next value of that input, if there is one.
+        constant: The initial value if it is constant: an array that broadcasts to the state.
+        input: The model input that is the initial value. Without a constant or an input, the model computes the
+            initial value from inputs without frames.
+        output: The model output that returns the next value of `input`, or None.
     """
 
     recurrent: StatefulNode
@@ -64,12 +64,12 @@ class NodeState:
 
 @dataclass(frozen=True)
 class Cache:
-    """Frames before those of the stream that the caller keeps already.
+    """Past frames that the caller already keeps.
 
     Attributes:
-        node: The Concat that puts them before the frames.
-        input: The input that takes them.
-        output: The output that returns those for the next call.
+        node: The Concat that puts the past frames before the chunk.
+        input: The model input with the past frames.
+        output: The model output with the past frames for the next call.
     """
 
     node: ir.Node
@@ -79,17 +79,17 @@ class Cache:
 
 @dataclass(frozen=True)
 class States:
-    """The states of the recurrent nodes that carry one, in their order, and the caches that the caller keeps."""
+    """The states of recurrent nodes, in the order of the nodes, and the caches that the caller keeps."""
 
     nodes: list[NodeState]
     caches: list[Cache]
 
 
 def states_of(flow: Flow, graph: ir.Graph) -> States:
-    """Return the states that an input may hold already.
+    """Return the states of recurrent nodes; a model input may already hold some of them.
 
     Raises:
-        UnsupportedError: Something else reads such an input, too.
+        UnsupportedError: Another node also reads an input that is a state.
     """
     elements = _numbered_elements(flow, graph)
     returned = _returned(flow, graph, elements)
@@ -154,7 +154,7 @@ def _node_state(
 
 
 def _same_rows(flow: Flow, node: ir.Node, kind: str, value: ir.Value) -> Array:
-    """A constant initial state, of one row where all rows are the same."""
+    """Return a constant initial state, reduced to one row if all rows are equal."""
     constant, dims = flow.known.contents[value], flow.known.shapes[value]
     if constant.dtype == object:
         raise flow.refuse(node, f"{_name_of(kind)} depends on the size of an axis", "make it an input of the model")
@@ -166,7 +166,7 @@ def _same_rows(flow: Flow, node: ir.Node, kind: str, value: ir.Value) -> Array:
 
 
 def check_unread(flow: Flow, value: ir.Value, name: str) -> None:
-    """Refuse an input that becomes a state where anything but recurrent nodes reads it too."""
+    """Refuse an input that becomes a state if another node than a recurrent one also reads it."""
     carried = {recurrent.node for recurrent in flow.recurrent}
     caches = set(flow.caches.values())
     for use in value.uses():
@@ -199,7 +199,7 @@ _PRIMES = (5, 7, 11, 13, 17, 19, 23, 29)
 
 
 def _example(flow: Flow, graph: ir.Graph) -> dict[Symbol, int]:
-    """Unlike sizes of the open axes, so that elements in the same order are so at every size."""
+    """Return a different size for each open axis: an order of elements found with these holds for all sizes."""
     symbols = {s for v in graph.inputs for dim in flow.known.shapes.get(v, ()) for s in dim.symbols}
     return {s: _PRIMES[n % len(_PRIMES)] for n, s in enumerate(sorted(symbols, key=str))}
 

@@ -37,7 +37,7 @@ class Target:
     Attributes:
         name: Its name for `--target`.
         other_names: Other names for `--target`, in lowercase letters and digits.
-        measured: The version that was tested; of a documented runtime that which its document is about.
+        measured: The tested version, or the version that the document describes.
         forms: The forms that it supports, the preferred one first; "chunked" is repeated in one of them.
         exported_forms: Those in which it runs Loops and Scans of exporters; None for all of `forms`.
         newest_opset, oldest_opset: The opsets of models that it supports; None where no limit is known.
@@ -55,7 +55,8 @@ class Target:
         dialect: What shapes its folds, in every form.
         instead: By operator, what is emitted in its place: see `Rule`; beside those of `unsupported`.
         finish: What changes a finished body, or the finished equivalent of a node: see `Finish`.
-        outputs_apart: Whether a value that nodes read can be no output of the graph; that is a Transpose then.
+        outputs_apart: Whether the runtime forbids a graph output that a node also reads. Such an output gets its
+            own Transpose.
         unroll_up_to: The longest sequence that it runs fastest unrolled.
         loop_from: The hidden size from which on it runs Loops fastest.
         loop_dialect: The dialect in loops of float32 from `LOOP_DIALECT_OPSET` on; None for `dialect`.

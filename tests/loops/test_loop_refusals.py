@@ -32,9 +32,17 @@ def set_ints(name: str, numbers: list[int]) -> Damage:
 
 DAMAGES: dict[str, tuple[str, Damage, str]] = {
     "no body": (LOOP, lambda node: node.attribute.pop(), "no body"),
-    "a body with an input more": (LOOP, lambda node: body(node).input.add(name="more"), "inputs"),
-    "a body without outputs": (LOOP, lambda node: body(node).ClearField("output"), "outputs"),
-    "more outputs than the body": (LOOP, lambda node: node.output.append("more"), "outputs"),
+    "a body with an input more": (
+        LOOP,
+        lambda node: body(node).input.add(name="more"),
+        "has 4 inputs, but the node passes 3",
+    ),
+    "a body without outputs": (LOOP, lambda node: body(node).ClearField("output"), "but the node needs at least 3"),
+    "more outputs than the body": (
+        LOOP,
+        lambda node: node.output.append("more"),
+        "3 outputs, but the node needs at least 4",
+    ),
     "no count of rows": (SCAN, lambda node: node.attribute.remove(node.attribute[0]), "num_scan_inputs"),
     "two axes for one input": (SCAN, set_ints("scan_input_axes", [0, 0]), "scan_input_axes has 2"),
     "an axis that does not exist": (SCAN, set_ints("scan_input_axes", [2]), "axis 2"),

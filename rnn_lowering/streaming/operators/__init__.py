@@ -1,1 +1,1 @@
-"""Operators along the frames: for each kind what it does to them, the state that it needs, and its edit."""
+"""Operators along the frames: for each kind the framing of its output, its state, and its edit."""

@@ -1,7 +1,9 @@
-"""What counts frames: Range, what is calculated from it, and tables that have a row for each frame.
+"""Counters of frames: Range, values calculated from a Range, and tables with a row per frame.
 
-In a chunk these count from 0. Where they pick frames of the chunk, that is right; where a node reads them as
-numbers, the number of the frames before the chunk, a state, is added.
+In a chunk, a counter starts from 0. A counter that picks frames of the chunk is right as it is. If a node reads a
+counter as data, the edit adds the number of frames before the chunk, which is a state.
+
+Example: chunks of 4 frames. The Range of the second chunk is [0, 1, 2, 3]; the edit adds 4: [4, 5, 6, 7].
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ class Count(NodeEdit):
     """A counter that nodes read as numbers.
 
     Attributes:
-        node: What gives it.
-        value: It.
-        counter: What it counts.
-        nodes: Those that read it.
-        dtype: Its type.
+        node: The node that computes the counter.
+        value: The value of the counter.
+        counter: Its step and offsets.
+        nodes: The nodes that read the value as data.
+        dtype: The element type of the value.
         path: The nodes If around it, each with its branch.
     """
 
@@ -71,7 +73,7 @@ def counts(flow: Flow) -> list[Count]:
 
 
 def counted_before(editor: Editor, node: ir.Node, value: ir.Value, frames: Frames, path: Path) -> ir.Value:
-    """The number of frames before the chunk, a state that counts those of a value."""
+    """Return the number of frames of a value before the chunk, from a new state."""
     key = (frames.rate, tuple(path))
     if key not in editor.counters:
         graph = home(node)
@@ -109,7 +111,7 @@ class TableRows(NodeEdit):
     path: Path
 
     def apply(self, editor: Editor) -> None:
-        """Pick the rows by the numbers of the frames: beyond the table's end that is an error."""
+        """Pick the rows by the numbers of the frames. A number beyond the end of the table is an error."""
         node, graph = self.node, home(self.node)
         table, rows = node.inputs[0], node.outputs[0]
         assert table is not None
@@ -129,7 +131,7 @@ class TableRows(NodeEdit):
 
 
 def counting(flow: Flow, node: ir.Node) -> list[Framing] | None:
-    """The framing of an output that counts frames; None where it does not."""
+    """Return the framing of an output that counts frames, else None."""
     if node.domain or len(node.outputs) != 1 or node.outputs[0].is_graph_output():
         return None
     if node.op_type == "Range":
@@ -156,7 +158,7 @@ _CALCULATING = frozenset(("Add", "Mul", "Sub"))
 
 
 def _counter(flow: Flow, node: ir.Node) -> Counter | None:
-    """The counter that a node reads, where all else that it reads is constant."""
+    """Return the counter that a node reads if its other inputs are constant."""
     value = next((v for v in node.inputs if isinstance(flow.framings.get(v), Counter)), None)  # type: ignore[arg-type]
     others = [v for v in node.inputs if v is not None and v is not value]
     if value is None or any(flow.known.constant(v) is None for v in others):
@@ -166,7 +168,7 @@ def _counter(flow: Flow, node: ir.Node) -> Counter | None:
 
 
 def _run(flow: Flow, node: ir.Node, counter: Counter, axis_size: int) -> Array | None:
-    """What a node computes of the offsets, with so many frames."""
+    """Run a node on the offsets, with a number of frames."""
     frames = np.repeat(counter.offsets, axis_size, counter.frames.axis)
     feed = {}
     for value in node.inputs:
@@ -220,7 +222,7 @@ def _calculated(flow: Flow, node: ir.Node) -> Counter | None:
 
 
 def _checked(flow: Flow, node: ir.Node, counter: Counter) -> Counter | None:
-    """The counter, where its shape is that of the output."""
+    """Return the counter if its shape matches the output."""
     shape = tuple(
         counter.frames.size() if n == counter.frames.axis else size(length)
         for n, length in enumerate(counter.offsets.shape)

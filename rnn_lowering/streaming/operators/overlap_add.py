@@ -20,15 +20,15 @@ class OverlapAdd(NodeEdit):
     """A Col2Im with one column for each frame.
 
     Attributes:
-        past: How many columns before the chunk add to it.
-        overlap: How many frames more than the chunk's own its value has already.
-        axis: The axis of the image where they are added, from 0.
-        rank: How many axes the image has.
-        stride: How far apart they are.
-        cut: How much of the image is for the next chunk, or after the last.
-        late: How late its columns are: those that have not come count as 0.
+        past: The number of columns before the chunk that add to the chunk.
+        overlap: The number of extra columns of the input in each chunk.
+        axis: The image axis along which the columns are added, from 0.
+        rank: The number of image axes.
+        stride: The distance of two columns in the image.
+        cut: The part of the image after the chunk: the next chunk computes it, or it is beyond the end.
+        late: Lag of the columns; missing columns count as 0.
         path: The nodes If around it, each with its branch.
-        shape, dtype: Those of its columns.
+        shape, dtype: Shape and element type of the columns.
     """
 
     node: ir.Node

@@ -1,4 +1,4 @@
-"""Nodes that read frames before the chunk: they are kept as a state, put before the chunk, and paddings go."""
+"""Nodes that read frames before the chunk: a state keeps these frames and replaces the padding."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ class PastFrames(NodeEdit):
         node: A convolution, a pooling, a Pad or a Concat.
         slot: The input whose past it keeps.
         axis: The axis of the frames in what it reads.
-        past: How many; 0 where only paddings are to go.
-        initial: What they are before the first chunk: a number, or an array with `past` entries along `axis`; None
-            where that is computed.
-        overlap: How many frames more than the chunk's own its value has already.
-        pads: The paddings that the node then has, in the form of its own: all of them, none over time.
-        drop: How many frames at the end of what it reads are for the next chunk only.
+        past: The number of past frames; 0 if the edit only removes padding.
+        initial: The past frames of the first chunk: a number, or an array with `past` entries along `axis`. None:
+            the model computes them.
+        overlap: The number of extra frames of the input in each chunk.
+        pads: The new padding of the node, in the order of its attribute: 0 along the frames.
+        drop: The number of frames at the end of the input that only the next chunk uses.
         path: The nodes If around it, each with its branch.
-        shape, dtype: Those of the past frames.
-        output_padding: That of a transposed convolution, where it changes.
-        first: The input that holds the frames before the first chunk, where these are computed; of a Pad the one
-            with the first frame.
-        skip: How many frames at the start of what it reads are of no use.
-        late: How late that is: it reads `early` instead of frames that have not come. None where these are of no
-            use.
-        early: A number, or an array with as many entries along `axis` as that is late.
+        shape, dtype: Shape and element type of the past frames.
+        output_padding: The new output_padding of a transposed convolution, or None to keep it.
+        first: Input slot of the computed frames before the first chunk (for a Pad: of the data).
+        skip: The number of frames at the start of the input that the node does not use.
+        late: Lag of the input; `early` replaces the missing frames. None: no replacement is needed.
+        early: The replacement: a number, or an array with one entry along `axis` per frame of lag.
+
+    Example: a causal Conv of kernel 3 has `past` 2. With chunks of 4 frames it reads 2 + 4 frames and returns 4.
+    The last 2 of the 6 are the next state.
     """
 
     node: ir.Node
@@ -62,7 +63,7 @@ class PastFrames(NodeEdit):
 
     @property
     def source(self) -> ir.Value:
-        """What it reads, as the model is now."""
+        """The current input of the node."""
         value = self.node.inputs[self.slot]
         assert value is not None
         return value
@@ -85,7 +86,7 @@ class PastFrames(NodeEdit):
         """Put the past frames before what the node reads; return the frames for the next chunk.
 
         Args:
-            past: Those frames, an input of the model; None where the node needs none and only loses paddings.
+            past: The past frames, an input of the model. None: the node only loses its padding.
         """
         node = self.node
         graph = home(node)
@@ -125,7 +126,7 @@ class PastFrames(NodeEdit):
         return present
 
     def _first(self, editor: Editor, graph: ir.Graph) -> ir.Value:
-        """What is before the first chunk."""
+        """Return the frames before the first chunk."""
         value = self.node.inputs[self.first or 0]
         assert value is not None
         if self.node.op_type == "Pad":
@@ -134,7 +135,7 @@ class PastFrames(NodeEdit):
         return value
 
     def _without_padding(self, editor: Editor, graph: ir.Graph) -> ir.Value:
-        """What a Pad reads, padded along the other axes as it was."""
+        """Return the data of a Pad, padded along the other axes only."""
         node = self.node
         if not any(self.pads):
             return self.source
@@ -164,11 +165,11 @@ def keep(
     output_padding: tuple[int, ...] | None = None,
     first: int | None = None,
 ) -> None:
-    """Note that a node reads `past` frames before the chunk, or (negative) so many fewer of the chunk.
+    """Record that a node reads `past` frames before the chunk. If `past` is negative, the node skips that many.
 
     Args:
         initial: A number, or an array with `before` entries.
-        before: How many frames it reads before the first of the whole; 0 where these are of no use.
+        before: The number of frames that the node reads before frame 0; 0 if they have no effect.
     """
     value = node.inputs[slot]
     assert value is not None
@@ -196,14 +197,14 @@ def keep(
 
 
 def _entries(initial: float | Array | None, axis: int, first: int, count: int) -> float | Array | None:
-    """So many entries from one on; those before the first one are of no use."""
+    """Return `count` entries from index `first`; a negative index gives entry 0, which nothing uses."""
     if initial is None or isinstance(initial, float) or count <= 0:
         return 0.0 if count <= 0 else initial
     return initial.take(np.maximum(np.arange(first, first + count), 0), axis)
 
 
 def settled(flow: Flow, node: ir.Node, framing: Frames, right: int, extra: int, known: int) -> int:
-    """How many frames a chunk has besides its own, once what the whole has lost at the end is taken off."""
+    """Return the number of extra frames in each chunk, without the frames that the end of the sequence loses."""
     if framing.cut and right > 0:
         raise flow.refuse(
             node,
@@ -214,7 +215,7 @@ def settled(flow: Flow, node: ir.Node, framing: Frames, right: int, extra: int, 
 
 
 def framed_input(flow: Flow, node: ir.Node) -> tuple[ir.Value, Frames] | None:
-    """What a node reads, where that holds frames."""
+    """Return the first input of a node and its framing, or None if the input has no frames."""
     value = node.inputs[0]
     framing = None if value is None else flow.framing(value, node)
     return (value, framing) if value is not None and isinstance(framing, Frames) else None

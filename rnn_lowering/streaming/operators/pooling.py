@@ -1,7 +1,9 @@
-"""Poolings of all frames: their value so far is a state, and after the last chunk it is that of the whole.
+"""Poolings of all frames: the value so far is a state, and after the last chunk it is the final value.
 
-Sums, products, maxima and means are such; so are sums of frames that a softmax over time weighs, and the variance
-about the mean: what a chunk has of them is joined with what was before.
+The poolings are sums, products, maxima, means, sums with the weights of a softmax over time, and the variance. Each
+joins the value of the chunk with the value before.
+
+Example: the mean of 4 frames is 2.0, and a chunk of 4 frames has the mean 4.0: the mean so far is 3.0.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ Join = Callable[["_Emitter", ir.Value, ir.Value], ir.Value]
 
 
 class _Emitter:
-    """Emits nodes behind one, or before it."""
+    """Emits nodes after or before a node."""
 
     def __init__(self, editor: Editor, graph: ir.Graph, dtype: ir.DataType) -> None:
         self.editor, self.graph, self.dtype = editor, graph, dtype
@@ -49,7 +51,7 @@ class _Emitter:
 
 
 def _log_sum(emit: _Emitter, first: ir.Value, second: ir.Value) -> ir.Value:
-    """The logarithm of the sum of two exponentials; that of none is negative infinity."""
+    """Return the logarithm of the sum of two exponentials; negative infinity stands for an empty sum."""
     most = emit("Max", emit("Max", first, second), emit.constant(_lowest(emit.dtype)))
     parts = [emit("Exp", emit("Sub", value, most)) for value in (first, second)]
     return emit("Add", most, emit("Log", emit("Add", *parts)))
@@ -100,10 +102,10 @@ class RunningPool(NodeEdit):
 
     Attributes:
         axis: The axis of the frames.
-        frames: How they are held.
+        frames: The framing of the input.
         path: The nodes If around it, each with its branch.
-        shape, dtype: Those of the pooled value.
-        rank: The number of axes of what it reads.
+        shape, dtype: Shape and element type of the pooled value.
+        rank: The rank of the input.
     """
 
     node: ir.Node
@@ -150,7 +152,7 @@ class RunningPool(NodeEdit):
 
 
 def _counts(editor: Editor, emit: _Emitter, frames: Frames) -> list[ir.Value]:
-    """The numbers of frames before a chunk, of it, and of both."""
+    """Return the number of frames before a chunk, in the chunk, and in both."""
     late = Lateness(frames.lag, frames.rate)
     return [emit("Cast", number, to=int(emit.dtype)) for number in counts_so_far(editor, late)]
 
@@ -203,7 +205,7 @@ class RunningSoftmax(NodeEdit):
     Attributes:
         axis: The axis of the frames.
         path: The nodes If around it, each with its branch.
-        shape, dtype: Those of what it reads.
+        shape, dtype: Shape and element type of the input.
     """
 
     node: ir.Node
@@ -232,7 +234,7 @@ class RunningSoftmax(NodeEdit):
 
 @dataclass(frozen=True)
 class RunningWeightedSum(NodeEdit):
-    """A sum of frames with the weights of a softmax: what was before has a smaller share in each chunk.
+    """A sum of frames with the weights of a softmax: each chunk reduces the share of the frames before.
 
     Attributes:
         pool: The sum.

@@ -22,11 +22,11 @@ class RunningSum(NodeEdit):
 
     Attributes:
         axis: The axis of the frames.
-        overlap: How many frames more than the chunk's own its value has already.
-        late: How late it is: frames that have not come count as 0.
+        overlap: The number of extra frames of the input in each chunk.
+        late: Lag of the input; missing frames count as 0.
         path: The nodes If around it, each with its branch.
-        shape, dtype: Those of its value.
-        rate: How many frames that has for each frame of the stream.
+        shape, dtype: Shape and element type of the sum.
+        rate: Frames of the sum per frame of the stream.
     """
 
     node: ir.Node
@@ -39,7 +39,7 @@ class RunningSum(NodeEdit):
     late: Lateness | None = None
 
     def apply(self, editor: Editor) -> None:
-        """Add the sum so far; the next one is that of the chunk's last frame."""
+        """Add the sum so far to the chunk. The next state is the sum at the last frame of the chunk."""
         node, graph, value = self.node, home(self.node), self.node.outputs[0]
         dims = [1 if n == self.axis else dim_of(dim, n, value.name) for n, dim in enumerate(self.shape)]
         past = editor.add_past(node, "sum", self.dtype, dims)

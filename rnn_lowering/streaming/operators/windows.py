@@ -18,7 +18,7 @@ from rnn_lowering.streaming.polynomials import Size, size
 
 @dataclass(frozen=True)
 class _Window:
-    """What a convolution reads along the frames: output j reads frames j * stride - left to + span.
+    """The window of a convolution: output j reads `span` frames from frame j * stride - left on.
 
     Attributes:
         pads: The paddings of all spatial axes, first those at the starts.
@@ -85,7 +85,7 @@ def transformed(flow: Flow, node: ir.Node) -> list[Framing]:
 
 
 def transposed(flow: Flow, node: ir.Node) -> list[Framing]:
-    """The framing of a transposed convolution's output: each frame adds to `stride` results and those behind.
+    """The framing of a transposed convolution's output: each frame adds to `stride` results and to later ones.
 
     The frames that still add to a chunk's results are its past; what they and the last frames add beyond the chunk
     is cut off by paddings.
@@ -182,7 +182,7 @@ def _same_total(flow: Flow, node: ir.Node, length: Size, span: int, stride: int)
 
 
 def _before_first(flow: Flow, node: ir.Node, value: ir.Value) -> float:
-    """What a node's own padding is filled with."""
+    """Return the number that fills the padding of a node."""
     if node.op_type == "MaxPool":
         dtype = flow.known.types[value].numpy()
         return float(np.finfo(dtype).min) if dtype.kind == "f" else float(np.iinfo(dtype).min)
