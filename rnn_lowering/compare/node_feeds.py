@@ -1,8 +1,7 @@
 """Test inputs for a single node, chosen by its attributes.
 
-Each row of a batch has magnitudes of its own: such that pre-activations stay linear, saturate, or lie on both sides
-of each clip and threshold. Sizes that the node leaves open vary. Where a term of the node matters to none of these
-rows, rows to which it matters are added.
+Each row of a batch has its own magnitudes: pre-activations stay linear, saturate, or lie on both sides of each clip
+and threshold. Open sizes vary. A term of the node that affects none of these rows gets additional rows.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _PER_STEP = 3e5
 
 @dataclass(frozen=True)
 class _Magnitudes:
-    """Of one row: standard deviation of W * X, and bounds of initial_h and initial_c."""
+    """The magnitudes of one row: standard deviation of W * X, and bounds of initial_h and initial_c."""
 
     x: float
     h: float
@@ -70,7 +69,7 @@ def feeds_of_node(
         rng: Source of the numbers; weights that are not constants are such that states stay bounded.
 
     Raises:
-        UnsupportedError: The node has sizes such that a run exceeds the limit.
+        UnsupportedError: A run at the sizes of the node exceeds the limit.
     """
     make = _InputMaker(spec, attributes, names, rng)
     rows = make.rows()
@@ -89,10 +88,10 @@ def usual_feed(
 
     Args:
         spec, attributes, names, rng: As in `feeds_of_node`.
-        steps: The sequence length, where the node leaves it open.
+        steps: The sequence length, if the node leaves it open.
 
     Raises:
-        UnsupportedError: The node has sizes such that a run exceeds the limit.
+        UnsupportedError: A run at the sizes of the node exceeds the limit.
     """
     make = _InputMaker(spec, attributes, names, rng)
     T = max(steps, make.longest) if spec.seq_length is None else spec.seq_length
@@ -109,7 +108,7 @@ def check_bytes(spec: RecurrentSpec, T: int, N: int, width: int, weights: int = 
         weights: How many numbers of weights are inputs.
 
     Raises:
-        UnsupportedError: They do.
+        UnsupportedError: The run exceeds the limit.
     """
     fault = excess("inputs and outputs", _bytes(spec, T, N, width, weights))
     if fault:
@@ -121,7 +120,7 @@ def _bytes(spec: RecurrentSpec, T: int, N: int, width: int, weights: int = 0) ->
 
 
 class _InputMaker:
-    """Makes the inputs of one node; those weights that are not constants are the same in all runs."""
+    """Makes the inputs of one node. Weights that are not constant are the same in all runs."""
 
     def __init__(
         self, spec: RecurrentSpec, attributes: Mapping[str, Any], names: Mapping[str, str], rng: np.random.Generator
@@ -204,7 +203,7 @@ class _InputMaker:
         return self._cost(T, N) > share or _bytes(self.spec, T, N, self.width) > most_bytes()
 
     def _cost(self, T: int, N: int) -> float:
-        """What the reference computes for one run, about, in multiplications."""
+        """Estimate the multiplications of the reference in one run."""
         s = self.spec
         per_row = len(s.directions) * GATES[s.op_type] * s.hidden_size * (self.width + s.hidden_size)
         return T * (_PER_STEP * len(s.directions) + float(per_row) * max(N, 4))

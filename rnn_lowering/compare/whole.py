@@ -47,7 +47,7 @@ from rnn_lowering.types import LOWERED, ORIGINAL, Array, counter
 
 
 class _NotAcceptedError(SessionError):
-    """onnxruntime loads the model, but accepts none of the inputs."""
+    """onnxruntime loads the model but accepts none of the inputs."""
 
 
 class ModelComparison(Comparison):
@@ -64,7 +64,7 @@ class ModelComparison(Comparison):
         return echoing_nodes(self.original.proto)
 
     def result(self) -> Verification:
-        """Compare the models; raise what `verify` documents."""
+        """Compare the models; raise the errors of `verify`."""
         check = self.check
         odd = self._odd_inputs()
         if odd:
@@ -77,7 +77,7 @@ class ModelComparison(Comparison):
         return self._compare_whole(groups, all_must_run=check.feeds is not None)
 
     def _nodes_only(self, reason: str) -> Verification:
-        """Compare only the nodes; `reason` says why not the whole models."""
+        """Compare only the nodes. `reason` says why the whole models are not compared."""
         found = self.nodes_one_by_one.result(reason)
         return found if found.status != "not verified" else found.with_advice(COMPARE_ELSEWHERE)
 
@@ -140,7 +140,7 @@ class ModelComparison(Comparison):
     def _judged(
         self, failed: Verification, names: list[str], session: Session, pairs: Mapping[str, tuple[Outputs, Outputs]]
     ) -> Verification:
-        """Return what float64 and a run without optimizations make of outputs that differ."""
+        """Judge outputs that differ by float64 and by a run without optimizations."""
         session, pairs, changed = self._as_defined(names, session, pairs)
         result = self._compare(names, pairs) if changed else failed
         if not result and self.check.tolerance == Tolerance():
@@ -162,7 +162,7 @@ class ModelComparison(Comparison):
         self, names: list[str], session: Session, pairs: Mapping[str, tuple[Outputs, Outputs]]
     ) -> tuple[Session, Mapping[str, tuple[Outputs, Outputs]], bool]:
         """Return the session and outputs to compare with, and whether optimizations change the original's outputs:
-        then it runs without them, and the lowered model may too."""
+        if they do, the original runs without optimizations, and the lowered model may too."""
         with suppress(SessionError):
             plain = replace(session, optimize=False)
             _, before = self._run_all(plain, list(pairs))
@@ -205,7 +205,7 @@ class ModelComparison(Comparison):
         return f"of the tried sizes, the original accepted only {sizes}"
 
     def _with_nodes(self, result: Verification, facts: list[str]) -> Verification:
-        """Compare each node alone too: a network may damp the error of one node."""
+        """Also compare each node alone: a network may damp the error of one node."""
         each = self.nodes_one_by_one.result("no node was compared on its own")
         changed = what_changed(self.original.proto, self.lowered.proto, result.max_abs)
         facts = [result.reason, *facts, *changed, repairs_note(self.misread), "" if each else each.reason]
@@ -312,7 +312,7 @@ class ModelComparison(Comparison):
 
 
 def _by_name(names: list[str], runs: Iterable[Outputs]) -> Iterator[dict[str, Array]]:
-    """Yield the outputs of runs by name; those that are not tensors are left out."""
+    """Yield the outputs of runs by name, without outputs that are not tensors."""
     for outputs in runs:
         yield {name: outputs[f"{n}:0"] for n, name in enumerate(names) if f"{n}:0" in outputs}
 

@@ -1,8 +1,7 @@
-"""Find recurrent nodes that one loop can compute: siblings, of the same sequence length and batch size, none of
-which depends on another.
+"""Find siblings: independent recurrent nodes of the same sequence length and batch size. One loop can compute them.
 
-All follows from the graph. Nodes with the same number of recurrent nodes on the longest way to them do not depend
-on each other; as a group has nodes of one such level only, groups do not depend on each other in a circle either.
+The level of a node is the number of recurrent nodes on the longest path to the node. Nodes of one level are
+independent. A group has nodes of one level only, so groups never depend on each other in a circle.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class _Output:
         return None if value is None else constant_of(value, self.opset)
 
     def numbers(self, name: str, place: int) -> list[int] | None:
-        """Return integers that are an attribute, or at newer opsets a constant input; None: they are neither."""
+        """Return integers from an attribute or, at newer opsets, a constant input; None if there is neither."""
         given = self.attribute(name)
         if given is not None:
             return [int(n) for n in given]
@@ -55,7 +54,7 @@ class Group:
 
     Attributes:
         members: The nodes.
-        stacked: Whether X of each is Y of the one before; otherwise they do not depend on each other.
+        stacked: Whether X of each member is Y of the previous member; otherwise the members are independent.
     """
 
     members: list[NodePlan]
@@ -149,7 +148,7 @@ def _untransposed(out: _Output, axes: list[str]) -> list[str] | None:
 
 
 def _unsqueezed_again(out: _Output, axes: list[str]) -> list[str] | None:
-    """Of a Squeeze: each axis that it drops is of size 1."""
+    """Handle a Squeeze: each dropped axis has size 1."""
     given = out.numbers("axes", 1)
     if given is None:
         return None
@@ -165,7 +164,7 @@ def _squeezed_again(out: _Output, axes: list[str]) -> list[str] | None:
 
 
 def _unmerged(out: _Output, axes: list[str]) -> list[str] | None:
-    """Of a Reshape to [0, 0, -1] of a value of rank 4, as exporters merge directions and hidden size."""
+    """Handle a Reshape to [0, 0, -1] of a value of rank 4: exporters merge directions and hidden size so."""
     shape = out.constant(1)
     if shape is None or out.attribute("allowzero") or _rank(out.node.inputs[0]) != 4:
         return None
@@ -174,7 +173,7 @@ def _unmerged(out: _Output, axes: list[str]) -> list[str] | None:
 
 
 def _rank(value: ir.Value | None) -> int | None:
-    """Return the rank of a value: the declared one, or that of what a Transpose gives."""
+    """Return the rank of a value: the declared rank, or the rank that a Transpose gives."""
     if value is None:
         return None
     node = value.producer()
@@ -199,7 +198,7 @@ def _rnn(planned: NodePlan) -> RecurrentSpec:
 
 
 def _levels(graphs: Collection[ir.Graph], recurrent: Collection[ir.Node]) -> dict[ir.Node, int]:
-    """Return the largest number of recurrent nodes of its graph on a way to each node, itself included."""
+    """Return the level of each node: the recurrent nodes of its graph on the longest path, including the node."""
     levels: dict[ir.Node, int] = {}
     for graph in graphs:
         for node in graph:
@@ -217,7 +216,7 @@ def _read(node: ir.Node) -> Iterator[ir.Value]:
 
 
 def _sizes(planned: NodePlan) -> tuple[object, ...]:
-    """Return what T, the batch size and sequence_lens follow from: equal ones are equal at run time."""
+    """Return the origins of T, batch size and sequence_lens: equal origins mean equal sizes at run time."""
     spec, opset = planned.spec, planned.found.opset
     known = {"T": spec.seq_length, "N": spec.batch_size}
     X, axes = spec.inputs["X"], spec.axes("X")
@@ -226,7 +225,7 @@ def _sizes(planned: NodePlan) -> tuple[object, ...]:
 
 
 def _origin(value: ir.Value, axis: int, opset: int) -> tuple[ir.Value, int]:
-    """Follow an axis of a value of rank 3 back as far as its size stays."""
+    """Follow an axis of a value of rank 3 back while its size stays the same."""
     rank = 3
     while (node := value.producer()) is not None and node.domain in DEFAULT_DOMAIN and node.op_type in _RULES:
         found = _RULES[node.op_type](_Output(node, value.index() or 0, rank, opset), axis)
@@ -277,7 +276,7 @@ def _unsqueezed(out: _Output, axis: int) -> Found:
 
 
 def _reshaped(out: _Output, axis: int) -> Found:
-    """Of a Reshape that copies this axis and all before it."""
+    """Handle a Reshape that copies this axis and all axes before."""
     shape, given = out.constant(1), out.node.inputs[0]
     if shape is None or given is None or given.shape is None or out.attribute("allowzero"):
         return None
@@ -286,13 +285,13 @@ def _reshaped(out: _Output, axis: int) -> Found:
 
 
 def _multiplied(out: _Output, axis: int) -> Found:
-    """Of a product with a matrix that is a constant."""
+    """Handle a product with a constant matrix."""
     matrix = out.constant(1)
     return (0, axis, out.rank) if matrix is not None and len(matrix.shape) == 2 and axis < out.rank - 1 else None
 
 
 def _with_constant(out: _Output, axis: int) -> Found:
-    """Of an element-wise operator one operand of which is a constant with one number along the axis."""
+    """Handle an element-wise operator with a constant operand of size 1 along the axis."""
     for place in (1, 0):
         tensor = out.constant(place)
         if tensor is not None and len(tensor.shape) < out.rank:
@@ -302,7 +301,7 @@ def _with_constant(out: _Output, axis: int) -> Found:
 
 
 def _recurrent(out: _Output, axis: int) -> Found:
-    """Of Y [seq, directions, batch, hidden], or with layout 1 [batch, seq, directions, hidden]."""
+    """Handle Y [seq, directions, batch, hidden], with layout 1 [batch, seq, directions, hidden]."""
     axes = {0: 0, 1: 1} if out.attribute("layout") else {0: 0, 2: 1}
     return (0, axes[axis], 3) if out.number == 0 and axis in axes else None
 

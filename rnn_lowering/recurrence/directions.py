@@ -30,12 +30,12 @@ STATES = {"RNN": ("h",), "GRU": ("h",), "LSTM": ("h", "c")}
 
 @dataclass(frozen=True)
 class NodeInputs:
-    """What a node is run on.
+    """The inputs of a node.
 
     Attributes:
-        spec: What it specifies.
-        X: Its input X, [seq, batch, input] or with layout 1 [batch, seq, input].
-        init: Its initial states by state and direction, each [1, batch, hidden].
+        spec: The specification of the node.
+        X: The input X, [seq, batch, input] or with layout 1 [batch, seq, input].
+        init: The initial states by state and direction, each [1, batch, hidden].
     """
 
     spec: RecurrentSpec
@@ -50,11 +50,11 @@ def run_directions(
 
     Args:
         nodes: The nodes and their inputs.
-        fold: How the steps are repeated.
-        lengths: Rows by sequence_lens; None where every sequence has full length.
+        fold: The form that repeats the steps.
+        lengths: Rows by sequence_lens; None if every sequence has full length.
 
     Returns:
-        For each node, the final states; and Y by direction, each [seq, 1, batch, hidden], empty where Y is not
+        For each node, the final states; and Y by direction, each [seq, 1, batch, hidden], empty if Y is not
         connected.
     """
     specs = [node.spec for node in nodes]
@@ -101,8 +101,10 @@ _MOST_NUMBERS = 544
 
 
 def can_join(dialect: Dialect, specs: Sequence[RecurrentSpec]) -> bool:
-    """Return whether one loop computes all directions of nodes of the same T, batch and sequence_lens: they are
-    alike, and narrow enough that a product costs less than the other operators of a step."""
+    """Return whether one loop computes all directions of nodes of the same T, batch and sequence_lens.
+
+    The nodes must be alike, and so narrow that a product costs less than the other operators of a step.
+    """
     first = specs[0]
     if sum(len(spec.directions) for spec in specs) < 2 or dialect.recognized_lstm:
         return False
@@ -122,7 +124,7 @@ def can_join(dialect: Dialect, specs: Sequence[RecurrentSpec]) -> bool:
 
 
 def _kind(spec: RecurrentSpec) -> tuple[object, ...]:
-    """Return what nodes that are joined have in common beside activations."""
+    """Return the properties that joined nodes share, besides activations."""
     flags = spec.layout, spec.clip, spec.input_forget, spec.linear_before_reset, "P" in spec.inputs
     return spec.op_type, spec.dtype, spec.seq_length, spec.batch_size, *flags
 
@@ -163,9 +165,12 @@ def _run_joined(op: Ops, nodes: Sequence[NodeInputs], fold: Fold, flip: Flip) ->
 def _joined(op: Ops, parts: Sequence[_Part], turned: Sequence[bool], flip: Flip) -> Recurrence:
     """Return directions as one recurrence of states [batch, sum of hidden sizes].
 
+    Example: a bidirectional node of hidden size H has the states [h0, h1] of shape [batch, 2 * H]. The loop runs
+    forward; X W of direction 1 is reversed in time before the loop, and its Y after the loop.
+
     Args:
         parts: The directions.
-        turned: Which of them run against the time of the others.
+        turned: For each direction, whether it runs against the loop.
         flip: Reverses a tensor in time.
     """
     spec, sizes = parts[0].node.spec, [part.k.hidden_size for part in parts]
@@ -187,7 +192,7 @@ _MOST_PRODUCTS = 1 << 15
 
 
 def can_stack(dialect: Dialect, specs: Sequence[RecurrentSpec]) -> bool:
-    """Return whether one loop computes layers, X of each of which is Y of the one before: each a step behind it."""
+    """Return whether one loop computes layers, each one step behind the layer below: X is Y of the layer below."""
     first = specs[0]
     T, width = first.seq_length, sum(spec.hidden_size for spec in specs)
     if T is None or len(specs) >= T or width > dialect.stack_up_to or len(first.directions) != 1:
@@ -202,13 +207,16 @@ def can_stack(dialect: Dialect, specs: Sequence[RecurrentSpec]) -> bool:
 
 
 def run_stack(op: Ops, layers: Sequence[NodeInputs], fold: Fold) -> list[tuple[Finals, Tensors]]:
-    """Emit the recurrence of layers that `can_stack`; X of `layers[0]` is that of all.
+    """Emit the recurrence of layers that `can_stack`; all of them follow from X of `layers[0]`.
 
     In the loop, layer l computes its step t - l at step t. The first steps of lower layers are computed before the
-    loop, the last steps of upper ones after it.
+    loop, the last steps of upper layers after the loop.
+
+    Example: with 2 layers and 5 steps, step 0 of layer 0 comes before the loop. The loop computes steps 1 to 4 of
+    layer 0 and steps 0 to 3 of layer 1. Step 4 of layer 1 comes after the loop.
 
     Returns:
-        For each layer, what `run_directions` does.
+        For each layer, the result of `run_directions`.
     """
     return _Stack(op, layers).run(fold)
 
@@ -253,7 +261,7 @@ class _Stack:
         return self.op.split(k.product(x, k.W) + k.Wb, k.groups)
 
     def _step(self, layers: range, row: Tensors) -> None:
-        """Compute a step of some layers, each from the states before it; `row` is that of layer 0."""
+        """Compute a step of some layers from their previous states; `row` is the row of layer 0."""
         op, before = self.op, [states[0] for states in self.states]
         for n in layers:
             x = self._projected(n, before[n - 1]) if n else row
@@ -279,7 +287,7 @@ class _Stack:
 
 
 def _side_by_side(op: Ops, states: Sequence[Tensor], batch: Tensor) -> Tensor:
-    """Return initial states, each [1, batch, hidden], as one; symbolic zeros where all are."""
+    """Return initial states, each [1, batch, hidden], as one tensor: symbolic zeros if all of them are."""
     if any(not state.is_zero for state in states):
         one, sizes = op.constant([1]), [op.constant([state.shape[-1] or 0]) for state in states]
         states = [zeros(op, [one, batch, n]) if s.is_zero else s for s, n in zip(states, sizes, strict=True)]
@@ -298,7 +306,7 @@ def _step(op: Ops, spec: RecurrentSpec, k: Operands) -> Step:
 
 
 def _by_steps(op: Ops, spec: RecurrentSpec, x: Tensor) -> Tensor:
-    """Return x as [seq, batch, ...], which with layout 1 is [batch, seq, ...]."""
+    """Return x as [seq, batch, ...]; with layout 1, x is [batch, seq, ...]."""
     return op.transpose(x, [1, 0, 2]) if spec.layout else x
 
 

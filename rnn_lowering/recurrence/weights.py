@@ -1,6 +1,6 @@
 """The inputs of a node as tensors; W, R, B and P of each direction as a cell uses them.
 
-Every operation here is one of `Ops`: it is folded when its operand is a constant, and emitted otherwise.
+Every operation here is one of `Ops`: operations on constants are folded, others are emitted.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class Operands:
 
 
 def node_input(op: Ops, spec: RecurrentSpec, symbol: str, shape: Dims) -> Tensor:
-    """Return an input of the node in the type of the recurrence; a symbolic zero where it is absent or all zero.
+    """Return an input of the node in the type of the recurrence; a symbolic zero if it is absent or all zero.
 
     Args:
-        symbol: Its name in the operator specification.
-        shape: Its shape by the operator specification, None for a size that may vary at run time.
+        symbol: The name of the input in the operator specification.
+        shape: The shape by the operator specification, with None for a size that may vary at run time.
     """
     value = spec.inputs.get(symbol)
     if value is None:
@@ -90,7 +90,7 @@ def node_input(op: Ops, spec: RecurrentSpec, symbol: str, shape: Dims) -> Tensor
 
 
 def float_input(op: Ops, spec: NodeSpec, symbol: str, shape: Dims, *, may_be_zero: bool = False) -> Tensor:
-    """Return an input of a node without gates in the type to compute in; a symbolic zero where it is absent or,
+    """Return an input of a node without gates in the type to compute in; a symbolic zero if it is absent or,
     with `may_be_zero`, a constant of zeros."""
     value, tensor = spec.inputs.get(symbol), spec.constants.get(symbol)
     if value is None:

@@ -16,7 +16,7 @@ from rnn_lowering.streaming.polynomials import Size, size
 
 @dataclass(frozen=True)
 class Trim(NodeEdit):
-    """A Slice over the frames, and what it cuts out of a chunk: starts and ends of all its axes."""
+    """A Slice over the frames, with its starts and ends in a chunk for all axes."""
 
     node: ir.Node
     axes: tuple[int, ...]
@@ -26,7 +26,7 @@ class Trim(NodeEdit):
     carries = False
 
     def apply(self, editor: Editor) -> None:
-        """Make it cut the same from a chunk as from the whole."""
+        """Set the starts and ends of the Slice to those in a chunk."""
         node = self.node
         graph, value, old = home(node), node.inputs[0], node.outputs[0]
         assert value is not None
@@ -40,7 +40,7 @@ class Trim(NodeEdit):
 
 
 def sliced(flow: Flow, node: ir.Node) -> list[Framing]:
-    """The framing of a Slice's output; where it trims frames, what it is to cut out of a chunk is noted."""
+    """Return the framing of the output of a Slice. If the Slice trims frames, record its cut of a chunk."""
     held = framed_input(flow, node)
     if held is None:
         return frame_by_frame(flow, node)
@@ -77,14 +77,14 @@ def sliced(flow: Flow, node: ir.Node) -> list[Framing]:
 
 
 def _last_frames(framing: Frames, length: Size, begin: Size | None) -> int:
-    """How many of the last frames are those from `begin` on, where every chunk has these; 0 where it may not."""
+    """Return the number of last frames from `begin` on, or 0 if a chunk may lack some of them."""
     count = None if begin is None else (length - begin).constant
     surely = framing.plain and framing.extra == framing.known and count is not None
     return int(count or 0) if surely and count is not None and 1 <= count <= framing.overlap + 1 else 0
 
 
 def _stays_whole(first: Size, last: Size, length: Size) -> bool:
-    """Whether bounds that keep all frames of the whole keep all of a chunk."""
+    """Return whether bounds that keep all frames of the whole also keep all frames of a chunk."""
     return first.constant is not None and (last.constant is not None or last == length)
 
 
@@ -123,7 +123,7 @@ def _trimmed(
 
 
 def picked(flow: Flow, node: ir.Node) -> list[Framing]:
-    """The framing of a Gather's output: the last frame, or the frames around each, where it picks these."""
+    """Return the framing of the output of a Gather that picks the last frame, or a window around each frame."""
     held, index = framed_input(flow, node), node.inputs[1]
     if held is None or index is None:
         return frame_by_frame(flow, node)
@@ -141,7 +141,7 @@ def picked(flow: Flow, node: ir.Node) -> list[Framing]:
 
 
 def _around(flow: Flow, node: ir.Node, framing: Frames, counter: Counter) -> Framing:
-    """The framing of windows of frames that a table of their numbers picks."""
+    """Return the framing of windows that a table of frame numbers picks."""
     frames, offsets = counter.frames, counter.offsets
     if not framing.plain or counter.step < 1 or frames.rate * counter.step != framing.rate:
         raise flow.refuse(node, "picks frames at another rate than that of its table")

@@ -1,4 +1,4 @@
-"""Frames that are put before and behind those of the stream: Pad and Concat."""
+"""Frames that Pad and Concat add before and after the stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rnn_lowering.types import Array
 
 
 def padded(flow: Flow, node: ir.Node) -> list[Framing]:
-    """The framing of a Pad's output; frames that it puts before the stream become a state."""
+    """Return the framing of the output of a Pad. Frames added before the stream become a state."""
     held = framed_input(flow, node)
     if held is None:
         return frame_by_frame(flow, node)
@@ -66,7 +66,7 @@ def _filling(flow: Flow, node: ir.Node) -> float:
 
 
 def joined_along(flow: Flow, node: ir.Node) -> list[Framing]:
-    """The framing of a Concat's output; the frames before those of the stream become a state."""
+    """Return the framing of the output of a Concat. Frames before the stream become a state."""
     values = [v for v in node.inputs if v is not None]
     rank = len(flow.shape(values[0], node))
     axis = (node.attributes.get_int("axis", 1) or 0) % max(rank, 1)
@@ -100,7 +100,7 @@ def joined_along(flow: Flow, node: ir.Node) -> list[Framing]:
 
 
 def _computed_frames(flow: Flow, values: Sequence[ir.Value], axis: int) -> int | None:
-    """Which value holds frames that no later chunk has: the first of the stream, or those that an input gives."""
+    """Return the index of the value with frames of the first chunk only: frame 0, or frames from an input."""
     known = flow.known
     fixed = [v in known.shapes and known.shapes[v][axis].constant is not None for v in values]
     given = [not flow.is_timed(v) and v not in known.contents for v in values]
@@ -110,7 +110,7 @@ def _computed_frames(flow: Flow, values: Sequence[ir.Value], axis: int) -> int |
 
 
 def _behind_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int, others: bool) -> Framing:
-    """The framing of frames behind those that an input gives, or behind the first frame."""
+    """Return the framing of a stream after frames from an input, or after copies of frame 0."""
     lead = node.inputs[0]
     assert lead is not None
     first = flow.framings.get(lead)
@@ -128,14 +128,14 @@ def _behind_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int, othe
 
 
 def _check_shortest(flow: Flow, node: ir.Node, framing: Frames, constants: Sequence[ir.Value], left: int) -> None:
-    """Refuse constants of fewer frames in a shorter sequence, unless as many are cut off behind them."""
+    """Refuse constants that lose frames in a shorter sequence, unless a cut removes as many."""
     short = [v for v in constants if any(dim.timed for dim in flow.known.shapes[v])]
     if short and (len(constants) > 1 or framing.known or not left or left != -framing.extra):
         raise flow.refuse(node, f"'{short[0].name}' has fewer frames in a shorter sequence")
 
 
 def _constant_frames(flow: Flow, value: ir.Value, axis: int) -> Array | None:
-    """A constant that is put beside frames, whole along their axis."""
+    """Return a constant that Concat joins to frames, in full size along the axis of the frames."""
     held, shape = flow.known.contents.get(value), flow.known.shapes.get(value)
     if held is None or shape is None or held.dtype == object:
         return None

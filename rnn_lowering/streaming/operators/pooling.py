@@ -121,7 +121,7 @@ class RunningPool(NodeEdit):
         return editor.add_past(self.node, kind, self.dtype, dims)
 
     def return_(self, editor: Editor, past: ir.Value, emit: _Emitter, total: ir.Value, before: float = 0.0) -> None:
-        """Let `total` be the pooled value and the next state."""
+        """Return `total` as the pooled value and the next state."""
         editor.put_behind(self.node.outputs[0], total, emit.made)
         initial = None if before == 0 else np.full((1,) * len(self.shape), before)
         editor.add_present(self.node, "pool", past, total, self.path, initial)
@@ -158,7 +158,7 @@ def _counts(editor: Editor, emit: _Emitter, frames: Frames) -> list[ir.Value]:
 
 
 def pooled(flow: Flow, node: ir.Node) -> list[Framing]:
-    """The framing of a pooling's output: known after the last frame, where it pools frames."""
+    """Return the framing of the output of a pooling: final after the last frame if it pools frames."""
     value = node.inputs[0]
     held = flow.framings.get(value) if value is not None else None
     if isinstance(held, Pooled):
@@ -173,7 +173,7 @@ def pooled(flow: Flow, node: ir.Node) -> list[Framing]:
 
 
 def _running(flow: Flow, node: ir.Node, frames: Frames | None = None) -> RunningPool | None:
-    """The edit of a node that pools frames in a way that a stream can."""
+    """Return the edit of a node that pools frames, or None if a stream cannot."""
     held = framed_input(flow, node) if frames is None else None
     framing = frames or (None if held is None else held[1])
     value, output = node.inputs[0], node.outputs[0]
@@ -238,8 +238,8 @@ class RunningWeightedSum(NodeEdit):
 
     Attributes:
         pool: The sum.
-        pending: How the weights came there.
-        squeezed: The axis of the frames in the weights, where the sum does not keep it.
+        pending: The origin of the weights, and the nodes that moved them.
+        squeezed: The axis of the frames in the weights, if the sum drops it.
     """
 
     node: ir.Node
@@ -262,7 +262,7 @@ class RunningWeightedSum(NodeEdit):
 
 
 def softmaxed(flow: Flow, node: ir.Node) -> list[Framing]:
-    """The framing of a Softmax: over the frames, weights that only a sum over these makes known."""
+    """Return the framing of a Softmax. Weights over the frames must be summed later."""
     held = framed_input(flow, node)
     axes = None if held is None else {a % len(flow.shape(held[0], node)) for _, a in coupled_axes(flow, node) or ()}
     if held is None or axes != {held[1].axis}:
@@ -286,8 +286,8 @@ class RunningVariance(NodeEdit):
     """The mean or sum of squared deviations from the mean of all frames.
 
     Attributes:
-        pool: It.
-        pending: Where the deviations came from; its origin is the node that subtracts.
+        pool: The mean or sum.
+        pending: The origin of the deviations: the node that subtracts the mean.
         mean: The node of the mean.
     """
 
@@ -316,7 +316,7 @@ class RunningVariance(NodeEdit):
 
 
 def deviating(flow: Flow, node: ir.Node) -> list[Framing]:
-    """The framing of a Sub: of frames and their mean, deviations that only a sum of squares makes known."""
+    """Return the framing of a Sub. Deviations of frames from their mean must be squared and summed later."""
     value, mean = node.inputs[0], node.inputs[1]
     pool = None if mean is None else flow.means.get(mean)
     framing = None if value is None else flow.framings.get(value)
@@ -336,7 +336,7 @@ def of_pooled(flow: Flow, node: ir.Node) -> list[Framing]:
     """The framings of the outputs of a node that reads weights or deviations.
 
     Raises:
-        UnsupportedError: It reads them frame by frame.
+        UnsupportedError: The node reads weights or deviations frame by frame.
     """
     slots = [n for n, v in enumerate(node.inputs) if isinstance(flow.framings.get(v), Pooled)]  # type: ignore[arg-type]
     value = node.inputs[slots[0]]
@@ -377,7 +377,7 @@ def _as_frames(flow: Flow, node: ir.Node, held: Pooled) -> Frames:
 
 
 def _of_pooled(flow: Flow, node: ir.Node, held: Pooled) -> Framing:
-    """The framing of a reduction of what is pooled already in part."""
+    """Return the framing of a reduction of weights or deviations."""
     edit = _running(flow, node, held.frames)
     rank = len(flow.shape(node.inputs[0], node))  # type: ignore[arg-type]
     axes = {axis % rank for _, axis in coupled_axes(flow, node) or ()}

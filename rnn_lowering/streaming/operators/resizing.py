@@ -12,7 +12,7 @@ from rnn_lowering.streaming.operators.past_frames import framed_input
 
 
 def resized(flow: Flow, node: ir.Node) -> list[Framing]:
-    """The framing of the output of a Resize or Upsample: nearest neighbors repeat each frame."""
+    """Return the framing of the output of a Resize or Upsample that repeats each frame."""
     held = framed_input(flow, node)
     if held is None:
         return frame_by_frame(flow, node)
@@ -35,7 +35,7 @@ def resized(flow: Flow, node: ir.Node) -> list[Framing]:
 
 
 def _repeats(node: ir.Node) -> bool:
-    """Whether a result is that of the frame at or before its place."""
+    """Return whether each result is the frame at or before its position."""
     if node.attributes.get_string("mode", "nearest") != "nearest":
         return False
     if node.op_type == "Upsample":
