@@ -401,11 +401,11 @@ def order_of_nodes(model: ir.Model) -> dict[ir.Node, int]:
 def cut_out(
     model: ir.Model, order: Mapping[ir.Node, int], nodes: Sequence[LoweredNode], tensors: TensorFile | None = None
 ) -> onnx.ModelProto | None:
-    """Return the part of a model between the inputs of nodes and the outputs of the first, None where it needs
+    """Return the part of a model between the inputs of nodes and the outputs of the first, or None if it needs
     other values.
 
     Args:
-        order: That of the nodes of the model.
+        order: The position of each node of the model.
     """
     symbols = {name: symbol for node in reversed(nodes) for symbol, name in node.feeds.items()}
     needed: set[ir.Node] = set()
@@ -473,7 +473,7 @@ def _model(
 
 
 def _node(node: ir.Node, tensors: TensorFile) -> onnx.NodeProto:
-    """Return a node whose bodies refer to their tensors as `tensors` does, wherever the model has them."""
+    """Return a node whose bodies refer to their tensors as `tensors` does."""
     proto: onnx.NodeProto = ir.to_proto(node)
     bodies = {a.name: a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH}
     for attribute in proto.attribute:
@@ -505,7 +505,7 @@ def _needs(node: ir.Node) -> Iterator[ir.Value]:
 
 
 def with_shapes(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
-    """Return a copy of a model whose inputs have shapes."""
+    """Return a copy of a model with the given input shapes."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for value in copy.graph.input:
@@ -515,7 +515,7 @@ def with_shapes(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> 
 
 
 def at_sizes_of(original: ir.Model, lowered: ir.Model) -> ir.Model:
-    """Return the original with the sizes and values that the lowered model fixes; itself where it fixes none."""
+    """Return the original with the sizes and values that the lowered model fixes; itself if there are none."""
     fixed = {value.name: value.shape for value in lowered.graph.inputs}
     dims: dict[str, int] = {}
     shapes: dict[str, list[int]] = {}
@@ -533,7 +533,7 @@ def at_sizes_of(original: ir.Model, lowered: ir.Model) -> ir.Model:
 
 
 def fold_like(original: ir.Model, lowered: ir.Model) -> ir.Model:
-    """Return the original folded, where the lowered model has what its recurrent nodes then give; else itself."""
+    """Return the folded original if the lowered model has the outputs of its recurrent nodes, else the original."""
     branches = _count_branches(original) > _count_branches(lowered)
     if not branches and not all(v.shape is not None and v.shape.is_static() for v in lowered.graph.inputs):
         return original

@@ -167,7 +167,7 @@ class NodeComparison(Comparison):
         return [NodeOutput(node.reference, s, got[s], truth[s], allowed[s]) for s in spec.outputs]
 
     def _in_onnxruntime(self, node: NodePair, feed: Symbols) -> Symbols:
-        """Return what onnxruntime's own kernel computes of the original node; nothing where it has none."""
+        """Return the outputs of the original node in onnxruntime, or no outputs if it has no kernel."""
         try:
             (outputs,) = run_node(node, [NodeFeed(feed)], self.runner, original=True)
         except SessionError:
@@ -177,8 +177,8 @@ class NodeComparison(Comparison):
     def find_wrong_node(
         self, failed: Verification, pairs: Mapping[str, tuple[Outputs, Outputs]], optimize: bool
     ) -> Verification:
-        """Name the first lowered node that is wrong on the inputs that the original's received. Where none is, the
-        model passes if its outputs are about as close to float64 as the original's.
+        """Name the first lowered node that is wrong on the inputs of the original node. If none is wrong, the
+        model passes if its outputs are about as close to float64 as the outputs of the original.
 
         Args:
             failed: The comparison of the outputs.
@@ -261,7 +261,7 @@ def _check(output: NodeOutput, original: Mapping[str, Array]) -> OutputCheck:
 
 
 def _inputs_and_outputs(nodes: list[NodePair]) -> Iterator[str]:
-    """Name the values that the nodes read and compute."""
+    """Yield the names of the inputs and outputs of the nodes."""
     for node in nodes:
         yield from node.feeds.values()
         yield from (value.name or "" for value in node.spec.outputs.values())

@@ -50,7 +50,7 @@ class StreamPass(ir.passes.InPlacePass):
 
     Args:
         stream: The axis of time, or the number of frames of a chunk by axis: None for any number.
-        delay: By how many frames the outputs may be late, where nodes look ahead; True: by any number.
+        delay: The largest delay of the outputs in frames, if nodes read future frames; True: any delay.
 
     Raises:
         OptionError: An axis that no input has, or a number of frames that is not possible.

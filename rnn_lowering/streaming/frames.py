@@ -159,7 +159,7 @@ class StatefulNode:
 
     Attributes:
         node: The node.
-        path: The nodes If around it, each with its branch.
+        path: The If nodes around the node, each with its branch.
         late: Lag of the input; the state keeps its initial value until frame 0 comes.
     """
 

@@ -40,7 +40,7 @@ class Wait(NodeEdit):
         past: The number of frames of the delay.
         overlap: The number of extra frames of the input in each chunk.
         drop: The number of frames at the end of the input that only the next chunk uses.
-        path: The nodes If around the node, each with its branch.
+        path: The If nodes around the node, each with its branch.
         shape, dtype: Those of the input.
     """
 

@@ -32,7 +32,7 @@ class Count(NodeEdit):
         counter: Its step and offsets.
         nodes: The nodes that read the value as data.
         dtype: The element type of the value.
-        path: The nodes If around it, each with its branch.
+        path: The If nodes around the node, each with its branch.
     """
 
     node: ir.Node
@@ -102,7 +102,7 @@ class TableRows(NodeEdit):
     Attributes:
         axis: The axis of the table.
         frames: The framing of the rows.
-        path: The nodes If around it, each with its branch.
+        path: The If nodes around the node, each with its branch.
     """
 
     node: ir.Node

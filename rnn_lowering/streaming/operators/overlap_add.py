@@ -27,7 +27,7 @@ class OverlapAdd(NodeEdit):
         stride: The distance of two columns in the image.
         cut: The part of the image after the chunk: the next chunk computes it, or it is beyond the end.
         late: Lag of the columns; missing columns count as 0.
-        path: The nodes If around it, each with its branch.
+        path: The If nodes around the node, each with its branch.
         shape, dtype: Shape and element type of the columns.
     """
 

@@ -28,7 +28,7 @@ class PastFrames(NodeEdit):
         overlap: The number of extra frames of the input in each chunk.
         pads: The new padding of the node, in the order of its attribute: 0 along the frames.
         drop: The number of frames at the end of the input that only the next chunk uses.
-        path: The nodes If around it, each with its branch.
+        path: The If nodes around the node, each with its branch.
         shape, dtype: Shape and element type of the past frames.
         output_padding: The new output_padding of a transposed convolution, or None to keep it.
         first: Input slot of the computed frames before the first chunk (for a Pad: of the data).

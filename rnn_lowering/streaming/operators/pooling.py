@@ -103,7 +103,7 @@ class RunningPool(NodeEdit):
     Attributes:
         axis: The axis of the frames.
         frames: The framing of the input.
-        path: The nodes If around it, each with its branch.
+        path: The If nodes around the node, each with its branch.
         shape, dtype: Shape and element type of the pooled value.
         rank: The rank of the input.
     """
@@ -204,7 +204,7 @@ class RunningSoftmax(NodeEdit):
 
     Attributes:
         axis: The axis of the frames.
-        path: The nodes If around it, each with its branch.
+        path: The If nodes around the node, each with its branch.
         shape, dtype: Shape and element type of the input.
     """
 

@@ -24,7 +24,7 @@ class RunningSum(NodeEdit):
         axis: The axis of the frames.
         overlap: The number of extra frames of the input in each chunk.
         late: Lag of the input; missing frames count as 0.
-        path: The nodes If around it, each with its branch.
+        path: The If nodes around the node, each with its branch.
         shape, dtype: Shape and element type of the sum.
         rate: Frames of the sum per frame of the stream.
     """
