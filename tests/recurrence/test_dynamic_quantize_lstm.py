@@ -2,102 +2,26 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from cases import Arrays
 from chains import Link, chain
 from onnx import helper, numpy_helper
 from paths import MODELS
+from quantized_lstm import ALL, WIDTH, H, Model, T, run
 from running import nodes, scopes
 from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
 
-T, WIDTH, H = 6, 5, 8
 FORMS = ("scan", "loop", "unroll")
-ALL = ("Y", "Y_h", "Y_c")
-
-
-@dataclass(frozen=True)
-class Model:
-    """A DynamicQuantizeLSTM; `changed` are inputs other than the usual ones, None for one that is missing."""
-
-    dirs: int = 1
-    dtype: str = "int8"
-    per_column: bool = False
-    peepholes: bool = False
-    lengths: bool = False
-    states: bool = False
-    outputs: Sequence[str] = ALL
-    N: int = 2
-    direction: str = ""
-    opset: int = 17
-    attributes: dict[str, Any] = field(default_factory=dict)
-    changed: dict[str, Any] = field(default_factory=dict)
-
-    def tensors(self) -> Arrays:
-        rng, D = np.random.default_rng(0), self.dirs
-        signed = self.dtype == "int8"
-        size = (D, 4 * H) if self.per_column else (D,)
-        middle = (0 if signed else 128) if self.per_column else rng.integers(-5, 5, D) + (0 if signed else 128)
-        weights = {symbol: rng.integers(-127, 128, (D, n, 4 * H)) for symbol, n in (("W", WIDTH), ("R", H))}
-        held: Arrays = {s: (w + (0 if signed else 128)).astype(self.dtype) for s, w in weights.items()}
-        for symbol in "WR":
-            held[f"{symbol}_scale"] = rng.uniform(0.002, 0.006, size).astype(np.float32)
-            held[f"{symbol}_zero_point"] = np.broadcast_to(middle, size).astype(self.dtype)
-        held["B"] = rng.uniform(-0.3, 0.3, (D, 8 * H)).astype(np.float32)
-        if self.peepholes:
-            held["P"] = rng.uniform(-0.3, 0.3, (D, 3 * H)).astype(np.float32)
-        return {name: array for name, array in {**held, **self.changed}.items() if array is not None}
-
-    def proto(self) -> onnx.ModelProto:
-        held = self.tensors()
-        fed = {"X": (1, [None, None, WIDTH])}
-        fed |= {"sequence_lens": (6, [None])} if self.lengths else {}
-        state = (1, [self.dirs, None, H])
-        fed |= {"initial_h": state, "initial_c": state} if self.states else {}
-        order = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
-        scales = ("W_scale", "W_zero_point", "R_scale", "R_zero_point")
-        inputs = [name if name in fed or name in held else "" for name in (*order, *scales)]
-        outputs = [name if name in self.outputs else "" for name in ALL]
-        direction = self.direction or ("bidirectional" if self.dirs == 2 else "forward")
-        attributes = {"hidden_size": H, "direction": direction, **self.attributes}
-        node = helper.make_node("DynamicQuantizeLSTM", inputs, outputs, "dq", domain="com.microsoft", **attributes)
-        graph = helper.make_graph(
-            [node],
-            "main",
-            [helper.make_tensor_value_info(name, *given) for name, given in fed.items()],
-            [helper.make_tensor_value_info(name, 1, None) for name in self.outputs],
-            [numpy_helper.from_array(array, name) for name, array in held.items()],
-        )
-        imports = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
-        return helper.make_model(graph, opset_imports=imports, ir_version=8)
-
-    def feed(self, lengths: Sequence[int] = ()) -> Arrays:
-        rng = np.random.default_rng(1)
-        made: Arrays = {"X": rng.standard_normal((T, self.N, WIDTH)).astype(np.float32)}
-        if self.lengths:
-            made["X"][T - 1] *= 50  # beyond the lengths: enters no range
-            made["sequence_lens"] = np.array(lengths, np.int32)
-        if self.states:
-            made |= {
-                s: rng.uniform(-1, 1, (self.dirs, self.N, H)).astype(np.float32) for s in ("initial_h", "initial_c")
-            }
-        return made
-
-
-def run(model: onnx.ModelProto, feed: Arrays) -> list[Any]:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 4
-    return list(onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, feed))
 
 
 def assert_exact(model: Model, feed: Arrays, forms: Sequence[str] = FORMS, **options: Any) -> None:

@@ -1,0 +1,79 @@
+"""The suite as files, in the layout of ONNX's own backend tests.
+
+DIR/features.json                             name, group, label, rtol and atol of each
+DIR/NAME/model.onnx
+DIR/NAME/test_data_set_0/input_0.pb           TensorProto, in the order of the graph's inputs
+DIR/NAME/test_data_set_0/output_0.pb
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import numpy_helper
+
+from conformance.features import Feature, features
+
+INDEX = "features.json"
+
+
+def write(folder: Path) -> int:
+    """Write all features into a new folder; return how many there are.
+
+    Raises:
+        FileExistsError: The folder exists and is not empty.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty")
+    index = []
+    for feature in features():
+        data = folder / feature.name / "test_data_set_0"
+        data.mkdir(parents=True)
+        onnx.save(feature.proto, data.parent / "model.onnx")
+        for kind, arrays in (("input", _inputs(feature)), ("output", feature.expected)):
+            for n, (name, array) in enumerate(arrays.items()):
+                tensor = numpy_helper.from_array(np.ascontiguousarray(array), name)
+                (data / f"{kind}_{n}.pb").write_bytes(tensor.SerializeToString())
+        index.append({key: getattr(feature, key) for key in ("name", "group", "label", "rtol", "atol")})
+    (folder / INDEX).write_text(json.dumps(index, indent=1) + "\n")
+    return len(index)
+
+
+def _inputs(feature: Feature) -> dict[str, npt.NDArray[np.generic]]:
+    return {value.name: feature.feed[value.name] for value in feature.proto.graph.input}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A feature as it was written."""
+
+    name: str
+    group: str
+    label: str
+    rtol: float
+    atol: float
+    folder: Path
+
+    def arrays(self, kind: str) -> dict[str, npt.NDArray[np.generic]]:
+        """Return its inputs or outputs; `kind` is "input" or "output"."""
+        return read_arrays(self.folder / "test_data_set_0", kind)
+
+
+def read_arrays(folder: Path, kind: str) -> dict[str, npt.NDArray[np.generic]]:
+    """Return the tensors of a data set by name, in their order."""
+    found = {}
+    for n in range(len(list(folder.glob(f"{kind}_*.pb")))):
+        tensor = onnx.TensorProto.FromString((folder / f"{kind}_{n}.pb").read_bytes())
+        found[tensor.name or str(n)] = numpy_helper.to_array(tensor)
+    return found
+
+
+def stored(folder: Path) -> Iterator[Stored]:
+    """Yield the features of a folder."""
+    for row in json.loads((folder / INDEX).read_text()):
+        yield Stored(**row, folder=folder / row["name"])
