@@ -61,5 +61,8 @@ def write(folder: Path, model: onnx.ModelProto, feed: Arrays) -> None:
 def read(folder: Path) -> Arrays | str:
     if (folder / "error.txt").exists():
         return (folder / "error.txt").read_text()
-    with np.load(folder / "result.npz") as held:
-        return {name: held[name] for name in held.files}
+    try:
+        with np.load(folder / "result.npz") as held:
+            return {name: held[name] for name in held.files}
+    except ValueError:  # an object, not numbers
+        return "rejects: an output is no array"
