@@ -23,6 +23,16 @@ def zeros_of_float32(op: Ops, shape: Tensor, dims: Dims) -> Tensor:
     return op.cast(made, op.dtype)
 
 
+def conv_of_images(op: Ops, x: Tensor, weight: Tensor, bias: Tensor, dilation: int) -> Tensor:
+    """Emit a Conv of one row of pixels: an output that a Conv of rank 3 computes has a fourth axis in MNN."""
+    (N, C, frames), k = x.shape, weight.shape[-1]
+    rows, weights = op.unsqueeze(x, [2]), op.unsqueeze(weight, [2])
+    shape = (N, C, 1, None if frames is None or k is None else frames - (k - 1) * dilation)
+    inputs = [rows, weights] if bias.is_zero else [rows, weights, bias]
+    sizes = {"group": C, "kernel_shape": [1, k], "dilations": [1, dilation]}
+    return op.squeeze(op.emit("Conv", inputs, [shape], [x.dtype], **sizes)[0], [2])
+
+
 def max_of_outputs(op: Ops, outputs: Sequence[ir.Value]) -> None:
     """Replace Relu with Max(x, 0) if x is an output.
 
@@ -53,6 +63,7 @@ TARGET = Target(
     instead=(
         ("MatMul", partial(by_columns, least=1, batch=2)),
         ("ConstantOfShape", zeros_of_float32),
+        ("Conv", conv_of_images),
     ),
     finish=(max_of_outputs,),
     # Where Relu reads an output MNN loses it, as above; where any activation, Abs, Neg, Exp or Clip does, it loses
