@@ -255,17 +255,22 @@ class Flow:
 
     def by_size(self, value: ir.Value, node: ir.Node) -> Frames:
         """Return the framing of a counter, or of a value that is equal in every frame, from its size."""
+        found, lacking = self.counted_by_size(value, node)
+        if lacking:
+            raise self.refuse(node, f"'{value.name}' lacks {lacking} of the frames of each chunk")
+        return found
+
+    def counted_by_size(self, value: ir.Value, node: ir.Node) -> tuple[Frames, int]:
+        """Return the framing that the size of a value tells, and how many frames the value lacks in each chunk."""
         axes = [axis for axis, dim in enumerate(self.known.shapes[value]) if dim.timed]
         if len(axes) == 1:
             dim = self.known.shapes[value][axes[0]]
             rate, extra = dim.coefficient(TIME), dim.coefficient()
             if rate > 0 and extra.denominator == 1:
                 known = int(extra + dim.coefficient(CHUNK))
-                if known < 0:
-                    raise self.refuse(node, f"'{value.name}' lacks {-known} of the frames of each chunk")
-                found = Frames(axes[0], extra=int(extra), known=known, rate=rate)
-                if found.size() == dim:
-                    return found
+                found, lacking = Frames(axes[0], extra=int(extra), known=max(known, 0), rate=rate), max(-known, 0)
+                if found.size() - Size.symbol(CHUNK) * lacking == dim:
+                    return found, lacking
         raise self.refuse(node, f"the shape of '{value.name}' depends on the number of frames in other ways")
 
     def joined(self, node: ir.Node, slots: Sequence[int]) -> tuple[Frames | Unframed | None, dict[int, int]]:

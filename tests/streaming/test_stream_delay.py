@@ -37,6 +37,15 @@ def layer(op: str, before: str, after: str) -> str:
     )
 
 
+def table(counted: str, fewer: str, source: str = "", offsets: str = "w4", step: int = 1) -> str:
+    """Windows of frames as F.unfold writes them: `g` of shape [2, 3, window, frames], counted by `r`."""
+    return (
+        f"q = Shape ({counted}) n = Gather (q, by2) m = Sub (n, {fewer}) "
+        f"r = Range (from0, m, {'from1' if step == 1 else 'by2'}) u = Unsqueeze (r, zero) "
+        f"w = Add (u, {offsets}) g = Gather <axis = 2> ({source or counted}, w)"
+    )
+
+
 MOVED = "p = Pad (X, behind) m = Slice (p, two, far, axis)"
 NETS: dict[str, tuple[str, int]] = {
     "both sides": ("Y = Conv <pads = [1, 1]> (X, K)", 1),
@@ -76,6 +85,30 @@ NETS: dict[str, tuple[str, int]] = {
         f"c = Conv <pads = [1, 1]> (b, K) {layer('RNN', 'c', 'd')} e = Conv <pads = [2, 0]> (d, K) Y = Add (e, X)",
         2,
     ),
+    "windows by a table": (
+        f"p = Pad (X, around) {table('p', 'from4')} o = Unsqueeze (X, axis) v = Mul (g, o) "
+        "Y = ReduceMean <axes = [2], keepdims = 0> (v)",
+        2,
+    ),
+    "windows by a table of what is late": (
+        f"a = Conv <pads = [1, 1]> (X, K) p = Pad (a, around) {table('p', 'from4')} "
+        "e = ReduceMax <axes = [2], keepdims = 0> (g) Y = Add (e, X)",
+        3,
+    ),
+    "windows by a table without paddings, numbered": (
+        f"{table('X', 'from4')} e = ReduceMean <axes = [2], keepdims = 0> (g) "
+        "f = Cast <to = 1> (r) h = Mul (f, half) Y = Add (e, h)",
+        4,
+    ),
+    "a table with windows that the next chunk completes": (
+        f"b = Pad (X, back) p = Pad (X, around) {table('b', 'from0', 'p', 'w2')} "
+        "e = ReduceMean <axes = [2], keepdims = 0> (g) Y = Slice (e, zero, minus2, axis)",
+        0,
+    ),
+    "every second window by a table": (
+        f"p = Pad (X, around) {table('p', 'from4', step=2)} Y = ReduceMean <axes = [2], keepdims = 0> (g)",
+        2,
+    ),
     "a layer between strides": (
         f"a = Conv <strides = [2], pads = [1, 2]> (X, K5) {layer('GRU', 'a', 'b')} "
         "Y = ConvTranspose <strides = [2], pads = [1, 1]> (b, up)",
@@ -89,7 +122,9 @@ def made(label: str) -> onnx.ModelProto:
     extra = {
         **{"start3": random((3, 3, 2), 7), "start2": random((3, 3, 2), 8), "half": np.array(0.5, np.float32)},
         **{"start2rows": np.repeat(CONSTANTS["start"], 2, 0), "longrows": np.repeat(CONSTANTS["long"], 2, 0)},
-        **{"minus2": np.array([-2]), "minus5": np.array([-5])},
+        **{"minus2": np.array([-2]), "minus5": np.array([-5]), "around": np.array([0, 0, 2, 0, 0, 2])},
+        **{f"from{n}": np.array(n) for n in (0, 1, 4)},
+        **{"by2": np.array(2), "w2": np.arange(3)[:, None], "w4": np.arange(5)[:, None]},
     }
     held = {
         name: array

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from cases import Arrays
 from gtcrn import gtcrn
+from onnx import numpy_helper
 from paths import MODELS
 from stream_models import chunked, expected_of, plan_of, random, streamed, whole
 
@@ -160,3 +161,33 @@ def test_a_step_of_known_sizes_calculates_with_none(file: str) -> None:
         "Loop",
         "Scan",
     } == set()
+
+
+def deep_filter(exporter: str, left: int, right: int) -> onnx.ModelProto:
+    """The stored deep filter of five frames with other paddings over time."""
+    model = onnx.load(FOLDER / f"deep_filter_unfold.{exporter}.onnx")
+    if exporter == "legacy":
+        (node,) = [n for n in model.graph.node if "/Constant_7_output_0" in n.output]
+        held, numbers = node.attribute[0].t, [0, 0, left, right]
+    else:
+        (held,) = [i for i in model.graph.initializer if i.name == "val_78"]
+        numbers = [0, 0, left, 0, 0, 0, right, 0]
+    assert sum(numpy_helper.to_array(held)) == 4
+    held.CopyFrom(numpy_helper.from_array(np.array(numbers), held.name))
+    return model
+
+
+@pytest.mark.parametrize("exporter", ["legacy", "dynamo"])
+@pytest.mark.parametrize(("left", "right"), [(2, 2), (0, 4)])
+def test_a_deep_filter_looks_ahead(exporter: str, left: int, right: int) -> None:
+    model = deep_filter(exporter, left, right)
+    with pytest.raises(rl.UnsupportedError, match=f"Gather node .* looks {right} frames ahead, .*--delay {right}"):
+        streamed(model, "time")
+    anything = streamed(model, "time", "auto", delay=right)
+    fixed = streamed(model, {"time": 1}, "auto", delay=True)
+    for stepped, sizes in ((anything, [1]), (anything, [5, 1, 3]), (fixed, [1])):
+        assert plan_of(stepped)["delay"] == {"out": right}
+        for frames in (7, 50):
+            feed = given(model, "time", frames, frames)
+            got = chunked(stepped, feed, sizes)["out"]  # the padding is at the input: exact to the end
+            np.testing.assert_allclose(got, whole(model, feed)["out"], rtol=0, atol=2e-5)

@@ -96,6 +96,30 @@ def counted_before(editor: Editor, node: ir.Node, value: ir.Value, frames: Frame
 
 
 @dataclass(frozen=True)
+class RangeLimit(NodeEdit):
+    """A Range that lacks frames in each chunk, since its limit is the size of what is padded on the right.
+
+    Attributes:
+        more: What the limit lacks in a chunk.
+        dtype: The element type of the limit.
+    """
+
+    node: ir.Node
+    more: int
+    dtype: ir.DataType
+    carries = False
+
+    def apply(self, editor: Editor) -> None:
+        """Raise the limit, so that the Range counts all frames of the chunk."""
+        limit, graph = self.node.inputs[1], home(self.node)
+        assert limit is not None
+        more = editor.constant(np.array(self.more, self.dtype.numpy()), graph)
+        (raised,) = editor.node("Add", [limit, more])
+        graph.insert_before(self.node, [producer(raised)])
+        self.node.replace_input_with(1, raised)
+
+
+@dataclass(frozen=True)
 class TableRows(NodeEdit):
     """A Slice that cuts a table to the number of frames.
 
@@ -150,7 +174,11 @@ def _range(flow: Flow, node: ir.Node) -> list[Framing] | None:
     start, change = float(first.reshape(-1)[0]), float(step.reshape(-1)[0])
     if start != int(start) or change != int(change):
         return None
-    return [Counter(flow.by_size(output, node), int(change), np.array([int(start)]))]
+    frames, lacking = flow.counted_by_size(output, node)
+    if lacking:
+        flow.edits.append(RangeLimit(node, lacking * int(change), flow.known.types[output]))
+        flow.known.shapes[output] = (frames.size(),)
+    return [Counter(frames, int(change), np.array([int(start)]))]
 
 
 _MOVING = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))

@@ -10,7 +10,8 @@ from rnn_lowering.streaming.edit import Editor, NodeEdit, home, producer
 from rnn_lowering.streaming.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.frames import Counter, FirstFrame, Flow, Frames, Framing, Unframed, WholeSequenceValue
 from rnn_lowering.streaming.inference import TO_THE_END, position, slice_bounds
-from rnn_lowering.streaming.operators.past_frames import framed_input
+from rnn_lowering.streaming.lateness import Wait
+from rnn_lowering.streaming.operators.past_frames import framed_input, keep
 from rnn_lowering.streaming.polynomials import Size, size
 
 
@@ -147,7 +148,19 @@ def _around(flow: Flow, node: ir.Node, framing: Frames, counter: Counter) -> Fra
         raise flow.refuse(node, "picks frames at another rate than that of its table")
     if int(offsets.min()) < 0:
         raise flow.refuse(node, "picks a frame before the first one, which is the last one", "pad them in front")
-    ahead = counter.step * (frames.known - 1) + int(offsets.max()) - framing.known + 1
-    if ahead > 0:
-        raise flow.refuse(node, f"looks {ahead} frame{'s'[: ahead != 1]} ahead by a table", "pad them in front")
-    return flow.framed(node, node.outputs[0], replace(frames, axis=framing.axis + frames.axis))
+    there = (framing.known - 1 - int(offsets.max())) // counter.step + 1
+    found = replace(frames, axis=framing.axis + frames.axis, known=min(there, frames.known))
+    if beyond := frames.known - found.overlap:
+        _shorten_table(flow, node, frames, beyond)
+    if past := found.lag * counter.step - framing.lag:
+        keep(flow, node, framing, past, 0.0, (), 0, before=0)
+    flow.note_ahead(node, framing, found)
+    return flow.resampled(node, node.outputs[0], found)
+
+
+def _shorten_table(flow: Flow, node: ir.Node, frames: Frames, beyond: int) -> None:
+    """Record that windows at the end of a table read frames that only the next chunk has."""
+    table = node.inputs[1]
+    assert table is not None
+    shape, dtype = flow.shape(table, node), flow.known.types[table]
+    flow.edits.append(Wait(node, 1, frames.axis, 0, frames.overlap, beyond, flow.path, shape, dtype))
