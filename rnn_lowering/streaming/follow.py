@@ -365,9 +365,8 @@ def _check_onward(flow: Flow, node: ir.Node, others: dict[int, ir.Value], framin
             f"direction is {direction}: it starts at the last frame, which a stream has not seen yet",
             "train a forward model",
         )
-    if not framing.one_by_one:
-        more = f"{framing.extra} frames more than" if framing.extra > 0 else "not as many frames as"
-        raise flow.refuse(node, f"reads {more} the stream has", "trim its input with a Slice")
+    if framing.known > min(framing.extra, 0):
+        raise flow.refuse(node, f"reads {_number_of_frames(framing)} the stream has", "trim its input with a Slice")
     if framing.lag and 4 in others:
         raise flow.refuse(
             node, f"has sequence_lens, and reads frames that come {framing.lag} late", "drop sequence_lens"
@@ -378,6 +377,11 @@ def _check_onward(flow: Flow, node: ir.Node, others: dict[int, ir.Value], framin
             raise flow.refuse(
                 node, "its initial state is computed from the stream", "make it an input of the model"
             )
+
+
+def _number_of_frames(framing: Frames) -> str:
+    more = framing.extra
+    return f"{more} frame{'s'[: more != 1]} more than" if more > 0 else "not as many frames as"
 
 
 def _check_lengths(flow: Flow, node: ir.Node, lengths: ir.Value, framing: Frames) -> None:
@@ -403,7 +407,7 @@ def _check_lengths(flow: Flow, node: ir.Node, lengths: ir.Value, framing: Frames
                 "give sequence_lens as an input of the model",
             )
         value = producer.inputs[0]
-    if framing.rate != 1:
+    if framing.rate != 1 or framing.extra:
         raise flow.refuse(node, "its sequence_lens count other frames than those of the stream")
     if value is not None:
         _check_only_lengths(flow, value, value.name or "")
@@ -438,7 +442,7 @@ def _check_outputs(flow: Flow, graph: ir.Graph) -> None:
         if not isinstance(framing, Frames):
             continue
         if not framing.one_by_one:
-            more = f"{framing.extra} frames more than" if framing.extra > 0 else "not as many frames as"
+            more = _number_of_frames(framing)
             raise flow.refuse(node, f"output '{value.name}' has {more} the stream", "trim it with a Slice")
         if framing.outer != size(1):
             raise flow.refuse(

@@ -192,7 +192,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "joined with its past": (
         "p = Conv <pads = [2, 2]> (X, K)  s = Slice (p, zero, minus1, axis)  Y = Relu (s)",
-        "output 'Y' has 1 frames more",
+        "output 'Y' has 1 frame more",
     ),
     "frames that are not side by side": (
         "p = Pad (X, pads)  q = Pad (X, both)  Y = Add (p, q)",
@@ -200,7 +200,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "upsampled, not trimmed": (
         "Y = ConvTranspose <strides = [2]> (X, K)",
-        "output 'Y' has 1 frames more than the stream",
+        "output 'Y' has 1 frame more than the stream",
     ),
     "upsampled, trimmed at the left": (
         "Y = ConvTranspose <strides = [2], pads = [1, 0]> (X, K)",

@@ -109,6 +109,24 @@ NETS: dict[str, tuple[str, int]] = {
         f"p = Pad (X, around) {table('p', 'from4', step=2)} Y = ReduceMean <axes = [2], keepdims = 0> (g)",
         2,
     ),
+    "a sum of what is late": ("a = Conv <pads = [1, 1]> (X, K) Y = CumSum (a, by2)", 1),
+    "a sum without its own frame": ("a = Conv <pads = [2, 2]> (X, K5) Y = CumSum <exclusive = 1> (a, by2)", 2),
+    "a running mean, read by a layer": (
+        "a = Conv <pads = [2, 2]> (X, K5) c = CumSum (a, by2) h = Shape (a) n = Gather (h, by2) "
+        "m = Add (n, from1) r = Range (from1, m, from1) f = Cast <to = 1> (r) d = Div (c, f) "
+        f"{layer('GRU', 'd', 'b')} e = Conv <pads = [1, 1]> (b, K) g = CumSum (e, by2) Y = Sub (g, d)",
+        3,
+    ),
+    "a sum of ones": (
+        "a = Conv <pads = [1, 1]> (X, K) h = Shape (a) o = ConstantOfShape <value = float[1] {1.0}> (h) "
+        "n = CumSum (o, by2) c = CumSum (a, by2) Y = Div (c, n)",
+        1,
+    ),
+    "positions of what is late": (
+        "a = Conv <pads = [1, 1]> (X, K) h = Shape (a) n = Gather (h, by2) r = Range (from0, n, from1) "
+        "f = Cast <to = 1> (r) k = Sin (f) v = Add (a, k) Y = Conv <pads = [2, 0]> (v, K)",
+        1,
+    ),
     "a layer between strides": (
         f"a = Conv <strides = [2], pads = [1, 2]> (X, K5) {layer('GRU', 'a', 'b')} "
         "Y = ConvTranspose <strides = [2], pads = [1, 1]> (b, up)",
@@ -268,3 +286,75 @@ def test_windows_of_slices_look_ahead() -> None:
     assert plan_of(stepped)["delay"] == {"Y": 2}
     for sizes in CHUNKINGS:  # the paddings stand behind the input: exact to the end
         assert_same(chunked(stepped, feed, sizes), whole(model, feed), str(sizes))
+
+
+WINDOW = np.sqrt(0.5 - 0.5 * np.cos(np.pi * np.arange(8) / 4))
+ANGLES = np.pi * np.outer(np.arange(5), np.arange(8)) / 4
+BASIS = (np.concatenate([np.cos(ANGLES), -np.sin(ANGLES)]) * WINDOW)[:, None].astype(np.float32)
+SPECTRA: dict[str, Array] = {
+    **{"A": BASIS, "I": (BASIS * np.array([1, 2, 2, 2, 1] * 2)[:, None, None] / 8).astype(np.float32)},
+    **{"around4": np.array([0, 0, 4, 0, 0, 4]), "sides": np.array([0, 4, 0, 4]), "K": random((10, 10, 3), 2, 0.3)},
+    **{"zero": np.array([0]), "one": np.array([1]), "two": np.array([2]), "minus1": np.array([-1])},
+    **{"minus4": np.array([-4]), "four": np.array([4]), "hop": np.array(4), "win": WINDOW.astype(np.float32)},
+    **{"hop2": np.array(2), **recurrent("GRU", 10, 3, "GRU"), "V": random((10, 3, 1), 3)},
+}
+STFT = "p = Pad (X, around4) z = Conv <strides = [4]> (p, A)"
+OPERATOR = "x = Squeeze (X, one) p = Pad (x, sides) w = Unsqueeze (p, minus1)"
+CENTRED: dict[str, tuple[str, int, float]] = {
+    "there and back": (f"{STFT} Y = ConvTranspose <strides = [4], pads = [4, 4]> (z, I)", 4, 1),
+    "a mask": (
+        f"{STFT} {layer('GRU', 'z', 'b')} m = Conv (b, V) s = Sigmoid (m) v = Mul (z, s) "
+        "y = ConvTranspose <strides = [4]> (v, I) Y = Slice (y, four, minus4, two)",
+        4,
+        1,
+    ),
+    "a mask with a look-ahead of one": (
+        f"{STFT} a = Conv <pads = [1, 1]> (z, K) {layer('GRU', 'a', 'b')} m = Conv (b, V) s = Sigmoid (m) "
+        "v = Mul (z, s) Y = ConvTranspose <strides = [4], pads = [4, 4]> (v, I)",
+        8,
+        1,
+    ),
+    "the operator": (f"{OPERATOR} s = STFT (w, hop, win) Y = Slice (s, zero, minus1, one)", 0, 1 / 4),
+    "the operator with a small hop": (
+        f"{OPERATOR} s = STFT (w, hop2, win) Y = Slice (s, zero, minus1, one)",
+        1,
+        1 / 2,
+    ),
+}
+
+
+def spectral(nodes: str, outputs: str) -> onnx.ModelProto:
+    words = nodes.replace("(", " ").replace(",", " ").replace(")", " ").split()
+    held = {name: array for name, array in SPECTRA.items() if name in words}
+    return net(f"g (float[2, 1, time] X) => ({outputs} Y) {{ {nodes} }}", held)
+
+
+@pytest.mark.parametrize("label", CENTRED)
+def test_a_centred_stft_is_a_delay(label: str) -> None:
+    """The padding is that of the input: the whole model's result, to the end."""
+    nodes, delay, rate = CENTRED[label]
+    model = spectral(nodes, "float[2, 1, t]" if rate == 1 else "float[2, t, 5, 2]")
+    if delay:
+        with pytest.raises(rl.UnsupportedError, match=f"; --delay {delay if rate == 1 else 2} "):
+            streamed(model, "time")
+    for to in ("keep", "auto"):
+        for frames, sizes in ((None, [4]), (None, [8, 4, 12]), (4, [4]), (8, [8])):
+            stepped = streamed(model, {"time": frames}, to, delay=True)
+            assert plan_of(stepped)["delay"].get("Y", 0) == delay
+            feed = {"X": random((2, 1, 48), 1)}
+            expected = whole(model, feed)
+            assert_same(chunked(stepped, feed, sizes), expected, f"{to} {sizes}")
+    if label == "there and back":
+        np.testing.assert_allclose(expected["Y"], feed["X"], rtol=0, atol=1e-5)
+
+
+def test_what_a_centred_stft_cannot_be_is_named() -> None:
+    for nodes, said in (
+        (
+            STFT.replace("Pad", 'Pad <mode = "reflect">') + " Y = Slice (z, zero, minus1, two)",
+            r"Pad node '-> p' .*\(mode reflect\)",
+        ),
+        (f"{STFT} Y = Identity (z)", "output 'Y' has 1 frame more than the stream; trim it with a Slice"),
+    ):
+        with pytest.raises(rl.UnsupportedError, match=said):
+            streamed(spectral(nodes, "float[2, 10, t]"), "time", delay=True)
