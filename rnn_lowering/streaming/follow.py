@@ -296,9 +296,7 @@ def _recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
     if 4 in others:
         _check_lengths(flow, node, others[4], framing)
     flow.recurrent.append(StatefulNode(node, flow.path, framing.lateness))
-    ended = framing.extra == framing.known
-    last = Unframed.LAST if ended else WholeSequenceValue(_late_state(flow, node, framing))
-    y = node.outputs[0]
+    y, last = node.outputs[0], _last_state(flow, node, framing)
     return [flow.framed(node, v, replace(framing, axis=sequence)) if v is y else last for v in outputs]
 
 
@@ -323,10 +321,20 @@ _PAST_STATE = 3
 """The number of that input of a LinearAttention."""
 
 
-def _late_state(flow: Flow, node: ir.Node, framing: Frames) -> UnsupportedError:
-    return flow.refuse(
-        node, f"returns its last state, which comes {framing.lag} frames after the sequence has ended"
+def _last_state(flow: Flow, node: ir.Node, framing: Frames) -> Unframed | WholeSequenceValue:
+    """Return the framing of the last state. If the state is late, only the stream may carry it."""
+    late = framing.extra - framing.known
+    if not late:
+        return Unframed.LAST
+    error = flow.refuse(
+        node,
+        f"returns its last state, which comes {late} frame{'s'[: late != 1]} after the sequence has ended",
+        "drop that output, since the stream carries the state, or give the node an initial state that it returns",
     )
+    if framing.extra > 0 or flow.path:
+        return WholeSequenceValue(error)
+    flow.late_states.update((v, error) for v in node.outputs[1:] if v.name)
+    return Unframed.LAST
 
 
 def _frames_as_batch(flow: Flow, node: ir.Node, framing: Frames, batch_first: bool) -> list[Framing]:

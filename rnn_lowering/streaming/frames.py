@@ -185,6 +185,7 @@ class Flow:
         tails: Values with the last frames of a cache, as many as the cache holds.
         means: By value the nodes that pool all frames to their mean.
         ahead: Pairs of a node that reads future frames and the number of these, in frames of the stream.
+        late_states: Last states that are late, with the error of an output that is not their next value.
     """
 
     known: SymbolicValues
@@ -200,6 +201,7 @@ class Flow:
     tails: dict[ir.Value, ir.Node] = field(default_factory=dict)
     means: dict[ir.Value, ir.Node] = field(default_factory=dict)
     ahead: list[tuple[NodeRef, int]] = field(default_factory=list)
+    late_states: dict[ir.Value, UnsupportedError] = field(default_factory=dict)
 
     @property
     def opset(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,7 +100,20 @@ def states_of(flow: Flow, graph: ir.Graph) -> States:
         for source in sources[:1]:
             check_unread(flow, source, source.name or "")
             caches.append(Cache(node, source, returned[source]))
-    return States(_node_states(flow, elements, returned), caches)
+    nodes = _node_states(flow, elements, returned)
+    _check_late_states(flow, {state.output for state in nodes})
+    return States(nodes, caches)
+
+
+def _check_late_states(flow: Flow, paired: Collection[ir.Value | None]) -> None:
+    """Refuse an output that is computed from a late state, unless the stream carries the output."""
+    for value, error in flow.late_states.items():
+        read = [value]
+        for each in read:
+            if each.is_graph_output() and each not in paired:
+                raise error
+            nodes = [use.node for use in each.uses() if use.node.op_type not in ("Shape", "Size")]
+            read += [v for node in nodes for v in node.outputs if v not in read]
 
 
 def _node_states(

@@ -358,3 +358,74 @@ def test_what_a_centred_stft_cannot_be_is_named() -> None:
     ):
         with pytest.raises(rl.UnsupportedError, match=said):
             streamed(spectral(nodes, "float[2, 10, t]"), "time", delay=True)
+
+
+LATE_LSTM = (
+    "a = Conv <pads = [2, 2]> (X, K5) l = Transpose <perm = [2, 0, 1]> (a) "
+    "u, hn, c = LSTM <hidden_size = 3> (l, LSTMW, LSTMR, LSTMB, , h0, c0) v = Squeeze (u, one) "
+    "Y = Transpose <perm = [1, 2, 0]> (v) cn = Identity (c)"
+)
+STATE = "float[1, 2, 3]"
+
+
+def with_states(nodes: str, inputs: str, outputs: str) -> onnx.ModelProto:
+    words = nodes.replace("(", " ").replace(",", " ").replace(")", " ").split()
+    named = CONSTANTS | {"minus2": np.array([-2])}
+    held = {name: array for name, array in named.items() if name in words}
+    return net(f"g (float[2, 3, time] X, {inputs}) => (float[2, 3, t] Y, {outputs}) {{ {nodes} }}", held)
+
+
+def test_a_state_of_the_caller_waits_for_the_first_frame() -> None:
+    """States that the model takes and returns are the stream's: after the last frame they are the model's."""
+    model = with_states(LATE_LSTM, f"{STATE} h0, {STATE} c0", f"{STATE} hn, {STATE} cn")
+    with pytest.raises(rl.UnsupportedError, match=r"looks 2 frames ahead, .*; --delay 2 "):
+        streamed(model, "time")
+    given = {name: random((1, 2, 3), n) for n, name in enumerate(("h0", "c0"))}
+    feed = {"X": random((2, 3, 9), 3), **given}
+    expected = whole(model, feed)
+    for to, frames, sizes in (("keep", None, [2, 3]), ("auto", None, [2, 7]), ("auto", 1, [1])):
+        stepped = streamed(model, {"time": frames}, to, delay=2)
+        pairs = {(state["input"], state["output"]) for state in plan_of(stepped)["states"]}
+        assert pairs >= {("h0", "hn"), ("c0", "cn")}
+        assert_same(chunked(stepped, feed, sizes, given), {"Y": expected["Y"]}, f"{to} {sizes}")
+        stream = rl.Stream(stepped.SerializeToString())
+        stream.reset(given)
+        stream({"X": feed["X"][:, :, : sizes[0]]})
+        assert_same({name: stream.states[name] for name in given}, given, f"before the first frame, {to}")
+        for start in range(sizes[0], 9, frames or 7):
+            stream({"X": feed["X"][:, :, start : start + (frames or 7)]})
+        stream.flush()
+        assert_same({"hn": stream.states["h0"], "cn": stream.states["c0"]}, expected, f"{to} {sizes}")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "inputs", "outputs", "said"),
+    [
+        (
+            f"{LATE_LSTM} e = Neg (hn)",
+            f"{STATE} h0, {STATE} c0",
+            f"{STATE} hn, {STATE} cn, {STATE} e",
+            "LSTM node .* last state, which comes 2 frames after .*; drop that output",
+        ),
+        (
+            LATE_LSTM.replace(", , h0, c0", ""),
+            "float[1] z",
+            f"{STATE} hn, {STATE} cn",
+            "LSTM node .* last state, which comes 2 frames after .*; drop that output",
+        ),
+        (
+            "a = Conv <pads = [1, 1]> (X, K) j = Concat <axis = 2> (cache, a) Y = Conv (j, K) "
+            "new = Slice (j, minus2, far, axis)",
+            "float[2, 3, 2] cache",
+            "float[2, 3, 2] new",
+            "Concat node .* before those of what is late; put constants there",
+        ),
+    ],
+)
+def test_late_states_that_a_stream_cannot_carry_are_refused(
+    nodes: str, inputs: str, outputs: str, said: str
+) -> None:
+    model = with_states(nodes, inputs, outputs)
+    for delay in (False, True):
+        with pytest.raises(rl.UnsupportedError, match=said):
+            streamed(model, "time", delay=delay)

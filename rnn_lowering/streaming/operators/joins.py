@@ -117,7 +117,11 @@ def _behind_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int, othe
     if others or slot != 1 or (isinstance(first, FirstFrame) and first.axis != framing.axis):
         raise flow.refuse(node, "joins the frames of the stream with others and with constants", "use two Concats")
     if framing.lag:
-        raise flow.refuse(node, "puts computed frames before those of what is late", "put constants before them")
+        raise flow.refuse(
+            node,
+            "puts computed frames before those of what is late",
+            "put constants there: the stream keeps past frames itself",
+        )
     left = int(flow.shape(lead, node)[framing.axis].constant or 0)
     extra, known = framing.extra + left, framing.known + left
     kept = settled(flow, node, framing, 0, extra, known)
