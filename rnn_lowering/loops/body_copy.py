@@ -7,7 +7,7 @@ disappear, and an If on a counter becomes its branch. What is the same in two co
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -128,7 +128,11 @@ class BodyCopy:
         if tensor is None:
             raise InvalidNodeError(f"the initializer '{value.name}' has no tensor", node=self._outermost)
         if tensor.size <= _SHARED_SIZE and is_plain(tensor.dtype):
-            return Known(array_of(tensor))
+            try:
+                return Known(array_of(tensor))
+            except Exception as error:  # whatever damaged tensors raise
+                reason = f"the initializer '{value.name}' cannot be read: {' '.join(str(error).split())}"
+                raise InvalidNodeError(reason, node=self._outermost) from error
         return self.made(self.op.known(leaf(tensor, value, "const")))
 
     # Values that are emitted
@@ -165,8 +169,10 @@ class BodyCopy:
             if given is not None and self.facts.kind(given) is None:
                 self._learn(given)
             constant = None if given is None else given.const_value
-            small = constant is not None and constant.size <= _SHARED_SIZE and is_plain(constant.dtype)
-            items.append(Known(array_of(constant), given) if small and constant is not None else given)
+            items.append(given)
+            if constant is not None and constant.size <= _SHARED_SIZE and is_plain(constant.dtype):
+                with suppress(Exception):  # as in `Facts`
+                    items[-1] = Known(array_of(constant), given)
         for output, kind in zip(node.outputs, self.facts.infer(node, items), strict=True):
             if kind is not None and kind.shape is not None:
                 self.facts.declare(output, kind)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -262,7 +262,10 @@ class Facts:
         if node is None:
             tensor = None if value.is_graph_input() else value.const_value
             if tensor is not None and tensor.size <= _LARGEST_READ and is_plain(tensor.dtype):
-                self._known[value] = Known(array_of(tensor), value)
+                with suppress(
+                    Exception
+                ):  # numbers that do not fit the type and shape of their tensor are not known
+                    self._known[value] = Known(array_of(tensor), value)
             return
         items: list[Any] = [None if v is None else self._known.get(v) or v for v in node.inputs]
         found = self.evaluate(node, items)

@@ -124,7 +124,6 @@ def differing(plan: Mapping[str, Any], net: Any, parts: list[Arrays]) -> str:
 REJECTED: dict[str, dict[str, str]] = {
     "opencv": {
         "nearest_upsampling.legacy.onnx": "rejects",  # Resize with 3 inputs
-        "tcn_cumulative_norm.legacy.onnx": "rejects",  # a Mul of unlike types
         "classifier_attention.dynamo.onnx": "wrong",
     },
     "ncnn": {
@@ -135,9 +134,5 @@ REJECTED: dict[str, dict[str, str]] = {
         "denoiser_lookahead.dynamo.onnx": "rejects",  # Less and Where
         "skip_and_pixel_shuffle.dynamo.onnx": "rejects",  # a Slice with steps
         "tcn_cumulative_norm.legacy.onnx": "rejects",  # Cast of an integer
-    },
-    "tvm": {
-        "skip_and_pixel_shuffle.dynamo.onnx": "rejects",  # Reshape of a size
-        "tcn_cumulative_norm.legacy.onnx": "rejects",  # a Constant without a tensor
     },
 }

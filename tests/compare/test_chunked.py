@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from running import optimizations_change
 from stream_models import net, plan_of, random, recurrent, streamed
 
 import rnn_lowering as rl
@@ -374,6 +375,8 @@ def test_an_optimization_that_changes_the_original(tmp_path: Path) -> None:
             x = Transpose <perm = [2, 0, 1]> (z)  Y = GRU <hidden_size = 4> (x, W, R, B) }""",
         {**recurrent("GRU", 3, 4), "far": np.array(9, np.float32), "pads": np.array([0, 0, 2, 0, 0, 0])},
     )
+    if not optimizations_change(original, {"X": random((2, 3, 9))}):
+        pytest.skip("this onnxruntime does not have the fault")
     check = verified(original, streamed(original, "time"), tmp_path)
     assert check, check.reason
     assert "onnxruntime's optimizations change the original's outputs" in check.reason

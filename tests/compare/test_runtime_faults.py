@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from running import optimizations_change
 from stream_models import net, random, recurrent
 
 import rnn_lowering as rl
@@ -77,6 +78,8 @@ def pooled() -> onnx.ModelProto:
 
 def test_an_optimization_that_changes_the_original() -> None:
     original = pooled()
+    if not optimizations_change(original, {"X": random((9, 2, 3))}):
+        pytest.skip("this onnxruntime does not have the fault")
     other = rl.lower(original)
     (pad,) = (node for node in other.graph.node if node.op_type == "Pad")
     pad.CopyFrom(onnx.helper.make_node("Concat", ["zeros", "x"], ["p"], axis=2))

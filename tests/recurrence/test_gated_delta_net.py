@@ -10,7 +10,7 @@ import pytest
 from one_process import run_workers_here
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
-from running import run
+from running import run, runs_in_onnxruntime
 
 import rnn_lowering as rl
 from rnn_lowering.types import Array
@@ -164,7 +164,7 @@ def test_is_verified_by_its_node(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     run_workers_here(monkeypatch)
     original = NETS[name].model()
     check = rl.verify(original, rl.lower(original), runs=1)
-    assert (check.status, check.whole) == ("verified", False)
+    assert (check.status, check.whole) == ("verified", runs_in_onnxruntime(original))
     other = replace(NETS[name], scale=0.51).model()
     assert rl.verify(original, rl.lower(other), runs=1).status == "failed"
 

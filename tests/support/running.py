@@ -39,6 +39,23 @@ def run(
     return dict(zip(names, session.run(None, dict(feed)), strict=True))
 
 
+def runs_in_onnxruntime(model: onnx.ModelProto) -> bool:
+    """Return whether the installed onnxruntime can load a model: later versions know more operators and opsets."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception:  # onnxruntime's errors have no common class
+        return False
+    return True
+
+
+def optimizations_change(model: onnx.ModelProto, feed: Mapping[str, Array]) -> bool:
+    """Return whether the installed onnxruntime computes something else when it optimizes a model."""
+    plain, optimized = (run(model, feed, optimize=optimize) for optimize in (False, True))
+    return any(not np.allclose(plain[name], optimized[name], rtol=1e-3, atol=1e-4) for name in plain)
+
+
 def relabeled(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model at the newest opset and IR version that onnxruntime supports, or itself where it is not newer."""
     older = onnx.ModelProto()
