@@ -15,7 +15,6 @@ from rnn_lowering.compare.node_models import (
     NodeFeed,
     NodePair,
     Symbols,
-    TensorFile,
     node_pairs,
     pairs_of_prepared,
     run_node,
@@ -27,6 +26,7 @@ from rnn_lowering.compare.session import session_with
 from rnn_lowering.compare.tolerance import allowance, compare, distance
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import ModelSource
+from rnn_lowering.files.tensor_file import TensorFile
 from rnn_lowering.model.plan import PreparedModel
 from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.options import Check, Tolerance
