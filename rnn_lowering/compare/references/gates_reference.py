@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 
 import ml_dtypes
 import numpy as np
 
-from rnn_lowering.compare.references.node_reference import NodeReference, Symbols
+from rnn_lowering.compare.references.node_reference import NodeReference, Spec, Symbols
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.limits import excess
 from rnn_lowering.spec.gates import AttentionGateSpec, GatedNormSpec
@@ -25,7 +26,21 @@ _ROUNDINGS = 8
 _OPEN, _WIDE = 3, 8
 
 
-class AttentionGateReference(NodeReference[AttentionGateSpec]):
+class _GateReference(NodeReference[Spec]):
+    """The reference of a node without steps: its inputs follow from their shapes."""
+
+    @abstractmethod
+    def shapes(self, sizes: tuple[int, int]) -> Mapping[str, tuple[int, ...]]:
+        """Return the shapes of all inputs, with sizes for the open axes."""
+
+    def feeds(self, names: Mapping[str, str], rng: np.random.Generator) -> list[Symbols]:
+        return [_feed(self, names, rng, self.shapes(sizes), _MAGNITUDES) for sizes in _SIZES]
+
+    def usual_feed(self, names: Mapping[str, str], rng: np.random.Generator, steps: int) -> Symbols:
+        return _feed(self, names, rng, self.shapes((_OPEN, steps)), _MAGNITUDES[:1])
+
+
+class AttentionGateReference(_GateReference[AttentionGateSpec]):
     """The reference of a LinearAttentionGate."""
 
     def outputs(self, inputs: Mapping[str, Array]) -> Symbols:
@@ -42,26 +57,13 @@ class AttentionGateReference(NodeReference[AttentionGateSpec]):
             s: _ROUNDINGS * eps * (terms if s == "decay" else np.ones(a.shape)) for s, a in truth.items()
         }
 
-    def feeds(self, names: Mapping[str, str], rng: np.random.Generator) -> list[Symbols]:
-        return [self._feed(names, rng, sizes, _MAGNITUDES) for sizes in _SIZES]
-
-    def usual_feed(self, names: Mapping[str, str], rng: np.random.Generator, steps: int) -> Symbols:
-        return self._feed(names, rng, (_OPEN, steps), _MAGNITUDES[:1])
-
-    def _feed(
-        self,
-        names: Mapping[str, str],
-        rng: np.random.Generator,
-        sizes: tuple[int, int],
-        magnitudes: tuple[float, ...],
-    ) -> Symbols:
+    def shapes(self, sizes: tuple[int, int]) -> Mapping[str, tuple[int, ...]]:
         spec = self.spec
         rows = _closed((spec.batch_size, spec.seq_length, spec.heads), sizes)
-        shapes = {"a": rows, "b": rows, "dt_bias": rows[2:], "decay_scale": rows[2:]}
-        return _feed(self, names, rng, shapes, magnitudes)
+        return {"a": rows, "b": rows, "dt_bias": rows[2:], "decay_scale": rows[2:]}
 
 
-class GatedNormReference(NodeReference[GatedNormSpec]):
+class GatedNormReference(_GateReference[GatedNormSpec]):
     """The reference of a GatedRMSNorm."""
 
     def outputs(self, inputs: Mapping[str, Array]) -> Symbols:
@@ -81,27 +83,15 @@ class GatedNormReference(NodeReference[GatedNormSpec]):
         roundings = _ROUNDINGS + math.log2(len(inputs["scale"]) + 1)
         return self.outputs(inputs), {"Y": _eps(self.spec) * roundings * size}
 
-    def feeds(self, names: Mapping[str, str], rng: np.random.Generator) -> list[Symbols]:
-        return [self._feed(names, rng, sizes, _MAGNITUDES) for sizes in _SIZES]
-
-    def usual_feed(self, names: Mapping[str, str], rng: np.random.Generator, steps: int) -> Symbols:
-        return self._feed(names, rng, (_OPEN, steps), _MAGNITUDES[:1])
-
-    def _feed(
-        self,
-        names: Mapping[str, str],
-        rng: np.random.Generator,
-        sizes: tuple[int, int],
-        magnitudes: tuple[float, ...],
-    ) -> Symbols:
+    def shapes(self, sizes: tuple[int, int]) -> Mapping[str, tuple[int, ...]]:
         spec = self.spec
         *rows, width = spec.shape
         shape = (*_closed(tuple(rows), sizes), spec.group * 2 if width is None else width)
-        return _feed(self, names, rng, {"X": shape, "gate": shape, "scale": (spec.group,)}, magnitudes)
+        return {"X": shape, "gate": shape, "scale": (spec.group,)}
 
 
 def _feed(
-    node: NodeReference[AttentionGateSpec] | NodeReference[GatedNormSpec],
+    node: NodeReference[Spec],
     names: Mapping[str, str],
     rng: np.random.Generator,
     shapes: Mapping[str, tuple[int, ...]],
