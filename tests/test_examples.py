@@ -44,16 +44,17 @@ def tables() -> list[list[str]]:
 # The example
 
 
-def denoise(*models: Path) -> list[str]:
+def printed_by(script: str, *models: Path) -> str:
+    """What an example prints, on one thread."""
     done = subprocess.run(
-        [sys.executable, EXAMPLES / "denoise.py", *models],
+        [sys.executable, EXAMPLES / script, *models],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return done.stdout
 
 
 @pytest.mark.parametrize("to", ["scan", "loop"])
@@ -61,7 +62,7 @@ def test_both_denoise_alike(tmp_path: Path, to: str) -> None:
     lowered = tmp_path / "lowered.onnx"
     rl.lower_file(DENOISER, lowered, to, verify=0)
     assert recurrent_left(onnx.load(lowered)) == []
-    lines = denoise(DENOISER, lowered)
+    lines = printed_by("denoise.py", DENOISER, lowered).splitlines()
     found = [re.search(r"SNR (\S+) dB -> (\S+) dB", line) for line in lines]
     first, second = (match.groups() if match else () for match in found)
     assert first == second
@@ -75,38 +76,24 @@ def test_both_denoise_alike(tmp_path: Path, to: str) -> None:
 def test_frame_by_frame_is_as_good_as_the_whole(tmp_path: Path) -> None:
     denoiser, step = EXAMPLES / "denoiser_forward.onnx", tmp_path / "step.onnx"
     rl.lower_file(denoiser, step, stream="time=1", verify=0)
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / "stream_denoiser.py", denoiser, step],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    first, second = re.findall(r"SNR (\S+) dB -> (\S+) dB", done.stdout)
+    printed = printed_by("stream_denoiser.py", denoiser, step)
+    first, second = re.findall(r"SNR (\S+) dB -> (\S+) dB", printed)
     assert first == second
     assert float(first[1]) > float(first[0]) + 5
-    difference = re.search(r"largest difference of the masks (\S+)", done.stdout)
+    difference = re.search(r"largest difference of the masks (\S+)", printed)
     assert difference is not None
     assert float(difference[1]) < 1e-5
-    assert re.search(r"\d+ microseconds per frame", done.stdout)
+    assert re.search(r"\d+ microseconds per frame", printed)
 
 
 def test_two_frames_of_look_ahead_frame_by_frame(tmp_path: Path) -> None:
     enhancer, step = EXAMPLES / "enhancer.onnx", tmp_path / "step.onnx"
     rl.lower_file(enhancer, step, stream="time=1", delay=2, verify=0)
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / "stream_enhancer.py", enhancer, step],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    first, second = re.findall(r"SNR (\S+) dB -> (\S+) dB", done.stdout)
+    printed = printed_by("stream_enhancer.py", enhancer, step)
+    first, second = re.findall(r"SNR (\S+) dB -> (\S+) dB", printed)
     assert first == second
     assert float(first[1]) > float(first[0]) + 5
-    difference = re.search(r"largest difference of the spectra (\S+), 2 frames late", done.stdout)
+    difference = re.search(r"largest difference of the spectra (\S+), 2 frames late", printed)
     assert difference is not None
     assert float(difference[1]) < 1e-4
 
