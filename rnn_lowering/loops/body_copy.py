@@ -6,7 +6,7 @@ disappear, and an If on a counter becomes its branch. What is the same in two co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -45,6 +45,7 @@ class BodyCopy:
         repeat: Emits what stands for the Loop or Scan, and for those in its body.
         limits: The limits of all nested steps, and of nodes.
         needs_rows: Whether a Scan that takes no rows is refused.
+        stays: Loops and Scans that are copied as they are where they are in a body.
 
     Attributes:
         steps: The number of steps that were unrolled.
@@ -52,12 +53,20 @@ class BodyCopy:
     """
 
     def __init__(
-        self, op: Ops, facts: Facts, repeat: Repeat, limits: LoopLimits, *, needs_rows: bool = False
+        self,
+        op: Ops,
+        facts: Facts,
+        repeat: Repeat,
+        limits: LoopLimits,
+        *,
+        needs_rows: bool = False,
+        stays: Collection[ir.Node] = (),
     ) -> None:
         self.op = op
         self.facts = facts
         self.limits = limits
         self.needs_rows = needs_rows
+        self.stays = stays
         self.steps = 0
         self.moved: set[ir.Node] = set()
         self._repeat = repeat
@@ -270,7 +279,7 @@ class BodyCopy:
     def results(self, node: ir.Node) -> Sequence[Item]:
         items = [self.item(value) for value in node.inputs]
         standard = node.domain in DEFAULT_DOMAIN
-        if standard and node.op_type in REPEATING:
+        if standard and node.op_type in REPEATING and node not in self.stays:
             return self._nested(node, items)
         if standard and node.op_type == "If" and isinstance(items[0], Known) and items[0].array.size == 1:
             return self._branch(node, "then_branch" if items[0].array.reshape(()) else "else_branch")

@@ -19,7 +19,7 @@ from rnn_lowering.loops.facts import Elements, Facts, Item
 from rnn_lowering.loops.unrolling import unroll
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inlining import inline_holding
-from rnn_lowering.model.scopes import REPEATING, Scope, all_names, inner_scopes, scopes, sort_nodes
+from rnn_lowering.model.scopes import REPEATING, Scope, all_names, inner_scopes, repeating_nodes, scopes, sort_nodes
 from rnn_lowering.model.sizes import merged
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, default_opset, node_ref
 
@@ -67,12 +67,14 @@ class LoopForms:
         forms: The preferred one first; none where it stays.
         reason: Why.
         nested_stay: Whether those in its body keep their operators.
+        left: Whether it is left as it is inside a body that is lowered, too.
         without_steps: Whether a Loop that stays becomes its initial states if it has no step.
     """
 
     forms: Sequence[str]
     reason: str = ""
     nested_stay: bool = False
+    left: bool = False
     without_steps: bool = False
 
     @property
@@ -102,12 +104,14 @@ def lower_loops(
         InvalidNodeError: A node breaks the specification of its operator.
         UnsupportedError: A node cannot have its form.
     """
-    if not any(choose(node).may_change for _, node in _repeating(model)):
+    if not any(choose(node).may_change for _, node in repeating_nodes(model)):
         return model, [], []
     work = clone(model)
     sort_nodes(work)
     holders = {
-        s.function.identifier() for s, node in _repeating(work) if s.function is not None and choose(node).forms
+        s.function.identifier()
+        for s, node in repeating_nodes(work)
+        if s.function is not None and choose(node).forms
     }
     inline_holding(work, holders, limits.nodes)
     inlined = model.functions.keys() - work.functions.keys()
@@ -121,13 +125,6 @@ def lower_loops(
 
 def scopes_of_main(model: ir.Model) -> Iterator[Scope]:
     return (scope for scope in scopes(model) if scope.graph is model.graph)
-
-
-def _repeating(model: ir.Model) -> Iterator[tuple[Scope, ir.Node]]:
-    for scope in scopes(model):
-        for node in scope.graph:
-            if node.domain in DEFAULT_DOMAIN and node.op_type in REPEATING:
-                yield scope, node
 
 
 class _LoopLowering:
@@ -191,7 +188,8 @@ class _LoopLowering:
         """
         shared = dict(self._shared.get(scope.graph, {}))
         op = self._emitter(node, scope.graph)
-        copy = BodyCopy(op, self.facts, repeat, self.limits, needs_rows=needs_rows)
+        stays = {node for _, node in repeating_nodes(self.model) if self.choose(node).left}
+        copy = BodyCopy(op, self.facts, repeat, self.limits, needs_rows=needs_rows, stays=stays)
         try:
             items = copy.write(node, scope.text)
         except UnsupportedError:

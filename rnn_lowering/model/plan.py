@@ -71,7 +71,6 @@ def prepare(model: ir.Model, selected: NodeSelection, max_nodes: int, *, inferre
         UnsupportedError: A function cannot be inlined, or the opset cannot be converted.
     """
     found = list(recurrent_nodes(model))
-    selected.check(found)
     wanted = selected(found)
     if not wanted:
         return PreparedModel(model, found, wanted, inferred=inferred)
@@ -87,8 +86,8 @@ def prepare(model: ir.Model, selected: NodeSelection, max_nodes: int, *, inferre
         read(work, selected(list(recurrent_nodes(work))))  # at its own version: the newer ones allow more
         modernize(work, opset)
         notes.append(f"converted from opset {opset} to {NEW_OPSET}")
-    found = list(recurrent_nodes(work))
-    selected.check(found)
+    before, found = found, list(recurrent_nodes(work))
+    selected.check([e.node for e in found], [e.node for e in before])
     return PreparedModel(work, found, selected(found), tuple(notes))
 
 
@@ -118,19 +117,22 @@ class NodeSelection:
 
     def __call__(self, found: Sequence[RecurrentNode]) -> list[RecurrentNode]:
         """Return the nodes that are to be lowered."""
-        anything = self.only == ()
-        wanted = (e for e in found if anything or _matches(e.node, self.only))
-        return [e for e in wanted if not _matches(e.node, self.except_)]
+        return [entry for entry in found if self.selects(entry.node)]
 
-    def check(self, found: Sequence[RecurrentNode]) -> None:
-        """Check that every pattern matches a node, if there are any.
+    def selects(self, node: ir.Node) -> bool:
+        """Whether a recurrent node, a Loop or a Scan is to be lowered."""
+        return (self.only == () or _matches(node, self.only)) and not _matches(node, self.except_)
+
+    def check(self, found: Sequence[ir.Node], before: Sequence[ir.Node] | None = None) -> None:
+        """Check that every pattern matches a node, if there are any; or with `before`, every one that matched then.
 
         Raises:
             OptionError: A pattern matches none.
         """
-        unknown = [p for p in (*_patterns(self.only), *_patterns(self.except_)) if not _known(p, found)]
+        patterns = [*_patterns(self.only), *_patterns(self.except_)]
+        unknown = [p for p in patterns if not _known(p, found) and (before is None or _known(p, before))]
         if unknown and found:
-            names = ", ".join(dict.fromkeys(f"{e.node.op_type} '{e.node.name or ''}'" for e in found))
+            names = ", ".join(dict.fromkeys(f"{node.op_type} '{node.name or ''}'" for node in found))
             raise OptionError(
                 f"no recurrent node matches {', '.join(repr(p) for p in unknown)}", hint=f"there are {names}"
             )
@@ -141,8 +143,8 @@ def _patterns(selection: Selection) -> Iterator[str]:
         yield from selection
 
 
-def _known(pattern: str, found: Sequence[RecurrentNode]) -> bool:
-    return any(_matches(entry.node, (pattern,)) for entry in found)
+def _known(pattern: str, found: Sequence[ir.Node]) -> bool:
+    return any(_matches(node, (pattern,)) for node in found)
 
 
 def _matches(node: ir.Node, selection: Selection) -> bool:

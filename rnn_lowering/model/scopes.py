@@ -119,13 +119,19 @@ def foreign_nodes(model: ir.Model) -> Iterator[NodeRef]:
                 yield node_ref(node, scope.text)
 
 
-def nodes_of(model: ir.Model, operators: Container[str]) -> Iterator[NodeRef]:
-    """Yield the nodes of all scopes that are of these operators of ONNX, and were not emitted."""
+def repeating_nodes(model: ir.Model, operators: Container[str] = REPEATING) -> Iterator[tuple[Scope, ir.Node]]:
+    """Yield the Loops and Scans of all scopes, or those of one of these operators."""
     for scope in scopes(model):
         for node in scope.graph:
-            emitted = LOWERED in node.meta
-            if node.domain in DEFAULT_DOMAIN and node.op_type in operators and not emitted:
-                yield node_ref(node, scope.text)
+            if node.domain in DEFAULT_DOMAIN and node.op_type in operators:
+                yield scope, node
+
+
+def exported_loops(model: ir.Model, operators: Container[str] = REPEATING) -> Iterator[tuple[NodeRef, ir.Node]]:
+    """Yield the Loops and Scans of all scopes that were not emitted, or those of one of these operators."""
+    for scope, node in repeating_nodes(model, operators):
+        if LOWERED not in node.meta:
+            yield node_ref(node, scope.text), node
 
 
 def _roots(model: ir.Model) -> Iterator[Scope]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -42,10 +42,11 @@ from rnn_lowering.model.scopes import (
     REPEATING,
     SORTED,
     RecurrentNode,
+    exported_loops,
     foreign_nodes,
-    nodes_of,
     nodes_with_functions,
     recurrent_nodes,
+    repeating_nodes,
     sort_nodes,
 )
 from rnn_lowering.model.sizes import ensure_valid, forget_names, known_inputs
@@ -76,6 +77,7 @@ _CONSTANTS = "folded values that are computed from constants"
 
 _FOREIGN = "not an operator of ONNX"
 _WRITTEN = "the model repeats a body of its own"
+_UNSELECTED = "not selected"
 _RUNTIMES_OF_FOREIGN = ("portable", "onnxruntime")
 
 
@@ -170,6 +172,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
     def _lowered(self, model: ir.Model, keep: bool, as_message: bool) -> LoweringResult:
         report = Report(self.lowering.target, operators_before=count_operators(model))
+        self._check_selection(model)
         with restored_on_failure(model):
             arrays = input_arrays(model, self.lowering.set_inputs)
             sized = _as_given(model, self.lowering, report)
@@ -228,6 +231,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
     def _previewed(self, model: ir.Model) -> tuple[list[Preview], Report]:
         report = Report(self.lowering.target)
+        self._check_selection(model)
         with restored(model):
             given = self._as_stream(_as_given(model, self.lowering, report), report)
             given, others = self._previewed_loops(given, report)
@@ -243,7 +247,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             self._tell(prepared, report)
             known = known_inputs(prepared.model, prepared.found)
             left = {ref: Preview(ref, None, LEFT, _FOREIGN) for ref in foreign_nodes(prepared.model)}
-            left |= {ref: Preview(ref, None, LEFT, _WRITTEN) for ref in nodes_of(prepared.model, REPEATING)}
+            left |= {ref: Preview(ref, None, LEFT, why) for ref, why in self._loops_left(prepared.model)}
             others = left | others
             for lacks in self._refusals(prepared.model):
                 assert lacks.node is not None
@@ -267,8 +271,27 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
     @property
     def _choose(self) -> NodeSelection:
-        only = _nothing if self.lowering.to == KEEP else self.lowering.only
-        return NodeSelection(only, self.lowering.except_)
+        selected = self._selected
+        return replace(selected, only=_nothing) if self.lowering.to == KEEP else selected
+
+    @property
+    def _selected(self) -> NodeSelection:
+        return NodeSelection(self.lowering.only, self.lowering.except_)
+
+    def _check_selection(self, model: ir.Model) -> None:
+        """Check that every pattern matches a recurrent node, or a Loop or Scan that may be lowered.
+
+        Raises:
+            OptionError: A pattern matches none.
+        """
+        loops = [node for _, node in repeating_nodes(model)]
+        found = [entry.node for entry in recurrent_nodes(model)]
+        if found or self.lowering.loops or any(node.op_type.lower() not in self._loop_forms for node in loops):
+            self._choose.check([*found, *loops])
+
+    @property
+    def _loop_forms(self) -> Sequence[str]:
+        return self.lowering.runtime.loop_forms
 
     def _as_stream(self, model: ir.Model, report: Report) -> ir.Model:
         """Return the model, or where a stream is wanted a copy that is one."""
@@ -299,15 +322,22 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             error.advise(open_trips(model, error.value), error.hint)
             raise
         report.notes += notes
-        if report.loops and self.lowering.runtime.loop_forms == ("unroll",):
+        if report.loops and self._loop_forms == ("unroll",):
             return with_constants(lowered, sizes=True) or lowered
         return lowered
+
+    def _loops_left(self, model: ir.Model) -> Iterator[tuple[NodeRef, str]]:
+        """Yield the Loops and Scans of the model's own that stay, each with the reason."""
+        for ref, node in exported_loops(model):
+            yield ref, _WRITTEN if self._selected.selects(node) else _UNSELECTED
 
     def _forms_of_loop(self, node: ir.Node) -> LoopForms:
         """Return the forms that a Loop or Scan may get."""
         options, runtime, own = self.lowering, self.lowering.runtime, node.op_type.lower()
-        forms = runtime.loop_forms
+        forms = self._loop_forms
         runs = own in forms
+        if not self._selected.selects(node):
+            return LoopForms((), left=True)
         if options.to == KEEP or (runs and not options.loops):
             return LoopForms((), without_steps=options.to != KEEP and options.target is not None)
         if options.to in forms:
@@ -329,10 +359,10 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         """Add to the report what was done to a model before nodes are replaced, and which nodes are not lowered."""
         wanted = set(prepared.wanted)
         report.notes += prepared.notes
-        why = "kept" if self.lowering.to == KEEP else "not selected"
+        why = "kept" if self.lowering.to == KEEP else _UNSELECTED
         report.left += [f"{e.ref}: {why}" for e in prepared.found if e not in wanted]
         report.left += [f"{ref}: {_FOREIGN}" for ref in foreign_nodes(prepared.model)]
-        report.left += [f"{ref}: {_WRITTEN}" for ref in nodes_of(prepared.model, REPEATING)]
+        report.left += [f"{ref}: {why}" for ref, why in self._loops_left(prepared.model)]
 
     def _refusals(self, model: ir.Model) -> Iterator[UnsupportedError]:
         """Yield an error for each node of a model that is not lowered and that the target cannot run."""
@@ -341,7 +371,9 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             for ref in foreign_nodes(model):
                 reason = f"{runtime.name} does not support it: {_FOREIGN}"
                 yield UnsupportedError(reason, hint="export the model without it, or drop --target", node=ref)
-        for ref in nodes_of(model, REPEATING - {form.title() for form in runtime.loop_forms}):
+        for ref, node in exported_loops(model, REPEATING - {form.title() for form in runtime.loop_forms}):
+            if not self._selected.selects(node):
+                continue
             hint = "export the model with its steps unrolled, or drop --target"
             yield UnsupportedError(f"{runtime.name} does not support {ref.operator}", hint=hint, node=ref)
 
@@ -435,7 +467,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         self, entry: RecurrentNode, prepared: PreparedModel, known: InputFacts, refusal: UnsupportedError | None
     ) -> Preview:
         if entry not in prepared.wanted:
-            return Preview(entry.ref, _readable(prepared.model, entry, known), LEFT, "not selected")
+            return Preview(entry.ref, _readable(prepared.model, entry, known), LEFT, _UNSELECTED)
         if refusal is not None:
             return Preview(
                 entry.ref, _readable(prepared.model, entry, known), REFUSED, refusal.reason, refusal.hint

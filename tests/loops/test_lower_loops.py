@@ -1,5 +1,7 @@
 """Which Loops and Scans are lowered, what else is in them, and what the limits count."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from loop_models import as_meant, assert_same, bodies, operators, run
@@ -239,3 +241,43 @@ def test_unrolled_rows_in_another_order_are_parts(position: str) -> None:
     assert "Gather" not in operators(lowered)
     feed = {"X": numbers(5, 2), "a": numbers(2)}
     assert_same(run(lowered, feed), run(as_meant(model), feed))
+
+
+TWO = parsed("""g (float[2,2] X, float s) => (float p, float q) <bool yes = {1}, int64 M = {2}> {
+    [outer] p = Loop (M, yes, s) <body = d (int64 i, bool c, float t) => (bool c1, float t1) {
+        x = Gather (X, i) [inner] t1 = Scan <num_scan_inputs = 1, body = e (float u, float y) => (float u1) {
+            u1 = Add (u, y) }> (t, x) c1 = Identity (c) }>
+    [last] q = Loop (M, yes, p) <body = f (int64 j, bool h, float v) => (bool h1, float v1) {
+        v1 = Add (v, s) h1 = Identity (h) }> }""")
+
+
+@pytest.mark.parametrize(
+    ("selection", "lowered", "left"),
+    [
+        ({"only": "last"}, ["last"], ["outer", "inner"]),
+        ({"only": "Loop"}, ["outer", "last"], []),
+        ({"only": "Scan"}, ["inner"], ["outer", "last"]),
+        ({"only": ["o*", "inner"]}, ["outer"], ["last"]),
+        ({"except_": "outer"}, ["inner", "last"], ["outer"]),
+        ({"except_": "Loop"}, ["inner"], ["outer", "last"]),
+        ({"only": lambda node: node.name == "last"}, ["last"], ["outer", "inner"]),
+    ],
+)
+def test_patterns_select_loops_and_scans(selection: dict[str, Any], lowered: list[str], left: list[str]) -> None:
+    new, report = rl.lower(TWO, target="tvm", **selection, full=True)
+    assert [loop.name for loop in report.loops] == lowered
+    assert [text for text in report.left if text.endswith(": not selected")] == report.left
+    assert {text.split("'")[1] for text in report.left} == {*left}
+    assert ("Scan" in operators(new)) == ("inner" not in lowered and selection.get("only") != ["o*", "inner"])
+    feed = {"X": numbers(2, 2), "s": np.asarray(1, np.float32)}
+    assert_same(run(new, feed), run(as_meant(TWO), feed))
+    previews = {each.node.name: each.form for each in rl.preview(TWO, target="tvm", **selection)}
+    assert [name for name in lowered if previews.get(name) != "unroll"] == []
+    assert all(previews[name] == "left as it is" for name in left)
+
+
+def test_a_pattern_that_matches_nothing_names_the_loops() -> None:
+    for options in ({"loops": True}, {"target": "tvm"}):
+        with pytest.raises(rl.OptionError, match="no recurrent node matches 'outter'") as caught:
+            rl.lower(TWO, only="outter", **options)
+        assert "Loop 'outer'" in caught.value.hint
