@@ -195,6 +195,17 @@ def names_in(graphs: Iterable[ir.Graph]) -> Iterator[str]:
                 yield node.name
 
 
+def drop_unused_constants(model: ir.Model) -> list[str]:
+    """Remove the initializers that nothing uses, in place; return their names."""
+    dropped = []
+    for graph in all_graphs(model):
+        for name, value in list(graph.initializers.items()):
+            if not (value.uses() or value.is_graph_input() or value.is_graph_output()):
+                del graph.initializers[name]
+                dropped.append(name)
+    return dropped
+
+
 SORTED = "sorted the nodes by their dependencies"
 
 

@@ -42,6 +42,7 @@ from rnn_lowering.model.scopes import (
     REPEATING,
     SORTED,
     RecurrentNode,
+    drop_unused_constants,
     exported_loops,
     foreign_nodes,
     nodes_with_functions,
@@ -216,7 +217,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         report.notes += replace_nodes(model, plan, widen=self.lowering.compute == "float32", dequantize=dequantize)
         if opset < default_opset(model.opset_imports):
             report.notes += import_opset(model, opset)
-        report.notes += _for_runtime(model, self.lowering.runtime) if plan else ()
+        report.notes += _for_runtime(model, self.lowering.runtime) if plan or report.loops else ()
         report.notes += many_steps(report.nodes)
 
     def preview(self, model: ir.Model) -> tuple[list[Preview], Report]:
@@ -555,6 +556,8 @@ def _for_runtime(model: ir.Model, target: Target) -> Iterator[str]:
         count = forget_names(model)
         if count:
             yield f"{target.name} fails on names of unknown sizes: removed them from {count} declared shapes"
+    if not target.unused_constants and (names := drop_unused_constants(model)):
+        yield f"{target.name} crashes on unused initializers: removed {', '.join(names)}"
     known = target.documented
     if known is not None:
         unchecked = f"; not checked: {known.unchecked}" if known.unchecked else ""

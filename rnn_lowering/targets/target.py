@@ -50,6 +50,7 @@ class Target:
         constants_in_scan: Whether the body of a Scan may use no computed value of the graph around it.
         integer_products: Whether it supports DynamicQuantizeLinear and MatMulInteger; None where that is not known.
         named_sizes: Whether the declared shapes of computed values may have names for unknown sizes.
+        unused_constants: Whether a model may have initializers that nothing uses.
         since: Operators that it supports from an opset on only: as `unsupported` before.
         recognized_lstm: Whether it runs a Scan as its own LSTM where it can (see `recurrence.openvino_lstm`).
         dialect: What shapes its folds, in every form.
@@ -85,6 +86,7 @@ class Target:
     constants_in_scan: bool = False
     integer_products: bool | None = None
     named_sizes: bool = True
+    unused_constants: bool = True
     since: tuple[tuple[str, int], ...] = ()
     recognized_lstm: bool = False
     dialect: Dialect = _PLAIN

@@ -85,7 +85,8 @@ RECURRENCES = {
     ],
 )
 def test_rows_directions_and_no_steps(client: str, names: list[str], tmp_path: Path) -> None:
-    """pnnx misreads a Gather of reversed rows; OpenCV crashes with exported Loops, OpenVINO with one of no step."""
+    """pnnx misreads a Gather of reversed rows; OpenCV crashes with exported Loops and with unused booleans,
+    OpenVINO with a Loop of no step."""
     if reason := why_absent(client):
         pytest.skip(reason)
     x, jobs, wanted = numbers(5, 3), dict[str, Job](), {}
@@ -93,7 +94,7 @@ def test_rows_directions_and_no_steps(client: str, names: list[str], tmp_path: P
         rows = 0 if name == "none" else 5
         model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
             g (float[5,3] X) => (float[3] last, float[{rows},3] ys)
-            <float[3] zeros = {{0, 0, 0}}, float half = {{0.5}}> {{ {RECURRENCES[name]} }}""")
+            <float[3] zeros = {{0, 0, 0}}, float half = {{0.5}}, bool unused = {{1}}> {{ {RECURRENCES[name]} }}""")
         jobs[name] = rl.lower(model, target=client), {"X": x}
         h, ys = np.zeros(3), []
         for row in (x[::-1] if name.startswith(("back", "down")) else x)[:rows]:
