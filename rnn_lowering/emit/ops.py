@@ -20,11 +20,10 @@ from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.draft import Draft
 from rnn_lowering.emit.integer_constants import Dequantized, QuantParameters
 from rnn_lowering.emit.names import STEP, Names, Prefix, add_weights
+from rnn_lowering.emit.parameters import TO_THE_END, placed
 from rnn_lowering.emit.tensor import Tensor, broadcast, concatenated, static
 from rnn_lowering.emit.versions import since
 from rnn_lowering.types import Dims
-
-_FAR_BEHIND_LAST = 2**31 - 1
 
 _FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
 
@@ -178,7 +177,9 @@ class Ops:
         dtypes: Sequence[ir.DataType] | None = None,
         **attributes: Any,
     ) -> list[Tensor]:
-        """Append a node to the open scope; without dtypes all outputs are of the type of the recurrence."""
+        """Append a node to the open scope; without dtypes all outputs are of the type of the recurrence. Attributes
+        that the operator takes as inputs at this opset become constants."""
+        inputs, attributes = placed(op_type, self.opset, inputs, attributes, self.constant)
         node = ir.Node(
             "",
             op_type,
@@ -354,19 +355,11 @@ class Ops:
         """Return the sums along an axis, which stays as one of size 1."""
         if x.shape[axis] == 1:
             return x
+        shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
         if x.is_zero:
-            return self.zero((*x.shape[:axis], 1, *x.shape[axis + 1 :]))
-        return self.substitute("ReduceSum", x, axis) or self._sum(x, axis)
-
-    @since(1)
-    def _sum(self, x: Tensor, axis: int) -> Tensor:
-        shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-        return self.emit("ReduceSum", [x], [shape], [x.dtype], axes=[axis])[0]
-
-    @_sum.since(13)
-    def _sum_13(self, x: Tensor, axis: int) -> Tensor:
-        shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-        return self.emit("ReduceSum", [x, self.constant([axis])], [shape], [x.dtype])[0]
+            return self.zero(shape)
+        found: Tensor | None = self.substitute("ReduceSum", x, axis)
+        return found or self.emit("ReduceSum", [x], [shape], [x.dtype], axes=[axis])[0]
 
     def conv(self, x: Tensor, weight: Tensor, bias: Tensor, dilation: int = 1) -> Tensor:
         """Convolve each channel of x [batch, channels, frames] with its row of weight [channels, 1, k], without
@@ -389,24 +382,17 @@ class Ops:
 
     @since(1)
     def _clip(self, x: Tensor, bound: float) -> Tensor:
-        if self.dtype == ir.DataType.DOUBLE:
-            return self._clip_by_relu(x, bound)
-        return self.unary("Clip", x, min=-bound, max=bound)
-
-    @_clip.since(11)
-    def _clip_11(self, x: Tensor, bound: float) -> Tensor:
-        return self._clip_by_relu(x, bound) if self.dtype == ir.DataType.DOUBLE else self._clip_12(x, bound)
-
-    @_clip.since(12)
-    def _clip_12(self, x: Tensor, bound: float) -> Tensor:
-        return self.emit("Clip", [x, self.constant(-bound), self.constant(bound)], [x.shape])[0]
-
-    def _clip_by_relu(self, x: Tensor, bound: float) -> Tensor:
-        """Clip float64 by Relu: onnxruntime has no float64 kernel of Clip before version 12
+        """Clip; float64 by Relu: onnxruntime has no float64 kernel of Clip before version 12
         (OperatorKernels.md)."""
+        if self.dtype != ir.DataType.DOUBLE:
+            return self._clip_12(x, bound)
         limit = self.constant(bound)
         over, under = self.unary("Relu", x - limit), self.unary("Relu", self.neg(x + limit))
         return x - over + under
+
+    @_clip.since(12)
+    def _clip_12(self, x: Tensor, bound: float) -> Tensor:
+        return self.emit("Clip", [x], [x.shape], min=-bound, max=bound)[0]
 
     def cast(self, x: Tensor, dtype: ir.DataType) -> Tensor:
         if x.dtype == dtype:
@@ -475,20 +461,12 @@ class Ops:
         if x.is_zero:
             return [self.zero((*x.shape[:axis], size, *x.shape[axis + 1 :])) for size in sizes]
         if not isinstance(x.value, Constant):
-            return self.substitute("Split", x, sizes, axis) or self._split(x, sizes, axis)
+            found: list[Tensor] | None = self.substitute("Split", x, sizes, axis)
+            shapes = [(*x.shape[:axis], size, *x.shape[axis + 1 :]) for size in sizes]
+            return found or self.emit("Split", [x], shapes, [x.dtype] * len(sizes), axis=axis, split=list(sizes))
         ends = accumulate(sizes)
         slices = [x.value.sliced(axis, end - size, end) for size, end in zip(sizes, ends, strict=True)]
         return [self.zero(part.shape) if isinstance(part, Zeros) else self.known(part) for part in slices]
-
-    @since(1)
-    def _split(self, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]:
-        shapes = [(*x.shape[:axis], size, *x.shape[axis + 1 :]) for size in sizes]
-        return self.emit("Split", [x], shapes, [x.dtype] * len(sizes), axis=axis, split=list(sizes))
-
-    @_split.since(13)
-    def _split_13(self, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]:
-        shapes = [(*x.shape[:axis], size, *x.shape[axis + 1 :]) for size in sizes]
-        return self.emit("Split", [x, self.constant(list(sizes))], shapes, [x.dtype] * len(sizes), axis=axis)
 
     def slice(self, x: Tensor, axis: int, start: int, end: int | None) -> Tensor:
         """Return x from `start` to before `end` along an axis; a negative one counts from the end, None is the
@@ -502,17 +480,10 @@ class Ops:
         else:
             length = end - start if end is not None and end >= 0 else None
         shape = (*x.shape[:axis], length, *x.shape[axis + 1 :])
-        return x if size is not None and length == size else self._slice(x, axis, start, end, shape)
-
-    @since(1)
-    def _slice(self, x: Tensor, axis: int, start: int, end: int | None, shape: Dims) -> Tensor:
-        bounds = {"starts": [start], "ends": [_FAR_BEHIND_LAST if end is None else end], "axes": [axis]}
+        if size is not None and length == size:
+            return x
+        bounds = {"starts": [start], "ends": [TO_THE_END if end is None else end], "axes": [axis]}
         return self.emit("Slice", [x], [shape], [x.dtype], **bounds)[0]
-
-    @_slice.since(10)
-    def _slice_10(self, x: Tensor, axis: int, start: int, end: int | None, shape: Dims) -> Tensor:
-        bounds = (start, _FAR_BEHIND_LAST if end is None else end, axis)
-        return self.emit("Slice", [x, *(self.constant([n]) for n in bounds)], [shape], [x.dtype])[0]
 
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         if len(parts) == 1:
@@ -546,15 +517,7 @@ class Ops:
             return self.zero(shape)
         if isinstance(x.value, Constant):
             return self.known(x.value.reshaped(static(shape)))
-        return self._with_axes(op_type, x, axes, shape)
-
-    @since(1)
-    def _with_axes(self, op_type: str, x: Tensor, axes: Sequence[int], shape: Dims) -> Tensor:
         return self.emit(op_type, [x], [shape], [x.dtype], axes=list(axes))[0]
-
-    @_with_axes.since(13)
-    def _with_axes_13(self, op_type: str, x: Tensor, axes: Sequence[int], shape: Dims) -> Tensor:
-        return self.emit(op_type, [x, self.constant(list(axes))], [shape], [x.dtype])[0]
 
     def without_first_axis(self, x: Tensor) -> Tensor:
         """Drop the first axis, of 1; where an Unsqueeze has just added it, return what was before: onnxruntime

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.constants import Constant, literal, zeros_of
 from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.parameters import BEFORE_THE_START
 from rnn_lowering.emit.tensor import Tensor, static
 from rnn_lowering.emit.versions import since
 from rnn_lowering.types import Dims
@@ -16,9 +17,6 @@ from rnn_lowering.types import Dims
 _FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
 
 _LONGEST_WRITTEN = 1 << 20
-
-_FAR_BEFORE_FIRST = -(2**31)
-"""End of a backwards Slice; not the smallest int64, which some runtimes get wrong."""
 
 
 def _is_short(length: int | None) -> bool:
@@ -99,8 +97,8 @@ def flip(op: Ops, x: Tensor) -> Tensor:
         return op.known(x.value.flipped())
     if length is not None and _is_short(length):
         return op.take(x, op.constant(range(length - 1, -1, -1)))
-    bounds = [op.constant([n]) for n in (-1, _FAR_BEFORE_FIRST, 0, -1)]  # starts, ends, axes, steps
-    return op.emit("Slice", [x, *bounds], [x.shape], [x.dtype])[0]
+    bounds = {"starts": [-1], "ends": [BEFORE_THE_START], "axes": [0], "steps": [-1]}
+    return op.emit("Slice", [x], [x.shape], [x.dtype], **bounds)[0]
 
 
 def first_rows(op: Ops, x: Tensor, length: Tensor) -> Tensor:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rnn_lowering.emit.constants import Constant, elementwise, literal, one_hot, zeros_of
 from rnn_lowering.emit.ops import Ops, Rule
 from rnn_lowering.emit.tensor import Tensor, static
-from rnn_lowering.emit.versions import since
-from rnn_lowering.types import Dims
 
 
 def as_sum(op: Ops, a: Tensor, b: Tensor) -> Tensor:
@@ -84,34 +83,15 @@ def _swapped(op: Ops, x: Tensor) -> Tensor:
 
 def equal_parts(op: Ops, x: Tensor, size: int, count: int) -> list[Tensor]:
     """Split x [..., count * size] into equal parts without a list of their sizes."""
-    return _equal_parts(op, x, [(*x.shape[:-1], size)] * count)
+    parts: dict[str, Any] = {"num_outputs": count} if op.opset >= 18 else {}
+    return op.emit("Split", [x], [(*x.shape[:-1], size)] * count, axis=x.rank - 1, **parts)
 
 
-@since(1)
-def _equal_parts(op: Ops, x: Tensor, shapes: Sequence[Dims]) -> list[Tensor]:
-    return op.emit("Split", [x], shapes, axis=x.rank - 1)
-
-
-@_equal_parts.since(18)
-def _equal_parts_18(op: Ops, x: Tensor, shapes: Sequence[Dims]) -> list[Tensor]:
-    return op.emit("Split", [x], shapes, axis=x.rank - 1, num_outputs=len(shapes))
-
-
-@since(1)
 def slices(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]:
     """Return parts of x of the given sizes, each by a Slice of its own."""
     found = []
     for start, end, shape in _ranges(x, sizes, axis):
         found += op.emit("Slice", [x], [shape], [x.dtype], starts=[start], ends=[end], axes=[axis])
-    return found
-
-
-@slices.since(10)
-def _slices_10(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]:
-    found = []
-    for start, end, shape in _ranges(x, sizes, axis):
-        bounds = [op.constant([number]) for number in (start, end, axis)]
-        found += op.emit("Slice", [x, *bounds], [shape], [x.dtype])
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 from fractions import Fraction
 from shlex import quote
 
@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from rnn_lowering.emit.parameters import placed
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.model.scopes import all_names, bodies_of
 from rnn_lowering.spec.node_spec import node_ref
@@ -204,19 +205,29 @@ class Editor:
         return output
 
     def node(
-        self, op_type: str, inputs: Sequence[ir.Value], **attributes: int | Sequence[int]
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value],
+        graph: ir.Graph | None = None,
+        **attributes: int | Sequence[int] | ir.Value,
     ) -> Sequence[ir.Value]:
-        """Return the outputs of a new node, which is in no graph yet."""
+        """Return the outputs of a new node, which is in no graph yet. Attributes that the operator takes as inputs
+        at this opset become constants of `graph`, or of the main graph; or are a value."""
         if not onnx.defs.has(op_type, self.opset):
             raise UnsupportedError(
                 f"a stream of this model needs {op_type}, which opset {self.opset} lacks",
                 hint="convert the model to a newer opset first: onnx.version_converter",
             )
-        held = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
+        owner = self.model.graph if graph is None else graph
+        given, kept = placed(op_type, self.opset, inputs, attributes, self._constant_of(owner))
+        held = [ir.convenience.convert_attribute(name, value) for name, value in kept.items()]
         name = self.name(f"stream_{op_type}")
-        node = ir.Node("", op_type, inputs, held, name=name)
+        node = ir.Node("", op_type, given, held, name=name)
         node.outputs[0].name = self.name(f"{name}_out")
         return node.outputs
+
+    def _constant_of(self, graph: ir.Graph) -> Callable[[Sequence[int] | ir.Value], ir.Value]:
+        return lambda held: held if isinstance(held, ir.Value) else self.integers(held, graph)
 
     def constant(self, array: Array, graph: ir.Graph) -> ir.Value:
         """Return a constant of a graph."""
@@ -270,13 +281,11 @@ class Editor:
         axes: Sequence[int],
         starts: Sequence[int],
         ends: Sequence[int],
-        steps: Sequence[int],
+        steps: Sequence[int] = (),
     ) -> ir.Value:
         """Return the output of a Slice that is in no graph yet."""
-        if self.opset < 10:
-            return self.node("Slice", [value], axes=axes, starts=starts, ends=ends)[0]
-        bounds = [self.integers(numbers, graph) for numbers in (starts, ends, axes, steps)]
-        return self.node("Slice", [value, *bounds])[0]
+        bounds = {"starts": starts, "ends": ends, "axes": axes} | ({"steps": steps} if set(steps) - {1} else {})
+        return self.node("Slice", [value], graph, **bounds)[0]
 
 
 def keep_where_empty(editor: Editor, node: ir.Node, output: ir.Value, past: ir.Value) -> ir.Value:
@@ -286,10 +295,7 @@ def keep_where_empty(editor: Editor, node: ir.Node, output: ir.Value, past: ir.V
     batch_first = node.attributes.get_int("layout", 0) == 1
     axes = [1, 2] if batch_first else [0, 2]
     (empty,) = editor.node("Equal", [lengths, editor.constant(np.zeros(1, np.int32), graph)])
-    if editor.opset < 13:
-        (mask,) = editor.node("Unsqueeze", [empty], axes=axes)
-    else:
-        (mask,) = editor.node("Unsqueeze", [empty, editor.integers(axes, graph)])
+    (mask,) = editor.node("Unsqueeze", [empty], graph, axes=axes)
     (kept,) = editor.node("Where", [mask, past, output])
     kept.type = past.type
     editor.put_behind(output, kept, [empty, mask, kept])

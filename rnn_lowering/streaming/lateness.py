@@ -73,10 +73,10 @@ class Wait(NodeEdit):
             past = editor.add_past(self.node, "x", self.dtype, dims)
             (joined,) = editor.node("Concat", [past, source], axis=self.axis)
             end = -self.overlap or TO_THE_END
-            present = editor.sliced(joined, graph, [self.axis], [-self.past - self.overlap], [end], [1])
+            present = editor.sliced(joined, graph, [self.axis], [-self.past - self.overlap], [end])
             graph.insert_before(self.node, [producer(joined), producer(present)])
             editor.add_present(self.node, "x", past, present, self.path)
-        read = editor.sliced(joined, graph, [self.axis], [0], [-self.drop], [1])
+        read = editor.sliced(joined, graph, [self.axis], [0], [-self.drop])
         graph.insert_before(self.node, [producer(read)])
         return read
 
@@ -110,7 +110,7 @@ def held_until_first(editor: Editor, node: ir.Node, late: Lateness, final: ir.Va
     graph, none_has = home(node), _missing(editor, late)
     new = []
     if _count(editor, late) != 1:
-        none_has = editor.sliced(none_has, graph, [0], [-1], [TO_THE_END], [1])
+        none_has = editor.sliced(none_has, graph, [0], [-1], [TO_THE_END])
         new.append(none_has)
     (kept,) = editor.node("Where", [none_has, initial, final])
     editor.put_behind(final, kept, [*new, kept])
@@ -245,10 +245,7 @@ def _numbers(editor: Editor, late: Lateness) -> tuple[ir.Value, ir.Value]:
     if key not in editor.made:
         number = _number(editor, late)
         first, step = (editor.constant(np.array(n, np.int64), main) for n in (0, 1))
-        if editor.opset < 13:
-            (scalar,) = editor.node("Squeeze", [number], axes=[0])
-        else:
-            (scalar,) = editor.node("Squeeze", [number, editor.integers([0], main)])
+        (scalar,) = editor.node("Squeeze", [number], axes=[0])
         (turns,) = editor.node("Range", [first, scalar, step])
         editor.at_start([producer(scalar), producer(turns)])
         editor.made[key] = turns

@@ -58,7 +58,7 @@ class OverlapAdd(NodeEdit):
             past = editor.add_past(node, "x", self.dtype, dims)
             (joined,) = editor.node("Concat", [past, columns], axis=2)
             start, end = -(self.past + self.overlap), -self.overlap or TO_THE_END
-            present = editor.sliced(joined, graph, [2], [start], [end], [1])
+            present = editor.sliced(joined, graph, [2], [start], [end])
             more = [self.past * self.stride if n == self.axis else 0 for n in range(self.rank)]
             (larger,) = editor.node("Add", [image, editor.integers(more, graph)])
             graph.insert_before(node, [producer(v) for v in (joined, present, larger)])
@@ -67,7 +67,7 @@ class OverlapAdd(NodeEdit):
             editor.add_present(node, "x", past, present, self.path)
         if self.past or self.cut:
             bounds = [self.past * self.stride], [-self.cut or TO_THE_END]
-            own = editor.sliced(result, graph, [2 + self.axis], *bounds, [1])
+            own = editor.sliced(result, graph, [2 + self.axis], *bounds)
             own.type = result.type
             editor.put_behind(result, own, [own])
 

@@ -104,7 +104,7 @@ class PastFrames(NodeEdit):
             graph.insert_before(node, [producer(joined)])
         read = joined
         if self.drop or self.skip:
-            read = editor.sliced(joined, graph, [self.axis], [self.skip], [-self.drop or TO_THE_END], [1])
+            read = editor.sliced(joined, graph, [self.axis], [self.skip], [-self.drop or TO_THE_END])
             graph.insert_before(node, [producer(read)])
         if node.op_type in ("Pad", "Concat"):
             editor.replace(node.outputs[0], read, graph)
@@ -119,7 +119,7 @@ class PastFrames(NodeEdit):
         if past is not None:
             end = -self.overlap or TO_THE_END
             start = -(self.past + self.overlap)
-            present = editor.sliced(joined, graph, [self.axis], [start], [end], [1])
+            present = editor.sliced(joined, graph, [self.axis], [start], [end])
             graph.insert_after(node, [producer(present)])
         if node.op_type in ("Pad", "Concat"):
             graph.remove(node, safe=True)
@@ -130,7 +130,7 @@ class PastFrames(NodeEdit):
         value = self.node.inputs[self.first or 0]
         assert value is not None
         if self.node.op_type == "Pad":
-            value = editor.sliced(value, graph, [self.axis], [0], [1], [1])
+            value = editor.sliced(value, graph, [self.axis], [0], [1])
             graph.insert_before(self.node, [producer(value)])
         return value
 
@@ -140,13 +140,10 @@ class PastFrames(NodeEdit):
         if not any(self.pads):
             return self.source
         fill = node.inputs[2] if len(node.inputs) > 2 else None
-        if editor.opset < 11:
-            (value,) = editor.node("Pad", [self.source], pads=self.pads)
-            kept = [a for name, a in node.attributes.items() if name in ("value", "mode")]
-            producer(value).attributes.update({a.name: a for a in kept})
-        else:
-            rest = [fill] if fill is not None else []
-            (value,) = editor.node("Pad", [self.source, editor.integers(self.pads, graph), *rest])
+        more = {} if fill is None else {"constant_value": fill}
+        (value,) = editor.node("Pad", [self.source], graph, pads=self.pads, **more)
+        kept = [a for name, a in node.attributes.items() if name in ("value", "mode")]
+        producer(value).attributes.update({a.name: a for a in kept})
         graph.insert_before(node, [producer(value)])
         return value
 

@@ -33,7 +33,7 @@ class _Emitter:
         self.made: list[ir.Value] = []
 
     def __call__(self, op_type: str, *inputs: ir.Value, **attributes: int | Sequence[int]) -> ir.Value:
-        (value,) = self.editor.node(op_type, inputs, **attributes)
+        (value,) = self.editor.node(op_type, inputs, self.graph, **attributes)
         self.made.append(value)
         return value
 
@@ -42,9 +42,7 @@ class _Emitter:
 
     def reduced(self, op_type: str, value: ir.Value, axis: int) -> ir.Value:
         """A reduction along one axis, which stays."""
-        if self.editor.opset < (13 if op_type == "ReduceSum" else 18):
-            return self(op_type, value, axes=[axis], keepdims=1)
-        return self(op_type, value, self.editor.integers([axis], self.graph), keepdims=1)
+        return self(op_type, value, axes=[axis], keepdims=1)
 
     def squared(self, value: ir.Value) -> ir.Value:
         return self("Mul", value, value)
@@ -254,9 +252,7 @@ class RunningWeightedSum(NodeEdit):
             share = emit.editor.again(moved, share)
             emit.made.append(share)
         if self.squeezed is not None:
-            axes = {"axes": [self.squeezed]} if editor.opset < 13 else {}
-            given = [] if axes else [editor.integers([self.squeezed], emit.graph)]
-            share = emit("Squeeze", share, *given, **axes)
+            share = emit("Squeeze", share, axes=[self.squeezed])
         total = emit("Add", emit("Mul", past, share), self.node.outputs[0])
         self.pool.return_(editor, past, emit, total)
 

@@ -65,7 +65,7 @@ class RunningSum(NodeEdit):
             (last,) = editor.node("Add", [total, source])
             graph.insert_after(producer(total), [producer(last)])
         end = -self.overlap or TO_THE_END
-        present = editor.sliced(last, graph, [self.axis], [-(self.overlap + 1)], [end], [1])
+        present = editor.sliced(last, graph, [self.axis], [-(self.overlap + 1)], [end])
         graph.insert_after(producer(last), [producer(present)])
         editor.add_present(node, "sum", past, present, self.path)
 
