@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 import onnx
+import onnx_ir as ir
 
 V = TypeVar("V")
 
@@ -25,6 +26,15 @@ def input_slots(op_type: str, opset: int) -> Mapping[str, int]:
     """Return the inputs of an operator of the default domain, by the names that its schema gives them."""
     schema = onnx.defs.get_schema(op_type, opset, "")
     return {given.name: slot for slot, given in enumerate(schema.inputs) if given.name not in schema.attributes}
+
+
+def parameter(node: ir.Node, name: str, opset: int) -> ir.Attr | ir.Value | None:
+    """Return what holds a parameter of a node of the default domain: an attribute or an input; None for neither."""
+    slot = input_slots(node.op_type, opset).get(name)
+    if slot is not None:
+        return node.inputs[slot] if slot < len(node.inputs) else None
+    held = node.attributes.get(name)
+    return None if held is None or held.is_ref() else held
 
 
 def placed(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from rnn_lowering.emit.constants import Constant
+from rnn_lowering.emit.parameters import parameter
 from rnn_lowering.emit.run_time_sizes import can_flip, flip
 from rnn_lowering.emit.tensor import Tensor, broadcast
 from rnn_lowering.errors import InvalidNodeError, UnsupportedError
@@ -404,9 +405,10 @@ def _taken(copy: BodyCopy, counters: Counters, node: ir.Node) -> tuple[ir.Value,
 
 def _squeezed(copy: BodyCopy, node: ir.Node) -> list[int]:
     """Return the axes that a Squeeze drops."""
-    if "axes" in node.attributes:
-        return list(node.attributes["axes"].as_ints())
-    item = copy.item(node.inputs[1]) if len(node.inputs) > 1 else None
+    held = parameter(node, "axes", copy.op.opset)
+    if isinstance(held, ir.Attr):
+        return list(held.as_ints())
+    item = copy.item(held)
     return item.array.ravel().tolist() if isinstance(item, Known) else []
 
 

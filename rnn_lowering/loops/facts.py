@@ -19,6 +19,7 @@ import onnx_ir as ir
 from onnx import numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
+from rnn_lowering.emit.parameters import TO_THE_END
 from rnn_lowering.model.onnx_checks import is_anonymous
 from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.model.sizes import VARIES, inferred_values
@@ -54,9 +55,6 @@ _FIRST_OF_SIZES = {
     **{"ReduceProd": 1, "ReduceL2": 1, "ReduceL1": 1, "Resize": 1, "OneHot": 1, "CenterCropPad": 1},
 }
 """The first input of an operator whose numbers decide the shape of the result."""
-
-_EVERYTHING = 2**31 - 1
-"""An end of a Slice that no size reaches."""
 
 Size = int | str | None
 """A size, the name of one that is not known, or None."""
@@ -399,7 +397,7 @@ def _sliced(found: TensorKind | None, given: TensorKind | None, bounds: Mapping[
     steps = bounds[4].array.tolist() if 4 in bounds else [1] * len(starts)
     shape = list(found.shape)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        if (start, step) == (0, 1) and end >= _EVERYTHING:
+        if (start, step) == (0, 1) and end >= TO_THE_END:
             shape[axis] = given.shape[axis]
     return TensorKind(found.element, tuple(shape))
 

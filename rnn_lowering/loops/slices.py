@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from rnn_lowering.emit.parameters import TO_THE_END
 from rnn_lowering.loops.facts import Item, Known, TensorKind
-
-_EVERYTHING = 2**31 - 1
 
 
 def parts_of(
@@ -45,7 +44,7 @@ def _part(items: Sequence[Item], kind: TensorKind) -> tuple[int, int, int] | Non
     for start, end, axis, step in zip(starts, ends, axes or [], steps or [], strict=True):
         if step != 1 or not -len(kind.shape) <= axis < len(kind.shape):
             return None
-        if start == 0 and end >= _EVERYTHING:
+        if start == 0 and end >= TO_THE_END:
             continue
         size = kind.dims[axis]
         if size is None or not 0 <= start < min(end, size):

@@ -12,6 +12,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from rnn_lowering.emit.parameters import parameter
 from rnn_lowering.model.plan import NodePlan
 from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.recurrence.directions import can_join, can_stack
@@ -39,12 +40,12 @@ class _Output:
         value = self.node.inputs[place] if place < len(self.node.inputs) else None
         return None if value is None else constant_of(value, self.opset)
 
-    def numbers(self, name: str, place: int) -> list[int] | None:
-        """Return integers from an attribute or, at newer opsets, a constant input; None if there is neither."""
-        given = self.attribute(name)
-        if given is not None:
-            return [int(n) for n in given]
-        tensor = self.constant(place)
+    def axes(self) -> list[int] | None:
+        """Return the axes that are given, by an attribute or a constant input; None if there is neither."""
+        held = parameter(self.node, "axes", self.opset)
+        if isinstance(held, ir.Attr):
+            return list(held.as_ints())
+        tensor = None if held is None else constant_of(held, self.opset)
         return None if tensor is None else [int(n) for n in array_of(tensor).reshape(-1)]
 
 
@@ -149,7 +150,7 @@ def _untransposed(out: _Output, axes: list[str]) -> list[str] | None:
 
 def _unsqueezed_again(out: _Output, axes: list[str]) -> list[str] | None:
     """Handle a Squeeze: each dropped axis has size 1."""
-    given = out.numbers("axes", 1)
+    given = out.axes()
     if given is None:
         return None
     rank, left = len(axes) + len(given), iter(axes)
@@ -158,7 +159,7 @@ def _unsqueezed_again(out: _Output, axes: list[str]) -> list[str] | None:
 
 
 def _squeezed_again(out: _Output, axes: list[str]) -> list[str] | None:
-    given = out.numbers("axes", 1)
+    given = out.axes()
     added = {n % out.rank for n in given or ()}
     return None if given is None else [axis for n, axis in enumerate(axes) if n not in added]
 
@@ -254,12 +255,12 @@ def _apart_from_its_axis(out: _Output, axis: int) -> Found:
 
 
 def _sliced(out: _Output, axis: int) -> Found:
-    axes = out.numbers("axes", 3)
+    axes = out.axes()
     return None if axes is None or axis in {n % out.rank for n in axes} else (0, axis, out.rank)
 
 
 def _squeezed(out: _Output, axis: int) -> Found:
-    axes = out.numbers("axes", 1)
+    axes = out.axes()
     if axes is None:
         return None
     before = out.rank + len(axes)
@@ -268,7 +269,7 @@ def _squeezed(out: _Output, axis: int) -> Found:
 
 
 def _unsqueezed(out: _Output, axis: int) -> Found:
-    axes = out.numbers("axes", 1)
+    axes = out.axes()
     added = {n % out.rank for n in axes or ()}
     if axes is None or axis in added:
         return None

@@ -214,11 +214,9 @@ def _all_from(first: int) -> Callable[[Flow, ir.Node], Coupled]:
 
 
 def _reduction(flow: Flow, node: ir.Node) -> Coupled:
-    axes: Iterable[int] = node.attributes.get_ints("axes", ())
-    given = node.inputs[1] if len(node.inputs) > 1 else None
-    if given is not None:
-        held = flow.known.constant(given)
-        axes = range(_rank(flow, node)) if held is None else held.reshape(-1).tolist()
+    given = flow.known.parameter(node, "axes")
+    held = [] if given is None else [n.constant for n in given]
+    axes = range(_rank(flow, node)) if given is None or None in held else [int(n or 0) for n in held]
     if not axes and node.attributes.get_int("noop_with_empty_axes"):
         return []
     return [(0, axis) for axis in axes or range(_rank(flow, node))]

@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from rnn_lowering.emit.parameters import TO_THE_END, parameter
 from rnn_lowering.spec.node_spec import default_opset
 from rnn_lowering.streaming.polynomials import CHUNK, TIME, Size, first_frames, product, size
 from rnn_lowering.types import Array, array_of
@@ -31,9 +32,6 @@ LARGEST_UNIT = 1 << 16
 
 _SENT = 1 << 12
 """Constants of so few elements are shown to the inference of shapes."""
-
-TO_THE_END = (1 << 31) - 1
-"""An end behind every axis; not the largest int64, which some runtimes get wrong."""
 
 BROADCAST = frozenset(
     (
@@ -126,6 +124,13 @@ class SymbolicValues:
     def given(self, node: ir.Node, slot: int) -> list[Size] | None:
         """The sizes in an input of a node; None where it has none, or these are not known."""
         return self.numbers(node.inputs[slot]) if has(node, slot) else None
+
+    def parameter(self, node: ir.Node, name: str) -> list[Size] | None:
+        """The numbers of a parameter, an attribute or an input; none where it is absent, None where not known."""
+        held = parameter(node, name, self.opset)
+        if isinstance(held, ir.Value):
+            return self.numbers(held)
+        return [] if held is None else [size(Fraction(n)) for n in held.value]
 
     def unknown(self, key: str = "") -> Size:
         """A size that nothing tells: the same for the same key."""
@@ -347,17 +352,10 @@ def _concat(known: SymbolicValues, node: ir.Node) -> Outputs:
 
 def slice_bounds(known: SymbolicValues, node: ir.Node, rank: int) -> dict[int, tuple[Size, Size, Size]] | None:
     """Start, end and step of each axis that a Slice names; None where these are not known."""
-    if known.opset < 10:
-        held = [node.attributes.get_ints(name, None) for name in ("starts", "ends", "axes")]
-        starts, ends, axes = (None if h is None else [size(n) for n in h] for h in held)
-        steps = None
-    else:
-        starts, ends, axes, steps = (known.given(node, slot) for slot in (1, 2, 3, 4))
-        if (axes is None and has(node, 3)) or (steps is None and has(node, 4)):
-            return None
-    if starts is None or ends is None:
+    starts, ends, axes, steps = (known.parameter(node, name) for name in ("starts", "ends", "axes", "steps"))
+    if starts is None or ends is None or axes is None or steps is None:
         return None
-    numbers = range(len(starts)) if axes is None else [a.constant for a in axes]
+    numbers = [a.constant for a in axes] or range(len(starts))
     if any(n is None for n in numbers):
         return None
     each = zip(numbers, starts, ends, steps or [size(1)] * len(starts), strict=True)
@@ -402,15 +400,12 @@ def _slice(known: SymbolicValues, node: ir.Node) -> Outputs:
 
 def pads(known: SymbolicValues, node: ir.Node, rank: int) -> list[Size] | None:
     """The paddings of all axes, first those at the starts; None where these are not known."""
-    if known.opset < 11:
-        return [size(n) for n in node.attributes.get_ints("pads", ()) or [0] * 2 * rank]
-    amounts = known.given(node, 1)
-    axes: Sequence[Size] | None = known.given(node, 3) if has(node, 3) else [size(n) for n in range(rank)]
+    amounts, axes = known.parameter(node, "pads"), known.parameter(node, "axes")
     if amounts is None or axes is None or any(a.constant is None for a in axes):
         return None
-    found = [size(0)] * 2 * rank
-    for n, axis in enumerate(int(a.constant or 0) % rank for a in axes):
-        found[axis], found[axis + rank] = amounts[n], amounts[n + len(axes)]
+    found, numbers = [size(0)] * 2 * rank, [int(a.constant or 0) % rank for a in axes] or range(rank)
+    for n, axis in enumerate(numbers if amounts else ()):
+        found[axis], found[axis + rank] = amounts[n], amounts[n + len(numbers)]
     return found
 
 
@@ -427,22 +422,16 @@ def _split(known: SymbolicValues, node: ir.Node) -> Outputs:
     if not shape:
         return []
     axis, count = (node.attributes.get_int("axis", 0) or 0) % len(shape), len(node.outputs)
-    parts: Sequence[Size | None] | None = known.given(node, 1)
-    if parts is None and (held := node.attributes.get_ints("split", ())):
-        parts = [size(n) for n in held]
-    if parts is None:
-        part = None if has(node, 1) else shape[axis].divided(count)
+    parts: Sequence[Size | None] | None = known.parameter(node, "split")
+    if not parts:
+        part = None if parts is None else shape[axis].divided(count)
         parts = [part if part is not None and known.is_whole(part) else None] * count
     return [[part if n == axis else dim for n, dim in enumerate(shape)] for part in parts]
 
 
 def _resize(known: SymbolicValues, node: ir.Node) -> Outputs:
     shape = shape_of(known, node)
-    sizes, slot = known.given(node, 3), 1 if node.op_type == "Upsample" or known.opset < 11 else 2
-    scales = known.given(node, slot)
-    attribute = node.attributes.get("scales")
-    if attribute is not None:
-        scales = [size(Fraction(n)) for n in attribute.as_floats()]
+    sizes, scales = known.parameter(node, "sizes"), known.parameter(node, "scales")
     if shape is None or node.attributes.get_ints("axes"):
         return []
     if scales is not None and len(scales) == len(shape):

@@ -175,8 +175,8 @@ def _rearranged_spread(known: SymbolicValues, node: ir.Node) -> Sequence[Array |
     axis = node.attributes.get_int("axis", 0) or 0
     along = {axis % array.ndim} if node.op_type in ("Gather", "Split") else None
     if node.op_type == "Slice":
-        held = known.given(node, 3)
-        along = {int(n.constant or 0) % array.ndim for n in held} if held is not None else set(range(array.ndim))
+        held = known.parameter(node, "axes")
+        along = {int(n.constant or 0) % array.ndim for n in held or ()} or set(range(array.ndim))
     if along is None or any(shape[n] != size(array.shape[n]) for n in along):
         return []
     parameters = {v.name or "": known.constant(v) for v in node.inputs[1:] if v is not None}

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from rnn_lowering.emit.parameters import TO_THE_END
 from rnn_lowering.streaming.edit import Editor, NodeEdit, home, producer
 from rnn_lowering.streaming.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.frames import Counter, FirstFrame, Flow, Frames, Framing, Unframed, WholeSequenceValue
-from rnn_lowering.streaming.inference import TO_THE_END, position, slice_bounds
+from rnn_lowering.streaming.inference import position, slice_bounds
 from rnn_lowering.streaming.lateness import Wait
 from rnn_lowering.streaming.operators.past_frames import framed_input, keep
 from rnn_lowering.streaming.polynomials import Size, size

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from rnn_lowering.emit.parameters import parameter
 from rnn_lowering.streaming.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.frames import FirstFrame, Flow, Frames, Framing
 from rnn_lowering.streaming.inference import pads
@@ -54,11 +55,9 @@ def padded(flow: Flow, node: ir.Node) -> list[Framing]:
 
 
 def _filling(flow: Flow, node: ir.Node) -> float:
-    if flow.opset < 11:
+    value = parameter(node, "constant_value", flow.opset)
+    if not isinstance(value, ir.Value):  # its name was another where it was an attribute
         return float(node.attributes.get_float("value", 0.0) or 0.0)
-    value = node.inputs[2] if len(node.inputs) > 2 else None
-    if value is None:
-        return 0.0
     held = flow.known.constant(value)
     if held is None:
         raise flow.refuse(node, "pads the frames with a number that is not constant")

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from rnn_lowering.emit.parameters import TO_THE_END
 from rnn_lowering.streaming.edit import Editor, NodeEdit, Path, dim_of, home, producer
 from rnn_lowering.streaming.frames import Flow, Framing
-from rnn_lowering.streaming.inference import TO_THE_END, Shape
+from rnn_lowering.streaming.inference import Shape
 from rnn_lowering.streaming.lateness import Lateness, replaced
 from rnn_lowering.streaming.operators.past_frames import framed_input, settled
 from rnn_lowering.streaming.polynomials import size

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from rnn_lowering.emit.parameters import parameter
 from rnn_lowering.streaming.edit import Editor, NodeEdit, Path, dim_of, home, producer
 from rnn_lowering.streaming.frame_by_frame import coupled_axes, frame_by_frame
 from rnn_lowering.streaming.frames import Flow, Frames, Framing, Pooled, Unframed
@@ -350,7 +351,7 @@ def of_pooled(flow: Flow, node: ir.Node) -> list[Framing]:
     if held.kind == "weights" and len(slots) == 1:
         if node.op_type == "MatMul":
             return [_matrix_product(flow, node, slots[0], held)]
-        named = node.op_type != "Squeeze" or len(node.inputs) > 1 or "axes" in node.attributes
+        named = node.op_type != "Squeeze" or parameter(node, "axes", flow.opset) is not None
         if node.op_type in ("Identity", "Squeeze", "Transpose", "Unsqueeze") and slots == [0] and named:
             return [replace(held, frames=_as_frames(flow, node, held), moves=(*held.moves, node))]
         if node.op_type == "Mul":
