@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
+from typing import overload
 
 import numpy as np
 
@@ -78,10 +80,12 @@ class Run:
     Attributes:
         feed: The feed that counts; "" where the model accepts none.
         error: Why it accepts none; "" where it does.
+        finite: Whether all its outputs are finite.
     """
 
     feed: str
     error: str
+    finite: bool
     folder: Path = field(repr=False)
 
     def outputs(self) -> Outputs:
@@ -91,6 +95,28 @@ class Run:
         them in blocks needs memory for a block only. They are valid as long as the runner is.
         """
         return read_arrays(self.folder)
+
+
+class Alternatives(Sequence[str]):
+    """Names of alternative feeds for one run: the first is made and written at once, others when they are read."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._left = iter(names)
+        self._read = list(islice(self._left, 1))
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        end = index.stop if isinstance(index, slice) else index + 1
+        self._read += islice(self._left, None if end is None else max(0, end - len(self._read)))
+        return self._read[index]
+
+    def __len__(self) -> int:
+        return len(self[:])
 
 
 @dataclass(frozen=True)
@@ -129,9 +155,9 @@ class Runner:
     """Runs models one after another in a child process, with a scratch folder; both end with the `with` block.
 
     Promises: the process is started at once, so that it imports onnxruntime while the caller prepares; at most one
-    session exists at a time, and it serves all groups of a call; a job in whose course the process dies is tried
-    once more in a fresh one, where earlier jobs cannot be the cause; no process outlives the block, nor, however it
-    is killed, the caller.
+    session exists at a time, and it serves all groups of a call that have an accepted first feed; a job in whose
+    course the process dies is tried once more in a fresh one, where earlier jobs cannot be the cause; no process
+    outlives the block, nor, however it is killed, the caller.
 
     Args:
         timeout: Seconds for loading a model and for each of its runs; may be infinite.
@@ -166,6 +192,10 @@ class Runner:
         write_arrays(folder, feed)
         return str(folder)
 
+    def write_feeds(self, feeds: Iterable[Mapping[str, Array]]) -> Alternatives:
+        """Return names for alternative feeds of one run; those that `run` does not need are never made."""
+        return Alternatives(self.write_feed(feed) for feed in feeds)
+
     def feed(self, name: str) -> Outputs:
         """Return the inputs that `write_feed` wrote, mapped and read-only."""
         return read_arrays(Path(name))
@@ -182,18 +212,30 @@ class Runner:
         that the model accepts.
 
         Args:
-            groups: Names that `write_feed` gave.
+            groups: Names that `write_feed` or `write_feeds` gave.
             ran: Called after each group.
             chunks: How the first feed of each group is cut; `Outcome.steps` gives the outputs of each chunk.
 
         Raises:
             SessionError: The model does not load, the process died, or the time is up.
         """
-        again = self._child is not None and self._child.jobs > 0
+        first = self._run_or_retry(session, [group[:1] for group in groups], ran, chunks)
+        left = [n for n, run in enumerate(first.runs) if not run.finite and len(groups[n]) > 1]
+        if not left:
+            return first
+        others = self._run_or_retry(session, [groups[n][:] for n in left], lambda: None, chunks)
+        found = dict(enumerate(first.runs)) | dict(zip(left, others.runs, strict=True))
+        return replace(first, runs=tuple(found.values()))
+
+    def _run_or_retry(
+        self, session: Session, groups: Sequence[Sequence[str]], ran: Ran, chunks: Chunks | None
+    ) -> Outcome:
+        """Run groups, again in a fresh process if the process dies and has done other jobs."""
+        used = self._child is not None and self._child.jobs > 0
         try:
             return self._run(session, groups, ran, chunks)
         except SessionError as error:
-            if not (error.crashed and again):
+            if not (error.crashed and used):
                 raise
         return self._run(session, groups, lambda: None, chunks)
 
@@ -244,7 +286,8 @@ class Runner:
                 else:
                     group = groups[len(runs)]
                     feed = group[message["feed"]] if "feed" in message else ""
-                    runs.append(Run(feed, message.get("error", ""), Path(message.get("out", out))))
+                    finite = bool(message.get("finite"))
+                    runs.append(Run(feed, message.get("error", ""), finite, Path(message.get("out", out))))
                     ran()
         except SessionError as error:
             if error.crashed or error.over_limit:

@@ -144,9 +144,7 @@ class _Comparison:
     def result(self) -> Verification:
         """Compare."""
         try:
-            expected = self._run_whole(
-                [[self.runner.write_feed(f) for f in feeds] for feeds in self.sequences.feeds()]
-            )
+            expected = self._run_whole([self.runner.write_feeds(feeds) for feeds in self.sequences.feeds()])
         except SessionError as error:
             if error.over_limit:
                 return Verification("not verified", CHUNKED, reason=f"the original {error}")
@@ -291,7 +289,7 @@ class _Comparison:
                 continue
             try:
                 ((feed, outputs),) = self._run_whole(
-                    [[self.runner.write_feed(f) for f in self.sequences.made(0, frames)]]
+                    [self.runner.write_feeds(self.sequences.made(0, frames))]
                 ).items()
             except (SessionError, UnsupportedError) as error:
                 refused = f"the original does not run with {frames}: {error}"

@@ -17,7 +17,7 @@ import onnx
 from rnn_lowering.compare.coverage import constant_outputs, runs_for, undetermined_outputs, zero_weights
 from rnn_lowering.compare.feeds import candidate_feeds, length_inputs
 from rnn_lowering.compare.nodes import Comparison, NodeComparison
-from rnn_lowering.compare.process import Outputs, SessionError
+from rnn_lowering.compare.process import Alternatives, Outputs, SessionError
 from rnn_lowering.compare.result import (
     COMPARE_ELSEWHERE,
     OPTIMIZATIONS,
@@ -90,7 +90,7 @@ class ModelComparison(Comparison):
 
     def _write_feeds(
         self, given: Sequence[Mapping[str, Array]], shapes: Mapping[str, Sequence[int]] | None
-    ) -> list[list[str]]:
+    ) -> list[Alternatives]:
         """Write the inputs of all runs; return alternatives for each run, of which the first accepted one
         counts."""
         original, lowered = self.original.proto, self.lowered.proto
@@ -98,17 +98,17 @@ class ModelComparison(Comparison):
         constant: dict[str, Array] = {}
         with suppress(RnnLoweringError):  # what is no model is refused by onnxruntime
             constant = recorded(from_proto(original), from_proto(lowered))
-        groups = []
+        groups: list[Alternatives] = []
         for run, feed in enumerate({**feed, **constant} for feed in given):
             alternatives = (
                 iter([dict(feed)])
                 if feed and feed.keys() >= set(names) - {t.name for t in original.graph.initializer}
                 else candidate_feeds(original, run, self.check.seed, lowered, feed, shapes)
             )
-            groups.append([self.runner.write_feed(f) for f in alternatives])
+            groups.append(self.runner.write_feeds(alternatives))
         return groups
 
-    def _compare_whole(self, groups: list[list[str]], *, all_must_run: bool) -> Verification:
+    def _compare_whole(self, groups: list[Alternatives], *, all_must_run: bool) -> Verification:
         """Compare the outputs of the two models, then their nodes."""
         try:
             session, names, expected = self._run_original(groups, all_must_run)
@@ -180,7 +180,7 @@ class ModelComparison(Comparison):
         return replace(session, optimize=optimize)
 
     def _without_original(
-        self, error: SessionError, groups: list[list[str]], *, all_must_run: bool
+        self, error: SessionError, groups: list[Alternatives], *, all_must_run: bool
     ) -> Verification:
         """Compare the nodes of an original that onnxruntime cannot run, or return why that is not possible."""
         if error.over_limit:
@@ -195,9 +195,12 @@ class ModelComparison(Comparison):
             return Verification("not verified", reason=f"{reason}; give other inputs (--feed, feeds=)")
         return self._nodes_only(reason)
 
-    def _only_sizes(self, groups: list[list[str]], found: Verification) -> str:
+    def _only_sizes(self, groups: list[Alternatives], found: Verification) -> str:
         """Return a note if the original accepted only one of several tried sizes; else ""."""
-        tried = {tuple(array.shape for array in self.runner.feed(first).values()) for first, *_ in groups}
+        tried = {
+            tuple(array.shape for array in self.runner.feed(first).values())
+            for first in (group[0] for group in groups)
+        }
         ran = {tuple((given.name, given.shape) for given in run.inputs) for run in found.each_run}
         if len(tried) == 1 or len(found.each_run) == 1 or len(ran) > 1:
             return ""
@@ -219,7 +222,7 @@ class ModelComparison(Comparison):
         before, after = ({v.name: v.type for v in model.graph.input} for model in models)
         return any(before[name] != given for name, given in after.items() if name in before)
 
-    def _lowered_runs(self, groups: list[list[str]]) -> bool:
+    def _lowered_runs(self, groups: list[Alternatives]) -> bool:
         """Whether onnxruntime runs the lowered model on some of the inputs."""
         try:
             outcome = self.runner.run(self._lowered_session(), groups)
@@ -248,7 +251,7 @@ class ModelComparison(Comparison):
         return f"the inputs do not determine the outputs {facts}"
 
     def _run_original(
-        self, groups: list[list[str]], all_must_run: bool
+        self, groups: list[Alternatives], all_must_run: bool
     ) -> tuple[Session, list[str], dict[str, Outputs]]:
         """Run the original; return its session, its output names, and the outputs by accepted feed."""
         session = session_with(self.original, self.runner.folder / "original.onnx", recurrent_inputs)

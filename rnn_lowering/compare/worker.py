@@ -14,7 +14,7 @@ A job loads one model and runs it:
 
 Its messages, in this order:
     {"names": [...]}: The names of the outputs, once the model is loaded.
-    {"feed": index, "out": folder} or {"error": text}: One for each group.
+    {"feed": index, "out": folder, "finite": whether all outputs are} or {"error": text}: One for each group.
     {"error": text}: Instead of all these, if the model does not load.
     {"too_large": true}: At any place, and then the last, if the memory is not enough.
 
@@ -112,7 +112,7 @@ def _run_group(session: Any, group: Sequence[str], out: Path) -> Message:
             continue
         finite = all(np.isfinite(part).all() for part in _flat(outputs) if part.dtype.kind == "f")
         if finite or "feed" not in outcome:
-            outcome = {"feed": n, "out": str(out)}
+            outcome = {"feed": n, "out": str(out), "finite": bool(finite)}
             flat = {f"{i}:{k}": part for i, value in enumerate(outputs) for k, part in enumerate(_flat(value))}
             shutil.rmtree(out, ignore_errors=True)
             write_arrays(out, flat)
@@ -142,7 +142,7 @@ def _run_chunks(session: Any, feed: str, chunks: Message, sizes: Sequence[int], 
         start += size
     out.mkdir()
     np.savez(out / STEPS, allow_pickle=False, **steps)
-    return {"feed": 0, "out": str(out)}
+    return {"feed": 0, "out": str(out), "finite": True}
 
 
 def _flat(value: Any) -> list[np.ndarray[Any, Any]]:

@@ -129,6 +129,24 @@ def test_the_first_feed_that_is_accepted_counts(tmp_path: Path, started: list[su
         assert "invalid dimensions" in bad.error
 
 
+def test_feeds_that_no_run_needs_are_not_made(tmp_path: Path) -> None:
+    made: list[int] = []
+
+    def feeds(*widths: int) -> Iterator[dict[str, Any]]:
+        for width in widths:
+            made.append(width)
+            yield {"X": np.zeros((5, 2, width), np.float32)}
+
+    with Runner() as runner:
+        groups = [runner.write_feeds(feeds(*widths)) for widths in ((3, 4), (9, 3, 5), (7, 8))]
+        assert made == [3, 9, 7]
+        right, second, wrong = runner.run(saved(tmp_path), groups).runs
+        assert made == [3, 9, 7, 3, 5, 8]
+    assert right.feed == groups[0][0]
+    assert second.feed == groups[1][1]
+    assert wrong.feed == ""
+
+
 ARRAYS = {
     "file": np.arange(6, dtype=np.int8).reshape(2, 3),
     "allow_pickle": np.array(1.5),
