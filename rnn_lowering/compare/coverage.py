@@ -12,6 +12,7 @@ from onnx import numpy_helper
 
 from rnn_lowering.compare.tolerance import blocks
 from rnn_lowering.model.messages import bodies_in, nodes_in
+from rnn_lowering.spec.node_outputs import RANDOM
 from rnn_lowering.types import Array, array_of
 
 _MOVING = frozenset(("Constant", "Identity", "Squeeze", "Unsqueeze", "Reshape", "Cast"))
@@ -124,9 +125,6 @@ def constant_outputs(runs: Iterable[Mapping[str, Array]]) -> list[str]:
     ]
 
 
-_RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
-
-
 def undetermined_outputs(model: onnx.ModelProto) -> dict[str, str]:
     """Return the outputs that depend on random numbers, with the operator that draws them."""
     drawn_by = _RandomOperators(model)
@@ -164,7 +162,7 @@ class _RandomOperators:
         return next(filter(None, map(self._of_one, (node, *_inner(node)))), "")
 
     def _of_one(self, node: onnx.NodeProto) -> str:
-        if node.op_type in _RANDOM:
+        if node.op_type in RANDOM:
             return node.op_type
         if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2] and node.input[2] not in self._off:
             return "Dropout in training mode"

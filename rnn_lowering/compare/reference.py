@@ -16,10 +16,10 @@ import ml_dtypes
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from rnn_lowering.model.messages import bodies_in
-from rnn_lowering.spec.constants import run_reference
 from rnn_lowering.types import Array
 
 Function = Callable[[Array], Array]
@@ -298,7 +298,7 @@ def evaluate_model(model: Path, feed: Mapping[str, Array], others: Sequence[type
     for graph in (proto.graph, *proto.functions):
         widen(graph, _REAL, onnx.TensorProto.DOUBLE)
     inputs = {name: _wide(array) for name, array in feed.items()}
-    outputs = run_reference(proto, inputs, [RNN, GRU, LSTM, *others])
+    outputs: Any = ReferenceEvaluator(proto, new_ops=[RNN, GRU, LSTM, *others]).run(None, inputs)
     return {str(n): output for n, output in enumerate(outputs) if isinstance(output, np.ndarray)}
 
 

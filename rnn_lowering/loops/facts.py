@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import numpy_helper, shape_inference
-from onnx.reference import ReferenceEvaluator
 
 from rnn_lowering.emit.parameters import TO_THE_END
 from rnn_lowering.model.onnx_checks import is_anonymous
 from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.model.sizes import VARIES, inferred_values
-from rnn_lowering.spec.constants import constant_of, is_of_default_domain, model_of_node
+from rnn_lowering.spec.constants import constant_of
+from rnn_lowering.spec.node_outputs import (
+    RANDOM,
+    NodeModel,
+    infer_outputs,
+    is_of_default_domain,
+    numbered,
+    numbers_in,
+)
 from rnn_lowering.types import Array, array_of
 
 _LARGEST_READ, _LARGEST_MADE, _LARGEST_FLOATS = 1 << 16, 1 << 14, 64
@@ -41,12 +47,7 @@ _EVALUATED = frozenset(
 _MOVING = frozenset(("Identity", "Cast", "Gather", "Slice", "Concat", "Squeeze", "Unsqueeze", "Reshape", "Split"))
 """Those of them that only move the elements of their inputs, and may move elements that are not known."""
 
-CHANCE = frozenset(
-    (
-        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
-        *("Bernoulli", "Multinomial", "Dropout"),
-    )
-)
+CHANCE = RANDOM | {"Dropout"}
 """Operators whose results may differ each time."""
 
 _FIRST_OF_SIZES = {
@@ -106,7 +107,7 @@ class Known:
         return self.array.dtype.str, self.array.shape, self.array.tobytes()
 
     def kind(self) -> TensorKind:
-        return TensorKind(onnx.helper.np_dtype_to_tensor_dtype(self.array.dtype), self.array.shape)
+        return TensorKind(_element(self.array), self.array.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,13 +140,12 @@ class Facts:
 
     def __init__(self, model: ir.Model, opset: int) -> None:
         self.opset = opset
-        self._imports = [onnx.helper.make_opsetid(d, v) for d, v in model.opset_imports.items() if d != "ai.onnx"]
-        self._imports = [i for i in self._imports if i.domain] + [onnx.helper.make_opsetid("", opset)]
+        self._opsets = {**{d: v for d, v in model.opset_imports.items() if d != "ai.onnx"}, "": opset}
         self._kinds: dict[ir.Value, TensorKind] = {}
         self._known: dict[ir.Value, Known | _Partial | None] = {}
         self._elements: dict[ir.Value, Elements] = {}
         self._inferred: dict[Hashable, list[TensorKind | None]] = {}
-        self._evaluators: dict[ir.Node, ReferenceEvaluator] = {}
+        self._alone: dict[ir.Node, NodeModel] = {}
         self._places: dict[str, tuple[ir.Value, int]] = {}
         with _names_kept(model):
             for value in (*model.graph.inputs, *model.graph.initializers.values()):
@@ -204,23 +204,12 @@ class Facts:
     def _infer(
         self, node: ir.Node, kinds: Sequence[TensorKind | None], data: Mapping[int, Known]
     ) -> list[TensorKind | None] | None:
-        proto = onnx.NodeProto()
-        ir.serde.serialize_node_into(proto, node)
-        del proto.input[:], proto.output[:]
-        proto.input.extend("" if kind is None else f"i{n}" for n, kind in enumerate(kinds))
-        proto.output.extend(f"o{n}" if value.name else "" for n, value in enumerate(node.outputs))
-        schema = onnx.defs.get_schema(node.op_type, self.opset, "")
+        types = [None if kind is None else kind.proto() for kind in kinds]
         try:
-            found = shape_inference.infer_node_outputs(
-                schema,
-                proto,
-                {f"i{n}": kind.proto() for n, kind in enumerate(kinds) if kind is not None},
-                {f"i{n}": numpy_helper.from_array(item.array, f"i{n}") for n, item in data.items()},
-                opset_imports=self._imports,
-            )
+            found = infer_outputs(node, self._opsets, types, {n: item.array for n, item in data.items()})
         except Exception:  # inference has no common error: nothing is known
             return None
-        kinds_found = [_kind_of(found.get(name)) for name in proto.output]
+        kinds_found = [_kind_of(proto) for proto in found]
         return [_sliced(kinds_found[0], kinds[0], data)] if node.op_type == "Slice" else kinds_found
 
     # Numbers
@@ -259,11 +248,9 @@ class Facts:
         self._known[value] = None
         if node is None:
             tensor = None if value.is_graph_input() else value.const_value
-            if tensor is not None and tensor.size <= _LARGEST_READ and is_plain(tensor.dtype):
-                with suppress(
-                    Exception
-                ):  # numbers that do not fit the type and shape of their tensor are not known
-                    self._known[value] = Known(array_of(tensor), value)
+            small = tensor is not None and tensor.size <= _LARGEST_READ and is_plain(tensor.dtype)
+            array = numbers_in(tensor) if small and tensor is not None else None
+            self._known[value] = None if array is None else Known(array, value)
             return
         items: list[Any] = [None if v is None else self._known.get(v) or v for v in node.inputs]
         found = self.evaluate(node, items)
@@ -303,19 +290,16 @@ class Facts:
         if _differs_from_onnxruntime(node, arrays, kinds):
             return None
         try:
-            if node not in self._evaluators:
-                given = [f"i{n}" if value is not None else "" for n, value in enumerate(arrays)]
-                self._evaluators[node] = ReferenceEvaluator(_renamed(node, given, self.opset))
-            feed = {f"i{n}": array for n, array in enumerate(arrays) if array is not None}
+            if node not in self._alone:
+                self._alone[node] = NodeModel.of(node, self.opset)
             with np.errstate(all="ignore"):
-                found: Any = self._evaluators[node].run(None, feed)
-            results = [np.asarray(array) for array in found]
+                found = self._alone[node].run(arrays)
         except Exception:  # the evaluator has no common error; what it cannot do stays in the graph
             return None
-        for kind, array in zip(kinds, results, strict=True):
-            if kind is None or array.shape != kind.shape or not _is_of(array, kind.element):
+        for kind, array in zip(kinds, found, strict=True):
+            if array is not None and (kind is None or (array.shape, _element(array)) != (kind.shape, kind.element)):
                 return None
-        return results
+        return [np.empty(0) if array is None else array for array in found]
 
     def _shape(self, node: ir.Node, kind: TensorKind | None) -> list[Array] | None:
         partial = self._partial_shape(node, kind)
@@ -340,16 +324,15 @@ class Facts:
         moved = len(items) if node.op_type == "Concat" else 1
         if not all(isinstance(item, Known | _Partial if n < moved else Known) for n, item in enumerate(items)):
             return None
-        if any(item.numbers.dtype.kind != "i" for item in items if isinstance(item, _Partial)):
+        parts = [_partial_of(item) for item in items[:moved]]
+        arrays = [part.numbers for part in parts]
+        places = [Known(p.astype(a.dtype)) for p, a in zip(numbered(arrays), arrays, strict=True)]
+        found = self.evaluate(node, [*places, *items[moved:]])
+        if found is None or any(array.dtype not in (np.int32, np.int64) for array in (*found, *arrays)):
             return None
-        numbers = [Known(item.numbers) if isinstance(item, _Partial) else item for item in items]
-        masks = [
-            Known(_mask(item).astype(numbers[n].array.dtype)) if n < moved else item for n, item in enumerate(items)
-        ]
-        values, known = self.evaluate(node, numbers), self.evaluate(node, masks)
-        if values is None or known is None or values[0].dtype.kind != "i":
-            return None
-        return [_Partial(v, k != 0) for v, k in zip(values, known, strict=True)]
+        numbers = np.concatenate([array.ravel() for array in arrays])
+        known = np.concatenate([part.known.ravel() for part in parts])
+        return [_Partial(numbers[n].astype(n.dtype), known[n]) for n in found]
 
 
 @contextmanager
@@ -368,8 +351,8 @@ def _is_named(dim: int | ir.SymbolicDim) -> bool:
     return isinstance(dim, ir.SymbolicDim) and dim.value is not None
 
 
-def _mask(item: Known | _Partial) -> Array:
-    return item.known if isinstance(item, _Partial) else np.ones(item.array.shape, np.bool_)
+def _partial_of(item: Known | _Partial) -> _Partial:
+    return item if isinstance(item, _Partial) else _Partial(item.array, np.ones(item.array.shape, np.bool_))
 
 
 def _size(dim: int | ir.SymbolicDim) -> Size:
@@ -407,8 +390,8 @@ def is_plain(dtype: ir.DataType) -> bool:
     return dtype.numpy().kind in "biuf" and dtype.bitwidth >= 8
 
 
-def _is_of(array: Array, element: int) -> bool:
-    return bool(array.dtype == onnx.helper.tensor_dtype_to_np_dtype(element))
+def _element(array: Array) -> int:
+    return int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
 
 
 def _is_small(kind: TensorKind | None) -> bool:
@@ -421,15 +404,6 @@ def _is_small(kind: TensorKind | None) -> bool:
 def _zero_like(kind: TensorKind) -> Item:
     dtype = ir.DataType(kind.element)
     return Known(np.zeros((), dtype.numpy())) if is_plain(dtype) else ir.Value(name="like")
-
-
-def _renamed(node: ir.Node, inputs: Sequence[str], opset: int) -> onnx.ModelProto:
-    outputs = [f"o{n}" if value.name else "" for n, value in enumerate(node.outputs)]
-    model = model_of_node(node, [name for name in inputs if name], [name for name in outputs if name], opset)
-    del model.graph.node[0].input[:], model.graph.node[0].output[:]
-    model.graph.node[0].input.extend(inputs)
-    model.graph.node[0].output.extend(outputs)
-    return model
 
 
 def _differs_from_onnxruntime(

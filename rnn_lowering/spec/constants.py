@@ -6,13 +6,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
 
 import onnx
 import onnx_ir as ir
-from onnx.reference import ReferenceEvaluator
 
 from rnn_lowering.limits import excess, most_bytes
+from rnn_lowering.spec.node_outputs import NodeModel, is_of_default_domain
 from rnn_lowering.types import Array, Dims, array_of
 
 FOLDABLE = frozenset(
@@ -51,7 +50,7 @@ def computed(
         return _evaluate(value, steps, leaves, most)
 
     try:
-        steps = [_NodeModel.of(node, opset) for node in nodes]
+        steps = [_Step.of(node, opset) for node in nodes]
         tensor = evaluate()
     except Exception:  # the evaluator has no common error; what it cannot do stays in the graph
         return None
@@ -88,11 +87,6 @@ def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
         held = node.attributes["value"]
         return None if held.is_ref() else held.as_tensor()  # get_const_tensor would rename the user's tensor
     return ir.convenience.get_const_tensor(value)
-
-
-def is_of_default_domain(node: ir.Node) -> bool:
-    """Whether a node's operator is ONNX's own and no attribute refers to those of a function."""
-    return node.domain == "" and not any(attribute.is_ref() for attribute in node.attributes.values())
 
 
 def _collect(value: ir.Value, nodes: dict[ir.Node, None], leaves: dict[ir.Value, ir.TensorProtocol]) -> bool:
@@ -159,42 +153,21 @@ _BYTES: dict[str, Callable[[onnx.NodeProto, Sequence[Array]], int]] = {
 """The bytes of the result, or a bound, of those foldable operators that make much of little."""
 
 
-def model_of_node(node: ir.Node, inputs: Iterable[str], outputs: Iterable[str], opset: int) -> onnx.ModelProto:
-    """Return a node as a model of its own, between values without types."""
-    given, returned = ([onnx.ValueInfoProto(name=name) for name in names] for names in (inputs, outputs))
-    graph = onnx.helper.make_graph([ir.to_proto(node)], "constant", given, returned)
-    # The evaluator knows DequantizeLinear from 19 on; it means the same before.
-    version = max(opset, 19) if node.op_type == "DequantizeLinear" else opset
-    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", version)])
-
-
-def run_reference(model: onnx.ModelProto, feed: Mapping[str, Array], operators: Sequence[type] = ()) -> Any:
-    """Return what onnx's reference evaluator computes, which may raise any exception.
-
-    Args:
-        operators: Implementations to use instead of its own.
-    """
-    return ReferenceEvaluator(model, new_ops=list(operators)).run(None, dict(feed))
-
-
 @dataclass(frozen=True)
-class _NodeModel:
-    """A node of a chain as a model of its own: the graph may lose the node before the chain is computed.
+class _Step:
+    """A node of a chain, which the graph may lose before the chain is computed."""
 
-    Attributes:
-        model: The node between its inputs and outputs, without their types and tensors.
-        inputs, outputs: The values of the graph that these are.
-    """
-
-    model: onnx.ModelProto
-    inputs: tuple[ir.Value, ...]
+    alone: NodeModel
+    inputs: tuple[ir.Value | None, ...]
     outputs: tuple[ir.Value, ...]
 
     @classmethod
-    def of(cls, node: ir.Node, opset: int) -> _NodeModel:
-        inputs = tuple(v for v in dict.fromkeys(node.inputs) if v is not None)
-        given, returned = ([value.name or "" for value in values] for values in (inputs, node.outputs))
-        return cls(model_of_node(node, given, returned, opset), inputs, tuple(node.outputs))
+    def of(cls, node: ir.Node, opset: int) -> _Step:
+        return cls(NodeModel.of(node, opset), tuple(node.inputs), tuple(node.outputs))
+
+    @property
+    def given(self) -> list[ir.Value]:
+        return [value for value in dict.fromkeys(self.inputs) if value is not None]
 
     def run(self, tensors: Mapping[ir.Value, ir.TensorProtocol], most: int) -> dict[ir.Value, ir.TensorProtocol]:
         """Return the tensors of the outputs.
@@ -202,25 +175,24 @@ class _NodeModel:
         Raises:
             MemoryError: They would have more than `most` bytes.
         """
-        names = [value.name for value in self.model.graph.input]
-        feed = {name: array_of(tensors[value]) for name, value in zip(names, self.inputs, strict=True)}
-        node = self.model.graph.node[0]
-        given = [feed[name] for name in node.input if name]
+        arrays = {value: array_of(tensors[value]) for value in self.given}
+        node, given = self.alone.node, [arrays[value] for value in self.inputs if value is not None]
         if node.op_type in _BYTES and (fault := excess(node.op_type, _BYTES[node.op_type](node, given), most)):
             raise MemoryError(fault)
-        results = run_reference(self.model, feed)
-        return {v: ir.tensor(r, name=v.name) for v, r in zip(self.outputs, results, strict=True)}
+        results = self.alone.run([None if value is None else arrays[value] for value in self.inputs])
+        pairs = zip(self.outputs, results, strict=True)
+        return {v: ir.tensor(array, name=v.name) for v, array in pairs if array is not None}
 
 
 def _evaluate(
-    value: ir.Value, steps: Sequence[_NodeModel], leaves: Mapping[ir.Value, ir.TensorProtocol], most: int
+    value: ir.Value, steps: Sequence[_Step], leaves: Mapping[ir.Value, ir.TensorProtocol], most: int
 ) -> ir.TensorProtocol:
     """Compute a constant with onnx's reference evaluator, node by node; a tensor is held until its last use."""
-    last = {given: step for step in steps for given in step.inputs}
+    last = {given: step for step in steps for given in step.given}
     known = dict(leaves)
     for step in steps:
         known |= step.run(known, most)
-        for given in step.inputs:
+        for given in step.given:
             if last[given] is step:
                 del known[given]
     return known[value]

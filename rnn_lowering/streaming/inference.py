@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -17,9 +16,10 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.emit.parameters import TO_THE_END, parameter
+from rnn_lowering.spec.node_outputs import infer_outputs, numbers_in
 from rnn_lowering.spec.node_spec import default_opset
 from rnn_lowering.streaming.polynomials import CHUNK, TIME, Size, first_frames, product, size
-from rnn_lowering.types import Array, array_of
+from rnn_lowering.types import Array
 
 Shape = tuple[Size, ...]
 Dims = Sequence[Size | None]
@@ -141,25 +141,19 @@ class SymbolicValues:
 
     def infer(self, node: ir.Node) -> None:
         """Add the types and shapes of a node's outputs, where its inputs tell them."""
-        given = [v for v in node.inputs if v is not None]
-        if any(v not in self.types for v in given):
+        if any(v not in self.types for v in node.inputs if v is not None):
             return
-        types = {v.name or "": self._type(v) for v in given}
-        data = {v.name or "": held for v in given if (held := self._data(v)) is not None}
+        types = [None if v is None else self._type(v) for v in node.inputs]
+        data = {n: held for n, v in enumerate(node.inputs) if v is not None and (held := self._data(v)) is not None}
         try:
-            schema = onnx.defs.get_schema(node.op_type, self.opsets.get(node.domain, 1), node.domain)
-            imports = [onnx.helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
-            inferred = onnx.shape_inference.infer_node_outputs(
-                schema, ir.to_proto(node), types, data, opset_imports=imports, ir_version=10
-            )
+            inferred = infer_outputs(node, self.opsets, types, data)
         except onnx.defs.SchemaError:  # of another domain, or newer than the onnx package
             if (node.domain, node.op_type) == ("com.microsoft", "LinearAttention"):
                 self._infer_attention(node)
             return
         except Exception as error:  # inference, the checker and protobuf have no common error
             raise SizingError(node, str(error)) from error
-        for output in node.outputs:
-            held = inferred.get(output.name or "")
+        for output, held in zip(node.outputs, inferred, strict=True):
             if held is not None and held.HasField("tensor_type") and held.tensor_type.elem_type:
                 self.types[output] = ir.DataType(held.tensor_type.elem_type)
                 if held.tensor_type.HasField("shape"):
@@ -209,11 +203,9 @@ class SymbolicValues:
         self._named[label] = dim
         return label
 
-    def _data(self, value: ir.Value) -> onnx.TensorProto | None:
+    def _data(self, value: ir.Value) -> Array | None:
         held = self.constant(value) if self.types[value] != ir.DataType.STRING else None
-        if held is None or held.size > _SENT:
-            return None
-        return onnx.numpy_helper.from_array(np.ascontiguousarray(held).reshape(held.shape), value.name or "")
+        return None if held is None or held.size > _SENT else np.ascontiguousarray(held).reshape(held.shape)
 
 
 def start(model: ir.Model, inputs: Mapping[str, Shape]) -> SymbolicValues:
@@ -237,9 +229,9 @@ def add_initializers(known: SymbolicValues, graph: ir.Graph) -> None:
             continue
         known.types[value] = tensor.dtype
         known.shapes[value] = tuple(size(n) for n in tensor.shape.numpy())
-        if not value.is_graph_input() and tensor.size <= LARGEST:
-            with suppress(Exception):  # numbers that do not fit the type and shape of their tensor are not known
-                known.contents[value] = array_of(tensor)
+        small = not value.is_graph_input() and tensor.size <= LARGEST
+        if small and (held := numbers_in(tensor)) is not None:
+            known.contents[value] = held
 
 
 def has(node: ir.Node, slot: int) -> bool:

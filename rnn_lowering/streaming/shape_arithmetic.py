@@ -11,19 +11,14 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.spec.constants import model_of_node, run_reference
+from rnn_lowering.spec.node_outputs import RANDOM, numbered, run_node
 from rnn_lowering.streaming.inference import BROADCAST, LARGEST, SymbolicValues, shape_of
 from rnn_lowering.streaming.polynomials import Size, product, size
 from rnn_lowering.types import Array
-
-_NEVER = frozenset(
-    ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
-)
 
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
@@ -48,7 +43,7 @@ def evaluate(known: SymbolicValues, node: ir.Node) -> None:
     """
     if (
         node.domain
-        or node.op_type in _NEVER
+        or node.op_type in RANDOM
         or any(a.type in _GRAPHS or a.is_ref() for a in node.attributes.values())
     ):
         return
@@ -227,16 +222,12 @@ def _moved(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None] | Non
     rest = {v: known.constant(v) for v in node.inputs if v is not None and v not in data}
     if any(held is None for held in rest.values()) or not all(_is_full(known, v) for v in data):
         return None
-    numbers: list[Any] = []
-    feed: dict[str, Array] = {v.name or "": held for v, held in rest.items() if held is not None}
-    for value in dict.fromkeys(data):
-        array = known.contents[value]
-        feed[value.name or ""] = np.arange(len(numbers), len(numbers) + array.size).reshape(array.shape)
-        numbers += array.reshape(-1).tolist()
-    table = _objects([size(n) for n in numbers], (len(numbers),))
-    return [
-        _objects(table[n.reshape(-1).astype(np.int64)].tolist(), n.shape) for n in run_node(node, feed, known.opset)
-    ]
+    arrays = [known.contents[value] for value in data]
+    sizes = [size(n) for array in arrays for n in array.reshape(-1).tolist()]
+    feed = {v.name or "": held for v, held in rest.items() if held is not None}
+    feed |= {v.name or "": numbers for v, numbers in zip(data, numbered(arrays), strict=True)}
+    found = run_node(node, feed, known.opset)
+    return [_objects([sizes[n] for n in array.reshape(-1).astype(int)], array.shape) for array in found]
 
 
 def _exact(known: SymbolicValues, node: ir.Node) -> list[Array]:
@@ -359,15 +350,3 @@ _CALCULATED: Mapping[str, Callable[[SymbolicValues, ir.Node], Sequence[Array | N
     "Sum": _each(lambda *numbers: reduce(operator.add, numbers)),
     "Where": _each(_chosen),
 }
-
-
-def run_node(node: ir.Node, feed: Mapping[str, Array], opset: int) -> list[Array]:
-    """Evaluate a node on arrays by name with onnx's reference evaluator; return nothing where that cannot."""
-    outputs = [value.name for value in node.outputs if value.name]
-    try:
-        results = run_reference(model_of_node(node, feed, outputs, opset), feed)
-    except Exception:  # the evaluator has no common error; what it cannot do is not known
-        return []
-    named = dict(zip(outputs, results, strict=True))
-    arrays = [np.asarray(named[name]) if name else np.empty(0) for name in (v.name for v in node.outputs)]
-    return arrays if all(isinstance(named[name], np.ndarray | np.generic) for name in outputs) else []

@@ -11,10 +11,10 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.spec.kinds import is_recurrent
+from rnn_lowering.spec.node_outputs import run_node
 from rnn_lowering.streaming.frame_by_frame import data_slots
 from rnn_lowering.streaming.frames import Flow, StatefulNode
 from rnn_lowering.streaming.polynomials import Symbol
-from rnn_lowering.streaming.shape_arithmetic import run_node
 from rnn_lowering.types import Array
 
 SLOTS = {"h": (5, 1), "c": (6, 2), "s": (3, 1)}

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from rnn_lowering.spec.node_outputs import run_node
 from rnn_lowering.streaming.edit import Editor, NodeEdit, Path, home, producer
 from rnn_lowering.streaming.frames import Counter, Flow, Frames, Framing
 from rnn_lowering.streaming.inference import slice_bounds
 from rnn_lowering.streaming.polynomials import size
-from rnn_lowering.streaming.shape_arithmetic import run_node
 from rnn_lowering.types import Array
 
 
