@@ -1,9 +1,11 @@
-"""How fast models are lowered, how many operators a step has, and how soon the command answers."""
+"""How fast models are lowered and made streams, how many operators a step has, and how soon the command answers."""
 
 import subprocess
 import sys
+import tempfile
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,8 @@ from onnx import helper, numpy_helper
 import rnn_lowering as rl
 from benchmarks.models import GATES, Row
 from benchmarks.runtime import lowered
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 
 
 def chain(count: int, H: int = 8) -> onnx.ModelProto:
@@ -43,11 +47,28 @@ def report() -> dict[str, Any]:
         model = Row("LSTM", "bidirectional", T, 1, 8, 8).model(17)
         label = f"{T} bidirectional LSTM steps written out"
         result["steps"][T] = _timed(label, partial(rl.lower, model, "unroll", max_unroll=T))
+    result["streams"] = streams()
     for op_type in GATES:
         result["operators_per_step"][op_type] = counts = operators_per_step(op_type)
         print(f"{op_type} operators per step: " + ", ".join(f"{kind} {n:g}" for kind, n in counts.items()))
     result["import"] = _timed("python -c 'import rnn_lowering'", lambda: _python("-c", "import rnn_lowering"))
     result["help"] = _timed("rnn-lower --help", lambda: _python("-m", "rnn_lowering", "--help"))
+    return result
+
+
+def streams() -> dict[str, float]:
+    """Measure how long it takes to make a net like GTCRN a stream, compared with the original."""
+    from gtcrn import gtcrn
+
+    model, _ = gtcrn()
+    result = {}
+    with tempfile.TemporaryDirectory() as folder:
+        source, made = Path(folder, "net.onnx"), Path(folder, "stream.onnx")
+        onnx.save(model, source)
+        for axis in ("time=1", "time"):
+            action = partial(rl.lower_file, source, made, stream=axis, overwrite=True)
+            label = f"--stream {axis}, {len(model.graph.node)} nodes, compared"
+            result[axis] = _timed(label, action)
     return result
 
 

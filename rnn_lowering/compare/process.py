@@ -9,14 +9,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from time import monotonic
 from types import TracebackType
 from typing import overload
 
-import numpy as np
-
 from rnn_lowering.child import Child, ChildError, Message
 from rnn_lowering.compare.session import Session
-from rnn_lowering.compare.worker import STEPS, read_arrays, write_arrays
+from rnn_lowering.compare.worker import read_arrays, read_steps, write_arrays
 from rnn_lowering.files.locations import external_entries
 from rnn_lowering.files.scratch import scratch_folder
 from rnn_lowering.limits import RUN_FACTOR, most_bytes
@@ -121,17 +120,15 @@ class Alternatives(Sequence[str]):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The names of a model's outputs, and one run for each group of feeds."""
+    """The names of a model's outputs, one run for each group of feeds, and how long they took without loading."""
 
     names: tuple[str, ...]
     runs: tuple[Run, ...]
+    seconds: float = 0.0
 
     def steps(self, number: int) -> list[dict[str, Array]]:
         """Return the outputs by name of each chunk of a feed, where it ran in `Chunks`."""
-        with np.load(self.runs[number].folder / STEPS) as held:
-            arrays = dict(held)
-        count = 1 + max((int(key.split(":")[0]) for key in arrays), default=-1)
-        return [{name: arrays[f"{k}:{n}"] for n, name in enumerate(self.names)} for k in range(count)]
+        return read_steps(self.runs[number].folder)
 
 
 @dataclass(frozen=True)
@@ -143,12 +140,14 @@ class Chunks:
         axes: The axes along which inputs are cut, by name; others are the same in each chunk.
         lengths: Inputs that are lengths along that axis: they count down.
         carried: Outputs and the inputs that receive them in the next chunk.
+        returned: Outputs to return; empty for all.
     """
 
     sizes: Sequence[Sequence[int]]
     axes: Mapping[str, int] = field(default_factory=dict)
     lengths: Sequence[str] = ()
     carried: Mapping[str, str] = field(default_factory=dict)
+    returned: Sequence[str] = ()
 
 
 class Runner:
@@ -267,20 +266,21 @@ class Runner:
             "model": str(session.model),
             "data": str(session.data or session.model.parent),
             "optimize": session.optimize,
-            "threads": 1 if session.one_thread else 0,
+            "threads": 1 if session.one_thread or chunks else 0,  # chunks are small: threads would only wait
             "groups": groups,
             "chunks": None if chunks is None else asdict(chunks),
             "out": str(out),
             "memory": _OWN + RUN_FACTOR * most_bytes() + _COPIES * _bytes_of_files(session),
         }
         names: tuple[str, ...] | None = None
+        loaded = monotonic()
         runs: list[Run] = []
         try:
             for message in self._ask(job):
                 if message.get("too_large"):
                     raise SessionError(_TOO_LARGE.format(RUN_FACTOR * most_bytes() / 1e9), too_large=True)
                 if "names" in message:
-                    names = tuple(message["names"])
+                    names, loaded = tuple(message["names"]), monotonic()
                 elif names is None:
                     raise SessionError(message["error"])
                 else:
@@ -293,7 +293,7 @@ class Runner:
             if error.crashed or error.over_limit:
                 self._end_child()
             raise
-        return Outcome(names or (), tuple(runs))
+        return Outcome(names or (), tuple(runs), monotonic() - loaded)
 
     def _new_folder(self, kind: str) -> Path:
         self._written += 1

@@ -6,10 +6,9 @@ sizes, one sequence after another in one session. Where they differ, values insi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from time import monotonic
 
 import numpy as np
 import onnx_ir as ir
@@ -57,6 +56,9 @@ _LOWERED_ORIGINAL = "lowered_original.onnx"
 
 _SECONDS = 20.0
 """About as much is spent on a long sequence; where it would take more, a shorter one is compared."""
+
+_BRIEF = 0.5
+"""As much may be spent on frames that tell nothing new."""
 
 
 Expected = dict[str, dict[str, Array]]
@@ -170,9 +172,7 @@ class _Comparison:
         sequences = [s for feed in expected for s in self.sequences.in_chunks(feed, chunks)]
         if not sequences:
             return Verification("not verified", CHUNKED, reason=_TOO_SHORT)
-        start = monotonic()
         runs = self._in_chunks(sequences, expected)
-        self.seconds_per_frame = (monotonic() - start) / sum(sum(s.sizes) for s in sequences)
         if any(run.wrong for run in runs):
             runs, expected = self._as_defined(sequences, expected, runs)
         if any(run.wrong for run in runs):
@@ -231,6 +231,7 @@ class _Comparison:
             steady: Up to which of its frames an output is compared, by name, of each whole sequence.
         """
         outcome = self._run_chunks(self.stream, sequences)
+        self.seconds_per_frame = outcome.seconds / sum(sum(s.sizes) for s in sequences)
         runs = []
         for n, sequence in enumerate(sequences):
             parts = outcome.steps(n)
@@ -259,26 +260,29 @@ class _Comparison:
         frames = self.sequences.count(self.runner.feed(feed))
         lengths = [n for n in map(self.sequences.in_calls, BEGINNINGS) if n < frames]
         shorter = {self.sequences.beginning(feed, n): n for n in lengths}
-        expected = {feed: whole}
-        for beginning in shorter:
-            with suppress(SessionError):  # a length that the original does not take
-                expected |= self._run_whole([[beginning]])
+        expected = {feed: whole, **self._run_each(shorter)}
         sizes = {self.sequences.in_calls(n): self.sequences.in_units(sizes) for n, sizes in BEGINNINGS.items()}
         fixed = None if self.plan.frames is None else ((self.plan.frames,),)
+        taken = [shorter.get(begun, frames) for begun in expected]
+        self.longest = frames if fixed is None else self._called(taken)
         sequences = [
             sequence
             for begun in expected
             for n in [shorter.get(begun, frames)]
             for sequence in self.sequences.in_chunks(begun, fixed or sizes[n])
-            if fixed is None or n == frames
+            if fixed is None or n == self.longest
         ]
-        self.longest = frames
         found = [*self._beginnings(expected, feed, {}), *self._in_chunks(sequences, expected)]
         if any(run.wrong for run in found):
             steady = self._steady(feed, whole)
             of_all = dict.fromkeys(expected, steady)
             found = [*self._beginnings(expected, feed, steady), *self._in_chunks(sequences, expected, of_all)]
         return found
+
+    def _called(self, lengths: Sequence[int]) -> int:
+        """Return the number of frames, one of these, that run through a stream with calls of a fixed size."""
+        enough = self.sequences.enough(lengths)
+        return max(n for n in lengths if n <= enough or n * self.seconds_per_frame <= _BRIEF)
 
     def _long_sequence(self) -> tuple[str, dict[str, Array]] | None:
         """Return the longest sequence of those to try that the original takes, and its outputs; None for none."""
@@ -315,9 +319,7 @@ class _Comparison:
                     *(self.plan, name, frames, array, expected[feed][name], self.check.tolerance), steady.get(name)
                 )
                 for name, array in outputs.items()
-                if self.plan.outputs.get(name) is not None
-                and begun != feed
-                and array.ndim == expected[feed][name].ndim
+                if self.plan.outputs.get(name) is not None and array.ndim == expected[feed][name].ndim
             ]
             if any(not check.passed for check in checks):
                 yield RunCheck((), tuple(checks))
@@ -384,12 +386,23 @@ class _Comparison:
             found[run.feed] = {name: named[name] for name in self.names if name in named}
         return found
 
+    def _run_each(self, feeds: Collection[str]) -> Expected:
+        """Return the outputs of the original by name, by each of these feeds that it takes."""
+        with suppress(SessionError):
+            return self._run_whole([[feed] for feed in feeds])
+        found: Expected = {}
+        for feed in feeds:  # it may crash with one of them
+            with suppress(SessionError):
+                found |= self._run_whole([[feed]])
+        return found
+
     def _run_chunks(self, session: Session, sequences: Sequence[ChunkedSequence]) -> Outcome:
         chunks = Chunks(
             [sequence.sizes for sequence in sequences],
             self.axes,
             sorted(self.sequences.lengths),
             {state.output: state.input for state in self.plan.states},
+            self.names if session is self.stream else (),
         )
         ran = counter(self.progress, CHUNKS, len(sequences))
         used, outcome = self._run("the stream", session, [[s.started] for s in sequences], ran, chunks)

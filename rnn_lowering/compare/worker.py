@@ -8,7 +8,7 @@ A job loads one model and runs it:
     groups: Lists of feeds, each a folder of arrays. Of a group the first feed counts that the model accepts and for
         which its outputs are finite, else the first that it accepts.
     chunks: The fields of `process.Chunks`, or null. With them the first feed of each group is cut into chunks,
-        which run one after another, and their outputs are written to one file.
+        which run one after another, and their outputs are written to a folder of `read_steps`.
     out: Folder for the outputs, named "number of the output:number of its part".
     memory: The most bytes that the process may allocate.
 
@@ -24,6 +24,7 @@ A job with "float64" evaluates the model on that feed in float64; its message is
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -124,9 +125,10 @@ def _run_group(session: Any, group: Sequence[str], out: Path) -> Message:
 def _run_chunks(session: Any, feed: str, chunks: Message, sizes: Sequence[int], out: Path) -> Message:
     names = [output.name for output in session.get_outputs()]
     whole = {name: np.asarray(array) for name, array in read_arrays(Path(feed)).items()}
-    given, steps = dict(whole), dict[str, Any]()
+    kept = [name for name in names if not chunks["returned"] or name in chunks["returned"]]
+    given, steps = dict(whole), list[dict[str, np.ndarray[Any, Any]]]()
     start = 0
-    for n, size in enumerate(sizes):
+    for size in sizes:
         for name, axis in chunks["axes"].items():
             given[name] = whole[name].take(range(start, start + size), axis)
         for name in chunks["lengths"]:
@@ -138,10 +140,9 @@ def _run_chunks(session: Any, feed: str, chunks: Message, sizes: Sequence[int], 
             if _is_of_memory(error):
                 raise MemoryError from error
             return {"error": _one_line(error)}
-        steps |= {f"{n}:{k}": np.asarray(value) for k, value in enumerate(outputs.values())}
+        steps.append({name: _numbers_or_texts(np.asarray(outputs[name])) for name in kept})
         start += size
-    out.mkdir()
-    np.savez(out / STEPS, allow_pickle=False, **steps)
+    _write_steps(out, kept, steps)
     return {"feed": 0, "out": str(out), "finite": True}
 
 
@@ -151,16 +152,16 @@ def _flat(value: Any) -> list[np.ndarray[Any, Any]]:
         return [np.array(list(value)), np.array(list(value.values()))]
     if isinstance(value, list):
         return [part for item in value for part in _flat(item)]
-    array = np.asarray(value)
-    return [array.astype(str) if array.dtype == object else array]
+    return [_numbers_or_texts(np.asarray(value))]
+
+
+def _numbers_or_texts(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return array.astype(str) if array.dtype == object else array
 
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:500]
 
-
-STEPS = "steps.npz"
-"""The outputs of chunks, by \"number of the chunk:number of the output\", in one file: they are many and small."""
 
 _NAMES = "names.json"
 
@@ -202,6 +203,31 @@ class StoredArrays(Mapping[str, Array]):
 def read_arrays(folder: Path) -> StoredArrays:
     """Return the arrays that `write_arrays` wrote into a folder."""
     return StoredArrays(folder)
+
+
+_SHAPES = "shapes.json"
+
+
+def _write_steps(folder: Path, names: Sequence[str], steps: Sequence[Mapping[str, Array]]) -> None:
+    """Write the outputs of steps into a new folder, those of one name joined to one array: they are many and
+    small."""
+    write_arrays(folder, {name: np.concatenate([step[name].reshape(-1) for step in steps]) for name in names})
+    (folder / _SHAPES).write_text(json.dumps([[step[name].shape for name in names] for step in steps]))
+
+
+def read_steps(folder: Path) -> list[dict[str, Array]]:
+    """Return the outputs of each step by name."""
+    joined = {name: np.asarray(array) for name, array in read_arrays(folder).items()}
+    starts = dict.fromkeys(joined, 0)
+    steps = []
+    for shapes in json.loads((folder / _SHAPES).read_text()):
+        step = {}
+        for name, shape in zip(joined, shapes, strict=True):
+            end = starts[name] + math.prod(shape)
+            step[name] = joined[name][starts[name] : end].reshape(shape)
+            starts[name] = end
+        steps.append(step)
+    return steps
 
 
 NEW_OPSETS = {"ALLOW_RELEASED_ONNX_OPSET_ONLY": "0"}

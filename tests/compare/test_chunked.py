@@ -13,6 +13,7 @@ from running import optimizations_change
 from stream_models import net, plan_of, random, recurrent, streamed
 
 import rnn_lowering as rl
+from rnn_lowering.compare import stream as compared_streams
 from rnn_lowering.compare.stream import verify_stream
 
 pytestmark = pytest.mark.usefixtures("workers_here")
@@ -256,6 +257,45 @@ def test_beginnings_that_depend_on_what_follows(tmp_path: Path, stream: str) -> 
     assert check.status == "failed"
     assert "the original computes the first" in check.reason
     assert "frames differently if more follow" in check.reason
+
+
+FRAMES_OF_SLOW = {
+    "Y = GRU <hidden_size = 4> (X, W, R, B)": 310,
+    "c = CumSum (X, zero)  Y = GRU <hidden_size = 4> (c, W, R, B)": 1009,
+    "x = Transpose <perm = [1, 2, 0]> (X)  Y = Conv <pads = [4, 0], dilations = [2]> (x, K)": 310,
+    "x = Transpose <perm = [1, 2, 0]> (X)  Y = Conv <pads = [400, 0], dilations = [200]> (x, K)": 1009,
+}
+
+
+@pytest.mark.parametrize("nodes", FRAMES_OF_SLOW)
+@pytest.mark.filterwarnings("ignore:no state is carried")
+def test_slow_streams_run_as_many_frames_as_tell_something_new(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, nodes: str
+) -> None:
+    """Each call of one frame does the same, unless it counts; a long past is full after as many frames."""
+    monkeypatch.setattr(compared_streams, "_BRIEF", 0.0)
+    weights = {**recurrent("GRU", 3, 4), "zero": np.array(0), "K": random((4, 3, 3))}
+    model = net(
+        f"g (float[time, 2, 3] X) => (float[a, b, c, d] Y) {{ {nodes} }}".replace(
+            ", d]", "]" if "Conv" in nodes else ", d]"
+        ),
+        weights,
+    )
+    check = verified(model, streamed(model, "time=1"), tmp_path)
+    assert check, check.reason
+    assert check.method.endswith(f"sequences of up to {FRAMES_OF_SLOW[nodes]} frames")
+
+
+def test_slow_streams_and_an_original_that_forgets_the_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(compared_streams, "_BRIEF", 0.0)
+    weights = recurrent("GRU", 3, 4)
+    cut = net(
+        ONE.replace("Y, last =", "y, last =").replace("B) }", "B) Y = Slice (y, zero, most) }"),
+        {**weights, "zero": np.array([0]), "most": np.array([400])},
+    )
+    check = verified(cut, streamed(net(ONE, weights), "time=1"), tmp_path)
+    assert check.status == "failed"
+    assert "output 'Y': it has 400 frames of 1009" in check.reason
 
 
 def test_a_length_that_the_original_does_not_take(tmp_path: Path) -> None:

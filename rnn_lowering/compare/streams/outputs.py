@@ -65,7 +65,8 @@ def compare_beginning(
     tolerance: Tolerance,
     steady: int | None,
 ) -> OutputCheck:
-    """Compare what the original gives of the first frames alone with the beginning of what it gives of all.
+    """Compare what the original gives of the first frames alone, or of all, with the beginning of what it gives of
+    all.
 
     Args:
         plan: How the stream is driven: as many frames as it is late may differ at the end.
@@ -75,6 +76,8 @@ def compare_beginning(
         steady: Up to which frame they are compared; None: to the end.
     """
     axis = plan.outputs[name] or 0
+    if beginning.shape[axis] != plan.frames_of(name, frames):
+        return OutputCheck(name, np.inf, False, f"it has {beginning.shape[axis]} frames of {frames}")
     sure = plan.frames_of(name, frames) - plan.delay.get(name, 0) + plan.short.get(name, 0)
     count = min(beginning.shape[axis], max(sure, 0), beginning.shape[axis] if steady is None else steady)
     largest, reason = compare(whole.take(range(count), axis), beginning.take(range(count), axis), tolerance)

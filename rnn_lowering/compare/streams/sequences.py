@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -15,7 +16,7 @@ from rnn_lowering.compare.feeds import candidate_feeds, length_inputs
 from rnn_lowering.compare.process import Runner
 from rnn_lowering.model.fixed_inputs import recorded
 from rnn_lowering.options import Check
-from rnn_lowering.streaming.metadata import StreamPlan
+from rnn_lowering.streaming.metadata import State, StreamPlan
 from rnn_lowering.types import Array
 
 _FRAMES = (19, 7, 50)
@@ -34,6 +35,13 @@ BEGINNINGS = {
     1009: ((16,), (250, 7, 100)),
 }
 """Frames of one long sequence and of its beginnings, and the sizes of their chunks."""
+
+
+_CALLS = 310
+"""So many tell what each call does, if all do the same and none reads frames before half of them."""
+
+_COUNTED = {"count", "sum", "pool"}
+"""States whose meaning depends on the number of frames so far."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,7 @@ class Sequences:
 
     Attributes:
         axes: The axes of time by input.
+        constants: The values of inputs that the stream no longer has.
         lengths: Inputs that are lengths of sequences.
     """
 
@@ -65,6 +74,7 @@ class Sequences:
     ) -> None:
         self.plan, self.whole, self.graph, self.runner, self.check = plan, whole, graph, runner, check
         self.axes = {name: axis for name, axis in plan.inputs.items() if axis is not None}
+        self.constants = recorded(ir.from_proto(whole), ir.from_proto(graph))
         self.lengths = {name for name in length_inputs(whole.graph) if name not in self.axes}
 
     def in_calls(self, frames: int) -> int:
@@ -75,6 +85,16 @@ class Sequences:
 
     def in_units(self, chunks: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(n * self.plan.unit for n in sizes) for sizes in chunks)
+
+    def enough(self, lengths: Sequence[int]) -> int:
+        """Return the least of these numbers of frames that tells what each call of a fixed size does."""
+        frames = self.plan.frames or self.plan.unit
+        past = self.plan.frames_late + sum(
+            _frames_of(state, self.graph.graph) for state in self.plan.states if state.state == "x"
+        )
+        if 2 * past > _CALLS * frames or any(state.state in _COUNTED for state in self.plan.states):
+            return max(lengths)
+        return min((n for n in lengths if n >= _CALLS * frames), default=max(lengths))
 
     def beginning(self, feed: str, frames: int) -> str:
         given = self.runner.feed(feed)
@@ -89,8 +109,7 @@ class Sequences:
             yield self.made(run, self._frames(run), None if given is None else given[run])
 
     def made(self, run: int, frames: int, given: Mapping[str, Array] | None = None) -> Iterator[dict[str, Array]]:
-        constants = recorded(ir.from_proto(self.whole), ir.from_proto(self.graph))
-        fixed = {**(given or {}), **constants}
+        fixed = {**(given or {}), **self.constants}
         for feed in candidate_feeds(
             self.whole, run, self.check.seed, self._declared(frames), fixed, self.check.shapes
         ):
@@ -153,6 +172,14 @@ class Sequences:
             for dim, size in zip(value.type.tensor_type.shape.dim, given[value.name].shape, strict=True)
             if dim.dim_param
         }
+
+
+def _frames_of(state: State, graph: onnx.GraphProto) -> int:
+    """Return how many past frames a state holds at most: its size where the frames of a chunk follow it."""
+    shape = [1 if isinstance(dim, str) else dim for dim in state.shape]
+    joins = [node for node in graph.node if node.op_type == "Concat" and state.input in node.input]
+    axes = {attribute.i for node in joins for attribute in node.attribute if attribute.name == "axis"}
+    return max((shape[axis] for axis in axes if axis in range(len(shape))), default=math.prod(shape))
 
 
 def _chunk_sizes(frames: int, sizes: Sequence[int]) -> tuple[int, ...]:
