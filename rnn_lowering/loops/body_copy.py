@@ -18,7 +18,19 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
 from rnn_lowering.loops.body import LoopBody, ScanBody, read_body
-from rnn_lowering.loops.facts import CHANCE, Elements, Facts, Item, Known, Size, TensorKind, common_kind, is_plain
+from rnn_lowering.loops.facts import (
+    CHANCE,
+    Elements,
+    Facts,
+    Item,
+    Known,
+    Size,
+    TensorKind,
+    common_kind,
+    is_plain,
+    slice_bounds,
+    takes_all,
+)
 from rnn_lowering.loops.slices import parts_of
 from rnn_lowering.model.scopes import LOWERED, REPEATING, bodies_of, graphs_of
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, node_ref
@@ -305,13 +317,8 @@ class BodyCopy:
 
     def _is_whole(self, items: Sequence[Item]) -> bool:
         """Whether a Slice takes everything."""
-        if len(items) < 3:
-            return False
-        starts, ends, *others = (item.array if isinstance(item, Known) else None for item in items[1:])
-        steps = others[1] if len(others) > 1 and items[4] is not None else np.ones(1)
-        if starts is None or ends is None or steps is None:
-            return False
-        return bool(np.all(starts == 0) and np.all(ends >= np.iinfo(ends.dtype).max) and np.all(steps == 1))
+        bounds = slice_bounds(items[1:])
+        return bounds is not None and all(takes_all(*rest) for _, *rest in bounds)
 
     def copied(self, node: ir.Node, items: Sequence[Item]) -> list[Item]:
         bodies = bodies_of(node)

@@ -8,7 +8,7 @@ node; nothing that a body declares is believed.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -193,24 +193,24 @@ class Facts:
         if bodies_of(node) or not onnx.defs.has(node.op_type, self.opset, "") or not is_of_default_domain(node):
             return unknown
         kinds = [self.kind(item) for item in items]
-        first = _FIRST_OF_SIZES.get(node.op_type, len(items))
-        data = {n: item for n, item in enumerate(items) if n >= first and isinstance(item, Known)}
-        key = node, tuple(kinds), tuple((n, item.key()) for n, item in data.items())
+        key = node, tuple(kinds), tuple((n, item.key()) for n, item in _sizes_in(node, items).items())
         if key not in self._inferred:
             absent = any(kind is None and item is not None for kind, item in zip(kinds, items, strict=True))
-            self._inferred[key] = unknown if absent else self._infer(node, kinds, data) or unknown
+            self._inferred[key] = unknown if absent else self._infer(node, items, kinds) or unknown
         return self._inferred[key]
 
     def _infer(
-        self, node: ir.Node, kinds: Sequence[TensorKind | None], data: Mapping[int, Known]
+        self, node: ir.Node, items: Sequence[Item], kinds: Sequence[TensorKind | None]
     ) -> list[TensorKind | None] | None:
         types = [None if kind is None else kind.proto() for kind in kinds]
         try:
-            found = infer_outputs(node, self._opsets, types, {n: item.array for n, item in data.items()})
+            found = infer_outputs(
+                node, self._opsets, types, {n: item.array for n, item in _sizes_in(node, items).items()}
+            )
         except Exception:  # inference has no common error: nothing is known
             return None
         kinds_found = [_kind_of(proto) for proto in found]
-        return [_sliced(kinds_found[0], kinds[0], data)] if node.op_type == "Slice" else kinds_found
+        return [_sliced(kinds_found[0], kinds[0], items[1:])] if node.op_type == "Slice" else kinds_found
 
     # Numbers
 
@@ -371,16 +371,39 @@ def _kind_of(proto: onnx.TypeProto | None) -> TensorKind | None:
     return TensorKind(tensor.elem_type, tuple(sizes))
 
 
-def _sliced(found: TensorKind | None, given: TensorKind | None, bounds: Mapping[int, Known]) -> TensorKind | None:
+def _sizes_in(node: ir.Node, items: Sequence[Item]) -> dict[int, Known]:
+    """Return the known inputs, by their place, whose numbers decide the shape of the result."""
+    first = _FIRST_OF_SIZES.get(node.op_type, len(items))
+    return {n: item for n, item in enumerate(items) if n >= first and isinstance(item, Known)}
+
+
+def slice_bounds(items: Sequence[Item]) -> list[tuple[int, int, int, int]] | None:
+    """Return the axis, start, end and step of each axis that a Slice names; None where they are not known.
+
+    Args:
+        items: Its starts, ends, axes and steps.
+    """
+    if len(items) < 2 or not all(item is None or isinstance(item, Known) for item in items):
+        return None
+    given = [item.array.ravel().tolist() if isinstance(item, Known) else [] for item in (*items, None, None)[:4]]
+    starts, ends = given[:2]
+    axes, steps = given[2] or list(range(len(starts))), given[3] or [1] * len(starts)
+    same = len(starts) == len(ends) == len(axes) == len(steps)
+    return list(zip(axes, starts, ends, steps, strict=True)) if same else None
+
+
+def takes_all(start: int, end: int, step: int) -> bool:
+    """Whether a Slice takes all of an axis, whatever its size is."""
+    return (start, step) == (0, 1) and end >= TO_THE_END
+
+
+def _sliced(found: TensorKind | None, given: TensorKind | None, items: Sequence[Item]) -> TensorKind | None:
     """Return what ONNX finds for a Slice, with the names of sizes of which it takes everything."""
-    if found is None or given is None or not found.shape or given.shape is None or not {1, 2} <= bounds.keys():
+    if found is None or given is None or not found.shape or given.shape is None:
         return found
-    starts, ends = (bounds[n].array.tolist() for n in (1, 2))
-    axes = bounds[3].array.tolist() if 3 in bounds else list(range(len(starts)))
-    steps = bounds[4].array.tolist() if 4 in bounds else [1] * len(starts)
     shape = list(found.shape)
-    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        if (start, step) == (0, 1) and end >= TO_THE_END:
+    for axis, *bounds in slice_bounds(items) or ():
+        if takes_all(*bounds):
             shape[axis] = given.shape[axis]
     return TensorKind(found.element, tuple(shape))
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from rnn_lowering.emit.parameters import TO_THE_END
-from rnn_lowering.loops.facts import Item, Known, TensorKind
+from rnn_lowering.loops.facts import Item, TensorKind, slice_bounds, takes_all
 
 
 def parts_of(
@@ -34,17 +33,14 @@ def parts_of(
 
 def _part(items: Sequence[Item], kind: TensorKind) -> tuple[int, int, int] | None:
     """Return the one axis that a Slice shortens, where it starts and where it ends."""
-    arrays = [item.array.ravel().tolist() if isinstance(item, Known) else None for item in items]
-    if len(arrays) < 2 or None in arrays or kind.shape is None:
+    bounds = slice_bounds(items)
+    if bounds is None or kind.shape is None:
         return None
-    starts, ends = arrays[0] or [], arrays[1] or []
-    axes = arrays[2] if len(arrays) > 2 else list(range(len(starts)))
-    steps = arrays[3] if len(arrays) > 3 else [1] * len(starts)
     shortened = []
-    for start, end, axis, step in zip(starts, ends, axes or [], steps or [], strict=True):
+    for axis, start, end, step in bounds:
         if step != 1 or not -len(kind.shape) <= axis < len(kind.shape):
             return None
-        if start == 0 and end >= TO_THE_END:
+        if takes_all(start, end, step):
             continue
         size = kind.dims[axis]
         if size is None or not 0 <= start < min(end, size):
