@@ -352,7 +352,7 @@ class Lowering:
 
 
 class LoweringOptions(TypedDict, total=False):
-    """The attributes of `Lowering` as keywords."""
+    """The attributes of `Lowering` as keywords; a type checker cannot derive them, so a test compares both."""
 
     to: str
     target: str
@@ -457,13 +457,18 @@ class Check:
         types.take_fields(self)
 
 
-class CheckOptions(TypedDict, total=False):
-    """The attributes of `Check` as keywords of `verify`."""
+class _RunOptions(TypedDict, total=False):
+    """The attributes of `Check` that are keywords of `verify` and of `lower_file`."""
 
-    runs: int
     seed: int
     tolerance: Tolerance | None
     feeds: Sequence[Mapping[str, Array]] | None
+
+
+class CheckOptions(_RunOptions, total=False):
+    """The attributes of `Check` as keywords of `verify`."""
+
+    runs: int
     shapes: Shapes | None
     timeout: float | None
     max_bytes: int
@@ -525,14 +530,11 @@ class Files:
         types.take_fields(self)
 
 
-class FileOptions(LoweringOptions, total=False):
+class FileOptions(LoweringOptions, _RunOptions, total=False):
     """The attributes of `Lowering` and `Check` as keywords of `lower_file`: `verify` is `runs`; `max_bytes` is used
     for both."""
 
     verify: int
-    seed: int
-    tolerance: Tolerance | None
-    feeds: Sequence[Mapping[str, Array]] | None
     test_shapes: Shapes | None
     verify_timeout: float | None
 

@@ -233,8 +233,10 @@ def test_every_option_is_a_keyword_and_an_argument(kind: Any, keywords: Any) -> 
     """What is typed for callers agrees with the fields, from which all else follows."""
     declared = {field.name: field.metadata["option"] for field in dataclasses.fields(kind)}
     assert keywords.__annotations__.keys() == declared.keys()
-    of_file = {option.keyword or name for name, option in declared.items()}
-    assert of_file <= FileOptions.__annotations__.keys()
+    for field in dataclasses.fields(kind):
+        for each, name in ((keywords, field.name), (FileOptions, declared[field.name].keyword or field.name)):
+            typed = each.__annotations__[name].__forward_arg__
+            assert typed.removesuffix(" | None") == str(field.type).removesuffix(" | None"), (each, name)
     shown = parser().format_help()
     for name, option in declared.items():
         flags = option.flags or [f"--{name.replace('_', '-')}"]
