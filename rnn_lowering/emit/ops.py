@@ -20,9 +20,8 @@ from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.draft import Draft
 from rnn_lowering.emit.integer_constants import Dequantized, QuantParameters
 from rnn_lowering.emit.names import STEP, Names, Prefix, add_weights
-from rnn_lowering.emit.parameters import TO_THE_END, placed
 from rnn_lowering.emit.tensor import Tensor, broadcast, concatenated, static
-from rnn_lowering.emit.versions import since
+from rnn_lowering.emit.versions import TO_THE_END, placed, since
 from rnn_lowering.types import Dims
 
 _FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64

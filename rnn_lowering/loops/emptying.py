@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from rnn_lowering.emit.constants import Constant
-from rnn_lowering.emit.parameters import parameter
 from rnn_lowering.emit.run_time_sizes import can_flip, flip
 from rnn_lowering.emit.tensor import Tensor, broadcast
+from rnn_lowering.emit.versions import parameter
 from rnn_lowering.errors import InvalidNodeError, UnsupportedError
 from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy, values_used

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.emit.parameters import TO_THE_END
+from rnn_lowering.emit.versions import TO_THE_END
 from rnn_lowering.model.onnx_checks import is_anonymous
 from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.model.sizes import VARIES, inferred_values

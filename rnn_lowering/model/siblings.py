@@ -12,7 +12,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from rnn_lowering.emit.parameters import parameter
+from rnn_lowering.emit.versions import parameter
 from rnn_lowering.model.plan import NodePlan
 from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.recurrence.directions import can_join, can_stack

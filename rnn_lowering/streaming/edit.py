@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.emit.parameters import placed
+from rnn_lowering.emit.versions import placed
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.model.scopes import all_names, bodies_of
 from rnn_lowering.spec.node_spec import node_ref

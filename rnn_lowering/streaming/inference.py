@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.emit.parameters import TO_THE_END, parameter
+from rnn_lowering.emit.versions import TO_THE_END, parameter
 from rnn_lowering.spec.node_outputs import infer_outputs, numbers_in
 from rnn_lowering.spec.node_spec import default_opset
 from rnn_lowering.streaming.polynomials import CHUNK, TIME, Size, first_frames, product, size

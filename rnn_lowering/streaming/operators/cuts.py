@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from rnn_lowering.emit.parameters import TO_THE_END
+from rnn_lowering.emit.versions import TO_THE_END
 from rnn_lowering.streaming.edit import Editor, NodeEdit, home, producer
 from rnn_lowering.streaming.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.frames import Counter, FirstFrame, Flow, Frames, Framing, Unframed, WholeSequenceValue

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.parameters import parameter
+from rnn_lowering.emit.versions import parameter
 from rnn_lowering.streaming.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.frames import FirstFrame, Flow, Frames, Framing
 from rnn_lowering.streaming.inference import pads

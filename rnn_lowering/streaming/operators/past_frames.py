@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.parameters import TO_THE_END
+from rnn_lowering.emit.versions import TO_THE_END
 from rnn_lowering.streaming.edit import Editor, NodeEdit, Path, dim_of, home, producer
 from rnn_lowering.streaming.frames import Flow, Frames
 from rnn_lowering.streaming.inference import Shape

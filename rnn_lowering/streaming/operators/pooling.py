@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.parameters import parameter
+from rnn_lowering.emit.versions import parameter
 from rnn_lowering.streaming.edit import Editor, NodeEdit, Path, dim_of, home, producer
 from rnn_lowering.streaming.frame_by_frame import coupled_axes, frame_by_frame
 from rnn_lowering.streaming.frames import Flow, Frames, Framing, Pooled, Unframed

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.parameters import TO_THE_END
+from rnn_lowering.emit.versions import TO_THE_END
 from rnn_lowering.streaming.edit import Editor, NodeEdit, Path, dim_of, home, producer
 from rnn_lowering.streaming.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.frames import Flow, Framing
