@@ -43,7 +43,7 @@ class Ops:
         names: The name generator of the model.
         prefix: What the names of emitted values start with: the original node's name; see `Prefix`.
         dtype: Element type of the recurrence.
-        dialect: What shapes the folds of the runtime.
+        dialect: What shapes the loops of the runtime.
         instead: By operator, what emits others in its place.
         finish: What changes each scope when it is finished.
         constant_nodes: Constants are nodes: initializers would have to be inputs too (IR version 3).
@@ -51,7 +51,7 @@ class Ops:
         origin: The metadata of every node that is emitted outside of unrolled steps; see `names`.
 
     Attributes:
-        folded: The names of constants that could not stay integers.
+        floats: The names of constants that could not stay integers.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Ops:
         self.opset = opset
         self.dtype = dtype
         self.dialect = dialect
-        self.folded: list[str] = []
+        self.floats: list[str] = []
         self._instead = instead or {}
         self._finish = finish
         self._constant_nodes = constant_nodes
@@ -296,7 +296,7 @@ class Ops:
             return outer.cache.get(constant) or inner.cache[constant]
         stored = constant.stored(self.opset)
         if stored is None:
-            self.folded.append(constant.name)
+            self.floats.append(constant.name)
             return self._written(constant)
         drafts, self._drafts = self._drafts, [*self._drafts[: self._drafts.index(outer)], outer]
         outer.cache[constant] = self.value(self._dequantize(constant, stored))

@@ -43,10 +43,10 @@ def replace_nodes(model: ir.Model, plan: Sequence[NodePlan], *, widen: bool, deq
         if len(members) > 1:
             notes.append(f"{' and '.join(str(planned.found.ref) for planned in members)} became one recurrence")
             sort_nodes(model)
-        folded = " and ".join(dict.fromkeys(op.folded))
-        if folded:
+        floats = " and ".join(dict.fromkeys(op.floats))
+        if floats:
             reason = f"DequantizeLinear of opset {first.opset} cannot express their scales"
-            notes.append(f"{first.found.ref}: the integers of {folded} became floats: {reason}")
+            notes.append(f"{first.found.ref}: the integers of {floats} became floats: {reason}")
     _drop_functions(model, {planned.found.node.op_identifier() for planned in plan} & model.functions.keys())
     return notes
 
@@ -65,7 +65,7 @@ def operators_for(planned: NodePlan, ir_version: int, *, widen: bool, dequantize
     spec = planned.spec.as_floats() if dequantize else planned.spec
     op = _emitter([planned], spec, Names(()), ir_version, widen, {})
     with boundary(planned.found.ref):
-        outputs = op.outputs(list(lower_node(op, spec, planned.choice.fold).values()))
+        outputs = op.outputs(list(lower_node(op, spec, planned.choice.repeat).values()))
     op.finish(outputs)
     emitted = list(_with_bodies(op.nodes))
     for node in emitted:
@@ -111,7 +111,7 @@ def _replace_group(group: Group, specs: Sequence[NodeSpec], op: Ops) -> dict[ir.
     graph, nodes = found.graph, [planned.found.node for planned in group.members]
     if group.stacked:
         specs = [*map(_without_inner_Y, specs, specs[1:]), specs[-1]]
-    outputs = zip(specs, lower_nodes(op, specs, choice.fold, stacked=group.stacked), strict=True)
+    outputs = zip(specs, lower_nodes(op, specs, choice.repeat, stacked=group.stacked), strict=True)
     emitted = {spec.outputs[symbol]: tensor for spec, found in outputs for symbol, tensor in found.items()}
     taken_over = dict(zip(emitted, op.outputs(list(emitted.values())), strict=True))
     given = taken_over | {

@@ -13,7 +13,7 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.run_time_sizes import zeros
 from rnn_lowering.emit.substitutes import taps
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.recurrence.recurrence import Fold
+from rnn_lowering.recurrence.recurrence import Repeat
 from rnn_lowering.recurrence.weights import float_input
 from rnn_lowering.spec.causal_conv import CausalConvSpec
 from rnn_lowering.types import Dims
@@ -21,7 +21,7 @@ from rnn_lowering.types import Dims
 _FLOAT = ir.DataType.FLOAT
 
 
-def lower_causal_conv(op: Ops, spec: CausalConvSpec, _: Fold) -> dict[str, Tensor]:
+def lower_causal_conv(op: Ops, spec: CausalConvSpec, _: Repeat) -> dict[str, Tensor]:
     """Emit the equivalent of a node; return its outputs by their names in the operator specification."""
     N, L, C = spec.batch_size, spec.seq_length, spec.channels
     time = 1 if spec.channels_last else 2

@@ -1,4 +1,4 @@
-"""The form "chunked": steps are joined into chunks, and the chunks are repeated by another fold.
+"""The form "chunked": steps are joined into chunks, and the chunks are repeated in another form.
 
 It needs a recurrence whose step is linear in its state S (`recurrence.LinearParts`). In a chunk of C steps, with
 rows t and columns j (the WY form of products of I - beta k k^T):
@@ -29,19 +29,19 @@ from rnn_lowering.emit.constants import literal, zeros_of
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.run_time_sizes import first_rows, zeros
 from rnn_lowering.emit.tensor import Tensor, static
-from rnn_lowering.recurrence.recurrence import Fold, LinearParts, Recurrence, Tensors
+from rnn_lowering.recurrence.recurrence import LinearParts, Recurrence, Repeat, Tensors
 from rnn_lowering.types import Array
 
 _MOST_DECAY = 1e4
 """exp of more is infinite, of less than its negative 0."""
 
 
-def chunked(op: Ops, r: Recurrence, repeat: Fold) -> tuple[Tensors, Tensors]:
+def chunked(op: Ops, r: Recurrence, repeat: Repeat) -> tuple[Tensors, Tensors]:
     """Emit a recurrence in chunks of steps.
 
     Args:
         r: Has `linear` parts, and does not run in reverse.
-        repeat: The fold that repeats the chunks.
+        repeat: The form that repeats the chunks.
     """
     parts = r.linear
     assert parts is not None

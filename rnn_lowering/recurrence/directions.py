@@ -1,4 +1,4 @@
-"""The directions of a node, or of several nodes side by side: one fold for each, or one fold that computes all."""
+"""The directions of a node, or of several nodes side by side: one loop for each, or one loop that computes all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rnn_lowering.emit.run_time_sizes import flip, zeros
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.cells import CELLS
 from rnn_lowering.recurrence.openvino_lstm import recognized_step
-from rnn_lowering.recurrence.recurrence import Fold, Recurrence, Step, Tensors
+from rnn_lowering.recurrence.recurrence import Recurrence, Repeat, Step, Tensors
 from rnn_lowering.recurrence.sequence_lens import Lengths, ragged, up_to_longest, with_ended_rows
 from rnn_lowering.recurrence.weights import Operands, interleaved, joined, operands, stacked
 from rnn_lowering.spec.rnn import RecurrentSpec
@@ -44,13 +44,13 @@ class NodeInputs:
 
 
 def run_directions(
-    op: Ops, nodes: Sequence[NodeInputs], fold: Fold, lengths: Lengths | None
+    op: Ops, nodes: Sequence[NodeInputs], repeat: Repeat, lengths: Lengths | None
 ) -> list[tuple[Finals, Tensors]]:
     """Emit the recurrence of a node, or of several that `can_join`.
 
     Args:
         nodes: The nodes and their inputs.
-        fold: The form that repeats the steps.
+        repeat: The form that repeats the steps.
         lengths: Rows by sequence_lens; None if every sequence has full length.
 
     Returns:
@@ -60,15 +60,15 @@ def run_directions(
     specs = [node.spec for node in nodes]
     if lengths is not None:
         outputs = {symbol for spec in specs for symbol in spec.outputs}
-        fold = ragged(fold, lengths, [f"Y_{s}" in outputs for s in STATES[specs[0].op_type]])
+        repeat = ragged(repeat, lengths, [f"Y_{s}" in outputs for s in STATES[specs[0].op_type]])
     if can_join(op.dialect, specs):
         turn = partial(flip, op) if lengths is None else partial(lengths.reverse, op)
-        return _run_joined(op, nodes, fold, turn)
-    return [_run_apart(op, node, fold, lengths) for node in nodes]
+        return _run_joined(op, nodes, repeat, turn)
+    return [_run_apart(op, node, repeat, lengths) for node in nodes]
 
 
-def _run_apart(op: Ops, node: NodeInputs, fold: Fold, lengths: Lengths | None) -> tuple[Finals, Tensors]:
-    """Emit a fold for each direction of a node."""
+def _run_apart(op: Ops, node: NodeInputs, repeat: Repeat, lengths: Lengths | None) -> tuple[Finals, Tensors]:
+    """Emit a loop for each direction of a node."""
     spec, ks = node.spec, operands(op, node.spec)
     X = up_to_longest(op, node.X, lengths) if spec.rounds and lengths is not None else node.X
     finals, stacked = [], []
@@ -77,7 +77,7 @@ def _run_apart(op: Ops, node: NodeInputs, fold: Fold, lengths: Lengths | None) -
             recurrence = _recurrence(op, spec, k, X, [states[n] for states in node.init])
             if spec.rounds and lengths is not None:
                 recurrence = with_ended_rows(op, recurrence, lengths, zeros=spec.gives_sequence)
-            final, ys = fold(op, replace(recurrence, reverse=direction == "reverse"))
+            final, ys = repeat(op, replace(recurrence, reverse=direction == "reverse"))
         finals.append(final)
         stacked += ys
     return finals, stacked
@@ -139,8 +139,8 @@ class _Part:
     reverse: bool
 
 
-def _run_joined(op: Ops, nodes: Sequence[NodeInputs], fold: Fold, flip: Flip) -> list[tuple[Finals, Tensors]]:
-    """Emit one fold for all directions of nodes."""
+def _run_joined(op: Ops, nodes: Sequence[NodeInputs], repeat: Repeat, flip: Flip) -> list[tuple[Finals, Tensors]]:
+    """Emit one loop for all directions of nodes."""
     parts = [
         _Part(node, k, [states[n] for states in node.init], direction == "reverse")
         for node in nodes
@@ -148,7 +148,7 @@ def _run_joined(op: Ops, nodes: Sequence[NodeInputs], fold: Fold, flip: Flip) ->
     ]
     backwards = all(part.reverse for part in parts)
     turned = [part.reverse and not backwards for part in parts]
-    final, ys = fold(op, replace(_joined(op, parts, turned, flip), reverse=backwards))
+    final, ys = repeat(op, replace(_joined(op, parts, turned, flip), reverse=backwards))
     sizes = [part.k.hidden_size for part in parts]
     by_state = [op.split(state, sizes) for state in final]
     Ys = op.split(ys[0], sizes) if ys else []
@@ -206,7 +206,7 @@ def can_stack(dialect: Dialect, specs: Sequence[RecurrentSpec]) -> bool:
     return same and "sequence_lens" not in first.inputs and can_join(replace(dialect, join_up_to=width), specs)
 
 
-def run_stack(op: Ops, layers: Sequence[NodeInputs], fold: Fold) -> list[tuple[Finals, Tensors]]:
+def run_stack(op: Ops, layers: Sequence[NodeInputs], repeat: Repeat) -> list[tuple[Finals, Tensors]]:
     """Emit the recurrence of layers that `can_stack`; all of them follow from X of `layers[0]`.
 
     In the loop, layer l computes its step t - l at step t. The first steps of lower layers are computed before the
@@ -218,7 +218,7 @@ def run_stack(op: Ops, layers: Sequence[NodeInputs], fold: Fold) -> list[tuple[F
     Returns:
         For each layer, the result of `run_directions`.
     """
-    return _Stack(op, layers).run(fold)
+    return _Stack(op, layers).run(repeat)
 
 
 class _Stack:
@@ -234,14 +234,14 @@ class _Stack:
         self.states = [[op.squeeze(of_state[0], [0]) for of_state in layer.init] for layer in layers]
         self.Ys: list[Tensors] = [[] for _ in layers]
 
-    def run(self, fold: Fold) -> list[tuple[Finals, Tensors]]:
+    def run(self, repeat: Repeat) -> list[tuple[Finals, Tensors]]:
         op, last = self.op, len(self.ks) - 1
         T = self.specs[0].seq_length or 0
         *head, body = op.split(self.X, [1] * last + [T - last], axis=0)
         rows = [self._projected(0, op.squeeze(row, [0])) for row in head]
         for s, row in enumerate(rows):
             self._step(range(s + 1), row)
-        final, ys = fold(op, self._recurrence(body))
+        final, ys = repeat(op, self._recurrence(body))
         by_state = [op.split(op.squeeze(state, [0]), self.sizes) for state in final]
         self.states = [[of_state[n] for of_state in by_state] for n in range(last + 1)]
         for Ys, y in zip(self.Ys, op.split(ys[0], self.sizes), strict=True):

@@ -8,14 +8,14 @@ from dataclasses import replace
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.linear_attention import lower_linear_attention, reshaped
-from rnn_lowering.recurrence.recurrence import Fold
+from rnn_lowering.recurrence.recurrence import Repeat
 from rnn_lowering.recurrence.weights import float_input
 from rnn_lowering.spec.gated_delta_net import GatedDeltaNetSpec
 from rnn_lowering.spec.gates import AttentionGateSpec, GatedNormSpec
 from rnn_lowering.types import Dims
 
 
-def lower_attention_gate(op: Ops, spec: AttentionGateSpec, _: Fold) -> dict[str, Tensor]:
+def lower_attention_gate(op: Ops, spec: AttentionGateSpec, _: Repeat) -> dict[str, Tensor]:
     """Emit the equivalent of a LinearAttentionGate; return its outputs by their names in the specification."""
     rows, heads = (spec.batch_size, spec.seq_length, spec.heads), (spec.heads,)
     found = {}
@@ -27,7 +27,7 @@ def lower_attention_gate(op: Ops, spec: AttentionGateSpec, _: Fold) -> dict[str,
     return {symbol: op.cast(tensor, spec.dtype) for symbol, tensor in found.items()}
 
 
-def lower_gated_norm(op: Ops, spec: GatedNormSpec, _: Fold) -> dict[str, Tensor]:
+def lower_gated_norm(op: Ops, spec: GatedNormSpec, _: Repeat) -> dict[str, Tensor]:
     """Emit the equivalent of a GatedRMSNorm; return its output by its name in the specification."""
     C, width = spec.group, spec.shape[-1]
     x, gate = (float_input(op, spec, symbol, spec.shape) for symbol in ("X", "gate"))
@@ -47,13 +47,13 @@ def lower_gated_norm(op: Ops, spec: GatedNormSpec, _: Fold) -> dict[str, Tensor]
     return {"Y": op.cast(y, spec.dtype)} if "Y" in spec.outputs else {}
 
 
-def lower_gated_delta_net(op: Ops, spec: GatedDeltaNetSpec, fold: Fold) -> dict[str, Tensor]:
+def lower_gated_delta_net(op: Ops, spec: GatedDeltaNetSpec, repeat: Repeat) -> dict[str, Tensor]:
     """Emit the equivalent of a node; return its connected outputs by their names in the operator specification."""
     inner = spec.attention
     inputs = {symbol: op.value(tensor) for symbol, tensor in _inputs(op, spec).items()}
     names = {"output": "output", "final_state": "present_state"}
     wanted = {names[symbol]: value for symbol, value in spec.outputs.items()}
-    found = lower_linear_attention(op, replace(inner, inputs=inputs, outputs=wanted), fold)
+    found = lower_linear_attention(op, replace(inner, inputs=inputs, outputs=wanted), repeat)
     rows = (spec.batch_size, spec.seq_length)
     outputs = {}
     if "output" in found:

@@ -10,19 +10,19 @@ from rnn_lowering.emit.constants import zeros_of
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.run_time_sizes import zeros
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.recurrence.recurrence import Fold, LinearParts, Recurrence, Step, Tensors
+from rnn_lowering.recurrence.recurrence import LinearParts, Recurrence, Repeat, Step, Tensors
 from rnn_lowering.spec.linear_attention import LinearAttentionSpec
 from rnn_lowering.types import Dims, array_of
 
 
-def lower_linear_attention(op: Ops, spec: LinearAttentionSpec, fold: Fold) -> dict[str, Tensor]:
+def lower_linear_attention(op: Ops, spec: LinearAttentionSpec, repeat: Repeat) -> dict[str, Tensor]:
     """Emit the equivalent of a node; return its connected outputs by their names in the operator specification."""
     state = _past_state(op, spec)
     if spec.seq_length == 0 or spec.batch_size == 0:
         found = _without_steps(op, spec, state)
     else:
         parts = _parts(op, spec, op.unsqueeze(state, [0]))
-        found = _one_step(op, spec, parts) if spec.seq_length == 1 else _folded(op, spec, parts, fold)
+        found = _one_step(op, spec, parts) if spec.seq_length == 1 else _all_steps(op, spec, parts, repeat)
     return {symbol: op.cast(found[symbol], spec.dtype_of(symbol)) for symbol in spec.outputs}
 
 
@@ -120,10 +120,10 @@ def _one_step(op: Ops, spec: LinearAttentionSpec, parts: LinearParts) -> dict[st
     }
 
 
-def _folded(op: Ops, spec: LinearAttentionSpec, parts: LinearParts, fold: Fold) -> dict[str, Tensor]:
+def _all_steps(op: Ops, spec: LinearAttentionSpec, parts: LinearParts, repeat: Repeat) -> dict[str, Tensor]:
     """Return the outputs after all steps."""
     step, init, xs = by_steps(op, parts, single=False)
-    (final,), (ys,) = fold(op, Recurrence(init, xs, step, linear=parts, keeps_states=True))
+    (final,), (ys,) = repeat(op, Recurrence(init, xs, step, linear=parts, keeps_states=True))
     rows = op.transpose(op.squeeze(ys, [1]), [1, 0, 2, 3, 4])  # [batch, seq, heads, queries, value]
     width = spec.output_heads * spec.value_size
     return {

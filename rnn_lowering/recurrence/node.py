@@ -10,7 +10,7 @@ from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.causal_conv import lower_causal_conv
 from rnn_lowering.recurrence.gates import lower_attention_gate, lower_gated_delta_net, lower_gated_norm
 from rnn_lowering.recurrence.linear_attention import lower_linear_attention
-from rnn_lowering.recurrence.recurrence import Fold
+from rnn_lowering.recurrence.recurrence import Repeat
 from rnn_lowering.recurrence.rnn_node import lower_rnn, lower_siblings, lower_stack
 from rnn_lowering.spec.causal_conv import CausalConvSpec
 from rnn_lowering.spec.gated_delta_net import GatedDeltaNetSpec
@@ -19,7 +19,7 @@ from rnn_lowering.spec.linear_attention import LinearAttentionSpec
 from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.spec.rnn import RecurrentSpec
 
-EQUIVALENTS: dict[type[NodeSpec], Callable[[Ops, Any, Fold], dict[str, Tensor]]] = {
+EQUIVALENTS: dict[type[NodeSpec], Callable[[Ops, Any, Repeat], dict[str, Tensor]]] = {
     RecurrentSpec: lower_rnn,
     CausalConvSpec: lower_causal_conv,
     AttentionGateSpec: lower_attention_gate,
@@ -30,17 +30,17 @@ EQUIVALENTS: dict[type[NodeSpec], Callable[[Ops, Any, Fold], dict[str, Tensor]]]
 """By kind: emits the equivalent of a node."""
 
 
-def lower_node(op: Ops, spec: NodeSpec, fold: Fold) -> dict[str, Tensor]:
+def lower_node(op: Ops, spec: NodeSpec, repeat: Repeat) -> dict[str, Tensor]:
     """Emit the equivalent of a node; return its connected outputs by their names in the operator specification."""
-    return EQUIVALENTS[type(spec)](op, spec, fold)
+    return EQUIVALENTS[type(spec)](op, spec, repeat)
 
 
-def lower_nodes(op: Ops, specs: Sequence[NodeSpec], fold: Fold, *, stacked: bool) -> list[dict[str, Tensor]]:
+def lower_nodes(op: Ops, specs: Sequence[NodeSpec], repeat: Repeat, *, stacked: bool) -> list[dict[str, Tensor]]:
     """Emit the equivalent of a node, of several that `directions.can_join`, or of layers that `can_stack`.
 
     Returns:
         The outputs of each, as `lower_node` does.
     """
     if len(specs) == 1:
-        return [lower_node(op, specs[0], fold)]
-    return (lower_stack if stacked else lower_siblings)(op, cast(Sequence[RecurrentSpec], specs), fold)
+        return [lower_node(op, specs[0], repeat)]
+    return (lower_stack if stacked else lower_siblings)(op, cast(Sequence[RecurrentSpec], specs), repeat)

@@ -45,7 +45,7 @@ def is_recognizable(spec: RecurrentSpec) -> bool:
 
 
 def recognized_step(op: Ops, spec: RecurrentSpec, k: Operands) -> Step:
-    """Return the step of a fold over X itself, [seq, batch, input]."""
+    """Return the step of a Scan over X itself, [seq, batch, input]."""
     W, R, b = (_in_order(op, tensor, k.hidden_size) for tensor in (k.W, op.concat(k.R, -1), k.Wb))
     WR = op.concat([W, R], 0)  # [input + hidden, 4*hidden]
     if b.is_zero:

@@ -1,7 +1,7 @@
 """What a recurrence is: initial states, the inputs of all steps, and the step that takes one row of them.
 
-A fold repeats it (`folds`) and does not know what its step computes; a step does not know how it is repeated. What
-changes a recurrence returns another one, before it is repeated: `sequence_lens.with_ended_rows` adds an input,
+A form repeats it (`repetition`) and does not know what its step computes; a step does not know how it is repeated.
+What changes a recurrence returns another one, before it is repeated: `sequence_lens.with_ended_rows` adds an input,
 `directions` makes one of two.
 """
 
@@ -54,10 +54,10 @@ class Recurrence:
         init: The states before the first step, each [1, batch, ...].
         xs: The inputs of all steps, each [seq, batch, ...].
         step: Takes the states and a row of each of xs; returns the new states and the outputs of the step. Its
-            tensors are [batch, ...] or, where a fold keeps the first axis, [1, batch, ...].
+            tensors are [batch, ...] or, where a form keeps the first axis, [1, batch, ...].
         reverse: It runs from the last row to the first; output t is still that of row t.
         linear: The same recurrence in parts, where its step is linear in its state: then `chunks.chunked` can join
-            steps. A fold that uses it returns the state as `linear` has it.
+            steps. A form that uses it returns the state as `linear` has it.
         keeps_states: Whether the states after no step are those before; otherwise they are zero.
 
     An exponential average of X:
@@ -78,5 +78,5 @@ class Recurrence:
     keeps_states: bool = False
 
 
-Fold = Callable[[Ops, Recurrence], "tuple[Tensors, Tensors]"]
+Repeat = Callable[[Ops, Recurrence], "tuple[Tensors, Tensors]"]
 """Repeats a recurrence: returns the final states, each [1, batch, ...], and outputs, each [seq, 1, batch, ...]."""

@@ -8,19 +8,19 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.run_time_sizes import zeros
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.directions import STATES, Finals, NodeInputs, run_directions, run_stack
-from rnn_lowering.recurrence.recurrence import Fold, Tensors
+from rnn_lowering.recurrence.recurrence import Repeat, Tensors
 from rnn_lowering.recurrence.sequence_lens import Lengths, read_lengths
 from rnn_lowering.recurrence.weights import node_input
 from rnn_lowering.spec.rnn import RecurrentSpec
 from rnn_lowering.types import Dims
 
 
-def lower_rnn(op: Ops, spec: RecurrentSpec, fold: Fold) -> dict[str, Tensor]:
+def lower_rnn(op: Ops, spec: RecurrentSpec, repeat: Repeat) -> dict[str, Tensor]:
     """Emit the equivalent of a node; return its connected outputs by their names in the operator specification."""
-    return lower_siblings(op, [spec], fold)[0]
+    return lower_siblings(op, [spec], repeat)[0]
 
 
-def lower_siblings(op: Ops, specs: Sequence[RecurrentSpec], fold: Fold) -> list[dict[str, Tensor]]:
+def lower_siblings(op: Ops, specs: Sequence[RecurrentSpec], repeat: Repeat) -> list[dict[str, Tensor]]:
     """Emit the equivalent of a node, or of several of the same T, batch and sequence_lens that `can_join`; return
     the outputs of each as `lower_rnn` does."""
     values = {spec.inputs["X"]: spec for spec in specs}
@@ -30,16 +30,16 @@ def lower_siblings(op: Ops, specs: Sequence[RecurrentSpec], fold: Fold) -> list[
         return [_empty_outputs(op, spec, Xs[spec.inputs["X"]]) for spec in specs]
     lengths = _lengths(op, first, X)
     nodes = [NodeInputs(spec, Xs[spec.inputs["X"]], _initial_states(op, spec)) for spec in specs]
-    results = run_directions(op, nodes, fold, lengths)
+    results = run_directions(op, nodes, repeat, lengths)
     return [_outputs(op, spec, *result) for spec, result in zip(specs, results, strict=True)]
 
 
-def lower_stack(op: Ops, specs: Sequence[RecurrentSpec], fold: Fold) -> list[dict[str, Tensor]]:
+def lower_stack(op: Ops, specs: Sequence[RecurrentSpec], repeat: Repeat) -> list[dict[str, Tensor]]:
     """Emit the equivalent of layers that `can_stack`: X of each is Y of the one before; return the outputs of each
     as `lower_rnn` does."""
     X = _X(op, specs[0])
     layers = [NodeInputs(spec, X, _initial_states(op, spec)) for spec in specs]
-    return [_outputs(op, spec, *found) for spec, found in zip(specs, run_stack(op, layers, fold), strict=True)]
+    return [_outputs(op, spec, *found) for spec, found in zip(specs, run_stack(op, layers, repeat), strict=True)]
 
 
 def _X(op: Ops, spec: RecurrentSpec) -> Tensor:

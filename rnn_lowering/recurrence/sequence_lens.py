@@ -1,4 +1,4 @@
-"""sequence_lens for every fold: gather rows before and after it, so that steps need no lengths.
+"""sequence_lens for every form: gather rows before and after it, so that steps need no lengths.
 
 Row t*batch + n of [seq*batch, ...] is step t of sequence n. The recurrence runs over all steps. Those beyond the
 length of a sequence compute anything, even NaN; so the outputs are gathered from the computed rows and a row of
@@ -15,7 +15,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.run_time_sizes import count
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.recurrence.recurrence import Fold, Recurrence, Tensors
+from rnn_lowering.recurrence.recurrence import Recurrence, Repeat, Tensors
 
 _INT64 = ir.DataType.INT64
 
@@ -88,16 +88,16 @@ def read_lengths(op: Ops, lengths: Tensor, seq: Tensor, batch: Tensor) -> Length
     return found
 
 
-def ragged(fold: Fold, lengths: Lengths, wanted: Sequence[bool]) -> Fold:
-    """Return a fold over sequences of these lengths.
+def ragged(repeat: Repeat, lengths: Lengths, wanted: Sequence[bool]) -> Repeat:
+    """Return a form for sequences of these lengths.
 
     Args:
-        fold: A fold over sequences of full length.
+        repeat: The form for sequences of full length.
         lengths: Numbers of rows.
         wanted: By state, whether its final value is needed.
     """
 
-    def fold_ragged(op: Ops, r: Recurrence) -> tuple[Tensors, Tensors]:
+    def repeat_ragged(op: Ops, r: Recurrence) -> tuple[Tensors, Tensors]:
         places: list[int] = []
 
         def stacking(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
@@ -108,14 +108,14 @@ def ragged(fold: Fold, lengths: Lengths, wanted: Sequence[bool]) -> Fold:
             return new, stacked
 
         rows = [lengths.reverse(op, x) for x in r.xs] if r.reverse else r.xs
-        final, stacked = fold(op, Recurrence(r.init, rows, stacking))
+        final, stacked = repeat(op, Recurrence(r.init, rows, stacking))
         count = len(places) - sum(wanted)
         ys = [lengths.mask(op, stacked[place]) for place in places[:count]]
         ends = (lengths.final(op, stacked[place]) for place in places[count:])
         final = [next(ends) if want else s for s, want in zip(final, wanted, strict=True)]
         return final, [lengths.reverse(op, y) for y in ys] if r.reverse else ys
 
-    return fold_ragged
+    return repeat_ragged
 
 
 def up_to_longest(op: Ops, X: Tensor, lengths: Lengths) -> Tensor:

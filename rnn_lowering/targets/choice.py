@@ -14,15 +14,15 @@ from rnn_lowering.emit.run_time_sizes import count_needs_loop
 from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import UnknownSizeError, UnsupportedError
 from rnn_lowering.recurrence.chunks import chunked
-from rnn_lowering.recurrence.folds import loop, scan, unroll
 from rnn_lowering.recurrence.openvino_lstm import is_recognizable
-from rnn_lowering.recurrence.recurrence import Fold
+from rnn_lowering.recurrence.recurrence import Repeat
+from rnn_lowering.recurrence.repetition import loop, scan, unroll
 from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.spec.rnn import RecurrentSpec
 from rnn_lowering.targets.support import check_node, check_operators
 from rnn_lowering.targets.target import LOOP_DIALECT_OPSET, Target
 
-_FOLDS: dict[str, Fold] = {"scan": scan, "loop": loop, "unroll": unroll}
+_REPEATS: dict[str, Repeat] = {"scan": scan, "loop": loop, "unroll": unroll}
 CHUNKED = "chunked"
 
 
@@ -33,8 +33,8 @@ class Choice:
     Attributes:
         form: "scan", "loop", "unroll" or "chunked".
         reason: Why it was chosen.
-        fold: The function that emits it.
-        dialect: What shapes the fold.
+        repeat: The function that emits it.
+        dialect: What shapes what it emits.
         instead: By operator, what is emitted in its place.
         finish: What changes finished bodies.
         outputs_apart: As in `Target`.
@@ -42,7 +42,7 @@ class Choice:
 
     form: str
     reason: str
-    fold: Fold
+    repeat: Repeat
     dialect: Dialect
     instead: Mapping[str, Rule]
     finish: tuple[Finish, ...]
@@ -143,7 +143,7 @@ def _choice(form: str, reason: str, spec: NodeSpec, opset: int, target: Target) 
     return Choice(
         form,
         reason,
-        _fold(form, spec, target),
+        _repeat(form, spec, target),
         replace(dialect, recognized_lstm=form == "scan" and _is_recognized(spec, opset, target)),
         target.rules(opset),
         (*target.finish, *(target.loop_finish if tuned else ())),
@@ -151,8 +151,8 @@ def _choice(form: str, reason: str, spec: NodeSpec, opset: int, target: Target) 
     )
 
 
-def _fold(form: str, spec: NodeSpec, target: Target) -> Fold:
-    return partial(chunked, repeat=_FOLDS[_repeated(spec, target)]) if form == CHUNKED else _FOLDS[form]
+def _repeat(form: str, spec: NodeSpec, target: Target) -> Repeat:
+    return partial(chunked, repeat=_REPEATS[_repeated(spec, target)]) if form == CHUNKED else _REPEATS[form]
 
 
 def _repeated(spec: NodeSpec, target: Target) -> str:
@@ -191,7 +191,7 @@ def _check_form(form: str, spec: NodeSpec, opset: int, max_unroll: int, target: 
     if form == CHUNKED:
         _check_chunks(spec, opset, max_unroll, target)
         return
-    first = first_opset(_FOLDS[form])
+    first = first_opset(_REPEATS[form])
     if opset < first:
         raise UnsupportedError(
             f"{form.title()} needs opset {first}, this scope imports {opset}",

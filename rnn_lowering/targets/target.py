@@ -53,7 +53,7 @@ class Target:
         unused_constants: Whether a model may have initializers that nothing uses.
         since: Operators that it supports from an opset on only: as `unsupported` before.
         recognized_lstm: Whether it runs a Scan as its own LSTM where it can (see `recurrence.openvino_lstm`).
-        dialect: What shapes its folds, in every form.
+        dialect: What shapes its loops, in every form.
         instead: By operator, what is emitted in its place: see `Rule`; beside those of `unsupported`.
         finish: What changes a finished body, or the finished equivalent of a node: see `Finish`.
         outputs_apart: Whether the runtime forbids a graph output that a node also reads. Such an output gets its

@@ -3,14 +3,14 @@ the oracle does."""
 
 import pytest
 from equations import Equation, activations, differs, equations
-from numpy_ops import fold
+from numpy_ops import repeat
 
 from rnn_lowering.recurrence import cells
 from rnn_lowering.recurrence.activations import FORMULAS
-from rnn_lowering.recurrence.folds import unroll
+from rnn_lowering.recurrence.repetition import unroll
 
 
-@pytest.mark.parametrize("repeat", [fold, unroll])
+@pytest.mark.parametrize("repeat", [repeat, unroll])
 @pytest.mark.parametrize("equation", equations(), ids=str)
 def test_a_cell(equation: Equation, repeat: object) -> None:
     assert not differs(equation, cells, FORMULAS, repeat=repeat)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from cases import Array
-from numpy_ops import NumpyOps, fold
+from numpy_ops import NumpyOps, repeat
 from oracle import DEFAULT_ACTIVATIONS, GATES, evaluate
 
 from rnn_lowering.recurrence.recurrence import Recurrence
@@ -74,7 +74,7 @@ def equations() -> list[Equation]:
 
 
 def differs(
-    equation: Equation, cells: ModuleType, formulas: Any, *, composed: bool = False, repeat: Any = fold
+    equation: Equation, cells: ModuleType, formulas: Any, *, composed: bool = False, repeat: Any = repeat
 ) -> bool:
     """Whether a cell, repeated over time, computes something else than the oracle."""
     rng = np.random.default_rng(1)

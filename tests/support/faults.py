@@ -12,7 +12,7 @@ from planting import Fault, Planting
 from rnn_lowering.emit.constants import Constant
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.run_time_sizes import can_flip, flip
-from rnn_lowering.recurrence import cells, directions, folds, node, sequence_lens, weights
+from rnn_lowering.recurrence import cells, directions, node, repetition, sequence_lens, weights
 from rnn_lowering.recurrence.activations import FORMULAS
 from rnn_lowering.recurrence.recurrence import Recurrence
 from rnn_lowering.recurrence.sequence_lens import Lengths
@@ -265,8 +265,8 @@ def overridable_as_constants(node: onnx.NodeProto, model: onnx.ModelProto) -> No
         node.input[:] = [copy.name if name == tensor.name else name for name in node.input]
 
 
-def bidirectional_is_reverse_first(lower: Any, op: Any, spec: Any, fold: Any) -> Any:
-    return lower(op, replace(spec, directions=spec.directions[::-1]), fold)
+def bidirectional_is_reverse_first(lower: Any, op: Any, spec: Any, repeat: Any) -> Any:
+    return lower(op, replace(spec, directions=spec.directions[::-1]), repeat)
 
 
 READING: dict[str, Fault] = {
@@ -317,7 +317,7 @@ def each_operands(change: Callable[[Any, Any], dict[str, Any]]) -> Fault:
 def outputs(change: Callable[[Any, Any, dict[str, Any]], dict[str, Any]]) -> Fault:
     """A node has other outputs: change(op, spec, outputs)."""
     return lambda at: at.function(
-        node.lower_node, lambda lower, op, spec, fold: change(op, spec, lower(op, spec, fold))
+        node.lower_node, lambda lower, op, spec, repeat: change(op, spec, lower(op, spec, repeat))
     )
 
 
@@ -326,20 +326,20 @@ def states_swapped(op: Any, spec: Any, found: dict[str, Any]) -> dict[str, Any]:
     return found | ({"Y_h": found["Y_c"], "Y_c": found["Y_h"]} if both else {})
 
 
-def initial_c_is_h(lower: Any, op: Any, spec: Any, fold: Any) -> Any:
+def initial_c_is_h(lower: Any, op: Any, spec: Any, repeat: Any) -> Any:
     c = {"initial_c": spec.inputs["initial_h"]} if "initial_c" in spec.inputs else {}
-    return lower(op, replace(spec, inputs=spec.inputs | c), fold)
+    return lower(op, replace(spec, inputs=spec.inputs | c), repeat)
 
 
 def run_with(change: Callable[[Any, bool, list[Any], list[Any]], tuple[list[Any], list[Any]]]) -> Fault:
-    """The directions give change(op, whether one fold computes both, final states, ys)."""
+    """The directions give change(op, whether one loop computes both, final states, ys)."""
 
-    def fault(run: Any, op: Any, nodes: Any, fold: Any, *rest: Any) -> Any:
+    def fault(run: Any, op: Any, nodes: Any, repeat: Any, *rest: Any) -> Any:
         calls: list[None] = []
 
         def counted(*given: Any) -> Any:
             calls.append(None)
-            return fold(*given)
+            return repeat(*given)
 
         found = run(op, nodes, counted, *rest)
         pairs = zip(nodes, found, strict=True)
@@ -383,34 +383,34 @@ WEIGHTS: dict[str, Fault] = {
 }
 
 
-# Folds and lengths
+# Forms and lengths
 
 
-def not_turned_back(fold: Any, op: Any, r: Recurrence) -> Any:
-    final, ys = fold(op, r)
+def not_turned_back(repeat: Any, op: Any, r: Recurrence) -> Any:
+    final, ys = repeat(op, r)
     return final, [flip(op, y) for y in ys] if r.reverse and can_flip(op, r.xs[0]) else ys
 
 
-def forward_where_it_cannot_flip(fold: Any, op: Any, r: Recurrence) -> Any:
-    return fold(op, replace(r, reverse=r.reverse and can_flip(op, r.xs[0])))
+def forward_where_it_cannot_flip(repeat: Any, op: Any, r: Recurrence) -> Any:
+    return repeat(op, replace(r, reverse=r.reverse and can_flip(op, r.xs[0])))
 
 
-def always_forward(fold: Any, op: Any, r: Recurrence) -> Any:
-    return fold(op, replace(r, reverse=False))
+def always_forward(repeat: Any, op: Any, r: Recurrence) -> Any:
+    return repeat(op, replace(r, reverse=False))
 
 
-def from_zeros(fold: Any, op: Any, r: Recurrence) -> Any:
-    return fold(op, replace(r, init=[op.zero(state.shape) for state in r.init]))
+def from_zeros(repeat: Any, op: Any, r: Recurrence) -> Any:
+    return repeat(op, replace(r, init=[op.zero(state.shape) for state in r.init]))
 
 
-def another_operator_outside(fold: Any, op: Any, r: Recurrence) -> Any:
+def another_operator_outside(repeat: Any, op: Any, r: Recurrence) -> Any:
     """What is computed once after the loop is computed from its first operand alone."""
 
     def changed(states: Any, rows: Any) -> Any:
         new, ys = r.step(states, rows)
         return new, [replace(y, terms=y.terms[:1] * len(y.terms)) for y in ys]
 
-    return fold(op, replace(r, step=changed))
+    return repeat(op, replace(r, step=changed))
 
 
 def output_directions_forward(emit: Any, op: Any, op_type: str, *given: Any, **attributes: Any) -> Any:
@@ -438,15 +438,15 @@ def at_least_one(op: Any, lengths: Any) -> Any:
 
 
 FOLDS: dict[str, Fault] = {
-    "Scan's Y not flipped back": lambda at: at.function(folds.scan, not_turned_back),
-    "Loop's Y not flipped back": lambda at: at.function(folds.loop, not_turned_back),
+    "Scan's Y not flipped back": lambda at: at.function(repetition.scan, not_turned_back),
+    "Loop's Y not flipped back": lambda at: at.function(repetition.loop, not_turned_back),
     "Scan's Y forward at opset 9": lambda at: at.method(Ops, "emit", output_directions_forward),
-    "Loop counts up in reverse": lambda at: at.function(folds.loop, forward_where_it_cannot_flip),
-    "unrolled reverse runs forward": lambda at: at.function(folds.unroll, always_forward),
-    "initial states ignored when unrolled": lambda at: at.function(folds.unroll, from_zeros),
-    "initial states ignored in a Scan": lambda at: at.function(folds.scan, from_zeros),
-    "initial states ignored in a Loop": lambda at: at.function(folds.loop, from_zeros),
-    "the operator after the loop is another": lambda at: at.function(folds.scan, another_operator_outside),
+    "Loop counts up in reverse": lambda at: at.function(repetition.loop, forward_where_it_cannot_flip),
+    "unrolled reverse runs forward": lambda at: at.function(repetition.unroll, always_forward),
+    "initial states ignored when unrolled": lambda at: at.function(repetition.unroll, from_zeros),
+    "initial states ignored in a Scan": lambda at: at.function(repetition.scan, from_zeros),
+    "initial states ignored in a Loop": lambda at: at.function(repetition.loop, from_zeros),
+    "the operator after the loop is another": lambda at: at.function(repetition.scan, another_operator_outside),
     "a Loop without a step gives the initial states": lambda at: at.method(
         Ops, "zero_unless", lambda _, op, condition, x: x
     ),

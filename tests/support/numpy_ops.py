@@ -1,4 +1,4 @@
-"""The operators that a recurrence calls, on NumPy arrays: cells, activations and folds compute at once."""
+"""The operators that a recurrence calls, on NumPy arrays: cells, activations and forms compute at once."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -56,8 +56,8 @@ class NumpyOps:
         yield
 
 
-def fold(op: Any, r: Any) -> tuple[list[Array], list[Array]]:
-    """A Python loop with the signature of the folds."""
+def repeat(op: Any, r: Any) -> tuple[list[Array], list[Array]]:
+    """A Python loop with the signature of the forms."""
     states, stacked = list(r.init), []
     length = r.xs[0].shape[0]
     for t in reversed(range(length)) if r.reverse else range(length):

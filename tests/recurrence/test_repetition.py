@@ -1,4 +1,4 @@
-"""A fold repeats any recurrence: here one whose states are a matrix and a vector for each row of the batch."""
+"""A form repeats any recurrence: here one whose states are a matrix and a vector for each row of the batch."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.names import Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.recurrence.folds import loop, scan, unroll
 from rnn_lowering.recurrence.recurrence import Recurrence, Tensors
+from rnn_lowering.recurrence.repetition import loop, scan, unroll
 from rnn_lowering.targets.runtimes.onnxruntime import gemms
 
 T, N, K, V = 5, 2, 3, 4
@@ -56,19 +56,19 @@ def expected(k: Array, v: Array, reverse: bool) -> list[Array]:
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("fold", [scan, loop, unroll], ids=["scan", "loop", "unroll"])
-def test_states_of_any_rank(fold: Any, dialect: str, known: bool, reverse: bool) -> None:
-    length, batch = T if known or fold is unroll else None, N if known else None
+@pytest.mark.parametrize("repeat", [scan, loop, unroll], ids=["scan", "loop", "unroll"])
+def test_states_of_any_rank(repeat: Any, dialect: str, known: bool, reverse: bool) -> None:
+    length, batch = T if known or repeat is unroll else None, N if known else None
     op = Ops(17, Names(()), "n", ir.DataType.FLOAT, DIALECTS[dialect], finish=FINISH.get(dialect, ()))
     shapes = {"k": (length, batch, K), "v": (length, batch, V)}
     inputs = {n: ir.Value(name=n, type=ir.TensorType(op.dtype), shape=ir.Shape(s)) for n, s in shapes.items()}
     keys, values = (op.given(inputs[name], op.dtype, shape) for name, shape in shapes.items())
-    final, ys = fold(op, attention(op, keys, values, reverse))
+    final, ys = repeat(op, attention(op, keys, values, reverse))
     outputs = op.outputs([*final, *ys])
     for value, tensor in zip(outputs, [*final, *ys], strict=True):
         value.type, value.shape = ir.TensorType(op.dtype), ir.Shape(tensor.shape)
     made: dict[str, Any] = {"nodes": op.nodes, "initializers": op.initializers, "opset_imports": {"": 17}}
-    graph = ir.Graph([*inputs.values()], outputs, name="fold", **made)
+    graph = ir.Graph([*inputs.values()], outputs, name="repetition", **made)
     model = ir.to_proto(ir.Model(graph, ir_version=8))
     onnx.checker.check_model(model)
     rng = np.random.default_rng(0)

@@ -1,6 +1,6 @@
 """Repeat a recurrence over time: in a Scan, in a Loop, or unrolled.
 
-A fold takes a `Recurrence` and returns its final states, each [1, batch, ...], and its outputs, each
+A form takes a `Recurrence` and returns its final states, each [1, batch, ...], and its outputs, each
 [seq, 1, batch, ...]. Operators: https://onnx.ai/onnx/operators/onnx__Scan.html and onnx__Loop.html.
 """
 
