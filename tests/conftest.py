@@ -1,10 +1,16 @@
 """What all tests share: the tests in folders of a kind are marked as such, and child processes are kept."""
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from one_process import Kept, keep_processes, run_workers_here
+
+# Containers often forbid bytecode; then each process compiles the package anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 pytest_plugins = ["commands"]
 """Fixtures of the command."""

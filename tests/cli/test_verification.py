@@ -12,7 +12,6 @@ from commands import (
     SYMBOLIC,
     Command,
     assert_refused,
-    child,
     files,
     saved,
     table,
@@ -284,20 +283,12 @@ def test_a_feed_of_several_arrays_is_refused(source: Path, rnn_lower: Command, t
     assert not (tmp_path / "out.onnx").exists()
 
 
-FAILING = """
-import sys
-from rnn_lowering.recurrence import cells
-from rnn_lowering.cli import command as cli
-good = cells.CELLS["LSTM"]
-cells.CELLS["LSTM"] = lambda op, k, state, x: good(op, k, state[::-1], x)
-sys.exit(cli.main())
-"""
-
-
 @pytest.mark.parametrize("verbosity", [[], ["-vv"]])
-def test_exit_code_of_a_failed_verification(source: Path, tmp_path: Path, verbosity: list[str]) -> None:
+def test_exit_code_of_a_failed_verification(
+    rnn_lower: Command, wrong_cell: None, source: Path, tmp_path: Path, verbosity: list[str]
+) -> None:
     target = tmp_path / "out.onnx"
-    done = child(source, target, *verbosity, code=FAILING)
-    assert done.returncode == 3, done.stderr
-    assert ("Traceback" in done.stderr) == (verbosity == ["-vv"])
+    outcome = rnn_lower(source, target, *verbosity)
+    assert outcome.code == 3, outcome.err
+    assert ("Traceback" in outcome.err) == (verbosity == ["-vv"])
     assert not target.exists()

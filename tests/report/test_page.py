@@ -16,6 +16,7 @@ import pytest
 from browsers import headless
 from cases import Case, model
 from chains import Link, chain
+from commands import Command
 from one_process import run_workers_here
 from running import nodes
 from texts import parse
@@ -402,16 +403,18 @@ def test_the_option_when_the_verification_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("library", ["jinja2", "matplotlib", "networkx"])
-def test_a_missing_library(tmp_path: Path, library: str) -> None:
+def test_a_missing_library(
+    rnn_lower: Command, tmp_path: Path, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     onnx.save(chain(Link("RNN", "rnn")), tmp_path / "in.onnx")
-    code = (
-        f"import sys; sys.modules[{library!r}] = None; from rnn_lowering.cli.command import main; sys.exit(main())"
-    )
-    command = [sys.executable, "-c", code, "in.onnx", "out.onnx", "--report", "done.html"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert "pip install rnn-lowering[html]" in done.stderr
+    monkeypatch.setitem(sys.modules, library, None)
+    for name in list(sys.modules):
+        if name.startswith((f"{library}.", "rnn_lowering.report.")):
+            monkeypatch.delitem(sys.modules, name)
+    outcome = rnn_lower(tmp_path / "in.onnx", tmp_path / "out.onnx", "--report", tmp_path / "done.html")
+    assert outcome.code == 1
+    assert outcome.err.count("\n") == 1
+    assert "pip install rnn-lowering[html]" in outcome.err
     assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
 
 

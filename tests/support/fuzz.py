@@ -325,7 +325,8 @@ def attempt(kind: str, number: int, originals: list[Model], folder: Path) -> Out
     """Make the model of a number and lower it."""
     rng, form = random.Random(number), FORMS[number % 4]
     if kind == "found":
-        return outcome_of_a_file(file_of(list(FOUND)[number // 4]), folder, form)
+        turn, place = divmod(number, len(FOUND))
+        return outcome_of_a_file(file_of(list(FOUND)[place]), folder, FORMS[(place + turn) % 4])
     original = rng.choice(originals)
     if kind == "bytes":
         return outcome_of_a_file(damaged(original.SerializeToString(), rng), folder, form)
