@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from shlex import quote
 
 import onnx_ir as ir
 
@@ -214,6 +215,7 @@ def _branches(flow: Flow, node: ir.Node) -> list[Framing]:
     scope, path = flow.scope, flow.path
     found: list[list[Framing]] = []
     ends: list[list[ir.Value]] = []
+    before = _carried(flow)
     for name in taken:
         graph = node.attributes[name].as_graph()
         flow.scope, flow.path = f"{scope} > {node_ref(node, '').name} (If) {name}", (*path, (node, name))
@@ -223,6 +225,8 @@ def _branches(flow: Flow, node: ir.Node) -> list[Framing]:
         if len(graph.outputs) != len(node.outputs):
             raise flow.refuse(node, "its branches have different numbers of outputs")
     flow.scope, flow.path = scope, path
+    if held is None and condition is not None and _carried(flow) > before:
+        _check_same_branch(flow, node, condition)
     for framing in (framing for framings in found for framing in framings):
         if isinstance(framing, Pooled):
             raise framing.error
@@ -231,6 +235,44 @@ def _branches(flow: Flow, node: ir.Node) -> list[Framing]:
     for output, values in zip(node.outputs, zip(*ends, strict=True), strict=True):
         _agree(flow, node, output, values)
     return [framing for v, framing in zip(node.outputs, found[0], strict=True) if v.name]
+
+
+def _carried(flow: Flow) -> int:
+    """Return the number of states found so far, those of counters by the nodes If around these."""
+    counters = sum(len(flow.paths.get(value, ())) for value in flow.counted)
+    return len(flow.recurrent) + sum(edit.carries for edit in flow.edits) + counters
+
+
+def _check_same_branch(flow: Flow, node: ir.Node, condition: ir.Value) -> None:
+    """Refuse states in branches if another call may take another branch: an input decides."""
+    seen, inner = {condition}, set[ir.Value]()
+    left = [condition]
+    while left:
+        value = left.pop()
+        source = value.producer()
+        if source is None:
+            if value.is_graph_input() and value not in inner:
+                raise flow.refuse(
+                    node,
+                    f"a state in its branches would miss calls, since input '{value.name}' chooses the branch",
+                    f"fix that input: --set-input {quote(value.name or '')}=VALUE (set_inputs=)",
+                )
+            continue
+        read = [v for v in source.inputs if v is not None]
+        if source.domain == "" and source.op_type in ("Shape", "Size"):
+            read = [v for v in read if not _has_steady_sizes(flow, v)]
+        for body in bodies_of(source):
+            inner.update(body.inputs)
+            read += [*body.outputs, *(v for n in body.all_nodes() for v in n.inputs if v is not None)]
+        left += [v for v in dict.fromkeys(read) if v not in seen]
+        seen.update(read)
+
+
+def _has_steady_sizes(flow: Flow, value: ir.Value) -> bool:
+    """Whether the sizes of a value are the same in all calls: those of inputs, or computed from these."""
+    dims = flow.known.shapes.get(value)
+    named = dims is not None and all(isinstance(symbol, str) for dim in dims for symbol in dim.symbols)
+    return value.is_graph_input() or named
 
 
 def _agree(flow: Flow, node: ir.Node, output: ir.Value, values: Sequence[ir.Value]) -> None:

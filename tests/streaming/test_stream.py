@@ -178,7 +178,8 @@ def test_rows_of_length_0_keep_their_state() -> None:
     assert plan["inputs"] == {"X": 0, "lens": None}
 
 
-BRANCHES = """g (float[time, batch, 3] X, bool which) => (float[t, d, n, h] Y) {
+BRANCHES = """g (float[time, batch, 3] X) => (float[t, d, n, h] Y) {
+    sizes = Shape (X)  n = Gather (sizes, one)  which = Equal (n, two)
     Y = If (which) <
         then_branch = a () => (float[t1, d1, n1, h1] y1) { [a] y1 = GRU <hidden_size = 4> (X, W, R, B) },
         else_branch = b () => (float[t2, d2, n2, h2] y2) {
@@ -187,22 +188,85 @@ BRANCHES = """g (float[time, batch, 3] X, bool which) => (float[t, d, n, h] Y) {
 }"""
 
 
-@pytest.mark.parametrize("which", [True, False])
-def test_states_go_through_both_branches_of_if(which: bool) -> None:
-    model = net(BRANCHES, GRU)
-    plan = plan_of(assert_streams(model, "time", {**X, "which": np.array(which)}))
+BY_BATCH = {**GRU, "one": np.array(1), "two": np.array(2)}
+
+
+@pytest.mark.parametrize("batch", [2, 3])
+def test_states_go_through_both_branches_of_if(batch: int) -> None:
+    """Each call of a stream has the same batch size."""
+    plan = plan_of(assert_streams(net(BRANCHES, BY_BATCH), "time", {"X": random((11, batch, 3))}))
     assert [s["input"] for s in plan["states"]] == ["past_a_h", "past_b_h"]
 
 
 def test_a_branch_that_is_not_taken_keeps_its_state() -> None:
-    kept = streamed(net(BRANCHES, GRU), "time")
+    kept = streamed(net(BRANCHES, BY_BATCH), "time")
     start = {"past_b_h": random((1, 2, 4), 4)}
     running = session(kept)
-    feed = {**X, "which": np.array(True), "past_a_h": random((1, 2, 4), 6), **start}
+    feed = {"X": random((11, 2, 3)), "past_a_h": random((1, 2, 4), 6), **start}
     names = [o.name for o in running.get_outputs()]
     np.testing.assert_array_equal(
         dict(zip(names, running.run(None, feed), strict=True))["present_b_h"], start["past_b_h"]
     )
+
+
+BY_INPUT = "g (float[batch, 3, time] X, bool which{}) => (float[a, b, c] Y) {{ {} }}"
+ONE_BRANCH = """{} Y = If ({}) <then_branch = t () => (float[d, e, f] y) {{ {} }},
+    else_branch = u () => (float[g, h, i] z) {{ z = Neg (X) }}>"""
+IN_BRANCH = {
+    "a recurrent layer": """x = Transpose <perm = [2, 0, 1]> (X)  r = GRU <hidden_size = 3> (x, W, R, B)
+        s = Squeeze (r, i1)  y = Transpose <perm = [1, 2, 0]> (s)""",
+    "past frames": "y = Conv <pads = [2, 0]> (X, K)",
+    "a sum": "y = CumSum (X, two)",
+    "a counter": """q = Shape (X)  n = Gather (q, two)  r = Range (zero, n, one)  f = Cast <to = 1> (r)
+        y = Add (X, f)""",
+}
+BRANCH_WEIGHTS = {
+    **recurrent("GRU", 3, 3),
+    **{"K": random((3, 3, 3)), "i1": np.array([1]), "zero": np.array(0), "one": np.array(1), "two": np.array(2)},
+}
+
+
+@pytest.mark.filterwarnings("ignore:no state is carried")
+@pytest.mark.parametrize("label", IN_BRANCH)
+def test_a_state_in_a_branch_that_an_input_chooses(label: str) -> None:
+    feed = {"X": random((2, 3, 11)), "which": np.array(True)}
+    model = net(BY_INPUT.format("", ONE_BRANCH.format("", "which", IN_BRANCH[label])), BRANCH_WEIGHTS)
+    said = (
+        "If node '-> Y' in main graph: a state in its branches would miss calls, since input 'which' chooses the "
+        "branch; fix that input: --set-input which=VALUE"
+    )
+    with pytest.raises(rl.UnsupportedError, match=said):
+        streamed(model, "time")
+    for which in (True, False):
+        stepped = rl.lower(model, "keep", stream="time", set_inputs={"which": which})
+        expected = whole(model, {**feed, "which": np.array(which)})["Y"]
+        got = chunked(stepped, {"X": feed["X"]}, [3, 1])["Y"]
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+
+
+DECIDING = {
+    "which": "c = Not (which)",
+    "which, through another If": """c = If (which) <then_branch = a () => (bool k) { k = Not (which) },
+        else_branch = b () => (bool l) { l = Identity (which) }>""",
+    "S, by how many of it are not zero": "n = NonZero (S)  q = Size (n)  c = Greater (q, two)",
+    "S, by its values": "m = ReduceMax <keepdims = 0> (S)  c = Greater (m, far)",
+}
+
+
+@pytest.mark.parametrize("label", DECIDING)
+def test_an_input_behind_the_condition_is_found(label: str) -> None:
+    branches = ONE_BRANCH.format(DECIDING[label], "c", IN_BRANCH["a sum"])
+    weights = {**BRANCH_WEIGHTS, "far": np.array(9, np.float32)}
+    model = net(BY_INPUT.format(", float[3] S", branches), weights)
+    with pytest.raises(rl.UnsupportedError, match=f"since input '{label.split(',')[0]}' chooses the branch"):
+        streamed(model, "time")
+
+
+@pytest.mark.filterwarnings("ignore:no state is carried")
+def test_branches_without_a_state_may_differ_in_each_call() -> None:
+    model = net(BY_INPUT.format("", ONE_BRANCH.format("", "which", "y = Tanh (X)")))
+    for which in (True, False):
+        assert_streams(model, "time", {"X": random((2, 3, 11)), "which": np.array(which)})
 
 
 @pytest.mark.filterwarnings("ignore:no state is carried .* node .* runs along an axis of 6")

@@ -152,15 +152,16 @@ def test_same_paddings_with_strides_over_frequency() -> None:
 
 def test_states_in_branches() -> None:
     model = net(
-        """g (float[2, 3, time] X, bool which) => (float[a, b, c] Y) {
+        """g (float[batch, 3, time] X) => (float[a, b, c] Y) {
+            sizes = Shape (X)  n = Gather (sizes, i0)  which = Equal (n, two)
             Y = If (which) <
                 then_branch = t () => (float[d, e, f] y1) { y1 = Conv <pads = [2, 0]> (X, K) },
                 else_branch = u () => (float[g, h, i] y2) { y2 = Neg (X) }
             > }""",
-        {"K": K3},
+        {"K": K3, "i0": np.array(0), "two": np.array(2)},
     )
-    for which in (True, False):
-        assert_streams(model, "time", {**X, "which": np.array(which)})
+    for batch in (2, 3):
+        assert_streams(model, "time", {"X": random((batch, 3, 17))})
 
 
 @pytest.mark.parametrize("pads", [[2, 0], [1, 1], [1, 0]])

@@ -289,18 +289,17 @@ def test_an_opset_that_lacks_what_the_stream_needs_is_refused() -> None:
 
 
 def test_states_in_branches() -> None:
-    """A branch that a side input chooses; the other one keeps all of its states."""
+    """A branch that the batch size chooses; the other one keeps all of its states."""
     body = """s = Shape (X)  t = Gather (s, s1)  r = Range (s0, t, s1)  c = Unsqueeze (r, i1)  f = Cast <to = 1> (c)
         a = CumSum (X, s1)  m = Add (a, f)  p = Pad <mode = "edge"> (m, pad1)  d = Slice (p, i0, minus1, i1)"""
     model = over_time(
-        f"""Y = If (which) <
+        f"""z = Shape (X)  n = Gather (z, s0)  which = Equal (n, s2)  Y = If (which) <
             then_branch = left () => (float[d, e, f] y1) {{ {body}  y1 = Sub (m, d) }},
             else_branch = right () => (float[d, e, f] y2) {{ y2 = Neg (X) }}
-        >""",
-        ", bool which",
+        >"""
     )
-    for which in (True, False):
-        plan = plan_of(assert_streams(model, "time", {**X, "which": np.array(which)}))
+    for batch in (2, 3):
+        plan = plan_of(assert_streams(model, "time", {"X": random((batch, 11, 3))}))
         assert [s["state"] for s in plan["states"]] == ["count", "sum", "started", "x"]
 
 
