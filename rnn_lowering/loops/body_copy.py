@@ -58,6 +58,7 @@ class BodyCopy:
         limits: The limits of all nested steps, and of nodes.
         needs_rows: Whether a Scan that takes no rows is refused.
         stays: Loops and Scans that are copied as they are where they are in a body.
+        some_rows: Whether no size is 0, and only rows that a stream has may be read.
 
     Attributes:
         steps: The number of steps that were unrolled.
@@ -73,12 +74,14 @@ class BodyCopy:
         *,
         needs_rows: bool = False,
         stays: Collection[ir.Node] = (),
+        some_rows: bool = False,
     ) -> None:
         self.op = op
         self.facts = facts
         self.limits = limits
         self.needs_rows = needs_rows
         self.stays = stays
+        self.some_rows = some_rows
         self.steps = 0
         self.moved: set[ir.Node] = set()
         self._repeat = repeat
@@ -297,7 +300,7 @@ class BodyCopy:
             return self._branch(node, "then_branch" if items[0].array.reshape(()) else "else_branch")
         if standard and node.op_type == "Identity":
             return items
-        if standard and node.op_type == "Slice" and self._is_whole(items):
+        if standard and node.op_type == "Slice" and self.is_whole(items):
             return items[:1]
         found = self._of_sequence(node, items) if standard else None
         if found is not None:
@@ -315,7 +318,7 @@ class BodyCopy:
         self.nodes(branch)
         return [self.item(value) for value in branch.outputs]
 
-    def _is_whole(self, items: Sequence[Item]) -> bool:
+    def is_whole(self, items: Sequence[Item]) -> bool:
         """Whether a Slice takes everything."""
         bounds = slice_bounds(items[1:])
         return bounds is not None and all(takes_all(*rest) for _, *rest in bounds)

@@ -125,6 +125,8 @@ def _is_safe(copy: BodyCopy, node: ir.Node) -> bool:
     items = [copy.item(value) for value in node.inputs]
     if all(isinstance(item, Known) for item in items) and copy.facts.evaluate(node, items) is not None:
         return True
+    if node.op_type == "Slice" and copy.is_whole(items):
+        return True
     kinds = copy.facts.infer(node, items)
     if node.op_type in _MOVING:
         return all(kind is not None and kind.is_static for kind in (*kinds, *map(copy.facts.kind, items)))
@@ -359,7 +361,9 @@ def _gathered(
     data, index, axis = taken
     x = copy.tensor(copy.item(data), read.ref)
     axis %= x.rank
-    if not (counters.counts(index) and trips.known is not None and trips.known == x.shape[axis]):
+    if not (counters.counts(index) and counters.is_length(copy.item(data), axis, trips)):
+        if copy.some_rows and x.shape[axis] is None:
+            counters.check_row(index, trips, data)
         positions = counters.positions(index, trips)
         if positions is None:
             return None

@@ -19,7 +19,16 @@ from rnn_lowering.loops.facts import Elements, Facts, Item
 from rnn_lowering.loops.unrolling import unroll
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inlining import inline_holding
-from rnn_lowering.model.scopes import REPEATING, Scope, all_names, inner_scopes, repeating_nodes, scopes, sort_nodes
+from rnn_lowering.model.scopes import (
+    ORIGIN,
+    REPEATING,
+    Scope,
+    all_names,
+    inner_scopes,
+    repeating_nodes,
+    scopes,
+    sort_nodes,
+)
 from rnn_lowering.model.sizes import merged
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, default_opset, node_ref
 
@@ -95,10 +104,16 @@ _FORMS: dict[str, Repeat] = {"unroll": unroll, "loop": to_loop, "scan": to_scan}
 
 
 def lower_loops(
-    model: ir.Model, choose: Choose, limits: LoopLimits
+    model: ir.Model, choose: Choose, limits: LoopLimits, refused: dict[NodeRef, UnsupportedError] | None = None
 ) -> tuple[ir.Model, list[LoopReport], list[str]]:
     """Return a copy of a model in which Loops and Scans have the chosen forms, what was done, and notes; the model
     itself where none is chosen.
+
+    Args:
+        model: The model.
+        choose: Returns the forms of a Loop or Scan.
+        limits: The limits of unrolling.
+        refused: For a stream: takes the errors of those that cannot have their form, which stay; no size is 0.
 
     Raises:
         InvalidNodeError: A node breaks the specification of its operator.
@@ -116,7 +131,7 @@ def lower_loops(
     inline_holding(work, holders, limits.nodes)
     inlined = model.functions.keys() - work.functions.keys()
     notes = [f"inlined function {domain}::{name}" for domain, name, _ in sorted(inlined)]
-    lowering = _LoopLowering(work, choose, limits)
+    lowering = _LoopLowering(work, choose, limits, refused)
     lowering.graph(next(scopes_of_main(work)))
     if not lowering.reports:
         return model, [], []
@@ -130,10 +145,17 @@ def scopes_of_main(model: ir.Model) -> Iterator[Scope]:
 class _LoopLowering:
     """Lowers the Loops and Scans of a model in place."""
 
-    def __init__(self, model: ir.Model, choose: Choose, limits: LoopLimits) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        choose: Choose,
+        limits: LoopLimits,
+        refused: dict[NodeRef, UnsupportedError] | None,
+    ) -> None:
         self.model = model
         self.choose = choose
         self.limits = limits
+        self.refused = refused
         self.opset = default_opset(model.opset_imports)
         self.facts = Facts(model, self.opset)
         self.names = Names(all_names(model))
@@ -145,8 +167,14 @@ class _LoopLowering:
         for node in list(scope.graph):
             repeats = node.domain in DEFAULT_DOMAIN and node.op_type in REPEATING
             if repeats and self.choose(node).forms:
-                with boundary(node_ref(node, scope.text)):
-                    self._lower(node, scope, self.choose(node))
+                ref = node_ref(node, scope.text)
+                try:
+                    with boundary(ref):
+                        self._lower(node, scope, self.choose(node))
+                except UnsupportedError as error:
+                    if self.refused is None:
+                        raise
+                    self.refused[ref] = error
             elif repeats and self.choose(node).without_steps and self._has_no_step(node):
                 with boundary(node_ref(node, scope.text)), suppress(UnsupportedError):
                     self._lower(node, scope, _EMPTY)
@@ -189,13 +217,21 @@ class _LoopLowering:
         shared = dict(self._shared.get(scope.graph, {}))
         op = self._emitter(node, scope.graph)
         stays = {node for _, node in repeating_nodes(self.model) if self.choose(node).left}
-        copy = BodyCopy(op, self.facts, repeat, self.limits, needs_rows=needs_rows, stays=stays)
+        some_rows = self.refused is not None
+        copy = BodyCopy(
+            op, self.facts, repeat, self.limits, needs_rows=needs_rows, stays=stays, some_rows=some_rows
+        )
         try:
             items = copy.write(node, scope.text)
         except UnsupportedError:
             copy.op.abandon()
             self._shared[scope.graph] = shared  # constants that were emitted since are in no graph
             raise
+        repeating = [new for new in copy.op.nodes if new.op_type in REPEATING]
+        if len(repeating) == 1 and node.name:
+            repeating[0].name = node.name
+        for new in copy.op.nodes:
+            new.meta[ORIGIN] = node_ref(node, scope.text)
         self._put(node, scope.graph, copy, items)
         return copy.steps if repeat is unroll else None
 

@@ -16,9 +16,11 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.run_time_sizes import count
 from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import Item, Known
+from rnn_lowering.loops.lengths import Length, length_in, length_of_axis
 from rnn_lowering.loops.unknown_trips import UnknownTripsError, depends_on_data
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 
@@ -41,11 +43,13 @@ class LoopTrips:
         tensor: It as an int64 [1]; none or less is no step.
         known: It, where it is known at lowering time.
         positive: Whether there is a step for certain.
+        length: The size that it is, where there is a step; None where it is none.
     """
 
     tensor: Tensor
     known: int | None
     positive: bool
+    length: Line | None = None
 
 
 def invariant_states(read: LoopBody | ScanBody) -> set[int]:
@@ -126,19 +130,28 @@ def _needed(read: LoopBody) -> tuple[list[int], list[ir.Node]]:
 
 
 @dataclass(frozen=True)
-class _Line:
-    """A whole number that is linear in the number of the step: constant + the sum of terms + rate * i."""
+class Line:
+    """A whole number that is linear in the number of the step: constant + the sum of terms + rate * i.
+
+    A term is a size, or a value of one element, and its factor.
+    """
 
     constant: int = 0
-    terms: tuple[tuple[ir.Value, int], ...] = ()
+    terms: tuple[tuple[Length | ir.Value, int], ...] = ()
     rate: int = 0
 
-    def plus(self, other: _Line, sign: int = 1) -> _Line:
-        sums = dict(self.terms)
+    def plus(self, other: Line, sign: int = 1) -> Line:
+        sums: dict[Length | ir.Value, int] = dict(self.terms)
         for value, factor in other.terms:
             sums[value] = sums.get(value, 0) + sign * factor
         terms = tuple((value, factor) for value, factor in sums.items() if factor)
-        return _Line(self.constant + sign * other.constant, terms, self.rate + sign * other.rate)
+        return Line(self.constant + sign * other.constant, terms, self.rate + sign * other.rate)
+
+    @property
+    def is_size(self) -> bool:
+        """Whether it is a size, and nothing else."""
+        ((term, factor),) = self.terms if len(self.terms) == 1 else ((None, 0),)
+        return not isinstance(term, ir.Value | None) and (self.constant, factor, self.rate) == (0, 1, 0)
 
 
 class Counters:
@@ -150,12 +163,21 @@ class Counters:
         self.items = items
         self.invariant = invariant_states(read)
         self._entered: set[ir.Value] = set()
+        self._holders: dict[Length | ir.Value, ir.Value] = {}
 
     def trips(self) -> LoopTrips:
         op, most = self.copy.op, self.items[0] if self.items else None
-        bounds = [self._after(line) for line in self._comparisons(self.read.going)]
-        endless = isinstance(most, Known) and int(most.array.reshape(-1)[0]) >= _ENDLESS
-        if most is not None and not endless:
+        if isinstance(most, Known) and int(most.array.reshape(-1)[0]) >= _ENDLESS:
+            most = None
+        lines = self._comparisons(self.read.going, self.read.body)
+        limit = None if most is None or self.read.trips is None else self._line_of_outside(self.read.trips, most)
+        length = None if most is not None and limit is None else self._length(lines, limit)
+        first = self.items[1] if len(self.items) > 1 else None
+        follows = length is not None and self._follows(first, length)
+        if length is not None and follows and self.copy.some_rows:
+            return LoopTrips(self._emit(length), None, positive=True, length=length)
+        bounds = [] if length is not None and length == limit else [self._after(line) for line in lines]
+        if most is not None:
             given = self.copy.tensor(most, self.read.ref)
             bounds.insert(0, op.cast(given if given.rank == 1 else op.reshape(given, (1,)), _INT64))
         if not bounds:
@@ -167,15 +189,65 @@ class Counters:
         trips = bounds[0]
         for bound in bounds[1:]:
             trips = self._smaller(trips, bound)
-        first = self.items[1] if len(self.items) > 1 else None
-        if first is not None and not (isinstance(first, Known) and first.array.all()):
+        if not (follows and length == limit) and first is not None and not _is_true(first):
             taken = op.cast(op.reshape(self.copy.tensor(first, self.read.ref), (1,)), _INT64)
             trips = trips * taken
         if op.opset < _RANGE_OPSET and trips.number is None:
             zero = op.constant([0])
             trips = op.where(op.less(trips, zero), zero, trips)
         known = None if trips.number is None else max(trips.number, 0)
-        return LoopTrips(trips if known is None else op.constant([known]), known, bool(known))
+        return LoopTrips(trips if known is None else op.constant([known]), known, bool(known), length)
+
+    def _length(self, lines: Sequence[Line], limit: Line | None) -> Line | None:
+        """Return the number of steps, where there is one, if it is a size by every condition."""
+        found = [Line(1).plus(replace(line, rate=0), -1) if line.rate == 1 else None for line in lines]
+        found += [] if limit is None else [limit]
+        least = min((line for line in found if line is not None), key=lambda line: line.constant, default=None)
+        if least is None or not least.is_size or any(line is None or line.terms != least.terms for line in found):
+            return None
+        return least
+
+    def _follows(self, first: Item, length: Line) -> bool:
+        """Whether the first condition is true where a size is at least 1."""
+        if first is None or _is_true(first):
+            return True
+        try:
+            lines = self._comparisons(first, None) if isinstance(first, ir.Value) else None
+        except UnknownTripsError:
+            return False
+        return lines is not None and all(_is_negative(line, length) for line in lines)
+
+    def is_length(self, item: Item, axis: int, trips: LoopTrips) -> bool:
+        """Whether there are as many steps as a value has rows along an axis."""
+        kind = self.copy.facts.kind(item)
+        size = None if kind is None else kind.dims[axis]
+        if size is not None or not isinstance(item, ir.Value):
+            return size is not None and trips.known == size
+        return trips.length == Line(terms=((length_of_axis(self.copy.facts, item, axis), 1),))
+
+    def check_row(self, value: ir.Value, trips: LoopTrips, data: ir.Value) -> None:
+        """Refuse, for a stream, a row that is not row i in step i, and a number of steps that is always the same.
+
+        Raises:
+            UnsupportedError: It is so.
+        """
+        line, ref = self._line(value), self.read.ref
+        if line is None or not line.rate:
+            return
+        if line == Line(rate=1) and trips.known is not None:
+            raise UnsupportedError(
+                f"it takes {trips.known} steps whatever the number of frames",
+                hint="did the exporter fix the length? Export with a dynamic time axis",
+                node=ref,
+            )
+        if line != Line(rate=1):
+            count = "i" if line.rate == 1 else f"{line.rate} i"
+            row = f"row {count} + {line.constant}" if line.rate > 0 else "rows from the end on"
+            raise UnsupportedError(
+                f"in step i it reads {row} of '{data.name}', where a stream has row i",
+                hint="start at the first frame, with one frame in each step",
+                node=ref,
+            )
 
     def positions(self, value: ir.Value, trips: LoopTrips) -> Tensor | None:
         """Return what a number is in each step, as an int64 [steps]: it grows in each; None where it is no line."""
@@ -186,7 +258,7 @@ class Counters:
         if line.rate != 1:
             numbers = numbers * self.copy.op.constant([line.rate])
         start = replace(line, rate=0)
-        return numbers if start == _Line() else numbers + self._emit(start)
+        return numbers if start == Line() else numbers + self._emit(start)
 
     def counts_up(self, value: ir.Value) -> bool:
         """Whether a number grows in each step and is never negative."""
@@ -195,45 +267,50 @@ class Counters:
 
     def counts(self, value: ir.Value) -> bool:
         """Whether a value is the number of the step."""
-        return self._line(value) == _Line(rate=1)
+        return self._line(value) == Line(rate=1)
 
     def _smaller(self, a: Tensor, b: Tensor) -> Tensor:
         return self.copy.op.where(self.copy.op.less(a, b), a, b)
 
-    def _after(self, left: _Line) -> Tensor:
+    def _after(self, left: Line) -> Tensor:
         """Return the number of steps of a Loop that goes on while a line is negative."""
         op = self.copy.op
         if left.rate <= 0:
             raise depends_on_data(self.read.ref)
-        reach = self._emit(_Line(left.rate - 1).plus(replace(left, rate=0), -1))
+        reach = self._emit(Line(left.rate - 1).plus(replace(left, rate=0), -1))
         zero = op.constant([0])
         reach = op.where(op.less(reach, zero), zero, reach)
         whole = reach if left.rate == 1 else op.emit("Div", [reach, op.constant([left.rate])], [(1,)], [_INT64])[0]
         return whole + op.constant([1])
 
-    def _emit(self, line: _Line) -> Tensor:
+    def _emit(self, line: Line) -> Tensor:
         op = self.copy.op
         total = op.constant([line.constant])
-        for value, factor in line.terms:
-            given = self.copy.tensor(self.copy.item(value), self.read.ref)
+        for term, factor in line.terms:
+            given = self.copy.tensor(self.copy.item(self._holders[term]), self.read.ref)
             flat = op.cast(given if given.shape == (1,) else op.reshape(given, (1,)), _INT64)
             total = total + (flat if factor == 1 else flat * op.constant([factor]))
         return total
 
-    def _comparisons(self, going: ir.Value) -> list[_Line]:
-        """Return lines that are negative as long as the Loop goes on."""
+    def _comparisons(self, going: ir.Value, home: ir.Graph | None) -> list[Line]:
+        """Return lines that are negative as long as a condition is true.
+
+        Args:
+            going: The condition.
+            home: The graph that computes it; None for any.
+        """
         value = _source(going)
         item = self._outside(value)
         if value is self.read.going_input or (isinstance(item, Known) and bool(item.array.all())):
             return []
         node = value.producer()
-        if node is None or node.graph is not self.read.body or node.domain not in DEFAULT_DOMAIN:
+        if node is None or home not in (None, node.graph) or node.domain not in DEFAULT_DOMAIN:
             raise depends_on_data(self.read.ref)
         a, b = (*node.inputs[:2], None, None)[:2]
         if node.op_type == "Cast" and a is not None:
-            return self._comparisons(a)
+            return self._comparisons(a, home)
         if node.op_type == "And" and a is not None and b is not None:
-            return [*self._comparisons(a), *self._comparisons(b)]
+            return [*self._comparisons(a, home), *self._comparisons(b, home)]
         if node.op_type in ("Greater", "GreaterOrEqual"):
             a, b = b, a
         if node.op_type not in _COMPARISONS or a is None or b is None:
@@ -241,7 +318,7 @@ class Counters:
         first, second = self._line(a), self._line(b)
         if first is None or second is None:
             raise depends_on_data(self.read.ref)
-        return [first.plus(second, -1).plus(_Line(-1 if node.op_type.endswith("OrEqual") else 0))]
+        return [first.plus(second, -1).plus(Line(-1 if node.op_type.endswith("OrEqual") else 0))]
 
     def _outside(self, value: ir.Value) -> Item:
         """Return the item of a value that is no part of the body."""
@@ -258,11 +335,11 @@ class Counters:
     def _known(self, value: ir.Value | None) -> Item:
         return None if value is None else self.copy.item(value)
 
-    def _line(self, value: ir.Value) -> _Line | None:
+    def _line(self, value: ir.Value) -> Line | None:
         """Return a value as a line; None where it is none."""
         read = self.read
         if value is read.number:
-            return _Line(rate=1)
+            return Line(rate=1)
         if value in read.state_inputs:
             return self._line_of_state(list(read.state_inputs).index(value))
         node = value.producer()
@@ -285,9 +362,9 @@ class Counters:
         if factor.terms or factor.rate:
             return None
         scaled = tuple((v, n * factor.constant) for v, n in other.terms)
-        return _Line(other.constant * factor.constant, scaled, other.rate * factor.constant)
+        return Line(other.constant * factor.constant, scaled, other.rate * factor.constant)
 
-    def _line_of_state(self, n: int) -> _Line | None:
+    def _line_of_state(self, n: int) -> Line | None:
         read = self.read
         initial = read.initial[n]
         if initial is None or read.state_inputs[n] in self._entered:
@@ -296,7 +373,7 @@ class Counters:
         if start is None or n in self.invariant:
             return start
         grown = self._growth(read.state_outputs[n], read.state_inputs[n], set())
-        return None if grown is None else start.plus(_Line(rate=grown))
+        return None if grown is None else start.plus(Line(rate=grown))
 
     def _growth(self, value: ir.Value, state: ir.Value, entered: Collection[ir.Value]) -> int | None:
         """Return how much a state grows in a step: a constant."""
@@ -326,7 +403,7 @@ class Counters:
         self._entered.discard(state)
         return line.constant if line is not None and not line.terms and not line.rate else None
 
-    def _line_of_outside(self, value: ir.Value, item: Item = None) -> _Line | None:
+    def _line_of_outside(self, value: ir.Value, item: Item = None) -> Line | None:
         """Return a value from around the Loop as a line."""
         item = item or self._known(value)
         if isinstance(item, Known):
@@ -335,7 +412,9 @@ class Counters:
         if kind is None or kind.shape is None or any(size != 1 for size in kind.shape):
             return None
         if ir.DataType(kind.element).is_integer():
-            return _Line(terms=((value, 1),))
+            found = length_in(self.copy.facts, item) if isinstance(item, ir.Value) else None
+            self._holders.setdefault(found or value, value)
+            return Line(terms=((found or value, 1),))
         node = value.producer()
         casts = node is not None and _keeps_number(node)
         source = node.inputs[0] if node is not None and casts else None
@@ -352,12 +431,24 @@ def _keeps_number(node: ir.Node) -> bool:
     )
 
 
+def _is_true(item: Item) -> bool:
+    return isinstance(item, Known) and bool(item.array.all())
+
+
+def _is_negative(line: Line, length: Line) -> bool:
+    """Whether a line is negative where a size is at least 1."""
+    return any(
+        not each.terms and not each.rate and each.constant <= most
+        for each, most in ((line, -1), (line.plus(length), 0))
+    )
+
+
 _COMPARISONS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 
 
-def _whole(item: Item) -> _Line | None:
+def _whole(item: Item) -> Line | None:
     """Return a known whole number."""
     if not isinstance(item, Known) or item.array.size != 1:
         return None
     number = item.array.reshape(()).item()
-    return _Line(int(number)) if np.isfinite(number) and number == int(number) else None
+    return Line(int(number)) if np.isfinite(number) and number == int(number) else None

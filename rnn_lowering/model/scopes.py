@@ -20,6 +20,9 @@ REPEATING = frozenset(("Loop", "Scan"))
 LOWERED = "rnn_lowering.lowered"
 """Key of the mark in `ir.Node.meta` of a Loop or Scan that was emitted."""
 
+ORIGIN = "rnn_lowering.origin"
+"""Key in `ir.Node.meta` of the `NodeRef` of the Loop or Scan for which a node was emitted."""
+
 ScopePath = tuple[str, ...]
 """Identifies a graph: the function, or "" for the main graph; then, for each node whose body contains the graph,
 its first output, the attribute, and the number of the body in that attribute. Lowering does not change it."""

@@ -301,7 +301,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         sort_nodes(model)
         copy = clone(model)
         self._lower_without_steps(copy, report)
-        report.stream = StreamPass(self.lowering.stream, self.lowering.delay).call(copy).plan
+        result = StreamPass(self.lowering.stream, self.lowering.delay).call(copy)
+        report.stream, report.loops = result.plan, [*result.loops]
         return copy
 
     def _lower_without_steps(self, model: ir.Model, report: Report) -> None:
@@ -318,12 +319,13 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         """Return the model, or a copy in which Loops and Scans are lowered as the options or the target ask."""
         limits = LoopLimits(self.lowering.max_unroll, self.lowering.max_nodes)
         try:
-            lowered, report.loops, notes = lower_loops(model, self._forms_of_loop, limits)
+            lowered, loops, notes = lower_loops(model, self._forms_of_loop, limits)
         except UnknownTripsError as error:
             error.advise(open_trips(model, error.value), error.hint)
             raise
         report.notes += notes
-        if report.loops and self._loop_forms == ("unroll",):
+        report.loops += loops
+        if loops and self._loop_forms == ("unroll",):
             return with_constants(lowered, sizes=True) or lowered
         return lowered
 

@@ -13,6 +13,8 @@ import onnx_ir as ir
 
 from rnn_lowering import types
 from rnn_lowering.errors import NodeRef, UnsupportedError, boundary, warn
+from rnn_lowering.loops.body_copy import LoopLimits, values_used
+from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
 from rnn_lowering.model.copying import clone, replace_content, restored_on_failure
 from rnn_lowering.model.fixed_inputs import fix_dimensions
 from rnn_lowering.model.inlining import inline_all
@@ -27,7 +29,7 @@ from rnn_lowering.streaming.exposing import StateExposer, state_dim
 from rnn_lowering.streaming.follow import follow
 from rnn_lowering.streaming.frames import Flow, Frames
 from rnn_lowering.streaming.metadata import StreamPlan
-from rnn_lowering.streaming.states import states_of
+from rnn_lowering.streaming.states import lengths_of, states_of
 from rnn_lowering.streaming.time_inputs import TimeInputs, time_inputs
 
 _MOVING = ("Identity", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Gather", "Split", "Reshape")
@@ -37,9 +39,10 @@ _LOG = logging.getLogger("rnn_lowering")
 
 @dataclass
 class StreamResult(ir.passes.PassResult):
-    """What the pass returns: `model`, `modified` and `plan`."""
+    """What the pass returns: `model`, `modified`, `plan`, and in `loops` the Loops that became Scans."""
 
     plan: StreamPlan
+    loops: Sequence[LoopReport] = ()
 
 
 class StreamPass(ir.passes.InPlacePass):
@@ -93,7 +96,8 @@ class StreamPass(ir.passes.InPlacePass):
             sort_nodes(model)  # a copy needs that
             work = _prepared(model)
             time = time_inputs(work, self.stream)
-            flow = follow(work, time)
+            work, loops, refused = _with_scans(work, time)
+            flow = follow(work, time, refused)
             _check_unit(flow, time, list(self.stream))
             states = states_of(flow, work.graph)
             _check_delay(flow, work, self.delay)
@@ -110,7 +114,7 @@ class StreamPass(ir.passes.InPlacePass):
         plan.write(model)
         for state in plan.states:
             _LOG.info("%s of %s: state '%s', returned as '%s'", state.state, state.node, state.input, state.output)
-        return StreamResult(model, True, plan), text
+        return StreamResult(model, True, plan, loops), text
 
 
 def _prepared(model: ir.Model) -> ir.Model:
@@ -126,6 +130,54 @@ def _prepared(model: ir.Model) -> ir.Model:
             "the model is not valid, so its frames cannot be followed", hint="check it with onnx.checker"
         )
     return work
+
+
+def _with_scans(
+    work: ir.Model, time: TimeInputs
+) -> tuple[ir.Model, list[LoopReport], dict[NodeRef, UnsupportedError]]:
+    """Return the model with Scans for Loops that depend on the stream, these, and the errors of those that stay."""
+    _open_time(work, time)
+    reached: dict[ir.Value, bool] = {}
+
+    def choose(node: ir.Node) -> LoopForms:
+        chosen = node.op_type == "Loop" and any(_reads(value, time, reached) for value in values_used(node))
+        return LoopForms(("scan",) if chosen else (), "a stream carries its states", left=not chosen)
+
+    refused: dict[NodeRef, UnsupportedError] = {}
+    limits = LoopLimits(Lowering.max_unroll, Lowering.max_nodes)
+    lowered, loops, _ = lower_loops(work, choose, limits, refused)
+    return lowered, loops, refused
+
+
+def _open_time(work: ir.Model, time: TimeInputs) -> None:
+    """Open the axes of time: steps that are as many as the frames of the model now are not those of a stream."""
+    for value in work.graph.inputs:
+        name = value.name or ""
+        if name in time.axes:
+            dims = list(time.others[name])
+            dims[time.axes[name]] = time.symbol
+            value.shape = ir.Shape(dims)
+
+
+def _reads(value: ir.Value, time: TimeInputs, reached: dict[ir.Value, bool]) -> bool:
+    """Whether a value is computed from an input with frames.
+
+    Args:
+        value: The value.
+        time: The axes that hold frames.
+        reached: What was found before.
+    """
+    pending = [value]
+    while pending:
+        current = pending[-1]
+        node = current.producer()
+        used = [] if node is None else values_used(node)
+        missing = [v for v in used if v not in reached] if current not in reached else []
+        if not missing:
+            reached.setdefault(current, current.name in time.axes or any(reached[v] for v in used))
+            pending.pop()
+        pending += missing
+    return reached[value]
 
 
 def _nothing_carried(work: ir.Model, time: TimeInputs, flow: Flow) -> str:
@@ -173,7 +225,8 @@ def _check_delay(flow: Flow, work: ir.Model, most: bool | int) -> None:
     if not frames:
         return
     for node in (recurrent.node for recurrent in flow.recurrent):
-        if len(node.inputs) > 4 and node.inputs[4] is not None and node.inputs[4] not in flow.known.contents:
+        lengths = lengths_of(node)
+        if lengths is not None and lengths not in flow.known.contents:
             raise flow.refuse(node, "has sequence_lens, in a stream that looks ahead", "drop sequence_lens")
     if most is True or (most is not False and frames <= most):
         return

@@ -15,7 +15,7 @@ from rnn_lowering.streaming.lateness import held_until_first, skip_missing
 from rnn_lowering.streaming.metadata import Dim, StreamPlan
 from rnn_lowering.streaming.operators.counters import counts
 from rnn_lowering.streaming.polynomials import CHUNK, TIME, Size, size
-from rnn_lowering.streaming.states import SLOTS, NodeState, States, lengths_of
+from rnn_lowering.streaming.states import NodeState, States, lengths_of, state_slots
 from rnn_lowering.streaming.time_inputs import TimeInputs
 from rnn_lowering.types import Array, array_of
 
@@ -83,8 +83,8 @@ class StateExposer:
     def _dims_of(self, state: NodeState) -> tuple[Dim, ...]:
         """Return the dimensions of a state, as the operator specifies them."""
         node = state.recurrent.node
-        if state.kind == "s":
-            return state_dims(self.flow, node.outputs[1])
+        if state.kind not in ("h", "c"):
+            return state_dims(self.flow, self._alike(state))
         x, r = node.inputs[0], node.inputs[2]
         assert x is not None
         assert r is not None
@@ -97,14 +97,15 @@ class StateExposer:
         if state.input is None:
             return dims
         declared = state_dims(self.flow, state.input)
-        if state.input is not node.inputs[SLOTS[state.kind][0]]:
+        if state.input is not node.inputs[state.slot]:
             return declared
         return tuple(own if isinstance(own, int) else dim for own, dim in zip(declared, dims, strict=True))
 
     def _recurrent(
         self, state: NodeState, dims: tuple[Dim, ...], defaults: Mapping[ir.Value, Array | None]
     ) -> None:
-        node, (slot, output) = state.recurrent.node, SLOTS[state.kind]
+        node = state.recurrent.node
+        slot, output = state_slots(node)[state.kind]
         dtype = self._dtype_of(state)
         label = node.name or next((v.name for v in node.outputs if v.name), "")
         past = state.input
@@ -138,11 +139,16 @@ class StateExposer:
         self.editor.add_state(past, present, node, state.kind, start, dims)
 
     def _dtype_of(self, state: NodeState) -> ir.DataType:
-        """Return the element type of a state: the type of R, or of the output of a LinearAttention."""
-        node = state.recurrent.node
-        value = node.outputs[1] if state.kind == "s" else node.inputs[2]
+        """Return the element type of a state: the type of R, or of a value like the state."""
+        value = state.recurrent.node.inputs[2] if state.kind in ("h", "c") else self._alike(state)
         assert value is not None
         return self.flow.known.types[value]
+
+    def _alike(self, state: NodeState) -> ir.Value:
+        """Return a value with the type and shape of a state of a LinearAttention or Scan."""
+        node = state.recurrent.node
+        first = node.inputs[state.slot] if node.op_type == "Scan" else None
+        return first or node.outputs[1]
 
     def _pair(
         self,

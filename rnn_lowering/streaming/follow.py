@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from shlex import quote
 
@@ -33,6 +33,7 @@ from rnn_lowering.streaming.operators.overlap_add import overlapped
 from rnn_lowering.streaming.operators.pooling import POOLINGS, deviating, of_pooled, pooled, softmaxed
 from rnn_lowering.streaming.operators.resizing import resized
 from rnn_lowering.streaming.operators.running_sums import summed
+from rnn_lowering.streaming.operators.scans import scanned
 from rnn_lowering.streaming.operators.windows import transformed, transposed, windowed
 from rnn_lowering.streaming.polynomials import size
 from rnn_lowering.streaming.shape_arithmetic import UnfollowedError, depends_on_time, evaluate
@@ -42,12 +43,13 @@ _RESHAPED = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 """Operators that lengths may go through on their way to a recurrent node."""
 
 
-def follow(model: ir.Model, time: TimeInputs) -> Flow:
+def follow(model: ir.Model, time: TimeInputs, loops: Mapping[NodeRef, UnsupportedError]) -> Flow:
     """Return the framing of each value of a model.
 
     Args:
         model: A sorted model without functions; it is not changed.
         time: The input axes that hold frames.
+        loops: Its Loops that could not become Scans, each with the reason.
 
     If a size is an integer only for multiples of a number of frames, the model requires such a multiple.
 
@@ -56,7 +58,7 @@ def follow(model: ir.Model, time: TimeInputs) -> Flow:
     """
     found: list[tuple[NodeRef | None, int]] = []
     while True:
-        flow = Flow(start(model, time.sizes()), units=found)
+        flow = Flow(start(model, time.sizes()), units=found, loops=loops)
         flow.known.unit = unit = math.lcm(*(multiple for _, multiple in found))
         for value in model.graph.inputs:
             axis = time.axes.get(value.name or "")
@@ -171,6 +173,8 @@ def _all_lost(flow: Flow, outputs: Sequence[ir.Value], lost: WholeSequenceValue)
 
 
 def _rule(flow: Flow, node: ir.Node) -> list[Framing]:
+    if node.op_type == "Scan" and node.domain == "":
+        return scanned(flow, node)
     if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
         raise _repeats(flow, node)
     if any(isinstance(flow.framings.get(v), Pooled) for v in node.inputs if v is not None):
@@ -295,7 +299,10 @@ def _agree(flow: Flow, node: ir.Node, output: ir.Value, values: Sequence[ir.Valu
 
 
 def _repeats(flow: Flow, node: ir.Node) -> UnsupportedError:
-    """Refuse a Loop or Scan that reads the stream or holds a recurrent node."""
+    """Refuse a Loop that reads the stream or holds a recurrent node."""
+    refused = flow.loops.get(node_ref(node, flow.scope))
+    if refused is not None:
+        return refused
     recurrent = next((n for graph in bodies_of(node) for n in graph.all_nodes() if is_recurrent(n)), None)
     if recurrent is not None:
         scope = f"{flow.scope} > {node_ref(node, '').name} ({node.op_type}) body"
@@ -338,7 +345,7 @@ def _recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
     if 4 in others:
         _check_lengths(flow, node, others[4], framing)
     flow.recurrent.append(StatefulNode(node, flow.path, framing.lateness))
-    y, last = node.outputs[0], _last_state(flow, node, framing)
+    y, last = node.outputs[0], flow.last_state(node, framing, node.outputs[1:])
     return [flow.framed(node, v, replace(framing, axis=sequence)) if v is y else last for v in outputs]
 
 
@@ -361,22 +368,6 @@ def _attention(flow: Flow, node: ir.Node) -> list[Framing]:
 
 _PAST_STATE = 3
 """The number of that input of a LinearAttention."""
-
-
-def _last_state(flow: Flow, node: ir.Node, framing: Frames) -> Unframed | WholeSequenceValue:
-    """Return the framing of the last state. If the state is late, only the stream may carry it."""
-    late = framing.extra - framing.known
-    if not late:
-        return Unframed.LAST
-    error = flow.refuse(
-        node,
-        f"returns its last state, which comes {late} frame{'s'[: late != 1]} after the sequence has ended",
-        "drop that output, since the stream carries the state, or give the node an initial state that it returns",
-    )
-    if framing.extra > 0 or flow.path:
-        return WholeSequenceValue(error)
-    flow.late_states.update((v, error) for v in node.outputs[1:] if v.name)
-    return Unframed.LAST
 
 
 def _frames_as_batch(flow: Flow, node: ir.Node, framing: Frames, batch_first: bool) -> list[Framing]:

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
+from rnn_lowering.model.scopes import ORIGIN
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.edit import NodeEdit, Path
 from rnn_lowering.streaming.inference import Shape, SymbolicValues
@@ -186,6 +187,7 @@ class Flow:
         means: By value the nodes that pool all frames to their mean.
         ahead: Pairs of a node that reads future frames and the number of these, in frames of the stream.
         late_states: Last states that are late, with the error of an output that is not their next value.
+        loops: Loops that are no Scans, each with the reason.
     """
 
     known: SymbolicValues
@@ -202,13 +204,14 @@ class Flow:
     means: dict[ir.Value, ir.Node] = field(default_factory=dict)
     ahead: list[tuple[NodeRef, int]] = field(default_factory=list)
     late_states: dict[ir.Value, UnsupportedError] = field(default_factory=dict)
+    loops: Mapping[NodeRef, UnsupportedError] = field(default_factory=dict)
 
     @property
     def opset(self) -> int:
         return self.known.opset
 
     def refuse(self, node: ir.Node, reason: str, hint: str = "") -> UnsupportedError:
-        return UnsupportedError(reason, hint=hint, node=node_ref(node, self.scope))
+        return UnsupportedError(reason, hint=hint, node=node.meta.get(ORIGIN) or node_ref(node, self.scope))
 
     @property
     def unit(self) -> int:
@@ -368,6 +371,23 @@ class Flow:
         shape[framing.axis] = framing.size()
         self.known.shapes[output] = tuple(shape)
         return self.framed(node, output, framing)
+
+    def last_state(
+        self, node: ir.Node, framing: Frames, states: Sequence[ir.Value]
+    ) -> Unframed | WholeSequenceValue:
+        """Return the framing of the last states of a node. If they are late, only the stream may carry them."""
+        late = framing.extra - framing.known
+        if not late:
+            return Unframed.LAST
+        error = self.refuse(
+            node,
+            f"returns its last state, which comes {late} frame{'s'[: late != 1]} after the sequence has ended",
+            "drop that output, since the stream carries the state, or give the node an initial state to return",
+        )
+        if framing.extra > 0 or self.path:
+            return WholeSequenceValue(error)
+        self.late_states.update((v, error) for v in states if v.name)
+        return Unframed.LAST
 
     def rearranged(self, node: ir.Node, slot: int, output: ir.Value) -> Frames | Unframed | None:
         """Return the framing of an output that reshapes an input and keeps the order of its elements."""

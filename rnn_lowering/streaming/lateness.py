@@ -91,7 +91,7 @@ def replaced(
         early: The replacement: a number, or an array with one entry along `axis` per frame of lag.
     """
     graph = home(node)
-    missing, fill = _missing(editor, late), editor.constant(early, graph)
+    missing, fill = missing_frames(editor, late), editor.constant(early, graph)
     if early.size > 1:
         index = _index(editor, late)
         (within,) = editor.node("Where", [missing, index, editor.integers([late.lag - 1], editor.model.graph)])
@@ -108,7 +108,7 @@ def replaced(
 
 def held_until_first(editor: Editor, node: ir.Node, late: Lateness, final: ir.Value, initial: ir.Value) -> ir.Value:
     """Return the final state of a recurrent node, or the initial state if the chunk holds missing frames only."""
-    graph, none_has = home(node), _missing(editor, late)
+    graph, none_has = home(node), missing_frames(editor, late)
     new = []
     if _count(editor, late) != 1:
         none_has = editor.sliced(none_has, graph, [0], [-1], [TO_THE_END])
@@ -279,7 +279,7 @@ def _index(editor: Editor, late: Lateness) -> ir.Value:
     return editor.made[key]
 
 
-def _missing(editor: Editor, late: Lateness) -> ir.Value:
+def missing_frames(editor: Editor, late: Lateness) -> ir.Value:
     """Return a mask of the frames in this call that are missing because of the lag."""
     if editor.opset < 9:
         raise UnsupportedError("a stream that looks ahead needs opset 9", hint="convert the model first")

@@ -17,24 +17,24 @@ from rnn_lowering.streaming.frames import Flow, StatefulNode
 from rnn_lowering.streaming.polynomials import Symbol
 from rnn_lowering.types import Array
 
-SLOTS = {"h": (5, 1), "c": (6, 2), "s": (3, 1)}
-"""The input and the output of a recurrent node that hold a state; "s" is that of a LinearAttention."""
 
-
-def kinds_of_state(node: ir.Node) -> tuple[str, ...]:
-    """Return the kinds of states that a recurrent node has."""
+def state_slots(node: ir.Node) -> dict[str, tuple[int, int]]:
+    """Return the kinds of states that a recurrent node has, each with the input and the output that hold it."""
+    if node.op_type == "Scan":
+        states = len(node.inputs) - (node.attributes.get_int("num_scan_inputs", 0) or 0)
+        return {f"state{n}": (n, n) for n in range(states)}
     if node.op_type == "LinearAttention":
-        return ("s",)
-    return ("h", "c") if node.op_type == "LSTM" else ("h",)
+        return {"s": (3, 1)}
+    return {"h": (5, 1)} | ({"c": (6, 2)} if node.op_type == "LSTM" else {})
 
 
 def lengths_of(node: ir.Node) -> ir.Value | None:
     """Return sequence_lens of a recurrent node."""
-    return node.inputs[4] if "h" in kinds_of_state(node) and len(node.inputs) > 4 else None
+    return node.inputs[4] if "h" in state_slots(node) and len(node.inputs) > 4 else None
 
 
 def _name_of(kind: str) -> str:
-    return "past_state" if kind == "s" else f"initial_{kind}"
+    return {"s": "past_state", "h": "initial_h", "c": "initial_c"}.get(kind, kind)
 
 
 _REARRANGING = frozenset(
@@ -48,7 +48,7 @@ class NodeState:
 
     Attributes:
         recurrent: The node.
-        kind: "h", "c" or "s".
+        kind: "h", "c", "s", or "state0" and so on of a Scan.
         constant: The initial value if it is constant: an array that broadcasts to the state.
         input: The model input that is the initial value. Without a constant or an input, the model computes the
             initial value from inputs without frames.
@@ -60,6 +60,11 @@ class NodeState:
     constant: Array | None
     input: ir.Value | None = None
     output: ir.Value | None = None
+
+    @property
+    def slot(self) -> int:
+        """The input of the node that holds the state."""
+        return state_slots(self.recurrent.node)[self.kind][0]
 
 
 @dataclass(frozen=True)
@@ -122,12 +127,12 @@ def _node_states(
     states = [
         _node_state(flow, recurrent, kind, elements, returned)
         for recurrent in flow.recurrent
-        for kind in kinds_of_state(recurrent.node)
+        for kind in state_slots(recurrent.node)
     ]
     read: set[int] = set()
     for state in (s for s in states if s.input is not None):
         node = state.recurrent.node
-        labels = set(elements[node.inputs[SLOTS[state.kind][0]]].reshape(-1).tolist())  # type: ignore[index]
+        labels = set(elements[node.inputs[state.slot]].reshape(-1).tolist())  # type: ignore[index]
         if labels & read:
             raise flow.refuse(
                 node,
@@ -145,7 +150,8 @@ def _node_state(
     elements: Mapping[ir.Value, Array],
     returned: Mapping[ir.Value, ir.Value],
 ) -> NodeState:
-    node, (slot, _) = recurrent.node, SLOTS[kind]
+    node = recurrent.node
+    slot, _ = state_slots(node)[kind]
     value = node.inputs[slot] if slot < len(node.inputs) else None
     if value is None:
         return NodeState(recurrent, kind, np.zeros(()))
@@ -171,6 +177,8 @@ def _same_rows(flow: Flow, node: ir.Node, kind: str, value: ir.Value) -> Array:
     constant, dims = flow.known.contents[value], flow.known.shapes[value]
     if constant.dtype == object:
         raise flow.refuse(node, f"{_name_of(kind)} depends on the size of an axis", "make it an input of the model")
+    if node.op_type == "Scan":
+        return constant
     batch = 0 if kind == "s" or node.attributes.get_int("layout", 0) == 1 else 1
     first = constant.take([0], axis=batch) if constant.shape[batch] else np.zeros(())
     kept = first if (constant == first).all() else constant
@@ -184,7 +192,7 @@ def check_unread(flow: Flow, value: ir.Value, name: str) -> None:
     caches = set(flow.caches.values())
     for use in value.uses():
         node = use.node
-        slots = [SLOTS[kind][0] for kind in kinds_of_state(node)] if node in carried else []
+        slots = [slot for slot, _ in state_slots(node).values()] if node in carried else []
         if use.idx in slots or (node.op_type in ("Shape", "Size") and node.domain == ""):
             continue
         if node in caches and use.idx == 0:
@@ -239,7 +247,7 @@ def _returned(flow: Flow, graph: ir.Graph, elements: Mapping[ir.Value, Array]) -
     final: dict[ir.Value, Array] = {}
     for recurrent in flow.recurrent:
         node = recurrent.node
-        for slot, number in (SLOTS[kind] for kind in kinds_of_state(node)):
+        for slot, number in state_slots(node).values():
             initial = node.inputs[slot] if slot < len(node.inputs) else None
             if initial is not None and initial in elements and number < len(node.outputs):
                 final[node.outputs[number]] = elements[initial]

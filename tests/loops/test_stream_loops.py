@@ -1,0 +1,227 @@
+"""Loops and Scans along the frames give their states to the caller; other rows than a step's own are refused."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cases import Arrays
+from loop_models import LOOPS, as_meant, entries, feeds
+from stream_models import CHUNKINGS, chunked, expected_of, net, plan_of, random, whole
+
+import rnn_lowering as rl
+
+TRIPS = "sh = Shape (X) M = Gather (sh, %d)"
+SUMS = """<float half = {{0.5}}, bool yes = {{1}}> {{ {trips}
+    sn, Y = Loop (M, yes, s0) <body = b (int64 i, bool c, float[N,3] s) => (bool c1, float[N,3] s1, float[N,3] o) {{
+        {row} d = Mul (s, half) s1 = Add (d, x) o = Relu (s1) c1 = Identity (c) }}> }}"""
+GRAPH = "g (float[T,N,3] X, float[N,3] s0) => (float[N,3] sn, float[T,N,3] Y) "
+
+
+def summing(row: str, trips: str = "sh = Shape (X) z = Constant <value = int64 {0}> () M = Gather (sh, z)") -> Any:
+    """A Loop that adds rows to its state."""
+    return net(GRAPH + SUMS.format(row=row, trips=trips))
+
+
+TF = net(
+    """g (float[N,T,3] X) => (float[N,4] last, float[N,T,4] Y)
+    <float fz = {0}, int32 zero = {0}, int64[1] k0 = {0}, int64[1] k1 = {1}, float[3,4] W, float[4,4] R> {
+    Xt = Transpose <perm = [1, 0, 2]> (X) sh = Shape (Xt) sh32 = Cast <to = 6> (sh) ts = Slice (sh32, k0, k1, k0)
+    n = Squeeze (ts, k0) nf = Cast <to = 1> (n) c0 = Less (fz, nf) M = Cast <to = 7> (n)
+    k2 = Constant <value = int64[1] {2}> () four = Constant <value = int64[1] {4}> ()
+    batch = Slice (sh, k1, k2, k0) size = Concat <axis = 0> (batch, four) h0 = Expand (fz, size)
+    time, last, a, b, c, Yt = Loop (M, c0, zero, h0, n, W, R) <body = d
+        (int64 i, bool go, int32 t, float[N,4] h, int32 m, float[3,4] w, float[4,4] r)
+        => (bool go1, int32 t1, float[N,4] h1, int32 m1, float[3,4] w1, float[4,4] r1, float[N,4] o)
+        <int32 one = {1}> {
+        x = Gather (Xt, t) xw = MatMul (x, w) hr = MatMul (h, r) sum = Add (xw, hr) h1 = Tanh (sum)
+        o = Identity (h1)
+        t1 = Add (t, one) fi = Cast <to = 1> (i) fm = Cast <to = 1> (m) ft = Cast <to = 1> (t1)
+        ca = Less (fi, fm) cb = Less (ft, fm) go1 = And (ca, cb) m1 = Identity (m) w1 = Identity (w)
+        r1 = Identity (r) }>
+    Y = Transpose <perm = [1, 0, 2]> (Yt) }""",
+    {"W": random((3, 4), 1), "R": random((4, 4), 2)},
+)
+
+WHILE = net("""g (float[T,3] X) => (float[T,3] Y) <int64 zero = {0}, float[3] s0 = {1, 2, 3}> {
+    sh = Shape (X) T = Gather (sh, zero) c0 = Less (zero, T)
+    k, s, Y = Loop ("", c0, zero, s0) <body = d (int64 i, bool go, int64 k, float[3] s)
+        => (bool go1, int64 k1, float[3] s1, float[3] o) <int64[1] ax = {0}, int64 one = {1}, int64[1] ones = {1}> {
+        from = Unsqueeze (k, ax) k1 = Add (k, one) till = Unsqueeze (k1, ax) row = Slice (X, from, till, ax, ones)
+        x = Squeeze (row, ax) f = Cast <to = 1> (i) y = Add (x, f) s1 = Sub (y, s) o = Abs (s1)
+        go1 = Less (k1, T) }> }""")
+
+SCAN = net("""g (float[N,T,2] X, float[T,2] Z, float[N,2] a, float[N,2] e) => (float[N,2] an, float[N,2,T] Y)
+    <float k = {2}> {
+    b = Mul (e, k) one = Constant <value = int64 {1}> ()
+    an, bn, cn, Y = Scan <num_scan_inputs = 2, scan_input_axes = [-2, 0], scan_output_axes = [-1], body = d
+        (float[N,2] s, float[N,2] t, int64 n, float[N,2] x, float[2] z)
+        => (float[N,2] s1, float[N,2] t1, int64 n1, float[N,2] o) {
+        y = Mul (x, z) s1 = Add (t, y) t1 = Mul (s, k) n1 = Add (n, one) f = Cast <to = 1> (n) o = Add (s1, f) }>
+        (a, b, one, X, Z) }""")
+
+DEEP = net(
+    """g (float[1,2,T] X) => (float[1,4,T] Y)
+    <int64 two = {2}, bool yes = {1}, float[4,2,3] K, float[4,4] R, float half = {0.5}> {
+    F = Conv <pads = [%d, %d]> (X, K) sh = Shape (F) M = Gather (sh, two)
+    z = Constant <value = float[1,4] {0, 0, 0, 0}> ()
+    an, A = Loop (M, yes, z) <body = d (int64 i, bool c, float[1,4] s) => (bool c1, float[1,4] s1, float[1,4] o) {
+        x = Gather <axis = 2> (F, i) m = MatMul (s, R) s1 = Add (m, x) o = Tanh (s1) c1 = Identity (c) }>
+    bn, B = Scan <num_scan_inputs = 1, scan_output_axes = [2], body = e (float[1,4] s, float[1,4] x)
+        => (float[1,4] s1, float[1,4] o) { m = Mul (s, half) s1 = Add (m, x) o = Relu (s1) }> (z, A)
+    Y = Sigmoid (B) }""".replace("%d, %d", "2, 0"),
+    {"K": random((4, 2, 3), 3), "R": random((4, 4), 4)},
+)
+
+AHEAD = onnx.ModelProto()
+AHEAD.CopyFrom(DEEP)
+AHEAD.graph.node[0].attribute[0].ints[:] = [1, 1]
+
+LSTM = net(
+    """g (float[T,1,2] X, float[1,1,3] h0) => (float[T,1,1,3] Y) <float[1,12,2] W, float[1,12,3] R> {
+    hn, Y = Scan <num_scan_inputs = 1, body = d (float[1,1,3] h, float[1,2] x) => (float[1,1,3] h1, float[1,1,3] o)
+        <int64[1] ax = {0}> { r = Unsqueeze (x, ax) o4, h1 = LSTM <hidden_size = 3> (r, W, R, "", "", h)
+        o = Squeeze (o4, ax) }> (h0, X) }""",
+    {"W": random((1, 12, 2), 5), "R": random((1, 12, 3), 6)},
+)
+
+STREAMS = {
+    "tf2onnx": (TF, {"X": (2, 17, 3)}, {}, 1),
+    "a while that ends by its counter, and adds it": (WHILE, {"X": (17, 3)}, {}, 2),
+    "torch.jit.script, rows along axis 1": (
+        net(GRAPH.replace("float[T,N,3] X", "float[N,T,3] X") + SUMS.format(
+            trips="sh = Shape (X) one = Constant <value = int64 {1}> () M = Gather (sh, one)",
+            row="z = Constant <value = int64[1] {0}> () e = Constant <value = int64[1] {9223372036854775807}> () "
+            "all = Slice (X, z, e, z) x = Gather <axis = 1> (all, i)")),
+        {"X": (2, 17, 3), "s0": (2, 3)}, {}, 1,
+    ),
+    "jax2onnx, X is carried": (
+        net(GRAPH.replace("s0)", "s0)") + """<int64 z = {0}, bool yes = {1}> { sh = Shape (X) M = Gather (sh, z)
+        sn, Xn, Y = Loop (M, yes, s0, X) <body = b (int64 i, bool c, float[N,3] s, float[T,N,3] v)
+        => (bool c1, float[N,3] s1, float[T,N,3] v1, float[N,3] o) { x = Gather (v, i) s1 = Max (s, x)
+        o = Add (s, x) v1 = Identity (v) c1 = Identity (c) }> }"""),
+        {"X": (17, 2, 3), "s0": (2, 3)}, {}, 1,
+    ),
+    "a Scan of other axes, and of an initial state that is computed": (
+        SCAN, {"X": (2, 17, 2), "Z": (17, 2), "a": (2, 2), "e": (2, 2)}, {}, 4,
+    ),
+    "a Conv, a Loop and a Scan": (DEEP, {"X": (1, 2, 17)}, {}, 3),
+    "behind a Conv that looks ahead": (AHEAD, {"X": (1, 2, 17)}, {"delay": True}, 4),
+    "an LSTM in the body": (LSTM, {"X": (17, 1, 2), "h0": (1, 1, 3)}, {}, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_chunks_are_the_whole(name: str) -> None:
+    model, shapes, options, states = STREAMS[name]
+    feed: Arrays = {key: random(shape, 7) for key, shape in shapes.items()}
+    for frames, form in (("", "auto"), ("", "loop"), ("=1", "unroll"), ("=3", "unroll")):
+        stepped = rl.lower(model, form, stream=f"T{frames}", loops=form != "auto", **options)
+        plan = plan_of(stepped)
+        assert len(plan["states"]) == states
+        assert not any(node.op_type == "Loop" for node in stepped.graph.node) or form == "loop"
+        named = {n: a for n, a in feed.items() if n in plan["inputs"]}
+        given = {s["input"]: feed[s["input"]] for s in plan["states"] if s["input"] in feed}
+        length = 17 if frames != "=3" else 15
+        cut = {
+            n: a if plan["inputs"][n] is None else a.take(range(length), plan["inputs"][n])
+            for n, a in named.items()
+        }
+        expected = expected_of(plan, as_meant(model), cut | given)
+        for sizes in CHUNKINGS if not frames else ([int(frames[1:])],):
+            got = chunked(stepped, cut, sizes, given)
+            for key, array in expected.items():
+                np.testing.assert_allclose(got[key], array, rtol=1e-5, atol=1e-5, err_msg=f"{key} {sizes} {form}")
+
+
+def test_a_state_that_the_model_has_is_that_of_the_stream() -> None:
+    model = summing("x = Gather (X, i)")
+    _, report = rl.lower(model, stream="T", full=True)
+    assert report.stream is not None
+    assert [(state.input, state.output) for state in report.stream.states] == [("s0", "sn")]
+    assert [(loop.operator, loop.form) for loop in report.loops] == [("Loop", "scan")]
+
+
+def test_a_new_sequence_starts_from_the_first_state() -> None:
+    stream = rl.Stream(rl.lower(TF, stream="T").SerializeToString())
+    first, second = random((2, 6, 3), 8), random((2, 6, 3), 9)
+    for x in (first, second, first):
+        parts = [stream({"X": x[:, n : n + 1]})["Y"] for n in range(6)]
+        np.testing.assert_allclose(np.concatenate(parts, 1), whole(as_meant(TF), {"X": x})["Y"], atol=1e-6)
+        stream.reset()
+
+
+def test_a_stream_of_a_loop_is_verified() -> None:
+    for model in (TF, WHILE):
+        check = rl.verify_stream(model, rl.lower(model, stream="T"))
+        assert check.status == "verified", str(check)
+
+
+REFUSED = {
+    "k = Constant <value = int64 {1}> () j = Add (i, k) x = Gather (X, j)": "row i . 1 of 'X', where a stream",
+    "k = Constant <value = int64 {2}> () j = Mul (i, k) x = Gather (X, j)": "row 2 i . 0 of 'X', where a stream",
+    "k = Constant <value = int64 {1}> () l = Sub (M, k) j = Sub (l, i) x = Gather (X, j)": "rows from the end on",
+    "k = Constant <value = int64 {0}> () x = Gather (X, k)": "reads 'X', which has all frames",
+    "x = ReduceMean <axes = [0], keepdims = 0> (X)": "in every step",
+    "y = Gather (X, i) n = Cast <to = 1> (M) x = Mul (y, n)": "which a stream never knows",
+}
+
+
+@pytest.mark.parametrize("row", REFUSED)
+def test_other_rows_are_refused_by_name(row: str) -> None:
+    model = summing(row)
+    model.graph.node[-1].name = "sum"
+    with pytest.raises(rl.UnsupportedError, match=REFUSED[row]) as caught:
+        rl.lower(model, stream="T")
+    assert str(caught.value).startswith("Loop node 'sum' in main graph: ")
+
+
+def test_other_loops_are_refused_by_name() -> None:
+    fixed = summing("x = Gather (X, i)", "M = Constant <value = int64 {7}> ()")
+    data = summing("x = Gather (X, i)")
+    data.graph.node[-1].attribute[0].g.node[-1].CopyFrom(onnx.helper.make_node("IsNaN", ["e"], ["c1"]))
+    data.graph.node[-1].attribute[0].g.node.insert(4, onnx.helper.make_node("ReduceMax", ["o"], ["e"], keepdims=0))
+    text = """{ sn, Y = Scan <num_scan_inputs = 1, scan_input_directions = [1], body = b
+        (float[N,3] s, float[N,3] x) => (float[N,3] s1, float[N,3] r) {
+        s1 = Add (s, x) r = Relu (s1) }> (s0, X) }"""
+    back = net(GRAPH + text)
+    across = net(
+        GRAPH
+        + """{ sn, Y = Scan <num_scan_inputs = 1, scan_input_axes = [1], body = b
+        (float[N,3] s, float[T,3] x) => (float[N,3] s1, float[T,3] o) { s1 = Abs (s) o = Relu (x) }> (s0, X) }"""
+    )
+    for model, reason in (
+        (fixed, "takes 7 steps whatever the number of frames"),
+        (data, "the number of its steps depends on data"),
+        (back, "goes backwards"),
+        (across, "not along the axis that it scans"),
+    ):
+        model.graph.node[-1].name = "sum"
+        with pytest.raises(rl.UnsupportedError, match=reason) as caught:
+            rl.lower(model, stream="T")
+        assert " node 'sum' in main graph: " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "entry", [each for each in entries() if not each.values[0] or each.values[0].get("stream")]
+)
+def test_loops_of_exporters(entry: dict[str, Any]) -> None:
+    model = onnx.load(LOOPS / entry["file"])
+    ((axis, frames),) = entry["stream"].items()
+    if entry["file"] in STREAMED:
+        stepped = rl.lower(model, stream={axis: frames})
+        plan = plan_of(stepped)
+        assert len(plan["states"]) == 1
+        for feed in feeds(entry):
+            given = {s["input"]: feed[s["input"]] for s in plan["states"] if s["input"] in feed}
+            named = {n: a for n, a in feed.items() if n in plan["inputs"]}
+            expected = expected_of(plan, as_meant(model), named | given)
+            got = chunked(stepped, named, [frames], given)
+            for key, array in expected.items():
+                np.testing.assert_allclose(got[key], array, rtol=1e-5, atol=1e-5)
+    else:
+        with pytest.raises(rl.UnsupportedError):
+            rl.lower(model, stream={axis: frames})
+
+
+STREAMED = {"dynamo_scan_ema.onnx", "hand_loop_leaky_sum.onnx", "keras_gru_last.onnx", "tf_cumprod.onnx"}
