@@ -45,9 +45,9 @@ class State:
         input: The input that takes it.
         output: The output to pass to the next call.
         node: The node, or the nodes, whose state it is.
-        state: "h" or "c" of a recurrent node; "s" of a LinearAttention; "state0" and so on of a Scan; "x": past frames;
-            "sum": the sum so far; "pool": a pooled value so far; "count" or "t": the number of frames so far;
-            "started": whether there was a call.
+        state: "h" or "c" of a recurrent node; "s" of a LinearAttention; "state0" of a Scan, and so on; "x": past
+            frames; "sum": the sum so far; "pool": a pooled value so far; "count" or "t": the number of frames so
+            far; "started": whether there was a call.
         shape: Its shape.
         dtype: The name of its NumPy type.
         initial: What the first call receives: "zeros", or nested lists of numbers that broadcast to `shape`, of
