@@ -85,7 +85,7 @@ LSTM = net(
     {"W": random((1, 12, 2), 5), "R": random((1, 12, 3), 6)},
 )
 
-STREAMS = {
+STREAMS: dict[str, tuple[onnx.ModelProto, dict[str, tuple[int, ...]], dict[str, Any], int]] = {
     "tf2onnx": (TF, {"X": (2, 17, 3)}, {}, 1),
     "a while that ends by its counter, and adds it": (WHILE, {"X": (17, 3)}, {}, 2),
     "torch.jit.script, rows along axis 1": (
