@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     __version__: str
     from rnn_lowering.api import inspect, lower, lower_file, preview
     from rnn_lowering.compare.result import Verification
-    from rnn_lowering.compare.stream import verify_stream
     from rnn_lowering.compare.verify import verify
+    from rnn_lowering.compare.verify_stream import verify_stream
     from rnn_lowering.errors import (
         InternalError,
         InvalidNodeError,
@@ -83,7 +83,7 @@ _MODULES = {
     "targets.target": ("Target",),
     "types": ("Progress",),
     "compare.result": ("Verification",),
-    "compare.stream": ("verify_stream",),
+    "compare.verify_stream": ("verify_stream",),
     "compare.verify": ("verify",),
 }
 """Module -> its public names, imported at first use: the command's --help needs none."""

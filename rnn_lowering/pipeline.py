@@ -13,13 +13,13 @@ import onnx_ir as ir
 
 from rnn_lowering.compare.nodes import NodeRun
 from rnn_lowering.compare.result import Verification
-from rnn_lowering.compare.stream import verify_stream
 from rnn_lowering.compare.verify import open_comparison
+from rnn_lowering.compare.verify_stream import verify_stream
 from rnn_lowering.compare.whole import ModelComparison
 from rnn_lowering.errors import NotVerifiedError, OptionError, VerificationError, boundary
 from rnn_lowering.files.atomic import Place, replacing
 from rnn_lowering.files.external_data import choose_data_file, data_files, save
-from rnn_lowering.files.outputs import Outputs
+from rnn_lowering.files.output_files import Outputs
 from rnn_lowering.files.reading import ModelSource, parse_file, readable_again
 from rnn_lowering.files.scratch import writing
 from rnn_lowering.model.scopes import NodePlace

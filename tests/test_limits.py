@@ -23,7 +23,7 @@ from rnn_lowering.compare.node_models import node_pairs
 from rnn_lowering.limits import limited
 from rnn_lowering.model import folding, inlining
 from rnn_lowering.model.copying import clone_graph
-from rnn_lowering.spec.constants import constant_of
+from rnn_lowering.spec.constant_values import constant_of
 
 MIB = 1 << 20
 LARGE, HUGE = 1 << 27, 1 << 32

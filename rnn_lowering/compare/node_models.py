@@ -33,7 +33,7 @@ from rnn_lowering.model.scopes import (
 )
 from rnn_lowering.model.sizes import known_inputs
 from rnn_lowering.options import Lowering
-from rnn_lowering.spec.constants import computed, constant_of
+from rnn_lowering.spec.constant_values import computed, constant_of
 from rnn_lowering.spec.kinds import read_spec
 from rnn_lowering.spec.node_spec import NodeSpec, default_opset
 from rnn_lowering.types import Array, array_of

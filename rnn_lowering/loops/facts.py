@@ -21,7 +21,7 @@ from rnn_lowering.emit.versions import TO_THE_END
 from rnn_lowering.model.onnx_checks import is_anonymous
 from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.model.sizes import VARIES, inferred_values
-from rnn_lowering.spec.constants import constant_of
+from rnn_lowering.spec.constant_values import constant_of
 from rnn_lowering.spec.node_outputs import (
     RANDOM,
     NodeModel,

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.messages import SMALL
-from rnn_lowering.spec.constants import dims_of
+from rnn_lowering.spec.constant_values import dims_of
 from rnn_lowering.spec.kinds import is_recurrent
 from rnn_lowering.spec.node_spec import default_opset
 from rnn_lowering.spec.rnn import GATES, RecurrentSpec

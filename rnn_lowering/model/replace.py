@@ -15,7 +15,7 @@ from rnn_lowering.model.plan import NodePlan
 from rnn_lowering.model.scopes import all_graphs, all_names, bodies_of, sort_nodes
 from rnn_lowering.model.siblings import Group, groups_of
 from rnn_lowering.recurrence.node import lower_node, lower_nodes
-from rnn_lowering.spec.constants import FOLDABLE
+from rnn_lowering.spec.constant_values import FOLDABLE
 from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.spec.rnn import GATES
 

@@ -22,7 +22,7 @@ from rnn_lowering.model.messages import as_proto
 from rnn_lowering.model.onnx_checks import accepts, infer_shapes, is_anonymous, problem_of
 from rnn_lowering.model.scopes import RecurrentNode
 from rnn_lowering.spec.connections import InputFacts, ValueFacts
-from rnn_lowering.spec.constants import constant_of
+from rnn_lowering.spec.constant_values import constant_of
 
 VARIES = "rnn_lowering_varies"
 """Name of the dimensions that are known to differ between steps."""

@@ -16,7 +16,7 @@ from rnn_lowering.model.folding import folded
 from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.model.sizes import inferred_values
 from rnn_lowering.passes.report import NodeReport
-from rnn_lowering.spec.constants import constant_of
+from rnn_lowering.spec.constant_values import constant_of
 from rnn_lowering.spec.node_spec import default_opset
 
 _COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")

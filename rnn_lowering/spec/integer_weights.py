@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.spec.constants import computed, constant_of
+from rnn_lowering.spec.constant_values import computed, constant_of
 from rnn_lowering.spec.node_outputs import is_of_default_domain
 from rnn_lowering.types import Array, array_of
 

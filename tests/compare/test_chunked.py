@@ -13,8 +13,8 @@ from running import optimizations_change
 from stream_models import net, plan_of, random, recurrent, streamed
 
 import rnn_lowering as rl
-from rnn_lowering.compare import stream as compared_streams
-from rnn_lowering.compare.stream import verify_stream
+from rnn_lowering.compare import verify_stream as compared_streams
+from rnn_lowering.compare.verify_stream import verify_stream
 
 pytestmark = pytest.mark.usefixtures("workers_here")
 

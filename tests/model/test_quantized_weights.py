@@ -16,7 +16,7 @@ from texts import FORMS, assert_same, graphs, parse, random_feed
 import rnn_lowering as rl
 from rnn_lowering.emit.constants import Constant, literal
 from rnn_lowering.emit.integer_constants import Dequantized, dequantized
-from rnn_lowering.spec import constants
+from rnn_lowering.spec import constant_values
 
 MODEL = """
 main (float[5,2,6] X) => (float[5,{D},2,4] Y, float[{D},2,4] Y_h) <{tensors}> {{
@@ -196,7 +196,7 @@ def test_pairs_around_activations_stay() -> None:
 
 
 def test_large_integers_are_moved_when_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "_KEPT_BYTES", 0)
+    monkeypatch.setattr(constant_values, "_KEPT_BYTES", 0)
     for name in ("transposed", "joined"):
         original = model(*CASES[name])
         assert not large_floats(assert_same(original, random_feed(original)))

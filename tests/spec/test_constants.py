@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 from cases import Array
 
-from rnn_lowering.spec.constants import constant_of
+from rnn_lowering.spec.constant_values import constant_of
 
 OPSET = 17
 NUMBERS = np.arange(6, dtype=np.float32).reshape(2, 3)
