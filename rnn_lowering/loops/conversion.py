@@ -110,8 +110,10 @@ def _scan(copy: BodyCopy, left: EmptiedLoop) -> tuple[list[ir.Value], list[Tenso
     firsts = [copy.facts.kind(left.items[n]) for n in left.changing]
     scanned = [copy.made(x) for x in left.rows.values()]
     counts = isinstance(read, LoopBody) and (not scanned or read.number in left.used)
-    if counts and copy.needs_rows and read.body.inputs[0] not in left.used:
-        raise UnsupportedError("a Scan would take no rows, which tract refuses", hint=_WAY, node=read.ref)
+    numbered = read.body.inputs[0] in left.used
+    if counts and copy.needs_rows and not (numbered and _is_long(trips, copy)):
+        taken = "the numbers of its steps" if numbered else "no rows"
+        raise UnsupportedError(f"a Scan would take {taken}, which tract refuses", hint=_WAY, node=read.ref)
     numbers = [copy.made(count(op, trips.tensor))] if counts else []
     with op.body(), copy.apart():
         states = _begin(copy, left)
@@ -138,6 +140,11 @@ def _scan(copy: BodyCopy, left: EmptiedLoop) -> tuple[list[ir.Value], list[Tenso
     return list(scan.outputs), kinds[len(states) :]
 
 
+def _is_long(trips: LoopTrips, copy: BodyCopy) -> bool:
+    """Whether a Loop has too many steps to unroll, or a number of them that is not known."""
+    return trips.known is None or trips.known > copy.limits.steps
+
+
 def _row(copy: BodyCopy, x: Tensor, rows: ir.Value) -> ir.Value:
     """Return an input of the open body that is a row of a tensor."""
     value = copy.op.value(copy.op.body_input("x", x.dtype, x.shape[1:]))
@@ -162,9 +169,10 @@ def _check_shapes(
         same = before is not None and before == after and before.shape is not None and None not in before.shape
         if not same and isinstance(left.read, LoopBody):
             name = left.read.state_inputs[n].name
+            known = all(kind is not None and kind.is_static for kind in (before, after))
             raise UnsupportedError(
                 f"the shape of its state '{name}' may change, which a Scan does not allow",
-                hint=_WAY,
+                hint=_WAY if known else f"fix the sizes of the inputs (--set-dim, --input-shape), {_WAY}",
                 node=left.read.ref,
             )
     for kind in kinds:

@@ -241,8 +241,15 @@ class Facts:
         return found if isinstance(found, Known) else None
 
     def _needed(self, node: ir.Node) -> list[ir.Value]:
-        evaluated = node.op_type in _EVALUATED and node.op_type not in ("Shape", "Size")
-        return [v for v in node.inputs if v is not None] if evaluated else []
+        """Return the inputs whose numbers a node needs: Shape and Size those of which no shape was inferred."""
+        if node.op_type not in _EVALUATED:
+            return []
+        given = [v for v in node.inputs if v is not None]
+        return given if node.op_type not in ("Shape", "Size") else [v for v in given if not self._is_static(v)]
+
+    def _is_static(self, value: ir.Value) -> bool:
+        kind = self.kind(value)
+        return kind is not None and kind.is_static
 
     def _add(self, value: ir.Value, node: ir.Node | None) -> None:
         self._known[value] = None

@@ -385,8 +385,10 @@ class Counters:
             return None
         if _keeps_number(node) and node.inputs[0] is not None:
             return self._growth(node.inputs[0], state, entered)
-        if node.op_type not in ("Add", "Sub") or None in node.inputs[:2]:
+        if node.op_type not in ("Add", "Sub", "Mul") or None in node.inputs[:2]:
             return None
+        if node.op_type == "Mul":
+            return self._growth_of_product(node, state, entered)
         for here, other, sign in ((0, 1, 1 if node.op_type == "Add" else -1), (1, 0, 1)):
             if here and node.op_type == "Sub":
                 continue
@@ -396,6 +398,14 @@ class Counters:
             if grown is not None and by is not None:
                 return grown + sign * by
         return None
+
+    def _growth_of_product(self, node: ir.Node, state: ir.Value, entered: Collection[ir.Value]) -> int | None:
+        """Return how much a state times 1 grows in a step: paddle2onnx writes i * 1 + 1."""
+        a, b = node.inputs[:2]
+        assert a is not None and b is not None  # noqa: PT018
+        if self._step(b, state) == 1:
+            return self._growth(a, state, entered)
+        return self._growth(b, state, entered) if self._step(a, state) == 1 else None
 
     def _step(self, value: ir.Value, state: ir.Value) -> int | None:
         self._entered.add(state)

@@ -1,4 +1,4 @@
-"""The environment of each client, of PyTorch, Keras and Paddle, and of Olive, made with
+"""The environment of each client, of each exporter, and of Olive, made with
 
     PYTHONPATH=tests:tests/support python -m clients.environments [CLIENT ...]
 
@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1] / ".clients"
 CLIENTS = ("tinygrad", "tvm", "ncnn", "mnn", "tract", "openvino", "iree", "opencv", "onnxruntime-web")
-TOOLS = ("pytorch", "keras", "paddle", "olive")
+TOOLS = ("pytorch", "keras", "paddle", "jax", "sklearn", "olive")
 NPM = "# npm: "
 SECONDS = 600
 """The most that one installation may take."""

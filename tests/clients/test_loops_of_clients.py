@@ -60,6 +60,21 @@ def test_a_loop_without_rows_is_unrolled_for_tract() -> None:
     assert run(lowered, {"a": numbers(2)})[0] == pytest.approx(numbers(2) * 8)
 
 
+def test_a_loop_over_the_numbers_of_its_steps_is_unrolled_for_tract() -> None:
+    """It fails where a step slices or expands by such a number; a Loop of unknown length keeps them."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[T, 2] x) => (float[2] y)
+        <bool yes = {1}, float[2] h = {0, 0}> {
+        T = Shape <end = 1> (x)
+        y = Loop (T, yes, h) <body = b (int64 i, bool c, float[2] h) => (bool c1, float[2] h1) {
+            row = Gather (x, i) f = Cast <to = 1> (i) g = Mul (h, f)
+            h1 = Sub (row, g) c1 = Identity (c) }> }""")
+    for dims, form in (({"T": 3}, "unroll"), ({}, "scan")):
+        lowered, report = rl.lower(model, target="tract", dims=dims, full=True)
+        assert [loop.form for loop in report.loops] == [form]
+        assert run(lowered, {"x": numbers(3, 2)})[0] == pytest.approx(run(model, {"x": numbers(3, 2)})[0])
+
+
 STEP = "n = Mul (h, half) g = Add (n, x) y = Identity (g)"
 LOOP = f"""four = Constant <value = int64 {{4}}> () yes = Constant <value = bool {{1}}> ()
     M = Constant <value = int64 {{%d}}> ()

@@ -281,3 +281,19 @@ def test_a_pattern_that_matches_nothing_names_the_loops() -> None:
         with pytest.raises(rl.OptionError, match="no recurrent node matches 'outter'") as caught:
             rl.lower(TWO, only="outter", **options)
         assert "Loop 'outer'" in caught.value.hint
+
+
+@pytest.mark.parametrize("form", ["scan", "unroll"])
+def test_a_counter_that_paddle_writes(form: str) -> None:
+    """It counts as i * 1 + 1 in floats, and ends at the length of a Range."""
+    model = parsed("""g (float[T, 2] x) => (float[2] y)
+        <int64 zero = {0}, int64 unit = {1}, float one = {1}, float[2] h0 = {0, 0}> {
+        shape = Shape <end = 1> (x) length = Squeeze (shape) all = Range (zero, length, unit)
+        same = Identity (all) size = Shape (same) T = Squeeze (size) some = Less (zero, T)
+        last, y = Loop ("", some, zero, h0) <body = b (int64 n, bool c, int64 i, float[2] h)
+            => (bool more, int64 i1, float[2] h1) {
+            row = Gather (x, i) h1 = Sub (row, h) f = Cast <to = 1> (i) same_f = Mul (f, one)
+            next = Add (same_f, one) i1 = Cast <to = 7> (next) more = Less (i1, T) }> }""")
+    sizes = {"T": 4} if form == "unroll" else None
+    lowered = rl.lower(model, form, loops=True, dims=sizes)
+    assert_same(run(lowered, {"x": numbers(4, 2)}), run(model, {"x": numbers(4, 2)}))
