@@ -422,6 +422,9 @@ class Ops:
         self.declare(less)  # jaxonnxruntime casts declared values only
         return less[0]
 
+    def both(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.emit("And", [a, b], [broadcast(a.shape, b.shape)], [ir.DataType.BOOL])[0]
+
     def above(self, x: Tensor, threshold: float) -> Tensor:
         """Return 1 where x > threshold, else 0, of the type of x."""
         return self.substitute("Less", x, threshold) or self.cast(self.less(self.constant(threshold), x), x.dtype)

@@ -10,17 +10,22 @@ rows t and columns j (the WY form of products of I - beta k k^T):
     O = (q e) S + P U
     S = e[C] S + (k M[C, :])^T U
 
-All but the last three lines are computed for all chunks at once; a factor of each step is applied to [C, C], not to
-keys and values. What is numerically essential:
+All but the last three lines are computed for several chunks at once. A decay of each head is a factor of [C, C],
+not of keys and values. One of each key dimension does not factor out of q k^T: it is applied to the keys, once for
+each row of a block of few steps, and to the keys of earlier blocks once for each block (`_by_key`). What is
+numerically essential:
 
 * Sums run over segments, D = L (g * [s > j]); differences of running sums lose what is small beside a strong decay.
 * g is bounded by -1e4, as 0 * -inf is NaN; exp is applied before the mask, which is 0 or 1.
 * X is computed by blocks that double; powers of A would grow like binomials where keys resemble each other.
+
+Where the length is open, few steps are not joined: the next token of a language model is one.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,88 +34,201 @@ from rnn_lowering.emit.constants import literal, zeros_of
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.run_time_sizes import first_rows, zeros
 from rnn_lowering.emit.tensor import Tensor, static
+from rnn_lowering.recurrence.repetition import unroll
+from rnn_lowering.recurrence.linear_attention_node import by_steps
 from rnn_lowering.recurrence.recurrence import LinearParts, Recurrence, Repeat, Tensors
 from rnn_lowering.types import Array
 
 _MOST_DECAY = 1e4
 """exp of more is infinite, of less than its negative 0."""
+_BLOCK = 4
+"""Steps of a block, of decays of each key dimension: they take so many exp of each key, and as many products."""
+_DENSE = 16
+"""The inverse of more rows is that of two halves first."""
+_IN_CACHE = 1 << 15
+"""The most numbers of the keys with their decays in a group of a loop: with more, all operators wait for memory."""
+_OPEN = 32
+"""The steps of a group where their number is open."""
 
 
-def chunked(op: Ops, r: Recurrence, repeat: Repeat) -> tuple[Tensors, Tensors]:
+def chunked(op: Ops, r: Recurrence, repeat: Repeat, few: Repeat | None = None) -> tuple[Tensors, Tensors]:
     """Emit a recurrence in chunks of steps.
 
     Args:
         r: Has `linear` parts, and does not run in reverse.
-        repeat: The form that repeats the chunks.
+        repeat: The form that repeats groups of chunks; unrolled they are one group.
+        few: The form that repeats the steps where an open length turns out to be small; None for chunks of any.
     """
     parts = r.linear
     assert parts is not None
-    cut = _Chunks(op, parts)
-    (final,), (ys,) = repeat(op, cut.recurrence())
-    return [cut.state(final)], [cut.by_steps(ys)]
+    groups = _Groups(op, parts, in_loop=repeat is not unroll)
+    if few is None or groups.T.number is not None:
+        return groups.repeated(repeat)
+    some, half = op.less(op.constant([0]), groups.T), op.less(groups.T, op.constant([groups.few]))
+    is_short = op.squeeze(op.both(some, half), [0])  # a Scan needs a step: no steps are a group
+    with op.body():
+        step, init, xs = by_steps(op, parts, single=False)
+        (final,), (ys,) = few(op, Recurrence(init, xs, step, keeps_states=True))
+        steps = op.body_graph([], [op.without_first_axis(final), ys])
+    with op.body():
+        (final,), (ys,) = groups.repeated(repeat)
+        joined = op.body_graph([], [op.without_first_axis(final), ys])
+    state, outputs = op.emit("If", [is_short], [final.shape[1:], ys.shape], then_branch=steps, else_branch=joined)
+    return [op.unsqueeze(state, [0])], [outputs]
+
+
+class _Groups:
+    """Groups of chunks: a group is computed at once; in a loop it is as many chunks as fit into a cache.
+
+    Attributes:
+        chunks, steps: The numbers of chunks of a group, and of steps of a chunk.
+        length, few: The number of steps of a group, and how many of them are not faster one by one.
+        B, T, count: The numbers of rows of the batch, of steps, and of groups: each an int64 [1].
+    """
+
+    def __init__(self, op: Ops, parts: LinearParts, *, in_loop: bool) -> None:
+        self.op, self.parts = op, parts
+        self.B, self.T = (op.dim(parts.key, axis) for axis in (0, 1))
+        by_key, most, T = _is_by_key(parts), parts.steps_of_chunk, self.T.number
+        if T is None:
+            self.steps = _in_blocks(most, by_key)
+            self.chunks = -(-_OPEN // self.steps)
+            self.length = self.chunks * self.steps
+            self.few = self.length * (3 if by_key else 2) // 4
+            empty = op.cast(op.less(self.T, op.constant([1])), self.T.dtype)  # a Scan needs one group at least
+            self.count = (self.T + op.constant([self.length - 1])) / op.constant([self.length]) + empty
+            return
+        count, every = 1, -(-T // most)
+        if in_loop:
+            heads, numbers = static(parts.key.shape[2:])
+            of_chunk = (self.B.number or 1) * heads * numbers * most * (_BLOCK if by_key else 1)
+            at_once = max(1, _IN_CACHE // of_chunk)
+            count = -(-every // at_once)
+        self.chunks = -(-every // count)
+        self.steps = _in_blocks(-(-T // (count * self.chunks)), by_key)
+        self.length = self.chunks * self.steps
+        self.count = op.constant([-(-T // self.length)])
+
+    def repeated(self, repeat: Repeat) -> tuple[Tensors, Tensors]:
+        """Return the state after all groups and the outputs of all steps, as a form does."""
+        op, parts = self.op, self.parts
+        given = {"query": parts.query, "key": parts.key, "value": parts.value}
+        heads, size = static(parts.key.shape[2:])
+        if parts.log_decay is not None:
+            given["decay"] = _of_sizes(op, parts.log_decay, heads, size if _is_by_key(parts) else 1)
+        if parts.beta is not None:
+            given["beta"] = _of_sizes(op, parts.beta, heads, 1)
+        xs = {name: self._cut(x) for name, x in given.items()}
+
+        def step(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
+            alone = states[0].rank == 5  # of one step, as unrolled
+            own = dict(zip(xs, (op.squeeze(x, [0]) if alone else x for x in rows), strict=True))
+            state = states[0] if alone else op.unsqueeze(states[0], [0])
+            group = _Chunks(op, self._part(state, own), self.chunks, self.steps)
+            (final,), (chunks,) = unroll(op, group.recurrence())
+            final, y = group.state(final), group.by_steps(chunks)
+            return ([final], [op.unsqueeze(y, [0])]) if alone else ([op.squeeze(final, [0])], [y])
+
+        repeat = unroll if self.count.number == 1 else repeat
+        (final,), (ys,) = repeat(op, Recurrence([parts.state], list(xs.values()), step, keeps_states=True))
+        return [final], [self._by_steps(ys)]
+
+    def _part(self, state: Tensor, rows: Mapping[str, Tensor]) -> LinearParts:
+        parts = self.parts
+        query, key, value = (rows[name] for name in ("query", "key", "value"))
+        decay, beta = rows.get("decay"), rows.get("beta")
+        return LinearParts(state, query, key, value, decay, beta, parts.scale, parts.steps_of_chunk)
+
+    def _cut(self, x: Tensor) -> Tensor:
+        """Return [batch, seq, ...] as [groups, batch, steps, ...], with zeros after the last step."""
+        op, count, each = self.op, self.count, static(x.shape[2:])
+        missing = count * op.constant([self.length]) - self.T
+        if missing.number != 0:
+            x = op.concat([x, zeros(op, [self.B, missing, *(op.constant([n]) for n in each)])], axis=1)
+        if self.B.number == 1:
+            return shaped(op, x, count, 1, self.length, *each)
+        apart = shaped(op, x, self.B, count, self.length * math.prod(each), batch=self.B)
+        return shaped(op, op.transpose(apart, [1, 0, 2]), count, self.B, self.length, *each)
+
+    def _by_steps(self, ys: Tensor) -> Tensor:
+        """Return [groups, 1, batch, steps, ...] as [seq, 1, batch, ...]."""
+        op, each = self.op, static(ys.shape[4:])
+        steps = self.count * op.constant([self.length])
+        if self.B.number != 1:
+            apart = shaped(op, ys, self.count, self.B, self.length, math.prod(each))
+            ys = op.transpose(apart, [0, 2, 1, 3])
+        return first_rows(op, shaped(op, ys, steps, 1, self.B, *each), self.T)
+
+
+def shaped(op: Ops, x: Tensor, *sizes: int | Tensor, batch: Tensor | None = None) -> Tensor:
+    """Reshape x to sizes, of which some may be known at run time only: that of the batch, or else the last one, is
+    -1, since a size of 0 would mean that of x at this axis."""
+    every = [op.constant([size]) if isinstance(size, int) else size for size in sizes]
+    shape = tuple(size.number for size in every)
+    if None not in shape:
+        return x if shape == x.shape else op.reshape(x, shape)
+    unknown = [n for n, size in enumerate(shape) if size is None]
+    free = next((n for n in unknown if every[n] is batch), unknown[-1])
+    return op.reshape(x, shape, [*every[:free], op.constant([-1]), *every[free + 1 :]])
 
 
 @dataclass(frozen=True)
-class _Decays:
-    """Products of decays: up to each step and with it, after each step, of the whole chunk, and `within` it from
-    one step to another: M without its mask, with a decay of each key dimension [..., t, j, key]."""
+class _Products:
+    """Products of the queries and keys of a chunk, with decays, where `key @ S` stands for what a key reads.
 
+    Attributes:
+        P: scale * q k^T, [..., steps * queries, steps], lower.
+        A: k k^T, [..., steps, steps]; of which the part that is not strictly lower may be any numbers.
+        queries: scale * q e, [..., steps * queries, key].
+        before, after: k e and k M[C, :], [..., steps, key].
+        whole: e[C], [..., 1 or key, 1]; None without decays.
+    """
+
+    P: Tensor
+    A: Tensor
+    queries: Tensor
     before: Tensor
     after: Tensor
-    whole: Tensor
-    within: Tensor
+    whole: Tensor | None = None
 
 
 class _Chunks:
-    """The chunks of a recurrence. Their tensors are [chunks, states, steps, ...]: there is a state for each row of
+    """The chunks of a group. Their tensors are [chunks, states, steps, ...]: there is a state for each row of
     the batch and each head.
 
     Attributes:
-        length: The number of steps of a chunk.
-        N, B, states, steps: The numbers of chunks, of rows of the batch, of states, and of the steps of all chunks:
-            each an int64 [1].
+        N, length: The numbers of chunks, and of steps of a chunk.
+        B, states: The numbers of rows of the batch and of states: each an int64 [1].
     """
 
-    def __init__(self, op: Ops, parts: LinearParts) -> None:
+    def __init__(self, op: Ops, parts: LinearParts, chunks: int, steps: int) -> None:
         self.op, self.parts = op, parts
         self.heads, self.queries, self.key_size = static(parts.query.shape[2:])
-        self.by_key = parts.log_decay is not None and parts.log_decay.shape[-1] != 1
-        self.B, self.T = (op.dim(parts.key, axis) for axis in (0, 1))
+        self.N, self.length = chunks, steps
+        self.B = op.dim(parts.key, 0)
         self.states = self.B * op.constant([self.heads])
-        steps, T = parts.steps_of_chunk, self.T.number
-        if T is not None:
-            count = -(-T // steps)
-            self.N, self.length = op.constant([count]), -(-T // count)
-            self.steps = op.constant([count * self.length])
-            return
-        self.length = steps
-        empty = op.cast(op.less(self.T, op.constant([1])), self.T.dtype)  # a Scan needs one chunk at least
-        self.N = (self.T + op.constant([steps - 1])) / op.constant([steps]) + empty
-        self.steps = self.N * op.constant([steps])
 
     def recurrence(self) -> Recurrence:
         """Return the recurrence of the chunks: a step of it is a chunk."""
-        op, parts = self.op, self.parts
+        parts = self.parts
         q, k, v = (self._cut(x) for x in (parts.query, parts.key, parts.value))
-        decays = None if parts.log_decay is None else self._decays(parts.log_decay)
-        beta = None if parts.beta is None else self._cut(self._of_sizes(parts.beta, self.heads, 1))
-        P, A = self._products(q, k, decays)
-        xs = {"Q": self._decayed_queries(q, decays), "K": k if decays is None else k * decays.after}
-        if decays is not None:
-            xs["whole"] = decays.whole
+        found = self._products(q, k)
+        beta = None if parts.beta is None else self._cut(parts.beta)
+        xs = {"Q": found.queries, "K": found.after}
+        if found.whole is not None:
+            xs["whole"] = found.whole
         if beta is None:
-            xs |= {"U": v, "O": P @ v}
+            xs |= {"U": v, "O": found.P @ v}
         else:
-            X = self._inverse(A * beta) * self._as_row(beta)
-            xs |= {"W": self._weights(X, k, decays), "U": X @ v, "P": P}
+            X = self._inverse(found.A * beta) * self._as_row(beta)
+            xs |= {"W": X @ found.before, "U": X @ v, "P": found.P}
         names = list(xs)
 
         def step(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
             (S,), x = states, dict(zip(names, rows, strict=True))
             U = x["U"] - x["W"] @ S if "W" in x else x["U"]
             O = x["Q"] @ S + (x["P"] @ U if "P" in x else x["O"])  # noqa: E741
-            columns = op.transpose(x["K"], [*range(S.rank - 2), S.rank - 1, S.rank - 2])
-            return [(S * x["whole"] if "whole" in x else S) + columns @ U], [O]
+            return [(S * x["whole"] if "whole" in x else S) + self._columns(x["K"]) @ U], [O]
 
         state = self._shaped(parts.state, 1, self.states, *static(parts.state.shape[3:]))
         return Recurrence([state], list(xs.values()), step, keeps_states=True)
@@ -120,146 +238,193 @@ class _Chunks:
         return self._shaped(final, 1, self.B, self.heads, *static(final.shape[2:]))
 
     def by_steps(self, ys: Tensor) -> Tensor:
-        """Return the outputs of chunks, [chunks, 1, states, steps * queries, value], as those of steps."""
-        C, heads, size = self.length, self.heads, static(ys.shape[-1:])[0]
-        x = self._shaped(ys, self.N * self.B, heads, C, self.queries * size)
-        x = self._swapped(x)
-        if self.B.number != 1:
-            x = self._swapped(self._shaped(x, self.N, self.B, C, heads * self.queries * size))
-        return first_rows(self.op, self._shaped(x, self.steps, 1, self.B, heads, self.queries, size), self.T)
+        """Return the outputs of chunks, [chunks, 1, states, steps * queries, value], as `LinearParts` has values,
+        with an axis of queries."""
+        N, B, C, heads, size = self.N, self.B, self.length, self.heads, static(ys.shape[-1:])[0]
+        x = self._swapped(self._shaped(ys, B * self.op.constant([N]), heads, C, self.queries * size))
+        if B.number != 1 and N > 1:
+            x = self._swapped(self._shaped(x, 1, N, B, C * heads * self.queries * size))
+        return self._shaped(x, B, N * C, heads, self.queries, size)
 
     def _shaped(self, x: Tensor, *sizes: int | Tensor) -> Tensor:
-        """Reshape x to sizes, of which those with the chunks and those with the rows of the batch may be known at
-        run time only. The latter is -1: a size of 0 would mean that of x at this axis."""
-        op = self.op
-        every = [op.constant([size]) if isinstance(size, int) else size for size in sizes]
-        shape = tuple(size.number for size in every)
-        if None not in shape:
-            return op.reshape(x, shape)
-        unknown = [n for n, size in enumerate(shape) if size is None]
-        rows = next((n for n in unknown if every[n] not in (self.N, self.steps)), unknown[0])
-        return op.reshape(x, shape, [*every[:rows], op.constant([-1]), *every[rows + 1 :]])
+        return shaped(self.op, x, *sizes)
+
+    def _chunk(self, x: Tensor, *sizes: int) -> Tensor:
+        """Reshape x to [chunks, states, *sizes]."""
+        return self._shaped(x, self.N, self.states, *sizes)
 
     def _swapped(self, x: Tensor) -> Tensor:
         """Swap the two middle axes of four; onnxruntime is fast where one axis moves."""
         return self.op.transpose(x, [0, 2, 1, 3])
 
-    def _cut(self, x: Tensor) -> Tensor:
-        """Return [batch, seq, heads, ...] as [chunks, states, steps, numbers], with zeros after the last step."""
-        op, C = self.op, self.length
-        heads, numbers = self.heads, math.prod(static(x.shape[3:]))
-        missing = self.steps - self.T
-        if missing.number != 0:
-            x = op.concat([x, zeros(op, [self.B, missing, *(op.dim(x, n) for n in range(2, x.rank))])], axis=1)
-        if self.B.number != 1:  # [batch, chunks, ...] -> [chunks, batch, ...]
-            x = self._swapped(self._shaped(x, 1, self.B, self.N, C * heads * numbers))
-        in_order = self._swapped(self._shaped(x, self.N * self.B, C, heads, numbers))
-        return self._shaped(in_order, self.N, self.states, C, numbers)
+    def _columns(self, x: Tensor) -> Tensor:
+        """Swap the last two axes."""
+        return self.op.transpose(x, [*range(x.rank - 2), x.rank - 1, x.rank - 2])
 
-    def _of_sizes(self, x: Tensor, *sizes: int) -> Tensor:
-        """Repeat [batch, seq, ...] such that it has sizes, of which it may have 1 in place of some."""
-        return x if x.shape[2:] == sizes else x + self.op.known(zeros_of(self.op.dtype, sizes))
+    def _cut(self, x: Tensor) -> Tensor:
+        """Return [batch, seq, heads, ...] as [chunks, states, steps, numbers]."""
+        N, B, C, heads, numbers = self.N, self.B, self.length, self.heads, math.prod(static(x.shape[3:]))
+        if B.number != 1 and N > 1:  # [batch, chunks, ...] -> [chunks, batch, ...]
+            x = self._swapped(self._shaped(x, 1, B, N, C * heads * numbers))
+        return self._chunk(self._swapped(self._shaped(x, B * self.op.constant([N]), C, heads, numbers)), C, numbers)
 
     def _mask(self, numbers: Array) -> Tensor:
         return self.op.known(literal(numbers, self.op.dtype, "mask"))
 
-    @property
-    def _triangle(self) -> Array:
-        """1 for columns j <= t, else 0."""
-        return np.tril(np.ones((self.length, self.length)))
+    def _times(self, numbers: Array, x: Tensor, each: Tensor | None = None) -> Tensor:
+        """Return the product of a constant matrix and each of x [chunks, each, ...], by default of each state.
+        onnxruntime takes no left operand of a lower rank where the batch is empty."""
+        op, mask, one = self.op, self._mask(numbers), self.op.constant([1])
+        if self.B.number is None:
+            mask = mask + zeros(op, [op.constant([self.N]), self.states if each is None else each, one, one])
+        return mask @ x
 
-    def _decays(self, log_decay: Tensor) -> _Decays:
-        """Return exp of sums of decays: each sum is a product with zeros and ones."""
-        op, C, d = self.op, self.length, self.key_size
-        g = self._cut(op.clip(self._of_sizes(log_decay, self.heads, d if self.by_key else 1), _MOST_DECAY))
-        t, j, s = np.indices((C, C, C))
-        between = ((j < s) & (s <= t)).reshape(C * C, C)
-        t, s = np.indices((C, C))
-        others = np.concatenate([s <= t, s > t, np.ones((1, C))])
-        if self.by_key:
-            within = op.unary("Exp", self._for_each_state(between) @ g)
-            before, after, whole = op.split(op.unary("Exp", self._for_each_state(others) @ g), [C, C, 1], axis=2)
-            apart = self._shaped(within, self.N, self.states, C, C, d)
-            return _Decays(before, after, self._shaped(whole, self.N, self.states, d, 1), apart)
-        every = self._mask(np.concatenate([between, others]).T)
-        sums = self._shaped(g, self.N, self.states, 1, C) @ every  # one product for all chunks
+    def _products(self, q: Tensor, k: Tensor) -> _Products:
+        g = self.parts.log_decay
+        if g is None:
+            P, A = self._lower(self._in_rows(q) @ self._columns(k)), k @ self._columns(k)
+            return _Products(P, A, self._in_rows(q * self.op.constant(self.parts.scale)), k, k)
+        decays = self._cut(self.op.clip(g, _MOST_DECAY))
+        return self._by_key(q, k, decays) if _is_by_key(self.parts) else self._by_head(q, k, decays)
+
+    def _by_head(self, q: Tensor, k: Tensor, g: Tensor) -> _Products:
+        op, C = self.op, self.length
+        sums = self._chunk(g, 1, C) @ self._mask(np.concatenate([_segments(C), _ends(C), np.ones((1, C))]).T)
         parts = op.split(op.unary("Exp", sums), [C * C, C, C, 1], axis=3)
         sizes = ((C, C), (C, 1), (C, 1), (1, 1))
-        within, before, after, whole = (
-            self._shaped(part, self.N, self.states, *size) for part, size in zip(parts, sizes, strict=True)
-        )
-        return _Decays(before, after, whole, within)
+        M, before, after, whole = (self._chunk(x, *size) for x, size in zip(parts, sizes, strict=True))
+        P = self._lower(self._in_rows(q) @ self._columns(k), M)
+        scaled = op.unsqueeze(before * op.constant(self.parts.scale), [3])
+        queries = self._in_rows(self._by_query(q) * scaled)
+        return _Products(P, (k @ self._columns(k)) * M, queries, k * before, k * after, whole)
 
-    def _for_each_state(self, numbers: Array) -> Tensor:
-        """Return numbers as the left operand of a product with [chunks, states, ...], of which onnxruntime does not
-        take one of a lower rank where the batch is empty."""
-        op, mask = self.op, self._mask(numbers)
-        if self.B.number is not None:
-            return mask
-        one = op.constant([1])
-        return mask + zeros(op, [self.N, self.states, one, one])
-
-    def _products(self, q: Tensor, k: Tensor, decays: _Decays | None) -> tuple[Tensor, Tensor]:
-        """Return P, [..., steps * queries, steps], and A without beta and its mask, [..., steps, steps]."""
-        if decays is not None and self.by_key:
-            return self._products_by_key(q, k, decays)
-        columns = self.op.transpose(k, [0, 1, 3, 2])
-        P, A = self._in_rows(q) @ columns, k @ columns
-        lower = self._mask(self._triangle * self.parts.scale)
-        M = lower if decays is None else decays.within * lower
-        A = A if decays is None else A * decays.within
-        if self.queries == 1:
-            return P * M, A
+    def _lower(self, P: Tensor, M: Tensor | None = None) -> Tensor:
+        """Return scale * P * M for columns j <= t, else 0; P is [..., steps * queries, steps]."""
         C = self.length
-        by_query = self._shaped(P, self.N, self.states, C, self.queries, C)
-        return self._in_rows(by_query * self.op.unsqueeze(M, [M.rank - 1])), A
+        lower = self._mask(np.tril(np.ones((C, C))) * self.parts.scale)
+        factor = lower if M is None else M * lower
+        if self.queries == 1:
+            return P * factor
+        by_query = self._chunk(P, C, self.queries, C)
+        return self._in_rows(by_query * self.op.unsqueeze(factor, [factor.rank - 1]))
 
-    def _products_by_key(self, q: Tensor, k: Tensor, decays: _Decays) -> tuple[Tensor, Tensor]:
-        """Return the `_products` with a decay of each key dimension, which does not factor out of them."""
-        op = self.op
-        keys = decays.within * op.unsqueeze(k, [2])  # [..., t, j, key]
-        rows = op.concat([op.unsqueeze(k, [3]), self._by_query(q)], axis=3)  # [..., t, 1 + queries, key]
-        products = rows @ op.transpose(keys, [0, 1, 2, 4, 3])  # [..., t, 1 + queries, j]
-        A, P = op.split(products, [1, self.queries], axis=3)
-        return self._in_rows(P * self._mask(self._triangle[:, None] * self.parts.scale)), op.squeeze(A, [3])
+    def _by_key(self, q: Tensor, k: Tensor, g: Tensor) -> _Products:
+        """Return the products with a decay of each key dimension: within blocks, and with those before."""
+        op, C, d, rows = self.op, self.length, self.key_size, 1 + self.queries
+        b = min(C, _BLOCK)
+        m = C // b
+        blocks = self.states * op.constant([m])
 
-    def _decayed_queries(self, q: Tensor, decays: _Decays | None) -> Tensor:
-        """Return scale * q e, [..., steps * queries, key]."""
-        op, scale = self.op, self.op.constant(self.parts.scale)
-        if decays is None:
-            return self._in_rows(q * scale)
-        return self._in_rows(self._by_query(q) * op.unsqueeze(decays.before * scale, [3]))
+        def cut(x: Tensor, *sizes: int) -> Tensor:
+            return self._shaped(x, self.N, blocks, *sizes)
 
-    def _weights(self, X: Tensor, k: Tensor, decays: _Decays | None) -> Tensor:
-        """Return X (k e), of which X has the factor beta."""
-        if decays is None:
-            return X @ k
-        return X @ (k * decays.before) if self.by_key else (X * self._as_row(decays.before)) @ k
+        decays = cut(g, b, d)
+        within = op.unary("Exp", self._times(_segments(b), decays, blocks))
+        before, after = op.split(op.unary("Exp", self._times(_ends(b), decays, blocks)), [b, b], axis=2)
+        key = cut(k, b, d)
+        reading = op.concat([op.unsqueeze(key, [3]), cut(q, b, self.queries, d)], axis=3)  # [..., t, rows, key]
+        keys = cut(within, b, b, d) * op.unsqueeze(key, [2])  # [..., t, j, key]
+        found = cut(reading @ self._columns(keys), b * rows, b)
+        reading, after = cut(reading * op.unsqueeze(before, [3]), b * rows, d), key * after
+        sums = self._times(_of_blocks(m), self._times(_each_block(m, b), g))
+        between, start, end, whole = op.split(op.unary("Exp", sums), [m * m, m, m, 1], axis=2)
+        if m > 1:
+            earlier = self._mask(np.tril(np.ones((m, m)), -1).reshape(m * m, 1))
+            others = self._chunk(after, 1, m, b, d) * self._chunk(between * earlier, m, m, 1, d)
+            far = reading @ self._columns(cut(others, C, d))
+            found = far + cut(self._chunk(found, m, b * rows, b) @ self._mask(_places(m, b)), b * rows, C)
+            reading = self._chunk(reading, m, b * rows, d) * self._chunk(start, m, 1, d)
+            after = self._chunk(after, m, b, d) * self._chunk(end, m, 1, d)
+        A, P = op.split(self._chunk(found, C, rows, C), [1, self.queries], axis=3)
+        of_key, of_query = op.split(self._chunk(reading, C, rows, d), [1, self.queries], axis=3)
+        return _Products(
+            P=self._lower(self._in_rows(P)),
+            A=op.squeeze(A, [3]),
+            queries=self._in_rows(of_query * op.constant(self.parts.scale)),
+            before=op.squeeze(of_key, [3]),
+            after=self._chunk(after, C, d),
+            whole=self._chunk(whole, d, 1),
+        )
 
     def _as_row(self, x: Tensor) -> Tensor:
         """Return [..., steps, 1] as [..., 1, steps]."""
-        return self._shaped(x, self.N, self.states, 1, self.length)
+        return self._chunk(x, 1, self.length)
 
     def _by_query(self, x: Tensor) -> Tensor:
         """Return [..., steps, queries * key] as [..., steps, queries, key]."""
-        return self._shaped(x, self.N, self.states, self.length, self.queries, self.key_size)
+        return self._chunk(x, self.length, self.queries, self.key_size)
 
     def _in_rows(self, x: Tensor) -> Tensor:
         """Return [..., steps, queries, n], or [..., steps, queries * key], as [..., steps * queries, n]."""
         size = x.shape[4] if x.rank == 5 else self.key_size
         if x.rank == 4 and self.queries == 1:
             return x
-        return self._shaped(x, self.N, self.states, self.length * self.queries, size or 1)
+        return self._chunk(x, self.length * self.queries, size or 1)
 
     def _inverse(self, A: Tensor) -> Tensor:
-        """Return (I + A)^-1 for the strictly lower part of A, by blocks: that of blocks of 2h follows from those of
-        blocks of h, X - X (lower left blocks of A) X."""
+        """Return (I + A)^-1 for the strictly lower part of A, [..., steps, steps]."""
         C = self.length
-        t, j = np.indices((C, C))
-        X, h = self._mask(t == j), 1
-        while h < C:
-            corner = self._mask((t // (2 * h) == j // (2 * h)) & (t // h % 2 == 1) & (j // h % 2 == 0))
-            block = A * corner
-            X = X - (block if h == 1 else X @ block @ X)
-            h *= 2
-        return X
+        if C <= _DENSE or C % 2:
+            return _doubled(self.op, A, self._mask(np.eye(C)), 1, C)
+        h = C // 2
+        places = _places(2, h)
+        halves = self._chunk(A, 2, h, C) @ self._mask(places.transpose(0, 2, 1))
+        X = _doubled(self.op, halves, self._mask(np.eye(h)), 1, h)
+        return _doubled(self.op, A, self._chunk(X @ self._mask(places), C, C), h, C)
+
+
+def _of_sizes(op: Ops, x: Tensor, *sizes: int) -> Tensor:
+    """Repeat [batch, seq, ...] such that it has sizes, of which it may have 1 in place of some."""
+    return x if x.shape[2:] == sizes else x + op.known(zeros_of(op.dtype, sizes))
+
+
+def _is_by_key(parts: LinearParts) -> bool:
+    return parts.log_decay is not None and parts.log_decay.shape[-1] != 1
+
+
+def _in_blocks(steps: int, by_key: bool) -> int:
+    """Return so many steps or a few more, such that they can be cut into blocks, or halves."""
+    multiple = (_BLOCK if steps > _BLOCK else 1) if by_key else (2 if steps > _DENSE else 1)
+    return -(-steps // multiple) * multiple
+
+
+def _doubled(op: Ops, A: Tensor, X: Tensor, h: int, C: int) -> Tensor:
+    """Return (I + A)^-1 for the strictly lower part of A, [..., C, C], where X is that of blocks of h on the
+    diagonal: of blocks of 2h it is X - X (lower left blocks of A) X."""
+    t, j = np.indices((C, C))
+    while h < C:
+        corner = (t // (2 * h) == j // (2 * h)) & (t // h % 2 == 1) & (j // h % 2 == 0)
+        block = A * op.known(literal(corner, op.dtype, "mask"))
+        X = X - (block if h == 1 else X @ block @ X)
+        h *= 2
+    return X
+
+
+def _segments(C: int) -> Array:
+    """Return 1 for the steps s of each segment j < s <= t, else 0: [C * C, C], a row for each t and j."""
+    t, j, s = np.indices((C, C, C))
+    return np.asarray(((j < s) & (s <= t)).reshape(C * C, C), np.float32)
+
+
+def _ends(C: int) -> Array:
+    """Return 1 for the steps up to each t and with it, then for those after each t: [2 C, C]."""
+    t, s = np.indices((C, C))
+    return np.concatenate([s <= t, s > t]).astype(np.float32)
+
+
+def _each_block(m: int, b: int) -> Array:
+    """Return 1 for the steps of each of m blocks of b steps: [m, m * b]."""
+    return np.kron(np.eye(m), np.ones((1, b)))
+
+
+def _of_blocks(m: int) -> Array:
+    """Return 1 for the blocks s between block j and block a, before a, and after a; then for all of them."""
+    a, j, s = np.indices((m, m, m))
+    between = ((j < s) & (s < a)).reshape(m * m, m)
+    a, s = np.indices((m, m))
+    return np.concatenate([between, s < a, s > a, np.ones((1, m))])
+
+
+def _places(m: int, b: int) -> Array:
+    """Return matrices [m, b, m * b] that put columns of b to the place of each of m blocks."""
+    return np.eye(m * b).reshape(m, b, m * b)

@@ -124,10 +124,14 @@ def _all_steps(op: Ops, spec: LinearAttentionSpec, parts: LinearParts, repeat: R
     """Return the outputs after all steps."""
     step, init, xs = by_steps(op, parts, single=False)
     (final,), (ys,) = repeat(op, Recurrence(init, xs, step, linear=parts, keeps_states=True))
-    rows = op.transpose(op.squeeze(ys, [1]), [1, 0, 2, 3, 4])  # [batch, seq, heads, queries, value]
     width = spec.output_heads * spec.value_size
+    if spec.batch_size == 1:
+        output = op.reshape(ys, (*_rows(spec), width), [op.constant([n]) for n in (1, -1, width)])
+    else:
+        rows = op.transpose(op.squeeze(ys, [1]), [1, 0, 2, 3, 4])  # [batch, seq, heads, queries, value]
+        output = reshaped(op, rows, (*_rows(spec), width))
     return {
-        "output": reshaped(op, rows, (*_rows(spec), width)),
+        "output": output,
         "present_state": _final(op, spec, op.without_first_axis(final)),
     }
 

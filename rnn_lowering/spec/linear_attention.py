@@ -162,19 +162,16 @@ class LinearAttentionSpec(NodeSpec):
 
     @property
     def steps_of_chunk(self) -> int:
-        return 32 if self.decay_size == 1 or not self.rule.decays else 8
+        return 32 if self.decay_size == 1 or not self.rule.decays else 16
 
     def why_not(self, form: str) -> str:
         return ""
 
     def first_form(self) -> str:
-        """Return the chunked form where the length is known; with a value size of 1, products of chunks are slower
-        than steps."""
-        if self.seq_length is None:
-            return ""
+        """Return the chunked form; with a value size of 1, products of chunks are slower than steps."""
         if self.value_size > 1:
             return "chunked"
-        return "unroll" if self.seq_length <= _SHORT else ""
+        return "unroll" if self.seq_length is not None and self.seq_length <= _SHORT else ""
 
 
 class _NodeReader:

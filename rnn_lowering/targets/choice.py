@@ -152,21 +152,28 @@ def _choice(form: str, reason: str, spec: NodeSpec, opset: int, target: Target) 
 
 
 def _repeat(form: str, spec: NodeSpec, target: Target) -> Repeat:
-    return partial(chunked, repeat=_REPEATS[_repeated(spec, target)]) if form == CHUNKED else _REPEATS[form]
+    if form != CHUNKED:
+        return _REPEATS[form]
+    few = _REPEATS[target.forms[0]] if target.loops_of_chunks else None
+    return partial(chunked, repeat=_REPEATS[_repeated(spec, target)], few=few)
 
 
 def _repeated(spec: NodeSpec, target: Target) -> str:
-    """Return the form in which chunks are repeated: straight-line where their number is known."""
+    """Return the form in which chunks are repeated: straight-line where their number is known, unless the runtime
+    is faster in a loop."""
     loops = [form for form in target.forms if form != "unroll"]
-    return loops[0] if spec.seq_length is None and loops else "unroll"
+    return loops[0] if loops and (spec.seq_length is None or target.loops_of_chunks) else "unroll"
 
 
 def _preferred(spec: NodeSpec, opset: int, target: Target) -> list[str]:
     """Return the forms that a target supports, the fastest for this node first."""
-    first = spec.first_form() or target.forms[0]
+    fastest = spec.first_form()
+    if spec.seq_length is None and not target.loops_of_chunks:
+        fastest = ""  # a single step of a chunk costs as much as all of it
+    first = fastest or target.forms[0]
     if _is_recognized(spec, opset, target):
         first = "scan"
-    elif not spec.first_form() and spec.seq_length is not None and spec.seq_length <= target.unroll_up_to:
+    elif not fastest and spec.seq_length is not None and spec.seq_length <= target.unroll_up_to:
         first = "unroll"
     elif spec.hidden_size is not None and spec.hidden_size >= target.loop_from:
         first = "loop"

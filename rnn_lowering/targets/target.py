@@ -60,6 +60,8 @@ class Target:
             own Transpose.
         unroll_up_to: The longest sequence that it runs fastest unrolled.
         loop_from: The hidden size from which on it runs Loops fastest.
+        loops_of_chunks: Whether it runs chunks fastest in a loop, also those of a known number of steps, and few
+            steps of an open number behind an If.
         loop_dialect: The dialect in loops of float32 from `LOOP_DIALECT_OPSET` on; None for `dialect`.
         loop_finish: What changes a finished body there, beside `finish`.
         converted_only: Whether lowered models were converted for it and not run.
@@ -95,6 +97,7 @@ class Target:
     outputs_apart: bool = False
     unroll_up_to: int = 0
     loop_from: float = math.inf
+    loops_of_chunks: bool = False
     loop_dialect: Dialect | None = None
     loop_finish: tuple[Finish, ...] = ()
     converted_only: bool = False

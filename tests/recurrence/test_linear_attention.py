@@ -179,36 +179,64 @@ def test_infinite_states_stay_and_a_reset_forgets_finite_ones() -> None:
 def test_chunks_are_as_exact_as_steps(rule: str, by_key: bool, keys: str, decays: str) -> None:
     """Squared powers of A give 0.8 for positive keys and 1e29 for equal ones; differences of running sums 8e-6 for
     strong decays among weak ones, and NaN for -inf."""
-    for T, opened in ((256, ""), (1024, "T")):
+    for T, opened, target in ((256, "", "portable"), (256, "T", "portable"), (1024, "T", "onnxruntime")):
         case = Attention(
             rule, T=T, B=1, Hq=1, H=1, dk=32, dv=4, by_key=by_key, keys=keys, decays=decays, open=opened
         )
-        lowered_right(case, "chunked")
+        lowered_right(case, "chunked", target=target)
 
 
 @pytest.mark.parametrize("by_key", [False, True])
 def test_chunks_of_4096_steps(by_key: bool) -> None:
     for keys, decays in (("positive", "strong"), ("equal", "weak")):
         case = Attention(T=4096, B=1, Hq=1, H=1, dk=32, dv=4, by_key=by_key, keys=keys, decays=decays, open="T")
-        lowered_right(case, "chunked")
+        lowered_right(case, "chunked", target="onnxruntime")
 
 
 # Forms and what is emitted
 
 
 @pytest.mark.parametrize(
-    ("case", "form"),
+    ("case", "form", "for_onnxruntime"),
     [
-        (Attention(T=1), "unroll"),
-        (Attention(T=64), "chunked"),
-        (Attention(T=64, open="T"), "scan"),
-        (Attention(T=64, dv=1), "scan"),
-        (Attention(T=4, dv=1), "unroll"),
+        (Attention(T=1), "unroll", "unroll"),
+        (Attention(T=64), "chunked", "chunked"),
+        (Attention(T=64, open="T"), "scan", "chunked"),
+        (Attention(T=64, dv=1), "scan", "scan"),
+        (Attention(T=64, dv=1, open="T"), "scan", "scan"),
+        (Attention(T=4, dv=1), "unroll", "unroll"),
     ],
 )
-def test_the_form_that_is_chosen(case: Attention, form: str) -> None:
-    (node,) = rl.lower(case.model(), full=True)[1].nodes
-    assert node.form == form
+def test_the_form_that_is_chosen(case: Attention, form: str, for_onnxruntime: str) -> None:
+    for target, expected in (("portable", form), ("onnxruntime", for_onnxruntime)):
+        (node,) = rl.lower(case.model(), target=target, full=True)[1].nodes
+        assert node.form == expected
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+@pytest.mark.parametrize("rule", RULES)
+def test_one_model_for_any_length_in_onnxruntime(rule: str, by_key: bool) -> None:
+    """Few steps are steps of a Scan, more are chunks, also no steps: one model for a prompt and its next tokens."""
+    for batch, groups in ((1, (4, 2, 0)), (2, (2, 4, 2))):
+        sizes = dict(zip(("Hq", "H", "n"), groups, strict=True))
+        case = Attention(rule, B=batch, T=70, open="BT", by_key=by_key, decays="strong", dv=5, **sizes)
+        lowered = rl.lower(case.model(), target="onnxruntime")
+        (choice,) = (node for node in lowered.graph.node if node.op_type == "If")
+        assert [sum(n.op_type == "Scan" for n in a.g.node) for a in choice.attribute] == [1, 1]
+        for T in (0, 1, 7, 15, 16, 23, 24, 31, 32, 33, 70):
+            part = replace(case, T=T)
+            assert_right(part, run(lowered, part.feed()))
+
+
+def test_known_lengths_in_onnxruntime() -> None:
+    """More chunks than fit into a cache are in a Scan; the last may be shorter."""
+    for case in (
+        Attention(T=70, Hq=8, H=8, dk=64),
+        Attention(T=45, Hq=8, H=8, dk=64, by_key=True),
+        Attention(T=70),
+    ):
+        lowered = lowered_right(case, target="onnxruntime")
+        assert any(node.op_type == "Scan" for node in lowered.graph.node) == (case.H == 8)
 
 
 def test_chunks_of_a_known_length_need_no_loop() -> None:

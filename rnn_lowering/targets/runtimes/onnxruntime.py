@@ -49,6 +49,7 @@ ONNXRUNTIME = Target(
     ("scan", "loop", "unroll"),
     other_names=("ort",),
     integer_products=True,
+    loops_of_chunks=True,
     loop_dialect=Dialect(gemm_per_activation=True, stack_outside=True, join_up_to=128, stack_up_to=128),
     loop_finish=(gemms,),
 )
