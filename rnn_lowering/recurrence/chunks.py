@@ -34,9 +34,9 @@ from rnn_lowering.emit.constants import literal, zeros_of
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.run_time_sizes import first_rows, zeros
 from rnn_lowering.emit.tensor import Tensor, static
-from rnn_lowering.recurrence.repetition import unroll
 from rnn_lowering.recurrence.linear_attention_node import by_steps
 from rnn_lowering.recurrence.recurrence import LinearParts, Recurrence, Repeat, Tensors
+from rnn_lowering.recurrence.repetition import unroll
 from rnn_lowering.types import Array
 
 _MOST_DECAY = 1e4
