@@ -217,9 +217,8 @@ def test_the_form_that_is_chosen(case: Attention, form: str, for_onnxruntime: st
 @pytest.mark.parametrize("rule", RULES)
 def test_one_model_for_any_length_in_onnxruntime(rule: str, by_key: bool) -> None:
     """Few steps are steps of a Scan, more are chunks, also no steps: one model for a prompt and its next tokens."""
-    for batch, groups in ((1, (4, 2, 0)), (2, (2, 4, 2))):
-        sizes = dict(zip(("Hq", "H", "n"), groups, strict=True))
-        case = Attention(rule, B=batch, T=70, open="BT", by_key=by_key, decays="strong", dv=5, **sizes)
+    for batch, (Hq, H, n) in ((1, HEADS["group"]), (2, HEADS["inverse group"])):
+        case = Attention(rule, B=batch, T=70, open="BT", by_key=by_key, decays="strong", dv=5, Hq=Hq, H=H, n=n)
         lowered = rl.lower(case.model(), target="onnxruntime")
         (choice,) = (node for node in lowered.graph.node if node.op_type == "If")
         assert [sum(n.op_type == "Scan" for n in a.g.node) for a in choice.attribute] == [1, 1]
