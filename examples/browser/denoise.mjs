@@ -1,6 +1,6 @@
 // The denoiser of this folder's parent in a browser: Fourier frames in, the share to keep of each bin out.
 
-import { Stream } from "./stream.mjs";
+export { loadStream as loadDenoiser } from "./stream.mjs";
 
 const RATE = 8000;
 const FRAME = 256;
@@ -10,8 +10,6 @@ const BINS = FRAME / 2 + 1;
 const WINDOW = Float64Array.from({ length: FRAME }, (_, n) => Math.sin((Math.PI * n) / FRAME));
 const COS = Float64Array.from({ length: FRAME }, (_, n) => Math.cos((2 * Math.PI * n) / FRAME));
 const SIN = Float64Array.from({ length: FRAME }, (_, n) => Math.sin((2 * Math.PI * n) / FRAME));
-
-export const loadDenoiser = (url) => Stream.load(url);
 
 // The samples of a recording of any format that the browser plays, one channel at 8 kHz.
 export async function samples(recording) {
@@ -30,7 +28,7 @@ export async function denoise(stream, noisy) {
     const [real, imaginary] = spectrum(padded.subarray(start, start + FRAME));
     const magnitude = Float32Array.from(real, (x, k) => Math.hypot(x, imaginary[k]));
     const { mask } = await stream.next({ magnitude: [magnitude, [1, 1, BINS]] });
-    addSignal(real, imaginary, mask.data, cleaned.subarray(start, start + FRAME));
+    addSignal(real, imaginary, mask, cleaned.subarray(start, start + FRAME));
   }
   return { cleaned: cleaned.subarray(HOP, HOP + noisy.length), frames };
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import onnx_ir as ir
+
 
 @dataclass(frozen=True)
 class Dialect:
@@ -28,6 +30,7 @@ class Dialect:
         matrix_steps: Compute unrolled steps on matrices [batch, ...] if the batch size is known, instead of [1,
             batch, ...].
         zeros_apart: Start each state of a loop from zeros of its own.
+        index_type: The integers in which `sequence_lens` and the rows that follow from them are computed.
     """
 
     gemm_per_activation: bool = False
@@ -41,3 +44,4 @@ class Dialect:
     matrix_product: bool = False
     matrix_steps: bool = False
     zeros_apart: bool = False
+    index_type: ir.DataType = ir.DataType.INT64

@@ -26,7 +26,7 @@ def lower_causal_conv(op: Ops, spec: CausalConvSpec, _: Repeat) -> dict[str, Ten
     N, L, C = spec.batch_size, spec.seq_length, spec.channels
     time = 1 if spec.channels_last else 2
     x = _flat(op, spec, float_input(op, spec, "input", _shape(spec, L)), (N, L, C))
-    state = _state(op, spec, x)
+    state = _state(op, spec, x, time)
     if L == 0:
         return _outputs(op, spec, x, state)
     z = op.concat([state, x], time) if spec.state_length else x
@@ -65,12 +65,14 @@ def _shape(spec: CausalConvSpec, length: int | None) -> Dims:
     return (N, length, *channels) if spec.channels_last else (N, *channels, length)
 
 
-def _state(op: Ops, spec: CausalConvSpec, x: Tensor) -> Tensor:
+def _state(op: Ops, spec: CausalConvSpec, x: Tensor, time: int) -> Tensor:
     """Return the past frames, with one axis of channels."""
     S = spec.state_length
     given = float_input(op, spec, "past_state", _shape(spec, S), may_be_zero=True)
-    if not given.is_zero and S:
+    if not given.is_zero:
         return _flat(op, spec, given, (spec.batch_size, S, spec.channels))
+    if not S and spec.seq_length is not None:
+        return op.slice(x, time, 0, 0)  # OpenVINO loses the shape of an empty constant
     batch, length = op.dim(x, 0), op.constant([S])
     return zeros(op, [batch, length, op.dim(x, 2)] if spec.channels_last else [batch, op.dim(x, 1), length])
 

@@ -10,19 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import onnx_ir as ir
-
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.run_time_sizes import count
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.recurrence import Recurrence, Repeat, Tensors
 
-_INT64 = ir.DataType.INT64
-
 
 @dataclass(frozen=True)
 class Lengths:
-    """Numbers of rows, int64; row seq*batch is a row of zeros.
+    """Numbers of rows, of the type for indices; row seq*batch is a row of zeros.
 
     Attributes:
         reversed: [seq, batch]: the rows of each sequence in reverse order; beyond its length, in their own order.
@@ -67,16 +63,17 @@ def read_lengths(op: Ops, lengths: Tensor, seq: Tensor, batch: Tensor) -> Length
         lengths: int32 [batch].
         seq, batch: int64 [1].
     """
-    t = op.unsqueeze(count(op, seq), [1])  # [seq, 1]
-    n = op.unsqueeze(count(op, batch), [0])  # [1, batch]
-    given = op.unsqueeze(op.cast(lengths, _INT64), [0])  # [1, batch]
-    L = seq - op.cast(op.less(given, seq), _INT64) * (seq - given)
+    index = op.dialect.index_type
+    t = op.cast(op.unsqueeze(count(op, seq), [1]), index)  # [seq, 1]
+    n = op.cast(op.unsqueeze(count(op, batch), [0]), index)  # [1, batch]
+    given = op.unsqueeze(op.cast(lengths, index), [0])  # [1, batch]
+    seq, batch, one = op.cast(seq, index), op.cast(batch, index), op.constant([1], index)
+    L = seq - op.cast(op.less(given, seq), index) * (seq - given)
     within = op.less(t, L)
     if within.is_true:
         return None
-    inside, zeros, place = op.cast(within, _INT64), seq * batch, t * batch + n
-    some = op.cast(op.less(op.constant([0]), L), _INT64)
-    one = op.constant([1])
+    inside, zeros, place = op.cast(within, index), seq * batch, t * batch + n
+    some = op.cast(op.less(op.constant([0], index), L), index)
     found = Lengths(
         reversed=place + inside * (L - t - t - one) * batch,
         within=zeros + inside * (place - zeros),

@@ -17,6 +17,7 @@ from rnn_lowering.targets.runtimes import (
     ncnn,
     onnx2torch,
     onnxruntime,
+    onnxruntime_webgpu,
     opencv,
     openvino,
     rknn,
@@ -48,7 +49,8 @@ def _documented(row: Mapping[str, Any]) -> Target:
 PORTABLE = Target("portable", "", ("scan", "loop", "unroll"), integer_products=True)
 
 _TRIED = (
-    *(PORTABLE, onnxruntime.ONNXRUNTIME, onnxruntime.WEB, tinygrad.TARGET, tvm.TARGET, jaxonnxruntime.TARGET),
+    *(PORTABLE, onnxruntime.ONNXRUNTIME, onnxruntime.WEB, onnxruntime_webgpu.TARGET),
+    *(tinygrad.TARGET, tvm.TARGET, jaxonnxruntime.TARGET),
     *(onnx2torch.ONNX2TORCH, onnx2torch.EXECUTORCH, onnx2torch.COREML, ncnn.TARGET, mnn.TARGET, tract.TARGET),
     *(iree.TARGET, openvino.TARGET, opencv.TARGET, emx.TARGET, ezkl.TARGET, rknn.TARGET),
 )

@@ -13,9 +13,25 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from browsers import why_absent as why_no_browser
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1] / ".clients"
-CLIENTS = ("tinygrad", "tvm", "ncnn", "mnn", "tract", "openvino", "iree", "opencv", "onnxruntime-web")
+CLIENTS = (
+    "tinygrad",
+    "tvm",
+    "ncnn",
+    "mnn",
+    "tract",
+    "openvino",
+    "iree",
+    "opencv",
+    "onnxruntime-web",
+    "onnxruntime-webgpu",
+)
+SHARED = {"onnxruntime-webgpu": "onnxruntime-web"}
+"""Clients that run in the environment of another one, in a browser."""
+
 TOOLS = ("pytorch", "keras", "paddle", "jax", "sklearn", "olive")
 NPM = "# npm: "
 SECONDS = 600
@@ -27,16 +43,18 @@ AT_A_TIME = 2
 
 def python(client: str) -> Path:
     """The interpreter of a client's environment."""
-    return ROOT / client / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+    return environment(client) / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
 
 
 def environment(client: str) -> Path:
     """The folder of a client's environment."""
-    return ROOT / client
+    return ROOT / SHARED.get(client, client)
 
 
 def why_absent(client: str) -> str | None:
     """Why a client cannot be run here, None where it can."""
+    if client in SHARED:
+        return why_absent(SHARED[client]) or why_no_browser()
     failed, made = _failure(client), ROOT / client / "made_from.txt"
     if failed.exists():
         return f"{client} could not be installed: {failed.read_text()}"
@@ -47,8 +65,10 @@ def why_absent(client: str) -> str | None:
 
 def make(client: str) -> str | None:
     """Make the environment of a client unless it is there; return why it is absent, None where it is not."""
-    if why_absent(client) is None:
-        return None
+    if client in SHARED:
+        make(SHARED[client])
+    if client in SHARED or why_absent(client) is None:
+        return why_absent(client)
     shutil.rmtree(ROOT / client, ignore_errors=True)
     _failure(client).unlink(missing_ok=True)
     try:
@@ -92,7 +112,7 @@ def of_npm(client: str) -> str | None:
 
 
 def _requirements(client: str) -> Path:
-    return HERE / f"{client}.txt"
+    return HERE / f"{SHARED.get(client, client)}.txt"
 
 
 def _failure(client: str) -> Path:
@@ -112,7 +132,7 @@ def _reason(error: Exception) -> str:
 
 def main(names: list[str]) -> int:
     """Make the environments; say what became of each; 1 where one is absent."""
-    wanted = names or [*CLIENTS, *TOOLS]
+    wanted = names or [client for client in (*CLIENTS, *TOOLS) if client not in SHARED]
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         absent = dict(zip(wanted, pool.map(make, wanted), strict=True))
     for client, reason in absent.items():

@@ -25,6 +25,7 @@ NAMES = {
     "iree": "IREE (CPU)",
     "opencv": "OpenCV (dnn)",
     "onnxruntime-web": "onnxruntime-web (wasm)",
+    "onnxruntime-webgpu": "onnxruntime-web (WebGPU)",
 }
 SAID = {"wrong": "wrong without an error", "rejects": "rejected", "crashes": "crash"}
 

@@ -1,95 +1,157 @@
-"""The example page: a lowered denoiser cleans a signal frame by frame in a browser, as Python does at once."""
+"""The example pages in a headless Chromium: streams run frame by frame on WebGPU and in WebAssembly, as Python runs
+whole sequences."""
 
 import base64
+import json
 import re
 import shutil
 import struct
-import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
-from browsers import headless
+from browsers import headless, headless_gpu, page_once
+from cases import Arrays
 from paths import EXAMPLES
+from running import assert_close
+from stream_models import plan_of, whole
 
 import rnn_lowering as rl
 from clients.environments import environment, why_absent
+from clients.test_examples_of_clients import example, recipe
+from clients.test_streams import FRAMES, nets
+from rnn_lowering.cli.command import main
 
 pytestmark = pytest.mark.browser
 
+COMMANDS = {"WebGPU": headless_gpu, "WebAssembly": headless}
+
 
 @pytest.fixture
-def page(tmp_path: Path) -> Iterator[str]:
-    """The address of the page, with the library beside it, that is served here until the test ends."""
+def folder(tmp_path: Path) -> Path:
+    """The folder of the pages, with the library beside them."""
     if reason := why_absent("onnxruntime-web"):
         pytest.skip(reason)
     shutil.copytree(EXAMPLES / "browser", tmp_path / "page")
     (tmp_path / "page" / "node_modules").symlink_to(environment("onnxruntime-web") / "node_modules")
-    step = tmp_path / "page" / "step.onnx"
-    rl.lower_file(EXAMPLES / "denoiser_forward.onnx", step, stream="time=1", target="onnxruntime-web", verify=0)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "page")))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/index.html"
-    server.shutdown()
-    server.server_close()
+    return tmp_path / "page"
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    """Serves files and logs nothing."""
-
-    def log_message(self, *_: object) -> None: ...
-
-
-def looked_at(address: str, tmp_path: Path) -> str:
-    """The page when all its work is done."""
-    command = [*headless(tmp_path / "profile"), "--virtual-time-budget=60000", "--dump-dom", address]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert "CONSOLE" not in done.stderr, done.stderr
-    return done.stdout
+def recording(samples: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> bytes:
+    """A WAV file of float32 samples at 8 kHz."""
+    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 3, 1, 8000, 32000, 4, 32)
+    head = struct.pack("<4sI4s", b"RIFF", 36 + samples.nbytes, b"WAVE")
+    return head + form + struct.pack("<4sI", b"data", samples.nbytes) + samples.tobytes()
 
 
-def test_a_signal_is_cleaned_as_at_once(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("device", COMMANDS)
+def test_a_signal_is_cleaned_as_at_once(
+    device: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(EXAMPLES)
     import signals
 
     monkeypatch.delitem(sys.modules, "signals")
+    model = EXAMPLES / "denoiser_forward.onnx"
+    step = {"stream": "time=1", "dims": {"batch": 1}, "target": "onnxruntime-webgpu"}
+    rl.lower_file(model, folder / "step.onnx", **step, verify=0)  # type: ignore[arg-type]
     noisy = signals.noisy_signals(np.random.default_rng(7), 1, 0.5, (0.0, 0.0))[1]
-    head = struct.pack(
-        "<4sI8sIHHIIHH4sI",
-        b"RIFF",
-        36 + noisy.nbytes,
-        b"WAVEfmt ",
-        16,
-        3,
-        1,
-        8000,
-        32000,
-        4,
-        32,
-        b"data",
-        noisy.nbytes,
-    )
-    (tmp_path / "page" / "noisy.wav").write_bytes(head + noisy.tobytes())
-    shown = looked_at(f"{page}?recording=noisy.wav", tmp_path)
-    assert re.search(r"33 frames, \d+ microseconds each", shown), shown[-600:]
+    (folder / "noisy.wav").write_bytes(recording(noisy))
+    command = COMMANDS[device](tmp_path / "profile")
+    shown = page_once(folder, "index.html?recording=noisy.wav", r'id="said">(\d+ frames|failed)', command)
+    assert re.search(rf"33 frames on {device}, \d+ microseconds each", shown), shown[-600:]
     found = re.search(r'id="cleaned"[^>]* src="data:audio/wav;base64,([^"]+)"', shown)
     assert found
     cleaned = np.frombuffer(base64.b64decode(found[1])[44:], np.float32)
     spectra = signals.to_spectra(noisy)
-    session = onnxruntime.InferenceSession(EXAMPLES / "denoiser_forward.onnx", providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     mask = np.asarray(session.run(["mask"], {"magnitude": np.abs(spectra)})[0])
     expected = signals.to_signals(spectra * mask, noisy.shape[1])[0]
     np.testing.assert_allclose(cleaned, expected, rtol=0, atol=1e-5)
 
 
-def test_a_missing_model_is_told(page: str, tmp_path: Path) -> None:
-    (tmp_path / "page" / "step.onnx").unlink()
-    command = [*headless(tmp_path / "profile"), "--virtual-time-budget=20000", "--dump-dom", page]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert "failed: " in done.stdout
+def test_a_missing_model_is_told(folder: Path, tmp_path: Path) -> None:
+    page_once(folder, "index.html", 'id="said">failed: step.onnx: ', headless(tmp_path / "profile"))
+
+
+PAGE = """<!doctype html><p id="said">Loading</p>
+<script type="module">
+  import { loadStream } from "./stream.mjs";
+
+  async function frames(stream, given) {
+    const found = [];
+    for (const frame of given) {
+      for (const input of Object.values(frame)) input[0] = Float32Array.from(input[0]);
+      const outputs = Object.entries(await stream.next(frame));
+      found.push(Object.fromEntries(outputs.map(([name, numbers]) => [name, Array.from(numbers)])));
+    }
+    return found;
+  }
+
+  const said = {};
+  for (const [name, given] of Object.entries(await (await fetch("frames.json")).json())) {
+    const stream = await loadStream(`${name}.onnx`);
+    said[name] = { device: stream.device, first: await frames(stream, given) };
+    stream.reset();
+    said[name].second = await frames(stream, given);
+  }
+  document.getElementById("said").textContent = JSON.stringify(said);
+</script>
+"""
+
+
+def test_captured_graphs_give_what_whole_sequences_give(folder: Path, tmp_path: Path) -> None:
+    """Every run but the first replays a captured graph; after a reset a second sequence gives the same."""
+    (folder / "streams.html").write_text(PAGE)
+    expected: dict[str, Arrays] = {}
+    plans, given = {}, {}
+    for title, (model, feed, time) in nets().items():
+        name = title.replace(" ", "_")
+        names = {dim.dim_param for dim in model.graph.input[0].type.tensor_type.shape.dim} - {time, ""}
+        step = rl.lower(model, target="onnxruntime-webgpu", stream={time: 1}, dims=dict.fromkeys(names, 1))
+        (folder / f"{name}.onnx").write_bytes(step.SerializeToString())
+        plans[name], expected[name] = plan_of(step), whole(model, feed)
+        parts = [{n: feed[n].take([t], axis) for n, axis in plans[name]["inputs"].items()} for t in range(FRAMES)]
+        given[name] = [{n: (part.ravel().tolist(), part.shape) for n, part in frame.items()} for frame in parts]
+    (folder / "frames.json").write_text(json.dumps(given))
+    shown = page_once(folder, "streams.html", r'id="said">\{', headless_gpu(tmp_path / "profile"), seconds=150)
+    found = re.search(r'id="said">(\{.*?)</p>', shown)
+    assert found
+    for name, said in json.loads(found[1]).items():
+        assert said["device"] == "WebGPU"
+        for output, axis in plans[name]["outputs"].items():
+            want = expected[name][output]
+            for frames in (said["first"], said["second"]):
+                shape = want.shape if axis is None else (*want.shape[:axis], 1, *want.shape[axis + 1 :])
+                arrays = [np.reshape(frame[output], shape) for frame in frames]
+                got = arrays[-1] if axis is None else np.concatenate(arrays, axis)
+                np.testing.assert_allclose(got, want, rtol=0, atol=1e-5, err_msg=f"{name} {output}")
+
+
+RECIPE = """<!doctype html><p id="said">Loading</p>
+<script type="importmap">
+  {{"imports": {{"onnxruntime-web/webgpu": "./node_modules/onnxruntime-web/dist/ort.webgpu.bundle.min.mjs"}}}}
+</script>
+<script type="module">
+  const X = new Float32Array((await (await fetch("X.npy")).arrayBuffer()).slice(-4 * 16 * 80));
+  {code}
+  document.getElementById("said").textContent = `[${{Y.data.join(", ")}}]`;
+</script>
+"""
+"""The JavaScript of the recipe, which has X and gives Y; imports may stand anywhere in a module."""
+
+
+def test_the_recipe_gives_what_the_original_gives(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = example(folder)
+    lowering, _, code = recipe("onnxruntime-webgpu")
+    monkeypatch.chdir(folder)
+    assert main(lowering) == 0
+    (folder / "recipe.html").write_text(RECIPE.format(code=code))
+    shown = page_once(folder, "recipe.html", r'id="said">\[', headless_gpu(tmp_path / "profile"))
+    found = re.search(r'id="said">(\[.*?\])', shown)
+    assert found
+    assert_close({"Y": np.reshape(json.loads(found[1]), (16, 1, 80)).astype(np.float32)}, expected)

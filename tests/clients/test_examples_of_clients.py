@@ -17,7 +17,7 @@ from paths import EXAMPLES, MODELS
 from running import assert_close, recurrent_left, run
 
 from clients.driving import Job, drive
-from clients.environments import CLIENTS, HERE, environment, of_npm, python, why_absent
+from clients.environments import CLIENTS, HERE, SHARED, environment, of_npm, python, why_absent
 from clients.trials import original
 from rnn_lowering.cli.command import main
 
@@ -83,6 +83,7 @@ TITLES = {
     "iree": "IREE",
     "opencv": "OpenCV",
     "onnxruntime-web": "onnxruntime-web",
+    "onnxruntime-webgpu": "onnxruntime-web on WebGPU",
 }
 
 
@@ -114,7 +115,7 @@ writeFileSync("Y.raw", Y.data);
 """The JavaScript of a recipe, which has X and gives Y."""
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", [client for client in CLIENTS if client not in SHARED])
 def test_recipes_give_what_the_original_gives(client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if reason := why_absent(client):
         pytest.skip(reason)

@@ -2,9 +2,11 @@
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import causal_conv
 import numpy as np
 import onnx
 import pytest
@@ -53,6 +55,22 @@ def test_it_runs_its_own_kernel(tmp_path: Path) -> None:
         assert "RNNSeq" in layers[name]
         assert "TensorIterator" not in layers[name]
     assert "RNNSeq" not in layers["long"]
+
+
+def test_an_empty_state_keeps_its_shape(tmp_path: Path) -> None:
+    """Of an empty constant that is an output OpenVINO loses the shape: a convolution with a kernel of 1."""
+    convs = {
+        str(optional): replace(causal_conv.STANDARD, domain=causal_conv.MS, kernel=1, optional=optional)
+        for optional in [(), ("past_state",)]
+    }
+    jobs: dict[str, Any] = {
+        name: (rl.lower(causal_conv.model(conv), target="openvino"), causal_conv.feed(conv))
+        for name, conv in convs.items()
+    }
+    for name, got in drive("openvino", jobs, tmp_path).items():
+        assert not isinstance(got, str), got
+        assert got["present_state"].shape == causal_conv.expected(convs[name])["present_state"].shape
+        assert judge(got, causal_conv.expected(convs[name]))[0] == "right"
 
 
 def test_two_nodes_on_one_input(tmp_path: Path) -> None:

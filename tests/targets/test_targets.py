@@ -351,13 +351,35 @@ def test_relu_of_an_output_is_max_in_mnn(to: str) -> None:
     assert_close(run(lowered, feed(case)), expected(case))
 
 
+@pytest.mark.parametrize("opset", [11, 14, 21])
+def test_on_webgpu_no_integer_is_64_bits_and_no_shader_has_more_than_8_buffers(opset: int) -> None:
+    """Lengths that are an input are computed in int32, and 60 steps are split in groups."""
+    for op_type in ("RNN", "GRU", "LSTM"):
+        case = Case("webgpu", op_type, {"direction": "reverse"}, T=60, N=3, optional=("B", "sequence_lens"))
+        lowered = rl.lower(model(case, opset), target="onnxruntime-webgpu")
+        assert max(len(node.output) for node in lowered.graph.node) < 8
+        assert not operators(lowered) & {"Loop", "Scan", "If", "Shape", "Softsign"}
+        inferred = onnx.shape_inference.infer_shapes(lowered, strict_mode=True, data_prop=True)
+        computed = {name for node in lowered.graph.node for name in node.output}
+        types = {v.type.tensor_type.elem_type for v in inferred.graph.value_info if v.name in computed}
+        assert onnx.TensorProto.INT32 in types
+        assert onnx.TensorProto.INT64 not in types
+        assert_close(run(lowered, feed(case)), expected(case))
+
+
+def test_webgpu_has_kernels_of_opsets_11_to_21() -> None:
+    for opset, limit in ((10, "at least 11"), (22, "at most 21")):
+        with pytest.raises(rl.UnsupportedError, match=f"onnxruntime-webgpu supports models of opset {limit}"):
+            rl.lower(model(Case("opsets", "GRU"), opset), target="onnxruntime-webgpu")
+
+
 RUNTIMES = Path(rl.__file__).parent / "targets" / "runtimes"
 
 
 def test_each_runtime_has_a_file_with_its_reasons() -> None:
     """What a runtime gets in place of operators is in its file or among the composed ones, and says why."""
     files = [path.stem for path in RUNTIMES.glob("[a-z]*.py")]
-    assert len(files) == 14
+    assert len(files) == 15
     tried = [target for target in TARGETS.values() if not target.documented and target.name != "portable"]
     rules = [rule for target in tried for _, rule in target.instead] + [f for t in tried for f in t.finish]
     assert rules

@@ -1,0 +1,41 @@
+"""onnxruntime-web on WebGPU (`npm install onnxruntime-web`): no node runs on the CPU, so that its graph can be
+captured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from rnn_lowering.emit.dialect import Dialect
+from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.targets.target import STATIC, Target
+
+MOST_PARTS = 7
+"""Outputs of a Split: a shader has 8 storage buffers on every device, and one is the input."""
+
+
+def split_in_groups(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor] | None:
+    """Split x into groups, and these again, where there are more parts than a shader can write."""
+    if len(sizes) <= MOST_PARTS:
+        return None
+    count = -(-len(sizes) // MOST_PARTS)  # parts in a group
+    groups = [sizes[start : start + count] for start in range(0, len(sizes), count)]
+    parts = op.split(x, [sum(group) for group in groups], axis)
+    return [found for part, group in zip(parts, groups, strict=True) for found in op.split(part, group, axis)]
+
+
+TARGET = Target(
+    "onnxruntime-webgpu",
+    "onnxruntime-web 1.30.0",
+    ("unroll",),
+    other_names=("webgpu", "ortwebgpu"),
+    newest_opset=21,
+    oldest_opset=11,
+    unsupported=("Softsign",),
+    sizes=STATIC,
+    integer_products=False,
+    dialect=Dialect(index_type=ir.DataType.INT32),  # int64 has no arithmetic on WebGPU
+    instead=(("Split", split_in_groups),),
+)
