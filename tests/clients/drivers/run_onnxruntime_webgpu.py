@@ -77,7 +77,7 @@ def run(address: str, model: Path, feed: Mapping[str, Any], names: list[str]) ->
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # the browser still writes its profile
         for file in FILES:
             shutil.copy(file, folder)
         Path(folder, "onnxruntime-web").symlink_to(Path(sys.prefix, "node_modules", "onnxruntime-web"))
