@@ -7,25 +7,14 @@ ContribOperators.md and contrib_ops/cpu/bert/causal_conv_with_state.cc.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
 
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError, boundary
-from rnn_lowering.spec.connections import Connections, InputFacts, SpecifiedShape, agree, describe
-from rnn_lowering.spec.node_spec import (
-    DEFAULT_DOMAIN,
-    AxisName,
-    InputRole,
-    NodeSpec,
-    check_attributes,
-    check_opset,
-    node_ref,
-)
+from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.spec.connections import Connections, SpecifiedShape
+from rnn_lowering.spec.node_spec import AxisName, InputRole, NodeReader, NodeSpec
 
 OPERATOR, DOMAIN = "CausalConvWithState", "com.microsoft"
 
@@ -64,17 +53,8 @@ class CausalConvSpec(NodeSpec):
     repeats = False
 
     @classmethod
-    def parse(
-        cls,
-        node: ir.Node,
-        opset: int,
-        scope: str = "main graph",
-        known: InputFacts = MappingProxyType({}),
-    ) -> CausalConvSpec:
-        """Read a node; see `RecurrentSpec.parse`."""
-        ref = node_ref(node, scope)
-        with boundary(ref):
-            return _NodeReader(node, opset, ref, known).parse()
+    def read(cls, reader: NodeReader) -> CausalConvSpec:
+        return _ConvReader(reader).spec()
 
     @classmethod
     def role(cls, node: onnx.NodeProto, slot: int) -> InputRole:
@@ -139,47 +119,34 @@ def schema() -> onnx.defs.OpSchema:
     )
 
 
-class _NodeReader:
+class _ConvReader:
     """The reading of one node: holds what every step of it needs."""
 
-    def __init__(self, node: ir.Node, opset: int, ref: NodeRef, known: InputFacts) -> None:
-        self.node, self.ref = node, ref
-        check_opset(opset, ref)
-        standard = node.domain in DEFAULT_DOMAIN
-        if standard and opset < FIRST_OPSET:
-            raise InvalidNodeError(
-                f"opset {opset} has no {OPERATOR}",
-                hint=f"it exists from opset {FIRST_OPSET} on, and in the domain {DOMAIN}",
-                node=ref,
-            )
-        self.schema = onnx.defs.get_schema(OPERATOR, opset, "") if standard else schema()
-        self.opset, self.known = opset, known
+    def __init__(self, reader: NodeReader) -> None:
+        self.reader, self.ref = reader, reader.ref
+        self.invalid, self.attribute = reader.invalid, reader.attribute
 
-    def parse(self) -> CausalConvSpec:
-        check_attributes(self.node, self.schema, self.ref, f"{OPERATOR}-{self.schema.since_version}")
+    def spec(self) -> CausalConvSpec:
+        reader = self.reader
+        own = reader.standard_schema(FIRST_OPSET, DOMAIN) if reader.is_standard else schema()
+        self.reader.check_attributes(own)
         dilation, last = self._number("dilation", 1, least=1), self._number("channels_last", 0)
         if last not in (0, 1):
-            raise self._invalid(f"channels_last is {last}", "0 and 1 are allowed")
+            raise self.invalid(f"channels_last is {last}", "0 and 1 are allowed")
         self._check_unsupported(last)
         for n, name in enumerate(("output", "present_state")):
-            if len(self.node.outputs) <= n or not self.node.outputs[n].name:
-                raise self._invalid(f"output {name} is missing", "both outputs are required")
-        connections = Connections(self.node, self.ref, self.schema, self.opset, self.known)
+            if not self.reader.gives(n):
+                raise self.invalid(f"output {name} is missing", "both outputs are required")
+        connections = self.reader.connections(own)
         kernel_size = self._kernel_size(connections)
         sizes = self._sizes(connections, (kernel_size - 1) * dilation, kernel_size, bool(last))
         channel_axes = tuple(sizes.get(name) for name in self._channel_names(connections, bool(last)))
         return CausalConvSpec(
-            node=self.ref,
-            version=self.schema.since_version,
-            dtype=self._dtype(connections),
+            **connections.fields(),
+            dtype=connections.common_type(connections.types()),
             seq_length=sizes.get("length"),
             batch_size=sizes.get("batch_size"),
             input_size=sizes.get("channels"),
-            inputs=connections.inputs,
-            outputs=connections.outputs,
-            constants=connections.constants,
-            stored=dict(connections.constants),
-            warnings=tuple(connections.warnings),
             channels=sizes.get("channels"),
             kernel_size=kernel_size,
             dilation=dilation,
@@ -188,23 +155,16 @@ class _NodeReader:
             silu=self._activation() == "silu",
         )
 
-    def _invalid(self, reason: str, hint: str = "") -> InvalidNodeError:
-        return InvalidNodeError(reason, hint=hint, node=self.ref)
-
-    def _attribute(self, name: str, default: Any) -> Any:
-        attribute = self.node.attributes.get(name)
-        return default if attribute is None else attribute.value
-
     def _number(self, name: str, default: int, least: int = 0) -> int:
-        number = int(self._attribute(name, default))
+        number = int(self.attribute(name, default))
         if number < least:
-            raise self._invalid(f"{name} is {number}", f"it must be at least {least}")
+            raise self.invalid(f"{name} is {number}", f"it must be at least {least}")
         return number
 
     def _activation(self) -> str:
-        name = self._attribute("activation", "none")
+        name = self.attribute("activation", "none")
         if name not in _ACTIVATIONS:
-            raise self._invalid(f"activation is '{name}'", f"{', '.join(_ACTIVATIONS)} are allowed")
+            raise self.invalid(f"activation is '{name}'", f"{', '.join(_ACTIVATIONS)} are allowed")
         return _ACTIVATIONS[name]
 
     def _check_unsupported(self, last: int) -> None:
@@ -213,7 +173,7 @@ class _NodeReader:
         ndim, window = self._number("ndim", 1, least=1), self._number("state_window", 0)
         if ndim > 3 or window > 8:
             name, number, most = ("ndim", ndim, 3) if ndim > 3 else ("state_window", window, 8)
-            raise self._invalid(f"{name} is {number}", f"at most {most} is allowed")
+            raise self.invalid(f"{name} is {number}", f"at most {most} is allowed")
         if ndim > 1:
             hint = "put the other axes into the batch or the channels, and set ndim to 1"
             raise UnsupportedError(f"ndim is {ndim}: only 1 is supported", hint=hint, node=self.ref)
@@ -224,7 +184,7 @@ class _NodeReader:
     def _kernel_size(self, connections: Connections) -> int:
         shape = connections.dims("weight")
         if shape is not None and (len(shape) != 3 or shape[1] not in (1, None) or shape[2] == 0):
-            raise self._invalid(f"weight has shape {list(shape)}, not [channels, 1, kernel_size]")
+            raise self.invalid(f"weight has shape {list(shape)}, not [channels, 1, kernel_size]")
         size = None if shape is None else shape[2]
         if size is None:
             hint = "make weight an initializer, or declare its shape (onnx.shape_inference)"
@@ -241,7 +201,7 @@ class _NodeReader:
             hint = "declare its shape (onnx.shape_inference)"
             raise UnsupportedError("the rank of input is not known", hint=hint, node=self.ref)
         if rank < 3:
-            raise self._invalid(f"input has rank {rank}", "with channels_last it is [batch, length, channels]")
+            raise self.invalid(f"input has rank {rank}", "with channels_last it is [batch, length, channels]")
         return tuple(f"channels_{n}" for n in range(1, rank - 1))
 
     def _sizes(self, connections: Connections, state: int, kernel_size: int, last: bool) -> dict[str, int]:
@@ -253,10 +213,7 @@ class _NodeReader:
             "past_state": ("batch_size", state, *channels) if last else ("batch_size", *channels, state),
             "input": ("batch_size", "length", *channels) if last else ("batch_size", *channels, "length"),
         }
-        shapes = {symbol: shape for symbol in wanted if (shape := connections.dims(symbol)) is not None}
-        sizes, wrong = agree(shapes, wanted)
-        if wrong is not None:
-            raise self._invalid(f"{wrong} has shape {list(shapes[wrong])}, not {describe(wanted[wrong], sizes)}")
+        sizes = connections.agreed(wanted)
         self._join(sizes, channels)
         return sizes
 
@@ -266,15 +223,4 @@ class _NodeReader:
             return
         product = math.prod(sizes[name] for name in channels)
         if sizes.setdefault("channels", product) != product:
-            raise self._invalid(f"input has {product} channels, weight has {sizes['channels']}")
-
-    def _dtype(self, connections: Connections) -> ir.DataType:
-        types: Mapping[str, ir.DataType] = connections.types()
-        if len(set(types.values())) > 1:
-            given = ", ".join(f"{symbol} {dtype.name}" for symbol, dtype in types.items())
-            raise self._invalid(f"inputs are of different types: {given}")
-        if not types:
-            raise self._invalid("the element type of its inputs is not known", "run onnx.shape_inference first")
-        dtype = next(iter(types.values()))
-        connections.check_type(dtype)
-        return dtype
+            raise self.invalid(f"input has {product} channels, weight has {sizes['channels']}")

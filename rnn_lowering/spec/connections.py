@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -78,6 +79,44 @@ class Connections:
                 types[symbol] = dtype
         return types
 
+    def dtype(self) -> ir.DataType:
+        """Return the element type T; each input must have a type that its parameter allows."""
+        parameters, types = {formal.name: formal.type_str for formal in self.schema.inputs}, self.types()
+        for symbol, dtype in types.items():
+            self.check_type(dtype, parameters[symbol])
+        return self.common_type({symbol: dtype for symbol, dtype in types.items() if parameters[symbol] == "T"})
+
+    def common_type(self, types: Mapping[str, ir.DataType]) -> ir.DataType:
+        """Return the element type of inputs that must be of one type T."""
+        if len(set(types.values())) > 1:
+            given = ", ".join(f"{symbol} {dtype.name}" for symbol, dtype in types.items())
+            raise self.invalid(f"inputs are of different types: {given}")
+        if not types:
+            raise self.invalid("the element type of its inputs is not known", "run onnx.shape_inference first")
+        dtype = next(iter(types.values()))
+        self.check_type(dtype)
+        return dtype
+
+    def agreed(self, wanted: Mapping[str, SpecifiedShape]) -> dict[str, int]:
+        """Return the sizes that are known; the shapes of the inputs must agree on them."""
+        shapes = {symbol: shape for symbol in wanted if (shape := self.dims(symbol)) is not None}
+        sizes, wrong = agree(shapes, wanted)
+        if wrong is not None:
+            raise self.invalid(f"{wrong} has shape {list(shapes[wrong])}, not {describe(wanted[wrong], sizes)}")
+        return sizes
+
+    def fields(self) -> dict[str, Any]:
+        """Return what a `NodeSpec` has of them."""
+        return {
+            "node": self.ref,
+            "version": self.schema.since_version,
+            "inputs": self.inputs,
+            "outputs": self.outputs,
+            "constants": self.constants,
+            "stored": dict(self.constants),
+            "warnings": tuple(self.warnings),
+        }
+
     def check_type(self, dtype: ir.DataType, parameter: str = "T") -> None:
         """Refuse an element type that the operator does not have."""
         constraints = self.schema.type_constraints
@@ -119,14 +158,7 @@ class RnnConnections(Connections):
         lengths = types.pop("sequence_lens", ir.DataType.INT32)
         if lengths != ir.DataType.INT32:
             raise self.invalid(f"sequence_lens is {lengths.name}, not INT32")
-        if len(set(types.values())) > 1:
-            given = ", ".join(f"{symbol} {dtype.name}" for symbol, dtype in types.items())
-            raise self.invalid(f"inputs are of different types: {given}")
-        if not types:
-            raise self.invalid("the element type of its inputs is not known", "run onnx.shape_inference first")
-        dtype = next(iter(types.values()))
-        self.check_type(dtype)
-        return dtype
+        return self.common_type(types)
 
     def hidden_size(self, declared: int | None, gates: int) -> int:
         """Return hidden_size from the shapes, which its attribute, if there is one, must agree with."""

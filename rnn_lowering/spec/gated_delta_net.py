@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.errors import UnsupportedError, boundary
-from rnn_lowering.spec.connections import Connections, InputFacts, SpecifiedShape, agree, describe
+from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.spec.connections import Connections, SpecifiedShape
 from rnn_lowering.spec.linear_attention import RULES, LinearAttentionSpec
-from rnn_lowering.spec.node_spec import AxisName, InputRole, NodeSpec, check_attributes, check_opset, node_ref
+from rnn_lowering.spec.node_spec import AxisName, InputRole, NodeReader, NodeSpec
 
 OPERATOR, DOMAIN = "GatedDeltaNet", "com.microsoft"
 
@@ -58,15 +57,10 @@ class GatedDeltaNetSpec(NodeSpec):
     data = "query"
 
     @classmethod
-    def parse(
-        cls, node: ir.Node, opset: int, scope: str = "main graph", known: InputFacts = MappingProxyType({})
-    ) -> GatedDeltaNetSpec:
-        """Read a node; see `RecurrentSpec.parse`."""
-        ref = node_ref(node, scope)
-        with boundary(ref):
-            check_opset(opset, ref)
-            check_attributes(node, schema(), ref, f"{OPERATOR}-1")
-            return _parsed(node, Connections(node, ref, schema(), opset, known))
+    def read(cls, reader: NodeReader) -> GatedDeltaNetSpec:
+        own = schema()
+        reader.check_attributes(own)
+        return _parsed(reader.node, reader.connections(own))
 
     @classmethod
     def role(cls, node: onnx.NodeProto, slot: int) -> InputRole:
@@ -152,7 +146,7 @@ def _parsed(node: ir.Node, connections: Connections) -> GatedDeltaNetSpec:
         if symbol in ("a_log", "dt_bias") and symbol in given and not computes_decay:
             raise connections.invalid(f"input {symbol} is connected", "it needs gate_activation qwen")
     sizes, decay_rank = _sizes(connections)
-    dtype = _dtype(connections)
+    dtype = connections.dtype()
     key_size = sizes["head_size_qk"]
     attention = LinearAttentionSpec(
         node=connections.ref,
@@ -175,16 +169,10 @@ def _parsed(node: ir.Node, connections: Connections) -> GatedDeltaNetSpec:
         beta_heads=sizes["states"],
     )
     return GatedDeltaNetSpec(
-        node=connections.ref,
-        version=1,
+        **connections.fields(),
         dtype=dtype,
         seq_length=attention.seq_length,
         batch_size=attention.batch_size,
-        inputs=given,
-        outputs=connections.outputs,
-        constants=connections.constants,
-        stored=dict(connections.constants),
-        warnings=tuple(connections.warnings),
         attention=attention,
         computes_decay=computes_decay,
         squashes_beta=chosen["beta_activation"] == "sigmoid",
@@ -230,10 +218,7 @@ def _sizes(connections: Connections) -> tuple[dict[str, int], int]:
         "initial_state": ("batch_size", "states", "head_size_v", "head_size_qk"),
         **dict.fromkeys(("a_log", "dt_bias"), ("states",)),
     }
-    shapes = {symbol: shape for symbol in wanted if (shape := connections.dims(symbol)) is not None}
-    sizes, wrong = agree(shapes, wanted)
-    if wrong is not None:
-        raise connections.invalid(f"{wrong} has shape {list(shapes[wrong])}, not {describe(wanted[wrong], sizes)}")
+    sizes = connections.agreed(wanted)
     for name in ("heads", "head_size_qk", "states", "head_size_v"):
         if name not in sizes:
             hint = "declare the shapes of query and value (onnx.shape_inference)"
@@ -244,17 +229,3 @@ def _sizes(connections: Connections) -> tuple[dict[str, int], int]:
         reason = f"value has {sizes['states']} heads, query {sizes['heads']}"
         raise connections.invalid(reason, "the first must be a multiple of the second")
     return sizes, rank
-
-
-def _dtype(connections: Connections) -> ir.DataType:
-    """Return the element type T."""
-    parameters, types = dict(_INPUTS), connections.types()
-    for symbol, dtype in types.items():
-        connections.check_type(dtype, parameters[symbol])
-    of_t = {symbol: dtype for symbol, dtype in types.items() if parameters[symbol] == "T"}
-    if len(set(of_t.values())) > 1:
-        given = ", ".join(f"{symbol} {dtype.name}" for symbol, dtype in of_t.items())
-        raise connections.invalid(f"inputs are of different types: {given}")
-    if not of_t:
-        raise connections.invalid("the element type of its inputs is not known", "run onnx.shape_inference first")
-    return next(iter(of_t.values()))

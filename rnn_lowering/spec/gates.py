@@ -6,16 +6,15 @@ They have no steps, but only onnxruntime has them. Source: its docs/ContribOpera
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 from typing_extensions import Self
 
-from rnn_lowering.errors import UnsupportedError, boundary
-from rnn_lowering.spec.connections import Connections, InputFacts, SpecifiedShape, agree, describe
-from rnn_lowering.spec.node_spec import AxisName, InputRole, NodeSpec, check_attributes, check_opset, node_ref
+from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.spec.connections import Connections, SpecifiedShape
+from rnn_lowering.spec.node_spec import AxisName, InputRole, NodeReader, NodeSpec
 from rnn_lowering.types import Dims
 
 DOMAIN = "com.microsoft"
@@ -34,23 +33,13 @@ class _GateSpec(NodeSpec):
     repeats = False
 
     @classmethod
-    def parse(
-        cls,
-        node: ir.Node,
-        opset: int,
-        scope: str = "main graph",
-        known: InputFacts = MappingProxyType({}),
-    ) -> Self:
-        """Read a node; see `RecurrentSpec.parse`."""
-        ref = node_ref(node, scope)
-        with boundary(ref):
-            check_opset(opset, ref)
-            schema = cls.schema()
-            check_attributes(node, schema, ref, f"{ref.operator}-1")
-            connections = Connections(node, ref, schema, opset, known)
-            if not node.outputs or not node.outputs[0].name:
-                raise connections.invalid(f"output {schema.outputs[0].name} is missing")
-            return cls(**_common(connections), **cls._read(node, connections))
+    def read(cls, reader: NodeReader) -> Self:
+        schema = cls.schema()
+        reader.check_attributes(schema)
+        connections = reader.connections(schema)
+        if not reader.gives(0):
+            raise connections.invalid(f"output {schema.outputs[0].name} is missing")
+        return cls(**connections.fields(), dtype=connections.dtype(), **cls._read(reader, connections))
 
     @classmethod
     def schema(cls) -> onnx.defs.OpSchema:
@@ -58,7 +47,7 @@ class _GateSpec(NodeSpec):
         raise NotImplementedError
 
     @classmethod
-    def _read(cls, node: ir.Node, connections: Connections) -> dict[str, Any]:
+    def _read(cls, reader: NodeReader, connections: Connections) -> dict[str, Any]:
         """Return the sizes, and what else a node of this kind specifies."""
         raise NotImplementedError
 
@@ -102,11 +91,11 @@ class AttentionGateSpec(_GateSpec):
         )
 
     @classmethod
-    def _read(cls, node: ir.Node, connections: Connections) -> dict[str, Any]:
-        if len(node.outputs) > 1 and node.outputs[1].name and "b" not in connections.inputs:
+    def _read(cls, reader: NodeReader, connections: Connections) -> dict[str, Any]:
+        if reader.gives(1) and "b" not in connections.inputs:
             raise connections.invalid("input b is missing", "output beta needs it")
         rows: SpecifiedShape = ("batch_size", "length", "heads")
-        sizes = _agreed(connections, {"a": rows, "b": rows, "dt_bias": ("heads",), "decay_scale": ("heads",)})
+        sizes = connections.agreed({"a": rows, "b": rows, "dt_bias": ("heads",), "decay_scale": ("heads",)})
         found = {"batch_size": sizes.get("batch_size"), "seq_length": sizes.get("length")}
         return {**found, "heads": sizes.get("heads"), "input_size": sizes.get("heads")}
 
@@ -171,13 +160,12 @@ class GatedNormSpec(_GateSpec):
         )
 
     @classmethod
-    def _read(cls, node: ir.Node, connections: Connections) -> dict[str, Any]:
-        activation, epsilon = (node.attributes.get(name) for name in ("activation", "epsilon"))
-        name = "silu" if activation is None else activation.value
+    def _read(cls, reader: NodeReader, connections: Connections) -> dict[str, Any]:
+        name = reader.attribute("activation", "silu")
         if name not in _GATES:
             raise connections.invalid(f"activation is '{name}'", f"{', '.join(_GATES)} are allowed")
         shape = _rows(connections)
-        group = _agreed(connections, {"scale": ("group",)}).get("group")
+        group = connections.agreed({"scale": ("group",)}).get("group")
         if group is None:
             raise _unknown(connections, "the length of scale")
         if not group:
@@ -190,7 +178,7 @@ class GatedNormSpec(_GateSpec):
             "input_size": shape[-1],
             "shape": shape,
             "group": group,
-            "epsilon": 1e-5 if epsilon is None else float(epsilon.value),
+            "epsilon": float(reader.attribute("epsilon", 1e-5)),
             "silu": _GATES[name] == "silu",
         }
 
@@ -211,39 +199,6 @@ class GatedNormSpec(_GateSpec):
         return 1 if symbol == "scale" else len(self.shape)
 
 
-def _common(connections: Connections) -> dict[str, Any]:
-    """Return what every node without steps has; its type is that of its inputs of type T."""
-    parameters = {formal.name: formal.type_str for formal in connections.schema.inputs}
-    types = connections.types()
-    for symbol, dtype in types.items():
-        connections.check_type(dtype, parameters[symbol])
-    of_t = {symbol: dtype for symbol, dtype in types.items() if parameters[symbol] == "T"}
-    if len(set(of_t.values())) > 1:
-        given = ", ".join(f"{symbol} {dtype.name}" for symbol, dtype in of_t.items())
-        raise connections.invalid(f"inputs are of different types: {given}")
-    if not of_t:
-        raise connections.invalid("the element type of its inputs is not known", "run onnx.shape_inference first")
-    return {
-        "node": connections.ref,
-        "version": 1,
-        "dtype": next(iter(of_t.values())),
-        "inputs": connections.inputs,
-        "outputs": connections.outputs,
-        "constants": connections.constants,
-        "stored": dict(connections.constants),
-        "warnings": tuple(connections.warnings),
-    }
-
-
-def _agreed(connections: Connections, wanted: dict[str, SpecifiedShape]) -> dict[str, int]:
-    """Return the sizes that are known; the shapes of the inputs must agree on them."""
-    shapes = {symbol: shape for symbol in wanted if (shape := connections.dims(symbol)) is not None}
-    sizes, wrong = agree(shapes, wanted)
-    if wrong is not None:
-        raise connections.invalid(f"{wrong} has shape {list(shapes[wrong])}, not {describe(wanted[wrong], sizes)}")
-    return sizes
-
-
 def _rows(connections: Connections) -> Dims:
     """Return the shape that X and gate have in common."""
     shapes = [shape for symbol in ("X", "gate") if (shape := connections.dims(symbol)) is not None]
@@ -252,7 +207,7 @@ def _rows(connections: Connections) -> Dims:
     if len(shapes[0]) < 2:
         raise UnsupportedError(f"X has rank {len(shapes[0])}: at least 2 is supported", node=connections.ref)
     wanted: SpecifiedShape = tuple(f"axis {n}" for n in range(len(shapes[0])))
-    sizes = _agreed(connections, {"X": wanted, "gate": wanted})
+    sizes = connections.agreed({"X": wanted, "gate": wanted})
     return tuple(sizes.get(str(name)) for name in wanted)
 
 

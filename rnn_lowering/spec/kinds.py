@@ -54,7 +54,7 @@ def calls_function(node: ir.Node, functions: Container[ir.OperatorIdentifier]) -
 def read_spec(
     node: ir.Node, opset: int, scope: str = "main graph", known: InputFacts = MappingProxyType({})
 ) -> NodeSpec:
-    """Return what a recurrent node specifies; see `RecurrentSpec.parse`."""
+    """Return what a recurrent node specifies; see `NodeSpec.parse`."""
     kind = kind_of(node)
     assert kind is not None
     return kind.parse(node, opset, scope, known)

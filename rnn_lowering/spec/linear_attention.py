@@ -9,23 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError, boundary
-from rnn_lowering.spec.connections import Connections, InputFacts, SpecifiedShape, agree, describe
-from rnn_lowering.spec.node_spec import (
-    DEFAULT_DOMAIN,
-    AxisName,
-    InputRole,
-    NodeSpec,
-    check_attributes,
-    check_opset,
-    node_ref,
-)
+from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.spec.connections import Connections, SpecifiedShape, agree, describe
+from rnn_lowering.spec.node_spec import AxisName, InputRole, NodeReader, NodeSpec
 from rnn_lowering.types import Dims
 
 OPERATOR, CONTRIB_DOMAIN = "LinearAttention", "com.microsoft"
@@ -109,12 +100,8 @@ class LinearAttentionSpec(NodeSpec):
     beta_heads: int | None
 
     @classmethod
-    def parse(
-        cls, node: ir.Node, opset: int, scope: str = "main graph", known: InputFacts = MappingProxyType({})
-    ) -> LinearAttentionSpec:
-        """Read a node; see `RecurrentSpec.parse`."""
-        with boundary(node_ref(node, scope)):
-            return _NodeReader(node, opset, scope, known).parse()
+    def read(cls, reader: NodeReader) -> LinearAttentionSpec:
+        return _AttentionReader(reader).spec()
 
     @classmethod
     def role(cls, node: onnx.NodeProto, slot: int) -> InputRole:
@@ -174,63 +161,51 @@ class LinearAttentionSpec(NodeSpec):
         return "unroll" if self.seq_length is not None and self.seq_length <= _SHORT else ""
 
 
-class _NodeReader:
+class _AttentionReader:
     """The reading of one node: holds what every step of it needs."""
 
-    def __init__(self, node: ir.Node, opset: int, scope: str, known: InputFacts) -> None:
-        self.node, self.opset, self.known = node, opset, known
-        self.ref = node_ref(node, scope)
-        self.contrib = node.domain not in DEFAULT_DOMAIN
-        check_opset(opset, self.ref)
-        self.schema = contrib_schema() if self.contrib else _standard_schema(opset, self.ref)
+    def __init__(self, reader: NodeReader) -> None:
+        self.reader, self.ref = reader, reader.ref
+        self.invalid, self.attribute = reader.invalid, reader.attribute
+        self.contrib = not reader.is_standard
+        if self.contrib:
+            self.schema = contrib_schema()
+        else:
+            self.schema = reader.standard_schema(FIRST_OPSET, CONTRIB_DOMAIN)
 
-    def invalid(self, reason: str, hint: str = "") -> InvalidNodeError:
-        return InvalidNodeError(reason, hint=hint, node=self.ref)
-
-    def parse(self) -> LinearAttentionSpec:
-        label = f"{OPERATOR}-{self.schema.since_version}"
-        check_attributes(self.node, self.schema, self.ref, label)
+    def spec(self) -> LinearAttentionSpec:
+        self.reader.check_attributes(self.schema)
         self._check_outputs()
-        connections = Connections(self.node, self.ref, self.schema, self.opset, self.known)
+        connections = self.reader.connections(self.schema)
         name = self._rule_of(connections.inputs)
         self._check_window()
         query_heads, state_heads = self._heads()
         dtype, state_dtype = self._types(connections)
         sizes = _Sizes(connections, query_heads, state_heads, RULES[name], self.contrib)
         return LinearAttentionSpec(
-            node=self.ref,
-            version=self.schema.since_version,
+            **connections.fields(),
             dtype=dtype,
             seq_length=sizes.found.get("sequence length"),
             batch_size=sizes.found.get("batch size"),
-            inputs=connections.inputs,
-            outputs=connections.outputs,
-            constants=connections.constants,
-            warnings=tuple(connections.warnings),
-            stored=dict(connections.constants),
             update_rule=name,
             query_heads=query_heads,
             key_heads=sizes.key_heads,
             state_heads=state_heads,
             key_size=sizes.key_size,
             value_size=sizes.value_size,
-            scale=self._attribute("scale", 0.0) or 1 / math.sqrt(sizes.key_size),
+            scale=self.attribute("scale", 0.0) or 1 / math.sqrt(sizes.key_size),
             state_dtype=state_dtype,
             decay_size=sizes.decay_size,
             beta_heads=sizes.width("beta"),
         )
 
-    def _attribute(self, name: str, default: Any) -> Any:
-        attribute = self.node.attributes.get(name)
-        return default if attribute is None else attribute.value
-
     def _check_outputs(self) -> None:
         for n, formal in enumerate(self.schema.outputs):
-            if n >= len(self.node.outputs) or not self.node.outputs[n].name:
+            if not self.reader.gives(n):
                 raise self.invalid(f"output {formal.name} is missing", "both outputs are required")
 
     def _rule_of(self, given: Mapping[str, ir.Value]) -> str:
-        name = self._attribute("update_rule", DEFAULT_RULE)
+        name = self.attribute("update_rule", DEFAULT_RULE)
         if name not in RULES:
             raise self.invalid(f"update_rule is '{name}'", f"{', '.join(RULES)} are allowed")
         for symbol, needed in RULES[name].needs.items():
@@ -241,7 +216,7 @@ class _NodeReader:
         return str(name)
 
     def _check_window(self) -> None:
-        window = self._attribute("state_window", 0)
+        window = self.attribute("state_window", 0)
         if window:
             raise UnsupportedError(
                 f"state_window is {window}: the states after several tokens cannot be kept",
@@ -251,7 +226,7 @@ class _NodeReader:
 
     def _heads(self) -> tuple[int, int]:
         """Return q_num_heads and kv_num_heads."""
-        heads = {name: int(self._attribute(name, 0)) for name in ("q_num_heads", "kv_num_heads")}
+        heads = {name: int(self.attribute(name, 0)) for name in ("q_num_heads", "kv_num_heads")}
         for name, count in heads.items():
             if count <= 0:
                 raise self.invalid(f"{name} is {count}", "it must be positive")
@@ -268,13 +243,7 @@ class _NodeReader:
         """Return the element types T and S."""
         types = connections.types()
         state = types.pop("past_state", None)
-        if len(set(types.values())) > 1:
-            given = ", ".join(f"{symbol} {dtype.name}" for symbol, dtype in types.items())
-            raise self.invalid(f"inputs are of different types: {given}")
-        if not types:
-            raise self.invalid("the element type of its inputs is not known", "run onnx.shape_inference first")
-        dtype = next(iter(types.values()))
-        connections.check_type(dtype)
+        dtype = connections.common_type(types)
         if "past_state" not in connections.inputs:
             return dtype, dtype
         if state is None:
@@ -378,16 +347,6 @@ class _Sizes:
             symbol: (*by_step, symbol if width is None else width) for symbol, width in widths.items()
         }
         return wanted | {"past_state": ("batch size", self.state_heads, self.key_size, self.value_size)}
-
-
-def _standard_schema(opset: int, ref: NodeRef) -> onnx.defs.OpSchema:
-    if opset < FIRST_OPSET:
-        raise InvalidNodeError(
-            f"opset {opset} has no {OPERATOR}",
-            hint=f"it exists from opset {FIRST_OPSET} on, and in the domain {CONTRIB_DOMAIN}",
-            node=ref,
-        )
-    return onnx.defs.get_schema(OPERATOR, opset, "")
 
 
 def contrib_schema() -> onnx.defs.OpSchema:

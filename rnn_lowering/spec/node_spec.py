@@ -6,14 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import onnx
 import onnx_ir as ir
 from typing_extensions import Self
 
-from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
-from rnn_lowering.spec.connections import InputFacts
+from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError, boundary
+from rnn_lowering.spec.connections import Connections, InputFacts
 from rnn_lowering.spec.integer_weights import QuantizedTensor
 from rnn_lowering.types import Array
 
@@ -98,11 +98,31 @@ class NodeSpec(ABC):
     """Whether it has steps; otherwise it is a straight line at any length."""
 
     @classmethod
-    @abstractmethod
     def parse(
         cls, node: ir.Node, opset: int, scope: str = "main graph", known: InputFacts = MappingProxyType({})
     ) -> Self:
-        """Read a node of this kind; see `RecurrentSpec.parse`."""
+        """Read a node of this kind.
+
+        Args:
+            node: The node.
+            opset: The version of the default domain that its graph imports.
+            scope: Where the node is, for messages.
+            known: Types and shapes of inputs that count instead of the declared ones.
+
+        Raises:
+            InvalidNodeError: It specifies what its operator does not allow.
+            UnsupportedError: Its opset is newer than the onnx package knows, or it is in a function and refers to
+                the function's attributes.
+        """
+        ref = node_ref(node, scope)
+        with boundary(ref):
+            _check_opset(opset, ref)
+            return cls.read(NodeReader(node, opset, ref, known))
+
+    @classmethod
+    @abstractmethod
+    def read(cls, reader: NodeReader) -> Self:
+        """Return what a node of this kind specifies."""
 
     @classmethod
     @abstractmethod
@@ -192,7 +212,7 @@ def node_ref(node: ir.Node, scope: str) -> NodeRef:
     return NodeRef(name, node.op_type, scope)
 
 
-def check_opset(opset: int, ref: NodeRef) -> None:
+def _check_opset(opset: int, ref: NodeRef) -> None:
     """Check that the installed onnx package knows a version of the default domain.
 
     Raises:
@@ -207,33 +227,72 @@ def check_opset(opset: int, ref: NodeRef) -> None:
         )
 
 
-def check_attributes(node: ir.Node, schema: onnx.defs.OpSchema, ref: NodeRef, label: str) -> None:
-    """Check that a node has only attributes of its operator, each of the right type, and those that it needs.
+@dataclass(frozen=True)
+class NodeReader:
+    """A node that is read: its attributes, its place, and what is known of its inputs beside the model."""
 
-    Args:
-        label: The operator and its version.
+    node: ir.Node
+    opset: int
+    ref: NodeRef
+    known: InputFacts
 
-    Raises:
-        InvalidNodeError: It has others, or one is missing.
-        UnsupportedError: One refers to an attribute of a function.
-    """
-    for name, attribute in node.attributes.items():
-        known = schema.attributes.get(name)
-        if known is None:
-            raise InvalidNodeError(
-                f"{label} has no attribute '{name}'",
-                hint=f"its attributes are {', '.join(sorted(schema.attributes))}",
-                node=ref,
+    @property
+    def is_standard(self) -> bool:
+        """Whether its operator is ONNX's own."""
+        return self.node.domain in DEFAULT_DOMAIN
+
+    def standard_schema(self, first: int, domain: str) -> onnx.defs.OpSchema:
+        """Return the schema of ONNX's own operator.
+
+        Args:
+            first: The first opset that has it.
+            domain: Where it exists too.
+        """
+        if self.opset < first:
+            raise self.invalid(
+                f"opset {self.opset} has no {self.ref.operator}",
+                f"it exists from opset {first} on, and in the domain {domain}",
             )
-        if attribute.is_ref():
-            raise UnsupportedError(
-                f"attribute '{name}' refers to the function's attribute '{attribute.ref_attr_name}'",
-                hint="inline the function first (onnx.inliner)",
-                node=ref,
-            )
-        wanted = str(known.type).rpartition(".")[2]
-        if attribute.type.name != wanted:
-            raise InvalidNodeError(f"attribute '{name}' is of type {attribute.type.name}, not {wanted}", node=ref)
-    for name, known in schema.attributes.items():
-        if known.required and name not in node.attributes:
-            raise InvalidNodeError(f"attribute '{name}' is missing", node=ref)
+        return onnx.defs.get_schema(self.ref.operator, self.opset, "")
+
+    def invalid(self, reason: str, hint: str = "") -> InvalidNodeError:
+        return InvalidNodeError(reason, hint=hint, node=self.ref)
+
+    def attribute(self, name: str, default: Any) -> Any:
+        """Return the value of an attribute."""
+        attribute = self.node.attributes.get(name)
+        return default if attribute is None else attribute.value
+
+    def connections(self, schema: onnx.defs.OpSchema) -> Connections:
+        return Connections(self.node, self.ref, schema, self.opset, self.known)
+
+    def gives(self, number: int) -> bool:
+        """Whether the node has an output."""
+        return number < len(self.node.outputs) and bool(self.node.outputs[number].name)
+
+    def check_attributes(self, schema: onnx.defs.OpSchema) -> None:
+        """Check that the node has only attributes of its operator, each of the right type, and those that it needs.
+
+        Raises:
+            InvalidNodeError: It has others, or one is missing.
+            UnsupportedError: One refers to an attribute of a function.
+        """
+        for name, attribute in self.node.attributes.items():
+            known = schema.attributes.get(name)
+            if known is None:
+                raise self.invalid(
+                    f"{self.ref.operator}-{schema.since_version} has no attribute '{name}'",
+                    f"its attributes are {', '.join(sorted(schema.attributes))}",
+                )
+            if attribute.is_ref():
+                raise UnsupportedError(
+                    f"attribute '{name}' refers to the function's attribute '{attribute.ref_attr_name}'",
+                    hint="inline the function first (onnx.inliner)",
+                    node=self.ref,
+                )
+            wanted = str(known.type).rpartition(".")[2]
+            if attribute.type.name != wanted:
+                raise self.invalid(f"attribute '{name}' is of type {attribute.type.name}, not {wanted}")
+        for name, known in schema.attributes.items():
+            if known.required and name not in self.node.attributes:
+                raise self.invalid(f"attribute '{name}' is missing")

@@ -9,17 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.errors import InvalidNodeError, boundary
 from rnn_lowering.spec import dynamic_quantize_lstm
-from rnn_lowering.spec.connections import InputFacts, RnnConnections
-from rnn_lowering.spec.node_spec import AxisName, InputRole, NodeSpec, check_attributes, check_opset, node_ref
+from rnn_lowering.spec.connections import RnnConnections
+from rnn_lowering.spec.node_spec import AxisName, InputRole, NodeReader, NodeSpec
 
 
 @dataclass(frozen=True)
@@ -158,28 +155,8 @@ class RecurrentSpec(NodeSpec):
         return ("R", "P", "B") if self.linear_before_reset else ("R", "P")
 
     @classmethod
-    def parse(
-        cls,
-        node: ir.Node,
-        opset: int,
-        scope: str = "main graph",
-        known: InputFacts = MappingProxyType({}),
-    ) -> RecurrentSpec:
-        """Read a node of the default domain at `opset`.
-
-        Args:
-            node: The node.
-            opset: The version of the default domain that its graph imports.
-            scope: Where the node is, for messages.
-            known: Types and shapes of inputs that count instead of the declared ones.
-
-        Raises:
-            InvalidNodeError: It specifies what its operator does not allow.
-            UnsupportedError: Its opset is newer than the onnx package knows, or it is in a function and refers to
-                the function's attributes.
-        """
-        with boundary(node_ref(node, scope)):
-            return _NodeReader(node, opset, scope).parse(known)
+    def read(cls, reader: NodeReader) -> RecurrentSpec:
+        return _RnnReader(reader).spec()
 
 
 _STATE: tuple[tuple[AxisName, ...], tuple[AxisName, ...]] = (None, "N", None), ("N", None, None)
@@ -194,45 +171,40 @@ _AXES: dict[str, tuple[tuple[AxisName, ...], tuple[AxisName, ...]]] = {
 _RANKS = {"sequence_lens": 1, "B": 2, "P": 2}
 
 
-class _NodeReader:
+class _RnnReader:
     """The reading of one node: holds what every step of it needs."""
 
-    def __init__(self, node: ir.Node, opset: int, scope: str) -> None:
-        self.node = node
-        self.ref = node_ref(node, scope)
-        self.rounds = node.op_type == dynamic_quantize_lstm.OPERATOR
-        self.op_type = "LSTM" if self.rounds else node.op_type
-        check_opset(opset, self.ref)
-        self.opset = opset
+    def __init__(self, reader: NodeReader) -> None:
+        self.reader, self.ref = reader, reader.ref
+        self.invalid, self.attribute = reader.invalid, reader.attribute
+        self.rounds = reader.node.op_type == dynamic_quantize_lstm.OPERATOR
+        self.op_type = "LSTM" if self.rounds else reader.node.op_type
         self.schema = (
-            dynamic_quantize_lstm.schema() if self.rounds else onnx.defs.get_schema(self.op_type, opset, "")
+            dynamic_quantize_lstm.schema() if self.rounds else onnx.defs.get_schema(self.op_type, reader.opset, "")
         )
-        self.version = self.schema.since_version
         self.warnings: list[str] = []
 
-    def invalid(self, reason: str, hint: str = "") -> InvalidNodeError:
-        return InvalidNodeError(reason, hint=hint, node=self.ref)
-
-    def parse(self, known: InputFacts) -> RecurrentSpec:
-        self._check_attributes()
-        connections = RnnConnections(self.node, self.ref, self.schema, self.opset, known)
+    def spec(self) -> RecurrentSpec:
+        reader = self.reader
+        reader.check_attributes(self.schema)
+        connections = RnnConnections(reader.node, reader.ref, self.schema, reader.opset, reader.known)
         directions = self._directions()
         stored = dict(connections.constants)
         if self.rounds:
             connections.quantized = dynamic_quantize_lstm.stored_weights(
-                self.ref, stored, len(directions), connections.inputs
+                reader.ref, stored, len(directions), connections.inputs
             )
             connections.constants |= {s: dynamic_quantize_lstm.floats(q) for s, q in connections.quantized.items()}
         layout = self._flag("layout")
         if layout not in (0, 1):
             raise self.invalid(f"layout is {layout}", "0 and 1 are allowed")
         gates = GATES[self.op_type]
-        hidden_size = connections.hidden_size(self._attribute("hidden_size", None), gates)
+        hidden_size = connections.hidden_size(self.attribute("hidden_size", None), gates)
         sizes = connections.sizes(gates, len(directions), hidden_size, layout)
         activations = self._activations(len(directions))
+        connections.warnings += self.warnings
         spec = RecurrentSpec(
-            node=self.ref,
-            version=self.version,
+            **connections.fields() | {"stored": stored},
             dtype=connections.dtype(),
             directions=directions,
             hidden_size=hidden_size,
@@ -244,38 +216,26 @@ class _NodeReader:
             clip=self._clip(),
             input_forget=bool(self._flag("input_forget")),
             linear_before_reset=bool(self._flag("linear_before_reset")),
-            inputs=connections.inputs,
-            outputs=connections.outputs,
-            constants=connections.constants,
-            warnings=(*connections.warnings, *self.warnings),
             quantized=connections.quantized,
             rounds=self.rounds,
-            gives_sequence=bool(self.node.outputs and self.node.outputs[0].name),
-            stored=stored,
+            gives_sequence=reader.gives(0),
         )
         connections.check_lengths(spec.seq_length)
         return spec
 
-    def _check_attributes(self) -> None:
-        check_attributes(self.node, self.schema, self.ref, f"{self.op_type}-{self.version}")
-
-    def _attribute(self, name: str, default: Any) -> Any:
-        attribute = self.node.attributes.get(name)
-        return default if attribute is None else attribute.value
-
     def _flag(self, name: str) -> int:
-        return int(self._attribute(name, 0))
+        return int(self.attribute(name, 0))
 
     def _directions(self) -> tuple[str, ...]:
-        direction = self._attribute("direction", "forward")
-        if direction == "foward" and self.version < 7:
+        direction = self.attribute("direction", "forward")
+        if direction == "foward" and self.schema.since_version < 7:
             direction = "forward"  # the default in the schema of GRU-1, a typing error
         if direction not in DIRECTIONS:
             raise self.invalid(f"direction is '{direction}'", f"{', '.join(DIRECTIONS)} are allowed")
         return DIRECTIONS[direction]
 
     def _clip(self) -> float | None:
-        clip = self._attribute("clip", None)
+        clip = self.attribute("clip", None)
         if clip is None or clip == math.inf:
             return None
         if self.op_type != "RNN" and not clip > 0:
@@ -284,7 +244,7 @@ class _NodeReader:
 
     def _activations(self, num_directions: int) -> tuple[tuple[Activation, ...], ...]:
         default = _DEFAULT_ACTIVATIONS[self.op_type]
-        names = list(self._attribute("activations", ())) or list(default * num_directions)
+        names = list(self.attribute("activations", ())) or list(default * num_directions)
         wanted = len(default) * num_directions
         if self.op_type == "RNN" and num_directions == 1 and len(names) == 2:
             names = names[:1]  # the specification's own default has two
@@ -293,8 +253,8 @@ class _NodeReader:
                 f"{len(names)} activations, not {wanted}",
                 f"a {self.op_type} has {len(default)} per direction",
             )
-        alphas = list(self._attribute("activation_alpha", ()))
-        betas = list(self._attribute("activation_beta", ()))
+        alphas = list(self.attribute("activation_alpha", ()))
+        betas = list(self.attribute("activation_beta", ()))
         parsed = [self._activation(name, alphas, betas) for name in names]
         return tuple(tuple(parsed[n : n + len(default)]) for n in range(0, wanted, len(default)))
 
