@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +125,13 @@ def lower_file(folder: Path, **given: Any) -> object:
     return rl.lower_file(**arguments)
 
 
+@cache
+def lowered(stream: str | None = None) -> onnx.ModelProto:
+    return rl.lower(parse(MODEL), stream=stream)
+
+
 def both(folder: Path, **given: Any) -> object:
-    valid: dict[str, Any] = {"original": parse(MODEL), "lowered": rl.lower(parse(MODEL)), "runs": runs(given)}
+    valid: dict[str, Any] = {"original": parse(MODEL), "lowered": lowered(), "runs": runs(given)}
     arguments: dict[str, Any] = {**valid, **given}
     return rl.verify(**arguments)
 
@@ -134,7 +139,7 @@ def both(folder: Path, **given: Any) -> object:
 def chunks(folder: Path, **given: Any) -> object:
     valid: dict[str, Any] = {
         "original": parse(MODEL),
-        "stepped": rl.lower(parse(MODEL), stream="t"),
+        "stepped": lowered("t"),
         "check": rl.Check(runs=runs(given)),
     }
     arguments: dict[str, Any] = {**valid, **given}
