@@ -1,9 +1,11 @@
 """What all tests share: the tests in folders of a kind are marked as such, and child processes are kept."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from one_process import Kept, keep_processes, run_workers_here
@@ -44,6 +46,21 @@ def _children(request: pytest.FixtureRequest, kept: None, monkeypatch: pytest.Mo
 @pytest.fixture
 def own_processes() -> None:
     """For tests of processes, and models that end theirs: each call starts those that it needs."""
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """The child processes that the test starts; none may be left."""
+    found: list[subprocess.Popen[bytes]] = []
+
+    class Recorded(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            found.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Recorded)
+    yield found
+    assert all(process.returncode is not None for process in found)
 
 
 @pytest.fixture

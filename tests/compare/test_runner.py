@@ -24,21 +24,6 @@ pytestmark = pytest.mark.usefixtures("own_processes")
 ONE = (Link("GRU", "first", hidden=4),)
 
 
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """The processes that ran; none of them may be left."""
-    found: list[subprocess.Popen[bytes]] = []
-
-    class Recorded(subprocess.Popen):  # type: ignore[type-arg]
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
-            found.append(self)
-
-    monkeypatch.setattr(subprocess, "Popen", Recorded)
-    yield found
-    assert all(process.returncode is not None for process in found)
-
-
 def endless(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model with a Loop of 2^60 steps behind its first output."""
     copy = onnx.ModelProto()

@@ -57,20 +57,6 @@ CRASHES: dict[str, Callable[[], onnx.ModelProto]] = {
 }
 
 
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
-    """The child processes that native code has had."""
-    children: list[subprocess.Popen[bytes]] = []
-
-    class Recorded(subprocess.Popen):  # type: ignore[type-arg]
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
-            children.append(self)
-
-    monkeypatch.setattr(subprocess, "Popen", Recorded)
-    return children
-
-
 @pytest.mark.parametrize("make", CRASHES.values(), ids=list(CRASHES))
 def test_inference_that_may_crash_runs_elsewhere(
     make: Callable[[], onnx.ModelProto], started: list[subprocess.Popen[bytes]]

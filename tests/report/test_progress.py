@@ -57,19 +57,11 @@ def test_tensors_and_runs_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("own_processes")
-def test_an_interrupt_ends_the_process_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[subprocess.Popen[bytes]] = []
-
-    class Recorded(subprocess.Popen):  # type: ignore[type-arg]
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
-            started.append(self)
-
+def test_an_interrupt_ends_the_process_that_runs(started: list[subprocess.Popen[bytes]]) -> None:
     def interrupt(_: str, done: int, total: int) -> None:
         if done:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(subprocess, "Popen", Recorded)
     original = chain(*TWO)
     feeds = [{"X": np.zeros((50, 20, 3), np.float32)}] * 300
     with pytest.raises(KeyboardInterrupt):
