@@ -1,12 +1,14 @@
 """Hostile models, each reproducible by its class and number, and a runner that lowers them.
 
 Classes: `bytes` of a file are damaged; `fields` of a model are changed, at any depth; `streams` are made of such
-models, or read with damaged metadata; `found` are those that earlier campaigns found.
+models, or read with damaged metadata; `found` are those that earlier campaigns found. The classes of
+`random_streams` (`chain`, `by_length`, `rates`, `pools`) are sound nets, whose streams must not be wrong.
 
     python tests/support/fuzz.py CLASS FIRST COUNT
 
 lowers so many of a class and prints those whose outcome is neither a result, which the checker accepts where it
-accepted the model, nor an `RnnLoweringError` that says what is wrong. Batches run in processes of their own, since
+accepted the model, nor an `RnnLoweringError` that says what is wrong; of a net, those whose stream computes
+something else. Batches run in processes of their own, since
 native code may end its process; what ended one is printed too.
 """
 
@@ -32,6 +34,7 @@ from cases import NAMED, RANDOM, model
 from found import FOUND, file_of
 from onnx import version_converter
 from paths import EXAMPLES
+from random_streams import NETS, judged
 from scope_models import CAPTURED, LOCAL, OVERRIDABLE, SCOPES, SHARED
 from stream_nets import enhancer, keras_batch_first, keyword_spotter, language_model
 from texts import parse
@@ -324,6 +327,9 @@ def axis_of_time(original: Model, rng: random.Random) -> str:
 def attempt(kind: str, number: int, originals: list[Model], folder: Path) -> Outcome:
     """Make the model of a number and lower it."""
     rng, form = random.Random(number), FORMS[number % 4]
+    if kind in NETS:
+        outcome = judged(NETS[kind](number))
+        return None if outcome in ("accepted", "refused") else outcome
     if kind == "found":
         turn, place = divmod(number, len(FOUND))
         return outcome_of_a_file(file_of(list(FOUND)[place]), folder, FORMS[(place + turn) % 4])
@@ -348,7 +354,7 @@ def run_here(kind: str, first: int, count: int) -> None:
         onnx_checks._in_child = _forked
     warnings.simplefilter("ignore")
     logging.disable()
-    originals = nets() if kind == "streams" else models()
+    originals = {"bytes": models, "fields": models, "streams": nets}.get(kind, list)()
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "out").mkdir()
         for number in range(first, first + count):

@@ -3,13 +3,9 @@
 `chain(seed)` is a row of operators over [batch, channels, time] = [2, 3, time] that add and drop frames;
 `rates(seed)` changes their number, counts and sums them; `by_length(seed)` calculates with it and uses the result.
 `judged` runs the stream in chunks beside onnxruntime on the whole, at lengths that no analysis was told of.
-
-As a program, `python tests/support/stream_fuzz.py FIRST COUNT`, it prints how many are accepted, refused and wrong.
 """
 
 import random as randoms
-import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from math import ceil
@@ -519,13 +515,4 @@ def _chunked(session: Any, plan: Any, feed: Array, sizes: Sequence[int]) -> Arra
     return parts[-1] if axis is None else np.concatenate(parts, axis)
 
 
-if __name__ == "__main__":
-    first, count = (int(n) for n in sys.argv[1:3])
-    for make in (chain, by_length, rates):
-        counted: Counter[str] = Counter()
-        for seed in range(first, first + count):
-            outcome = judged(make(seed))
-            counted[outcome if outcome in ("accepted", "refused") else "wrong"] += 1
-            if outcome not in ("accepted", "refused"):
-                print(make.__name__, seed, outcome[:160], flush=True)
-        print(make.__name__, dict(counted), flush=True)
+NETS = {make.__name__: make for make in (chain, by_length, rates, pools)}
