@@ -124,7 +124,6 @@ def differing(plan: Mapping[str, Any], net: Any, parts: list[Arrays]) -> str:
 REJECTED: dict[str, dict[str, str]] = {
     "opencv": {
         "nearest_upsampling.legacy.onnx": "rejects",  # Resize with 3 inputs
-        "classifier_attention.dynamo.onnx": "wrong",
     },
     "ncnn": {
         "classifier_attention.dynamo.onnx": "rejects",  # ncnn does not load the converted model

@@ -53,7 +53,12 @@ def _log_sum(emit: _Emitter, first: ir.Value, second: ir.Value) -> ir.Value:
     """Return the logarithm of the sum of two exponentials; negative infinity stands for an empty sum."""
     most = emit("Max", emit("Max", first, second), emit.constant(_lowest(emit.dtype)))
     parts = [emit("Exp", emit("Sub", value, most)) for value in (first, second)]
-    return emit("Add", most, emit("Log", emit("Add", *parts)))
+    return emit("Add", most, _log_of_sum(emit, *parts))
+
+
+def _log_of_sum(emit: _Emitter, first: ir.Value, second: ir.Value) -> ir.Value:
+    """Return the logarithm of a sum, without an Add: OpenCV 5.0 takes Log(Exp(x) + y) for Softplus(x), whatever y is."""
+    return emit("Log", emit("Sub", first, emit("Neg", second)))
 
 
 def _root(emit: _Emitter, first: ir.Value, second: ir.Value) -> ir.Value:
@@ -221,7 +226,7 @@ class RunningSoftmax(NodeEdit):
         most = emit("Max", past, emit.reduced("ReduceMax", scores, self.axis))
         own = emit.reduced("ReduceSum", emit("Exp", emit("Sub", scores, most)), self.axis)
         before = emit("Exp", emit("Sub", past, most))
-        total = emit("Add", most, emit("Log", emit("Add", before, own)))
+        total = emit("Add", most, _log_of_sum(emit, before, own))
         weights = emit("Exp", emit("Sub", scores, total))
         editor.made["share", node] = emit("Exp", emit("Sub", past, total))
         graph.insert_before(node, [producer(value) for value in emit.made])
