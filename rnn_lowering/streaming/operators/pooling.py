@@ -57,7 +57,7 @@ def _log_sum(emit: _Emitter, first: ir.Value, second: ir.Value) -> ir.Value:
 
 
 def _log_of_sum(emit: _Emitter, first: ir.Value, second: ir.Value) -> ir.Value:
-    """Return the logarithm of a sum, without an Add: OpenCV 5.0 takes Log(Exp(x) + y) for Softplus(x), whatever y is."""
+    """Return the logarithm of a sum without an Add: OpenCV 5.0 takes Log(Exp(x) + y) for Softplus(x) for any y."""
     return emit("Log", emit("Sub", first, emit("Neg", second)))
 
 
