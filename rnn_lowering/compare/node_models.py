@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from rnn_lowering.compare.float64_model import widen
 from rnn_lowering.compare.process import Ran, Runner, SessionError
-from rnn_lowering.compare.reference import widen
 from rnn_lowering.compare.references.every_kind import reference_of
 from rnn_lowering.compare.references.node_reference import NodeReference
 from rnn_lowering.compare.session import Session, quantizes_inputs

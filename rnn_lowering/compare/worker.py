@@ -67,12 +67,11 @@ def do(job: Message) -> Iterator[Message]:
 
 
 def _float64(job: Message) -> Message:
-    from rnn_lowering.compare.reference import evaluate_model
-    from rnn_lowering.compare.references.every_kind import OPERATORS
+    from rnn_lowering.compare.float64_model import evaluate_model
 
     try:
         feed = read_arrays(Path(job["float64"]))
-        write_arrays(Path(job["out"]), evaluate_model(Path(job["model"]), feed, OPERATORS))
+        write_arrays(Path(job["out"]), evaluate_model(Path(job["model"]), feed))
     except Exception as error:  # the evaluator has no common error
         return {"error": _one_line(error)}
     return {}

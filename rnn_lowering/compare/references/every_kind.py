@@ -16,7 +16,7 @@ from rnn_lowering.compare.references.linear_attention_reference import (
     LinearAttentionReference,
 )
 from rnn_lowering.compare.references.node_reference import NodeReference
-from rnn_lowering.compare.references.rnn_reference import RnnReference
+from rnn_lowering.compare.references.rnn_reference import GRU, LSTM, RNN, RnnReference
 from rnn_lowering.spec.causal_conv import CausalConvSpec
 from rnn_lowering.spec.gated_delta_net import GatedDeltaNetSpec
 from rnn_lowering.spec.gates import AttentionGateSpec, GatedNormSpec
@@ -34,7 +34,7 @@ REFERENCES: dict[type[NodeSpec], type[NodeReference[Any]]] = {
 }
 """By kind."""
 
-OPERATORS: tuple[type[OpRun], ...] = (LinearAttention, LinearAttentionOfMicrosoft)
+OPERATORS: tuple[type[OpRun], ...] = (RNN, GRU, LSTM, LinearAttention, LinearAttentionOfMicrosoft)
 """What onnx's evaluator runs for operators that it lacks, or that it does not compute in float64."""
 
 

@@ -10,8 +10,7 @@ import ml_dtypes
 import numpy as np
 from onnx.reference.op_run import OpRun
 
-from rnn_lowering.compare.reference import attributes_of
-from rnn_lowering.compare.references.node_reference import Attributes, NodeReference, Symbols
+from rnn_lowering.compare.references.node_reference import Attributes, NodeReference, Symbols, attributes_of
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.limits import excess
 from rnn_lowering.spec.linear_attention import LinearAttentionSpec

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import onnx
 import onnx_ir as ir
+from onnx import helper
 
 from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.types import Array
@@ -74,3 +76,12 @@ class NodeReference(ABC, Generic[Spec]):
     def axes_of_a_row(self, symbol: str) -> tuple[int, ...]:
         """Return the axes of an output that one row of the batch runs along."""
         return tuple(n for n, axis in enumerate(self.spec.axes(symbol)) if axis != "N")
+
+
+def attributes_of(node: onnx.NodeProto) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a node as Python values."""
+    for attribute in node.attribute:
+        value = helper.get_attribute_value(attribute)
+        if isinstance(value, list):
+            value = [item.decode() if isinstance(item, bytes) else item for item in value]
+        yield attribute.name, value.decode() if isinstance(value, bytes) else value

@@ -1,4 +1,4 @@
-"""Test inputs for a single node, chosen by its attributes.
+"""Test inputs for an RNN, GRU or LSTM, chosen by its attributes.
 
 Each row of a batch has its own magnitudes: pre-activations stay linear, saturate, or lie on both sides of each clip
 and threshold. Open sizes vary. A term of the node that affects none of these rows gets additional rows.
@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rnn_lowering.compare import reference
-from rnn_lowering.compare.reference import float64_of_node
+from rnn_lowering.compare.references.rnn_float64 import evaluate, float64_of_node
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.limits import excess, most_bytes
 from rnn_lowering.spec.rnn import GATES, RecurrentSpec
@@ -266,7 +265,7 @@ def rows_that_matter(
     truth, allowed = float64_of_node(op_type, attributes, inputs, dtype)
     added: list[int] = []
     for other_attributes, other_inputs in _without_each_term(op_type, attributes, inputs):
-        other = reference.evaluate(op_type, other_attributes, other_inputs)
+        other = evaluate(op_type, other_attributes, other_inputs)
         moved = [_by_row((other[s] - truth[s]) / allowed[s], s, batch_first) for s in outputs]
         for by_row in np.max(moved, axis=0):  # of each direction
             used = max(by_row[:chosen].max(initial=0.0), by_row[added].max(initial=0.0))

@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM in float64 NumPy: the reference for lowered nodes.
+"""RNN, GRU and LSTM in float64 NumPy, and by how much rounding may move their outputs.
 
 It is written independently of what it judges: it reads attributes and computes steps on its own. A sequence is
 reversed before the steps and its output after them, each row within its length, so that one loop over time
@@ -7,19 +7,13 @@ serves all directions; rows that have ended keep their state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnx
-from onnx import helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
-from onnx.reference.op_run import OpRun
 
-from rnn_lowering.model.messages import bodies_in
 from rnn_lowering.types import Array
 
 Function = Callable[[Array], Array]
@@ -285,78 +279,3 @@ def _thresholds_beside(attributes: Mapping[str, Any], eps: float) -> Iterator[di
         for sign in (-1, 1):
             moved = [alpha + sign * _BAND * eps * max(1.0, abs(alpha)) for alpha in alphas]
             yield {**attributes, "activation_alpha": moved}
-
-
-_REAL = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
-
-
-def evaluate_model(model: Path, feed: Mapping[str, Array], others: Sequence[type[OpRun]]) -> dict[str, Array]:
-    """Return the outputs of a model by their numbers, computed in float64 by onnx's evaluator, `evaluate` and
-    `others`, implementations of other operators."""
-    proto = onnx.load(model)
-    del proto.graph.value_info[:]
-    for graph in (proto.graph, *proto.functions):
-        widen(graph, _REAL, onnx.TensorProto.DOUBLE)
-    inputs = {name: _wide(array) for name, array in feed.items()}
-    outputs: Any = ReferenceEvaluator(proto, new_ops=[RNN, GRU, LSTM, *others]).run(None, inputs)
-    return {str(n): output for n, output in enumerate(outputs) if isinstance(output, np.ndarray)}
-
-
-def _wide(array: Array) -> Array:
-    return array.astype(np.float64) if array.dtype.kind == "f" or array.dtype.name == "bfloat16" else array
-
-
-def widen(graph: Any, narrow: Collection[int], wide: int) -> None:
-    """Convert certain element types of a graph or function to another one, in place."""
-    for value in (*getattr(graph, "input", ()), *getattr(graph, "output", ())):
-        if isinstance(value, onnx.ValueInfoProto) and value.type.tensor_type.elem_type in narrow:
-            value.type.tensor_type.elem_type = wide
-    attributes = [(node, attribute) for node in graph.node for attribute in node.attribute]
-    for tensor in (*getattr(graph, "initializer", ()), *(a.t for _, a in attributes if a.HasField("t"))):
-        if tensor.data_type in narrow:
-            array = numpy_helper.to_array(tensor).astype(helper.tensor_dtype_to_np_dtype(wide))
-            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
-    for body in (body for node in graph.node for body in bodies_in(node)):
-        del body.value_info[:]
-        widen(body, narrow, wide)
-    for node, attribute in attributes:
-        if attribute.name in ("to", "dtype") and attribute.i in narrow:
-            attribute.i = wide
-        numbers = node.op_type == "Constant" and attribute.name in ("value_float", "value_floats")
-        if numbers and onnx.TensorProto.FLOAT in narrow:
-            array = np.asarray(helper.get_attribute_value(attribute), helper.tensor_dtype_to_np_dtype(wide))
-            attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(array)))
-
-
-class _Recurrent(OpRun):
-    """A recurrent operator."""
-
-    op_domain = ""
-
-    def _run(self, *inputs: Array | None, **_: Any) -> tuple[Array, ...]:
-        node = self.onnx_node
-        schema = onnx.defs.get_schema(node.op_type)
-        symbols = [formal.name for formal in schema.inputs]
-        given = {s: a for s, a in zip(symbols, inputs, strict=False) if a is not None and a.size}
-        found = evaluate(node.op_type, dict(attributes_of(node)), given)
-        return tuple(found[formal.name] for formal in schema.outputs[: len(node.output)])
-
-
-def attributes_of(node: onnx.NodeProto) -> Iterator[tuple[str, Any]]:
-    for attribute in node.attribute:
-        value = helper.get_attribute_value(attribute)
-        if isinstance(value, list):
-            value = [item.decode() if isinstance(item, bytes) else item for item in value]
-        yield attribute.name, value.decode() if isinstance(value, bytes) else value
-
-
-class RNN(_Recurrent):
-    """RNN by `reference`."""
-
-
-class GRU(_Recurrent):
-    """GRU by `reference`."""
-
-
-class LSTM(_Recurrent):
-    """LSTM by `reference`."""
