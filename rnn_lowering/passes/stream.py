@@ -221,7 +221,7 @@ def _check_unit(flow: Flow, time: TimeInputs, axes: Sequence[str]) -> None:
 def _check_delay(flow: Flow, work: ir.Model, most: bool | int) -> None:
     """Refuse a stream whose outputs would be later than they may be."""
     framings = [framing for v in work.graph.outputs if isinstance(framing := flow.framings.get(v), Frames)]
-    frames = max((math.ceil(framing.lag / framing.rate) for framing in framings), default=0)
+    frames = max((math.ceil(framing.delay.frames / framing.rate) for framing in framings), default=0)
     if not frames:
         return
     for node in (recurrent.node for recurrent in flow.recurrent):

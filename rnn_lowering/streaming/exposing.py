@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.spec.node_spec import node_ref
+from rnn_lowering.streaming.delays import held_until_first, skip_missing
 from rnn_lowering.streaming.edit import Editor, dim_of, home, keep_where_empty, plain, producer
 from rnn_lowering.streaming.frames import Counter, Flow, Frames, Framing
-from rnn_lowering.streaming.lateness import held_until_first, skip_missing
 from rnn_lowering.streaming.metadata import Dim, StreamPlan
 from rnn_lowering.streaming.operators.counters import counts
 from rnn_lowering.streaming.polynomials import CHUNK, TIME, Size, size
@@ -70,7 +70,7 @@ class StateExposer:
             tuple(exposed),
             self.flow.unit,
             {n: str(f.rate) for n, f in framings.items() if isinstance(f, Frames) and n not in taken},
-            {n: f.lag for n, f in framings.items() if isinstance(f, Frames) and f.lag},
+            {n: f.delay.frames for n, f in framings.items() if isinstance(f, Frames) and f.delay},
             {n: -f.extra for n, f in framings.items() if isinstance(f, Frames) and f.extra},
         )
 
@@ -124,10 +124,10 @@ class StateExposer:
         final.type = final.type or ir.TensorType(dtype)
         initial, lengths = node.inputs[slot], lengths_of(node)
         assert initial is not None
-        if (late := state.recurrent.late) is not None:
+        if delay := state.recurrent.delay:
             if state.kind == "h":
-                skip_missing(self.editor, node, late, dtype)
-            final = held_until_first(self.editor, node, late, final, initial)
+                skip_missing(self.editor, node, delay, dtype)
+            final = held_until_first(self.editor, node, delay, final, initial)
         elif lengths is not None and lengths not in self.flow.known.contents:
             final = keep_where_empty(self.editor, node, final, initial)
         start = state.constant if state.input is None else defaults[state.input]

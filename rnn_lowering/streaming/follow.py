@@ -344,7 +344,7 @@ def _recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
     _check_onward(flow, node, others, framing)
     if 4 in others:
         _check_lengths(flow, node, others[4], framing)
-    flow.recurrent.append(StatefulNode(node, flow.path, framing.lateness))
+    flow.recurrent.append(StatefulNode(node, flow.path, framing.delay))
     y, last = node.outputs[0], flow.last_state(node, framing, node.outputs[1:])
     return [flow.framed(node, v, replace(framing, axis=sequence)) if v is y else last for v in outputs]
 
@@ -362,7 +362,7 @@ def _attention(flow: Flow, node: ir.Node) -> list[Framing]:
         raise flow.refuse(node, "its frames are not along axis 1 of all its inputs")
     if not framing.even or framing.rate != 1:
         raise flow.refuse(node, "does not read one frame for each of the stream", "trim its inputs with a Slice")
-    flow.recurrent.append(StatefulNode(node, flow.path, framing.lateness))
+    flow.recurrent.append(StatefulNode(node, flow.path, framing.delay))
     return [flow.framed(node, node.outputs[0], replace(framing, axis=1)), Unframed.LAST]
 
 
@@ -408,9 +408,9 @@ def _check_onward(flow: Flow, node: ir.Node, others: dict[int, ir.Value], framin
         )
     if framing.known > min(framing.extra, 0):
         raise flow.refuse(node, f"reads {_number_of_frames(framing)} the stream has", "trim its input with a Slice")
-    if framing.lag and 4 in others:
+    if framing.delay and 4 in others:
         raise flow.refuse(
-            node, f"has sequence_lens, and reads frames that come {framing.lag} late", "drop sequence_lens"
+            node, f"has sequence_lens, and reads frames that come {framing.delay.frames} late", "drop sequence_lens"
         )
     for slot in (5, 6):
         if slot in others and flow.is_timed(others[slot]):

@@ -1,14 +1,14 @@
 """The frames in each value of a model: their axis, number and order.
 
 A value has T * rate + extra frames in all. After t frames, t * rate + known of them are final. If `known` is
-negative, the value has a lag of -known frames, and its first chunks start with that many frames of no meaning.
+negative, the value has a delay of -known frames, and its first chunks start with that many frames of no meaning.
 
 Example, with T = 10 and t = 4:
 
 * Pad of 2 on the left: extra 2, known 2. The value has 12 frames, and 6 are final: the padding and frames 0 to 3.
 * Conv of kernel 3 with padding 1 and 1: extra 0, known -1. The value has 10 frames, and 3 are final: frame 3 reads
-  frame 4. The lag is 1.
-* Resize by 2 of that Conv: rate 2, extra 0, known -2. The value has 20 frames, and 6 are final. The lag is 2.
+  frame 4. The delay is 1.
+* Resize by 2 of that Conv: rate 2, extra 0, known -2. The value has 20 frames, and 6 are final. The delay is 2.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import onnx_ir as ir
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.model.scopes import ORIGIN
 from rnn_lowering.spec.node_spec import node_ref
+from rnn_lowering.streaming.delays import Delay, LengthSoFar, Wait
 from rnn_lowering.streaming.edit import NodeEdit, Path
 from rnn_lowering.streaming.inference import Shape, SymbolicValues
-from rnn_lowering.streaming.lateness import Lateness, LengthSoFar, Wait
 from rnn_lowering.streaming.polynomials import CHUNK, ONE, TIME, Size, product
 from rnn_lowering.streaming.shape_arithmetic import depends_on_time
 from rnn_lowering.types import Array
@@ -63,14 +63,9 @@ class Frames:
         return max(self.known, 0)
 
     @property
-    def lag(self) -> int:
-        """The lag: -`known`, or 0 if `known` is positive."""
-        return max(-self.known, 0)
-
-    @property
-    def lateness(self) -> Lateness | None:
-        """The lag and the rate, or None without a lag."""
-        return Lateness(self.lag, self.rate) if self.lag else None
+    def delay(self) -> Delay:
+        """The delay: -`known` frames, or 0 if `known` is positive."""
+        return Delay(max(-self.known, 0), self.rate)
 
     @property
     def plain(self) -> bool:
@@ -84,7 +79,7 @@ class Frames:
 
     @property
     def one_by_one(self) -> bool:
-        """Whether neither a chunk nor the whole has extra frames; a lag is allowed."""
+        """Whether neither a chunk nor the whole has extra frames; a delay is allowed."""
         return self.known <= self.extra <= 0
 
     @property
@@ -161,12 +156,12 @@ class StatefulNode:
     Attributes:
         node: The node.
         path: The If nodes around the node, each with its branch.
-        late: Lag of the input; the state keeps its initial value until frame 0 comes.
+        delay: Delay of the input; the state keeps its initial value until frame 0 comes.
     """
 
     node: ir.Node
     path: tuple[tuple[ir.Node, str], ...]
-    late: Lateness | None = None
+    delay: Delay | None = None
 
 
 @dataclass
@@ -322,12 +317,12 @@ class Flow:
         return self.framings.get(value) is Unframed.LAST
 
     def _wait(self, node: ir.Node, slot: int, framing: Frames, later: Frames) -> None:
-        """Delay an input of a node until it has the lag of the other inputs."""
+        """Delay an input of a node until it has the delay of the other inputs."""
         value = node.inputs[slot]
         assert value is not None
         if not framing.plain:
             raise self.refuse(node, f"joins values whose frames are not aligned: {_apart([framing, later])}")
-        past = later.lag - framing.lag
+        past = later.delay.frames - framing.delay.frames
         drop = past + framing.overlap - later.overlap
         wait = Wait(
             node,
@@ -343,8 +338,8 @@ class Flow:
         self.edits.append(wait)
 
     def note_ahead(self, node: ir.Node, before: Frames, after: Frames) -> None:
-        """Record a node whose output has a larger lag than its input."""
-        more = after.lag / after.rate - before.lag / before.rate
+        """Record a node whose output has a larger delay than its input."""
+        more = after.delay.frames / after.rate - before.delay.frames / before.rate
         if more > 0:
             self.ahead.append((node_ref(node, self.scope), math.ceil(more)))
 

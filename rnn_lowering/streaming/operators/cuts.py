@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
+from rnn_lowering.streaming.delays import Wait
 from rnn_lowering.streaming.edit import Editor, NodeEdit, home, producer
 from rnn_lowering.streaming.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.frames import Counter, FirstFrame, Flow, Frames, Framing, Unframed, WholeSequenceValue
 from rnn_lowering.streaming.inference import position, slice_bounds
-from rnn_lowering.streaming.lateness import Wait
 from rnn_lowering.streaming.operators.past_frames import framed_input, keep
 from rnn_lowering.streaming.polynomials import Size, size
 
@@ -70,7 +70,7 @@ def sliced(flow: Flow, node: ir.Node) -> list[Framing]:
         if cache is not None and len(bounds) == 1 and count == framing.known:
             flow.tails[output] = cache
         return [Unframed.LAST]
-    alone = framing.plain and not framing.lag and len(bounds) == 1
+    alone = framing.plain and not framing.delay and len(bounds) == 1
     if step == size(1) and begin == size(0) and end == size(1) and alone:
         return [FirstFrame(framing.axis, _by_position(flow, node).error)]
     if left is None or right is None or not framing.plain:
@@ -117,7 +117,8 @@ def _trimmed(
     if any(None in held for held in numbers.values()):
         raise flow.refuse(node, "cuts frames and an axis of another size that is not fixed", "use two Slices")
     here = {axis: [max(min(int(n or 0), TO_THE_END), -TO_THE_END) for n in held] for axis, held in numbers.items()}
-    here[framing.axis] = [left + framing.lag - found.lag * step, -cut if cut else TO_THE_END, step]
+    begin = left + framing.delay.frames - found.delay.frames * step
+    here[framing.axis] = [begin, -cut if cut else TO_THE_END, step]
     starts, ends, steps = zip(*here.values(), strict=True)
     flow.edits.append(Trim(node, tuple(here), starts, ends, steps))
     flow.note_ahead(node, framing, found)
@@ -153,7 +154,7 @@ def _around(flow: Flow, node: ir.Node, framing: Frames, counter: Counter) -> Fra
     found = replace(frames, axis=framing.axis + frames.axis, known=min(there, frames.known))
     if beyond := frames.known - found.overlap:
         _shorten_table(flow, node, frames, beyond)
-    if past := found.lag * counter.step - framing.lag:
+    if past := found.delay.frames * counter.step - framing.delay.frames:
         keep(flow, node, framing, past, 0.0, (), 0, before=0)
     flow.note_ahead(node, framing, found)
     return flow.resampled(node, node.outputs[0], found)

@@ -44,11 +44,11 @@ def padded(flow: Flow, node: ir.Node) -> list[Framing]:
     extra, known = framing.extra + int(left + right), framing.known + int(left)
     kept = settled(flow, node, framing, int(right), extra, known)
     first = mode == "edge"
-    if first and (left < 0 or framing.lag):
+    if first and (left < 0 or framing.delay):
         raise flow.refuse(node, "repeats the first frame of what is late, or cuts it off", "pad with a constant")
     initial = None if first else _filling(flow, node)
     found = replace(framing, extra=extra, known=kept)
-    past = int(left) - framing.lag + found.lag
+    past = int(left) - framing.delay.frames + found.delay.frames
     keep(flow, node, framing, past, initial, without, known - kept, before=int(left), first=0 if first else None)
     flow.note_ahead(node, framing, found)
     return [flow.resized(node, output, found)]
@@ -93,7 +93,7 @@ def joined_along(flow: Flow, node: ir.Node) -> list[Framing]:
     kept = settled(flow, node, framing, right, extra, known)
     before = _concatenated(lead, axis) if left else 0.0
     found = replace(framing, extra=extra, known=kept)
-    past = left - framing.lag + found.lag
+    past = left - framing.delay.frames + found.delay.frames
     keep(flow, node, framing, past, before, (), known - kept, before=left, slot=slot)
     return [flow.resized(node, node.outputs[0], found)]
 
@@ -115,7 +115,7 @@ def _behind_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int, othe
     first = flow.framings.get(lead)
     if others or slot != 1 or (isinstance(first, FirstFrame) and first.axis != framing.axis):
         raise flow.refuse(node, "joins the frames of the stream with others and with constants", "use two Concats")
-    if framing.lag:
+    if framing.delay:
         raise flow.refuse(
             node,
             "puts computed frames before those of what is late",

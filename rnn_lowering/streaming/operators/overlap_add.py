@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
+from rnn_lowering.streaming.delays import Delay, replaced
 from rnn_lowering.streaming.edit import Editor, NodeEdit, Path, dim_of, home, producer
 from rnn_lowering.streaming.frames import Flow, Framing
 from rnn_lowering.streaming.inference import Shape
-from rnn_lowering.streaming.lateness import Lateness, replaced
 from rnn_lowering.streaming.operators.past_frames import framed_input, settled
 from rnn_lowering.streaming.polynomials import size
 
@@ -27,7 +27,7 @@ class OverlapAdd(NodeEdit):
         rank: The number of image axes.
         stride: The distance of two columns in the image.
         cut: The part of the image after the chunk: the next chunk computes it, or it is beyond the end.
-        late: Lag of the columns; missing columns count as 0.
+        delay: Delay of the columns; missing columns count as 0.
         path: The If nodes around the node, each with its branch.
         shape, dtype: Shape and element type of the columns.
     """
@@ -39,7 +39,7 @@ class OverlapAdd(NodeEdit):
     rank: int
     stride: int
     cut: int
-    late: Lateness | None
+    delay: Delay | None
     path: Path
     shape: Shape
     dtype: ir.DataType
@@ -50,9 +50,9 @@ class OverlapAdd(NodeEdit):
         columns, image, result = node.inputs[0], node.inputs[1], node.outputs[0]
         assert columns is not None
         assert image is not None
-        if self.late is not None:
+        if self.delay:
             zeros = np.zeros(1, self.dtype.numpy())
-            columns = replaced(editor, columns, self.late, 2, len(self.shape), zeros, node)
+            columns = replaced(editor, columns, self.delay, 2, len(self.shape), zeros, node)
             node.replace_input_with(0, columns)
         if self.past:
             dims = [self.past if n == 2 else dim_of(dim, n, columns.name) for n, dim in enumerate(self.shape)]
@@ -98,7 +98,7 @@ def overlapped(flow: Flow, node: ir.Node) -> list[Framing]:
     value = held[0]
     flow.edits.append(
         OverlapAdd(
-            *(node, past, framing.overlap, axis, rank, stride, cut, framing.lateness, flow.path),
+            *(node, past, framing.overlap, axis, rank, stride, cut, framing.delay, flow.path),
             *(flow.shape(value, node), known.types[value]),
         )
     )

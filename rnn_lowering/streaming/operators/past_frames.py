@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
+from rnn_lowering.streaming.delays import Delay, replaced
 from rnn_lowering.streaming.edit import Editor, NodeEdit, Path, dim_of, home, producer
 from rnn_lowering.streaming.frames import Flow, Frames
 from rnn_lowering.streaming.inference import Shape
-from rnn_lowering.streaming.lateness import Lateness, replaced
 from rnn_lowering.types import Array
 
 
@@ -34,8 +34,8 @@ class PastFrames(NodeEdit):
         output_padding: The new output_padding of a transposed convolution, or None to keep it.
         first: Input slot of the computed frames before the first chunk (for a Pad: of the data).
         skip: The number of frames at the start of the input that the node does not use.
-        late: Lag of the input; `early` replaces the missing frames. None: no replacement is needed.
-        early: The replacement: a number, or an array with one entry along `axis` per frame of lag.
+        delay: Delay of the input; `early` replaces the missing frames. None: no replacement is needed.
+        early: The replacement: a number, or an array with one entry along `axis` per frame of delay.
 
     Example: a causal Conv of kernel 3 has `past` 2. With chunks of 4 frames it reads 2 + 4 frames and returns 4.
     The last 2 of the 6 are the next state.
@@ -55,12 +55,12 @@ class PastFrames(NodeEdit):
     output_padding: tuple[int, ...] | None = None
     first: int | None = None
     skip: int = 0
-    late: Lateness | None = None
+    delay: Delay | None = None
     early: float | Array | None = 0.0
 
     @property
     def carries(self) -> bool:  # type: ignore[override]
-        return self.past > 0 or self.late is not None
+        return self.past > 0 or bool(self.delay)
 
     @property
     def source(self) -> ir.Value:
@@ -92,10 +92,10 @@ class PastFrames(NodeEdit):
         node = self.node
         graph = home(node)
         before = self._without_padding(editor, graph) if node.op_type == "Pad" else self.source
-        if self.late is not None:
+        if self.delay:
             early = np.asarray(self.early, self.dtype.numpy())
             early = early if early.ndim else early.reshape(1)
-            before = replaced(editor, before, self.late, self.axis, len(self.shape), early, node)
+            before = replaced(editor, before, self.delay, self.axis, len(self.shape), early, node)
         if past is None:
             joined = before
         else:
@@ -172,7 +172,7 @@ def keep(
     value = node.inputs[slot]
     assert value is not None
     shape = flow.shape(node.outputs[0] if node.op_type == "Pad" else value, node)
-    begin, axis = before - framing.lag, framing.axis
+    begin, axis = before - framing.delay.frames, framing.axis
     edit = PastFrames(
         node,
         slot,
@@ -188,8 +188,8 @@ def keep(
         output_padding,
         first,
         max(-past, 0),
-        framing.lateness if before > 0 else None,
-        _entries(initial, axis, begin, framing.lag),
+        framing.delay if before > 0 else None,
+        _entries(initial, axis, begin, framing.delay.frames),
     )
     flow.edits.append(edit)
 

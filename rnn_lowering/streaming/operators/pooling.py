@@ -15,11 +15,11 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import parameter
+from rnn_lowering.streaming.delays import Delay, counts_so_far, replaced
 from rnn_lowering.streaming.edit import Editor, NodeEdit, Path, dim_of, home, producer
 from rnn_lowering.streaming.frame_by_frame import coupled_axes, frame_by_frame
 from rnn_lowering.streaming.frames import Flow, Frames, Framing, Pooled, Unframed
 from rnn_lowering.streaming.inference import Shape
-from rnn_lowering.streaming.lateness import Lateness, counts_so_far, replaced
 from rnn_lowering.streaming.operators.past_frames import framed_input
 from rnn_lowering.types import Array
 
@@ -134,18 +134,18 @@ class RunningPool(NodeEdit):
         node, value = self.node, self.node.outputs[0]
         join, before = _JOINS.get(node.op_type, (None, lambda _: 0.0))
         neutral = before(self.dtype)
-        if (late := self.frames.lateness) is not None:
-            self._without_missing(editor, late, np.array([neutral], self.dtype.numpy()))
+        if delay := self.frames.delay:
+            self._without_missing(editor, delay, np.array([neutral], self.dtype.numpy()))
         past, emit = self.add_past(editor), _Emitter(editor, home(node), self.dtype)
         total = self._mean(editor, emit, past, value) if join is None else join(emit, past, value)
         editor.made["raw", node] = value
         editor.made["past", node] = past
         self.return_(editor, past, emit, total, neutral)
 
-    def _without_missing(self, editor: Editor, late: Lateness, neutral: Array) -> None:
+    def _without_missing(self, editor: Editor, delay: Delay, neutral: Array) -> None:
         source = self.node.inputs[0]
         assert source is not None
-        read = replaced(editor, source, late, self.axis, self.rank, neutral, self.node)
+        read = replaced(editor, source, delay, self.axis, self.rank, neutral, self.node)
         self.node.replace_input_with(0, read)
 
     def _mean(self, editor: Editor, emit: _Emitter, past: ir.Value, value: ir.Value) -> ir.Value:
@@ -157,8 +157,7 @@ class RunningPool(NodeEdit):
 
 def _counts(editor: Editor, emit: _Emitter, frames: Frames) -> list[ir.Value]:
     """Return the number of frames before a chunk, in the chunk, and in both."""
-    late = Lateness(frames.lag, frames.rate)
-    return [emit("Cast", number, to=int(emit.dtype)) for number in counts_so_far(editor, late)]
+    return [emit("Cast", number, to=int(emit.dtype)) for number in counts_so_far(editor, frames.delay)]
 
 
 def pooled(flow: Flow, node: ir.Node) -> list[Framing]:
@@ -322,7 +321,7 @@ def deviating(flow: Flow, node: ir.Node) -> list[Framing]:
     value, mean = node.inputs[0], node.inputs[1]
     pool = None if mean is None else flow.means.get(mean)
     framing = None if value is None else flow.framings.get(value)
-    if pool is None or pool.inputs[0] is not value or not isinstance(framing, Frames) or framing.lag:
+    if pool is None or pool.inputs[0] is not value or not isinstance(framing, Frames) or framing.delay:
         return frame_by_frame(flow, node)
     if not pool.attributes.get_int("keepdims", 1):
         return frame_by_frame(flow, node)

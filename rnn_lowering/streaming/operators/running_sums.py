@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
+from rnn_lowering.streaming.delays import Delay, replaced
 from rnn_lowering.streaming.edit import Editor, NodeEdit, Path, dim_of, home, producer
 from rnn_lowering.streaming.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.frames import Flow, Framing
 from rnn_lowering.streaming.inference import Shape
-from rnn_lowering.streaming.lateness import Lateness, replaced
 from rnn_lowering.streaming.operators.past_frames import framed_input
 
 
@@ -24,7 +24,7 @@ class RunningSum(NodeEdit):
     Attributes:
         axis: The axis of the frames.
         overlap: The number of extra frames of the input in each chunk.
-        late: Lag of the input; missing frames count as 0.
+        delay: Delay of the input; missing frames count as 0.
         path: The If nodes around the node, each with its branch.
         shape, dtype: Shape and element type of the sum.
         rate: Frames of the sum per frame of the stream.
@@ -37,7 +37,7 @@ class RunningSum(NodeEdit):
     shape: Shape
     dtype: ir.DataType
     rate: Fraction
-    late: Lateness | None = None
+    delay: Delay | None = None
 
     def apply(self, editor: Editor) -> None:
         """Add the sum so far to the chunk. The next state is the sum at the last frame of the chunk."""
@@ -46,9 +46,9 @@ class RunningSum(NodeEdit):
         past = editor.add_past(node, "sum", self.dtype, dims)
         source = node.inputs[0]
         assert source is not None
-        if self.late is not None:
+        if self.delay:
             zeros = np.zeros(1, self.dtype.numpy())
-            source = replaced(editor, source, self.late, self.axis, len(self.shape), zeros, node)
+            source = replaced(editor, source, self.delay, self.axis, len(self.shape), zeros, node)
             node.replace_input_with(0, source)
         exclusive = node.attributes.get_int("exclusive", 0)
         if editor.own_frames(self.rate) == 1 and not self.overlap and not exclusive:
@@ -84,6 +84,6 @@ def summed(flow: Flow, node: ir.Node) -> list[Framing]:
         raise flow.refuse(node, "its frames are merged with another axis")
     shape, dtype = flow.shape(value, node), flow.known.types[value]
     flow.edits.append(
-        RunningSum(node, framing.axis, framing.overlap, flow.path, shape, dtype, framing.rate, framing.lateness)
+        RunningSum(node, framing.axis, framing.overlap, flow.path, shape, dtype, framing.rate, framing.delay)
     )
     return [flow.framed(node, node.outputs[0], framing)]

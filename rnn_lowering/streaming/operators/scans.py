@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from rnn_lowering.loops.body import ScanBody, read_body
 from rnn_lowering.model.scopes import bodies_of
+from rnn_lowering.streaming.delays import Delay, missing_frames
 from rnn_lowering.streaming.edit import Editor, NodeEdit, producer
 from rnn_lowering.streaming.frames import FirstFrame, Flow, Frames, Framing, StatefulNode
 from rnn_lowering.streaming.inference import add_initializers
-from rnn_lowering.streaming.lateness import Lateness, missing_frames
 from rnn_lowering.streaming.shape_arithmetic import UnfollowedError, evaluate
 
 
@@ -54,8 +54,8 @@ def scanned(flow: Flow, node: ir.Node) -> list[Framing]:
         raise flow.refuse(node, "does not read one frame for each of the stream", "trim its inputs with a Slice")
     _infer_outputs(flow, node, read, framing)
     flow.recurrent.append(StatefulNode(node, flow.path))
-    if framing.lateness is not None and states:
-        flow.edits.append(StatesHeld(node, framing.lateness))
+    if framing.delay and states:
+        flow.edits.append(StatesHeld(node, framing.delay))
     last = flow.last_state(node, framing, read.results)
     found: list[Framing] = [last for value in read.results if value.name]
     for value, axis in zip(read.stacked, read.stacked_axes, strict=False):
@@ -66,17 +66,17 @@ def scanned(flow: Flow, node: ir.Node) -> list[Framing]:
 
 @dataclass(frozen=True)
 class StatesHeld(NodeEdit):
-    """Keep the states of a Scan as they are in steps whose frames are missing because of a lag."""
+    """Keep the states of a Scan as they are in steps whose frames are missing because of a delay."""
 
     node: ir.Node
-    late: Lateness
+    delay: Delay
 
     def apply(self, editor: Editor) -> None:
         node, body = self.node, self.node.attributes["body"].as_graph()
         xs = node.attributes.get_int("num_scan_inputs", 0) or 0
         states = len(node.inputs) - xs
         node.resize_inputs(len(node.inputs) + 1)
-        node.replace_input_with(states + xs, missing_frames(editor, self.late))
+        node.replace_input_with(states + xs, missing_frames(editor, self.delay))
         node.attributes["num_scan_inputs"] = ir.AttrInt64("num_scan_inputs", xs + 1)
         for name in ("scan_input_axes", "scan_input_directions"):
             if name in node.attributes:

@@ -54,7 +54,7 @@ def windowed(flow: Flow, node: ir.Node) -> list[Framing]:
             node, f"a stride of {stride} over time does not fit the frames that are cut off before it"
         )
     found = replace(framing, extra=extra, known=kept, rate=framing.rate / stride)
-    past = window.left - framing.lag + found.lag * stride
+    past = window.left - framing.delay.frames + found.delay.frames * stride
     if past or window.left or window.right:
         initial, without = (
             _before_first(flow, node, value) if window.left else 0.0,
@@ -78,7 +78,7 @@ def transformed(flow: Flow, node: ir.Node) -> list[Framing]:
     if kept < known:
         raise flow.refuse(node, f"a step of {stride} does not fit the samples that are cut off before it")
     found = replace(framing, extra=extra, known=kept, rate=framing.rate / stride)
-    if past := found.lag * stride - framing.lag:
+    if past := found.delay.frames * stride - framing.delay.frames:
         keep(flow, node, framing, past, 0.0, (), 0, before=0)
     flow.note_ahead(node, framing, found)
     return [flow.resampled(node, node.outputs[0], found)]
@@ -101,14 +101,14 @@ def transposed(flow: Flow, node: ir.Node) -> list[Framing]:
     extra = framing.extra * stride - left + right
     kept = settled(flow, node, framing, right, extra, known)
     found = replace(framing, extra=extra, known=kept, rate=framing.rate * stride)
-    past = max((found.lag - left + span) // stride - framing.lag, 0)
+    past = max((found.delay.frames - left + span) // stride - framing.delay.frames, 0)
     beyond = span + 1 - stride + known - kept
-    pads = window.without(axis, (framing.lag + past) * stride + left - found.lag, max(beyond, 0))
+    pads = window.without(axis, (framing.delay.frames + past) * stride + left - found.delay.frames, max(beyond, 0))
     padding = tuple(
         max(-beyond, 0) if n == axis else pad
         for n, pad in enumerate(output_padding or [0] * (len(window.pads) // 2))
     )
-    late = framing.lag and span - left >= stride
+    late = framing.delay and span - left >= stride
     if past or late or pads != window.pads or padding != tuple(output_padding or padding):
         keep(
             flow,

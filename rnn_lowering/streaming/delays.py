@@ -1,9 +1,9 @@
-"""Values with a lag: a node before them reads future frames.
+"""Values with a delay: a node before them reads future frames.
 
-A value with lag 2 starts with 2 missing frames. Until frame 0 comes, states keep their initial values, and nodes
+A value with delay 2 starts with 2 missing frames. Until frame 0 comes, states keep their initial values, and nodes
 read the padding. A state counts the frames so far, and so tells which frames are missing.
 
-Example: with lag 2 and chunks of 3 frames, the first chunk holds [missing, missing, frame 0] and the second
+Example: with delay 2 and chunks of 3 frames, the first chunk holds [missing, missing, frame 0] and the second
 [frame 1, frame 2, frame 3].
 """
 
@@ -24,16 +24,22 @@ from rnn_lowering.types import Array
 
 
 @dataclass(frozen=True)
-class Lateness:
-    """The lag of a value, in frames of the value, and its rate: frames of the value per frame of the stream."""
+class Delay:
+    """By how many of its frames a value is late, and its rate: frames of the value per frame of the stream.
 
-    lag: int
+    A delay of 0 frames is false.
+    """
+
+    frames: int
     rate: Fraction
+
+    def __bool__(self) -> bool:
+        return self.frames > 0
 
 
 @dataclass(frozen=True)
 class Wait(NodeEdit):
-    """Delay an input of a node until it has the lag of the other inputs.
+    """Delay an input of a node until it has the delay of the other inputs.
 
     Attributes:
         node, slot: The node, and which of its inputs.
@@ -83,21 +89,21 @@ class Wait(NodeEdit):
 
 
 def replaced(
-    editor: Editor, value: ir.Value, late: Lateness, axis: int, rank: int, early: Array, node: ir.Node
+    editor: Editor, value: ir.Value, delay: Delay, axis: int, rank: int, early: Array, node: ir.Node
 ) -> ir.Value:
     """Replace the missing frames of a value before a node.
 
     Args:
-        early: The replacement: a number, or an array with one entry along `axis` per frame of lag.
+        early: The replacement: a number, or an array with one entry along `axis` per frame of delay.
     """
     graph = home(node)
-    missing, fill = missing_frames(editor, late), editor.constant(early, graph)
+    missing, fill = missing_frames(editor, delay), editor.constant(early, graph)
     if early.size > 1:
-        index = _index(editor, late)
-        (within,) = editor.node("Where", [missing, index, editor.integers([late.lag - 1], editor.model.graph)])
+        index = _index(editor, delay)
+        (within,) = editor.node("Where", [missing, index, editor.integers([delay.frames - 1], editor.model.graph)])
         (fill,) = editor.node("Gather", [fill, within], axis=axis)
         graph.insert_before(node, [producer(within), producer(fill)])
-    if _count(editor, late) != 1:
+    if _count(editor, delay) != 1:
         shape = editor.integers([-1 if n == axis else 1 for n in range(rank)], graph)
         (missing,) = editor.node("Reshape", [missing, shape])
         graph.insert_before(node, [producer(missing)])
@@ -106,11 +112,11 @@ def replaced(
     return read
 
 
-def held_until_first(editor: Editor, node: ir.Node, late: Lateness, final: ir.Value, initial: ir.Value) -> ir.Value:
+def held_until_first(editor: Editor, node: ir.Node, delay: Delay, final: ir.Value, initial: ir.Value) -> ir.Value:
     """Return the final state of a recurrent node, or the initial state if the chunk holds missing frames only."""
-    graph, none_has = home(node), missing_frames(editor, late)
+    graph, none_has = home(node), missing_frames(editor, delay)
     new = []
-    if _count(editor, late) != 1:
+    if _count(editor, delay) != 1:
         none_has = editor.sliced(none_has, graph, [0], [-1], [TO_THE_END])
         new.append(none_has)
     (kept,) = editor.node("Where", [none_has, initial, final])
@@ -118,15 +124,15 @@ def held_until_first(editor: Editor, node: ir.Node, late: Lateness, final: ir.Va
     return kept
 
 
-def skip_missing(editor: Editor, node: ir.Node, late: Lateness, dtype: ir.DataType) -> None:
+def skip_missing(editor: Editor, node: ir.Node, delay: Delay, dtype: ir.DataType) -> None:
     """Start a recurrent node at its frame 0: move the missing frames to the end, beyond `sequence_lens`."""
-    if _count(editor, late) == 1:
+    if _count(editor, delay) == 1:
         return
     graph, main = home(node), editor.model.graph
     sequence, batch = (1, 0) if node.attributes.get_int("layout", 0) == 1 else (0, 1)
-    number, turns = _numbers(editor, late)
+    number, turns = _numbers(editor, delay)
     skipped = _clipped(
-        editor, _calculated(editor, "Sub", editor.integers([late.lag], main), _start(editor, late)), number
+        editor, _calculated(editor, "Sub", editor.integers([delay.frames], main), _start(editor, delay)), number
     )
     last = _calculated(editor, "Sub", number, editor.integers([1], main))
     taken = _clipped(editor, _calculated(editor, "Add", turns, skipped), last)
@@ -149,18 +155,18 @@ def skip_missing(editor: Editor, node: ir.Node, late: Lateness, dtype: ir.DataTy
         editor.put_behind(y, back, [back])
 
 
-def counts_so_far(editor: Editor, late: Lateness) -> tuple[ir.Value, ir.Value, ir.Value]:
+def counts_so_far(editor: Editor, delay: Delay) -> tuple[ir.Value, ir.Value, ir.Value]:
     """Return three counts of frames: real before this call, all in this call, real so far (at least 1)."""
-    key = ("counts", late)
-    before, own = _start(editor, late), _number(editor, late)
-    if not late.lag:
+    key = ("counts", delay)
+    before, own = _start(editor, delay), _number(editor, delay)
+    if not delay:
         if key not in editor.made:
             editor.made[key] = _calculated(editor, "Add", before, own)
         return before, own, editor.made[key]
-    lag, bounds = editor.integers([late.lag], editor.model.graph), []
+    missing, bounds = editor.integers([delay.frames], editor.model.graph), []
     for number, least in ((before, 0), (_calculated(editor, "Add", before, own), 1)):
         bound = editor.integers([least], editor.model.graph)
-        true = _calculated(editor, "Sub", number, lag)
+        true = _calculated(editor, "Sub", number, missing)
         bounds.append(_calculated(editor, "Where", _calculated(editor, "Less", true, bound), bound, true))
     return bounds[0], own, bounds[1]
 
@@ -184,7 +190,7 @@ class LengthSoFar(NodeEdit):
 
     def apply(self, editor: Editor) -> None:
         graph = home(self.node)
-        _, _, total = counts_so_far(editor, Lateness(0, Fraction(1)))
+        _, _, total = counts_so_far(editor, Delay(0, Fraction(1)))
         (number,) = editor.node("Cast", [total], to=int(self.dtype))
         made = [number]
         for op_type, by in (("Mul", self.factor), ("Add", self.offset)):
@@ -226,15 +232,15 @@ def _given(editor: Editor) -> ir.Value:
     return editor.made["given"]
 
 
-def _count(editor: Editor, late: Lateness) -> int | None:
-    """Return the number of frames in each call of a value with a lag, or None if calls differ."""
+def _count(editor: Editor, delay: Delay) -> int | None:
+    """Return the number of frames in each call of a value with a delay, or None if calls differ."""
     assert editor.time is not None
-    return None if editor.time.frames is None else int(editor.time.frames * late.rate)
+    return None if editor.time.frames is None else int(editor.time.frames * delay.rate)
 
 
-def _numbers(editor: Editor, late: Lateness) -> tuple[ir.Value, ir.Value]:
+def _numbers(editor: Editor, delay: Delay) -> tuple[ir.Value, ir.Value]:
     """Return the number n of frames of a value in this call, and the indices 0 to n - 1."""
-    main, count = editor.model.graph, _count(editor, late)
+    main, count = editor.model.graph, _count(editor, delay)
     if count is not None:
         return editor.integers([count], main), editor.integers(range(count), main)
     if editor.opset < 11:
@@ -242,51 +248,51 @@ def _numbers(editor: Editor, late: Lateness) -> tuple[ir.Value, ir.Value]:
             "a stream that looks ahead, with any number of frames in a call, needs opset 11",
             hint="convert the model first, or give the number of frames",
         )
-    key = ("numbers", late.rate)
+    key = ("numbers", delay.rate)
     if key not in editor.made:
-        number = _number(editor, late)
+        number = _number(editor, delay)
         first, step = (editor.constant(np.array(n, np.int64), main) for n in (0, 1))
         (scalar,) = editor.node("Squeeze", [number], axes=[0])
         (turns,) = editor.node("Range", [first, scalar, step])
         editor.at_start([producer(scalar), producer(turns)])
         editor.made[key] = turns
-    return _number(editor, late), editor.made[key]
+    return _number(editor, delay), editor.made[key]
 
 
-def _number(editor: Editor, late: Lateness) -> ir.Value:
+def _number(editor: Editor, delay: Delay) -> ir.Value:
     """Return the number of frames of a value in this call."""
-    key = ("number", late.rate)
+    key = ("number", delay.rate)
     if key not in editor.made:
-        editor.made[key] = _at_rate(editor, _given(editor), late.rate)
+        editor.made[key] = _at_rate(editor, _given(editor), delay.rate)
     return editor.made[key]
 
 
-def _start(editor: Editor, late: Lateness) -> ir.Value:
-    """Return the number of frames of a value before this call, without its lag."""
-    key = ("start", late.rate)
+def _start(editor: Editor, delay: Delay) -> ir.Value:
+    """Return the number of frames of a value before this call, without its delay."""
+    key = ("start", delay.rate)
     if key not in editor.made:
-        editor.made[key] = _at_rate(editor, _so_far(editor), late.rate)
+        editor.made[key] = _at_rate(editor, _so_far(editor), delay.rate)
     return editor.made[key]
 
 
-def _index(editor: Editor, late: Lateness) -> ir.Value:
-    """Return the index of each frame of a value in this call, without its lag."""
-    key = ("index", late.rate)
+def _index(editor: Editor, delay: Delay) -> ir.Value:
+    """Return the index of each frame of a value in this call, without its delay."""
+    key = ("index", delay.rate)
     if key not in editor.made:
-        start = _start(editor, late)
-        alone = _count(editor, late) == 1
-        editor.made[key] = start if alone else _calculated(editor, "Add", start, _numbers(editor, late)[1])
+        start = _start(editor, delay)
+        alone = _count(editor, delay) == 1
+        editor.made[key] = start if alone else _calculated(editor, "Add", start, _numbers(editor, delay)[1])
     return editor.made[key]
 
 
-def missing_frames(editor: Editor, late: Lateness) -> ir.Value:
-    """Return a mask of the frames in this call that are missing because of the lag."""
+def missing_frames(editor: Editor, delay: Delay) -> ir.Value:
+    """Return a mask of the frames in this call that are missing because of the delay."""
     if editor.opset < 9:
         raise UnsupportedError("a stream that looks ahead needs opset 9", hint="convert the model first")
-    if late not in editor.made:
-        limit = editor.integers([late.lag], editor.model.graph)
-        editor.made[late] = _calculated(editor, "Less", _index(editor, late), limit)
-    return editor.made[late]
+    if delay not in editor.made:
+        limit = editor.integers([delay.frames], editor.model.graph)
+        editor.made[delay] = _calculated(editor, "Less", _index(editor, delay), limit)
+    return editor.made[delay]
 
 
 def _at_rate(editor: Editor, number: ir.Value, rate: Fraction) -> ir.Value:
