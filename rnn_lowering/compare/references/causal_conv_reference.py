@@ -8,9 +8,13 @@ from collections.abc import Mapping
 import ml_dtypes
 import numpy as np
 
-from rnn_lowering.compare.references.node_reference import NodeReference, Symbols
-from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.limits import excess
+from rnn_lowering.compare.references.node_reference import (
+    NodeReference,
+    Symbols,
+    by_symbol,
+    check_size,
+    sizes_of_runs,
+)
 from rnn_lowering.spec.causal_conv import CausalConvSpec
 from rnn_lowering.types import Array
 
@@ -21,7 +25,6 @@ _MAGNITUDES = (1.0, 30.0, 0.05)
 """Of the rows of a batch, in turn: SiLU is nearly linear, or it is saturated."""
 
 _CHANNELS, _ROWS = 3, 3
-_WIDE = 8
 
 _SLOPE = 1.1
 """The largest slope of SiLU."""
@@ -55,12 +58,7 @@ class CausalConvReference(NodeReference[CausalConvSpec]):
         return truth, allowed
 
     def feeds(self, names: Mapping[str, str], rng: np.random.Generator) -> list[Symbols]:
-        spec = self.spec
-        sizes = dict.fromkeys(
-            (N if spec.batch_size is None else spec.batch_size, L if spec.seq_length is None else spec.seq_length)
-            for N, L in _SIZES
-        )
-        return [self._feed(names, rng, N, L, _MAGNITUDES) for N, L in sizes]
+        return [self._feed(names, rng, N, L, _MAGNITUDES) for N, L in sizes_of_runs(self.spec, _SIZES)]
 
     def usual_feed(self, names: Mapping[str, str], rng: np.random.Generator, steps: int) -> Symbols:
         spec = self.spec
@@ -73,8 +71,7 @@ class CausalConvReference(NodeReference[CausalConvSpec]):
         spec = self.spec
         axes = _channel_axes(spec)
         C, k = math.prod(axes), spec.kernel_size
-        if fault := excess("inputs and outputs", _WIDE * (2 * N * C * (L + spec.state_length) + C * k)):
-            raise UnsupportedError(fault, hint="compare it at smaller sizes", node=spec.node)
+        check_size(spec, 2 * N * C * (L + spec.state_length) + C * k)
         of_rows = np.resize(np.array(magnitudes), N).reshape(N, 1, 1)
         made = {
             "input": self._shaped(rng.standard_normal((N, C, L)) * of_rows, axes),
@@ -82,8 +79,7 @@ class CausalConvReference(NodeReference[CausalConvSpec]):
             "weight": rng.standard_normal((C, 1, k)) * k**-0.5,
             "bias": rng.standard_normal(C),
         }
-        first = {name: symbol for symbol, name in reversed(list(names.items()))}
-        return {symbol: made[first[name]].astype(spec.dtype.numpy()) for symbol, name in names.items()}
+        return {symbol: array.astype(spec.dtype.numpy()) for symbol, array in by_symbol(made, names).items()}
 
     def _last(self) -> bool:
         return bool(self.attributes.get("channels_last", 0))

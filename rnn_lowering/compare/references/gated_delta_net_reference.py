@@ -8,17 +8,22 @@ from collections.abc import Mapping
 import ml_dtypes
 import numpy as np
 
-from rnn_lowering.compare.references.node_reference import NodeReference, Symbols
-from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.limits import excess
+from rnn_lowering.compare.references.node_reference import (
+    FLOAT32_EPS,
+    NodeReference,
+    Symbols,
+    by_symbol,
+    check_size,
+    sizes_of_runs,
+)
 from rnn_lowering.spec.gated_delta_net import GatedDeltaNetSpec
 from rnn_lowering.types import Array
 
 _SIZES = ((2, 5), (1, 1), (3, 40))
 """(batch_size, length) where the node leaves them open."""
 
-_EPS = float(np.finfo(np.float32).eps)
-_OF_SIZE, _WIDE = 64, 8
+_OF_SIZE = 64
+"""How many roundings of the largest number in the row are allowed."""
 
 
 class GatedDeltaNetReference(NodeReference[GatedDeltaNetSpec]):
@@ -56,17 +61,12 @@ class GatedDeltaNetReference(NodeReference[GatedDeltaNetSpec]):
         allowed = {}
         for symbol, array in truth.items():
             size = np.abs(array).max(axis=tuple(range(1, array.ndim)), keepdims=True, initial=0.0)
-            level = _OF_SIZE * _EPS * (size + 1) + (eps * np.abs(array) if symbol == "output" else 0)
+            level = _OF_SIZE * FLOAT32_EPS * (size + 1) + (eps * np.abs(array) if symbol == "output" else 0)
             allowed[symbol] = np.broadcast_to(level, array.shape)
         return truth, allowed
 
     def feeds(self, names: Mapping[str, str], rng: np.random.Generator) -> list[Symbols]:
-        spec = self.spec
-        sizes = dict.fromkeys(
-            (N if spec.batch_size is None else spec.batch_size, T if spec.seq_length is None else spec.seq_length)
-            for N, T in _SIZES
-        )
-        return [self._feed(names, rng, *size) for size in sizes]
+        return [self._feed(names, rng, *size) for size in sizes_of_runs(self.spec, _SIZES)]
 
     def usual_feed(self, names: Mapping[str, str], rng: np.random.Generator, steps: int) -> Symbols:
         spec = self.spec
@@ -85,13 +85,11 @@ class GatedDeltaNetReference(NodeReference[GatedDeltaNetSpec]):
             "initial_state": (N, a.state_heads, a.value_size, a.key_size),
             **dict.fromkeys(("a_log", "dt_bias"), heads),
         }
-        if fault := excess("inputs and outputs", _WIDE * sum(math.prod(shapes[symbol]) for symbol in names)):
-            raise UnsupportedError(fault, hint="compare it at smaller sizes", node=spec.node)
+        check_size(spec, sum(math.prod(shapes[symbol]) for symbol in names))
         made = {symbol: rng.standard_normal(shape) for symbol, shape in shapes.items()}
         made["key"] /= np.linalg.norm(made["key"], axis=-1, keepdims=True)
         if not spec.computes_decay:
             made["decay"] = -np.abs(made["decay"])
         if not spec.squashes_beta:
             made["beta"] = rng.uniform(0, 1, made["beta"].shape)
-        first = {name: symbol for symbol, name in reversed(list(names.items()))}
-        return {symbol: made[first[n]].astype(spec.dtype_of(symbol).numpy()) for symbol, n in names.items()}
+        return {s: array.astype(spec.dtype_of(s).numpy()) for s, array in by_symbol(made, names).items()}

@@ -9,9 +9,7 @@ from collections.abc import Mapping
 import ml_dtypes
 import numpy as np
 
-from rnn_lowering.compare.references.node_reference import NodeReference, Spec, Symbols
-from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.limits import excess
+from rnn_lowering.compare.references.node_reference import NodeReference, Spec, Symbols, by_symbol, check_size
 from rnn_lowering.spec.gates import AttentionGateSpec, GatedNormSpec
 from rnn_lowering.types import Array, Dims
 
@@ -23,7 +21,7 @@ _MAGNITUDES = (1.0, 30.0, 1e-3)
 
 _ROUNDINGS = 8
 
-_OPEN, _WIDE = 3, 8
+_OPEN = 3
 
 
 class _GateReference(NodeReference[Spec]):
@@ -98,16 +96,14 @@ def _feed(
     magnitudes: tuple[float, ...],
 ) -> Symbols:
     """Return inputs of these shapes; the rows of a batch have magnitudes in turn."""
-    if fault := excess("inputs and outputs", 2 * _WIDE * sum(math.prod(shape) for shape in shapes.values())):
-        raise UnsupportedError(fault, hint="compare it at smaller sizes", node=node.spec.node)
+    check_size(node.spec, 2 * sum(math.prod(shape) for shape in shapes.values()))
     made = {}
     for symbol, shape in shapes.items():
         array = rng.standard_normal(shape)
         if "N" in node.spec.axes(symbol):
             array = array * np.resize(np.array(magnitudes), shape[0]).reshape(-1, *[1] * (len(shape) - 1))
         made[symbol] = array.astype(node.spec.dtype_of(symbol).numpy())
-    first = {name: symbol for symbol, name in reversed(list(names.items()))}
-    return {symbol: made[first[name]] for symbol, name in names.items()}
+    return by_symbol(made, names)
 
 
 def _closed(shape: Dims, sizes: tuple[int, int]) -> tuple[int, ...]:

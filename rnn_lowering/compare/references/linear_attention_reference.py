@@ -10,9 +10,16 @@ import ml_dtypes
 import numpy as np
 from onnx.reference.op_run import OpRun
 
-from rnn_lowering.compare.references.node_reference import Attributes, NodeReference, Symbols, attributes_of
-from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.limits import excess
+from rnn_lowering.compare.references.node_reference import (
+    FLOAT32_EPS,
+    Attributes,
+    NodeReference,
+    Symbols,
+    attributes_of,
+    by_symbol,
+    check_size,
+    moved_by_a_rounding,
+)
 from rnn_lowering.spec.linear_attention import LinearAttentionSpec
 from rnn_lowering.types import Array
 
@@ -20,8 +27,6 @@ _RULES = {"linear": "", "gated": "decay", "delta": "beta", "gated_delta": "decay
 """The optional inputs that a rule uses."""
 
 _INPUTS = ("query", "key", "value", "past_state", "decay", "beta")
-
-_EPS = float(np.finfo(np.float32).eps)
 
 _OF_SIZE, _OF_SHOWN = 16, 8
 """How many roundings are allowed: of the largest number in the row, and of what float32 shows."""
@@ -33,9 +38,6 @@ _ROW_KINDS = ("plain", "weak and strong decays", "equal keys", "positive keys")
 _FEWEST = 3
 _BUDGET = 4e8
 """Multiplications of the reference for all inputs of one node, about: a large node gets fewer and shorter ones."""
-
-_WIDE = 8
-"""Bytes of a number in float64."""
 
 
 def evaluate(attributes: Attributes, inputs: Mapping[str, Array], dtype: Any = np.float64) -> Symbols:
@@ -84,12 +86,17 @@ class LinearAttentionReference(NodeReference[LinearAttentionSpec]):
 
     def outputs_and_allowed(self, inputs: Mapping[str, Array]) -> tuple[Symbols, Symbols]:
         truth = evaluate(self.attributes, inputs)
-        rounded = evaluate(self.attributes, _perturbed(inputs), np.float32)
+        rounded = evaluate(self.attributes, moved_by_a_rounding(inputs, inputs), np.float32)
         allowed: Symbols = {}
         for symbol, array in truth.items():
             info = ml_dtypes.finfo(self.spec.dtype_of(symbol).numpy())  # type: ignore[no-untyped-call]
             size, shown = _of_rows(array), _of_rows(rounded[symbol] - array)
-            level = _OF_SIZE * _EPS * size + _OF_SHOWN * shown + float(info.eps) * np.abs(array) + float(info.tiny)
+            level = (
+                _OF_SIZE * FLOAT32_EPS * size
+                + _OF_SHOWN * shown
+                + float(info.eps) * np.abs(array)
+                + float(info.tiny)
+            )
             level = np.where(np.isfinite(level) & (size < float(info.max) ** 0.75), level, np.inf)
             allowed[symbol] = np.broadcast_to(level, array.shape)
         return truth, allowed
@@ -125,13 +132,10 @@ class LinearAttentionReference(NodeReference[LinearAttentionSpec]):
         shapes = self._shapes(T, N)
         numbers = sum(math.prod(shapes[symbol]) for symbol in {*names, "past_state"})
         numbers += N * T * spec.output_heads * (spec.key_size + spec.value_size)
-        fault = excess("inputs and outputs", _WIDE * numbers)
-        if fault:
-            raise UnsupportedError(fault, hint="compare it at smaller sizes", node=spec.node)
+        check_size(spec, numbers)
         kinds = [_ROW_KINDS[(run + row) % len(_ROW_KINDS)] for row in range(N)]
         made = {symbol: self._made(symbol, shapes[symbol], kinds, rng) for symbol in shapes if symbol in names}
-        first = {name: symbol for symbol, name in reversed(list(names.items()))}
-        return {symbol: made[first[name]] for symbol, name in names.items()}
+        return by_symbol(made, names)
 
     def _shapes(self, T: int, N: int) -> dict[str, tuple[int, ...]]:
         spec = self.spec
@@ -185,13 +189,3 @@ def _of_rows(array: Array) -> Array:
     """The largest magnitude in each row of the batch."""
     axes = tuple(range(1, array.ndim))
     return np.asarray(np.abs(array).max(axis=axes, keepdims=True, initial=0.0), np.float64)
-
-
-def _perturbed(inputs: Mapping[str, Array]) -> Symbols:
-    """Return inputs each number of which is moved by one rounding, up or down."""
-    rng = np.random.default_rng(0)
-    moved: Symbols = {}
-    for symbol in sorted(inputs):  # in one order in every process
-        signs = rng.integers(0, 2, inputs[symbol].shape) * 2.0 - 1
-        moved[symbol] = np.asarray(inputs[symbol], np.float64) * (1 + _EPS * signs)
-    return moved

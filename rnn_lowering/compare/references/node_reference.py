@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -12,6 +12,8 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
+from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.limits import excess
 from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.types import Array
 
@@ -85,3 +87,54 @@ def attributes_of(node: onnx.NodeProto) -> Iterator[tuple[str, Any]]:
         if isinstance(value, list):
             value = [item.decode() if isinstance(item, bytes) else item for item in value]
         yield attribute.name, value.decode() if isinstance(value, bytes) else value
+
+
+FLOAT32_EPS = float(np.finfo(np.float32).eps)
+"""A rounding of float32."""
+
+_FLOAT64_BYTES = 8
+
+
+def check_size(spec: NodeSpec, numbers: int) -> None:
+    """Raise if the inputs and outputs of one run exceed the memory limit in float64.
+
+    Args:
+        numbers: How many numbers they have.
+
+    Raises:
+        UnsupportedError: They exceed it.
+    """
+    if fault := excess("inputs and outputs", bytes_in_float64(numbers)):
+        raise UnsupportedError(fault, hint="compare it at smaller sizes", node=spec.node)
+
+
+def bytes_in_float64(numbers: int) -> int:
+    """Return the bytes that numbers take in float64."""
+    return _FLOAT64_BYTES * numbers
+
+
+def sizes_of_runs(spec: NodeSpec, sizes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the distinct (batch size, length) of runs: those of the node, where open those of `sizes`."""
+    N, T = spec.batch_size, spec.seq_length
+    return list(dict.fromkeys((n if N is None else N, t if T is None else T) for n, t in sizes))
+
+
+def by_symbol(made: Mapping[str, Array], names: Mapping[str, str]) -> Symbols:
+    """Return the inputs that `names` asks for; symbols of one value get the same array.
+
+    Args:
+        made: An array for each symbol.
+        names: Symbol -> name of the value.
+    """
+    first = {name: symbol for symbol, name in reversed(list(names.items()))}
+    return {symbol: made[first[name]] for symbol, name in names.items()}
+
+
+def moved_by_a_rounding(inputs: Mapping[str, Array], symbols: Iterable[str]) -> Symbols:
+    """Return inputs; each number of those that `symbols` names is moved by one rounding of float32, up or down."""
+    rng = np.random.default_rng(0)
+    moved = dict(inputs)
+    for symbol in sorted(moved.keys() & set(symbols)):  # in one order in every process
+        signs = rng.integers(0, 2, moved[symbol].shape) * 2.0 - 1
+        moved[symbol] = np.asarray(moved[symbol], np.float64) * (1 + FLOAT32_EPS * signs)
+    return moved

@@ -14,19 +14,20 @@ from typing import Any
 
 import numpy as np
 
+from rnn_lowering.compare.references.node_reference import (
+    Attributes,
+    Symbols,
+    by_symbol,
+    bytes_in_float64,
+    check_size,
+)
 from rnn_lowering.compare.references.rnn_float64 import evaluate, float64_of_node
-from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.limits import excess, most_bytes
+from rnn_lowering.limits import most_bytes
 from rnn_lowering.spec.rnn import GATES, RecurrentSpec
 from rnn_lowering.types import Array, array_of
 
-Symbols = dict[str, Array]
-
 _SIZES = ((1, 1), (5, 9), (2, 4), (70, 4), (33, 9), (3, 3), (4, 2))
 """(seq_length, batch_size) where the node leaves them open."""
-
-_WIDE = 8
-"""Bytes of a number in float64."""
 
 _INPUT_SIZE = 4
 _PROBE_LENGTH = 3
@@ -95,27 +96,13 @@ def usual_feed(
     make = _InputMaker(spec, attributes, names, rng)
     T = max(steps, make.longest) if spec.seq_length is None else spec.seq_length
     N = _ROWS if spec.batch_size is None else spec.batch_size
-    check_bytes(spec, T, N, make.width)
+    check_size(spec, _numbers(spec, T, N, make.width))
     return make.feed(T, [_USUAL[0]] * N, 0)
 
 
-def check_bytes(spec: RecurrentSpec, T: int, N: int, width: int, weights: int = 0) -> None:
-    """Raise if one run of a node of these sizes exceeds the memory limit.
-
-    Args:
-        T, N, width: The length, the batch size and the input size.
-        weights: How many numbers of weights are inputs.
-
-    Raises:
-        UnsupportedError: The run exceeds the limit.
-    """
-    fault = excess("inputs and outputs", _bytes(spec, T, N, width, weights))
-    if fault:
-        raise UnsupportedError(fault, hint="compare it at smaller sizes", node=spec.node)
-
-
-def _bytes(spec: RecurrentSpec, T: int, N: int, width: int, weights: int = 0) -> int:
-    return _WIDE * (T * N * (width + len(spec.directions) * spec.hidden_size) + weights)
+def _numbers(spec: RecurrentSpec, T: int, N: int, width: int) -> int:
+    """Return how many numbers X and Y of one run have."""
+    return T * N * (width + len(spec.directions) * spec.hidden_size)
 
 
 class _InputMaker:
@@ -133,7 +120,8 @@ class _InputMaker:
         self.width = _INPUT_SIZE if spec.input_size is None else spec.input_size
         shapes = {"W": (gate_rows, self.width), "R": (gate_rows, H), "B": (2 * gate_rows,), "P": (3 * H,)}
         T, N = (1 if size is None else size for size in (spec.seq_length, spec.batch_size))
-        check_bytes(spec, T, N, self.width, sum(dirs * math.prod(shapes[s]) for s in shapes if s in names))
+        weights = sum(dirs * math.prod(shapes[s]) for s in shapes if s in names)
+        check_size(spec, weights + _numbers(spec, T, N, self.width))
         fed = {s: rng.uniform(-1, 1, (dirs, *shapes[s])) * H**-0.5 for s in shapes if s in names}
         self.weights: Symbols = {symbol: array.astype(self.dtype) for symbol, array in fed.items()}
         W = {**self.constants, **self.weights}["W"]
@@ -199,7 +187,7 @@ class _InputMaker:
 
     def _exceeds(self, T: int, N: int, share: float) -> bool:
         """Whether a run costs more than its share, or needs more bytes than the limit."""
-        return self._cost(T, N) > share or _bytes(self.spec, T, N, self.width) > most_bytes()
+        return self._cost(T, N) > share or bytes_in_float64(_numbers(self.spec, T, N, self.width)) > most_bytes()
 
     def _cost(self, T: int, N: int) -> float:
         """Estimate the multiplications of the reference in one run."""
@@ -222,8 +210,7 @@ class _InputMaker:
                 made[symbol] = self._per_row(self.rng.uniform(-1, 1, shape) * bound[:, None])
         if "sequence_lens" in self.names:
             made["sequence_lens"] = self._lengths(T, N, run)
-        first = {name: symbol for symbol, name in reversed(list(self.names.items()))}
-        return {symbol: made[first[name]] for symbol, name in self.names.items()}
+        return by_symbol(made, self.names)
 
     def _per_row(self, array: Array) -> Array:
         """[seq or directions, batch, size] -> the node's type and layout."""
@@ -237,10 +224,6 @@ class _InputMaker:
             lengths[row] = special[row if N > 1 else (0, run // 2 % 4)[run % 2]]
         return lengths.astype(np.int32)
 
-
-Attributes = dict[str, Any]
-
-_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 _CLEARLY = 20
 """How many times what rounding may do a term must move the result, for a fault in it to be seen."""
@@ -293,7 +276,7 @@ def _without_each_term(
 ) -> Iterator[tuple[Attributes, Symbols]]:
     """Yield the node without each gate of each weight, without each state and its clip, and with each parameter
     changed."""
-    gates = _GATES[op_type]
+    gates = GATES[op_type]
     parts = {"W": gates, "R": gates, "B": 2 * gates, "P": 3, "initial_h": 1, "initial_c": 1}
     for symbol, count in parts.items():
         if symbol in inputs:

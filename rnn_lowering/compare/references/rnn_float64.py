@@ -14,6 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from rnn_lowering.compare.references.node_reference import FLOAT32_EPS, Symbols, moved_by_a_rounding
 from rnn_lowering.types import Array
 
 Function = Callable[[Array], Array]
@@ -192,10 +193,6 @@ def _step(
     return {"RNN": rnn, "GRU": gru, "LSTM": lstm}[op_type]
 
 
-Symbols = dict[str, Array]
-
-_EPS = float(np.finfo(np.float32).eps)
-
 _FACTORS = {"float32": (4, 16, 8), "float64": (4, 16, 8), "float16": (2, 4, 4), "bfloat16": (1, 1, 2)}
 """How many roundings are allowed: of 1, which a gate is near to; of the largest number in the row; and of what
 float32 shows. float16 kernels compute in float32 inside and round what enters and leaves them; bfloat16 runs in
@@ -222,7 +219,9 @@ def float64_of_node(
     eps, largest = float(info.eps), float(info.max) ** 0.75
     of_one, of_size, of_shown = _FACTORS[np.dtype(dtype).name]
     truth = evaluate(op_type, attributes, inputs)
-    rounded = evaluate(op_type, attributes, _perturbed(inputs), np.float32)
+    rounded = evaluate(
+        op_type, attributes, moved_by_a_rounding(inputs, ("X", "initial_h", "initial_c")), np.float32
+    )
     beside = [evaluate(op_type, a, inputs) for a in _thresholds_beside(attributes, eps)]
     if attributes.get(ROUNDED):  # a rounding may move a number by a step of the 8 bits: as far as all do
         without = {name: value for name, value in attributes.items() if name != ROUNDED}
@@ -230,7 +229,7 @@ def float64_of_node(
     allowed: Symbols = {}
     for symbol, array in truth.items():
         axes = axes_of_a_row(symbol, batch_first)
-        shown = _largest(rounded[symbol] - array, axes) / _EPS
+        shown = _largest(rounded[symbol] - array, axes) / FLOAT32_EPS
         size = _largest(array, axes)
         level = eps * (of_one + of_size * size + of_shown * shown)
         for other in beside:
@@ -259,16 +258,6 @@ def axes_of_a_row(symbol: str, batch_first: bool) -> tuple[int, ...]:
 
 def _largest(array: Array, axes: tuple[int, ...]) -> Array:
     return np.asarray(np.abs(array).max(axis=axes, keepdims=True, initial=0.0), np.float64)
-
-
-def _perturbed(inputs: Mapping[str, Array]) -> Symbols:
-    """Return inputs whose states and X have each number moved by one rounding, up or down."""
-    rng = np.random.default_rng(0)
-    moved = dict(inputs)
-    for symbol in sorted(moved.keys() & {"X", "initial_h", "initial_c"}):  # in one order in every process
-        signs = rng.integers(0, 2, moved[symbol].shape) * 2.0 - 1
-        moved[symbol] = np.asarray(moved[symbol], np.float64) * (1 + _EPS * signs)
-    return moved
 
 
 def _thresholds_beside(attributes: Mapping[str, Any], eps: float) -> Iterator[dict[str, Any]]:
