@@ -102,9 +102,9 @@ class StreamPass(ir.passes.InPlacePass):
             states = states_of(flow, work.graph)
             _check_delay(flow, work, self.delay)
             without_use = unused(work)
-            carries = states.nodes or flow.counted or any(edit.carries for edit in flow.edits)
-            text = "" if carries else _nothing_carried(work, time, flow)
+            text = "" if states.nodes else _nothing_carried(work, time, flow)
             plan = StateExposer(work, flow, time).expose(states)
+            text = "" if plan.states else text
             remove_unused(work, without_use)
             _declare(work, flow, time)
             plan.write(work)

@@ -187,6 +187,7 @@ class LengthSoFar(NodeEdit):
     offset: Fraction
     shape: tuple[int, ...]
     dtype: ir.DataType
+    carries = False
 
     def apply(self, editor: Editor) -> None:
         graph = home(self.node)
@@ -203,6 +204,11 @@ class LengthSoFar(NodeEdit):
 
 
 # Numbers of frames, computed at the start of the main graph
+
+
+def frames_before(editor: Editor, rate: Fraction) -> ir.Value:
+    """Return the number of frames before this call, of a value without a delay that has `rate` of them per frame."""
+    return _start(editor, Delay(0, rate))
 
 
 def _so_far(editor: Editor) -> ir.Value:

@@ -60,7 +60,7 @@ class NodeEdit(ABC):
 
     node: ir.Node
     carries: bool = True
-    """Whether it has one."""
+    """Whether it has one of its own."""
 
     @abstractmethod
     def apply(self, editor: Editor) -> None:
@@ -84,8 +84,6 @@ class Editor:
         self._start: ir.Node | None = None
         self.taken = {*all_names(model), *(v.name or "" for v in model.graph.outputs)}
         self.states: list[State] = []
-        self.counters: dict[tuple[Fraction, tuple[tuple[ir.Node, str], ...]], ir.Value] = {}
-        """The states that count frames, by their rate and the nodes If around them."""
         self._started: dict[tuple[tuple[ir.Node, str], ...], ir.Value] = {}
         self._numbers: dict[str, int] = {}
 

@@ -121,7 +121,6 @@ def _follow_node(flow: Flow, node: ir.Node) -> list[Framing]:
         except UnsupportedError as error:
             return _all_lost(flow, outputs, WholeSequenceValue(error))
         if found is not None:
-            flow.paths[node.outputs[0]] = flow.path
             return found
     return _without_stream(flow, node, read)
 
@@ -242,9 +241,8 @@ def _branches(flow: Flow, node: ir.Node) -> list[Framing]:
 
 
 def _carried(flow: Flow) -> int:
-    """Return the number of states found so far, those of counters by the nodes If around these."""
-    counters = sum(len(flow.paths.get(value, ())) for value in flow.counted)
-    return len(flow.recurrent) + sum(edit.carries for edit in flow.edits) + counters
+    """Return the number of states found so far, without the number of frames, which every call counts."""
+    return len(flow.recurrent) + sum(edit.carries for edit in flow.edits)
 
 
 def _check_same_branch(flow: Flow, node: ir.Node, condition: ir.Value) -> None:

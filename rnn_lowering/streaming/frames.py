@@ -25,7 +25,7 @@ from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.model.scopes import ORIGIN
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.delays import Delay, LengthSoFar, Wait
-from rnn_lowering.streaming.edit import NodeEdit, Path
+from rnn_lowering.streaming.edit import NodeEdit
 from rnn_lowering.streaming.inference import Shape, SymbolicValues
 from rnn_lowering.streaming.polynomials import CHUNK, ONE, TIME, Size, product
 from rnn_lowering.streaming.shape_arithmetic import depends_on_time
@@ -176,7 +176,6 @@ class Flow:
         recurrent, edits: The changes that a stream needs, in the order of the model.
         units: Pairs of a node and the number that must divide the number of frames.
         counted: Counters that a node reads as data. They must continue in the next chunk.
-        paths: The nodes If around counters.
         caches: By output the Concat nodes that put frames before those of the stream which an input may hold.
         tails: Values with the last frames of a cache, as many as the cache holds.
         means: By value the nodes that pool all frames to their mean.
@@ -193,7 +192,6 @@ class Flow:
     edits: list[NodeEdit] = field(default_factory=list)
     units: list[tuple[NodeRef | None, int]] = field(default_factory=list)
     counted: dict[ir.Value, list[ir.Node]] = field(default_factory=dict)
-    paths: dict[ir.Value, Path] = field(default_factory=dict)
     caches: dict[ir.Value, ir.Node] = field(default_factory=dict)
     tails: dict[ir.Value, ir.Node] = field(default_factory=dict)
     means: dict[ir.Value, ir.Node] = field(default_factory=dict)

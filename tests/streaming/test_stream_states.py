@@ -70,33 +70,33 @@ STATES: dict[str, tuple[str, list[str]]] = {
             Y = Conv <kernel_shape = [3]> (q, kernel)""",
         ["started", "x"],
     ),
-    "counted frames": (f"{COUNT}  c = Unsqueeze (r, i1)  f = Cast <to = 1> (c)  Y = Add (X, f)", ["count"]),
+    "counted frames": (f"{COUNT}  c = Unsqueeze (r, i1)  f = Cast <to = 1> (c)  Y = Add (X, f)", ["t"]),
     "frames counted in floats": (
         f"""{T}  tf = Cast <to = 1> (t)  z = Cast <to = 1> (s0)  o = Cast <to = 1> (s1)  r = Range (z, tf, o)
             c = Reshape (r, column)  a = Mul (c, freq)  n = Sin (a)  Y = Add (X, n)""",
-        ["count"],
+        ["t"],
     ),
     "frames counted from 1": (
         f"""{T}  n = Add (t, s1)  r = Range (s1, n, s1)  c = Unsqueeze (r, i1)  f = Cast <to = 1> (c)
             Y = Div (X, f)""",
-        ["count"],
+        ["t"],
     ),
     "frames counted by twos": (
         f"{COUNT}  d = Mul (r, s2)  e = Add (d, s1)  c = Unsqueeze (e, i1)  f = Cast <to = 1> (c)  Y = Add (X, f)",
-        ["count"],
+        ["t"],
     ),
     "counted twice": (
         f"""{COUNT}  c = Unsqueeze (r, i1)  f = Cast <to = 1> (c)  g = Neg (f)  h = Sqrt (f)  a = Add (X, g)
             Y = Add (a, h)""",
-        ["count"],
+        ["t"],
     ),
-    "rows of a table": (f"{COUNT}  p = Gather (places, r)  Y = Add (X, p)", ["count"]),
+    "rows of a table": (f"{COUNT}  p = Gather (places, r)  Y = Add (X, p)", ["t"]),
     "rows of a table for each row of the batch": (
         f"""{COUNT}  u = Unsqueeze (r, i0)  n = Gather (s, s0)  nv = Unsqueeze (n, i0)
             q = Concat <axis = 0> (nv, tv)  e = Expand (u, q)  p = Gather (places, e)  Y = Add (X, p)""",
-        ["count"],
+        ["t"],
     ),
-    "a table that is cut": (f"{T}  p = Slice (places, i0, tv, i0)  Y = Add (X, p)", ["count"]),
+    "a table that is cut": (f"{T}  p = Slice (places, i0, tv, i0)  Y = Add (X, p)", ["t"]),
     "the sum so far": ("Y = CumSum (X, s1)", ["sum"]),
     "the sum of the frames before": ("Y = CumSum <exclusive = 1> (X, s1)", ["sum"]),
     "the sum of padded frames": (
@@ -106,7 +106,7 @@ STATES: dict[str, tuple[str, list[str]]] = {
     "the mean so far": (
         f"""a = CumSum (X, s1)  {T}  n = Add (t, s1)  r = Range (s1, n, s1)  c = Unsqueeze (r, i1)
             f = Cast <to = 1> (c)  m = Div (a, f)  Y = Sub (X, m)""",
-        ["count", "sum"],
+        ["t", "sum"],
     ),
     "the number of frames so far": (
         f"""{T}  q = Concat <axis = 0> (i1, tv, i1)  o = ConstantOfShape <value = float[1] {{1.0}}> (q)
@@ -300,7 +300,7 @@ def test_states_in_branches() -> None:
     )
     for batch in (2, 3):
         plan = plan_of(assert_streams(model, "time", {"X": random((batch, 11, 3))}))
-        assert [s["state"] for s in plan["states"]] == ["count", "sum", "started", "x"]
+        assert [s["state"] for s in plan["states"]] == ["t", "sum", "started", "x"]
 
 
 def test_a_branch_that_not_every_call_takes_is_refused() -> None:

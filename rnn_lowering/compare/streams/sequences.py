@@ -40,7 +40,7 @@ BEGINNINGS = {
 _CALLS = 310
 """So many tell what each call does, if all do the same and none reads frames before half of them."""
 
-_COUNTED = {"count", "sum", "pool"}
+_COUNTED = {"t", "sum", "pool"}
 """States whose meaning depends on the number of frames so far."""
 
 

@@ -15,9 +15,10 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.spec.node_outputs import run_node
-from rnn_lowering.streaming.edit import Editor, NodeEdit, Path, home, producer
+from rnn_lowering.streaming.edit import Editor, NodeEdit, home, producer
 from rnn_lowering.streaming.frames import Counter, Flow, Frames, Framing
 from rnn_lowering.streaming.inference import slice_bounds
+from rnn_lowering.streaming.delays import frames_before
 from rnn_lowering.streaming.polynomials import size
 from rnn_lowering.types import Array
 
@@ -32,7 +33,6 @@ class Count(NodeEdit):
         counter: Its step and offsets.
         nodes: The nodes that read the value as data.
         dtype: The element type of the value.
-        path: The If nodes around the node, each with its branch.
     """
 
     node: ir.Node
@@ -40,13 +40,11 @@ class Count(NodeEdit):
     counter: Counter
     nodes: Sequence[ir.Node]
     dtype: ir.DataType
-    path: Path
 
     def apply(self, editor: Editor) -> None:
         """Add the number of the frames before the chunk."""
         node, graph = self.node, home(self.node)
-        past = counted_before(editor, node, self.value, self.counter.frames, self.path)
-        added = past
+        added = frames_before(editor, self.counter.frames.rate)
         new = []
         if self.counter.step != 1:
             (added,) = editor.node("Mul", [added, editor.integers([self.counter.step], graph)])
@@ -68,31 +66,8 @@ def counts(flow: Flow) -> list[Count]:
     for value, nodes in flow.counted.items():
         counter = flow.framings[value]
         assert isinstance(counter, Counter)
-        found.append(Count(producer(value), value, counter, nodes, flow.known.types[value], flow.paths[value]))
+        found.append(Count(producer(value), value, counter, nodes, flow.known.types[value]))
     return found
-
-
-def counted_before(editor: Editor, node: ir.Node, value: ir.Value, frames: Frames, path: Path) -> ir.Value:
-    """Return the number of frames of a value before the chunk, from a new state."""
-    key = (frames.rate, tuple(path))
-    if key not in editor.counters:
-        graph = home(node)
-        past = editor.add_past(node, "count", ir.DataType.INT64, [1])
-        new, count = [], editor.own_frames(frames.rate)
-        if count is not None:
-            own = editor.integers([count], graph)
-        else:
-            (shape,) = editor.node("Shape", [value])
-            (own,) = editor.node("Gather", [shape, editor.integers([frames.axis], graph)], axis=0)
-            new = [shape, own]
-        if count is None and frames.known:
-            (own,) = editor.node("Sub", [own, editor.integers([frames.known], graph)])
-            new.append(own)
-        (present,) = editor.node("Add", [past, own])
-        graph.insert_after(node, [producer(v) for v in (*new, present)])
-        editor.add_present(node, "count", past, present, path)
-        editor.counters[key] = past
-    return editor.counters[key]
 
 
 @dataclass(frozen=True)
@@ -126,13 +101,12 @@ class TableRows(NodeEdit):
     Attributes:
         axis: The axis of the table.
         frames: The framing of the rows.
-        path: The If nodes around the node, each with its branch.
     """
 
     node: ir.Node
     axis: int
     frames: Frames
-    path: Path
+    carries = False
 
     def apply(self, editor: Editor) -> None:
         """Pick the rows by the numbers of the frames. A number beyond the end of the table is an error."""
@@ -144,8 +118,7 @@ class TableRows(NodeEdit):
         (count,) = editor.node("Gather", [shape, editor.constant(np.array(self.axis), graph)], axis=0)
         bounds = [editor.constant(np.array(n), graph) for n in (0, 1)]
         (own,) = editor.node("Range", [bounds[0], count, bounds[1]])
-        past = counted_before(editor, node, rows, self.frames, self.path)
-        (numbers,) = editor.node("Add", [own, past])
+        (numbers,) = editor.node("Add", [own, frames_before(editor, self.frames.rate)])
         (picked,) = editor.node("Gather", [table, numbers], axis=self.axis)
         picked.type = rows.type
         for read in list(rows.uses()):
@@ -273,5 +246,5 @@ def _rows(flow: Flow, node: ir.Node) -> list[Framing] | None:
     flow.known.types.setdefault(output, flow.known.types[table])
     flow.known.shapes[output] = tuple(last if n == axis else dim for n, dim in enumerate(shape))
     frames = flow.by_size(output, node)
-    flow.edits.append(TableRows(node, axis, frames, flow.path))
+    flow.edits.append(TableRows(node, axis, frames))
     return [frames]
