@@ -156,7 +156,7 @@ def _open_time(work: ir.Model, time: TimeInputs) -> None:
         if name in time.axes:
             dims = list(time.others[name])
             dims[time.axes[name]] = time.symbol
-            value.shape = ir.Shape(dims)
+            value.shape = ir.Shape(dims, None if value.shape is None else _denotations(value.shape))
 
 
 def _reads(value: ir.Value, time: TimeInputs, reached: dict[ir.Value, bool]) -> bool:
