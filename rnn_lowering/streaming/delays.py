@@ -207,7 +207,7 @@ class LengthSoFar(NodeEdit):
 
 
 def frames_before(editor: Editor, rate: Fraction) -> ir.Value:
-    """Return the number of frames before this call, of a value without a delay that has `rate` of them per frame."""
+    """Return the number of frames before this call, of a value without a delay: `rate` per frame of the stream."""
     return _start(editor, Delay(0, rate))
 
 

@@ -188,6 +188,12 @@ def test_late_streams_give_what_the_whole_gives(label: str) -> None:
             assert_same(chunked(fixed, feed, [number]), expected, f"{to}, {number} in each call")
 
 
+def test_frames_are_counted_once() -> None:
+    """The divisor of a mean, and the states that hold still until the first true frame, read the same number."""
+    plan = plan_of(streamed(made("a running mean, read by a layer"), "time", delay=True))
+    assert [s["input"] for s in plan["states"] if s["dtype"] == "int64"] == ["past_frames_t"]
+
+
 def in_calls(stream: rl.Stream, x: Array, sizes: list[int]) -> Array:
     """What rl.Stream returns of a sequence, with flush."""
     parts, start, turn = [], 0, 0

@@ -15,10 +15,10 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.spec.node_outputs import run_node
+from rnn_lowering.streaming.delays import frames_before
 from rnn_lowering.streaming.edit import Editor, NodeEdit, home, producer
 from rnn_lowering.streaming.frames import Counter, Flow, Frames, Framing
 from rnn_lowering.streaming.inference import slice_bounds
-from rnn_lowering.streaming.delays import frames_before
 from rnn_lowering.streaming.polynomials import size
 from rnn_lowering.types import Array
 
