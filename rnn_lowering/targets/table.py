@@ -9,10 +9,8 @@ from rnn_lowering.emit.substitutes import constant_minus
 from rnn_lowering.errors import OptionError
 from rnn_lowering.targets.documented import Documented, rows
 from rnn_lowering.targets.runtimes import (
-    emx,
-    ezkl,
+    by_hand,
     iree,
-    jaxonnxruntime,
     mnn,
     ncnn,
     onnx2torch,
@@ -20,7 +18,6 @@ from rnn_lowering.targets.runtimes import (
     onnxruntime_webgpu,
     opencv,
     openvino,
-    rknn,
     tinygrad,
     tract,
     tvm,
@@ -50,9 +47,9 @@ PORTABLE = Target("portable", "", ("scan", "loop", "unroll"), integer_products=T
 
 _TRIED = (
     *(PORTABLE, onnxruntime.ONNXRUNTIME, onnxruntime.WEB, onnxruntime_webgpu.TARGET),
-    *(tinygrad.TARGET, tvm.TARGET, jaxonnxruntime.TARGET),
+    *(tinygrad.TARGET, tvm.TARGET, by_hand.JAXONNXRUNTIME),
     *(onnx2torch.ONNX2TORCH, onnx2torch.EXECUTORCH, onnx2torch.COREML, ncnn.TARGET, mnn.TARGET, tract.TARGET),
-    *(iree.TARGET, openvino.TARGET, opencv.TARGET, emx.TARGET, ezkl.TARGET, rknn.TARGET),
+    *(iree.TARGET, openvino.TARGET, opencv.TARGET, by_hand.EMX, by_hand.EZKL, by_hand.RKNN),
 )
 
 TARGETS = {target.name: target for target in (*_TRIED, *map(_documented, rows()))}
