@@ -31,7 +31,6 @@ from rnn_lowering.loops.facts import (
     slice_bounds,
     takes_all,
 )
-from rnn_lowering.loops.slices import parts_of
 from rnn_lowering.model.scopes import LOWERED, REPEATING, bodies_of, graphs_of
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, node_ref
 from rnn_lowering.types import array_of
@@ -69,7 +68,7 @@ class BodyCopy:
         self,
         op: Ops,
         facts: Facts,
-        repeat: Repeat,
+        repeat: RepeatBody,
         limits: LoopLimits,
         *,
         needs_rows: bool = False,
@@ -278,7 +277,7 @@ class BodyCopy:
         users = dict.fromkeys(user for user, index in data.uses() if index == 0 and user.graph is node.graph)
         slices = [user for user in users if user.op_type == "Slice" and user not in self.moved]
         bounds = [[self.item(value) for value in each.inputs[1:]] for each in slices]
-        parts = parts_of(slices, bounds, kind) if len(slices) > 1 else None
+        parts = _parts_of(slices, bounds, kind) if len(slices) > 1 else None
         if parts is None:
             return []
         axis, starts = parts
@@ -491,7 +490,7 @@ def _key(item: Item) -> Hashable:
     return tuple(map(_key, item.items)) if isinstance(item, Elements) else item
 
 
-Repeat = Callable[[BodyCopy, "LoopBody | ScanBody", Sequence[Item]], "list[Item]"]
+RepeatBody = Callable[[BodyCopy, "LoopBody | ScanBody", Sequence[Item]], "list[Item]"]
 """Emits what stands for a Loop or Scan, of whose inputs it gets the items; returns an item for each output."""
 
 
@@ -510,3 +509,43 @@ def values_used(node: ir.Node) -> list[ir.Value]:
     """Return what a node and the nodes in its bodies use."""
     nodes = (node, *(inner for body in bodies_of(node) for inner in body.all_nodes()))
     return list(dict.fromkeys(value for each in nodes for value in each.inputs if value is not None))
+
+
+def _parts_of(
+    slices: Sequence[ir.Node], bounds: Sequence[Sequence[Item]], kind: TensorKind
+) -> tuple[int, list[int]] | None:
+    """Return the axis along which Slices of a value take all of it, and where each starts; None where they do not.
+
+    Args:
+        slices: The nodes.
+        bounds: The items of the starts, ends, axes and steps of each.
+        kind: The type and shape of the value.
+    """
+    found = [_part(items, kind) for items in bounds]
+    parts = [part for part in found if part is not None]
+    if len(parts) < len(slices) or len({axis for axis, _, _ in parts}) != 1:
+        return None
+    axis = parts[0][0]
+    ordered = sorted((start, end) for _, start, end in parts)
+    ends = [0, *(end for _, end in ordered)]
+    if ends[-1] != kind.dims[axis] or any(start != end for (start, _), end in zip(ordered, ends, strict=False)):
+        return None
+    return axis, [start for _, start, _ in parts]
+
+
+def _part(items: Sequence[Item], kind: TensorKind) -> tuple[int, int, int] | None:
+    """Return the one axis that a Slice shortens, where it starts and where it ends."""
+    bounds = slice_bounds(items)
+    if bounds is None or kind.shape is None:
+        return None
+    shortened = []
+    for axis, start, end, step in bounds:
+        if step != 1 or not -len(kind.shape) <= axis < len(kind.shape):
+            return None
+        if takes_all(start, end, step):
+            continue
+        size = kind.dims[axis]
+        if size is None or not 0 <= start < min(end, size):
+            return None
+        shortened.append((axis % len(kind.shape), int(start), int(min(end, size))))
+    return shortened[0] if len(shortened) == 1 else None

@@ -13,7 +13,7 @@ from rnn_lowering.emit.names import Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import NodeRef, UnsupportedError, boundary
 from rnn_lowering.loops.body import LoopBody, ScanBody
-from rnn_lowering.loops.body_copy import BodyCopy, LoopLimits, Repeat, detach, values_used
+from rnn_lowering.loops.body_copy import BodyCopy, LoopLimits, RepeatBody, detach, values_used
 from rnn_lowering.loops.conversion import to_loop, to_scan
 from rnn_lowering.loops.facts import Elements, Facts, Item
 from rnn_lowering.loops.unrolling import unroll
@@ -100,7 +100,7 @@ def _as_it_is(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) 
     return to_loop(copy, read, items) if isinstance(read, LoopBody) else to_scan(copy, read, items)
 
 
-_FORMS: dict[str, Repeat] = {"unroll": unroll, "loop": to_loop, "scan": to_scan}
+_FORMS: dict[str, RepeatBody] = {"unroll": unroll, "loop": to_loop, "scan": to_scan}
 
 
 def lower_loops(
@@ -208,7 +208,7 @@ class _LoopLowering:
             self.reports.append(LoopReport.of(ref, form, reason, steps))
             return
 
-    def _as(self, repeat: Repeat, node: ir.Node, scope: Scope, *, needs_rows: bool) -> int | None:
+    def _as(self, repeat: RepeatBody, node: ir.Node, scope: Scope, *, needs_rows: bool) -> int | None:
         """Give a node a form; return the number of its steps, where they are unrolled.
 
         Args:

@@ -16,12 +16,11 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.run_time_sizes import count
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import Item, Known
 from rnn_lowering.loops.lengths import Length, length_in, length_of_axis
-from rnn_lowering.loops.unknown_trips import UnknownTripsError, depends_on_data
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 
 _INT64 = ir.DataType.INT64
@@ -33,6 +32,30 @@ _ENDLESS = 1 << 62
 
 _SHAPING = ("Identity", "Squeeze", "Unsqueeze", "Reshape")
 _WIDE = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.FLOAT, ir.DataType.DOUBLE)
+
+
+class UnknownTripsError(UnsupportedError):
+    """The number of steps is not known before the model runs.
+
+    Args:
+        value: What it follows from; None where that is in the body.
+    """
+
+    def __init__(
+        self, reason: str, *, hint: str = "", node: NodeRef | None = None, value: ir.Value | None = None
+    ) -> None:
+        self.value = value
+        super().__init__(reason, hint=hint, node=node)
+
+
+def depends_on_data(node: NodeRef, value: ir.Value | None = None) -> UnknownTripsError:
+    """Return the error of a Loop that ends by a condition on data."""
+    return UnknownTripsError(
+        "the number of its steps depends on data",
+        hint="export it with a fixed number of steps, or keep it, for a runtime that runs Loop (--targets)",
+        node=node,
+        value=value,
+    )
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from rnn_lowering.errors import (
 from rnn_lowering.limits import limited
 from rnn_lowering.loops.body_copy import LoopLimits
 from rnn_lowering.loops.lowering import LoopForms, lower_loops
-from rnn_lowering.loops.unknown_trips import UnknownTripsError
+from rnn_lowering.loops.trips import UnknownTripsError
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.copying import changed, clone, restored, restored_on_failure
 from rnn_lowering.model.fixed_inputs import at_sizes, input_arrays, record
