@@ -1,4 +1,4 @@
-"""Test inputs: random ones that the model accepts, and the user's own."""
+"""Inputs of test runs: random ones that the model accepts, and the user's."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class _Use:
     switch: bool | None = None
 
     def in_run(self, run: int, switch: bool | None) -> _Use:
-        """Return the use in one run: each takes another of the numbers that the input is compared with, or none."""
+        """Return the use in one run: runs take turns with the numbers that the input is compared with."""
         chosen = run % (len(self.compared) + 1)
         return replace(self, compared=self.compared[chosen : chosen + 1], switch=switch)
 
@@ -179,7 +179,7 @@ def _role_by_name(name: str, axis: int) -> str:
 
 @dataclass(frozen=True)
 class _Numbers:
-    """The random numbers of one feed.
+    """Draws the random numbers of one feed.
 
     Attributes:
         longest: The length of the longest sequence.

@@ -144,7 +144,7 @@ class _Comparison:
         self.longest, self.seconds_per_frame = 0, 0.0
 
     def result(self) -> Verification:
-        """Compare."""
+        """Compare the stream with the original; raise the errors of `verify_stream`."""
         try:
             expected = self._run_whole([self.runner.write_feeds(feeds) for feeds in self.sequences.feeds()])
         except SessionError as error:
@@ -167,7 +167,7 @@ class _Comparison:
             return Verification("failed", self._method(), reason=f"onnxruntime cannot run the stream: {error}")
 
     def _compare_all(self, expected: Expected) -> Verification:
-        """Compare the random sequences, then a long one; say what that cannot show."""
+        """Compare random sequences, then a long one; note what they do not cover."""
         chunks = self.sequences.in_units(CHUNKS_OF) if self.plan.frames is None else ((self.plan.frames,),)
         sequences = [s for feed in expected for s in self.sequences.in_chunks(feed, chunks)]
         if not sequences:
@@ -205,7 +205,7 @@ class _Comparison:
     def _as_defined(
         self, sequences: Sequence[ChunkedSequence], expected: Expected, runs: list[RunCheck]
     ) -> tuple[list[RunCheck], Expected]:
-        """Compare without onnxruntime's optimizations where these change what the original computes."""
+        """Compare again without onnxruntime's optimizations, if they change the outputs of the original."""
         before, stream = self.session, self.stream
         with suppress(SessionError):
             self.session = replace(before, optimize=False)
@@ -225,7 +225,7 @@ class _Comparison:
     def _in_chunks(
         self, sequences: Sequence[ChunkedSequence], expected: Expected, steady: Steady | None = None
     ) -> list[RunCheck]:
-        """Run the stream on chunks of sequences and compare their outputs with those of the whole.
+        """Run the stream on chunks of sequences; compare the outputs with those of whole sequences.
 
         Args:
             steady: Up to which of its frames an output is compared, by name, of each whole sequence.
@@ -248,7 +248,7 @@ class _Comparison:
         return runs
 
     def _may_be_long(self) -> bool:
-        """Whether the number of frames is ours to choose."""
+        """Whether the user leaves the number of frames open."""
         return self.check.feeds is None and not self.axes.keys() & (self.check.shapes or {}).keys()
 
     def _compare_long(self) -> list[RunCheck]:
@@ -325,8 +325,10 @@ class _Comparison:
                 yield RunCheck((), tuple(checks))
 
     def _steady(self, feed: str, outputs: Mapping[str, Array]) -> dict[str, int]:
-        """Return by name up to which frame an output is compared, where a rounding of the inputs moves it by a good
-        part of the tolerance; 0 for one without frames."""
+        """Return the frame from which on an output is too unstable to compare, by name; 0 for one without frames.
+
+        It is unstable where a rounding of the inputs moves it by more than a quarter of the tolerance.
+        """
         if self.check.tolerance != Tolerance():
             return {}
         rng = np.random.default_rng(0)
@@ -420,7 +422,7 @@ class _Comparison:
         ran: Ran,
         chunks: Chunks | None = None,
     ) -> tuple[Session, Outcome]:
-        """Run, without onnxruntime's optimizer where that crashes or refuses the model; return how it ran, too."""
+        """Run a model, without optimizations if onnxruntime fails with them; return the session that ran."""
         try:
             return session, self.runner.run(session, groups, ran, chunks=chunks)
         except SessionError as error:

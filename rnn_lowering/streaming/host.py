@@ -59,12 +59,12 @@ class Stream:
         self._begin()
 
     def _begin(self) -> None:
-        """Nothing has been given of a sequence."""
+        """Start with no frames given and no states."""
         self._frames, self._last, self._ended = 0, dict[str, Array](), False
         self._returned = dict.fromkeys(self.plan.outputs, 0)
 
     def _check_plan(self) -> None:
-        """Refuse metadata that are not those of the model."""
+        """Raise if the metadata do not match the inputs and outputs of the model."""
         plan, states = self.plan, {s.input: s for s in self.plan.states}
         for what, named, held in (
             ("inputs", [*plan.inputs, *states], self._declared),
@@ -117,7 +117,7 @@ class Stream:
         return {name: self._kept(name, array) for name, array in outputs.items()}
 
     def feed(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
-        """Return what the model is given for the next chunk: these inputs and the states.
+        """Return the inputs of the model for the next chunk: these arrays and the states.
 
         Raises:
             OptionError: As for a call.
@@ -157,7 +157,7 @@ class Stream:
         return {n: np.concatenate(arrays, self.plan.outputs[n] or 0) for n, arrays in parts.items() if arrays}
 
     def _check_frames(self, outputs: Mapping[str, Array], frames: int) -> None:
-        """Refuse metadata that say other numbers of frames than the model returns."""
+        """Raise if an output has another number of frames than the metadata say."""
         for name, axis in self.plan.outputs.items():
             shape = outputs[name].shape
             if axis is not None and (axis >= len(shape) or shape[axis] != frames * self.plan.rate(name)):
@@ -171,14 +171,14 @@ class Stream:
         return next((given[n].shape[axis] for n, axis in self.plan.inputs.items() if axis is not None), 0)
 
     def _zeros(self, name: str, array: Array, frames: int) -> Array:
-        """An input after the sequence: zeros in its frames; one without frames stays as it is."""
+        """Return an input for after the sequence: frames of zeros; an input without frames unchanged."""
         axis = self.plan.inputs[name]
         if axis is None:
             return array
         return np.zeros((*array.shape[:axis], frames, *array.shape[axis + 1 :]), array.dtype)
 
     def _kept(self, name: str, array: Array) -> Array:
-        """An output without the frames before the first and behind the last one of the sequence."""
+        """Return an output without the frames before and after the sequence."""
         axis, late = self.plan.outputs[name], self.plan.delay.get(name, 0)
         if axis is None or not late:
             return array
@@ -199,7 +199,7 @@ class Stream:
         return {name: outputs[name] for name in self._outputs if name in self.plan.outputs}
 
     def _with_states(self, given: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the states that the next chunk receives: initial ones where there are none yet."""
+        """Return the states for the next chunk: the last ones, or the initial ones."""
         sizes, states = self._sizes(given), dict(self.states)
         for state in self.plan.states:
             if state.input not in states:
@@ -220,7 +220,7 @@ class Stream:
         self._begin()
 
     def _arrays(self, given: Mapping[str, ArrayLike], what: str, known: Collection[str]) -> dict[str, Array]:
-        """Return arrays that onnxruntime reads as they are meant.
+        """Return the inputs as arrays that onnxruntime reads correctly.
 
         Args:
             given: Arrays, or what NumPy converts to them, by name.
@@ -242,7 +242,7 @@ class Stream:
         return {name: array_of_type(f"{what} '{name}'", held, self._types[name]) for name, held in given.items()}
 
     def _sizes(self, inputs: Mapping[str, Array]) -> dict[str, int]:
-        """Return the sizes of open dimensions by name; every input must have the shape that is expected."""
+        """Return the sizes of open dimensions by name; raise if an input has an unexpected shape."""
         sizes: dict[str, int] = {}
         for name, array in inputs.items():
             declared, shape = self._declared[name], np.shape(array)
@@ -289,12 +289,12 @@ class Stream:
 
 
 def _size(dim: int | str | None) -> int | None:
-    """The size of a dimension; None where it is open."""
+    """Return the size of a dimension; None if it is open."""
     return dim if isinstance(dim, int) else None
 
 
 def _dtype(text: str) -> np.dtype[Any] | None:
-    """The NumPy type of an input whose type onnxruntime calls "tensor(float)" or so; None where it has none."""
+    """Return the NumPy type for a type of onnxruntime, such as "tensor(float)"; None if there is none."""
     name = text.removeprefix("tensor(").removesuffix(")")
     try:
         return np.dtype(_TYPES.get(name, name))
@@ -303,7 +303,7 @@ def _dtype(text: str) -> np.dtype[Any] | None:
 
 
 def array_of_type(what: str, given: ArrayLike, dtype: np.dtype[Any] | None) -> Array:
-    """Return an array of a type in this machine's byte order, the only one that onnxruntime reads.
+    """Return an array of a type, in native byte order: onnxruntime reads no other.
 
     Raises:
         OptionError: It is an array of another type, or holds what is no number.

@@ -1,4 +1,4 @@
-"""Infer types and shapes with exact sizes: ONNX's inference for each node, and our own rules.
+"""Infer types and shapes with exact sizes, by ONNX's inference and our own rules.
 
 ONNX's inference carries a symbolic dimension through most operators and never guesses. Here each polynomial is such
 a symbol; the operators that calculate with sizes have a rule of their own. Nothing runs.
@@ -57,7 +57,7 @@ SAME_SHAPE = frozenset(
 
 
 class SizingError(Exception):
-    """The model does not work at these sizes: `node` refuses them, and why."""
+    """A node does not accept the sizes that it gets."""
 
     def __init__(self, node: ir.Node, reason: str) -> None:
         self.node = node
@@ -67,7 +67,7 @@ class SizingError(Exception):
 
 @dataclass
 class SymbolicValues:
-    """Types, shapes and contents of the values of a model's main graph and its branches of If.
+    """Holds types, shapes and contents of the values in a main graph and the branches of its Ifs.
 
     Attributes:
         opsets: The version of each domain.
@@ -95,14 +95,14 @@ class SymbolicValues:
         return self.opsets[""]
 
     def is_whole(self, number: Size) -> bool:
-        """Whether a size is an integer at every number of frames; what that would need is noted."""
+        """Whether a size is an integer at every number of frames. If not, note the chunk size that it needs."""
         unit = number.unit
         if unit is not None and self.unit % unit and unit <= LARGEST_UNIT:
             self.wanted = math.lcm(self.wanted, unit)
         return number.integral(self.unit)
 
     def constant(self, value: ir.Value | None) -> Array | None:
-        """Return the constant that a value is whatever the sizes are, None where it is none."""
+        """Return the value as an array if it is the same at all sizes, else None."""
         held = None if value is None else self.contents.get(value)
         if held is None or held.dtype == object or value not in self.shapes:
             return None
@@ -112,7 +112,7 @@ class SymbolicValues:
         return np.broadcast_to(held, [int(n or 0) for n in shape])
 
     def numbers(self, value: ir.Value | None) -> list[Size] | None:
-        """Return the elements of a value that holds sizes, None where these are not known."""
+        """Return the elements of a value that holds sizes; None if they are not known."""
         held = None if value is None else self.contents.get(value)
         if held is None or value not in self.shapes or held.size > _SENT or held.dtype.kind not in "iufO":
             return None
@@ -122,7 +122,7 @@ class SymbolicValues:
         return [n if isinstance(n, Size) else size(Fraction(n)) for n in held.reshape(-1).tolist()]
 
     def given(self, node: ir.Node, slot: int) -> list[Size] | None:
-        """The sizes in an input of a node; None where it has none, or these are not known."""
+        """Return the sizes that an input of a node holds; None if it is absent or they are not known."""
         return self.numbers(node.inputs[slot]) if has(node, slot) else None
 
     def parameter(self, node: ir.Node, name: str) -> list[Size] | None:
@@ -133,14 +133,14 @@ class SymbolicValues:
         return [] if held is None else [size(Fraction(n)) for n in held.value]
 
     def unknown(self, key: str = "") -> Size:
-        """A size that nothing tells: the same for the same key."""
+        """Return a symbol for an unknown size: equal keys give equal symbols."""
         if not key or key not in self._unknown:
             self._count += 1
             self._unknown[key] = Size.symbol(self._count)
         return self._unknown[key]
 
     def infer(self, node: ir.Node) -> None:
-        """Add the types and shapes of a node's outputs, where its inputs tell them."""
+        """Add the types and shapes of the outputs of a node, as far as they follow from its inputs."""
         if any(v not in self.types for v in node.inputs if v is not None):
             return
         types = [None if v is None else self._type(v) for v in node.inputs]
@@ -198,7 +198,7 @@ class SymbolicValues:
         return onnx.helper.make_tensor_type_proto(int(self.types[value]), dims)
 
     def _label(self, dim: Size) -> str:
-        """A name of a size for ONNX's inference: unlike sizes may be printed alike."""
+        """Return a unique name of a size for ONNX's inference: different sizes may print alike."""
         label = self._labels.setdefault(dim, f"d{len(self._labels)}")
         self._named[label] = dim
         return label
@@ -209,7 +209,7 @@ class SymbolicValues:
 
 
 def start(model: ir.Model, inputs: Mapping[str, Shape]) -> SymbolicValues:
-    """Return what is known of a model's inputs, of these shapes."""
+    """Return what is known of inputs with these shapes."""
     known = SymbolicValues({**model.opset_imports, "": default_opset(model.opset_imports)})
     for value in model.graph.inputs:
         if value.name and value.name in inputs:
@@ -222,7 +222,7 @@ def start(model: ir.Model, inputs: Mapping[str, Shape]) -> SymbolicValues:
 
 
 def add_initializers(known: SymbolicValues, graph: ir.Graph) -> None:
-    """Add what the initializers of a graph hold; one that is an input of the model may be another."""
+    """Add the types, shapes and contents of initializers; one that is an input has no fixed contents."""
     for value in graph.initializers.values():
         tensor = value.const_value
         if tensor is None:
@@ -247,7 +247,7 @@ Outputs = Sequence[Dims | None]
 
 
 def broadcast(shapes: Sequence[Shape]) -> Dims:
-    """The shape of what has these shapes together; None where it is not known which size an axis has."""
+    """Broadcast shapes; an axis is None if its size is not known."""
     rank = max((len(shape) for shape in shapes), default=0)
     padded = [(size(1),) * (rank - len(shape)) + tuple(shape) for shape in shapes]
     return [_joined([shape[axis] for shape in padded]) for axis in range(rank)]
@@ -294,7 +294,7 @@ def _reshape(known: SymbolicValues, node: ir.Node) -> Outputs:
 
 
 def _unlike(before: Shape, after: Sequence[Size | None]) -> tuple[Shape, Shape]:
-    """Two shapes without the axes at both ends that are the same."""
+    """Drop the equal axes at both ends of two shapes."""
     first, second = list(before), [dim for dim in after if dim is not None]
     for end in (0, -1):
         while first and second and first[end] == second[end]:
@@ -343,7 +343,7 @@ def _concat(known: SymbolicValues, node: ir.Node) -> Outputs:
 
 
 def slice_bounds(known: SymbolicValues, node: ir.Node, rank: int) -> dict[int, tuple[Size, Size, Size]] | None:
-    """Start, end and step of each axis that a Slice names; None where these are not known."""
+    """Return (start, end, step) for each axis that a Slice names; None if they are not known."""
     starts, ends, axes, steps = (known.parameter(node, name) for name in ("starts", "ends", "axes", "steps"))
     if starts is None or ends is None or axes is None or steps is None:
         return None
@@ -355,7 +355,7 @@ def slice_bounds(known: SymbolicValues, node: ir.Node, rank: int) -> dict[int, t
 
 
 def position(bound: Size, length: Size) -> Size | None:
-    """Where a bound of a Slice is on an axis, from 0 to its length; None where that is not sure at every length."""
+    """Return a bound of a Slice as a position from 0 to the length; None if it differs between lengths."""
     constant = bound.constant
     if constant is not None and constant >= TO_THE_END:
         return length
@@ -391,7 +391,7 @@ def _slice(known: SymbolicValues, node: ir.Node) -> Outputs:
 
 
 def pads(known: SymbolicValues, node: ir.Node, rank: int) -> list[Size] | None:
-    """The paddings of all axes, first those at the starts; None where these are not known."""
+    """Return the paddings of all axes, those at the starts first; None if they are not known."""
     amounts, axes = known.parameter(node, "pads"), known.parameter(node, "axes")
     if amounts is None or axes is None or any(a.constant is None for a in axes):
         return None

@@ -1,4 +1,4 @@
-"""The metadata of a stream, as data and as the JSON in the model.
+"""The metadata of a stream: how a host calls it, as Python data and as JSON in the model.
 
 `metadata_props["rnn_lowering.stream"]` holds it; docs/streaming.md describes its fields.
 """
@@ -68,7 +68,7 @@ class State:
     initial: Any = "zeros"
 
     def sizes(self, known: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the shape, with the sizes of open dimensions by name.
+        """Return the shape, given the sizes of open dimensions by name.
 
         Raises:
             KeyError: One is not known.
@@ -80,7 +80,7 @@ class State:
         return found
 
     def first(self, known: Mapping[str, int]) -> Array:
-        """Return what the first call receives, with the sizes of open dimensions by name.
+        """Return the array for the first call, given the sizes of open dimensions by name.
 
         Raises:
             KeyError: A size is not known.
@@ -101,7 +101,7 @@ def _size(dim: str, known: Mapping[str, int]) -> int:
 
 
 def initial_of(array: Array | None) -> Any:
-    """Return the initial value of a state as the metadata hold it; None stands for zeros."""
+    """Return the initial value of a state as JSON; None means zeros."""
     if array is None or not array.any():
         return "zeros"
     return _as_json(array.tolist() if array.dtype.kind in "iu" else array.astype(np.float64).tolist())
@@ -146,21 +146,21 @@ class StreamPlan:
 
     @property
     def frames_late(self) -> int:
-        """How many frames of the inputs the stream is late: so many follow the sequence, zeros, in whole calls."""
+        """The number of zero frames that a host gives after the sequence, because outputs are late."""
         late = max((math.ceil(n / self.rate(name)) for name, n in self.delay.items()), default=0)
         size = self.frames or self.unit
         return -(-late // size) * size
 
     def rate(self, output: str) -> Fraction:
-        """How many frames an output has for each frame of the inputs."""
+        """Return the number of output frames for each input frame."""
         return Fraction(self.rates.get(output, 1))
 
     def frames_of(self, output: str, frames: int) -> int:
-        """How many frames an output has of a sequence of so many."""
+        """Return the number of frames of an output, for a sequence of `frames` input frames."""
         return max(int(frames * self.rate(output)) - self.short.get(output, 0), 0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data, as the JSON holds it."""
+        """Return plain data, as in the JSON."""
         states = [asdict(state) | {"shape": list(state.shape)} for state in self.states]
         return {
             "version": VERSION,
@@ -210,7 +210,7 @@ class StreamPlan:
         return plan
 
     def _check(self) -> None:
-        """Refuse what is of another type, or names a state twice."""
+        """Raise if a field has the wrong type, or a state appears twice."""
         axes = [*self.inputs.values(), *self.outputs.values(), self.frames]
         if not all(axis is None or (type(axis) is int and axis >= 0) for axis in axes) or self.frames == 0:
             raise ValueError("an axis or the frames are not a number")
@@ -241,7 +241,7 @@ def _rate(text: str) -> str:
 
 
 def host_loop(plan: StreamPlan, target: str) -> str:
-    """Return what a host does, as text: `run` stands for a call of the model.
+    """Return the loop of a host as Python text, in which `run` calls the model.
 
     Args:
         plan: How the model is driven.
@@ -267,7 +267,7 @@ def host_loop(plan: StreamPlan, target: str) -> str:
 
 
 def _late(plan: StreamPlan, output: str) -> str:
-    """Say which frames of an output are those of the sequence."""
+    """Say which frames of a late output belong to the sequence; "" for other outputs."""
     late, short, rate = plan.delay.get(output, 0), plan.short.get(output, 0), plan.rate(output)
     if not plan.frames_late or plan.outputs[output] is None:
         return ""

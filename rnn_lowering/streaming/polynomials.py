@@ -1,4 +1,4 @@
-"""Sizes as exact polynomials: of the number of frames, of other open axes, and of unknown sizes.
+"""Sizes as exact polynomials of the number of frames and of other open sizes.
 
 A size in the whole model and the same in a chunk may differ by a constant, since a chunk has the frames that are
 known early and none of those at the end. `CHUNK` is 0 in the whole and 1 in a chunk: one polynomial holds both.
@@ -23,7 +23,7 @@ Monomial = tuple[Symbol, ...]
 
 @dataclass(frozen=True)
 class Size:
-    """A polynomial; the terms with their coefficients, sorted, none of them 0."""
+    """A polynomial: sorted terms with their coefficients, none of which is 0."""
 
     terms: tuple[tuple[Monomial, Fraction], ...]
 
@@ -37,7 +37,7 @@ class Size:
 
     @property
     def constant(self) -> Fraction | None:
-        """The number that it is; None where that depends on a symbol."""
+        """The constant; None if the polynomial has a symbol."""
         if not self.terms:
             return Fraction(0)
         return self.terms[0][1] if self.terms[0][0] == () and len(self.terms) == 1 else None
@@ -48,34 +48,34 @@ class Size:
 
     @property
     def timed(self) -> bool:
-        """Whether it depends on the number of frames."""
+        """Whether the number of frames occurs in it."""
         return any(isinstance(symbol, int) and symbol <= CHUNK for symbol in self.symbols)
 
     def coefficient(self, *monomial: Symbol) -> Fraction:
         return dict(self.terms).get(monomial, Fraction(0))
 
     def whole(self) -> Size:
-        """The size in the whole model."""
+        """Return the size in the whole model."""
         return Size(tuple((m, c) for m, c in self.terms if CHUNK not in m))
 
     def integral(self, unit: int) -> bool:
-        """Whether it is an integer at every number of frames that `unit` divides."""
+        """Whether it is an integer for every multiple of `unit` frames."""
         return all((c * unit ** m.count(TIME)).denominator == 1 for m, c in self.terms)
 
     @property
     def unit(self) -> int | None:
-        """The least number of frames whose multiples make it an integer; None where there is none."""
+        """The smallest number of frames whose multiples make it an integer; None if there is none."""
         if any(c.denominator > 1 and TIME not in m for m, c in self.terms):
             return None
         return math.lcm(*(c.denominator for _, c in self.terms))
 
     def chunk(self) -> Size:
-        """The size in a chunk."""
+        """Return the size in a chunk."""
         return Size.of(_summed(((tuple(s for s in m if s != CHUNK)), c) for m, c in self.terms))
 
     @property
     def least(self) -> Fraction | None:
-        """What it surely is at least, with every size of the inputs at least 1; None where that is not known."""
+        """A lower bound, when all sizes of inputs are at least 1; None if none is known."""
         least = Fraction(0)
         for monomial, coefficient in self.terms:
             if (coefficient < 0 and monomial) or CHUNK in monomial:
@@ -85,19 +85,19 @@ class Size:
         return least
 
     def at_least(self, bound: Fraction | int) -> bool:
-        """Whether it is surely not below a bound."""
+        """Whether it is never below a bound, as far as is known."""
         return self.least is not None and self.least >= bound
 
     @property
     def never_negative(self) -> bool:
-        """Whether it, an integer, is surely not below 0."""
+        """Whether it is never negative, as far as is known; it must be an integer."""
         return self.least is not None and self.least > -1
 
     def at_most(self, bound: Fraction | int) -> bool:
         return (-self).at_least(-bound) if self.constant is None else self.constant <= bound
 
     def at(self, sizes: Mapping[Symbol, int]) -> Fraction:
-        """The number at given values of its symbols."""
+        """Evaluate it for given values of its symbols."""
         total = Fraction(0)
         for monomial, coefficient in self.terms:
             for symbol in monomial:
@@ -125,7 +125,7 @@ class Size:
     __rmul__ = __mul__
 
     def divided(self, other: Term) -> Size | None:
-        """The exact quotient; None where it is no polynomial."""
+        """Return the exact quotient; None if it is no polynomial."""
         divisor, rest, quotient = size(other), self, size(0)
         if not divisor.terms:
             return None
@@ -140,7 +140,7 @@ class Size:
         return quotient
 
     def rounded_down(self) -> Size:
-        """The integer below it in the whole and in a chunk, where all but its constant part is an integer."""
+        """Round the constant part down, in the whole and in a chunk; the rest must be an integer."""
         first, more = self.coefficient(), self.coefficient(CHUNK)
         below, chunk = math.floor(first), math.floor(first + more)
         return self - first - Size.symbol(CHUNK) * more + below + Size.symbol(CHUNK) * (chunk - below)
@@ -158,7 +158,7 @@ Term = Size | Fraction | int
 
 
 def size(number: Term) -> Size:
-    """A number as a size."""
+    """Return a number as a polynomial."""
     if isinstance(number, Size):
         return number
     return Size((((), Fraction(number)),)) if number else Size(())
@@ -172,7 +172,7 @@ def _summed(terms: Iterable[tuple[Monomial, Fraction]]) -> dict[Monomial, Fracti
 
 
 def first_frames(count: int) -> Size:
-    """How many frames `x[:, :count]` has: all of a shorter sequence."""
+    """Return how many frames `x[:, :count]` has: a shorter sequence has fewer."""
     return Size.symbol(-count)
 
 

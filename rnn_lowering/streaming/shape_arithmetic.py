@@ -1,4 +1,4 @@
-"""What follows from constants and sizes alone: a model's numbers, exact polynomials where they depend on sizes.
+"""Evaluate nodes that compute with sizes: the results are numbers, or exact polynomials of open sizes.
 
 A node runs (with onnx's reference evaluator) only where all that it reads is constant. Numbers that depend on sizes
 are moved as labels, calculated by the rules of polynomials, and compared only where the answer is the same at every
@@ -32,11 +32,11 @@ _MOVING = frozenset(
 
 
 class UnfollowedError(Exception):
-    """A value depends on the number of frames in another way than as a size."""
+    """A value depends on the number of frames, but not as a polynomial."""
 
 
 def evaluate(known: SymbolicValues, node: ir.Node) -> None:
-    """Add the outputs of a node that follow from constants and sizes.
+    """Evaluate a node whose inputs are constants or sizes, and add its outputs.
 
     Raises:
         UnfollowedError: They depend on the number of frames in a way that no polynomial tells.
@@ -86,13 +86,13 @@ def _timed(array: Array) -> bool:
 
 
 def depends_on_time(known: SymbolicValues, value: ir.Value) -> bool:
-    """Whether numbers that a value holds depend on the number of frames."""
+    """Whether the contents of a value depend on the number of frames."""
     held = known.contents.get(value)
     return held is not None and held.dtype == object and _timed(held)
 
 
 def _plain(known: SymbolicValues, value: ir.Value, array: Array) -> Array:
-    """The array with its type, where no number depends on a size."""
+    """Return the array in its own type if no element depends on a size."""
     if array.dtype != object:
         return array
     constants = [n.constant for n in (size(n) for n in array.reshape(-1))]
@@ -122,7 +122,7 @@ def _objects(numbers: Sequence[Size], shape: tuple[int, ...]) -> Array:
 
 
 def _spread(known: SymbolicValues, node: ir.Node, given: Sequence[ir.Value]) -> Sequence[Array | None] | None:
-    """The outputs of a node as arrays that broadcast to their shapes; None where the node is not of this kind."""
+    """Return the outputs of a node as arrays that broadcast to their shapes; None for other operators."""
     arrays = [known.contents[v] for v in given]
     if node.op_type == "ConstantOfShape":
         value = node.attributes.get_tensor("value", None)
@@ -157,7 +157,7 @@ def _joined(known: SymbolicValues, node: ir.Node, given: Sequence[ir.Value]) -> 
 
 
 def _rearranged_spread(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None] | None:
-    """A single number in another shape; rows of what is the same along other axes."""
+    """Reshape, slice or gather an array that broadcasts along the other axes."""
     value = node.inputs[0]
     if node.op_type not in _MOVING or node.op_type == "Concat" or value is None:
         return None
@@ -199,7 +199,7 @@ def _are_numbers(array: Array) -> bool:
 
 
 def _named(known: SymbolicValues, node: ir.Node, given: Sequence[ir.Value]) -> Sequence[Array | None]:
-    """Integers that no polynomial tells, and that do not depend on the number of frames, as symbols."""
+    """Return symbols for integers that are no polynomials but do not depend on the number of frames."""
     output = node.outputs[0]
     shape = [dim.constant for dim in known.shapes.get(output, (size(LARGEST),))]
     dtype = known.types.get(output)
@@ -212,12 +212,12 @@ def _named(known: SymbolicValues, node: ir.Node, given: Sequence[ir.Value]) -> S
 
 
 def _is_full(known: SymbolicValues, value: ir.Value | None) -> bool:
-    """Whether the array of a value has its whole shape."""
+    """Whether the array has the whole shape of the value, not one that broadcasts to it."""
     return value is not None and tuple(size(n) for n in known.contents[value].shape) == known.shapes.get(value)
 
 
 def _moved(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None] | None:
-    """Labels instead of the numbers, where the node is told how to move them."""
+    """Return the outputs of a node that only moves elements, by running it on labels of them."""
     data = [v for v in (node.inputs if node.op_type == "Concat" else node.inputs[:1]) if v is not None]
     rest = {v: known.constant(v) for v in node.inputs if v is not None and v not in data}
     if any(held is None for held in rest.values()) or not all(_is_full(known, v) for v in data):
@@ -231,13 +231,13 @@ def _moved(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None] | Non
 
 
 def _exact(known: SymbolicValues, node: ir.Node) -> list[Array]:
-    """The inputs as arrays of sizes."""
+    """Return the inputs as arrays of polynomials."""
     arrays = [known.contents[v] for v in node.inputs if v is not None]
     return [_objects([size(n) for n in a.reshape(-1).tolist()], a.shape) for a in arrays]
 
 
 def _each(function: Callable[..., Size | None]) -> Callable[[SymbolicValues, ir.Node], Sequence[Array] | None]:
-    """A rule for each element; where it tells nothing of one it tells nothing."""
+    """Apply a rule to each element; return None if it returns None for one."""
 
     def rule(known: SymbolicValues, node: ir.Node) -> Sequence[Array] | None:
         arrays = np.broadcast_arrays(*_exact(known, node))
@@ -252,7 +252,7 @@ def _each(function: Callable[..., Size | None]) -> Callable[[SymbolicValues, ir.
 
 
 def _cast(known: SymbolicValues, node: ir.Node) -> Sequence[Array] | None:
-    """To a number that holds it: a fraction is not cut off, nor a long sequence wrapped around."""
+    """Apply a Cast that changes no number: it truncates no fraction, and a long sequence does not overflow."""
     dtype = ir.DataType(node.attributes.get_int("to", 1) or 1).numpy()
     (array,) = _exact(known, node)
     whole = dtype.kind == "f" or (dtype.kind in "iu" and all(map(known.is_whole, array.reshape(-1))))
@@ -261,13 +261,13 @@ def _cast(known: SymbolicValues, node: ir.Node) -> Sequence[Array] | None:
 
 
 def _whole(known: SymbolicValues, node: ir.Node) -> Sequence[Array] | None:
-    """Ceil and Round of integers."""
+    """Apply Ceil or Round to integers, which stay the same."""
     (array,) = _exact(known, node)
     return [array] if all(map(known.is_whole, array.reshape(-1))) else None
 
 
 def _below(known: SymbolicValues, number: Size) -> Size | None:
-    """The integer below a number, which is rounded off its constant part only."""
+    """Apply Floor, if only the constant part of a polynomial has a fraction."""
     rounded = number.rounded_down()
     return rounded if known.is_whole(rounded) else None
 
@@ -277,7 +277,7 @@ def _floor(known: SymbolicValues, node: ir.Node) -> Sequence[Array] | None:
 
 
 def _divided(known: SymbolicValues, node: ir.Node) -> Sequence[Array] | None:
-    """The quotient; that of integers is rounded to 0, so down where it is surely not negative."""
+    """Apply Div; integers are rounded towards 0, which is down for numbers that are surely not negative."""
     dtype = known.types.get(node.outputs[0])
 
     def quotient(first: Size, second: Size) -> Size | None:
@@ -311,7 +311,7 @@ def _smaller(*numbers: Size) -> Size | None:
 
 
 def _decided(yes: Callable[[Size], bool], no: Callable[[Size], bool]) -> Callable[[Size, Size], Size | None]:
-    """A comparison of two numbers by their difference, where it is the same at every size."""
+    """Compare two numbers by their difference, if the result is the same at all sizes."""
 
     def compare(first: Size, second: Size) -> Size | None:
         rest = first - second

@@ -105,7 +105,7 @@ class Target:
 
     @property
     def evidence(self) -> str:
-        """The source of the row: measured, converted or documented.
+        """Where the row comes from: measured, converted or documented.
 
         "measured": lowered models were run in it; "converted": they were converted for it, on a machine that cannot
         run them; "documented": the row is what a public document names.
@@ -116,22 +116,22 @@ class Target:
 
     @property
     def loop_forms(self) -> tuple[str, ...]:
-        """The forms in which it runs the Loops and Scans of a model."""
+        """The forms in which it runs Loops and Scans of the model itself."""
         return self.forms if self.exported_forms is None else self.exported_forms
 
     @property
     def straight_line(self) -> bool:
-        """Whether it runs no loops: its compilers want every size, and constants where they can be computed."""
+        """Whether it runs no loops. Its compiler wants every size fixed, and constants folded."""
         return self.forms == ("unroll",)
 
     def without_joins(self) -> Target:
-        """Return it with a loop for each node and direction."""
+        """Return the target with a loop for each node and direction."""
         dialects = {name: getattr(self, name) for name in ("dialect", "loop_dialect")}
         return replace(
             self, **{name: replace(each, join_up_to=0, stack_up_to=0) for name, each in dialects.items() if each}
         )
 
     def rules(self, opset: int) -> dict[str, Rule]:
-        """Return what is emitted in place of operators at an opset, by operator."""
+        """Return the substitutes for operators at an opset, by operator."""
         lacks = (*self.unsupported, *(name for name, first in self.since if opset < first))
         return {name: COMPOSED[name] for name in lacks} | dict(self.instead)
