@@ -102,7 +102,7 @@ class Child:
 
 
 def serve(do: Callable[[Message], Iterator[Message]], prepare: Callable[[], object] = lambda: None) -> None:
-    """Do the jobs that stdin gives, after a first message that tells that the process is ready.
+    """Serve the jobs that come by stdin. The first message says that the process is ready.
 
     Args:
         do: Yields the messages about a job, without the last.

@@ -63,7 +63,7 @@ class RnnLoweringError(Exception):
         self.advise(hint)
 
     def advise(self, *hints: str) -> None:
-        """Replace the hint by these; empty ones do not count."""
+        """Set the hint to these texts, without empty ones."""
         self.hint = ", or ".join(filter(None, hints))
         text = f"{self.node}: {printable(self.reason)}" if self.node else printable(self.reason)
         self.args = (f"{text}; {printable(self.hint)}" if self.hint else text,)

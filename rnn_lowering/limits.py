@@ -43,7 +43,7 @@ def limit_memory(more: int) -> None:
 
 
 def excess(what: str, needed: int, most: int | None = None) -> str:
-    """Return the message for what needs more bytes than the limit; empty where it does not."""
+    """Return an error message if `what` needs more bytes than the limit, else ""."""
     limit = most_bytes() if most is None else most
     if needed <= limit:
         return ""

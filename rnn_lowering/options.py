@@ -83,7 +83,7 @@ _frames = types.mapping(types.optional(types.whole(1)), "AXIS, AXIS=FRAMES, or f
 
 
 def parse_delay(name: str, given: Any) -> bool | int:
-    """Take the most frames of delay, or whether any number is acceptable."""
+    """Take a delay: the most frames, or True for any number."""
     if isinstance(given, bool):
         return given
     return types.whole()(name, given)

@@ -41,7 +41,7 @@ _Tell = Callable[[], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class FileLowering:
-    """What `lower_file` does, with the meaning that its arguments have there; `command` is for the report."""
+    """One run of `lower_file`: the fields are its arguments; `command` goes into the report."""
 
     source: Path
     destination: Path
@@ -146,7 +146,7 @@ def _keep(model: ir.Model, place: Place | None, overwrite: bool) -> str:
 
 
 def _written(tell: _Tell) -> str:
-    """Write the report; there is nothing to tell about that."""
+    """Write the report; return no message."""
     with tell():
         return ""
 
@@ -156,7 +156,7 @@ def _joined(facts: Iterable[str]) -> str:
 
 
 def _attempt(write: Callable[[], str]) -> str:
-    """Write something about a failed verification; return an error as text, not to hide the failure."""
+    """Write a file about a failed verification; return an error as text, since it must not hide the failure."""
     try:
         return write()
     except Exception as error:

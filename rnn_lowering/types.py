@@ -78,7 +78,7 @@ _LARGEST = 2**63 - 1
 
 
 def meant(text: str, known: Iterable[str], most: int = 1) -> str:
-    """Return a question for the known words that are most like a text; empty if none is."""
+    """Return "did you mean ...?" with the known words that are most like a text; "" if none is."""
     from difflib import get_close_matches
 
     found = get_close_matches(text.lower(), list(known), most, 0.65)
@@ -117,7 +117,7 @@ def one_of(noun: str, known: Sequence[str]) -> Take[str]:
 
 
 def whole(least: int = 0, most: int = _LARGEST) -> Take[int]:
-    """Take a whole number, of NumPy's types too; a truth value is none."""
+    """Take an integer, also one of NumPy, but no boolean."""
 
     def take(name: str, given: Any) -> int:
         with suppress(TypeError):
@@ -145,7 +145,7 @@ def _number(name: str, given: Any, give: str) -> float:
 
 
 def seconds(name: str, given: Any) -> float:
-    """Take a time limit; one that no operating system can wait for is none."""
+    """Take a time limit in seconds; one that is too long for the operating system becomes infinite."""
     number = _number(name, given, "a number of seconds")
     if not number > 0:
         raise wrong(name, given, "more than 0 seconds")
@@ -201,7 +201,7 @@ shapes = mapping(_shape, "shapes by name, such as {'X': [16, 1, 80]}")
 
 
 def array(name: str, given: Any) -> Array:
-    """Take what NumPy converts to an array of numbers; a masked array has values that are none."""
+    """Take what NumPy converts to an array of numbers, but no masked array."""
     import numpy as np
 
     try:
@@ -259,7 +259,7 @@ def model_or_path(name: str, given: Any) -> onnx.ModelProto | ir.Model | Path:
 
 @dataclass(frozen=True)
 class Option:
-    """What a field of an option object says of itself: the command's arguments and the keywords follow from that.
+    """The metadata of an option field, from which the command's argument and the keyword follow.
 
     Attributes:
         take: Takes what is given.
@@ -288,7 +288,7 @@ def option(take: Take[Any], help: str = "", group: str = "", **more: Any) -> dic
 
 
 def take_fields(options: object) -> None:
-    """Take every field of a frozen dataclass as its metadata tell."""
+    """Check and convert every field of a frozen dataclass by its metadata."""
     for field in fields(options):  # type: ignore[arg-type]
         object.__setattr__(
             options, field.name, field.metadata["option"].take(field.name, getattr(options, field.name))

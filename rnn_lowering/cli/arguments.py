@@ -235,7 +235,7 @@ def options_of(kind: type[Options], args: argparse.Namespace, **more: Any) -> Op
 
 
 def _once(pairs: list[tuple[str, T]], option: str) -> dict[str, T]:
-    """Return the values by name.
+    """Return NAME=VALUE pairs as a dictionary; a name with two values is refused.
 
     Raises:
         RnnLoweringError: A name is given two different values.
@@ -287,7 +287,7 @@ class Text:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Those of argparse."""
+        """Return the settings of the argument for argparse."""
         return {**self.more, **({"type": self.parse} if self.parse else {})}
 
 

@@ -91,7 +91,7 @@ def _source(value: ir.Value) -> ir.Value:
 
 
 def number_of_trips(copy: BodyCopy, read: LoopBody, items: Sequence[Item]) -> LoopTrips:
-    """Return the number of steps of a Loop; what is emitted for it is in the open graph.
+    """Emit the number of steps of a Loop into the open graph, and return it.
 
     Raises:
         UnsupportedError: It depends on data, or on conditions that are not linear in the number of the step.
@@ -103,7 +103,7 @@ def number_of_trips(copy: BodyCopy, read: LoopBody, items: Sequence[Item]) -> Lo
 
 
 def simulated_trips(copy: BodyCopy, read: LoopBody, items: Sequence[Item]) -> int | None:
-    """Return the number of steps where all that it follows from is known; None where it is not."""
+    """Count the steps of a Loop by evaluating its condition; None if that needs unknown values."""
     most, first = (items[n] if len(items) > n else None for n in (0, 1))
     if not all(item is None or (isinstance(item, Known) and item.array.size == 1) for item in (most, first)):
         return None
@@ -135,7 +135,7 @@ def simulated_trips(copy: BodyCopy, read: LoopBody, items: Sequence[Item]) -> in
 
 
 def _needed(read: LoopBody) -> tuple[list[int], list[ir.Node]]:
-    """Return the states and, in order, the nodes of the body that its condition follows from."""
+    """Return the states and, in order, the nodes of the body that compute its condition."""
     places = {value: n for n, value in enumerate(read.state_inputs)}
     values, pending = set[ir.Value](), [read.going]
     while pending:

@@ -1,4 +1,4 @@
-"""What is known of a value at lowering time: its tensor, where everything that it is computed from is constant."""
+"""Find the tensor of a constant value, through the nodes that compute it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def constant_of(value: ir.Value, opset: int) -> ir.TensorProtocol | None:
 def computed(
     value: ir.Value, nodes: Iterable[ir.Node], leaves: Mapping[ir.Value, ir.TensorProtocol], opset: int
 ) -> ir.TensorProtocol | None:
-    """Return what nodes, in order, make of `leaves`; a large tensor late. None where they cannot be computed."""
+    """Evaluate nodes, in order, on `leaves`, large tensors late; return None if they cannot be evaluated."""
 
     most = most_bytes()  # a lazy tensor is computed again when another limit may hold
 

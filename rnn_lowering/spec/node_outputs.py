@@ -37,8 +37,7 @@ def numbers_in(tensor: ir.TensorProtocol) -> Array | None:
 
 
 def numbered(arrays: Sequence[Array]) -> list[Array]:
-    """Return arrays of the same shapes, each element of which has a number of its own, from 0 on: what a node that
-    only moves elements makes of them tells where each element goes."""
+    """Number the elements of arrays, from 0 on: a node that only moves elements then shows where each goes."""
     ends = np.cumsum([0, *(array.size for array in arrays)])
     return [np.arange(end - a.size, end).reshape(a.shape) for a, end in zip(arrays, ends[1:], strict=True)]
 

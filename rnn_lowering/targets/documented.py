@@ -41,7 +41,7 @@ class Documented:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Documented:
-        """Return what a row of `rows` says of its operators."""
+        """Return the operators in a row of `rows`."""
         left_out = tuple(row.get("left_out", {}).items())
         return cls(row["source"], row["date"], " ".join(row["operators"]), left_out, row.get("unchecked", ""))
 
