@@ -82,9 +82,9 @@ def count_needs_loop(opset: int) -> bool:
     return opset < _count.variants[1][0]
 
 
-def can_flip(op: Ops, x: Tensor) -> bool:
+def can_flip(opset: int, length: int | None) -> bool:
     """Return whether `flip` is possible: by constant indices, or (from opset 10 on) by a Slice with steps."""
-    return op.opset >= 10 or _is_short(x.shape[0])
+    return opset >= 10 or _is_short(length)
 
 
 def flip(op: Ops, x: Tensor) -> Tensor:

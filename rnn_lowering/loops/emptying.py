@@ -462,7 +462,7 @@ def emptied_scan(
 
 
 def flipped(copy: BodyCopy, x: Tensor, read: ScanBody) -> Tensor:
-    if not can_flip(copy.op, x):
+    if not can_flip(copy.op.opset, x.shape[0]):
         raise UnsupportedError(
             f"rows of unknown number cannot be reversed at opset {copy.op.opset}",
             hint="convert the model to opset 10 or later (onnx.version_converter)",

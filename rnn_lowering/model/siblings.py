@@ -77,7 +77,7 @@ def groups_of(plan: Sequence[NodePlan]) -> list[Group]:
         place = levels[planned.found.node], planned.found.graph, planned.opset, planned.choice.form
         key = *place, _sizes(planned)
         group = open_groups.get(key)
-        if group and can_join(planned.choice.dialect, [*map(_rnn, group.members), _rnn(planned)]):
+        if group and can_join(planned.choice.dialect, planned.opset, [*map(_rnn, group.members), _rnn(planned)]):
             group.members.append(planned)
         else:
             open_groups[key] = Group([planned])
@@ -117,7 +117,7 @@ def _stacks(plan: Sequence[NodePlan], levels: Mapping[ir.Node, int]) -> list[Gro
             continue
         group = groups.get(layer.found.node, Group([layer], stacked=True))
         if group.members[-1] is layer and can_stack(
-            planned.choice.dialect, [*map(_rnn, group.members), _rnn(planned)]
+            planned.choice.dialect, planned.opset, [*map(_rnn, group.members), _rnn(planned)]
         ):
             group.members.append(planned)
             groups |= {member.found.node: group for member in group.members}

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.run_time_sizes import flip, zeros
+from rnn_lowering.emit.run_time_sizes import can_flip, flip, zeros
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.cells import CELLS
 from rnn_lowering.recurrence.openvino_lstm import recognized_step
@@ -61,7 +61,7 @@ def run_directions(
     if lengths is not None:
         outputs = {symbol for spec in specs for symbol in spec.outputs}
         repeat = ragged(repeat, lengths, [f"Y_{s}" in outputs for s in STATES[specs[0].op_type]])
-    if can_join(op.dialect, specs):
+    if can_join(op.dialect, op.opset, specs):
         turn = partial(flip, op) if lengths is None else partial(lengths.reverse, op)
         return _run_joined(op, nodes, repeat, turn)
     return [_run_apart(op, node, repeat, lengths) for node in nodes]
@@ -100,7 +100,7 @@ _MOST_NUMBERS = 544
 """The most numbers of a joined state: with more rows, what is element-wise costs more than an operator."""
 
 
-def can_join(dialect: Dialect, specs: Sequence[RecurrentSpec]) -> bool:
+def can_join(dialect: Dialect, opset: int, specs: Sequence[RecurrentSpec]) -> bool:
     """Return whether one loop computes all directions of nodes of the same T, batch and sequence_lens.
 
     The nodes must be alike, and so narrow that a product costs less than the other operators of a step.
@@ -111,7 +111,7 @@ def can_join(dialect: Dialect, specs: Sequence[RecurrentSpec]) -> bool:
     if not all("R" in spec.constants and "R" not in spec.quantized and not spec.rounds for spec in specs):
         return False
     turns = len({direction for spec in specs for direction in spec.directions}) > 1
-    if turns and dialect.reverse_in_loop and first.seq_length is None:
+    if turns and not _can_turn(dialect, opset, first):
         return False
     activations = {of_direction for spec in specs for of_direction in spec.activations}
     if len({_kind(spec) for spec in specs}) > 1 or len(activations) > 1:
@@ -120,7 +120,15 @@ def can_join(dialect: Dialect, specs: Sequence[RecurrentSpec]) -> bool:
         return False
     width = sum(len(spec.directions) * spec.hidden_size for spec in specs)
     rows = _OPEN_BATCH if first.batch_size is None else first.batch_size
-    return 0 < width <= dialect.join_up_to and 0 < rows * width <= _MOST_NUMBERS and first.seq_length != 0
+    repeats = first.seq_length not in (0, 1)  # a single step shares no loop
+    return repeats and 0 < width <= dialect.join_up_to and 0 < rows * width <= _MOST_NUMBERS
+
+
+def _can_turn(dialect: Dialect, opset: int, spec: RecurrentSpec) -> bool:
+    """Return whether rows can be reversed before and after a loop."""
+    if dialect.reverse_in_loop and spec.seq_length is None:
+        return False
+    return "sequence_lens" in spec.inputs or can_flip(opset, spec.seq_length)
 
 
 def _kind(spec: RecurrentSpec) -> tuple[object, ...]:
@@ -191,26 +199,32 @@ _MOST_PRODUCTS = 1 << 15
 """The most products of a batch with one gate of R of layers: with more, they cost more than other operators."""
 
 
-def can_stack(dialect: Dialect, specs: Sequence[RecurrentSpec]) -> bool:
+def can_stack(dialect: Dialect, opset: int, specs: Sequence[RecurrentSpec]) -> bool:
     """Return whether one loop computes layers, each one step behind the layer below: X is Y of the layer below."""
     first = specs[0]
     T, width = first.seq_length, sum(spec.hidden_size for spec in specs)
-    if T is None or len(specs) >= T or width > dialect.stack_up_to or len(first.directions) != 1:
+    if (T is not None and len(specs) >= T) or width > dialect.stack_up_to or len(first.directions) != 1:
         return False
     if any("W" not in spec.constants or "sequence_lens" in spec.inputs for spec in specs[1:]):
+        return False
+    if first.directions == ("reverse",) and not _can_turn(dialect, opset, first):
         return False
     rows = _OPEN_BATCH if first.batch_size is None else first.batch_size
     if rows * width**2 > _MOST_PRODUCTS:
         return False
     same = all(spec.directions == first.directions for spec in specs)
-    return same and "sequence_lens" not in first.inputs and can_join(replace(dialect, join_up_to=width), specs)
+    return (
+        same and "sequence_lens" not in first.inputs and can_join(replace(dialect, join_up_to=width), opset, specs)
+    )
 
 
 def run_stack(op: Ops, layers: Sequence[NodeInputs], repeat: Repeat) -> list[tuple[Finals, Tensors]]:
     """Emit the recurrence of layers that `can_stack`; all of them follow from X of `layers[0]`.
 
-    In the loop, layer l computes its step t - l at step t. The first steps of lower layers are computed before the
-    loop, the last steps of upper layers after the loop.
+    With n layers, the loop computes step t - l of layer l at its step t, from t = n - 1 on. The steps of lower
+    layers that come before are computed before the loop. Where the length is known, the last steps of upper layers
+    are computed after it. Otherwise the loop computes them too, since it must not be empty: X gets n - 1 rows of
+    zeros, and what lower layers compute from these is cut off.
 
     Example: with 2 layers and 5 steps, step 0 of layer 0 comes before the loop. The loop computes steps 1 to 4 of
     layer 0 and steps 0 to 3 of layer 1. Step 4 of layer 1 comes after the loop.
@@ -228,33 +242,64 @@ class _Stack:
         self.op, self.specs = op, [layer.spec for layer in layers]
         self.ks = [operands(op, spec)[0] for spec in self.specs]
         self.sizes = [k.hidden_size for k in self.ks]
+        self.last = len(self.ks) - 1
         self.reverse = self.specs[0].directions == ("reverse",)
         X = _by_steps(op, self.specs[0], layers[0].X)
         self.X = flip(op, X) if self.reverse else X
         self.states = [[op.squeeze(of_state[0], [0]) for of_state in layer.init] for layer in layers]
-        self.Ys: list[Tensors] = [[] for _ in layers]
+        cut = self.specs[:-1] if X.shape[0] is None else []  # their states after the loop are not the final ones
+        count = 2 if any("Y_c" in spec.outputs for spec in cut) else 1
+        self.stacked: list[list[Tensors]] = [[[] for _ in range(count)] for _ in layers]
 
     def run(self, repeat: Repeat) -> list[tuple[Finals, Tensors]]:
-        op, last = self.op, len(self.ks) - 1
-        T = self.specs[0].seq_length or 0
-        *head, body = op.split(self.X, [1] * last + [T - last], axis=0)
-        rows = [self._projected(0, op.squeeze(row, [0])) for row in head]
+        """Emit the steps before the loop, the loop and the steps after it."""
+        head, body = self._rows()
+        rows = [self._projected(0, self.op.squeeze(row, [0])) for row in head]
         for s, row in enumerate(rows):
             self._step(range(s + 1), row)
-        final, ys = repeat(op, self._recurrence(body))
-        by_state = [op.split(op.squeeze(state, [0]), self.sizes) for state in final]
-        self.states = [[of_state[n] for of_state in by_state] for n in range(last + 1)]
-        for Ys, y in zip(self.Ys, op.split(ys[0], self.sizes), strict=True):
-            Ys.append(y)
-        for s in range(last):
-            self._step(range(s + 1, last + 1), [])
-        return [self._result(*each) for each in zip(self.specs, self.states, self.Ys, strict=True)]
+        self._loop(repeat, body)
+        if self.X.shape[0] is None:
+            return [self._cut(layer) for layer in range(self.last + 1)]
+        for s in range(self.last):
+            self._step(range(s + 1, self.last + 1), [])
+        return [self._result(layer) for layer in range(self.last + 1)]
 
-    def _result(self, spec: RecurrentSpec, states: Tensors, Ys: Tensors) -> tuple[Finals, Tensors]:
+    def _rows(self) -> tuple[Tensors, Tensor]:
+        """Return the rows of X before the loop, one by one, and those of the loop."""
+        op, X, T = self.op, self.X, self.X.shape[0]
+        if T is not None:
+            *head, body = op.split(X, [1] * self.last + [T - self.last], axis=0)
+            return head, body
+        sizes = [op.constant([self.last]), op.dim(X, 1), op.constant([X.shape[2] or 0])]
+        padded = op.concat([X, zeros(op, sizes)], 0)
+        return [op.slice(padded, 0, n, n + 1) for n in range(self.last)], op.slice(padded, 0, self.last, None)
+
+    def _loop(self, repeat: Repeat, X: Tensor) -> None:
+        """Emit the loop: the steps that all layers compute."""
         op = self.op
-        Y = op.concat(Ys, 0)
-        finals = [[op.unsqueeze(state, [0]) for state in states]]
-        return finals, [flip(op, Y) if self.reverse else Y] if "Y" in spec.outputs else []
+        final, ys = repeat(op, self._recurrence(X))
+        by_state = [op.split(op.squeeze(state, [0]), self.sizes) for state in final]
+        self.states = [[of_state[n] for of_state in by_state] for n in range(self.last + 1)]
+        for n, all_steps in enumerate(ys):
+            for of_layer, part in zip(self.stacked, op.split(all_steps, self.sizes), strict=True):
+                of_layer[n].append(part)
+
+    def _result(self, layer: int) -> tuple[Finals, Tensors]:
+        finals = [[self.op.unsqueeze(state, [0]) for state in self.states[layer]]]
+        return finals, self._Y(layer, self.op.concat(self.stacked[layer][0], 0))
+
+    def _Y(self, layer: int, Y: Tensor) -> Tensors:
+        return [flip(self.op, Y) if self.reverse else Y] if "Y" in self.specs[layer].outputs else []
+
+    def _cut(self, layer: int) -> tuple[Finals, Tensors]:
+        """Return the result of a layer without its last steps, of which there are as many as layers above."""
+        op, above = self.op, self.last - layer
+        if not above:
+            return self._result(layer)
+        sizes = [op.constant([1]), op.constant([1]), op.dim(self.X, 1), op.constant([self.sizes[layer]])]
+        whole = [op.concat([zeros(op, sizes), *of_state], 0) for of_state in self.stacked[layer]]
+        finals = [op.squeeze(op.slice(x, 0, -1 - above, -above), [0]) for x in whole]
+        return [finals], self._Y(layer, op.slice(whole[0], 0, 1, -above))
 
     def _projected(self, layer: int, x: Tensor) -> Tensors:
         k = self.ks[layer]
@@ -266,21 +311,22 @@ class _Stack:
         for n in layers:
             x = self._projected(n, before[n - 1]) if n else row
             self.states[n] = CELLS[self.specs[n].op_type](op, self.ks[n], self.states[n], x)
-            self.Ys[n].append(op.unsqueeze(self.states[n][0], [0, 1]))
+            for all_steps, state in zip(self.stacked[n], self.states[n], strict=False):
+                all_steps.append(op.unsqueeze(state, [0, 1]))
 
     def _recurrence(self, X: Tensor) -> Recurrence:
         """Return the steps that all layers compute."""
         op, first = self.op, self.specs[0]
         k, between = stacked(op, self.ks, hidden_apart=first.op_type == "GRU")
-        cell = CELLS[first.op_type]
+        cell, count = CELLS[first.op_type], len(self.stacked[0])
 
         def step(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
             *others, hidden = rows
             given = [*others, hidden if between is None else k.product(states[0], between) + hidden]
             new = cell(op, k, states, given)
-            return new, new[:1]
+            return new, new[:count]
 
-        xs = op.split(k.product(X, k.W) + k.Wb, k.groups)
+        xs = op.split(_sum(op, first, k, X), k.groups)
         states = zip(*([op.unsqueeze(s, [0]) for s in of_layer] for of_layer in self.states), strict=True)
         init = [_side_by_side(op, of_state, op.dim(X, 1)) for of_state in states]
         return Recurrence(init, xs, step)

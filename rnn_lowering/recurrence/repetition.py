@@ -94,7 +94,7 @@ def loop(op: Ops, r: Recurrence) -> tuple[Tensors, Tensors]:
 
 def _runs_in_reverse(op: Ops, x: Tensor) -> bool:
     """Return whether a reverse loop over x reads its rows backwards, so that they need not be flipped."""
-    return not can_flip(op, x) or (op.dialect.reverse_in_loop and x.shape[0] is None)
+    return not can_flip(op.opset, x.shape[0]) or (op.dialect.reverse_in_loop and x.shape[0] is None)
 
 
 def _if_empty(op: Ops, r: Recurrence, final: Tensors, ys: Tensors) -> tuple[Tensors, Tensors]:

@@ -140,8 +140,7 @@ def test_an_operator(name: str, opset: int) -> None:
 def test_of_sizes_that_are_not_known(name: str, opset: int) -> None:
     emission, arrays, expected = CASES[name]
     if name == "flip" and opset < 10:
-        op = Ops(opset, Names(()), "n", ir.DataType.FLOAT, Dialect())
-        assert not can_flip(op, op.zero((None, 1)))
+        assert not can_flip(opset, None)
         return
     agrees(emitted(emission, arrays, opset, sized=False)[0], expected)
 

@@ -219,7 +219,8 @@ def test_several_nodes_without_names(form: str) -> None:
     kept = [n for n in new.graph.node if n.output[0] in {o for n in original.graph.node for o in n.output}]
     assert [n.name for n in kept if n.op_type == "Neg"] == [""]
     made = [n.name for n in nodes(new) if n.name]
-    assert {name.split("/")[0] for name in made} == {"GRU_Y", "LSTM_first", "LSTM_second"}
+    alone = {"LSTM_second"} if form == "unroll" else set()  # otherwise it shares the loop of the first
+    assert {name.split("/")[0] for name in made} == {"GRU_Y", "LSTM_first"} | alone
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -131,7 +131,6 @@ STACKS: dict[str, Stack] = {
     "the fewest steps": Stack("GRU", (4, 3), T=3, declared=(3, BATCH)),
 }
 APART: dict[str, Stack] = {
-    "any length": Stack(declared=("seq", BATCH)),
     "too few steps": Stack(T=2, declared=(2, BATCH)),
     "lengths": Stack(lengths=True),
     "states that may overflow": Stack("RNN", attributes={"activations": ["Relu"]}),
@@ -151,6 +150,42 @@ def test_layers_become_one_loop(name: str, form: str) -> None:
 @pytest.mark.parametrize("name", APART)
 def test_what_cannot_be_skewed_stays_apart(name: str) -> None:
     assert loops(lowered(APART[name], "scan")) == 2
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_layers_of_any_length_become_one_loop(op: str) -> None:
+    """Also of fewer steps than layers; a Scan of no step is for no runtime."""
+    every = ("Y", "Y_h", "Y_c") if op == "LSTM" else ("Y", "Y_h")
+    for batch, attributes, inputs in (("batch", {}, ("B",)), (BATCH, REVERSE, ("B", "initial_h"))):
+        stack = Stack(op, (4, 2, 3), attributes, inputs=inputs, outputs=every, declared=("seq", batch))
+        model, feed, expected = stack.built()
+        for form in ("scan", "loop"):
+            new = rl.lower(model, form)
+            assert loops(new) == 1
+            assert_close(run(new, feed), expected)
+            for T in (1, 2, 3, 4, 20):
+                X = np.resize(feed["X"], (T, BATCH, WIDTH))
+                assert_close(run(new, {**feed, "X": X}), run(model, {**feed, "X": X}))
+    empty = run(new, {**feed, "X": feed["X"][:0]})
+    assert all(empty[name].shape == (0, *array.shape[1:]) for name, array in expected.items() if name[:2] != "Y_")
+    assert all(
+        (array == 0).all() and array.shape == expected[name].shape
+        for name, array in empty.items()
+        if name[:2] == "Y_"
+    )
+
+
+def test_a_reverse_stack_of_any_length_stays_apart_before_opset_10() -> None:
+    """Rows of unknown number cannot be reversed there."""
+    model, feed, expected = Stack("GRU", attributes=REVERSE, declared=("seq", BATCH)).built()
+    model.opset_import[0].version = 9
+    for node in model.graph.node:
+        if node.op_type == "Squeeze":
+            del node.input[1:]
+            node.attribute.append(helper.make_attribute("axes", [1]))
+    new = rl.lower(model)
+    assert loops(new) == 2
+    assert_close(run(new, feed), expected)
 
 
 def compared(stack: Stack) -> Verification:

@@ -388,11 +388,11 @@ WEIGHTS: dict[str, Fault] = {
 
 def not_turned_back(repeat: Any, op: Any, r: Recurrence) -> Any:
     final, ys = repeat(op, r)
-    return final, [flip(op, y) for y in ys] if r.reverse and can_flip(op, r.xs[0]) else ys
+    return final, [flip(op, y) for y in ys] if r.reverse and can_flip(op.opset, r.xs[0].shape[0]) else ys
 
 
 def forward_where_it_cannot_flip(repeat: Any, op: Any, r: Recurrence) -> Any:
-    return repeat(op, replace(r, reverse=r.reverse and can_flip(op, r.xs[0])))
+    return repeat(op, replace(r, reverse=r.reverse and can_flip(op.opset, r.xs[0].shape[0])))
 
 
 def always_forward(repeat: Any, op: Any, r: Recurrence) -> Any:

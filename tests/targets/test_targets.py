@@ -222,11 +222,12 @@ def test_for_mnn_an_open_length_is_not_flipped(op_type: str, dtype: str) -> None
 def test_for_opencv_no_two_states_start_from_one_value(op_type: str) -> None:
     """Its Loop would make one state of the two."""
     case = Case("apart", op_type, {"direction": "bidirectional"}, x="symbolic")
-    lowered = rl.lower(model(case, 17), target="opencv")
-    loops = [node for node in lowered.graph.node if node.op_type == "Loop"]
-    assert len(loops) == 2
-    assert all(len(set(node.input)) == len(node.input) for node in loops)
-    assert_close(run(lowered, feed(case)), expected(case))
+    for join, count in ((True, 1), (False, 2)):
+        lowered = rl.lower(model(case, 17), target="opencv", join=join)
+        loops = [node for node in lowered.graph.node if node.op_type == "Loop"]
+        assert len(loops) == count
+        assert all(len(set(node.input)) == len(node.input) for node in loops)
+        assert_close(run(lowered, feed(case)), expected(case))
 
 
 def test_relu_at_an_opset_from_which_on_it_is_supported() -> None:

@@ -1,8 +1,9 @@
 """IREE (`pip install iree-base-compiler iree-base-runtime`): no Loop; up to 100 steps run 1.6 to 8 times faster
-unrolled than in a Scan."""
+unrolled than in a Scan. Scans that nodes share take 0.56 to 0.9 of the time, unrolled steps 0.94 to 1.09."""
 
 from __future__ import annotations
 
+from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.targets.target import STATIC, Target
 
 TARGET = Target(
@@ -16,4 +17,5 @@ TARGET = Target(
     sizes=STATIC,
     integer_products=True,
     unroll_up_to=100,
+    loop_dialect=Dialect(join_up_to=128, stack_up_to=128),
 )

@@ -58,7 +58,7 @@ TARGET = Target(
     integer_products=False,
     loop_from=128,
     # It computes a Slice with step -1 of unknown length wrongly.
-    dialect=Dialect(reverse_in_loop=True),
+    dialect=Dialect(reverse_in_loop=True, join_up_to=128, stack_up_to=128),
     # Products of a batch are 1.3 to 60 times faster by columns; those of one row are not.
     instead=(
         ("MatMul", partial(by_columns, least=1, batch=2)),

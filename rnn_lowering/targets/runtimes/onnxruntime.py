@@ -43,6 +43,8 @@ def _product(node: ir.Node, outputs: Collection[ir.Value], matrices: Collection[
     return value.producer() if len(value.uses()) == 1 else None
 
 
+_JOINED = Dialect(join_up_to=128, stack_up_to=128)
+
 ONNXRUNTIME = Target(
     "onnxruntime",
     "1.31.1",
@@ -50,10 +52,16 @@ ONNXRUNTIME = Target(
     other_names=("ort",),
     integer_products=True,
     loops_of_chunks=True,
+    dialect=_JOINED,
     loop_dialect=Dialect(gemm_per_activation=True, stack_outside=True, join_up_to=128, stack_up_to=128),
     loop_finish=(gemms,),
 )
 
 WEB = Target(
-    "onnxruntime-web", "1.30.0", ("scan", "loop", "unroll"), other_names=("ortweb",), integer_products=True
+    "onnxruntime-web",
+    "1.30.0",
+    ("scan", "loop", "unroll"),
+    other_names=("ortweb",),
+    integer_products=True,
+    dialect=_JOINED,
 )

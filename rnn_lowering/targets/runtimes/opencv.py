@@ -29,7 +29,7 @@ TARGET = Target(
     exported_forms=("unroll",),
     unsupported=("Softplus",),
     # In a Loop it makes one state of two that start from one value.
-    dialect=Dialect(matrix_product=True, matrix_steps=True, zeros_apart=True),
+    dialect=Dialect(matrix_product=True, matrix_steps=True, zeros_apart=True, join_up_to=128, stack_up_to=128),
     instead=(("Tanh", bounded_tanh), ("Gather", gather_by_rank_1)),
     integer_products=False,
     unused_constants=False,  # it crashes on one of booleans
