@@ -1,21 +1,9 @@
 // The denoiser of this folder's parent in a browser: Fourier frames in, the share to keep of each bin out.
 
+import { BINS, COS, FRAME, HOP, magnitudes, RATE, SIN, spectrum, WINDOW } from "./frames.mjs";
+
+export { samples } from "./frames.mjs";
 export { loadStream as loadDenoiser } from "./stream.mjs";
-
-const RATE = 8000;
-const FRAME = 256;
-const HOP = FRAME / 2;
-const BINS = FRAME / 2 + 1;
-// The square root of a periodic Hann window: its square overlap-adds to one at half a frame.
-const WINDOW = Float64Array.from({ length: FRAME }, (_, n) => Math.sin((Math.PI * n) / FRAME));
-const COS = Float64Array.from({ length: FRAME }, (_, n) => Math.cos((2 * Math.PI * n) / FRAME));
-const SIN = Float64Array.from({ length: FRAME }, (_, n) => Math.sin((2 * Math.PI * n) / FRAME));
-
-// The samples of a recording of any format that the browser plays, one channel at 8 kHz.
-export async function samples(recording) {
-  const decoded = await new OfflineAudioContext(1, 1, RATE).decodeAudioData(recording);
-  return decoded.getChannelData(0);
-}
 
 // Each frame is cleaned before the next one is looked at, as it would be while the sound comes in.
 export async function denoise(stream, noisy) {
@@ -26,24 +14,10 @@ export async function denoise(stream, noisy) {
   padded.set(noisy, HOP);
   for (let start = 0; start < frames * HOP; start += HOP) {
     const [real, imaginary] = spectrum(padded.subarray(start, start + FRAME));
-    const magnitude = Float32Array.from(real, (x, k) => Math.hypot(x, imaginary[k]));
-    const { mask } = await stream.next({ magnitude: [magnitude, [1, 1, BINS]] });
+    const { mask } = await stream.next({ magnitude: [magnitudes(real, imaginary), [1, 1, BINS]] });
     addSignal(real, imaginary, mask, cleaned.subarray(start, start + FRAME));
   }
   return { cleaned: cleaned.subarray(HOP, HOP + noisy.length), frames };
-}
-
-function spectrum(frame) {
-  const real = new Float64Array(BINS);
-  const imaginary = new Float64Array(BINS);
-  for (let k = 0; k < BINS; k++) {
-    for (let n = 0; n < FRAME; n++) {
-      const angle = (k * n) % FRAME;
-      real[k] += frame[n] * WINDOW[n] * COS[angle];
-      imaginary[k] -= frame[n] * WINDOW[n] * SIN[angle];
-    }
-  }
-  return [real, imaginary];
 }
 
 function addSignal(real, imaginary, mask, signal) {

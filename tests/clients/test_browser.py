@@ -8,8 +8,10 @@ import shutil
 import struct
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnxruntime
 import pytest
 from browsers import headless, headless_gpu, page_once
@@ -39,9 +41,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "page"
 
 
-def recording(samples: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> bytes:
-    """A WAV file of float32 samples at 8 kHz."""
-    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 3, 1, 8000, 32000, 4, 32)
+def recording(samples: npt.NDArray[Any]) -> bytes:
+    """A WAV file of float32 or int16 samples at 8 kHz."""
+    size = samples.itemsize
+    kind = 3 if samples.dtype == np.float32 else 1
+    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, kind, 1, 8000, 8000 * size, size, 8 * size)
     head = struct.pack("<4sI4s", b"RIFF", 36 + samples.nbytes, b"WAVE")
     return head + form + struct.pack("<4sI", b"data", samples.nbytes) + samples.tobytes()
 
@@ -155,3 +159,57 @@ def test_the_recipe_gives_what_the_original_gives(
     found = re.search(r'id="said">(\[.*?\])', shown)
     assert found
     assert_close({"Y": np.reshape(json.loads(found[1]), (16, 1, 80)).astype(np.float32)}, expected)
+
+
+@pytest.fixture
+def spotter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module of whistles; the step of the spotter and a recording are in the folder."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import whistles
+
+    for name in ("whistles", "signals"):
+        monkeypatch.delitem(sys.modules, name)
+    step = {"stream": "time=1", "dims": {"batch": 1}, "target": "onnxruntime-webgpu"}
+    rl.lower_file(EXAMPLES / "whistles.onnx", folder / "whistles.onnx", **step, verify=0)  # type: ignore[arg-type]
+    return whistles
+
+
+@pytest.mark.parametrize("device", COMMANDS)
+def test_whistles_are_heard_as_at_once(device: str, spotter: Any, folder: Path, tmp_path: Path) -> None:
+    import signals
+
+    samples, labels = spotter.recordings(np.random.default_rng(8), 1, 3.0)
+    (folder / "whistles.wav").write_bytes(recording(samples))
+    model = EXAMPLES / "whistles.onnx"
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    spectra = signals.to_spectra(samples)
+    expected = np.asarray(session.run(["probability"], {"magnitude": np.abs(spectra)})[0])[0]
+    wanted = spotter.heard(expected)
+    assert len(wanted) > 1
+    assert {name for name, _ in wanted} == {spotter.NAMES[word] for word in set(labels.ravel()) if word > 0}
+    shown = page_once(
+        folder,
+        "whistles.html?recording=whistles.wav",
+        r'id="said">(\d+ frames|failed)',
+        COMMANDS[device](tmp_path / "profile"),
+    )
+    frames = re.search(rf"(\d+) frames heard on {device}\.", shown)
+    assert frames, shown[-600:]
+    count = int(frames[1])
+    assert count == samples.shape[1] // signals.HOP  # the last ones, partly of silence, are not waited for
+    assert re.findall(r"<li>(.*?)</li>", shown) == [
+        f"{name} after {frame * signals.HOP / signals.RATE:.2f} s" for name, frame in wanted if frame < count
+    ]
+    for name, points in re.findall(r'<polyline id="(\w+)"[^>]* points="([^"]*)"', shown):
+        drawn = [1 - float(point.split(",")[1]) / 100 for point in points.split()]
+        np.testing.assert_allclose(drawn, expected[:count, spotter.NAMES.index(name)], rtol=0, atol=1e-3)
+
+
+def test_whistles_are_heard_from_the_microphone(spotter: Any, folder: Path, tmp_path: Path) -> None:
+    """Chromium plays a file again and again as its microphone."""
+    samples, _ = spotter.recordings(np.random.default_rng(8), 1, 3.0)
+    (tmp_path / "whistles.wav").write_bytes(recording((samples * 32767).astype(np.int16)))
+    microphone = ["--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream"]
+    command = [*headless(tmp_path / "profile"), *microphone, "--autoplay-policy=no-user-gesture-required"]
+    command.append(f"--use-file-for-fake-audio-capture={tmp_path / 'whistles.wav'}")
+    page_once(folder, "whistles.html?recording=microphone", r"<li>(rise|fall|twice) after", command)

@@ -1,0 +1,109 @@
+"""Train a small keyword spotter for three whistles on generated recordings and export it to ONNX.
+
+It needs torch, onnx and onnxruntime, about a minute of one processor core, and no data.
+"""
+
+import argparse
+import warnings
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import signals
+import torch
+import whistles
+from torch import Tensor, nn
+
+SEED = 1
+BATCH = 32
+SECONDS = 3.0
+OPSET = 17
+
+
+class Spotter(nn.Module):  # type: ignore[misc, unused-ignore]  # a linter may have no torch
+    """Tell from magnitudes which whistle has just ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to_features = nn.Linear(signals.BINS, 24)
+        self.memory = nn.GRU(24, 32, batch_first=True)
+        self.to_names = nn.Linear(32, len(whistles.NAMES))
+
+    def forward(self, magnitude: Tensor) -> Tensor:
+        """Map (batch, time, bin) magnitudes to (batch, time, name) probabilities."""
+        return torch.softmax(self.logits(magnitude), -1)
+
+    def logits(self, magnitude: Tensor) -> Tensor:
+        hidden, _ = self.memory(self.to_features(torch.log(magnitude + 1e-2) + 3))
+        return self.to_names(hidden)  # type: ignore[no-any-return, unused-ignore]
+
+
+def train(model: Spotter, steps: int) -> None:
+    """Fit on fresh recordings at every step, so that nothing can be learned by heart."""
+    rng = np.random.default_rng(SEED)
+    optimizer = torch.optim.Adam(model.parameters())
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=steps)
+    for step in range(1, steps + 1):
+        recordings, labels = whistles.recordings(rng, BATCH, SECONDS)
+        magnitude = torch.from_numpy(np.abs(signals.to_spectra(recordings)))
+        logits = model.logits(magnitude).flatten(0, 1)
+        loss = nn.functional.cross_entropy(logits, torch.from_numpy(labels).flatten(), ignore_index=-1)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if step % 50 == 0:
+            print(f"step {step:4d}  loss {loss.item():.4f}", flush=True)
+
+
+def export(model: Spotter, path: Path) -> None:
+    """Write the model to an ONNX file with open batch and time axes (see train_denoiser.py)."""
+    axes = {0: "batch", 1: "time"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            model,
+            (torch.rand(1, 50, signals.BINS),),
+            path,
+            dynamo=False,
+            opset_version=OPSET,
+            input_names=["magnitude"],
+            output_names=["probability"],
+            dynamic_axes={"magnitude": axes, "probability": axes},
+        )
+
+
+def check(path: Path) -> None:
+    """Count the whistles that are heard in unseen recordings."""
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    recordings, labels = whistles.recordings(np.random.default_rng(SEED + 1), 50, SECONDS)
+    (found,) = session.run(["probability"], {"magnitude": np.abs(signals.to_spectra(recordings))})
+    right = total = more = 0
+    for probabilities, row in zip(found, labels, strict=True):
+        ends = np.flatnonzero((row[1:] > 0) & (row[:-1] < 0)) + 1
+        wanted = {(whistles.NAMES[row[end]], frame) for end in ends for frame in range(end - 3, end + 6)}
+        names = whistles.heard(probabilities)
+        hits = sum(name in wanted for name in names)
+        total, right, more = total + len(ends), right + hits, more + len(names) - hits
+    print(f"unseen recordings: {right} of {total} whistles are heard in time, {more} beside them")
+
+
+def main() -> None:
+    """Train, export and check."""
+    parser = argparse.ArgumentParser(description="Train the example keyword spotter and export it to ONNX.")
+    parser.add_argument("output", type=Path, nargs="?", default=Path(__file__).with_name("whistles.onnx"))
+    parser.add_argument("--steps", type=int, default=500)
+    arguments = parser.parse_args()
+    torch.manual_seed(SEED)
+    torch.set_num_threads(1)  # sums are split by thread, and the seed should decide alone
+    model = Spotter()
+    train(model, arguments.steps)
+    model.eval()
+    export(model, arguments.output)
+    check(arguments.output)
+    print(f"wrote {arguments.output}, {arguments.output.stat().st_size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()
