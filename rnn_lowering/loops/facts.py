@@ -23,10 +23,12 @@ from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.model.sizes import VARIES, inferred_values
 from rnn_lowering.spec.constant_values import constant_of
 from rnn_lowering.spec.node_outputs import (
+    MOVING,
     RANDOM,
     NodeModel,
     infer_outputs,
     is_of_default_domain,
+    moved_inputs,
     numbered,
     numbers_in,
 )
@@ -44,9 +46,6 @@ _EVALUATED = frozenset(
         *("Floor", "Ceil", "ReduceMin", "ReduceMax", "ReduceSum", "ReduceProd", "Constant", "CumSum", "Trilu"),
     )
 )
-_MOVING = frozenset(("Identity", "Cast", "Gather", "Slice", "Concat", "Squeeze", "Unsqueeze", "Reshape", "Split"))
-"""Those of them that only move the elements of their inputs, and may move elements that are not known."""
-
 CHANCE = RANDOM | {"Dropout"}
 """Operators whose results may differ each time."""
 
@@ -263,7 +262,7 @@ class Facts:
         found = self.evaluate(node, items)
         for output, array in zip(node.outputs, found or (), strict=False):
             self._known[output] = Known(array, output)
-        if found is None and node.op_type in (*_MOVING, "Shape"):
+        if found is None and node.op_type in (*MOVING, "Cast", "Shape"):
             for output, partial in zip(node.outputs, self._partial(node, items) or (), strict=False):
                 whole = Known(partial.numbers, output) if partial.known.all() else partial
                 self._known[output] = whole
@@ -328,7 +327,7 @@ class Facts:
         if node.op_type == "Shape":
             shape = self._partial_shape(node, self.kind(items[0]))
             return None if shape is None else [shape]
-        moved = len(items) if node.op_type == "Concat" else 1
+        moved = moved_inputs(node)
         if not all(isinstance(item, Known | _Partial if n < moved else Known) for n, item in enumerate(items)):
             return None
         parts = [_partial_of(item) for item in items[:moved]]

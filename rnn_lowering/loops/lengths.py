@@ -5,13 +5,11 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from rnn_lowering.loops.facts import Facts, Item, Known
+from rnn_lowering.spec.node_outputs import ELEMENTWISE
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 
 Length = str | tuple[ir.Value, int]
 """A size: its name, or a value and its axis."""
-
-_ELEMENTWISE = frozenset(("Identity", "Cast", "Relu", "Sigmoid", "Tanh", "Exp", "Neg", "Abs", "Sqrt", "LeakyRelu"))
-"""Operators of one input whose output has its shape."""
 
 _SAME_NUMBER = frozenset(("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape"))
 
@@ -28,7 +26,7 @@ def length_of_axis(facts: Facts, value: ir.Value, axis: int) -> Length:
             return value, axis
         if node.op_type == "Transpose" and "perm" in node.attributes:
             axis = node.attributes["perm"].as_ints()[axis]
-        elif node.op_type not in _ELEMENTWISE:
+        elif node.op_type not in ELEMENTWISE or len(node.inputs) > 1:
             return value, axis
         value = node.inputs[0]
 

@@ -12,13 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.spec.constant_values import computed, constant_of
-from rnn_lowering.spec.node_outputs import is_of_default_domain
+from rnn_lowering.spec.node_outputs import MOVING, is_of_default_domain, moved_inputs
 from rnn_lowering.types import Array, array_of
-
-_MOVES = frozenset(
-    ("Identity", "Transpose", "Unsqueeze", "Squeeze", "Reshape", "Slice", "Split", "Gather", "Expand", "Concat")
-)
-"""Operators that only move the data of their first input (Concat: of all)."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +42,7 @@ def quantized_of(value: ir.Value, opset: int) -> QuantizedTensor | None:
     if len(held) < len(known) or len({(q.integers.dtype, q.scale.dtype) for q in held.values()}) > 1:
         return None
     others = {
-        v: constant_of(v, opset) for node in moves for v in node.inputs[_data_inputs(node) :] if v is not None
+        v: constant_of(v, opset) for node in moves for v in node.inputs[moved_inputs(node) :] if v is not None
     }
 
     def moved(part: Callable[[QuantizedTensor], ir.TensorProtocol]) -> ir.TensorProtocol | None:
@@ -80,15 +75,11 @@ def _behind(value: ir.Value) -> tuple[list[ir.Node], list[ir.Value]] | None:
             return None
         if node.op_type == "DequantizeLinear":
             sources[item] = None
-        elif node.op_type not in _MOVES:
+        elif node.op_type not in MOVING:
             return None
         elif node not in moves:
-            pending += [node, *node.inputs[: _data_inputs(node)]]
+            pending += [node, *node.inputs[: moved_inputs(node)]]
     return list(moves), list(sources)
-
-
-def _data_inputs(node: ir.Node) -> int:
-    return len(node.inputs) if node.op_type == "Concat" else 1
 
 
 def _dequantized(value: ir.Value, opset: int) -> QuantizedTensor | None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from rnn_lowering.spec.node_outputs import ELEMENTWISE
 from rnn_lowering.streaming.frames import Flow, Frames, Framing, Unframed
-from rnn_lowering.streaming.inference import BROADCAST
 from rnn_lowering.streaming.polynomials import ONE
 from rnn_lowering.streaming.shape_arithmetic import depends_on_time
 
@@ -17,7 +17,7 @@ Coupled = Iterable[tuple[int, int]]
 
 REARRANGING = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze"))
 
-_BY_ELEMENT = BROADCAST | {
+_BY_ELEMENT = ELEMENTWISE | {
     *("CastLike", "DequantizeLinear", "Dropout", "Expand", "OneHot", "QuantizeLinear", "Resize", "Tile"),
     *("Transpose", "Upsample"),  # Resize and Upsample: a size that changes is noticed
 }
@@ -94,7 +94,7 @@ def _moved(flow: Flow, node: ir.Node, slot: int, axis: int) -> int | None:
     value = node.inputs[slot]
     assert value is not None
     rank, after = len(flow.shape(value, node)), len(flow.shape(node.outputs[0], node))
-    if node.op_type in BROADCAST or node.op_type in ("Expand", "Tile"):
+    if node.op_type in ELEMENTWISE or node.op_type in ("Expand", "Tile"):
         return axis + after - rank
     if node.op_type in _MOVED:
         return _MOVED[node.op_type](flow, node, slot, axis)

@@ -16,7 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END, parameter
-from rnn_lowering.spec.node_outputs import infer_outputs, numbers_in
+from rnn_lowering.spec.node_outputs import ELEMENTWISE, SAME_SHAPE, infer_outputs, numbers_in
 from rnn_lowering.spec.node_spec import default_opset
 from rnn_lowering.streaming.polynomials import CHUNK, TIME, Size, first_frames, product, size
 from rnn_lowering.types import Array
@@ -32,28 +32,6 @@ LARGEST_UNIT = 1 << 16
 
 _SENT = 1 << 12
 """Constants of so few elements are shown to the inference of shapes."""
-
-BROADCAST = frozenset(
-    (
-        *("Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd"),
-        *("BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Elu"),
-        *("Equal", "Erf", "Exp", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish"),
-        *("Identity", "IsInf", "IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish"),
-        *("Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Shrink"),
-        *("Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh"),
-        *("ThresholdedRelu", "Where", "Xor"),
-    )
-)
-"""Operators that act on each element by itself, of inputs that broadcast."""
-
-SAME_SHAPE = frozenset(
-    (
-        *("BatchNormalization", "CastLike", "CumSum", "DequantizeLinear", "Dropout", "GroupNormalization"),
-        *("Hardmax", "InstanceNormalization", "LRN", "LayerNormalization", "LogSoftmax", "LpNormalization"),
-        *("MeanVarianceNormalization", "QuantizeLinear", "RMSNormalization", "Softmax"),
-    )
-)
-"""Operators whose first output has the shape of the first input."""
 
 
 class SizingError(Exception):
@@ -449,7 +427,7 @@ def _stft(known: SymbolicValues, node: ir.Node) -> Outputs:
 
 
 _RULES: dict[str, Callable[[SymbolicValues, ir.Node], Outputs]] = {
-    **dict.fromkeys(BROADCAST, _elementwise),
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys(SAME_SHAPE, _same_shape),
     "Col2Im": _col2im,
     "Concat": _concat,

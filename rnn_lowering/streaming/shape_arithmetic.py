@@ -15,20 +15,12 @@ from functools import reduce
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.spec.node_outputs import RANDOM, numbered, run_node
-from rnn_lowering.streaming.inference import BROADCAST, LARGEST, SymbolicValues, shape_of
+from rnn_lowering.spec.node_outputs import ELEMENTWISE, MOVING, RANDOM, moved_inputs, numbered, run_node
+from rnn_lowering.streaming.inference import LARGEST, SymbolicValues, shape_of
 from rnn_lowering.streaming.polynomials import Size, product, size
 from rnn_lowering.types import Array
 
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-
-_MOVING = frozenset(
-    (
-        *("Concat", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape", "Slice"),
-        *("Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
-    )
-)
-"""Operators that move elements, those of all inputs (Concat) or of the first."""
 
 
 class UnfollowedError(Exception):
@@ -136,7 +128,7 @@ def _spread(known: SymbolicValues, node: ir.Node, given: Sequence[ir.Value]) -> 
     if any(array.dtype == object for array in arrays):
         return _rearranged_spread(known, node)
     feed = {v.name or "": array for v, array in zip(given, arrays, strict=True)}
-    if node.op_type in BROADCAST or node.op_type in ("CastLike", "Transpose", "Unsqueeze"):
+    if node.op_type in ELEMENTWISE or node.op_type in ("CastLike", "Transpose", "Unsqueeze"):
         return run_node(node, feed, known.opset)
     if node.op_type == "Concat":
         return _joined(known, node, given)
@@ -159,7 +151,7 @@ def _joined(known: SymbolicValues, node: ir.Node, given: Sequence[ir.Value]) -> 
 def _rearranged_spread(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None] | None:
     """Reshape, slice or gather an array that broadcasts along the other axes."""
     value = node.inputs[0]
-    if node.op_type not in _MOVING or node.op_type == "Concat" or value is None:
+    if node.op_type not in MOVING or node.op_type == "Concat" or value is None:
         return None
     array, shape = known.contents[value], known.shapes[value]
     if array.dtype == object or _is_full(known, value):
@@ -186,7 +178,7 @@ def _rearranged_spread(known: SymbolicValues, node: ir.Node) -> Sequence[Array |
 
 
 def _symbolic(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None] | None:
-    if node.op_type in _MOVING:
+    if node.op_type in MOVING:
         return _moved(known, node)
     if any(v is not None and not _are_numbers(known.contents[v]) for v in node.inputs):
         return None
@@ -218,7 +210,7 @@ def _is_full(known: SymbolicValues, value: ir.Value | None) -> bool:
 
 def _moved(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None] | None:
     """Return the outputs of a node that only moves elements, by running it on labels of them."""
-    data = [v for v in (node.inputs if node.op_type == "Concat" else node.inputs[:1]) if v is not None]
+    data = [v for v in node.inputs[: moved_inputs(node)] if v is not None]
     rest = {v: known.constant(v) for v in node.inputs if v is not None and v not in data}
     if any(held is None for held in rest.values()) or not all(_is_full(known, v) for v in data):
         return None

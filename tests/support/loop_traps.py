@@ -93,6 +93,15 @@ TRAPS = [
         [{"a": S, "X": numbers(n, 2)} for n in (5, 1, 0)],
     ),
     Trap(
+        "a Slice along axes that are an input",
+        f"""(float[2] a, float[5,2] X, int64[2] axes) => (float[2] p, float[T,2] Y)
+        <{YES}, int64 M = {{3}}, int64[2] starts = {{0, 1}}, int64[2] ends = {{2147483647, 2147483647}}>
+        {{ p, Y = Loop (M, yes, a) <body = d {STEP}
+            {{ cut = Slice (X, starts, ends, axes) rows = Shape <end = 1> (cut) n = CastLike (rows, s)
+               s1 = Add (s, n) o = Identity (s1) c1 = Identity (c) }}> }}""",
+        [{"a": S, "X": X, "axes": np.asarray(axes)} for axes in ([0, 1], [1, 0])],
+    ),
+    Trap(
         "a loop without end",
         """(float[2] a) => (float[2] p) { p = Loop ("", "", a) <body = d (int64 i, bool c, float[2] s)
             => (bool c1, float[2] s1) { s1 = Add (s, s) c1 = Identity (c) }> }""",
