@@ -45,3 +45,7 @@ class Dialect:
     matrix_steps: bool = False
     zeros_apart: bool = False
     index_type: ir.DataType = ir.DataType.INT64
+
+
+PLAIN = Dialect()
+"""Without options."""

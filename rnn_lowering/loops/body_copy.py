@@ -16,6 +16,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.constants import leaf, literal
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.emit.versions import parameter
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
 from rnn_lowering.loops.body import LoopBody, ScanBody, read_body
 from rnn_lowering.loops.facts import (
@@ -53,8 +54,9 @@ class BodyCopy:
     Args:
         op: Emits into that graph.
         facts: Facts about the model.
-        repeat: Emits what stands for the Loop or Scan, and for those in its body.
+        repeat: Emits what stands for the Loop or Scan.
         limits: The limits of all nested steps, and of nodes.
+        nested: Emits what stands for those in its body; `repeat` by default.
         needs_rows: Whether a Scan that takes no rows is refused.
         stays: Loops and Scans that are copied as they are where they are in a body.
         some_rows: Whether no size is 0, and only rows that a stream has may be read.
@@ -71,6 +73,7 @@ class BodyCopy:
         repeat: RepeatBody,
         limits: LoopLimits,
         *,
+        nested: Repeat | None = None,
         needs_rows: bool = False,
         stays: Collection[ir.Node] = (),
         some_rows: bool = False,
@@ -84,6 +87,7 @@ class BodyCopy:
         self.steps = 0
         self.moved: set[ir.Node] = set()
         self._repeat = repeat
+        self._repeat_nested = nested or repeat
         self._emitted = 0
         self._items: dict[ir.Value, Item] = {}
         self._written: list[dict[Hashable, list[Item]]] = [{}]
@@ -302,6 +306,7 @@ class BodyCopy:
         if standard and node.op_type == "Slice" and self.is_whole(items):
             return items[:1]
         found = self._of_sequence(node, items) if standard else None
+        found = found or (self._constant_parts(node, items) if standard and node.op_type == "Split" else None)
         if found is not None:
             return found
         arrays = self.facts.evaluate(node, items) if standard else None
@@ -309,8 +314,23 @@ class BodyCopy:
             return [Known(array) for array in arrays]
         return self.copied(node, items)
 
+    def _constant_parts(self, node: ir.Node, items: Sequence[Item]) -> list[Item] | None:
+        """Return the parts of a constant as constants; None where a Split is of no constant."""
+        source = items[0].value if isinstance(items[0], Known) else items[0]
+        given = parameter(node, "split", self.facts.opset)
+        sizes = list(given.as_ints()) if isinstance(given, ir.Attr) else []
+        if isinstance(given, ir.Value) and isinstance(held := self.item(given), Known):
+            sizes = held.array.ravel().tolist()
+        if not isinstance(source, ir.Value) or not _is_constant(source) or not sizes or source.const_value is None:
+            return None
+        axis = node.attributes.get_int("axis", 0) or 0
+        known = self.op.known(leaf(source.const_value, source, "const"))
+        if not -known.rank <= axis < known.rank or known.shape[axis] != sum(sizes) or min(sizes) < 1:
+            return None
+        return [self.made(part) for part in self.op.split(known, sizes, axis)]
+
     def _nested(self, node: ir.Node, items: Sequence[Item]) -> list[Item]:
-        return self._repeat(self, read_body(node, f"{self._outermost} > body", self.facts.opset), items)
+        return self._repeat_nested(self, read_body(node, f"{self._outermost} > body", self.facts.opset), items)
 
     def _branch(self, node: ir.Node, name: str) -> list[Item]:
         (branch,) = graphs_of(node.attributes[name])
@@ -341,9 +361,25 @@ class BodyCopy:
             kinds = [common_kind([self.facts.kind(element) for element in items[0].items])]
         for new, kind in zip(copy.outputs, kinds, strict=False):
             self.facts.declare(new, kind)
+        if node.op_type == "Add" and kinds[0] is not None:
+            self._note_product(copy, kinds[0])
         if key is not None:
             self._written[-1][key] = list(copy.outputs)
         return list(copy.outputs)
+
+    def _note_product(self, total: ir.Node, kind: TensorKind) -> None:
+        """Note a product of matrices to which an Add adds something of its shape or less: a Gemm does both."""
+        value = total.inputs[0]
+        product = None if value is None else value.producer()
+        if product is None or product.op_type != "MatMul" or value is None or self.facts.kind(value) != kind:
+            return
+        if kind.element != int(ir.DataType.FLOAT):
+            return
+        ranks = [
+            len(k.shape) for v in product.inputs if (k := self.facts.kind(v)) is not None and k.shape is not None
+        ]
+        if ranks == [2, 2]:
+            self.op.matrices.add(value)
 
     def _kinds_of_branches(self, attributes: Sequence[ir.Attr]) -> list[TensorKind | None]:
         """Return what the branches of an If have in common."""
@@ -495,7 +531,7 @@ RepeatBody = Callable[[BodyCopy, "LoopBody | ScanBody", Sequence[Item]], "list[I
 
 
 def _is_constant(value: ir.Value) -> bool:
-    return value.is_initializer() and not value.is_graph_input()
+    return value.const_value is not None and value.producer() is None and not value.is_graph_input()
 
 
 def detach(node: ir.Node) -> None:

@@ -20,6 +20,7 @@ from rnn_lowering.errors import InvalidNodeError, UnsupportedError
 from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy, values_used
 from rnn_lowering.loops.facts import Item, Known
+from rnn_lowering.loops.gate_products import gates_apart
 from rnn_lowering.loops.trips import Counters, LoopTrips, UnknownTripsError, invariant_states, number_of_trips
 from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
@@ -77,6 +78,8 @@ def _emptied(
         find: Finds other rows.
         constant: The states that never change.
     """
+    if copy.op.dialect.gemm_per_activation:
+        gates_apart(copy, read, constant)
     result = EmptiedBody(dict(rows))
     varies = {*read.body.inputs} - {*constant}
     for node in read.body:

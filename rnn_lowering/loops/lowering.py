@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from rnn_lowering.emit.dialect import Dialect
+from rnn_lowering.emit.dialect import PLAIN, Dialect
 from rnn_lowering.emit.names import Names
-from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.ops import Finish, Ops
 from rnn_lowering.errors import NodeRef, UnsupportedError, boundary
 from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy, LoopLimits, RepeatBody, detach, values_used
@@ -78,6 +78,7 @@ class LoopForms:
         nested_stay: Whether those in its body keep their operators.
         left: Whether it is left as it is inside a body that is lowered, too.
         without_steps: Whether a Loop that stays becomes its initial states if it has no step.
+        dialect, finish: What shapes the body of a Scan or Loop that is emitted: see `Ops`.
     """
 
     forms: Sequence[str]
@@ -85,6 +86,8 @@ class LoopForms:
     nested_stay: bool = False
     left: bool = False
     without_steps: bool = False
+    dialect: Dialect = PLAIN
+    finish: tuple[Finish, ...] = ()
 
     @property
     def may_change(self) -> bool:
@@ -198,8 +201,9 @@ class _LoopLowering:
             reason = _EMPTY.reason
         for form in wanted.forms:
             try:
-                repeat = _as_it_is if wanted.nested_stay else _FORMS[form]
-                steps = self._as(repeat, node, scope, needs_rows=form != wanted.forms[-1])
+                shape = wanted if form != "unroll" else _EMPTY
+                needs_rows = form != wanted.forms[-1] and not wanted.nested_stay
+                steps = self._as(_FORMS[form], node, scope, shape, needs_rows=needs_rows)
             except UnsupportedError as error:
                 if form == wanted.forms[-1]:
                     raise
@@ -208,18 +212,27 @@ class _LoopLowering:
             self.reports.append(LoopReport.of(ref, form, reason, steps))
             return
 
-    def _as(self, repeat: RepeatBody, node: ir.Node, scope: Scope, *, needs_rows: bool) -> int | None:
+    def _as(self, repeat: RepeatBody, node: ir.Node, scope: Scope, forms: LoopForms, *, needs_rows: bool) -> int | None:
         """Give a node a form; return the number of its steps, where they are unrolled.
 
         Args:
+            repeat, node, scope: The form, the node and where it is.
+            forms: What shapes its body.
             needs_rows: Whether a Scan that takes no rows is refused, since there are other forms.
         """
         shared = dict(self._shared.get(scope.graph, {}))
-        op = self._emitter(node, scope.graph)
+        op = self._emitter(node, scope.graph, forms)
         stays = {node for _, node in repeating_nodes(self.model) if self.choose(node).left}
         some_rows = self.refused is not None
         copy = BodyCopy(
-            op, self.facts, repeat, self.limits, needs_rows=needs_rows, stays=stays, some_rows=some_rows
+            op,
+            self.facts,
+            repeat,
+            self.limits,
+            nested=_as_it_is if forms.nested_stay else repeat,
+            needs_rows=needs_rows,
+            stays=stays,
+            some_rows=some_rows,
         )
         try:
             items = copy.write(node, scope.text)
@@ -235,14 +248,15 @@ class _LoopLowering:
         self._put(node, scope.graph, copy, items)
         return copy.steps if repeat is unroll else None
 
-    def _emitter(self, node: ir.Node, graph: ir.Graph) -> Ops:
+    def _emitter(self, node: ir.Node, graph: ir.Graph, forms: LoopForms = _EMPTY) -> Ops:
         prefix = (node.name or node.outputs[0].name or node.op_type).rpartition("/")[2] or node.op_type
         return Ops(
             self.opset,
             self.names,
             prefix,
             ir.DataType.FLOAT,
-            Dialect(),
+            forms.dialect,
+            finish=forms.finish,
             constant_nodes=self.model.ir_version < 4,
             shared=self._shared.setdefault(graph, {}),
         )

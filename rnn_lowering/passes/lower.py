@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import onnx
@@ -14,6 +15,7 @@ import onnx_ir as ir
 from typing_extensions import Unpack
 
 from rnn_lowering import types
+from rnn_lowering.emit.dialect import PLAIN
 from rnn_lowering.errors import (
     InvalidNodeError,
     NodeRef,
@@ -343,8 +345,10 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             return LoopForms((), left=True)
         if options.to == KEEP or (runs and not options.loops):
             return LoopForms((), without_steps=options.to != KEEP and options.target is not None)
+        dialect = runtime.loop_dialect or PLAIN
+        shaped = partial(LoopForms, dialect=dialect, finish=runtime.loop_finish)
         if options.to in forms:
-            return LoopForms((options.to,), "requested")
+            return shaped((options.to,), "requested")
         if options.to != "auto":
             raise UnsupportedError(
                 f"{runtime.name} does not support the form {options.to} of an exported {node.op_type}",
@@ -352,8 +356,9 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 node=node_ref(node, ""),
             )
         if runs:
-            return LoopForms((own,), "requested", nested_stay={"scan", "loop"} <= {*forms})
-        return LoopForms(forms, f"first choice for target {runtime.name}")
+            faster = ("scan",) if own == "loop" and "scan" in forms[: forms.index(own)] else ()
+            return shaped((*faster, own), "requested", nested_stay={"scan", "loop"} <= {*forms})
+        return shaped(forms, f"first choice for target {runtime.name}")
 
     def _prepare(self, model: ir.Model, *, inferred: bool = False) -> PreparedModel:
         return prepare(model, self._choose, self.lowering.max_nodes, inferred=inferred)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from rnn_lowering.emit import substitutes
-from rnn_lowering.emit.dialect import Dialect
+from rnn_lowering.emit.dialect import PLAIN, Dialect
 from rnn_lowering.emit.ops import Finish, Rule
 from rnn_lowering.recurrence.activations import FORMULAS, Formula
 from rnn_lowering.targets.documented import Documented
@@ -16,8 +16,6 @@ LOOP_DIALECT_OPSET = 10
 
 STATIC = ("T", "N")
 """The sizes that must be fixed for a runtime without dynamic sizes."""
-
-_PLAIN = Dialect()
 
 
 def _composing(formula: Formula) -> Rule:
@@ -91,7 +89,7 @@ class Target:
     unused_constants: bool = True
     since: tuple[tuple[str, int], ...] = ()
     recognized_lstm: bool = False
-    dialect: Dialect = _PLAIN
+    dialect: Dialect = PLAIN
     instead: tuple[tuple[str, Rule], ...] = ()
     finish: tuple[Finish, ...] = ()
     outputs_apart: bool = False

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from loop_models import as_meant, assert_same, bodies, operators, run
 from loop_traps import numbers
@@ -62,16 +63,47 @@ def test_an_unknown_length_names_the_option_that_fixes_it() -> None:
     assert caught.value.hint == "use --to unroll"
 
 
-def test_without_a_form_nested_ones_keep_their_operators() -> None:
+def test_without_a_form_a_loop_becomes_what_runs_faster_and_nested_ones_stay() -> None:
     model = parsed("""g (float[2,2] X, float s) => (float p) <bool yes = {1}, int64 M = {2}> {
-        p = Loop (M, yes, s) <body = d (int64 i, bool c, float t) => (bool c1, float t1) {
-            x = Gather (X, i) t1 = Scan <num_scan_inputs = 1, body = e (float u, float y) => (float u1) {
-                u1 = Add (u, y) }> (t, x) c1 = Identity (c) }> }""")
+        p = Scan <num_scan_inputs = 1, body = d (float t, float[2] x) => (float t1) {
+            t1 = Loop (M, yes, t) <body = e (int64 i, bool c, float u) => (bool c1, float u1) {
+                y = Gather (x, i) u1 = Add (u, y) c1 = Identity (c) }> }> (s, X) }""")
     feed = {"X": numbers(2, 2), "s": np.asarray(1, np.float32)}
-    for target, kept in (("portable", {"Loop", "Scan"}), ("tract", {"Scan"})):
+    for target, kept in (("portable", {"Loop", "Scan"}), ("openvino", {"Loop", "Scan"}), ("tract", {"Scan"})):
         lowered = rl.lower(model, loops=True, target=target)
         assert operators(lowered) & {"Loop", "Scan"} == kept
         assert_same(run(lowered, feed), run(as_meant(model), feed))
+    for target, kept in (("portable", {"Scan"}), ("onnxruntime", {"Scan"}), ("openvino", {"Loop"})):
+        assert operators(rl.lower(NESTED, loops=True, target=target, dims={"T": 3})) & {"Loop", "Scan"} >= kept
+
+
+GRU = parsed("""g (float[T,N,3] X, float[N,4] h0, float[3,12] W, float[4,12] R, float[12] b) => (float[T,N,4] Y) {
+    h, Y = Scan <num_scan_inputs = 1, body = d (float[N,4] s, float[N,3] x) => (float[N,4] s1, float[N,4] o) {
+        xw = MatMul (x, W) xz, xr, xh = Split <axis = 1> (xw) m = MatMul (s, R) hr = Add (m, b)
+        hz, hg, hh = Split <axis = -1> (hr) za = Add (xz, hz) z = Sigmoid (za) ra = Add (hg, xr) r = Sigmoid (ra)
+        rh = Mul (r, hh) ha = Add (xh, rh) n = Tanh (ha) d0 = Sub (s, n) zd = Mul (z, d0) s1 = Add (n, zd)
+        o = Identity (s1) }> (h0, X) }""")
+
+
+def test_onnxruntime_gets_a_product_for_each_gate() -> None:
+    """With the bias outside, where the sum is a row's: 0.45 of a Keras GRU's time, and 0.55 without."""
+    constant, feed = onnx.ModelProto(), {"X": numbers(3, 2, 3), "h0": numbers(2, 4)}
+    weights = {"W": numbers(3, 12) / 3, "R": numbers(4, 12) / 5, "b": numbers(12)}
+    constant.CopyFrom(GRU)
+    del constant.graph.input[2:]
+    constant.graph.initializer.extend(onnx.numpy_helper.from_array(w, name) for name, w in weights.items())
+    for model in (GRU, constant):
+        lowered = rl.lower(model, loops=True, target="onnxruntime")
+        (body,) = [body for node, body in bodies(lowered.graph) if node.op_type == "Scan"]
+        inside = [node.op_type for node in body.node]
+        assert (inside.count("Gemm"), inside.count("Add"), "Split" in inside) == (3, 2, False)
+        assert any(node.op_type == "Split" and node.input[0] == "R" for node in lowered.graph.node) == (
+            model is GRU
+        )
+        assert_same(run(lowered, feed | weights), run(as_meant(model), feed | weights))
+        assert_same(
+            run(rl.lower(model, "loop", loops=True, target="ort"), feed | weights), run(model, feed | weights)
+        )
 
 
 def test_limits_count_nested_steps() -> None:

@@ -1,0 +1,174 @@
+"""One product for each gate in a body, as onnxruntime runs fastest: Split(h R + b) becomes h R0 + b0 and so on.
+
+What is added to a gate is added to its part of b first, since it leaves the body with b where it does not depend on
+the states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from rnn_lowering.emit.versions import parameter, placed
+from rnn_lowering.loops.body import LoopBody, ScanBody
+from rnn_lowering.loops.body_copy import BodyCopy
+from rnn_lowering.loops.facts import Known
+from rnn_lowering.model.scopes import bodies_of
+from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
+
+
+@dataclass(frozen=True)
+class _Product:
+    """h R + b behind a Split: the values, and the size of each part."""
+
+    h: ir.Value
+    weights: ir.Value
+    bias: ir.Value | None
+    sizes: Sequence[int]
+
+
+def gates_apart(copy: BodyCopy, read: LoopBody | ScanBody, constant: Container[ir.Value]) -> None:
+    """Split the weights of products with a state instead of the products, in the body, in place.
+
+    Args:
+        copy: Copies the body later; it has items for the values that never change.
+        read: The Loop or Scan.
+        constant: Its states that never change.
+    """
+    pairs = zip(read.state_inputs, read.initial, strict=True)
+    changing = {value for value, first in pairs if value not in constant and _is_float(copy, first)}
+    for node in list(read.body):
+        if not changing.isdisjoint(_read(node)):
+            changing.update(node.outputs)
+        product = _product(copy, node, changing) if node.op_type == "Split" else None
+        if product is not None:
+            _apart(copy, node, product, changing)
+
+
+def _is_float(copy: BodyCopy, value: ir.Value | None) -> bool:
+    kind = copy.facts.kind(copy.item(value))
+    return kind is not None and kind.element == int(ir.DataType.FLOAT)
+
+
+def _read(node: ir.Node) -> list[ir.Value]:
+    inner = [value for body in bodies_of(node) for each in body.all_nodes() for value in each.inputs]
+    return [value for value in (*node.inputs, *inner) if value is not None]
+
+
+def _product(copy: BodyCopy, split: ir.Node, changing: Container[ir.Value]) -> _Product | None:
+    """Return the product that only a Split along its columns uses; None where there is none."""
+    value, bias = split.inputs[0], None
+    node = _only_for(value, split)
+    if node is not None and node.op_type == "Add":
+        pairs = [(a, b) for a, b in (node.inputs, node.inputs[::-1]) if b is not None and b not in changing]
+        value, bias = pairs[0] if len(pairs) == 1 else (None, None)
+        node = _only_for(value, node)
+    if node is None or node.op_type != "MatMul" or value is None:
+        return None
+    h, weights = node.inputs
+    columns, added = _shape(copy, weights), (1,) if bias is None else _shape(copy, bias)
+    if h is None or h not in changing or weights is None or weights in changing:
+        return None
+    rank = _rank(copy, split, h)
+    if columns is None or len(columns) != 2 or (bias is not None and added != columns[1:]):
+        return None
+    sizes = _sizes(copy, split, columns[1], rank)
+    if sizes is None:
+        return None
+    return _Product(h, weights, bias, sizes)
+
+
+def _only_for(value: ir.Value | None, user: ir.Node) -> ir.Node | None:
+    """Return the node of a body that computes a value for one other only."""
+    node = None if value is None or value.is_graph_output() or len(value.uses()) != 1 else value.producer()
+    return node if node is not None and node.graph is user.graph and node.domain in DEFAULT_DOMAIN else None
+
+
+def _shape(copy: BodyCopy, value: ir.Value | None) -> tuple[int, ...] | None:
+    kind = None if value is None else copy.facts.kind(copy.item(value))
+    return tuple(size or 0 for size in kind.dims) if kind is not None and kind.is_static else None
+
+
+def _rank(copy: BodyCopy, split: ir.Node, h: ir.Value) -> int | None:
+    kinds = [copy.facts.kind(value) for value in (split.inputs[0], h)]
+    return next((len(kind.shape) for kind in kinds if kind is not None and kind.shape is not None), None)
+
+
+def _sizes(copy: BodyCopy, split: ir.Node, columns: int, rank: int | None) -> list[int] | None:
+    """Return the sizes of the parts of a Split along the last axis."""
+    axis, given = split.attributes.get_int("axis", 0) or 0, parameter(split, "split", copy.facts.opset)
+    count = len(split.outputs)
+    if axis != -1 and (rank is None or axis != rank - 1):
+        return None
+    if given is None:
+        return [columns // count] * count if columns % count == 0 else None
+    item = None if isinstance(given, ir.Attr) else copy.item(given)
+    sizes = list(given.as_ints()) if isinstance(given, ir.Attr) else []
+    sizes = item.array.ravel().tolist() if isinstance(item, Known) else sizes
+    return sizes if sum(sizes) == columns and min(sizes) > 0 and len(sizes) == count else None
+
+
+def _apart(copy: BodyCopy, split: ir.Node, product: _Product, changing: set[ir.Value]) -> None:
+    """Put a product for each part in the place of a Split."""
+    body = split.graph
+    assert isinstance(body, ir.Graph)
+    weights = _parts(copy, body, split, product.weights, product.sizes, 1)
+    biases = None if product.bias is None else _parts(copy, body, split, product.bias, product.sizes, 0)
+    for n, part in enumerate(split.outputs):
+        if not part.uses() and not part.is_graph_output():
+            continue
+        new = _node(copy, body, split, "MatMul", product.h, weights[n])
+        changing.add(new)
+        user, other = _sum_with(part, changing)
+        if biases is not None and user is not None and other is not None and other not in changing:
+            added = _node(copy, body, user, "Add", other, biases[n])
+            user.replace_input_with(0, new)
+            user.replace_input_with(1, added)
+            continue
+        if biases is not None:
+            new = _node(copy, body, split, "Add", new, biases[n])
+            changing.add(new)
+        if user is not None and other is not None:
+            user.replace_input_with(1, other)
+            user.replace_input_with(0, new)
+        part.replace_all_uses_with(new, replace_graph_outputs=True)
+
+
+def _parts(
+    copy: BodyCopy, body: ir.Graph, before: ir.Node, value: ir.Value, sizes: Sequence[int], axis: int
+) -> Sequence[ir.Value]:
+    """Return the parts of a value that never changes, by a Split in the body, which leaves it."""
+
+    def constant(numbers: Sequence[int]) -> ir.Value:
+        held = ir.Node(
+            "", "Constant", [], [ir.AttrInt64s("value_ints", numbers)], name=copy.op.unique_name("Constant")
+        )
+        held.outputs[0].name = held.name
+        body.insert_before(before, held)
+        return held.outputs[0]
+
+    inputs, attributes = placed("Split", copy.facts.opset, [value], {"axis": axis, "split": list(sizes)}, constant)
+    given = [ir.AttrInt64(n, a) if n == "axis" else ir.AttrInt64s(n, a) for n, a in attributes.items()]
+    node = ir.Node("", "Split", inputs, given, num_outputs=len(sizes), name=copy.op.unique_name("Split"))
+    for n, output in enumerate(node.outputs):
+        output.name = f"{node.name}.{n}"
+    body.insert_before(before, node)
+    return node.outputs
+
+
+def _sum_with(part: ir.Value, changing: Container[ir.Value]) -> tuple[ir.Node | None, ir.Value | None]:
+    """Return the Add that alone uses a part of a product, and what it adds."""
+    users, node = [use.node for use in part.uses()], part.producer()
+    if len(users) != 1 or users[0].op_type != "Add" or part.is_graph_output() or node is None:
+        return None, None
+    others = [value for value in users[0].inputs if value is not part]
+    return (users[0], others[0]) if len(others) == 1 and users[0].graph is node.graph else (None, None)
+
+
+def _node(copy: BodyCopy, body: ir.Graph, before: ir.Node, op_type: str, *inputs: ir.Value) -> ir.Value:
+    node = ir.Node("", op_type, inputs, name=copy.op.unique_name(op_type))
+    node.outputs[0].name = node.name
+    body.insert_before(before, node)
+    return node.outputs[0]
