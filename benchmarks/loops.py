@@ -30,13 +30,15 @@ def keras_gru(T: int = 64, H: int = 64) -> onnx.ModelProto:
     """A GRU of Keras, by tf2onnx: weights are carried, the row is read by a counter, conditions are on floats."""
     G = 3 * H
     return _model(
-        f"""g (float[1,{T},{H}] X) => (float[1,{T},{H}] Y) <float fz = {{0}}, int32 zero = {{0}}, int64[1] k0 = {{0}},
+        f"""g (float[1,{T},{H}] X) => (float[1,{T},{H}] Y) <float fz = {{0}}, int32 zero = {{0}},
+        int64[1] k0 = {{0}},
         int64[1] k1 = {{1}}, int64[2] size = {{1, {H}}}> {{
         Xt = Transpose <perm = [1, 0, 2]> (X) shape = Shape (Xt) small = Cast <to = 6> (shape)
         t = Slice (small, k0, k1, k0) n = Squeeze (t, k0) nf = Cast <to = 1> (n) first = Less (fz, nf)
         M = Cast <to = 7> (n) h0 = Expand (fz, size)
         time, last, m, w, r, bw, br, Yt = Loop (M, first, zero, h0, n, W, R, bW, bR) <body = d
-            (int64 i, bool go, int32 t0, float[1,{H}] h, int32 n0, float[{H},{G}] w0, float[{H},{G}] r0, float[{G}] b0,
+            (int64 i, bool go, int32 t0, float[1,{H}] h, int32 n0, float[{H},{G}] w0, float[{H},{G}] r0,
+            float[{G}] b0,
             float[{G}] c0) => (bool go1, int32 t1, float[1,{H}] h1, int32 n1, float[{H},{G}] w1, float[{H},{G}] r1,
             float[{G}] b1, float[{G}] c1, float[1,{H}] o)
             <int32 one = {{1}}, float fone = {{1}}> {{
@@ -72,7 +74,8 @@ def lstm_decoder(steps: int = 10, H: int = 64) -> onnx.ModelProto:
             (int64 i, bool go, float[1,{H}] x0, float[1,{H}] h, float[1,{H}] c, seq(float[1,{H}]) s) =>
             (bool go1, float[1,{H}] y, float[1,{H}] h1, float[1,{H}] c1, seq(float[1,{H}]) s1) {{
             a = Gemm <transB = 1> (x0, W, bW) b = Gemm <transB = 1> (h, R, bR) g = Add (a, b)
-            gi, gf, gg, go0 = Split <axis = 1> (g) si = Sigmoid (gi) sf = Sigmoid (gf) tg = Tanh (gg) so = Sigmoid (go0)
+            gi, gf, gg, go0 = Split <axis = 1> (g) si = Sigmoid (gi) sf = Sigmoid (gf) tg = Tanh (gg)
+            so = Sigmoid (go0)
             fc = Mul (sf, c) ig = Mul (si, tg) c1 = Add (fc, ig) tc = Tanh (c1) h1 = Mul (so, tc)
             y = Gemm <transB = 1> (h1, V, bV) s1 = SequenceInsert (s, y) go1 = Identity (go) }}>
         Y = ConcatFromSequence <axis = 1, new_axis = 1> (all) }}""",
@@ -83,7 +86,8 @@ def lstm_decoder(steps: int = 10, H: int = 64) -> onnx.ModelProto:
 def mamba(T: int = 64, D: int = 128, N: int = 16) -> onnx.ModelProto:
     """The selective scan of Mamba as torch.jit.script writes it: rows through Slices of everything, and a list."""
     rows = "".join(
-        f"""a{n} = Constant <value = int64[1] {{0}}> () e{n} = Constant <value = int64[1] {{9223372036854775807}}> ()
+        f"""a{n} = Constant <value = int64[1] {{0}}> ()
+        e{n} = Constant <value = int64[1] {{9223372036854775807}}> ()
         f{n} = Constant <value = int64[1] {{0}}> () q{n} = Constant <value = int64[1] {{1}}> ()
         all{n} = Slice ({value}, a{n}, e{n}, f{n}, q{n}) {row} = Gather <axis = 1> (all{n}, i) """
         for n, (value, row) in enumerate({"u": "ui", "delta": "di", "B": "bi", "C": "ci"}.items())
@@ -120,8 +124,9 @@ def small_scan(T: int = 100) -> onnx.ModelProto:
 def small_loop(T: int = 100) -> onnx.ModelProto:
     """A Loop of two operators over rows."""
     return _model(
-        f"""g (float[{T},3] X, float[3] s0) => (float[3] sn, float[{T},3] Y) <bool yes = {{1}}, float half = {{0.5}}> {{
-        shape = Shape (X) zero = Constant <value = int64 {{0}}> () M = Gather (shape, zero)
+        f"""g (float[{T},3] X, float[3] s0) => (float[3] sn, float[{T},3] Y)
+        <bool yes = {{1}}, float half = {{0.5}}>
+        {{ shape = Shape (X) zero = Constant <value = int64 {{0}}> () M = Gather (shape, zero)
         sn, Y = Loop (M, yes, s0) <body = d (int64 i, bool c, float[3] s) => (bool c1, float[3] s1, float[3] o)
             {{ x = Gather (X, i) k = Mul (s, half) s1 = Add (k, x) o = Relu (s1) c1 = Identity (c) }}> }}""",
         {},

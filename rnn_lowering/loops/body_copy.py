@@ -73,7 +73,7 @@ class BodyCopy:
         repeat: RepeatBody,
         limits: LoopLimits,
         *,
-        nested: Repeat | None = None,
+        nested: RepeatBody | None = None,
         needs_rows: bool = False,
         stays: Collection[ir.Node] = (),
         some_rows: bool = False,
@@ -532,19 +532,6 @@ RepeatBody = Callable[[BodyCopy, "LoopBody | ScanBody", Sequence[Item]], "list[I
 
 def _is_constant(value: ir.Value) -> bool:
     return value.const_value is not None and value.producer() is None and not value.is_graph_input()
-
-
-def detach(node: ir.Node) -> None:
-    """Let a node that is dropped use nothing, nor the nodes in its bodies."""
-    for inner in (node, *(n for body in bodies_of(node) for n in body.all_nodes())):
-        for index in range(len(inner.inputs)):
-            inner.replace_input_with(index, None)
-
-
-def values_used(node: ir.Node) -> list[ir.Value]:
-    """Return what a node and the nodes in its bodies use."""
-    nodes = (node, *(inner for body in bodies_of(node) for inner in body.all_nodes()))
-    return list(dict.fromkeys(value for each in nodes for value in each.inputs if value is not None))
 
 
 def _parts_of(

@@ -13,9 +13,11 @@ from rnn_lowering.emit.names import Names
 from rnn_lowering.emit.ops import Finish, Ops
 from rnn_lowering.errors import NodeRef, UnsupportedError, boundary
 from rnn_lowering.loops.body import LoopBody, ScanBody
-from rnn_lowering.loops.body_copy import BodyCopy, LoopLimits, RepeatBody, detach, values_used
+from rnn_lowering.loops.body_copy import BodyCopy, LoopLimits, RepeatBody
 from rnn_lowering.loops.conversion import to_loop, to_scan
 from rnn_lowering.loops.facts import Elements, Facts, Item
+from rnn_lowering.loops.lists import stack_grown_states
+from rnn_lowering.loops.removal import detach, drop_unused, take_over, values_used
 from rnn_lowering.loops.unrolling import unroll
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inlining import inline_holding
@@ -29,7 +31,6 @@ from rnn_lowering.model.scopes import (
     scopes,
     sort_nodes,
 )
-from rnn_lowering.model.sizes import merged
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, default_opset, node_ref
 
 
@@ -168,6 +169,8 @@ class _LoopLowering:
     def graph(self, scope: Scope) -> None:
         """Lower those of a graph and of the bodies in it."""
         for node in list(scope.graph):
+            if node.graph is None:  # what was emitted for a Loop before it has its place
+                continue
             repeats = node.domain in DEFAULT_DOMAIN and node.op_type in REPEATING
             if repeats and self.choose(node).forms:
                 ref = node_ref(node, scope.text)
@@ -201,6 +204,8 @@ class _LoopLowering:
             reason = _EMPTY.reason
         for form in wanted.forms:
             try:
+                if form != "unroll" and node.op_type == "Loop":
+                    node = stack_grown_states(self.facts, node, lambda old: self._emitter(old, scope.graph))
                 shape = wanted if form != "unroll" else _EMPTY
                 needs_rows = form != wanted.forms[-1] and not wanted.nested_stay
                 steps = self._as(_FORMS[form], node, scope, shape, needs_rows=needs_rows)
@@ -212,7 +217,9 @@ class _LoopLowering:
             self.reports.append(LoopReport.of(ref, form, reason, steps))
             return
 
-    def _as(self, repeat: RepeatBody, node: ir.Node, scope: Scope, forms: LoopForms, *, needs_rows: bool) -> int | None:
+    def _as(
+        self, repeat: RepeatBody, node: ir.Node, scope: Scope, forms: LoopForms, *, needs_rows: bool
+    ) -> int | None:
         """Give a node a form; return the number of its steps, where they are unrolled.
 
         Args:
@@ -273,14 +280,14 @@ class _LoopLowering:
         for old, item, new in taken:
             if isinstance(item, Elements):
                 self.facts.record_elements(new, item.items)
-            _take_over(old, new)
+            take_over(old, new)
         for value in op.initializers:
             graph.register_initializer(value)
         graph.insert_before(node, op.nodes)
         used = values_used(node)
         detach(node)
         graph.remove(node, safe=True)
-        _drop_unused(used)
+        drop_unused(used)
 
     def _follow_sequence(self, node: ir.Node, scope: Scope) -> None:
         """Record the elements of a sequence, or replace what takes its elements apart."""
@@ -294,32 +301,3 @@ class _LoopLowering:
         items = copy.of_sequence(node)
         if items is not None:
             self._put(node, scope.graph, copy, items)
-
-
-def _take_over(old: ir.Value, new: ir.Value) -> None:
-    """Replace an output of a node by a value, which gets its name and what it declares."""
-    name = old.name
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
-    old.name = None
-    new.name = name
-    new.type = new.type or old.type
-    new.shape = merged(new.shape, old.shape)
-    new.doc_string = old.doc_string
-    new.metadata_props.update(old.metadata_props)
-
-
-def _drop_unused(values: Sequence[ir.Value]) -> None:
-    """Remove what only a removed node used, and what only that used."""
-    pending = list(values)
-    while pending:
-        value = pending.pop()
-        node = value.producer()
-        if value.uses() or value.is_graph_output() or value.is_graph_input():
-            continue
-        if node is None:
-            if value.graph is not None and value.name is not None:
-                value.graph.initializers.pop(value.name, None)
-        elif node.graph is not None and not any(v.uses() or v.is_graph_output() for v in node.outputs):
-            pending += values_used(node)
-            detach(node)
-            node.graph.remove(node, safe=True)

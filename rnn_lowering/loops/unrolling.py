@@ -9,9 +9,10 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, UnsupportedError
 from rnn_lowering.loops.body import LoopBody, ScanBody
-from rnn_lowering.loops.body_copy import BodyCopy, detach
+from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.emptying import EmptiedLoop, checked_axis, emptied_loop, emptied_scan
 from rnn_lowering.loops.facts import Item, Known, TensorKind
+from rnn_lowering.loops.removal import detach
 from rnn_lowering.loops.trips import LoopTrips, UnknownTripsError, depends_on_data, simulated_trips
 
 

@@ -329,3 +329,56 @@ def test_a_counter_that_paddle_writes(form: str) -> None:
     sizes = {"T": 4} if form == "unroll" else None
     lowered = rl.lower(model, form, loops=True, dims=sizes)
     assert_same(run(lowered, {"x": numbers(4, 2)}), run(model, {"x": numbers(4, 2)}))
+
+
+GROWING = {
+    "a list": (
+        "SequenceEmpty ()",
+        "seq(float[2]) l",
+        "seq(float[2]) l1",
+        "l1 = SequenceInsert (l, s1)",
+        "Y = ConcatFromSequence <axis = -1, new_axis = 1> (all) "
+        "Z = ConcatFromSequence <axis = 0, new_axis = 1> (all)",
+    ),
+    "a list of single rows": (
+        "SequenceEmpty ()",
+        "seq(float[2,1]) l",
+        "seq(float[2,1]) l1",
+        "ax = Constant <value = int64[1] {1}> () u = Unsqueeze (s1, ax) l1 = SequenceInsert (l, u)",
+        "Y = ConcatFromSequence <axis = 1> (all) Z = Transpose (Y)",
+    ),
+    "a tensor": (
+        "Constant <value = float[2,1] {5, 6}> ()",
+        "float[2,a] l",
+        "float[2,b] l1",
+        "ax = Constant <value = int64[1] {1}> () u = Unsqueeze (s1, ax) l1 = Concat <axis = -1> (l, u)",
+        "Y = Identity (all) Z = Transpose (Y)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_rows_of_states_that_grow_are_stacked(name: str) -> None:
+    first, before, after, step, end = GROWING[name]
+    model = parsed(f"""g (float[2] s0, float[T,2] X) => (float[2] sn, float[2,n] Y, float[n,2] Z)
+        <bool yes = {{1}}, int64 z = {{0}}> {{ shape = Shape (X) M = Gather (shape, z) none = {first}
+        sn, all = Loop (M, yes, s0, none) <body = d (int64 i, bool c, float[2] s, {before})
+            => (bool c1, float[2] s1, {after}) {{ x = Gather (X, i) t = Add (s, x) s1 = Tanh (t) {step}
+            c1 = Identity (c) }}> {end} }}""")
+    for form in ("scan", "loop"):
+        lowered = rl.lower(model, form, loops=True)
+        assert not any("Sequence" in operator for operator in operators(lowered))
+        assert not any(node.op_type == "Concat" for _, body in bodies(lowered.graph) for node in body.node)
+        for T in (1, 4):
+            feed = {"s0": numbers(2), "X": numbers(T, 2)}
+            assert_same(run(lowered, feed), run(as_meant(model), feed))
+
+
+def test_a_list_that_is_read_otherwise_is_refused_as_a_scan() -> None:
+    model = parsed("""g (float[2] s0, float[T,2] X) => (float[2] Y) <bool yes = {1}, int64 M = {3}> {
+        none = SequenceEmpty () sn, all = Loop (M, yes, s0, none) <body = d
+            (int64 i, bool c, float[2] s, seq(float[2]) l) => (bool c1, float[2] s1, seq(float[2]) l1) {
+            x = Gather (X, i) s1 = Add (s, x) l1 = SequenceInsert (l, s1) c1 = Identity (c) }>
+        Y = SequenceAt (all, M) }""")
+    with pytest.raises(rl.UnsupportedError, match="its state 'l' is a sequence, which a Scan cannot carry"):
+        rl.lower(model, "scan", loops=True)

@@ -85,6 +85,14 @@ LSTM = net(
     {"W": random((1, 12, 2), 5), "R": random((1, 12, 3), 6)},
 )
 
+LIST = net("""g (float[1,T,3] X) => (float[1,T,3] Y) <bool yes = {1}, float half = {0.5}> {
+    sh = Shape (X) one = Constant <value = int64 {1}> () M = Gather (sh, one) empty = SequenceEmpty ()
+    z = Constant <value = float[1,3] {0, 0, 0}> ()
+    hn, all = Loop (M, yes, z, empty) <body = d (int64 i, bool c, float[1,3] h, seq(float[1,3]) s)
+        => (bool c1, float[1,3] h1, seq(float[1,3]) s1) { x = Gather <axis = 1> (X, i) k = Mul (h, half)
+        h1 = Add (k, x) y = Tanh (h1) s1 = SequenceInsert (s, y) c1 = Identity (c) }>
+    Y = ConcatFromSequence <axis = 1, new_axis = 1> (all) }""")
+
 STREAMS: dict[str, tuple[onnx.ModelProto, dict[str, tuple[int, ...]], dict[str, Any], int]] = {
     "tf2onnx": (TF, {"X": (2, 17, 3)}, {}, 1),
     "a while that ends by its counter, and adds it": (WHILE, {"X": (17, 3)}, {}, 2),
@@ -107,6 +115,7 @@ STREAMS: dict[str, tuple[onnx.ModelProto, dict[str, tuple[int, ...]], dict[str, 
     ),
     "a Conv, a Loop and a Scan": (DEEP, {"X": (1, 2, 17)}, {}, 3),
     "behind a Conv that looks ahead": (AHEAD, {"X": (1, 2, 17)}, {"delay": True}, 4),
+    "a list": (LIST, {"X": (1, 17, 3)}, {}, 1),
     "an LSTM in the body": (LSTM, {"X": (17, 1, 2), "h0": (1, 1, 3)}, {}, 1),
 }  # fmt: skip
 

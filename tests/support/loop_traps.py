@@ -163,6 +163,13 @@ TRAPS = [
         {{ p = Loop (M, yes, a) <body = d (int64 i, bool c, float[?,2] s) => (bool c1, float[?,2] s1)
             {{ x = Gather (X, i) y = Unsqueeze (x, ax) s1 = Concat <axis = 0> (s, y) c1 = Identity (c) }}> }}""",
         [{"a": numbers(1, 2), "X": X}],
+    ),
+    Trap(
+        "a state that doubles",
+        f"""(float[1,2] a) => (float[K,2] p) <{YES}, int64 M = {{3}}>
+        {{ p = Loop (M, yes, a) <body = d (int64 i, bool c, float[?,2] s) => (bool c1, float[?,2] s1)
+            {{ s1 = Concat <axis = 0> (s, s) c1 = Identity (c) }}> }}""",
+        [{"a": numbers(1, 2)}],
         refused={"scan": "shape"},
     ),
     Trap(
