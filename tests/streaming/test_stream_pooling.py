@@ -53,14 +53,23 @@ CONSTANTS = {
     **recurrent("GRU", 3, 4),
     **{"one1": np.array([1]), "last2": np.array([1, 2]), "at1": np.array(1), "end": np.array([3])},
     **{"axis2": np.array([2]), "two": np.array(2.0, np.float32), "unit": np.array(1.0, np.float32)},
-    **{"ten": np.array(10.0, np.float32), "hundred": np.array(100.0, np.float32)},
+    **{
+        "low": np.array(-3.0, np.float32),
+        "ten": np.array(10.0, np.float32),
+        "hundred": np.array(100.0, np.float32),
+    },
     **{"score": random((4, 1), 1, 2.0), "heads": random((4, 2), 2, 2.0), "K": random((4, 4, 3), 3)},
 }
 
 
-def made(nodes: str) -> onnx.ModelProto:
+AHEAD = """gb = Transpose <perm = [0, 2, 1]> (gf) gc = Conv (gb, K) gd = Conv <dilations = [2]> (gc, K)
+    ge = Relu (gd) gl = Log (ge) gn = Clip (gl, low) g = Transpose <perm = [0, 2, 1]> (gn)"""
+"""Six frames ahead."""
+
+
+def made(nodes: str, ahead: bool = False) -> onnx.ModelProto:
     told = "x = Transpose <perm = [1, 0, 2]> (X) y = GRU <hidden_size = 4> (x, W, R, B) gs = Squeeze (y, one1) "
-    told += f"g = Transpose <perm = [1, 0, 2]> (gs) {nodes}"
+    told += f"{'gf' if ahead else 'g'} = Transpose <perm = [1, 0, 2]> (gs) {AHEAD if ahead else ''} {nodes}"
     words = set(told.replace("(", " ").replace(")", " ").replace(",", " ").split())
     held = {name: array for name, array in CONSTANTS.items() if name in words}
     model = net(f"g (float[batch, time, 3] X) => (float Y) {{ {told} }}", held, opset=18)
@@ -75,6 +84,25 @@ def test_the_value_so_far_is_that_of_the_frames_so_far(label: str) -> None:
         stepped = streamed(model, "time", to)
         assert plan_of(stepped)["outputs"] == {"Y": None}
         for length in (3, 19, 50):  # its beginnings too: after each chunk
+            feed = {"X": random((2, length, 3), length, 3.0)}
+            expected = whole(model, feed)["Y"]
+            for sizes in CHUNKINGS if length < 50 else [[20, 7]]:
+                got = chunked(stepped, feed, sizes)["Y"]
+                np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4, err_msg=f"{to} {length} {sizes}")
+    fixed = streamed(model, {"time": 4}, delay=True)
+    feed = {"X": random((2, 20, 3), 1)}
+    np.testing.assert_allclose(chunked(fixed, feed, [4])["Y"], whole(model, feed)["Y"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("label", POOLS)
+def test_pools_of_what_looks_ahead(label: str) -> None:
+    """Behind convolutions without padding, after each chunk that has brought a true frame."""
+    model = made(POOLS[label], ahead=True)
+    for to in ("keep", "auto"):
+        stepped = streamed(model, "time", to, delay=True)
+        plan = plan_of(stepped)
+        assert (plan["outputs"], plan["delay"]) == ({"Y": None}, {})
+        for length in (9, 19, 50):
             feed = {"X": random((2, length, 3), length, 3.0)}
             expected = whole(model, feed)["Y"]
             for sizes in CHUNKINGS if length < 50 else [[20, 7]]:

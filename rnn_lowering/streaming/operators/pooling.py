@@ -15,13 +15,12 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import parameter
-from rnn_lowering.streaming.delays import Delay, counts_so_far, replaced
+from rnn_lowering.streaming.delays import counts_so_far, replaced
 from rnn_lowering.streaming.edit import Editor, NodeEdit, Path, dim_of, home, producer
 from rnn_lowering.streaming.frame_by_frame import coupled_axes, frame_by_frame
 from rnn_lowering.streaming.frames import Flow, Frames, Framing, Pooled, Unframed
 from rnn_lowering.streaming.inference import Shape
 from rnn_lowering.streaming.operators.past_frames import framed_input
-from rnn_lowering.types import Array
 
 Join = Callable[["_Emitter", ir.Value, ir.Value], ir.Value]
 
@@ -134,19 +133,31 @@ class RunningPool(NodeEdit):
         node, value = self.node, self.node.outputs[0]
         join, before = _JOINS.get(node.op_type, (None, lambda _: 0.0))
         neutral = before(self.dtype)
-        if delay := self.frames.delay:
-            self._without_missing(editor, delay, np.array([neutral], self.dtype.numpy()))
         past, emit = self.add_past(editor), _Emitter(editor, home(node), self.dtype)
+        if node.op_type == "ReduceLogSumExp" and self.frames.delay:
+            value = self._of_true_exponents(editor, emit, value)
+        else:
+            self.without_missing(editor, neutral)
         total = self._mean(editor, emit, past, value) if join is None else join(emit, past, value)
         editor.made["raw", node] = value
         editor.made["past", node] = past
         self.return_(editor, past, emit, total, neutral)
 
-    def _without_missing(self, editor: Editor, delay: Delay, neutral: Array) -> None:
-        source = self.node.inputs[0]
+    def without_missing(self, editor: Editor, neutral: float = 0.0, slot: int = 0) -> None:
+        """Replace the missing frames in an input by a number that changes nothing."""
+        source, number = self.node.inputs[slot], np.array([neutral], self.dtype.numpy())
         assert source is not None
-        read = replaced(editor, source, delay, self.axis, self.rank, neutral, self.node)
-        self.node.replace_input_with(0, read)
+        if delay := self.frames.delay:
+            read = replaced(editor, source, delay, self.axis, self.rank, number, self.node)
+            self.node.replace_input_with(slot, read)
+
+    def _of_true_exponents(self, editor: Editor, emit: _Emitter, value: ir.Value) -> ir.Value:
+        """Return a log-sum-exp without missing frames, which have the lowest finite number: onnxruntime's result is
+        wrong if the first exponent is -infinity."""
+        lowest = _lowest(self.dtype)
+        self.without_missing(editor, lowest)
+        none = emit("Less", value, emit.constant(lowest / 2))
+        return emit("Where", none, emit.constant(-np.inf), value)
 
     def _mean(self, editor: Editor, emit: _Emitter, past: ir.Value, value: ir.Value) -> ir.Value:
         before, own, total = _counts(editor, emit, self.frames)
@@ -187,7 +198,7 @@ def _running(flow: Flow, node: ir.Node, frames: Frames | None = None) -> Running
     if framing.axis not in axes:
         return None
     dtype = flow.known.types[value]
-    if not framing.plain or framing.overlap or framing.extra != framing.known:
+    if not _exact(framing):
         raise flow.refuse(
             node,
             "pools frames that a stream has before or after their turn",
@@ -198,6 +209,11 @@ def _running(flow: Flow, node: ir.Node, frames: Frames | None = None) -> Running
     return RunningPool(node, framing.axis, framing, flow.path, flow.shape(output, node), dtype, rank)
 
 
+def _exact(framing: Frames) -> bool:
+    """Whether the frames of all chunks are those of the whole: none is padding, or comes after the end."""
+    return framing.plain and not framing.overlap and framing.extra == framing.known
+
+
 # Softmax over time, and what is summed with its weights
 
 
@@ -206,20 +222,27 @@ class RunningSoftmax(NodeEdit):
     """A softmax over all frames: weights with the sum so far.
 
     Attributes:
-        axis: The axis of the frames.
+        frames: The framing of the input.
         path: The If nodes around the node, each with its branch.
         shape, dtype: Shape and element type of the input.
     """
 
     node: ir.Node
-    axis: int
+    frames: Frames
     path: Path
     shape: Shape
     dtype: ir.DataType
 
+    @property
+    def axis(self) -> int:
+        return self.frames.axis
+
     def apply(self, editor: Editor) -> None:
         node, graph, scores = self.node, home(self.node), self.node.inputs[0]
         assert scores is not None
+        if delay := self.frames.delay:
+            none = np.array([_lowest(self.dtype)], self.dtype.numpy())
+            scores = replaced(editor, scores, delay, self.axis, len(self.shape), none, node)
         dims = [1 if n == self.axis else dim_of(dim, n, scores.name) for n, dim in enumerate(self.shape)]
         past, emit = editor.add_past(node, "pool", self.dtype, dims), _Emitter(editor, graph, self.dtype)
         most = emit("Max", past, emit.reduced("ReduceMax", scores, self.axis))
@@ -243,14 +266,17 @@ class RunningWeightedSum(NodeEdit):
         pool: The sum.
         pending: The origin of the weights, and the nodes that moved them.
         squeezed: The axis of the frames in the weights, if the sum drops it.
+        slot: The input of the sum that has the frames.
     """
 
     node: ir.Node
     pool: RunningPool
     pending: Pooled
     squeezed: int | None
+    slot: int = 0
 
     def apply(self, editor: Editor) -> None:
+        self.pool.without_missing(editor, slot=self.slot)
         past, emit = self.pool.add_past(editor), _Emitter(editor, home(self.node), self.pool.dtype)
         share = editor.made["share", self.pending.origin]
         for moved in self.pending.moves:
@@ -269,9 +295,9 @@ def softmaxed(flow: Flow, node: ir.Node) -> list[Framing]:
     if held is None or axes != {held[1].axis}:
         return frame_by_frame(flow, node)
     value, framing = held
-    if not framing.plain or not framing.even:
+    if not _exact(framing):
         raise flow.refuse(node, "weighs frames that a stream has before or after their turn, over all of them")
-    edit = RunningSoftmax(node, framing.axis, flow.path, flow.shape(value, node), flow.known.types[value])
+    edit = RunningSoftmax(node, framing, flow.path, flow.shape(value, node), flow.known.types[value])
     flow.edits.append(edit)
     error = flow.refuse(
         node, "weighs each frame by all of them", "a stream can only have the sum of the weighted frames"
@@ -301,15 +327,23 @@ class RunningVariance(NodeEdit):
         """Take the deviations from the mean of the chunk, and add those of its mean from the one before."""
         node, emit = self.node, _Emitter(editor, home(self.node), self.pool.dtype)
         raw = editor.made["raw", self.mean]
+        before, given, total = _counts(editor, emit, self.pool.frames)
+        own = given
+        if self.pool.frames.delay:
+            own = emit("Sub", total, before)
+            raw = emit("Mul", raw, emit("Div", given, own))
+            home(node).insert_before(self.pending.origin, [producer(value) for value in emit.made])
+            emit.made.clear()
         self.pending.origin.replace_input_with(1, raw)
+        self.pool.without_missing(editor)
         past = self.pool.add_past(editor)
-        before, own, total = _counts(editor, emit, self.pool.frames)
         apart = emit.squared(emit("Sub", raw, editor.made["past", self.mean]))
         between = editor.again(node, apart)
         emit.made.append(between)
         share, rest = emit("Div", before, total), emit("Div", own, total)
         if node.op_type == "ReduceMean":
-            inner = emit("Add", emit("Mul", past, share), emit("Mul", node.outputs[0], rest))
+            new = emit("Mul", node.outputs[0], emit("Div", given, total))
+            inner = emit("Add", emit("Mul", past, share), new)
             outer = emit("Mul", between, emit("Mul", share, rest))
         else:
             inner, outer = emit("Add", past, node.outputs[0]), emit("Mul", between, emit("Mul", before, rest))
@@ -321,7 +355,7 @@ def deviating(flow: Flow, node: ir.Node) -> list[Framing]:
     value, mean = node.inputs[0], node.inputs[1]
     pool = None if mean is None else flow.means.get(mean)
     framing = None if value is None else flow.framings.get(value)
-    if pool is None or pool.inputs[0] is not value or not isinstance(framing, Frames) or framing.delay:
+    if pool is None or pool.inputs[0] is not value or not isinstance(framing, Frames):
         return frame_by_frame(flow, node)
     if not pool.attributes.get_int("keepdims", 1):
         return frame_by_frame(flow, node)
@@ -414,6 +448,6 @@ def _matrix_product(flow: Flow, node: ir.Node, slot: int, held: Pooled) -> Frami
     if min(ranks) < 2 or (held.frames.axis, framing.axis) != places:
         raise held.error
     shape, dtype = flow.shape(output, node), flow.known.types[weights]
-    pool = RunningPool(node, framing.axis, held.frames, flow.path, shape, dtype, ranks[0])
-    flow.edits.append(RunningWeightedSum(node, pool, held, None))
+    pool = RunningPool(node, framing.axis, held.frames, flow.path, shape, dtype, ranks[1])
+    flow.edits.append(RunningWeightedSum(node, pool, held, None, 1 - slot))
     return Unframed.LAST
