@@ -8,14 +8,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import ml_dtypes
 import onnx_ir as ir
 
 from rnn_lowering.emit.constants import Constant, leaf
 from rnn_lowering.emit.integer_constants import dequantized
-from rnn_lowering.emit.integer_products import integer_product
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.activations import FORMULAS
@@ -247,7 +245,7 @@ def _of_direction(
         Wb=Wb + Rb,
         groups=x_groups,
         R=tuple(op.transpose(part, [1, 0]) for part in op.split(R, h_groups, axis=0)),
-        product=partial(integer_product, op) if spec.rounds else operator.matmul,
+        product=op.integer_product if spec.rounds else operator.matmul,
         Rbh=Rbh,
         Rb=(*(op.zero((n,)) for n in others), op.concat([op.zero((last - H,)), Rbh], 0) if last > H else Rbh),
         b=[op.zero((n,)) for n in h_groups],

@@ -27,14 +27,12 @@ from rnn_lowering.streaming.frames import (
 )
 from rnn_lowering.streaming.inference import LARGEST_UNIT, SizingError, add_initializers, start
 from rnn_lowering.streaming.operators.counters import counting
-from rnn_lowering.streaming.operators.cuts import picked, sliced
+from rnn_lowering.streaming.operators.cuts import picked, resized, sliced
 from rnn_lowering.streaming.operators.joins import joined_along, padded
-from rnn_lowering.streaming.operators.overlap_add import overlapped
 from rnn_lowering.streaming.operators.pooling import POOLINGS, deviating, of_pooled, pooled, softmaxed
-from rnn_lowering.streaming.operators.resizing import resized
 from rnn_lowering.streaming.operators.running_sums import summed
 from rnn_lowering.streaming.operators.scans import scanned
-from rnn_lowering.streaming.operators.windows import transformed, transposed, windowed
+from rnn_lowering.streaming.operators.windows import overlapped, transformed, transposed, windowed
 from rnn_lowering.streaming.polynomials import size
 from rnn_lowering.streaming.shape_arithmetic import UnfollowedError, depends_on_time, evaluate
 from rnn_lowering.streaming.time_inputs import TimeInputs

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from rnn_lowering.emit.integer_products import integer_product
+from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import UnknownLengthsError, UnknownSizeError, UnsupportedError
 from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.targets.documented import Documented
 from rnn_lowering.targets.target import Target
 
-_INTEGERS_OPSET = first_opset(integer_product)
+_INTEGERS_OPSET = first_opset(Ops.integer_product)
 _NAMES = {"T": "sequence length", "N": "batch size"}
 
 
