@@ -67,7 +67,9 @@ def by_columns(op: Ops, a: Tensor, b: Tensor, *, least: int, batch: int = 1) -> 
     A compiler that does not block a product reads both operands in order then, also weights as the node has them.
     """
     weights = b.value
-    if (a.shape[-2] or 1) < batch or not isinstance(weights, Constant) or weights.shape[0] < least:
+    if (a.shape[-2] or 1) < batch or not isinstance(weights, Constant):
+        return None
+    if len(weights.shape) != 2 or weights.shape[0] < least:
         return None
     columns = _swapped(op, a)  # [..., k, m]
     shape = (*a.shape[:-2], weights.shape[-1], columns.shape[-1])

@@ -332,7 +332,8 @@ class _Chunks:
             earlier = self._mask(np.tril(np.ones((m, m)), -1).reshape(m * m, 1))
             others = self._chunk(after, 1, m, b, d) * self._chunk(between * earlier, m, m, 1, d)
             far = reading @ self._columns(cut(others, C, d))
-            found = far + cut(self._chunk(found, m, b * rows, b) @ self._mask(_places(m, b)), b * rows, C)
+            near = self._in_places(self._chunk(found, C * rows, b), rows)
+            found = far + cut(near, b * rows, C)
             reading = self._chunk(reading, m, b * rows, d) * self._chunk(start, m, 1, d)
             after = self._chunk(after, m, b, d) * self._chunk(end, m, 1, d)
         A, P = op.split(self._chunk(found, C, rows, C), [1, self.queries], axis=3)
@@ -367,10 +368,16 @@ class _Chunks:
         if C <= _DENSE or C % 2:
             return _doubled(self.op, A, self._mask(np.eye(C)), 1, C)
         h = C // 2
-        places = _places(2, h)
-        halves = self._chunk(A, 2, h, C) @ self._mask(places.transpose(0, 2, 1))
-        X = _doubled(self.op, halves, self._mask(np.eye(h)), 1, h)
-        return _doubled(self.op, A, self._chunk(X @ self._mask(places), C, C), h, C)
+        halves = (A * self._mask(_places(2, h))) @ self._mask(np.tile(np.eye(h), (2, 1)))
+        X = _doubled(self.op, self._chunk(halves, 2, h, h), self._mask(np.eye(h)), 1, h)
+        return _doubled(self.op, A, self._in_places(self._chunk(X, C, h)), h, C)
+
+    def _in_places(self, x: Tensor, rows: int = 1) -> Tensor:
+        """Return blocks [..., steps * rows, steps of a block] at their places in [..., steps * rows, steps]. OpenCV
+        computes products with one constant for each block wrongly."""
+        C, b = self.length, x.shape[-1] or 1
+        every = x @ self._mask(np.tile(np.eye(b), C // b))
+        return every * self._mask(_places(C // b, b, rows))
 
 
 def _of_sizes(op: Ops, x: Tensor, *sizes: int) -> Tensor:
@@ -425,6 +432,6 @@ def _of_blocks(m: int) -> Array:
     return np.concatenate([between, s < a, s > a, np.ones((1, m))])
 
 
-def _places(m: int, b: int) -> Array:
-    """Return matrices [m, b, m * b] that put columns of b to the place of each of m blocks."""
-    return np.eye(m * b).reshape(m, b, m * b)
+def _places(m: int, b: int, rows: int = 1) -> Array:
+    """Return 1 where a step and a column belong to one of m blocks of b steps: [m * b * rows, m * b]."""
+    return np.kron(np.eye(m), np.ones((b * rows, b)))

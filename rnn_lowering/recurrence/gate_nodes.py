@@ -35,7 +35,8 @@ def lower_gated_norm(op: Ops, spec: GatedNormSpec, _: Repeat) -> dict[str, Tenso
     grouped = width != C
     if grouped:
         groups = None if width is None else width // C
-        kept = [op.constant([0])] * (len(spec.shape) - 1)
+        # OpenCV reads a 0 behind another Reshape as the size before both.
+        kept = [op.constant([size or 0]) for size in spec.shape[:-1]]
         count = op.constant([-1 if groups is None else groups])
         x = op.reshape(x, (*spec.shape[:-1], groups, C), [*kept, count, op.constant([C])])
     mean = op.sum(x * x, x.rank - 1) * op.constant(1 / C)

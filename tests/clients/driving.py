@@ -1,5 +1,6 @@
 """Models run by a client's driver, in the client's environment, and what became of them."""
 
+import json
 import os
 import subprocess
 from collections.abc import Mapping
@@ -20,11 +21,20 @@ SECONDS_PER_JOB = 60
 OUTCOMES = ("right", "wrong", "rejects", "crashes")
 
 
-def drive(client: str, jobs: Mapping[str, Job], folder: Path) -> dict[str, Arrays | str]:
-    """Run models in a client; return the outputs of each, or its error: "rejects: ..." or "crashes: ..."."""
+def drive(
+    client: str, jobs: Mapping[str, Job], folder: Path, fed_back: Mapping[str, Mapping[str, str]] | None = None
+) -> dict[str, Arrays | str]:
+    """Run models in a client; return the outputs of each, or its error: "rejects: ..." or "crashes: ...".
+
+    Args:
+        fed_back: By job, the outputs that the next call takes as the inputs of these names: the model is called for
+            each token of its feed.
+    """
     folders = {name: folder / f"{n:03}" for n, name in enumerate(jobs)}
     for name, (model, feed) in jobs.items():
         write(folders[name], model, feed)
+        if fed_back:
+            (folders[name] / "states.json").write_text(json.dumps(fed_back[name]))
     driver = HERE / "drivers" / f"run_{client.replace('-', '_')}.py"
     done = subprocess.run(
         [python(client), driver, folder, str(SECONDS_PER_JOB)],

@@ -1,10 +1,14 @@
-"""Models in the shape of Qwen3.5 and Mamba in other runtimes: prefill, then a token, with the states fed back."""
+"""Models in the shape of Qwen3.5 and Mamba in other runtimes: a prompt, then a token in each call, whose states are
+fed back."""
 
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from attention import Attention
 from attention_blocks import BLOCKS, first_states, next_states
+from cases import Arrays
 from one_process import run_workers_here
 from running import run
 
@@ -12,28 +16,59 @@ import rnn_lowering as rl
 from clients.driving import drive, judge
 from clients.environments import why_absent
 
-PREFILL = 12
-CLIENTS = ("openvino", "tract", "tvm", "iree", "mnn")
+PREFILL, DECODE = 100, 20
+CLIENTS = ("openvino", "tract", "tvm", "iree", "mnn", "opencv")
 CHOSEN = ("qwen, com.microsoft", "mamba, standard")
+
+
+def by_kernels(original: onnx.ModelProto, x: Arrays) -> list[Arrays]:
+    """Return the outputs of onnxruntime's kernels for the prompt, and of those for all tokens behind it."""
+    first = run(original, {**x, "hidden": x["hidden"][:, :PREFILL]}, relabel=False)
+    second = run(original, {"hidden": x["hidden"][:, PREFILL:], **next_states(first)}, relabel=False)
+    return [first, second]
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_prefill_and_decode(client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second call starts from what the first returned."""
+    """The first token starts from what the prompt returned, and each other one from the one before."""
     if reason := why_absent(client):
         pytest.skip(reason)
     run_workers_here(monkeypatch)
-    x = {
-        name: np.random.default_rng(1).standard_normal((1, PREFILL + 1, width)).astype(np.float32)
+    rng = np.random.default_rng(1)
+    given: dict[str, Arrays] = {
+        name: {"hidden": rng.standard_normal((1, PREFILL + DECODE, width)).astype(np.float32)}
+        | first_states(BLOCKS[name])
         for name, width in zip(CHOSEN, (16, 8), strict=True)
     }
-    states = {name: first_states(BLOCKS[name]) for name in CHOSEN}
-    for call, (start, end) in enumerate(((0, PREFILL), (PREFILL, PREFILL + 1))):
-        feeds = {name: {"hidden": x[name][:, start:end], **states[name]} for name in CHOSEN}
-        expected = {name: run(BLOCKS[name], feeds[name], relabel=False) for name in CHOSEN}
-        sizes = {"B": 1, "T": end - start}
-        jobs = {n: (rl.lower(BLOCKS[n], target=client, dims=sizes), feeds[n]) for n in CHOSEN}
-        got = drive(client, jobs, tmp_path / str(call))
-        judged = {name: judge(got[name], expected[name]) for name in CHOSEN}
-        assert judged == dict.fromkeys(CHOSEN, ("right", ""))
-        states = {name: next_states(outputs) for name in CHOSEN if not isinstance(outputs := got[name], str)}
+    expected = {name: by_kernels(BLOCKS[name], given[name]) for name in CHOSEN}
+    prompts = {
+        n: (lowered(n, client, PREFILL), given[n] | {"hidden": given[n]["hidden"][:, :PREFILL]}) for n in CHOSEN
+    }
+    got = drive(client, prompts, tmp_path / "prefill")
+    assert {n: judge(got[n], expected[n][0]) for n in CHOSEN} == dict.fromkeys(CHOSEN, ("right", ""))
+    tokens, fed_back = {}, {}
+    for name, outputs in got.items():
+        assert not isinstance(outputs, str)
+        states = next_states(outputs)
+        tokens[name] = (lowered(name, client, 1), {"hidden": given[name]["hidden"][:, PREFILL:], **states})
+        fed_back[name] = {state.replace("past", "present"): state for state in states}
+    got = drive(client, tokens, tmp_path / "decode", fed_back)
+    assert {n: judge(got[n], expected[n][1]) for n in CHOSEN} == dict.fromkeys(CHOSEN, ("right", ""))
+
+
+def lowered(name: str, client: str, T: int) -> onnx.ModelProto:
+    model: onnx.ModelProto = rl.lower(BLOCKS[name], target=client, dims={"B": 1, "T": T})
+    return model
+
+
+@pytest.mark.parametrize("client", [*CLIENTS, "tinygrad"])
+def test_chunks(client: str, tmp_path: Path) -> None:
+    """So many steps that there are several chunks, each of several blocks; tinygrad takes minutes for 70."""
+    if reason := why_absent(client):
+        pytest.skip(reason)
+    T = 20 if client == "tinygrad" else 70
+    cases = {by_key: Attention(T=T, by_key=by_key, opset=17, decays="strong") for by_key in (False, True)}
+    jobs = {str(k): (rl.lower(case.model(), "chunked", target=client), case.feed()) for k, case in cases.items()}
+    got = drive(client, jobs, tmp_path)
+    judged = [judge(got[str(k)], case.expected(case.feed())) for k, case in cases.items()]
+    assert judged == [("right", "")] * 2

@@ -237,6 +237,16 @@ def test_known_lengths_in_onnxruntime() -> None:
         assert any(node.op_type == "Scan" for node in lowered.graph.node) == (case.H == 8)
 
 
+@pytest.mark.parametrize("target", ["mnn", "iree", "openvino", "opencv", "tinygrad", "tract", "tvm"])
+def test_chunks_for_other_runtimes(target: str) -> None:
+    """What a target puts in place of operators fits those of chunks too; OpenCV multiplies by matrices rightly, not
+    by one for each block."""
+    for by_key in (False, True):
+        lowered = lowered_right(Attention(T=70, B=1, dk=64, by_key=by_key), "chunked", target=target)
+        ranks = {tensor.name: len(tensor.dims) for tensor in lowered.graph.initializer}
+        assert all(ranks.get(x, 0) <= 2 for n in lowered.graph.node if n.op_type == "MatMul" for x in n.input)
+
+
 def test_chunks_of_a_known_length_need_no_loop() -> None:
     for by_key in (False, True):
         lowered = rl.lower(Attention(T=100, by_key=by_key).model(), "chunked")

@@ -1,10 +1,12 @@
 """What the drivers share: a folder of jobs, each run in a process of its own, since some runtimes abort.
 
-A job is a folder with model.onnx, feed.npz (the inputs in the order of the graph) and outputs.txt (the names of the
-outputs, one a line). It ends with result.npz, or with error.txt: "rejects: ..." where the runtime raised an error,
-"crashes: ..." where it took its process down or did not end in time. Only NumPy is needed, whatever the runtime.
+A job is a folder with model.onnx, feed.npz (the inputs in the order of the graph), outputs.txt (the names of the
+outputs, one a line) and, for a model of one token, states.json (see `once`). It ends with result.npz, or with
+error.txt: "rejects: ..." where the runtime raised an error, "crashes: ..." where it took its process down or was
+not done in time. Only NumPy is needed, whatever the runtime.
 """
 
+import json
 import multiprocessing
 import os
 import sys
@@ -20,8 +22,8 @@ Arrays = dict[str, npt.NDArray[Any]]
 Feed = Mapping[str, npt.NDArray[Any]]
 Run = Callable[[Path, Feed, list[str]], Arrays]
 Load = Callable[[Path, Feed, list[str]], Callable[..., Arrays]]
-"""Loads a model for the shapes and types of a feed; the result computes the outputs of that feed. In OpenVINO, MNN
-and OpenCV it also takes another feed, of other sizes."""
+"""Loads a model for the shapes and types of a feed; the result computes the outputs of that feed, or of another; in
+OpenVINO, MNN and OpenCV of other sizes too."""
 
 
 def main(run: Run) -> None:
@@ -34,8 +36,27 @@ def main(run: Run) -> None:
 
 
 def once(load: Load) -> Run:
-    """Return what loads a model and runs it once."""
-    return lambda model, feed, names: load(model, feed, names)()
+    """Return what loads a model and runs it once, or once for each row along axis 1 of its inputs. Then states.json
+    has the inputs that are states, by the outputs of the call before."""
+
+    def run(model: Path, feed: Feed, names: list[str]) -> Arrays:
+        told = model.with_name("states.json")
+        if not told.exists():
+            return load(model, feed, names)()
+        fed_back: dict[str, str] = json.loads(told.read_text())
+        states = {name: feed[name] for name in fed_back.values()}
+        tokens = {name: array for name, array in feed.items() if name not in states}
+        call, outputs = None, []
+        for t in range(len(next(iter(tokens.values()))[0])):
+            rows = {name: array[:, t : t + 1].copy() for name, array in tokens.items()}
+            given = {name: (rows | states)[name] for name in feed}
+            call = call or load(model, given, names)
+            outputs.append(call(given))
+            states = {name: outputs[-1][output] for output, name in fed_back.items()}
+        parts = {name: [each[name] for each in outputs] for name in names}
+        return {name: x[-1] if name in fed_back else np.concatenate(x, axis=1) for name, x in parts.items()}
+
+    return run
 
 
 def _attempt(run: Run, folder: Path, seconds: float) -> None:

@@ -11,7 +11,7 @@ from iree.compiler.tools.import_onnx import __main__ as importer
 from jobs import Arrays, main, once
 
 
-def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[[], Arrays]:
+def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[..., Arrays]:
     imported = str(model.with_suffix(".mlir"))
     if importer.main(importer.parse_arguments([str(model), "-o", imported])):
         raise RuntimeError("IREE does not import the model")
@@ -23,7 +23,7 @@ def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[[],
         name for name in module.vm_module.function_names if not name.startswith("__") and "$" not in name
     )
 
-    def call() -> Arrays:
+    def call(feed: Mapping[str, Any] = feed) -> Arrays:
         results = getattr(module, function)(*feed.values())
         listed = results if isinstance(results, (list, tuple)) else [results]
         return {name: np.asarray(result.to_host()) for name, result in zip(names, listed, strict=True)}

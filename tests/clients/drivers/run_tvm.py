@@ -11,7 +11,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
 
-def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[[], Arrays]:
+def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[..., Arrays]:
     proto = onnx.load(model)
     shapes = {name: list(array.shape) for name, array in feed.items()}
     types = {name: array.dtype.name for name, array in feed.items()}
@@ -19,14 +19,18 @@ def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[[],
     cpu = tvm.target.codegen.llvm_get_system_cpu()
     target = tvm.target.Target({"kind": "llvm", "mcpu": cpu, "fast-math-reassoc": True})
     machine = relax.VirtualMachine(tvm.compile(module, target=target), tvm.cpu())
-    inputs = [tvm.runtime.tensor(array) for array in feed.values()]
+    given = variables(feed)
 
-    def call() -> Arrays:
-        results = machine["main"](*inputs)
+    def call(other: Mapping[str, Any] | None = None) -> Arrays:
+        results = machine["main"](*(given if other is None else variables(other)))
         listed = [results] if hasattr(results, "numpy") else list(results)
         return {name: tensor.numpy() for name, tensor in zip(names, listed, strict=True)}
 
     return call
+
+
+def variables(feed: Mapping[str, Any]) -> list[Any]:
+    return [tvm.runtime.tensor(array) for array in feed.values()]
 
 
 if __name__ == "__main__":
