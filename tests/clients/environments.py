@@ -1,4 +1,4 @@
-"""The environment of each client, of each exporter, and of Olive, made with
+"""The environment of each client, each exporter, each optimizer, and Olive, made with
 
     PYTHONPATH=tests:tests/support python -m clients.environments [CLIENT ...]
 
@@ -33,6 +33,7 @@ SHARED = {"onnxruntime-webgpu": "onnxruntime-web"}
 """Clients that run in the environment of another one, in a browser."""
 
 TOOLS = ("pytorch", "keras", "paddle", "jax", "sklearn", "olive")
+OPTIMIZERS = ("onnxslim", "onnxsim", "onnxsim-prebuilt")
 NPM = "# npm: "
 SECONDS = 600
 """The most that one installation may take."""
@@ -132,7 +133,7 @@ def _reason(error: Exception) -> str:
 
 def main(names: list[str]) -> int:
     """Make the environments; say what became of each; 1 where one is absent."""
-    wanted = names or [client for client in (*CLIENTS, *TOOLS) if client not in SHARED]
+    wanted = names or [client for client in (*CLIENTS, *TOOLS, *OPTIMIZERS) if client not in SHARED]
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         absent = dict(zip(wanted, pool.map(make, wanted), strict=True))
     for client, reason in absent.items():
