@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
@@ -106,17 +106,11 @@ class Tolerance:
         'verified'
     """
 
-    rtol: float | None = field(
-        default=None,
-        metadata=option(
-            types.tolerance, "relative tolerance (default: by type; float32 1e-4)", _COMPARISON, text="tolerance"
-        ),
+    rtol: float | None = option(
+        None, types.tolerance, "relative tolerance (default: by type; float32 1e-4)", _COMPARISON, text="tolerance"
     )
-    atol: float | None = field(
-        default=None,
-        metadata=option(
-            types.tolerance, "absolute tolerance (default: by type; float32 1e-5)", _COMPARISON, text="tolerance"
-        ),
+    atol: float | None = option(
+        None, types.tolerance, "absolute tolerance (default: by type; float32 1e-5)", _COMPARISON, text="tolerance"
     )
 
     def __post_init__(self) -> None:
@@ -168,169 +162,128 @@ class Lowering:
         ['unroll', 'unroll']
     """
 
-    to: str = field(
-        default="auto",
-        metadata=option(
-            types.one_of("form", (*FORMS, KEEP)),
-            "form of the lowered nodes (default: {default}, the one that the target prefers); keep: do not lower",
-            _FORM,
-            choices=(*FORMS, KEEP),
-        ),
+    to: str = option(
+        "auto",
+        types.one_of("form", (*FORMS, KEEP)),
+        "form of the lowered nodes (default: {default}, the one that the target prefers); keep: do not lower",
+        _FORM,
+        choices=(*FORMS, KEEP),
     )
-    target: str = field(
-        default="portable",
-        metadata=option(
-            _target,
-            "the runtime that will run OUT.onnx (default: {default})",
-            _FORM,
-            text="target",
-            metavar="NAME",
-        ),
+    target: str = option(
+        "portable",
+        _target,
+        "the runtime that will run OUT.onnx (default: {default})",
+        _FORM,
+        text="target",
+        metavar="NAME",
     )
-    only: Selection = field(
-        default=(),
-        metadata=option(
-            _selection,
-            "lower only these operators or node names (globs)",
-            _FORM,
-            text="pattern",
-            metavar="OP|NAME",
-        ),
+    only: Selection = option(
+        (), _selection, "lower only these operators or node names (globs)", _FORM, text="pattern", metavar="OP|NAME"
     )
-    except_: Selection = field(
-        default=(),
-        metadata=option(
-            _selection, "do not lower these", _FORM, flags=("--except",), text="pattern", metavar="OP|NAME"
-        ),
+    except_: Selection = option(
+        (), _selection, "do not lower these", _FORM, flags=("--except",), text="pattern", metavar="OP|NAME"
     )
-    max_unroll: int = field(
-        default=512,
-        metadata=option(
-            types.whole(),
-            "maximum number of steps to unroll (default: {default})",
-            _LIMITS,
-            text="count",
-            metavar="T",
-        ),
+    max_unroll: int = option(
+        512,
+        types.whole(),
+        "maximum number of steps to unroll (default: {default})",
+        _LIMITS,
+        text="count",
+        metavar="T",
     )
-    max_nodes: int = field(
-        default=100_000,
-        metadata=option(
-            types.whole(),
-            "maximum number of nodes after inlining functions (default: {default})",
-            _LIMITS,
-            text="count",
-            metavar="N",
-        ),
+    max_nodes: int = option(
+        100_000,
+        types.whole(),
+        "maximum number of nodes after inlining functions (default: {default})",
+        _LIMITS,
+        text="count",
+        metavar="N",
     )
-    max_bytes: int = field(
-        default=MOST_BYTES,
-        metadata=option(
-            types.whole(),
-            "maximum size of a computed constant, and of the inputs of a comparison run "
-            f"(default: {MOST_BYTES >> 20}M)",
-            _LIMITS,
-            text="bytes",
-            metavar="N[K|M|G]",
-        ),
+    max_bytes: int = option(
+        MOST_BYTES,
+        types.whole(),
+        "maximum size of a computed constant, and of the inputs of a comparison run "
+        f"(default: {MOST_BYTES >> 20}M)",
+        _LIMITS,
+        text="bytes",
+        metavar="N[K|M|G]",
     )
-    compute: str = field(
-        default="native",
-        metadata=option(
-            types.one_of("compute", COMPUTE),
-            "float32: compute float16 and bfloat16 nodes in float32 (default: {default})",
-            _FORM,
-            choices=COMPUTE,
-        ),
+    compute: str = option(
+        "native",
+        types.one_of("compute", COMPUTE),
+        "float32: compute float16 and bfloat16 nodes in float32 (default: {default})",
+        _FORM,
+        choices=COMPUTE,
     )
-    dequantize: bool = field(
-        default=False,
-        metadata=option(types.flag, "convert weights stored as integers to floats", _FORM, text="flag"),
+    dequantize: bool = option(False, types.flag, "convert weights stored as integers to floats", _FORM, text="flag")
+    keep_opset: bool = option(
+        False,
+        types.flag,
+        "keep the opset of the model; otherwise that of LinearAttention and CausalConvWithState (27) goes down "
+        "with them",
+        _FORM,
+        text="flag",
     )
-    keep_opset: bool = field(
-        default=False,
-        metadata=option(
-            types.flag,
-            "keep the opset of the model; otherwise that of LinearAttention and CausalConvWithState (27) goes down "
-            "with them",
-            _FORM,
-            text="flag",
-        ),
+    loops: bool = option(
+        False,
+        types.flag,
+        "lower every Loop and Scan of the model too (default: those that the target does not run)",
+        _FORM,
+        text="flag",
     )
-    loops: bool = field(
-        default=False,
-        metadata=option(
-            types.flag,
-            "lower every Loop and Scan of the model too (default: those that the target does not run)",
-            _FORM,
-            text="flag",
-        ),
+    join: bool = option(
+        True,
+        types.flag,
+        "a loop for each node and direction (default: small ones share one where the target runs that faster)",
+        _FORM,
+        flags=("--no-join",),
+        text="no flag",
     )
-    join: bool = field(
-        default=True,
-        metadata=option(
-            types.flag,
-            "a loop for each node and direction (default: small ones share one where the target runs that faster)",
-            _FORM,
-            flags=("--no-join",),
-            text="no flag",
-        ),
+    dims: Mapping[str, int] = option(
+        {},
+        types.sizes,
+        "fix the size of a dimension",
+        _SIZES,
+        flags=("--set-dim",),
+        text="size",
+        metavar="NAME=SIZE",
     )
-    dims: Mapping[str, int] = field(
-        default_factory=dict,
-        metadata=option(
-            types.sizes,
-            "fix the size of a dimension",
-            _SIZES,
-            flags=("--set-dim",),
-            text="size",
-            metavar="NAME=SIZE",
-        ),
+    input_shapes: Shapes = option(
+        {},
+        types.shapes,
+        "fix the shape of an input",
+        _SIZES,
+        flags=("--input-shape",),
+        text="shape",
+        metavar="NAME:D0,D1,...",
     )
-    input_shapes: Shapes = field(
-        default_factory=dict,
-        metadata=option(
-            types.shapes,
-            "fix the shape of an input",
-            _SIZES,
-            flags=("--input-shape",),
-            text="shape",
-            metavar="NAME:D0,D1,...",
-        ),
+    set_inputs: Mapping[str, ArrayLike] = option(
+        {},
+        types.values,
+        "replace an input with a constant, and fold what depends on it",
+        _SIZES,
+        flags=("--set-input",),
+        text="value",
+        metavar="NAME=VALUE|FILE.npy",
     )
-    set_inputs: Mapping[str, ArrayLike] = field(
-        default_factory=dict,
-        metadata=option(
-            types.values,
-            "replace an input with a constant, and fold what depends on it",
-            _SIZES,
-            flags=("--set-input",),
-            text="value",
-            metavar="NAME=VALUE|FILE.npy",
-        ),
+    stream: Stream | None = option(
+        None,
+        types.optional(_stream),
+        "make a model that is called chunk by chunk, with its states as inputs and outputs: AXIS is the name "
+        "of the time dimension, or INPUT:AXIS; FRAMES the number of frames of each call (default: any); "
+        "without AXIS: list the axes",
+        _SIZES,
+        text="stream",
+        metavar="AXIS[=FRAMES]",
     )
-    stream: Stream | None = field(
-        default=None,
-        metadata=option(
-            types.optional(_stream),
-            "make a model that is called chunk by chunk, with its states as inputs and outputs: AXIS is the name "
-            "of the time dimension, or INPUT:AXIS; FRAMES the number of frames of each call (default: any); "
-            "without AXIS: list the axes",
-            _SIZES,
-            text="stream",
-            metavar="AXIS[=FRAMES]",
-        ),
-    )
-    delay: bool | int = field(
-        default=False,
-        metadata=option(
-            parse_delay,
-            "allow the outputs of the stream to be late, by FRAMES at most (default: any number), where nodes look "
-            "ahead",
-            _SIZES,
-            text="delay",
-            metavar="FRAMES",
-        ),
+    delay: bool | int = option(
+        False,
+        parse_delay,
+        "allow the outputs of the stream to be late, by FRAMES at most (default: any number), where nodes look "
+        "ahead",
+        _SIZES,
+        text="delay",
+        metavar="FRAMES",
     )
 
     def __post_init__(self) -> None:
@@ -397,61 +350,50 @@ class Check:
         'verified'
     """
 
-    runs: int = field(
-        default=3,
-        metadata=option(
-            types.whole(most=1_000_000),
-            "number of runs to compare in onnxruntime (default: {default})",
-            _COMPARISON,
-            flags=("--verify", "--runs"),
-            text="count",
-            metavar="N",
-            keyword="verify",
-        ),
+    runs: int = option(
+        3,
+        types.whole(most=1_000_000),
+        "number of runs to compare in onnxruntime (default: {default})",
+        _COMPARISON,
+        flags=("--verify", "--runs"),
+        text="count",
+        metavar="N",
+        keyword="verify",
     )
-    seed: int = field(
-        default=0,
-        metadata=option(types.whole(), "seed of the random inputs (default: {default})", _COMPARISON, text="count"),
+    seed: int = option(
+        0, types.whole(), "seed of the random inputs (default: {default})", _COMPARISON, text="count"
     )
-    tolerance: Tolerance = field(
-        default=Tolerance(), metadata=option(types.instance(Tolerance, "Tolerance(rtol=..., atol=...)"))
+    tolerance: Tolerance = option(Tolerance(), types.instance(Tolerance, "Tolerance(rtol=..., atol=...)"))
+    feeds: Sequence[Mapping[str, Array]] | None = option(
+        None,
+        types.optional(types.feeds),
+        "compare with this input",
+        _COMPARISON,
+        flags=("--feed",),
+        text="feed",
+        metavar="NAME=FILE.npy",
     )
-    feeds: Sequence[Mapping[str, Array]] | None = field(
-        default=None,
-        metadata=option(
-            types.optional(types.feeds),
-            "compare with this input",
-            _COMPARISON,
-            flags=("--feed",),
-            text="feed",
-            metavar="NAME=FILE.npy",
-        ),
+    shapes: Shapes | None = option(
+        None,
+        types.optional(types.shapes),
+        "compare with an input of this shape",
+        _COMPARISON,
+        flags=("--test-shape",),
+        text="shape",
+        metavar="NAME:D0,...",
+        keyword="test_shapes",
     )
-    shapes: Shapes | None = field(
-        default=None,
-        metadata=option(
-            types.optional(types.shapes),
-            "compare with an input of this shape",
-            _COMPARISON,
-            flags=("--test-shape",),
-            text="shape",
-            metavar="NAME:D0,...",
-            keyword="test_shapes",
-        ),
+    timeout: float = option(
+        120.0,
+        types.seconds,
+        "time limit for loading a model and for each run; a slower model is not verified (default: {default})",
+        _COMPARISON,
+        flags=("--verify-timeout",),
+        text="seconds",
+        metavar="SECONDS",
+        keyword="verify_timeout",
     )
-    timeout: float = field(
-        default=120.0,
-        metadata=option(
-            types.seconds,
-            "time limit for loading a model and for each run; a slower model is not verified (default: {default})",
-            _COMPARISON,
-            flags=("--verify-timeout",),
-            text="seconds",
-            metavar="SECONDS",
-            keyword="verify_timeout",
-        ),
-    )
-    max_bytes: int = field(default=MOST_BYTES, metadata=option(types.whole()))
+    max_bytes: int = option(MOST_BYTES, types.whole())
 
     def __post_init__(self) -> None:
         types.take_fields(self)
@@ -478,52 +420,42 @@ class CheckOptions(_RunOptions, total=False):
 class Files:
     """What `lower_file` reads, writes and replaces beside the two models; the attributes have its meanings."""
 
-    keep_failed: Path | None = field(
-        default=None,
-        metadata=option(
-            types.optional(types.path),
-            "write a model that fails the comparison here",
-            _COMPARISON,
-            text="file",
-            metavar="FILE",
-        ),
+    keep_failed: Path | None = option(
+        None,
+        types.optional(types.path),
+        "write a model that fails the comparison here",
+        _COMPARISON,
+        text="file",
+        metavar="FILE",
     )
-    report: Path | None = field(
-        default=None,
-        metadata=option(
-            types.optional(types.path),
-            "write a report as JSON or as an HTML page with plots, also if the comparison fails",
-            _FILES,
-            text="report",
-            metavar="FILE.json|FILE.html",
-        ),
+    report: Path | None = option(
+        None,
+        types.optional(types.path),
+        "write a report as JSON or as an HTML page with plots, also if the comparison fails",
+        _FILES,
+        text="report",
+        metavar="FILE.json|FILE.html",
     )
-    external_data: str = field(
-        default="auto",
-        metadata=option(
-            types.text,
-            "write large tensors to a file beside OUT.onnx (default: {default}, as in the input)",
-            _FILES,
-            metavar="auto|always|never|FILE",
-        ),
+    external_data: str = option(
+        "auto",
+        types.text,
+        "write large tensors to a file beside OUT.onnx (default: {default}, as in the input)",
+        _FILES,
+        metavar="auto|always|never|FILE",
     )
-    trust_external_data: bool = field(
-        default=False,
-        metadata=option(types.flag, "read data files outside the folder of IN.onnx", _FILES, text="flag"),
+    trust_external_data: bool = option(
+        False, types.flag, "read data files outside the folder of IN.onnx", _FILES, text="flag"
     )
-    require_verified: bool = field(
-        default=False,
-        metadata=option(types.flag, "write nothing if no comparison is possible", _COMPARISON, text="flag"),
+    require_verified: bool = option(
+        False, types.flag, "write nothing if no comparison is possible", _COMPARISON, text="flag"
     )
-    overwrite: bool = field(
-        default=False,
-        metadata=option(
-            types.flag,
-            "replace existing files; a data file gets a new name if one exists",
-            _FILES,
-            flags=("--force",),
-            text="flag",
-        ),
+    overwrite: bool = option(
+        False,
+        types.flag,
+        "replace existing files; a data file gets a new name if one exists",
+        _FILES,
+        flags=("--force",),
+        text="flag",
     )
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ import os
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import count
 from pathlib import Path
 from threading import TIMEOUT_MAX
@@ -282,17 +282,18 @@ class Option:
     keyword: str = ""
 
 
-def option(take: Take[Any], help: str = "", group: str = "", **more: Any) -> dict[str, Option]:
-    """Return the metadata of a field of a dataclass (see `Option`)."""
-    return {"option": Option(take, help, group, **more)}
+def option(default: T, take: Take[Any], help: str = "", group: str = "", **more: Any) -> T:
+    """Return a field of a dataclass with this default and these metadata (see `Option`)."""
+    given: Any = {"default_factory": dict} if default == {} else {"default": default}
+    made: Any = field(**given, metadata={"option": Option(take, help, group, **more)})
+    return made  # type: ignore[no-any-return]  # its values have the type of the default
 
 
 def take_fields(options: object) -> None:
     """Check and convert every field of a frozen dataclass by its metadata."""
-    for field in fields(options):  # type: ignore[arg-type]
-        object.__setattr__(
-            options, field.name, field.metadata["option"].take(field.name, getattr(options, field.name))
-        )
+    for each in fields(options):  # type: ignore[arg-type]
+        taken = each.metadata["option"].take(each.name, getattr(options, each.name))
+        object.__setattr__(options, each.name, taken)
 
 
 class Progress(Protocol):
