@@ -15,7 +15,7 @@ from typing import overload
 
 from rnn_lowering.child import Child, ChildError, Message
 from rnn_lowering.compare.session import Session
-from rnn_lowering.compare.worker import read_arrays, read_steps, write_arrays
+from rnn_lowering.compare.worker import StoredArrays, read_steps, write_arrays
 from rnn_lowering.files.locations import external_entries
 from rnn_lowering.files.scratch import scratch_folder
 from rnn_lowering.limits import RUN_FACTOR, most_bytes
@@ -85,15 +85,15 @@ class Run:
     feed: str
     error: str
     finite: bool
-    folder: Path = field(repr=False)
+    path: Path = field(repr=False)
 
     def outputs(self) -> Outputs:
         """Return the outputs by "number of the output:number of its part", a tensor being part 0.
 
-        The arrays are mapped files, read-only and in C order, so `reshape(-1)` and slices are views: looking at
+        The arrays are mapped, read-only and in C order, so `reshape(-1)` and slices are views: looking at
         them in blocks needs memory for a block only. They are valid as long as the runner is.
         """
-        return read_arrays(self.folder)
+        return StoredArrays(self.path)
 
 
 class Alternatives(Sequence[str]):
@@ -128,7 +128,7 @@ class Outcome:
 
     def steps(self, number: int) -> list[dict[str, Array]]:
         """Return the outputs by name of each chunk of a feed, where it ran in `Chunks`."""
-        return read_steps(self.runs[number].folder)
+        return read_steps(self.runs[number].path)
 
 
 @dataclass(frozen=True)
@@ -186,10 +186,10 @@ class Runner:
             self._scratch.__exit__(kind, error, trace)
 
     def write_feed(self, feed: Mapping[str, Array]) -> str:
-        """Write the inputs of a run to files; return a name for `run` and `feed`."""
-        folder = self._new_folder("feed")
-        write_arrays(folder, feed)
-        return str(folder)
+        """Write the inputs of a run to a file; return a name for `run` and `feed`."""
+        path = self._new_path("feed")
+        write_arrays(path, feed)
+        return str(path)
 
     def write_feeds(self, feeds: Iterable[Mapping[str, Array]]) -> Alternatives:
         """Return names for alternative feeds of one run; those that `run` does not need are never made."""
@@ -197,7 +197,7 @@ class Runner:
 
     def feed(self, name: str) -> Outputs:
         """Return the inputs that `write_feed` wrote, mapped and read-only."""
-        return read_arrays(Path(name))
+        return StoredArrays(Path(name))
 
     def run(
         self,
@@ -240,7 +240,7 @@ class Runner:
 
     def float64(self, model: Path, feed: str) -> Outputs | None:
         """Return the outputs of a model in float64, by index; None if they cannot be computed."""
-        out = self._new_folder("float64")
+        out = self._new_path("float64")
         memory = RUN_FACTOR * most_bytes() + _COPIES_IN_FLOAT64 * model.stat().st_size
         job = {"model": str(model), "float64": feed, "out": str(out), "memory": memory}
         try:
@@ -248,7 +248,7 @@ class Runner:
         except SessionError:
             self._end_child()
             return None
-        return None if "error" in answer else read_arrays(out)
+        return None if "error" in answer else StoredArrays(out)
 
     def _ask(self, job: Message) -> Iterator[Message]:
         self._child = self._child or Child(_WORKER)
@@ -260,7 +260,7 @@ class Runner:
             raise SessionError(f"its process died (exit {error.exit})", crashed=True) from None
 
     def _run(self, session: Session, groups: Sequence[Sequence[str]], ran: Ran, chunks: Chunks | None) -> Outcome:
-        out = self._new_folder("out")
+        out = self._new_path("out")
         out.mkdir()
         job = {
             "model": str(session.model),
@@ -295,7 +295,7 @@ class Runner:
             raise
         return Outcome(names or (), tuple(runs), monotonic() - loaded)
 
-    def _new_folder(self, kind: str) -> Path:
+    def _new_path(self, kind: str) -> Path:
         self._written += 1
         return self.folder / f"{kind}{self._written}"
 

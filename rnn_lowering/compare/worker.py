@@ -5,16 +5,16 @@ A job loads one model and runs it:
     data: Folder of its external data.
     optimize: Whether onnxruntime optimizes the graph.
     threads: The number of its threads; 0: onnxruntime chooses. It is 1 for a model with DynamicQuantizeLSTM.
-    groups: Lists of feeds, each a folder of arrays. Of a group the first feed counts that the model accepts and for
+    groups: Lists of feeds, each a file of arrays. Of a group the first feed counts that the model accepts and for
         which its outputs are finite, else the first that it accepts.
     chunks: The fields of `process.Chunks`, or null. With them the first feed of each group is cut into chunks,
-        which run one after another, and their outputs are written to a folder of `read_steps`.
-    out: Folder for the outputs, named "number of the output:number of its part".
+        which run one after another, and their outputs are read by `read_steps`.
+    out: Folder for files of outputs, named "number of the output:number of its part".
     memory: The most bytes that the process may allocate.
 
 Its messages, in this order:
     {"names": [...]}: The names of the outputs, once the model is loaded.
-    {"feed": index, "out": folder, "finite": whether all outputs are} or {"error": text}: One for each group.
+    {"feed": index, "out": file, "finite": whether all outputs are} or {"error": text}: One for each group.
     {"error": text}: Instead of all these, if the model does not load.
     {"too_large": true}: At any place, and then the last, if the memory is not enough.
 
@@ -26,9 +26,9 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ def _float64(job: Message) -> Message:
     from rnn_lowering.compare.float64_model import evaluate_model
 
     try:
-        feed = read_arrays(Path(job["float64"]))
+        feed = StoredArrays(Path(job["float64"]))
         write_arrays(Path(job["out"]), evaluate_model(Path(job["model"]), feed))
     except Exception as error:  # the evaluator has no common error
         return {"error": _one_line(error)}
@@ -103,7 +103,7 @@ def _run_group(session: Any, group: Sequence[str], out: Path) -> Message:
     inputs = {i.name for i in (*session.get_inputs(), *session.get_overridable_initializers())}
     for n, feed in enumerate(group):
         try:
-            arrays = read_arrays(Path(feed))
+            arrays = StoredArrays(Path(feed))
             outputs = session.run(None, {name: np.asarray(a) for name, a in arrays.items() if name in inputs})
         except Exception as error:
             if _is_of_memory(error):
@@ -114,7 +114,6 @@ def _run_group(session: Any, group: Sequence[str], out: Path) -> Message:
         if finite or "feed" not in outcome:
             outcome = {"feed": n, "out": str(out), "finite": bool(finite)}
             flat = {f"{i}:{k}": part for i, value in enumerate(outputs) for k, part in enumerate(_flat(value))}
-            shutil.rmtree(out, ignore_errors=True)
             write_arrays(out, flat)
         if finite:
             break
@@ -123,7 +122,7 @@ def _run_group(session: Any, group: Sequence[str], out: Path) -> Message:
 
 def _run_chunks(session: Any, feed: str, chunks: Message, sizes: Sequence[int], out: Path) -> Message:
     names = [output.name for output in session.get_outputs()]
-    whole = {name: np.asarray(array) for name, array in read_arrays(Path(feed)).items()}
+    whole = {name: np.asarray(array) for name, array in StoredArrays(Path(feed)).items()}
     kept = [name for name in names if not chunks["returned"] or name in chunks["returned"]]
     given, steps = dict(whole), list[dict[str, np.ndarray[Any, Any]]]()
     start = 0
@@ -162,64 +161,78 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:500]
 
 
-_NAMES = "names.json"
+_ALIGNED = 64
+"""Each array in a file begins at a multiple of so many bytes."""
 
 
-def write_arrays(folder: Path, arrays: Mapping[str, Array]) -> None:
-    """Write arrays of any names into a new folder.
+def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write arrays of any names into one file: the length of its index, the index as JSON, the bytes of each array.
 
     Raises:
         ValueError: One holds Python objects.
     """
-    folder.mkdir()
-    for n, array in enumerate(arrays.values()):
-        np.save(folder / f"{n}.npy", array, allow_pickle=False)
-    (folder / _NAMES).write_text(json.dumps(list(arrays)))
+    if any(array.dtype.hasobject for array in arrays.values()):
+        raise ValueError("an array holds Python objects")
+    starts = accumulate((_rounded_up(array.nbytes) for array in arrays.values()), initial=0)
+    index = [(n, a.dtype.str, a.shape, start) for (n, a), start in zip(arrays.items(), starts, strict=False)]
+    head = json.dumps(index).encode()
+    with path.open("wb") as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        for (_, _, _, start), array in zip(index, arrays.values(), strict=True):
+            file.seek(_first_byte(len(head)) + start)
+            array.tofile(file)
+
+
+def _rounded_up(size: int) -> int:
+    return -(-size // _ALIGNED) * _ALIGNED
+
+
+def _first_byte(head: int) -> int:
+    return _rounded_up(8 + head)
 
 
 class StoredArrays(Mapping[str, Array]):
-    """The arrays in a folder, by name. Each access maps the file anew, read-only, so that nothing stays in
-    memory."""
+    """The arrays in a file, by name. Each access maps the file anew, read-only, so that nothing stays in memory."""
 
-    def __init__(self, folder: Path) -> None:
-        names = json.loads((folder / _NAMES).read_text())
-        self._files = {name: folder / f"{n}.npy" for n, name in enumerate(names)}
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            index = json.loads(file.read(size))
+        self._path, self._first = path, _first_byte(size)
+        self._index = {name: (np.dtype(dtype), tuple(shape), start) for name, dtype, shape, start in index}
 
     def __getitem__(self, name: str) -> Array:
-        array: Array = np.load(self._files[name], mmap_mode="r")
-        return array
+        dtype, shape, start = self._index[name]
+        if not math.prod(shape):  # nothing can be mapped
+            return np.zeros(shape, dtype)
+        return np.memmap(self._path, dtype, "r", self._first + start, shape)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._files
+        return name in self._index
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
+        return iter(self._index)
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._index)
 
 
-def read_arrays(folder: Path) -> StoredArrays:
-    """Return the arrays that `write_arrays` wrote into a folder."""
-    return StoredArrays(folder)
+def _write_steps(path: Path, names: Sequence[str], steps: Sequence[Mapping[str, Array]]) -> None:
+    """Write the outputs of steps, those of one name joined to one array: they are many and small."""
+    write_arrays(path, {name: np.concatenate([step[name].reshape(-1) for step in steps]) for name in names})
+    _shapes_of(path).write_text(json.dumps([[step[name].shape for name in names] for step in steps]))
 
 
-_SHAPES = "shapes.json"
+def _shapes_of(path: Path) -> Path:
+    return path.with_suffix(".json")
 
 
-def _write_steps(folder: Path, names: Sequence[str], steps: Sequence[Mapping[str, Array]]) -> None:
-    """Write the outputs of steps into a new folder, those of one name joined to one array: they are many and
-    small."""
-    write_arrays(folder, {name: np.concatenate([step[name].reshape(-1) for step in steps]) for name in names})
-    (folder / _SHAPES).write_text(json.dumps([[step[name].shape for name in names] for step in steps]))
-
-
-def read_steps(folder: Path) -> list[dict[str, Array]]:
+def read_steps(path: Path) -> list[dict[str, Array]]:
     """Return the outputs of each step by name."""
-    joined = {name: np.asarray(array) for name, array in read_arrays(folder).items()}
+    joined = {name: np.asarray(array) for name, array in StoredArrays(path).items()}
     starts = dict.fromkeys(joined, 0)
     steps = []
-    for shapes in json.loads((folder / _SHAPES).read_text()):
+    for shapes in json.loads(_shapes_of(path).read_text()):
         step = {}
         for name, shape in zip(joined, shapes, strict=True):
             end = starts[name] + math.prod(shape)

@@ -16,7 +16,7 @@ from rnn_lowering.compare import nodes, tolerance
 from rnn_lowering.compare.nodes import NodeComparison
 from rnn_lowering.compare.process import Runner
 from rnn_lowering.compare.tolerance import compare
-from rnn_lowering.compare.worker import read_arrays, write_arrays
+from rnn_lowering.compare.worker import StoredArrays, write_arrays
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.recurrence import cells
 
@@ -63,7 +63,7 @@ def test_the_memory_of_a_comparison(tmp_path: Path) -> None:
     array[-1] = 1
     for name in ("before", "after"):
         write_arrays(tmp_path / name, {"Y": array})
-    before, after = (read_arrays(tmp_path / name) for name in ("before", "after"))
+    before, after = (StoredArrays(tmp_path / name) for name in ("before", "after"))
     tracemalloc.start()
     result = compare(before["Y"], after["Y"], rl.Tolerance())
     peak = tracemalloc.get_traced_memory()[1]

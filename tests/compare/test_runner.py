@@ -18,7 +18,7 @@ import rnn_lowering as rl
 from rnn_lowering.child import Child
 from rnn_lowering.compare.process import Runner, SessionError
 from rnn_lowering.compare.session import Session
-from rnn_lowering.compare.worker import read_arrays, write_arrays
+from rnn_lowering.compare.worker import StoredArrays, write_arrays
 
 pytestmark = pytest.mark.usefixtures("own_processes")
 ONE = (Link("GRU", "first", hidden=4),)
@@ -143,7 +143,7 @@ ARRAYS = {
 
 def test_arrays_of_any_name(tmp_path: Path) -> None:
     write_arrays(tmp_path / "arrays", ARRAYS)
-    found = read_arrays(tmp_path / "arrays")
+    found = StoredArrays(tmp_path / "arrays")
     assert list(found) == list(ARRAYS)
     for name, array in ARRAYS.items():
         assert found[name].dtype == array.dtype
