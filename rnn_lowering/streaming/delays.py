@@ -155,6 +155,17 @@ def skip_missing(editor: Editor, node: ir.Node, delay: Delay, dtype: ir.DataType
         editor.put_behind(y, back, [back])
 
 
+def after_the_start(editor: Editor, node: ir.Node, past: ir.Value, first: ir.Value) -> ir.Value:
+    """Return `past` if there were frames before this call, else `first`, for a node."""
+    if "after the start" not in editor.made:
+        zero = editor.integers([0], editor.model.graph)
+        editor.made["after the start"] = _calculated(editor, "Less", zero, _so_far(editor))
+    (chosen,) = editor.node("Where", [editor.made["after the start"], past, first])
+    chosen.type = past.type
+    home(node).insert_before(node, [producer(chosen)])
+    return chosen
+
+
 def counts_so_far(editor: Editor, delay: Delay) -> tuple[ir.Value, ir.Value, ir.Value]:
     """Return three counts of frames: real before this call, all in this call, real so far (at least 1)."""
     key = ("counts", delay)

@@ -84,7 +84,6 @@ class Editor:
         self._start: ir.Node | None = None
         self.taken = {*all_names(model), *(v.name or "" for v in model.graph.outputs)}
         self.states: list[State] = []
-        self._started: dict[tuple[tuple[ir.Node, str], ...], ir.Value] = {}
         self._numbers: dict[str, int] = {}
 
     def own_frames(self, rate: Fraction) -> int | None:
@@ -106,20 +105,6 @@ class Editor:
         """
         present = self.add_output(self.name(f"present_{plain(label_of(node))}_{kind}"), inner, past, path)
         self.add_state(past, present, node, kind, initial)
-
-    def started_or(
-        self, node: ir.Node, past: ir.Value, first: ir.Value, path: Path, before: ir.Node | None = None
-    ) -> ir.Value:
-        """Return `past` from the second call on, `first` in the first one; inserted before `before` or the node."""
-        key, graph = tuple(path), home(node)
-        if key not in self._started:
-            started = self.add_past(node, "started", ir.DataType.BOOL, [1])
-            self.add_present(node, "started", started, self.constant(np.array([True]), graph), path)
-            self._started[key] = started
-        (chosen,) = self.node("Where", [self._started[key], past, first])
-        chosen.type = past.type
-        graph.insert_before(before or node, [producer(chosen)])
-        return chosen
 
     def put_behind(self, value: ir.Value, new: ir.Value, nodes: Sequence[ir.Value]) -> None:
         """Redirect the readers of `value` to `new`, which the nodes of `nodes` compute from `value`."""

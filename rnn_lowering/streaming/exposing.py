@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.spec.node_spec import node_ref
-from rnn_lowering.streaming.delays import held_until_first, skip_missing
+from rnn_lowering.streaming.delays import after_the_start, held_until_first, skip_missing
 from rnn_lowering.streaming.edit import Editor, dim_of, home, keep_where_empty, plain, producer
 from rnn_lowering.streaming.frames import Counter, Flow, Frames, Framing
 from rnn_lowering.streaming.metadata import Dim, StreamPlan
@@ -114,7 +114,7 @@ class StateExposer:
             past = self.editor.add_input(name, dtype, dims)
             first = node.inputs[slot] if slot < len(node.inputs) and state.constant is None else None
             node.resize_inputs(max(len(node.inputs), slot + 1))
-            read = past if first is None else self.editor.started_or(node, past, first, state.recurrent.path)
+            read = past if first is None else after_the_start(self.editor, node, past, first)
             node.replace_input_with(slot, read)
         if len(node.outputs) <= output:
             node.resize_outputs(output + 1)

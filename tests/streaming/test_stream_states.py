@@ -59,16 +59,16 @@ STATES: dict[str, tuple[str, list[str]]] = {
     "the first frame repeated": (
         """f = Slice (X, i0, i1, i1)  c = Slice (X, i0, minus1, i1)  b = Concat <axis = 1> (f, c)
             Y = Sub (X, b)""",
-        ["started", "x"],
+        ["t", "x"],
     ),
     "the first frame repeated by a Pad": (
         'p = Pad <mode = "edge"> (X, pad1)  Y = Slice (p, i0, minus1, i1)',
-        ["started", "x"],
+        ["t", "x"],
     ),
     "the first frame twice in front of a convolution": (
         """p = Pad <mode = "edge"> (X, front2)  q = Transpose <perm = [0, 2, 1]> (p)
             Y = Conv <kernel_shape = [3]> (q, kernel)""",
-        ["started", "x"],
+        ["t", "x"],
     ),
     "counted frames": (f"{COUNT}  c = Unsqueeze (r, i1)  f = Cast <to = 1> (c)  Y = Add (X, f)", ["t"]),
     "frames counted in floats": (
@@ -155,7 +155,7 @@ CACHES: dict[str, tuple[str, str, str, list[str]]] = {
         "c = Concat <axis = 1> (cache, X)  Y = Slice (c, i0, minus2, i1)",
         "float[batch, 2, 3] cache",
         "float[p, q, r] Y",
-        ["past_c_started", "past_c_x"],
+        ["past_frames_t", "past_c_x"],
     ),
     "of two layers in one input": (
         """a, b = Split <axis = 0, num_outputs = 2> (cache)  a1 = Squeeze (a, i0)  b1 = Squeeze (b, i0)
@@ -175,7 +175,7 @@ CACHES: dict[str, tuple[str, str, str, list[str]]] = {
             m1 = Unsqueeze (m, i0)  o1 = Unsqueeze (o, i0)  n = Concat <axis = 0> (o1, m1)""",
         "float[2, batch, 2, 3] cache",
         "float[p, q, r] Y, float[2, batch, 2, 3] n",
-        ["past_c_started", "past_c_x", "past_d_x"],
+        ["past_frames_t", "past_c_x", "past_d_x"],
     ),
 }
 
@@ -216,7 +216,7 @@ def test_initial_states_that_are_computed(label: str) -> None:
     )
     side: dict[str, Any] = {} if not given else {"side": random((2, 2) if "2]" in given else (3, 2, 4), 3)}
     plan = plan_of(assert_streams(model, "time", {**X, **side}))
-    assert [s["state"] for s in plan["states"]] == ["started", "h"]
+    assert [s["state"] for s in plan["states"]] == ["t", "h"]
 
 
 REFUSED: dict[str, tuple[str, str]] = {
@@ -300,7 +300,7 @@ def test_states_in_branches() -> None:
     )
     for batch in (2, 3):
         plan = plan_of(assert_streams(model, "time", {"X": random((batch, 11, 3))}))
-        assert [s["state"] for s in plan["states"]] == ["t", "sum", "started", "x"]
+        assert [s["state"] for s in plan["states"]] == ["t", "sum", "x"]
 
 
 def test_a_branch_that_not_every_call_takes_is_refused() -> None:

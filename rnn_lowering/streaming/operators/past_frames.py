@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
-from rnn_lowering.streaming.delays import Delay, replaced
+from rnn_lowering.streaming.delays import Delay, after_the_start, replaced
 from rnn_lowering.streaming.edit import Editor, NodeEdit, Path, dim_of, home, producer
 from rnn_lowering.streaming.frames import Flow, Frames
 from rnn_lowering.streaming.inference import Shape
@@ -100,7 +100,7 @@ class PastFrames(NodeEdit):
             joined = before
         else:
             if self.first is not None:
-                past = editor.started_or(node, past, self._first(editor, graph), self.path)
+                past = after_the_start(editor, node, past, self._first(editor, graph))
             (joined,) = editor.node("Concat", [past, before], axis=self.axis)
             graph.insert_before(node, [producer(joined)])
         read = joined
