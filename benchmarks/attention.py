@@ -1,5 +1,5 @@
-"""Run time of a lowered LinearAttention against onnxruntime's own run of the standard operator (a Scan of 22 nodes)
-and its kernel of com.microsoft.
+"""Run time of lowered LinearAttention and CausalConvWithState nodes against onnxruntime's own run of the standard
+operator (of a LinearAttention a Scan of 22 nodes) and its kernel of com.microsoft.
 
 Ratios, medians of runs that are interleaved in one process, on one thread, in processor time.
 """
@@ -22,6 +22,7 @@ import rnn_lowering as rl
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 
+import causal_conv
 from attention import CONTRIB, STANDARD, Attention
 
 SMALL = Attention(B=1, Hq=4, H=4, dk=64, dv=64)
@@ -37,6 +38,10 @@ class Measured:
     title: str
     case: Attention
     forms: tuple[str, ...] = ("scan", "loop", "chunked")
+
+
+OPEN = "open"
+"""What the default is where the length is open, beside the forms of LinearAttention."""
 
 
 def rows() -> Iterator[Measured]:
@@ -56,7 +61,7 @@ def rows() -> Iterator[Measured]:
 def report(seconds: float = 1.0) -> list[dict[str, Any]]:
     """Print the table; return it as data."""
     print("\nLinearAttention, ratio to onnxruntime's run of the standard operator (to its com.microsoft kernel):\n")
-    columns = ("kernel", "scan", "loop", "unroll", "chunked")
+    columns = ("kernel", "scan", "loop", "unroll", "chunked", OPEN)
     print(f"| node | T | heads | size | standard ms | {' | '.join(columns)} |")
     print("|---|" + "---:|" * (4 + len(columns)))
     results = []
@@ -68,6 +73,28 @@ def report(seconds: float = 1.0) -> list[dict[str, Any]]:
         numbers = (row.title, str(case.T), str(case.H), f"{case.dk}x{case.dv}", standard, *cells)
         print(f"| {' | '.join(numbers)} |", flush=True)
         results.append({"title": row.title, "T": case.T, "heads": case.H, "dk": case.dk, "dv": case.dv, **taken})
+    return results + _convolutions(seconds)
+
+
+def _convolutions(seconds: float) -> list[dict[str, Any]]:
+    """Print the table of convolutions; return it as data."""
+    print("\nCausalConvWithState, a kernel of 4 with SiLU, ratio to the standard operator (to the kernel):\n")
+    print("| frames | channels | standard ms | kernel | lowered | open |")
+    print("|---:" * 6 + "|")
+    results = []
+    for length, channels in ((1, 256), (1, 8192), (512, 256), (512, 2048)):
+        case = causal_conv.ConvCase(CONTRIB, 1, length, (channels,))
+        opened = causal_conv.model(replace(case, symbolic=True))
+        models = {
+            "standard": causal_conv.model(replace(case, domain=STANDARD)),
+            "kernel": causal_conv.model(case),
+            "lowered": rl.lower(causal_conv.model(case), target="onnxruntime"),
+            OPEN: rl.lower(opened, target="onnxruntime"),
+        }
+        taken = dict(zip(models, medians(list(models.values()), causal_conv.feed(case), seconds), strict=True))
+        cells = [_cell(taken, column) for column in ("kernel", "lowered", OPEN)]
+        print(f"| {length} | {channels} | {taken['standard'] * 1e3:.3f} | {' | '.join(cells)} |", flush=True)
+        results.append({"title": "CausalConvWithState", "length": length, "channels": channels, **taken})
     return results
 
 
@@ -84,9 +111,9 @@ def _models(case: Attention, forms: Sequence[str]) -> Iterator[tuple[str, onnx.M
     if case.n in (0, case.H) and case.Hq >= case.H:
         yield "standard", replace(case, domain=STANDARD, n=0).model()
     yield "kernel", replace(case, domain=CONTRIB).model()
-    for form in forms:
-        opened = "" if form in ("unroll", "chunked") else "T"
-        yield form, rl.lower(replace(case, domain=CONTRIB, open=opened).model(), form, target="onnxruntime")
+    for form in (*forms, OPEN):
+        model = replace(case, domain=CONTRIB, open="" if form in ("unroll", "chunked") else "T").model()
+        yield form, rl.lower(model, "auto" if form == OPEN else form, target="onnxruntime")
 
 
 def medians(models: Sequence[onnx.ModelProto], feed: Mapping[str, Any], seconds: float) -> list[float]:

@@ -29,6 +29,8 @@ class Dialect:
         matrix_product: Multiply X of known sizes by W as a matrix [seq * batch, input].
         matrix_steps: Compute unrolled steps on matrices [batch, ...] if the batch size is known, instead of [1,
             batch, ...].
+        by_length: Choose by an If what is fastest for an open length: steps for few tokens and chunks for more, or
+            the sums of one frame and a convolution of more.
         zeros_apart: Start each state of a loop from zeros of its own.
         index_type: The integers in which `sequence_lens` and the rows that follow from them are computed.
     """
@@ -44,6 +46,7 @@ class Dialect:
     matrix_product: bool = False
     matrix_steps: bool = False
     zeros_apart: bool = False
+    by_length: bool = False
     index_type: ir.DataType = ir.DataType.INT64
 
 

@@ -2,7 +2,8 @@
 
 z is the past frames and the input. Output frame t is the sum over j of weight[:, 0, j] * z[t + j * dilation], plus
 the bias; the new state is the last frames of z. A single frame is a Mul and a ReduceSum, which takes an eighth of
-the time of a Conv in onnxruntime; more frames are a Conv with a group for each channel.
+the time of a Conv in onnxruntime; more frames are a Conv with a group for each channel. An open length is
+either, by an If, in a dialect with `by_length`.
 """
 
 from __future__ import annotations
@@ -40,10 +41,31 @@ def lower_causal_conv(op: Ops, spec: CausalConvSpec, _: Repeat) -> dict[str, Ten
 
 def _convolution(op: Ops, spec: CausalConvSpec, z: Tensor, time: int) -> Tensor:
     """Return the weighted sums of the frames of z, with the bias."""
-    C, k = spec.channels, spec.kernel_size
+    C, k, L = spec.channels, spec.kernel_size, spec.seq_length
     weight, bias = float_input(op, spec, "weight", (C, 1, k)), float_input(op, spec, "bias", (C,), may_be_zero=True)
-    if spec.seq_length == 1 and spec.dilation == 1:
+    if spec.dilation == 1 and L == 1:
         return _one_frame(op, z, weight, bias, time)
+    if spec.dilation == 1 and L is None and C is not None and op.dialect.by_length:
+        return _one_or_more(op, spec, z, weight, bias, time)
+    return _frames(op, spec, z, weight, bias)
+
+
+def _one_or_more(op: Ops, spec: CausalConvSpec, z: Tensor, weight: Tensor, bias: Tensor, time: int) -> Tensor:
+    """Return the weighted sums of the frames of z by an If: of all of them, or as a convolution."""
+    k = spec.kernel_size
+    single = op.given(op.value(z), z.dtype, (*z.shape[:time], k, *z.shape[time + 1 :]))
+    count = op.dim(z, time)
+    is_one = op.both(op.less(op.constant([k - 1]), count), op.less(count, op.constant([k + 1])))
+    with op.body():
+        one = op.body_graph([], [op.cast(_one_frame(op, single, weight, bias, time), z.dtype)])
+    with op.body():
+        y = _frames(op, spec, z, weight, bias)
+        more = op.body_graph([], [y])
+    return op.emit("If", [op.squeeze(is_one, [0])], [y.shape], [y.dtype], then_branch=one, else_branch=more)[0]
+
+
+def _frames(op: Ops, spec: CausalConvSpec, z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    C = spec.channels
     swapped = spec.channels_last
     frames = op.transpose(z, [0, 2, 1]) if swapped else z
     y = taps(op, frames, weight, bias, spec.dilation) if C is None else op.conv(frames, weight, bias, spec.dilation)

@@ -154,7 +154,7 @@ def _choice(form: str, reason: str, spec: NodeSpec, opset: int, target: Target) 
 def _repeat(form: str, spec: NodeSpec, target: Target) -> Repeat:
     if form != CHUNKED:
         return _REPEATS[form]
-    few = _REPEATS[target.forms[0]] if target.loops_of_chunks else None
+    few = _REPEATS[target.forms[0]] if target.dialect.by_length else None
     return partial(chunked, repeat=_REPEATS[_repeated(spec, target)], few=few)
 
 

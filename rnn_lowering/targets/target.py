@@ -58,8 +58,7 @@ class Target:
             own Transpose.
         unroll_up_to: The longest sequence that it runs fastest unrolled.
         loop_from: The hidden size from which on it runs Loops fastest.
-        loops_of_chunks: Whether it runs chunks fastest in a loop, also those of a known number of steps, and few
-            steps of an open number behind an If.
+        loops_of_chunks: Whether it runs chunks fastest in a loop, those of a known number of steps too.
         loop_dialect: The dialect in loops of float32 from `LOOP_DIALECT_OPSET` on; None for `dialect`.
         loop_finish: What changes a finished body there, beside `finish`.
         converted_only: Whether lowered models were converted for it and not run.

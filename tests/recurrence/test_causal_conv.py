@@ -105,15 +105,27 @@ def test_no_frames_and_no_rows(case: ConvCase, sizes: dict[str, int]) -> None:
         assert_right(empty, run(rl.lower(model(replace(empty, symbolic=True))), feed(empty)))
 
 
-def test_calls_of_any_length_continue_each_other() -> None:
+@pytest.mark.parametrize("target", ["portable", "onnxruntime"])
+def test_calls_of_any_length_continue_each_other(target: str) -> None:
     whole = replace(STANDARD, length=23, symbolic=True)
-    lowered, given = rl.lower(model(whole)), feed(whole)
+    lowered, given = rl.lower(model(whole), target=target), feed(whole)
+    assert ("If" in {node.op_type for node in lowered.graph.node}) == (target == "onnxruntime")
     state, outputs = given["past_state"], []
     for start, end in ((0, 1), (1, 2), (2, 12), (12, 14), (14, 23)):
         got = run(lowered, {"input": given["input"][:, :, start:end], "past_state": state})
         state = got["present_state"]
         outputs.append(got["output"])
     assert_right(whole, {"output": np.concatenate(outputs, axis=2), "present_state": state})
+
+
+@pytest.mark.parametrize("name", [name for name, case in EVERY_CASE.items() if case.dtype != "bfloat16"])
+def test_one_frame_of_an_open_length_in_onnxruntime(name: str) -> None:
+    """It is chosen at run time: in every type, with axes of channels behind the frames or before."""
+    case = replace(EVERY_CASE[name], symbolic=True, constants=())
+    lowered = rl.lower(model(case), target="onnxruntime")
+    for length in (1, 2):
+        part = replace(case, length=length)
+        assert_right(part, run(lowered, feed(part)))
 
 
 @pytest.mark.parametrize("name", ["open, standard", "dilation, open, com.microsoft", "half, com.microsoft"])

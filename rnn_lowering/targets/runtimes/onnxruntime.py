@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -52,8 +53,10 @@ ONNXRUNTIME = Target(
     other_names=("ort",),
     integer_products=True,
     loops_of_chunks=True,
-    dialect=_JOINED,
-    loop_dialect=Dialect(gemm_per_activation=True, stack_outside=True, join_up_to=128, stack_up_to=128),
+    dialect=replace(_JOINED, by_length=True),
+    loop_dialect=Dialect(
+        gemm_per_activation=True, stack_outside=True, join_up_to=128, stack_up_to=128, by_length=True
+    ),
     loop_finish=(gemms,),
 )
 
