@@ -1,6 +1,7 @@
 """Run time of the lowered models against onnxruntime's native kernels.
 
-Ratios to the native kernel, medians of runs that are interleaved in one process, on one thread.
+Ratios to the native kernel, medians of runs that take turns in one process, on one thread, in processor time, which
+a busy machine changes least.
 """
 
 import time
@@ -38,7 +39,7 @@ def lowered(row: Row, kind: str) -> onnx.ModelProto:
 
 
 def medians(models: Sequence[onnx.ModelProto], feeds: Sequence[Mapping[str, Any]], seconds: float) -> list[float]:
-    """Seconds that each model takes, in runs that take turns."""
+    """Seconds of processor time that each model takes, in runs that take turns."""
     sessions = [_session(model) for model in models]
     times: list[list[float]] = [[] for _ in sessions]
     for session, feed in zip(sessions, feeds, strict=True):
@@ -46,9 +47,9 @@ def medians(models: Sequence[onnx.ModelProto], feeds: Sequence[Mapping[str, Any]
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times[0]) < 5:
         for taken, session, feed in zip(times, sessions, feeds, strict=True):
-            start = time.perf_counter()
+            start = time.thread_time()
             session.run(None, feed)
-            taken.append(time.perf_counter() - start)
+            taken.append(time.thread_time() - start)
     return [float(np.median(taken)) for taken in times]
 
 

@@ -93,11 +93,14 @@ def _recurrence(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor, init: Tens
 _BOUNDED = frozenset(("Sigmoid", "HardSigmoid", "Tanh", "Softsign"))
 """Activations with which no state overflows: infinity times a zero of a block diagonal R would be NaN."""
 
-_OPEN_BATCH = 8
+_OPEN_BATCH = 6
 """The batch size that is assumed where it is not known."""
 
 _MOST_NUMBERS = 544
 """The most numbers of a joined state: with more rows, what is element-wise costs more than an operator."""
+
+_MOST_TURNED = 384
+"""The same where rows of some directions are reversed, which copies them."""
 
 
 def can_join(dialect: Dialect, opset: int, specs: Sequence[RecurrentSpec]) -> bool:
@@ -121,7 +124,8 @@ def can_join(dialect: Dialect, opset: int, specs: Sequence[RecurrentSpec]) -> bo
     width = sum(len(spec.directions) * spec.hidden_size for spec in specs)
     rows = _OPEN_BATCH if first.batch_size is None else first.batch_size
     repeats = first.seq_length not in (0, 1)  # a single step shares no loop
-    return repeats and 0 < width <= dialect.join_up_to and 0 < rows * width <= _MOST_NUMBERS
+    most = _MOST_TURNED if turns else _MOST_NUMBERS
+    return repeats and 0 < width <= dialect.join_up_to and 0 < rows * width <= most
 
 
 def _can_turn(dialect: Dialect, opset: int, spec: RecurrentSpec) -> bool:
@@ -321,15 +325,23 @@ class _Stack:
         cell, count = CELLS[first.op_type], len(self.stacked[0])
 
         def step(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
-            *others, hidden = rows
-            given = [*others, hidden if between is None else k.product(states[0], between) + hidden]
-            new = cell(op, k, states, given)
+            new = cell(op, k if between is None else _with_W(k, between, states[0]), states, rows)
             return new, new[:count]
 
         xs = op.split(_sum(op, first, k, X), k.groups)
         states = zip(*([op.unsqueeze(s, [0]) for s in of_layer] for of_layer in self.states), strict=True)
         init = [_side_by_side(op, of_state, op.dim(X, 1)) for of_state in states]
         return Recurrence(init, xs, step)
+
+
+def _with_W(k: Operands, W: Tensor, h: Tensor) -> Operands:
+    """Return operands of a GRU that adds h W to its hidden gate last: one kernel with tanh in onnxruntime."""
+    return replace(
+        k,
+        f=lambda x: k.f(k.clip(x)),
+        g=lambda x: k.g(k.clip(k.product(h, W) + x)),
+        clip=lambda x: x,
+    )
 
 
 def _side_by_side(op: Ops, states: Sequence[Tensor], batch: Tensor) -> Tensor:

@@ -331,6 +331,17 @@ def test_a_single_step_shares_no_loop(target: str) -> None:
     assert_close(run(new, given.feed), given.expected)
 
 
+@pytest.mark.parametrize(("members", "together"), [([BOTH], 3), ([{}, REVERSE], 3), ([{}, {}], 4)])
+def test_the_most_rows_at_which_a_loop_is_shared(members: list[dict[str, str]], together: int) -> None:
+    """Reversed rows are copied: both directions of an LSTM of 64, 4 rows and 500 steps took 1.04 of the time."""
+    for batch in (together, together + 1):
+        given = net(*(Member("LSTM", 64, m) for m in members))
+        for value in given.model.graph.input:
+            value.type.tensor_type.shape.dim[1].dim_value = batch
+        apart = rl.lower(given.model, join=False)
+        assert (rl.lower(given.model) == apart) == (batch > together)
+
+
 @pytest.mark.parametrize("target", ["portable", "openvino"])
 @pytest.mark.parametrize("opset", [9, 10])
 def test_directions_of_any_length_share_a_loop_from_opset_10(opset: int, target: str) -> None:

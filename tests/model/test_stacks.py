@@ -188,6 +188,15 @@ def test_a_reverse_stack_of_any_length_stays_apart_before_opset_10() -> None:
     assert_close(run(new, feed), expected)
 
 
+def test_the_product_between_layers_is_one_kernel_with_tanh() -> None:
+    """onnxruntime runs a Gemm and the activation that follows as one."""
+    model, *_ = STACKS["GRU of linear_before_reset"].built()
+    new = rl.lower(model, target="onnxruntime")
+    (body,) = (a.g for node in new.graph.node if node.op_type == "Scan" for a in node.attribute if a.name == "body")
+    made = {name: node.op_type for node in body.node for name in node.output}
+    assert [made[node.input[0]] for node in body.node if node.op_type == "Tanh"] == ["Gemm"]
+
+
 def compared(stack: Stack) -> Verification:
     """Compare the nodes of a stack with float64, one by one."""
     model, *_ = stack.built()
