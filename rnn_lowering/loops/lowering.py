@@ -26,6 +26,7 @@ from rnn_lowering.model.scopes import (
     REPEATING,
     Scope,
     all_names,
+    bodies_of,
     inner_scopes,
     repeating_nodes,
     scopes,
@@ -250,7 +251,8 @@ class _LoopLowering:
         repeating = [new for new in copy.op.nodes if new.op_type in REPEATING]
         if len(repeating) == 1 and node.name:
             repeating[0].name = node.name
-        for new in copy.op.nodes:
+        branches = [branch for new in copy.op.nodes if new.op_type == "If" for branch in bodies_of(new)]
+        for new in (*copy.op.nodes, *(each for branch in branches for each in branch)):
             new.meta[ORIGIN] = node_ref(node, scope.text)
         self._put(node, scope.graph, copy, items)
         return copy.steps if repeat is unroll else None
