@@ -13,7 +13,7 @@ from rnn_lowering.emit.substitutes import as_transpose
 from rnn_lowering.errors import boundary
 from rnn_lowering.model.plan import NodePlan
 from rnn_lowering.model.scopes import all_graphs, all_names, bodies_of, sort_nodes
-from rnn_lowering.model.siblings import Group, groups_of
+from rnn_lowering.model.siblings import Group, groups_of, shared_loops
 from rnn_lowering.recurrence.node import lower_node, lower_nodes
 from rnn_lowering.spec.constant_values import FOLDABLE
 from rnn_lowering.spec.node_spec import NodeSpec
@@ -33,7 +33,8 @@ def replace_nodes(model: ir.Model, plan: Sequence[NodePlan], *, widen: bool, deq
     names = Names(all_names(model) if plan else ())
     shared: dict[ir.Graph, dict[Hashable, ir.Value]] = {}
     taken_over: dict[ir.Value, ir.Value] = {}
-    for group in groups_of(plan):
+    groups = groups_of(plan)
+    for group in groups:
         members, first = group.members, group.members[0]
         specs = [planned.spec.as_floats() if dequantize else planned.spec for planned in members]
         specs = [replace(s, inputs={name: taken_over.get(v, v) for name, v in s.inputs.items()}) for s in specs]
@@ -41,14 +42,13 @@ def replace_nodes(model: ir.Model, plan: Sequence[NodePlan], *, widen: bool, deq
         with boundary(first.found.ref):
             taken_over |= _replace_group(group, specs, op)
         if len(members) > 1:
-            notes.append(f"{' and '.join(str(planned.found.ref) for planned in members)} became one recurrence")
             sort_nodes(model)
         floats = " and ".join(dict.fromkeys(op.floats))
         if floats:
             reason = f"DequantizeLinear of opset {first.opset} cannot express their scales"
             notes.append(f"{first.found.ref}: the integers of {floats} became floats: {reason}")
     _drop_functions(model, {planned.found.node.op_identifier() for planned in plan} & model.functions.keys())
-    return notes
+    return [*shared_loops(groups), *notes]
 
 
 def _drop_functions(model: ir.Model, replaced: Set[ir.OperatorIdentifier]) -> None:

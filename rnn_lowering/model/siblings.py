@@ -85,6 +85,12 @@ def groups_of(plan: Sequence[NodePlan]) -> list[Group]:
     return groups
 
 
+def shared_loops(groups: Sequence[Group]) -> list[str]:
+    """Return which nodes become one recurrence, for the user."""
+    several = ([str(planned.found.ref) for planned in group.members] for group in groups if len(group.members) > 1)
+    return [f"{' and '.join(nodes)} become one recurrence" for nodes in several]
+
+
 def _may_join(planned: NodePlan) -> bool:
     spec, dialect = planned.spec, planned.choice.dialect
     may = isinstance(spec, RecurrentSpec) and not spec.quantized and bool(spec.outputs)

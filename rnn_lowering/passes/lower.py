@@ -52,6 +52,7 @@ from rnn_lowering.model.scopes import (
     repeating_nodes,
     sort_nodes,
 )
+from rnn_lowering.model.siblings import groups_of, shared_loops
 from rnn_lowering.model.sizes import ensure_valid, forget_names, known_inputs
 from rnn_lowering.options import KEEP, Lowering, LoweringOptions, lowering_of
 from rnn_lowering.passes.advice import (
@@ -246,7 +247,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 found = list(recurrent_nodes(given))
                 prepared, refusal = PreparedModel(given, found, self._choose(found)), error
             with suppress(RnnLoweringError):  # it is said of each node
-                prepared, _ = self._folded_plan(prepared, report)
+                prepared, plan = self._folded_plan(prepared, report)
+                report.notes += shared_loops(groups_of(plan))
             self._tell(prepared, report)
             known = known_inputs(prepared.model, prepared.found)
             left = {ref: Preview(ref, None, LEFT, _FOREIGN) for ref in foreign_nodes(prepared.model)}

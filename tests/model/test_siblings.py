@@ -290,6 +290,9 @@ def test_the_report_and_the_command_tell_it(tmp_path: Path, rnn_lower: Command) 
     assert any("node0" in note and "node1" in note and "one recurrence" in note for note in report.notes)
     onnx.save(given.model, tmp_path / "in.onnx")
     for option, count in (((), 1), (("--no-join",), 2)):
+        listed = rnn_lower(tmp_path / "in.onnx", "--list", "--target", "onnxruntime", *option)
+        told = "GRU node 'node0' in main graph and GRU node 'node1' in main graph become one recurrence"
+        assert (told in " ".join(listed.out.split())) == (count == 1)
         outcome = rnn_lower(tmp_path / "in.onnx", tmp_path / f"{count}.onnx", "--target", "onnxruntime", *option)
         assert outcome.code == 0
         assert loops(onnx.load(tmp_path / f"{count}.onnx")) == count
