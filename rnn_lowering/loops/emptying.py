@@ -21,9 +21,8 @@ from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import Item, Known
 from rnn_lowering.loops.gate_products import gates_apart
-from rnn_lowering.loops.removal import values_used
 from rnn_lowering.loops.trips import Counters, LoopTrips, UnknownTripsError, invariant_states, number_of_trips
-from rnn_lowering.model.scopes import bodies_of
+from rnn_lowering.model.scopes import bodies_of, values_used
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 
 _UNARY = frozenset(

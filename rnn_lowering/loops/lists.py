@@ -13,8 +13,8 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.loops.facts import Facts, TensorKind
-from rnn_lowering.loops.removal import drop_unused, take_over, values_used
-from rnn_lowering.model.scopes import graphs_of
+from rnn_lowering.model.replace import drop_unused, take_over
+from rnn_lowering.model.scopes import graphs_of, values_used
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 
 

@@ -17,20 +17,22 @@ from rnn_lowering.loops.body_copy import BodyCopy, LoopLimits, RepeatBody
 from rnn_lowering.loops.conversion import to_loop, to_scan
 from rnn_lowering.loops.facts import Elements, Facts, Item
 from rnn_lowering.loops.lists import stack_grown_states
-from rnn_lowering.loops.removal import detach, drop_unused, take_over, values_used
 from rnn_lowering.loops.unrolling import unroll
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inlining import inline_holding
+from rnn_lowering.model.replace import drop_unused, take_over
 from rnn_lowering.model.scopes import (
     ORIGIN,
     REPEATING,
     Scope,
     all_names,
     bodies_of,
+    detach,
     inner_scopes,
     repeating_nodes,
     scopes,
     sort_nodes,
+    values_used,
 )
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, default_opset, node_ref
 

@@ -12,8 +12,8 @@ from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.emptying import EmptiedLoop, checked_axis, emptied_loop, emptied_scan
 from rnn_lowering.loops.facts import Item, Known, TensorKind
-from rnn_lowering.loops.removal import detach
 from rnn_lowering.loops.trips import LoopTrips, UnknownTripsError, depends_on_data, simulated_trips
+from rnn_lowering.model.scopes import detach
 
 
 def unroll(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) -> list[Item]:

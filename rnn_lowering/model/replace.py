@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence, Set
+from collections.abc import Container, Hashable, Iterator, Sequence, Set
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -12,8 +12,9 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.substitutes import as_transpose
 from rnn_lowering.errors import boundary
 from rnn_lowering.model.plan import NodePlan
-from rnn_lowering.model.scopes import all_graphs, all_names, bodies_of, sort_nodes
+from rnn_lowering.model.scopes import all_graphs, all_names, bodies_of, detach, sort_nodes, values_used
 from rnn_lowering.model.siblings import Group, groups_of, shared_loops
+from rnn_lowering.model.sizes import merged
 from rnn_lowering.recurrence.node import lower_node, lower_nodes
 from rnn_lowering.spec.constant_values import FOLDABLE
 from rnn_lowering.spec.node_spec import NodeSpec
@@ -123,7 +124,8 @@ def _replace_group(group: Group, specs: Sequence[NodeSpec], op: Ops) -> dict[ir.
     for old, value in taken_over.items():
         for reader, index in tuple(old.uses()):
             reader.replace_input_with(index, value)
-        _take_over(old, given[old], emitted[old].dtype)
+        take_over(old, given[old])
+        given[old].type, given[old].shape = old.type or ir.TensorType(emitted[old].dtype), old.shape
     for value in op.initializers:
         graph.register_initializer(value)
     graph.insert_before(nodes[-1], op.nodes)
@@ -133,7 +135,7 @@ def _replace_group(group: Group, specs: Sequence[NodeSpec], op: Ops) -> dict[ir.
         graph.remove(node, safe=True)
         if node is not nodes[0] and group.stacked and X is not None:
             _drop_moves(X)
-    _drop_unused(inputs)
+    drop_unused(inputs, FOLDABLE)
     return taken_over
 
 
@@ -163,7 +165,7 @@ def _drop_moves(X: ir.Value) -> None:
             return
         inputs = [v for v in node.inputs if v is not None]
         node.graph.remove(node, safe=True)
-        _drop_unused(inputs[1:])
+        drop_unused(inputs[1:], FOLDABLE)
         node = inputs[0].producer()
 
 
@@ -172,31 +174,38 @@ def prefix_of(node: ir.Node) -> str:
     return node.name or f"{node.op_type}_{next((v.name for v in node.outputs if v.name), 'unused')}"
 
 
-def _take_over(old: ir.Value, new: ir.Value, dtype: ir.DataType) -> None:
-    """Replace an output of the node with `new`, which takes its name, type, shape and metadata."""
+def take_over(old: ir.Value, new: ir.Value) -> None:
+    """Replace an output of a node by a value, which gets its name and what it declares."""
     name = old.name
     old.replace_all_uses_with(new, replace_graph_outputs=True)
     old.name = None
     new.name = name
-    new.type = old.type or ir.TensorType(dtype)
-    new.shape = old.shape
+    new.type = new.type or old.type
+    new.shape = merged(new.shape, old.shape)
     new.doc_string = old.doc_string
     new.metadata_props.update(old.metadata_props)
 
 
-def _drop_unused(values: list[ir.Value]) -> None:
-    """Remove constants, also computed ones, that only the replaced node used."""
+def drop_unused(values: Sequence[ir.Value], operators: Container[str] | None = None) -> None:
+    """Remove what only a removed node used, and what only that used.
+
+    Args:
+        values: What it used.
+        operators: Of nodes, only those of these operators are removed; None: of any.
+    """
     pending = list(values)
     while pending:
         value = pending.pop()
+        node = value.producer()
         if value.uses() or value.is_graph_output() or value.is_graph_input():
             continue
-        node = value.producer()
-        if value.is_initializer():
+        if node is None:
             if value.graph is not None and value.name is not None:
                 value.graph.initializers.pop(value.name, None)
-        elif node is not None and node.graph is not None and node.domain == "" and node.op_type in FOLDABLE:
-            if any(v.uses() or v.is_graph_output() for v in node.outputs):
-                continue
-            pending += [v for v in node.inputs if v is not None]
+            continue
+        removable = operators is None or (node.domain == "" and node.op_type in operators)
+        used = any(v.uses() or v.is_graph_output() for v in node.outputs)
+        if node.graph is not None and removable and not used:
+            pending += values_used(node)
+            detach(node)
             node.graph.remove(node, safe=True)

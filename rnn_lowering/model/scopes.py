@@ -177,6 +177,19 @@ def graphs_of(attribute: ir.Attr) -> tuple[ir.Graph, ...]:
     return tuple(attribute.as_graphs()) if attribute.type == ir.AttributeType.GRAPHS else ()
 
 
+def values_used(node: ir.Node) -> list[ir.Value]:
+    """Return what a node and the nodes in its bodies use."""
+    nodes = (node, *(inner for body in bodies_of(node) for inner in body.all_nodes()))
+    return list(dict.fromkeys(value for each in nodes for value in each.inputs if value is not None))
+
+
+def detach(node: ir.Node) -> None:
+    """Let a node that is dropped use nothing, nor the nodes in its bodies."""
+    for inner in (node, *(n for body in bodies_of(node) for n in body.all_nodes())):
+        for index in range(len(inner.inputs)):
+            inner.replace_input_with(index, None)
+
+
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """Yield the main graph, those of functions, which `ir.Model.graphs` leaves out, and the bodies in each."""
     for graph in (model.graph, *(function.graph for function in model.functions.values())):

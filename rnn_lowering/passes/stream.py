@@ -15,14 +15,13 @@ from rnn_lowering import types
 from rnn_lowering.errors import NodeRef, UnsupportedError, boundary, warn
 from rnn_lowering.loops.body_copy import LoopLimits
 from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
-from rnn_lowering.loops.removal import values_used
 from rnn_lowering.model.copying import clone, replace_content, restored_on_failure
 from rnn_lowering.model.fixed_inputs import fix_dimensions
 from rnn_lowering.model.inlining import inline_all
 from rnn_lowering.model.old_opsets import FIRST_OPSET, modernize
 from rnn_lowering.model.onnx_checks import infer_shapes, is_sound
 from rnn_lowering.model.plan import read
-from rnn_lowering.model.scopes import recurrent_nodes, sort_nodes
+from rnn_lowering.model.scopes import recurrent_nodes, sort_nodes, values_used
 from rnn_lowering.options import Lowering, Stream, parse_delay, parse_stream
 from rnn_lowering.spec.node_spec import default_opset
 from rnn_lowering.streaming.edit import remove_unused, unused
