@@ -1,0 +1,73 @@
+"""silero-vad as one static file for 16 kHz, in eight runtimes, frame by frame."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from loop_models import operators
+from paths import EXAMPLES, MODELS, ROOT
+from running import assert_close, run
+
+from clients.driving import drive
+from clients.environments import python, why_absent
+from rnn_lowering.cli.command import main
+
+SILERO = MODELS / "github" / "snakers4__silero-vad" / "silero_vad_v6_op16.onnx"
+PACKAGES = [path for path in sys.path if path.endswith("site-packages")]
+
+pytestmark = [
+    pytest.mark.shared,
+    pytest.mark.skipif(not SILERO.exists(), reason=f"{SILERO.name} is not there"),
+]
+
+
+@pytest.fixture(scope="module")
+def static(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that the command in the document writes."""
+    document, path = (EXAMPLES / "README.md").read_text(), tmp_path_factory.mktemp("silero") / "vad.onnx"
+    command = re.search(r"rnn-lower silero_vad.onnx vad.onnx (.*)", document)
+    assert command
+    assert main([str(SILERO), str(path), "-q", *command[1].split()]) == 0
+    assert not operators(onnx.load(path)) & {"If", "LSTM", "Loop", "Scan"}
+    return path
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "tract", "openvino", "opencv"])
+def test_the_example(runtime: str, static: Path) -> None:
+    if runtime != "onnxruntime" and (reason := why_absent(runtime)):
+        pytest.skip(reason)
+    interpreter = sys.executable if runtime == "onnxruntime" else python(runtime)
+    lent = os.pathsep.join([*PACKAGES, str(ROOT)])
+    done = subprocess.run(
+        [interpreter, EXAMPLES / "run_silero.py", SILERO, static, f"--in={runtime}"],
+        env={**os.environ, "PYTHONPATH": lent, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"94 frames in {runtime}, speech in \d+", done.stdout)
+    difference = re.search(r"largest difference of the probabilities (\S+)", done.stdout)
+    assert difference
+    assert float(difference[1]) < 1e-5
+
+
+@pytest.mark.parametrize("client", ["onnxruntime-web", "ncnn", "tvm", "mnn"])
+def test_other_runtimes_take_the_same_file(client: str, static: Path, tmp_path: Path) -> None:
+    """With the state of the call before. ncnn gives the probability a third axis."""
+    if reason := why_absent(client):
+        pytest.skip(reason)
+    original, model = onnx.load(SILERO), onnx.load(static)
+    frames = np.random.default_rng(0).standard_normal((3, 1, 576)).astype(np.float32) / 10
+    state = wanted_state = np.zeros((2, 1, 128), np.float32)
+    for n, frame in enumerate(frames):
+        wanted = run(original, {"input": frame, "state": wanted_state, "sr": np.asarray(16_000)})
+        found = drive(client, {"frame": (model, {"input": frame, "state": state})}, tmp_path / str(n))["frame"]
+        assert not isinstance(found, str), found
+        assert_close({"output": found["output"].reshape(1, 1), "stateN": found["stateN"]}, wanted, "float32")
+        state, wanted_state = found["stateN"], wanted["stateN"]
