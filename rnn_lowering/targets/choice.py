@@ -113,7 +113,8 @@ def choose(
 
 def _forms(spec: NodeSpec, target: Target) -> list[str]:
     """Return the forms that a target supports for a kind of nodes."""
-    return [form for form in (*target.forms, CHUNKED) if not spec.why_not(form)]
+    every = [form for form in (*target.forms, CHUNKED) if not spec.why_not(form)]
+    return list(target.attention or every) if CHUNKED in every and not spec.needs_no_loop else every
 
 
 def _use(forms: Iterable[str]) -> str:
@@ -167,8 +168,8 @@ def _repeated(spec: NodeSpec, target: Target) -> str:
 
 def _preferred(spec: NodeSpec, opset: int, target: Target) -> list[str]:
     """Return the forms that a target supports, the fastest for this node first."""
-    fastest = spec.first_form()
-    if spec.seq_length is None and not target.loops_of_chunks:
+    forms, fastest = _forms(spec, target), spec.first_form()
+    if spec.seq_length is None and fastest != forms[0]:
         fastest = ""  # a single step of a chunk costs as much as all of it
     first = fastest or target.forms[0]
     if _is_recognized(spec, opset, target):
@@ -177,7 +178,7 @@ def _preferred(spec: NodeSpec, opset: int, target: Target) -> list[str]:
         first = "unroll"
     elif spec.hidden_size is not None and spec.hidden_size >= target.loop_from:
         first = "loop"
-    return sorted(_forms(spec, target), key=lambda form: form != first)
+    return sorted(forms, key=lambda form: form != first)
 
 
 def _is_recognized(spec: NodeSpec, opset: int, target: Target) -> bool:

@@ -61,6 +61,17 @@ def lowered(name: str, client: str, T: int) -> onnx.ModelProto:
     return model
 
 
+@pytest.mark.parametrize("client", [*CLIENTS, "tinygrad", "onnxruntime-web"])
+def test_forms(client: str, tmp_path: Path) -> None:
+    """Each runtime's row says which forms it runs."""
+    if reason := why_absent(client):
+        pytest.skip(reason)
+    case = Attention(T=4, B=1, Hq=1, H=1, by_key=True, opset=17)
+    forms = rl.TARGETS[client].attention
+    got = drive(client, {f: (rl.lower(case.model(), f, target=client), case.feed()) for f in forms}, tmp_path)
+    assert {f: judge(got[f], case.expected(case.feed())) for f in forms} == dict.fromkeys(forms, ("right", ""))
+
+
 @pytest.mark.parametrize("client", [*CLIENTS, "tinygrad"])
 def test_chunks(client: str, tmp_path: Path) -> None:
     """So many steps that there are several chunks, each of several blocks; tinygrad takes minutes for 70."""

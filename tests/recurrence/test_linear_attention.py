@@ -247,6 +247,19 @@ def test_chunks_for_other_runtimes(target: str) -> None:
         assert all(ranks.get(x, 0) <= 2 for n in lowered.graph.node if n.op_type == "MatMul" for x in n.input)
 
 
+def test_the_page_has_the_forms_of_each_runtime() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "linear-attention.md").read_text()
+    rows = {name: ", ".join(target.attention) for name, target in rl.TARGETS.items() if target.attention}
+    assert all(f"| {name} | {forms} |\n" in page for name, forms in rows.items())
+    for name in rows:
+        assert set(rl.TARGETS[name].attention) <= {*rl.TARGETS[name].forms, "chunked"}
+        opened = Attention(T=5, open="T", opset=17).model()
+        loops = [form for form in rl.TARGETS[name].attention if form not in ("unroll", "chunked")]
+        if loops and "T" not in rl.TARGETS[name].sizes:
+            (node,) = rl.lower(opened, target=name, full=True)[1].nodes
+            assert node.form == (rl.TARGETS[name].attention[0] if name == "onnxruntime" else loops[0])
+
+
 def test_chunks_of_a_known_length_need_no_loop() -> None:
     for by_key in (False, True):
         lowered = rl.lower(Attention(T=100, by_key=by_key).model(), "chunked")

@@ -10,6 +10,7 @@ TARGET = Target(
     "iree",
     "3.13.0",
     ("scan", "unroll"),
+    attention=("scan", "unroll", "chunked"),
     # It reads every Scan forwards along axis 0, whatever its directions say, without an error.
     exported_forms=("unroll",),
     oldest_opset=13,

@@ -54,6 +54,7 @@ TARGET = Target(
     "mnn",
     "3.6.1",
     ("unroll", "loop"),
+    attention=("unroll", "loop", "chunked"),
     unsupported=("Softplus",),
     integer_products=False,
     loop_from=128,

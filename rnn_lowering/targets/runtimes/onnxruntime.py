@@ -51,6 +51,7 @@ ONNXRUNTIME = Target(
     "1.31.1",
     ("scan", "loop", "unroll"),
     other_names=("ort",),
+    attention=("chunked", "scan", "loop", "unroll"),
     integer_products=True,
     loops_of_chunks=True,
     dialect=replace(_JOINED, by_length=True),
@@ -65,6 +66,7 @@ WEB = Target(
     "1.30.0",
     ("scan", "loop", "unroll"),
     other_names=("ortweb",),
+    attention=("scan", "loop", "unroll", "chunked"),
     integer_products=True,
     dialect=_JOINED,
 )

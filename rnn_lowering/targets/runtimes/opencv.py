@@ -26,6 +26,7 @@ TARGET = Target(
     "5.0.0",
     ("unroll", "loop"),
     other_names=("cv2",),
+    attention=("unroll", "loop", "chunked"),
     exported_forms=("unroll",),
     unsupported=("Softplus",),
     # In a Loop it makes one state of two that start from one value.

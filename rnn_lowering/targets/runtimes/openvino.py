@@ -11,6 +11,7 @@ TARGET = Target(
     "openvino",
     "2026.4.1",
     ("loop", "scan", "unroll"),
+    attention=("loop", "scan", "unroll", "chunked"),
     constants_in_scan=True,
     integer_products=True,
     recognized_lstm=True,

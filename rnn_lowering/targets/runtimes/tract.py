@@ -31,6 +31,7 @@ TARGET = Target(
     "tract",
     "0.23.9",
     ("scan", "unroll"),
+    attention=("scan", "unroll", "chunked"),
     unsupported=("Softplus",),
     integer_products=True,
     named_sizes=False,

@@ -16,6 +16,7 @@ TARGET = Target(
     "apache-tvm 0.27.0",
     ("unroll",),
     other_names=("apachetvm",),
+    attention=("unroll", "chunked"),
     integer_products=True,
     instead=(("MatMul", partial(by_columns, least=LEAST_COLUMNS)),),
 )
