@@ -41,8 +41,8 @@ class Target:
         newest_opset, oldest_opset: The opsets of models that it supports; None where no limit is known.
         unsupported: Operators that it does not support, or computes wrongly (Softplus where it is infinite from 89
             on); others are emitted instead. Gather: only that of rows by an index of rank 2.
-        attention: The forms of a LinearAttention that were run in it, that for an open length first. Where none was,
-            they are those of `forms`, and "chunked".
+        attention: The forms of a LinearAttention that were run in it, that for an open length first. For
+            the others they are those of `forms`, and "chunked".
         lacks: Recurrent operators whose equivalents it cannot run in any form, each with the reason.
         sequence_lens: Whether it supports sequence_lens that are known only at run time.
         sizes: Which of T and N must be known.
