@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterator, Sequence, Set
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -15,7 +15,9 @@ from rnn_lowering.model.plan import NodePlan
 from rnn_lowering.model.scopes import all_graphs, all_names, bodies_of, detach, sort_nodes, values_used
 from rnn_lowering.model.siblings import Group, groups_of, shared_loops
 from rnn_lowering.model.sizes import merged
+from rnn_lowering.recurrence.causal_conv_node import conv_of_one_frame
 from rnn_lowering.recurrence.node import lower_node, lower_nodes
+from rnn_lowering.spec.causal_conv import CausalConvSpec
 from rnn_lowering.spec.constant_values import FOLDABLE
 from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.spec.rnn import GATES
@@ -50,6 +52,35 @@ def replace_nodes(model: ir.Model, plan: Sequence[NodePlan], *, widen: bool, deq
             notes.append(f"{first.found.ref}: the integers of {floats} became floats: {reason}")
     _drop_functions(model, {planned.found.node.op_identifier() for planned in plan} & model.functions.keys())
     return [*shared_loops(groups), *notes]
+
+
+def shorten_convolutions(model: ir.Model, plan: Mapping[str, NodePlan], *, widen: bool) -> None:
+    """Replace, in place, the Convs of equivalents that now compute a single frame.
+
+    Args:
+        model: The model.
+        plan: The nodes that were replaced, by the prefix of the names in their equivalents.
+        widen: As for `replace_nodes`.
+    """
+    names = Names(all_names(model))
+    for node in [node for node in model.graph if node.op_type == "Conv" and node.domain == ""]:
+        planned, frames = plan.get(node.metadata_props.get(NODE, "")), node.inputs[0]
+        if planned is None or frames is None or not isinstance(planned.spec, CausalConvSpec):
+            continue
+        op = _emitter([planned], planned.spec, names, model.ir_version, widen, {})
+        sums = conv_of_one_frame(op, planned.spec, frames)
+        if sums is None:
+            continue
+        (value,) = op.outputs([sums])
+        op.finish([value])
+        for initializer in op.initializers:
+            model.graph.register_initializer(initializer)
+        model.graph.insert_before(node, op.nodes)
+        value.type = value.type or ir.TensorType(op.dtype)
+        take_over(node.outputs[0], value)
+        inputs = [value for value in node.inputs if value is not None]
+        model.graph.remove(node, safe=True)
+        drop_unused(inputs)
 
 
 def _drop_functions(model: ir.Model, replaced: Set[ir.OperatorIdentifier]) -> None:

@@ -39,7 +39,7 @@ from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.onnx_checks import fault_of
 from rnn_lowering.model.opset_import import import_opset, is_new, opset_without
 from rnn_lowering.model.plan import NodePlan, NodeSelection, PreparedModel, export_faults, prepare, read, read_node
-from rnn_lowering.model.replace import operators_for, replace_nodes
+from rnn_lowering.model.replace import operators_for, prefix_of, replace_nodes, shorten_convolutions
 from rnn_lowering.model.scopes import (
     REPEATING,
     SORTED,
@@ -304,20 +304,24 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             return model
         sort_nodes(model)
         copy = clone(model)
-        self._lower_without_steps(copy, report)
+        lowered = self._lower_without_steps(copy, report)
         result = StreamPass(self.lowering.stream, self.lowering.delay).call(copy)
+        if lowered and result.plan.frames is not None:
+            shorten_convolutions(copy, lowered, widen=self.lowering.compute == "float32")
         report.stream, report.loops = result.plan, [*result.loops]
         return copy
 
-    def _lower_without_steps(self, model: ir.Model, report: Report) -> None:
+    def _lower_without_steps(self, model: ir.Model, report: Report) -> dict[str, NodePlan]:
         """Lower, in place, the nodes that are a straight line at any length: a stream then has the past frames of
-        their convolutions."""
+        their convolutions. Return them by the prefix of the names in their equivalents."""
         inline_functions(model, lambda entry: not has_steps(entry.node), self.lowering.max_nodes)
         found = [entry for entry in recurrent_nodes(model) if not has_steps(entry.node)]
         opset = default_opset(model.opset_imports)
         plan = [self._planned(e, spec, model, opset) for e, spec in zip(found, read(model, found), strict=True)]
         report.nodes = [NodeReport.of(n.spec, n.choice.form, n.choice.reason, n.found.place) for n in plan]
+        lowered = {prefix_of(planned.found.node): planned for planned in plan}
         report.notes += replace_nodes(model, plan, widen=self.lowering.compute == "float32")
+        return lowered
 
     def _without_loops(self, model: ir.Model, report: Report) -> ir.Model:
         """Return the model, or a copy in which Loops and Scans are lowered as the options or the target ask."""

@@ -17,6 +17,7 @@ from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.recurrence import Repeat
 from rnn_lowering.recurrence.weights import float_input
 from rnn_lowering.spec.causal_conv import CausalConvSpec
+from rnn_lowering.spec.constant_values import dims_of
 from rnn_lowering.types import Dims
 
 _FLOAT = ir.DataType.FLOAT
@@ -79,6 +80,18 @@ def _one_frame(op: Ops, z: Tensor, weight: Tensor, bias: Tensor, time: int) -> T
     if time == 1:
         return op.sum(z * op.transpose(w, [1, 0]), 1) + bias
     return op.sum(z * w, 2) + op.unsqueeze(bias, [1])
+
+
+def conv_of_one_frame(op: Ops, spec: CausalConvSpec, frames: ir.Value) -> Tensor | None:
+    """Return what the Conv of the equivalent computes of these frames, [batch, channels, length], if that is a
+    single frame; None if it is not, or if the weights are not constant."""
+    shape = dims_of(frames.shape)
+    variable = {"weight", "bias"} & spec.inputs.keys() - spec.constants.keys()
+    if spec.dilation != 1 or variable or shape is None or shape[2] != spec.kernel_size:
+        return None
+    weight = float_input(op, spec, "weight", (spec.channels, 1, spec.kernel_size))
+    bias = float_input(op, spec, "bias", (spec.channels,), may_be_zero=True)
+    return op.cast(_one_frame(op, op.given(frames, op.dtype, shape), weight, bias, 2), op.dtype)
 
 
 def _shape(spec: CausalConvSpec, length: int | None) -> Dims:
