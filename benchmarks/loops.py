@@ -4,6 +4,7 @@ Each model is written here as the exporter writes it. Microseconds of a call, me
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,10 @@ from onnx import numpy_helper, parser
 
 import rnn_lowering as rl
 from benchmarks.runtime import medians
+from benchmarks.runtimes import cell, timed
+from rnn_lowering.targets.table import TARGETS
+
+from running import run  # isort: skip  # in a folder that benchmarks.runtimes adds to the path
 
 _RANDOM = np.random.default_rng(0)
 FORMS = ("scan", "loop", "unroll")
@@ -96,7 +101,8 @@ def mamba(T: int = 64, D: int = 128, N: int = 16) -> onnx.ModelProto:
         f"""g (float[1,{T},{D}] u, float[1,{T},{D}] delta, float[1,{T},{N}] B, float[1,{T},{N}] C)
         => (float[1,{T},{D}] Y) <bool yes = {{1}}> {{
         shape = Shape (u) one = Constant <value = int64 {{1}}> () M = Gather (shape, one)
-        size = Constant <value = int64[3] {{1, {D}, {N}}}> () h0 = ConstantOfShape (size) empty = SequenceEmpty ()
+        size = Constant <value = int64[3] {{1, {D}, {N}}}> () h0 = ConstantOfShape <value = float[1] {{0}}> (size)
+        empty = SequenceEmpty ()
         hn, all = Loop (M, yes, h0, empty) <body = d
             (int64 i, bool go, float[1,{D},{N}] h, seq(float[1,{D}]) s) =>
             (bool go1, float[1,{D},{N}] h1, seq(float[1,{D}]) s1) {{
@@ -178,3 +184,24 @@ def report(seconds: float = 1.0) -> dict[str, dict[str, float]]:
 
 def _inputs(model: onnx.ModelProto, feed: Mapping[str, Any]) -> dict[str, Any]:
     return {value.name: feed[value.name] for value in model.graph.input}
+
+
+def in_runtimes(seconds: float = 1.0, names: Sequence[str] = ("tract", "openvino", "mnn")) -> dict[str, Any]:
+    """Print milliseconds of a call in other runtimes, as exported and in each form of the target; return them."""
+    results: dict[str, Any] = {}
+    for runtime in names:
+        print(f"\n{runtime}: milliseconds of a call (seconds until the first result)\n")
+        for name, make in MODELS.items():
+            model = make()
+            feed = feed_of(model)
+            jobs = {"original": (model, feed)}
+            for form in ("auto", *TARGETS[runtime].loop_forms):
+                with suppress(rl.UnsupportedError):
+                    jobs[form] = rl.lower(model, form, loops=True, target=runtime), feed
+            expected = run(model, feed)
+            times = {form: timed(runtime, {form: job}, expected, seconds)[form] for form, job in jobs.items()}
+            results[f"{runtime}: {name}"] = {form: vars(taken) for form, taken in times.items()}
+            print(
+                f"| {name} | {' | '.join(f'{form} {cell(taken)}' for form, taken in times.items())} |", flush=True
+            )
+    return results

@@ -77,7 +77,7 @@ def report(seconds: float = 1.0, runtimes: Sequence[str] = RUNTIMES) -> dict[str
         rows: dict[str, dict[str, Times]] = {}
         for label, job in models().items():
             rows[label] = row = measured(runtime, job, seconds)
-            cells = " | ".join(f"{name} {_cell(times)}" for name, times in row.items())
+            cells = " | ".join(f"{name} {cell(times)}" for name, times in row.items())
             print(f"| {label} | {cells} |", flush=True)
         ratios = [ratio for row in rows.values() if (ratio := against_native(row))]
         if ratios:
@@ -156,7 +156,7 @@ def against_native(row: Mapping[str, Times]) -> float | None:
     return auto / native if native and auto else None
 
 
-def _cell(times: Times) -> str:
+def cell(times: Times) -> str:
     if times.call is None or times.load is None:
         return times.outcome
     return f"{1e3 * times.call:.3g} ({times.load:.2g})"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
 from rnn_lowering.emit.dialect import PLAIN, Dialect
 from rnn_lowering.emit.names import Names
-from rnn_lowering.emit.ops import Finish, Ops
+from rnn_lowering.emit.ops import Finish, Ops, Rule
 from rnn_lowering.errors import NodeRef, UnsupportedError, boundary
 from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy, LoopLimits, RepeatBody
@@ -29,6 +29,7 @@ from rnn_lowering.model.scopes import (
     bodies_of,
     detach,
     inner_scopes,
+    operators_in,
     repeating_nodes,
     scopes,
     sort_nodes,
@@ -82,7 +83,10 @@ class LoopForms:
         nested_stay: Whether those in its body keep their operators.
         left: Whether it is left as it is inside a body that is lowered, too.
         without_steps: Whether a Loop that stays becomes its initial states if it has no step.
-        dialect, finish: What shapes the body of a Scan or Loop that is emitted: see `Ops`.
+        optional: Whether it stays where it can have none of them.
+        scans_need_rows: As in `Target`.
+        check: Raises an error if the operators that are emitted for a node are not supported.
+        dialect, instead, finish: What shapes what is emitted: see `Ops`.
     """
 
     forms: Sequence[str]
@@ -90,7 +94,11 @@ class LoopForms:
     nested_stay: bool = False
     left: bool = False
     without_steps: bool = False
+    optional: bool = False
+    scans_need_rows: bool = False
+    check: Callable[[frozenset[str], NodeRef], None] | None = None
     dialect: Dialect = PLAIN
+    instead: Mapping[str, Rule] = field(default_factory=dict)
     finish: tuple[Finish, ...] = ()
 
     @property
@@ -126,7 +134,7 @@ def lower_loops(
         InvalidNodeError: A node breaks the specification of its operator.
         UnsupportedError: A node cannot have its form.
     """
-    if not any(choose(node).may_change for _, node in repeating_nodes(model)):
+    if not any(_chosen(choose, node, scope).may_change for scope, node in repeating_nodes(model)):
         return model, [], []
     work = clone(model)
     sort_nodes(work)
@@ -143,6 +151,13 @@ def lower_loops(
     if not lowering.reports:
         return model, [], []
     return work, lowering.reports, notes
+
+
+def _chosen(choose: Choose, node: ir.Node, scope: Scope) -> LoopForms:
+    try:
+        return choose(node)
+    except UnsupportedError as error:
+        raise UnsupportedError(error.reason, hint=error.hint, node=node_ref(node, scope.text)) from None
 
 
 def scopes_of_main(model: ir.Model) -> Iterator[Scope]:
@@ -167,6 +182,7 @@ class _LoopLowering:
         self.facts = Facts(model, self.opset)
         self.names = Names(all_names(model))
         self.reports: list[LoopReport] = []
+        self.stays = {node for _, node in repeating_nodes(model) if choose(node).left}
         self._shared: dict[ir.Graph, dict[Hashable, ir.Value]] = {}
 
     def graph(self, scope: Scope) -> None:
@@ -209,10 +225,11 @@ class _LoopLowering:
             try:
                 if form != "unroll" and node.op_type == "Loop":
                     node = stack_grown_states(self.facts, node, lambda old: self._emitter(old, scope.graph))
-                shape = wanted if form != "unroll" else _EMPTY
-                needs_rows = form != wanted.forms[-1] and not wanted.nested_stay
-                steps = self._as(_FORMS[form], node, scope, shape, needs_rows=needs_rows)
+                shape = wanted if form != "unroll" else replace(wanted, dialect=PLAIN)
+                steps = self._as(_FORMS[form], node, scope, shape)
             except UnsupportedError as error:
+                if form == wanted.forms[-1] and wanted.optional:
+                    return
                 if form == wanted.forms[-1]:
                     raise
                 reason = error.reason
@@ -220,19 +237,15 @@ class _LoopLowering:
             self.reports.append(LoopReport.of(ref, form, reason, steps))
             return
 
-    def _as(
-        self, repeat: RepeatBody, node: ir.Node, scope: Scope, forms: LoopForms, *, needs_rows: bool
-    ) -> int | None:
+    def _as(self, repeat: RepeatBody, node: ir.Node, scope: Scope, forms: LoopForms) -> int | None:
         """Give a node a form; return the number of its steps, where they are unrolled.
 
         Args:
             repeat, node, scope: The form, the node and where it is.
             forms: What shapes its body.
-            needs_rows: Whether a Scan that takes no rows is refused, since there are other forms.
         """
         shared = dict(self._shared.get(scope.graph, {}))
         op = self._emitter(node, scope.graph, forms)
-        stays = {node for _, node in repeating_nodes(self.model) if self.choose(node).left}
         some_rows = self.refused is not None
         copy = BodyCopy(
             op,
@@ -240,12 +253,14 @@ class _LoopLowering:
             repeat,
             self.limits,
             nested=_as_it_is if forms.nested_stay else repeat,
-            needs_rows=needs_rows,
-            stays=stays,
+            needs_rows=forms.scans_need_rows,
+            stays=self.stays,
             some_rows=some_rows,
         )
         try:
             items = copy.write(node, scope.text)
+            if forms.check is not None:
+                forms.check(operators_in(copy.op.nodes), node_ref(node, scope.text))
         except UnsupportedError:
             copy.op.abandon()
             self._shared[scope.graph] = shared  # constants that were emitted since are in no graph
@@ -267,6 +282,7 @@ class _LoopLowering:
             prefix,
             ir.DataType.FLOAT,
             forms.dialect,
+            forms.instead,
             finish=forms.finish,
             constant_nodes=self.model.ir_version < 4,
             shared=self._shared.setdefault(graph, {}),

@@ -137,6 +137,18 @@ def exported_loops(model: ir.Model, operators: Container[str] = REPEATING) -> It
             yield node_ref(node, scope.text), node
 
 
+def operators_in(nodes: Iterable[ir.Node]) -> frozenset[str]:
+    """Return the operators of nodes and of those in their bodies, recurrent ones left out; with their domain, if it
+    is not ONNX's."""
+    outer = list(nodes)
+    inner = (each for node in outer for body in bodies_of(node) for each in body.all_nodes())
+    return frozenset(
+        node.op_type if node.domain in DEFAULT_DOMAIN else f"{node.domain}.{node.op_type}"
+        for node in (*outer, *inner)
+        if not is_recurrent(node)
+    )
+
+
 def _roots(model: ir.Model) -> Iterator[Scope]:
     yield Scope(model.graph, ("",), "main graph", default_opset(model.opset_imports))
     for identifier, function in model.functions.items():

@@ -48,6 +48,7 @@ from rnn_lowering.model.scopes import (
     exported_loops,
     foreign_nodes,
     nodes_with_functions,
+    operators_in,
     recurrent_nodes,
     repeating_nodes,
     sort_nodes,
@@ -68,8 +69,9 @@ from rnn_lowering.passes.report import NodeReport, Report, SetInput, count_opera
 from rnn_lowering.passes.stream import StreamPass
 from rnn_lowering.spec.connections import InputFacts
 from rnn_lowering.spec.kinds import has_steps
-from rnn_lowering.spec.node_spec import NodeSpec, default_opset, node_ref
+from rnn_lowering.spec.node_spec import NodeSpec, default_opset
 from rnn_lowering.targets.choice import Choice, choose
+from rnn_lowering.targets.support import check_operators
 from rnn_lowering.targets.target import Target
 
 _LOG = logging.getLogger("rnn_lowering")
@@ -326,8 +328,9 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
     def _without_loops(self, model: ir.Model, report: Report) -> ir.Model:
         """Return the model, or a copy in which Loops and Scans are lowered as the options or the target ask."""
         limits = LoopLimits(self.lowering.max_unroll, self.lowering.max_nodes)
+        opset = default_opset(model.opset_imports)
         try:
-            lowered, loops, notes = lower_loops(model, self._forms_of_loop, limits)
+            lowered, loops, notes = lower_loops(model, partial(self._forms_of_loop, opset), limits)
         except UnknownTripsError as error:
             error.advise(open_trips(model, error.value), error.hint)
             raise
@@ -342,29 +345,42 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         for ref, node in exported_loops(model):
             yield ref, _WRITTEN if self._selected.selects(node) else _UNSELECTED
 
-    def _forms_of_loop(self, node: ir.Node) -> LoopForms:
+    def _forms_of_loop(self, opset: int, node: ir.Node) -> LoopForms:
         """Return the forms that a Loop or Scan may get."""
         options, runtime, own = self.lowering, self.lowering.runtime, node.op_type.lower()
         forms = self._loop_forms
         runs = own in forms
         if not self._selected.selects(node):
             return LoopForms((), left=True)
-        if options.to == KEEP or (runs and not options.loops):
+        if options.to == KEEP or (runs and not options.loops and runtime.runs_exported):
             return LoopForms((), without_steps=options.to != KEEP and options.target is not None)
         dialect = runtime.loop_dialect or PLAIN
-        shaped = partial(LoopForms, dialect=dialect, finish=runtime.loop_finish)
+        shaped = partial(
+            LoopForms,
+            optional=runs and not options.loops,
+            scans_need_rows=runtime.scans_need_rows,
+            check=self._check_operators,
+            dialect=dialect,
+            instead=runtime.rules(opset),
+            finish=(*runtime.finish, *runtime.loop_finish),
+        )
         if options.to in forms:
             return shaped((options.to,), "requested")
         if options.to != "auto":
             raise UnsupportedError(
                 f"{runtime.name} does not support the form {options.to} of an exported {node.op_type}",
                 hint=f"use --to {' or --to '.join(forms)}",
-                node=node_ref(node, ""),
             )
         if runs:
             faster = ("scan",) if own == "loop" and "scan" in forms[: forms.index(own)] else ()
             return shaped((*faster, own), "requested", nested_stay={"scan", "loop"} <= {*forms})
         return shaped(forms, f"first choice for target {runtime.name}")
+
+    def _check_operators(self, operators: frozenset[str], node: NodeRef) -> None:
+        """Check what is emitted for a Loop or Scan, or is in its body, against a document."""
+        runtime = self.lowering.runtime
+        if runtime.documented is not None:
+            check_operators(operators, node, runtime, runtime.documented)
 
     def _prepare(self, model: ir.Model, *, inferred: bool = False) -> PreparedModel:
         return prepare(model, self._choose, self.lowering.max_nodes, inferred=inferred)
@@ -385,6 +401,12 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             for ref in foreign_nodes(model):
                 reason = f"{runtime.name} does not support it: {_FOREIGN}"
                 yield UnsupportedError(reason, hint="export the model without it, or drop --target", node=ref)
+        for ref, node in exported_loops(model):
+            try:
+                if self._selected.selects(node):
+                    self._check_operators(operators_in([node]), ref)
+            except UnsupportedError as error:
+                yield error
         for ref, node in exported_loops(model, REPEATING - {form.title() for form in runtime.loop_forms}):
             if not self._selected.selects(node):
                 continue

@@ -133,7 +133,7 @@ def _is_possible(checked: Callable[[str, str], Choice], form: str) -> bool:
 def _emitting(choice: Choice, spec: NodeSpec, target: Target, emitted: Emitted) -> Choice:
     """Return a choice whose operators the target is known to support."""
     if target.documented is not None:
-        check_operators(emitted(choice), spec, target, target.documented)
+        check_operators(emitted(choice), spec.node, target, target.documented)
     return choice
 
 

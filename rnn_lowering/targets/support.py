@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.versions import first_opset
-from rnn_lowering.errors import UnknownLengthsError, UnknownSizeError, UnsupportedError
+from rnn_lowering.errors import NodeRef, UnknownLengthsError, UnknownSizeError, UnsupportedError
 from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.targets.documented import Documented
 from rnn_lowering.targets.target import Target
@@ -50,8 +50,8 @@ def check_node(spec: NodeSpec, opset: int, target: Target) -> None:
         )
 
 
-def check_operators(emitted: frozenset[str], spec: NodeSpec, target: Target, known: Documented) -> None:
-    """Check the operators that are emitted for a node against the list of a documented target.
+def check_operators(emitted: frozenset[str], node: NodeRef, target: Target, known: Documented) -> None:
+    """Check the operators that are emitted for a node, or are in its body, against the list of a documented target.
 
     Raises:
         UnsupportedError: The list lacks one.
@@ -66,7 +66,7 @@ def check_operators(emitted: frozenset[str], spec: NodeSpec, target: Target, kno
         hint = "convert the weights to floats (--dequantize)"
     if missing == {"Constant"}:
         hint = "convert the model to IR version 4 or later"
-    raise UnsupportedError(reason, hint=hint, node=spec.node)
+    raise UnsupportedError(reason, hint=hint, node=node)
 
 
 def _check_integers(spec: NodeSpec, opset: int, target: Target) -> None:

@@ -38,6 +38,7 @@ class Target:
         measured: The tested version, or the version that the document describes.
         forms: The forms that it supports, the preferred one first; "chunked" is repeated in one of them.
         exported_forms: Those in which it runs Loops and Scans of exporters; None for all of `forms`.
+        runs_exported: Whether it runs Loops of exporters as they are, where it runs Loop.
         newest_opset, oldest_opset: The opsets of models that it supports; None where no limit is known.
         unsupported: Operators that it does not support, or computes wrongly (Softplus where it is infinite from 89
             on); others are emitted instead. Gather: only that of rows by an index of rank 2.
@@ -45,6 +46,7 @@ class Target:
             the others they are those of `forms`, and "chunked".
         lacks: Recurrent operators whose equivalents it cannot run in any form, each with the reason.
         sequence_lens: Whether it supports sequence_lens that are known only at run time.
+        scans_need_rows: Whether a step of a Scan must use a row of what is scanned.
         sizes: Which of T and N must be known.
         batch_size: The only batch size that it supports; None for any.
         constants_in_scan: Whether the body of a Scan may use no computed value of the graph around it.
@@ -77,6 +79,7 @@ class Target:
     forms: tuple[str, ...]
     other_names: tuple[str, ...] = ()
     exported_forms: tuple[str, ...] | None = None
+    runs_exported: bool = True
     newest_opset: int | None = None
     oldest_opset: int | None = None
     unsupported: tuple[str, ...] = ()
@@ -86,6 +89,7 @@ class Target:
     sizes: tuple[str, ...] = ()
     batch_size: int | None = None
     constants_in_scan: bool = False
+    scans_need_rows: bool = False
     integer_products: bool | None = None
     named_sizes: bool = True
     unused_constants: bool = True

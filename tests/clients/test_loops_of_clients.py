@@ -11,6 +11,7 @@ from loop_traps import numbers
 import rnn_lowering as rl
 from clients.driving import Job, drive, judge
 from clients.environments import why_absent
+from rnn_lowering.targets.table import TARGETS
 
 DATA = {"script_first_positive.onnx", "hand_loop_until_sum.onnx"}
 """Models whose number of steps depends on data."""
@@ -19,6 +20,7 @@ OTHERS = {
     "tvm": {"keras_bidir_simplernn.onnx", "skl_knn_minkowski.onnx"},
     "tract": {"keras_bidir_simplernn.onnx"},
     "opencv": {"keras_bidir_simplernn.onnx", "skl_knn_minkowski.onnx"},
+    "openvino": {"skl_knn_minkowski.onnx"},
 }
 """Models with other operators that a runtime lacks: ReverseSequence, ArrayFeatureExtractor."""
 
@@ -37,7 +39,7 @@ def test_loops_of_exporters_run(client: str, tmp_path: Path) -> None:
         fixed = entry["fix"].get("set_inputs", {})
         feed = next(f for f in feeds(entry) if all(f[n] == value for n, value in fixed.items()))
         shapes = {n: array.shape for n, array in feed.items() if n not in fixed}
-        if name in DATA:
+        if name in DATA and "loop" not in TARGETS[client].loop_forms:
             with pytest.raises(rl.UnsupportedError, match="depends on data"):
                 rl.lower(model, target=client, input_shapes=shapes, set_inputs=fixed)
             continue
@@ -118,3 +120,33 @@ def test_rows_directions_and_no_steps(client: str, names: list[str], tmp_path: P
         wanted[name] = {key: array.astype(np.float32) for key, array in wanted[name].items()}
     found = drive(client, jobs, tmp_path)
     assert {name: judge(found[name], wanted[name]) for name in jobs} == dict.fromkeys(names, ("right", ""))
+
+
+BODIES = {
+    "a computed value": ("k = Tanh (W) ", "q = Mul (h, k) g = Add (q, x) y = Tanh (g)"),
+    "no row": ("", "g = Tanh (h) y = Relu (g)"),
+    "Relu of a state": ("", "q = Mul (h, W) g = Add (q, x) y = Relu (g)"),
+}
+
+
+@pytest.mark.parametrize("client", ["openvino", "mnn", "tract"])
+def test_bodies_that_runtimes_misread(client: str, tmp_path: Path) -> None:
+    """OpenVINO rejects a Scan that uses a computed value, and takes one step if none uses a row;
+    tract rejects that, and MNN loses a state."""
+    if reason := why_absent(client):
+        pytest.skip(reason)
+    jobs, wanted = dict[str, Job](), {}
+    for name, (before, step) in BODIES.items():
+        model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
+            g (float[5,2,3] X, float[2,3] W, float[2,3] h0) => (float[2,3] last, float[5,2,3] ys) {{ {before}
+            last, ys = Scan <num_scan_inputs = 1, body = b (float[2,3] h, float[2,3] x)
+                => (float[2,3] g, float[2,3] y) {{ {step} }}> (h0, X) }}""")
+        feed = {"X": numbers(5, 2, 3), "W": numbers(2, 3), "h0": numbers(2, 3) / 2}
+        outputs = dict(zip(("last", "ys"), run(as_meant(model), feed), strict=True))
+        for form in ("auto", *TARGETS[client].loop_forms):
+            if client == "tract" and name == "no row" and form != "unroll":
+                continue
+            jobs[f"{name}, {form}"] = rl.lower(model, form, loops=form != "auto", target=client), feed
+            wanted[f"{name}, {form}"] = outputs
+    found = drive(client, jobs, tmp_path)
+    assert {name: judge(found[name], wanted[name]) for name in jobs} == dict.fromkeys(jobs, ("right", ""))

@@ -1,6 +1,7 @@
 """A Loop or Scan that stays is named: by the report, by `--list`, and in an error where the target runs none."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import Command, saved
@@ -47,3 +48,21 @@ def test_the_command_names_what_stays(rnn_lower: Command, tmp_path: Path) -> Non
     refused = rnn_lower(source, target, "--target", "tvm", "--force")
     assert (refused.code, refused.out) == (1, "")
     assert "Loop node '-> sn' in main graph" in refused.err
+
+
+def test_operators_in_bodies_are_those_that_a_document_names() -> None:
+    """Of rten, which runs Loop but no Celu; candle runs neither Loop nor Celu."""
+    text = LEAKY.replace("s1 = Add (s, x)", "y = %s (x) s1 = Add (s, y)") % ("[sum]", "%s")
+    bad, good = (parser.parse_model(text % operator) for operator in ("Celu", "Tanh"))
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("rten", {}),
+        ("rten", {"loops": True}),
+        ("candle", {"set_inputs": {"M": 3}, "dims": {"T": 3}}),
+    ]
+    for target, options in cases:
+        with pytest.raises(rl.UnsupportedError, match=f"{target} is not known to support Celu ") as caught:
+            rl.lower(bad, target=target, **options)
+        assert str(caught.value).startswith("Loop node 'sum' in main graph: ")
+        rl.lower(good, target=target, **options)
+    (preview,) = rl.preview(bad, target="rten")
+    assert preview.form == "refused"

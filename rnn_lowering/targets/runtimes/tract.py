@@ -32,6 +32,7 @@ TARGET = Target(
     "0.23.9",
     ("scan", "unroll"),
     attention=("scan", "unroll", "chunked"),
+    scans_need_rows=True,
     unsupported=("Softplus",),
     integer_products=True,
     named_sizes=False,
