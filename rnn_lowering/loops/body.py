@@ -15,31 +15,24 @@ FIRST_OPSET = 9
 """Of the Scan without a batch axis, and of integers in Constant nodes."""
 
 
-@dataclass(frozen=True)
-class LoopBody:
-    """A Loop.
+@dataclass(frozen=True, kw_only=True)
+class RepeatedBody:
+    """A Loop or Scan.
 
     Attributes:
         node: The node.
         ref: The node in messages.
         body: Its body.
-        trips, condition: The most steps, and whether the first is taken; None where they are left out.
         initial: The first states.
         state_inputs, state_outputs: The states at the start and at the end of a step.
-        going: Whether another step follows.
         rows: What each step stacks.
     """
 
     node: ir.Node
     ref: NodeRef
     body: ir.Graph
-    trips: ir.Value | None
-    condition: ir.Value | None
     initial: Sequence[ir.Value | None]
-    number: ir.Value
-    going_input: ir.Value
     state_inputs: Sequence[ir.Value]
-    going: ir.Value
     state_outputs: Sequence[ir.Value]
     rows: Sequence[ir.Value]
 
@@ -53,40 +46,40 @@ class LoopBody:
         return self.node.outputs[len(self.initial) :]
 
 
-@dataclass(frozen=True)
-class ScanBody:
+@dataclass(frozen=True, kw_only=True)
+class LoopBody(RepeatedBody):
+    """A Loop.
+
+    Attributes:
+        trips, condition: The most steps, and whether the first is taken; None where they are left out.
+        number, going_input: The number of the step, and the condition that it gets.
+        going: Whether another step follows.
+    """
+
+    trips: ir.Value | None
+    condition: ir.Value | None
+    number: ir.Value
+    going_input: ir.Value
+    going: ir.Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanBody(RepeatedBody):
     """A Scan.
 
     Attributes:
-        node, ref, body, initial, state_inputs, state_outputs, rows: As those of a `LoopBody`.
         xs: What each step takes a row of.
         row_inputs: Those rows.
         axes, backwards: The axis of each of xs, and whether it is read from the end.
         stacked_axes, stacked_in_front: The axis along which each output is stacked, and whether in front.
     """
 
-    node: ir.Node
-    ref: NodeRef
-    body: ir.Graph
-    initial: Sequence[ir.Value | None]
     xs: Sequence[ir.Value]
-    state_inputs: Sequence[ir.Value]
     row_inputs: Sequence[ir.Value]
-    state_outputs: Sequence[ir.Value]
-    rows: Sequence[ir.Value]
     axes: Sequence[int]
     backwards: Sequence[bool]
     stacked_axes: Sequence[int]
     stacked_in_front: Sequence[bool]
-
-    @property
-    def results(self) -> Sequence[ir.Value]:
-        """The final states."""
-        return self.node.outputs[: len(self.initial)]
-
-    @property
-    def stacked(self) -> Sequence[ir.Value]:
-        return self.node.outputs[len(self.initial) :]
 
 
 def read_body(node: ir.Node, scope: str, opset: int) -> LoopBody | ScanBody:

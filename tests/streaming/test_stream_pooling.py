@@ -94,6 +94,29 @@ def test_the_value_so_far_is_that_of_the_frames_so_far(label: str) -> None:
     np.testing.assert_allclose(chunked(fixed, feed, [4])["Y"], whole(model, feed)["Y"], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("opset", [12, 13, 17, 18, 21])
+def test_older_and_newer_forms_of_axes(opset: int) -> None:
+    """ReduceSum and Squeeze take axes as an input from 13 on, the other reductions from 18 on."""
+
+    def reduced(op_type: str, first: int, value: str = "g") -> str:
+        axes, given = (", axes = [1]", "") if opset < first else ("", ", one1")
+        return f"{op_type} <keepdims = 1{axes}> ({value}{given})"
+
+    attention = f"""u = MatMul (g, score) w = Softmax <axis = 1> (u) v = Mul (w, g)
+        d = {reduced("ReduceSum", 13, "v")}"""
+    squeezed = "Squeeze <axes = [1]> (y)" if opset < 13 else "Squeeze (y, one1)"
+    nodes = f"""x = Transpose <perm = [1, 0, 2]> (X) y = GRU <hidden_size = 4> (x, W, R, B) gs = {squeezed}
+        g = Transpose <perm = [1, 0, 2]> (gs) a = {reduced("ReduceSum", 13)}
+        b = {reduced("ReduceMax", 18)} c = {reduced("ReduceLogSumExp", 18)}
+        {"" if opset < 13 else attention} Y = Concat <axis = 1> (a, b, c{"" if opset < 13 else ", d"})"""
+    held = {name: CONSTANTS[name] for name in ("W", "R", "B", "one1", "score")[: 3 if opset < 13 else 5]}
+    model = net(f"g (float[batch, time, 3] X) => (float[batch, parts, 4] Y) {{ {nodes} }}", held, opset)
+    feed = {"X": random((2, 19, 3), 5, 3.0)}
+    for stepped in (streamed(model, "time", "auto"), streamed(model, "time", "keep")):
+        got = chunked(stepped, feed, [4, 7])["Y"]
+        np.testing.assert_allclose(got, whole(model, feed)["Y"], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("label", POOLS)
 def test_pools_of_what_looks_ahead(label: str) -> None:
     """Behind convolutions without padding, after each chunk that has brought a true frame."""
