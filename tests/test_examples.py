@@ -98,6 +98,22 @@ def test_two_frames_of_look_ahead_frame_by_frame(tmp_path: Path) -> None:
     assert float(difference[1]) < 1e-4
 
 
+def test_an_int8_denoiser(tmp_path: Path) -> None:
+    """The document shows what is printed; rounding may move the last digits."""
+    printed = printed_by("int8_gru.py", EXAMPLES / "denoiser_forward.onnx", tmp_path / "int8.onnx")
+    float_size, int8_size = (int(size.replace(",", "")) for size in re.findall(r"(\S+) bytes", printed))
+    assert int8_size < 0.4 * float_size
+    noisy, whole, stepped, int8 = (float(snr) for snr in re.findall(r"SNR +(\S+) dB", printed))
+    assert whole == stepped
+    assert noisy + 5 < int8 < whole < int8 + 0.5
+    quantized = onnx.load(tmp_path / "int8.onnx").graph
+    known = {node.output[0] for node in quantized.node if node.op_type == "DequantizeLinear"}
+    assert all(set(node.input) <= known for node in quantized.node if node.op_type in ("MatMul", "Gemm"))
+    shown = (ROOT / "docs" / "quantization.md").read_text(encoding="utf-8")
+    for line in printed.splitlines():
+        assert re.sub(r"\d", "0", line) in re.sub(r"\d", "0", shown)
+
+
 def test_the_first_screen_of_the_readme(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
