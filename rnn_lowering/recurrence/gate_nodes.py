@@ -93,13 +93,20 @@ def _decay(op: Ops, spec: GatedDeltaNetSpec) -> Tensor:
         rate, bias = (float_input(op, spec, symbol, heads) for symbol in ("a_log", "dt_bias"))
         if len(each) == 2:
             rate, bias = (op.unsqueeze(x, [1]) for x in (rate, bias))
-        decay = op.unary("Softplus", decay + bias) * op.neg(op.unary("Exp", rate))
+        rate = op.unary("Exp", rate)
+        if spec.lower_bound is None:
+            decay = op.unary("Softplus", decay + bias) * op.neg(rate)
+        else:
+            decay = op.unary("Sigmoid", (decay + bias) * rate) * op.constant(spec.lower_bound)
     return _joined(op, spec, decay) if len(each) == 2 else decay
 
 
 def _packed(op: Ops, spec: GatedDeltaNetSpec, symbol: str, each: tuple[int, int]) -> Tensor:
     """Return an input [batch, length, heads, size] as [batch, length, heads * size]."""
-    return _joined(op, spec, float_input(op, spec, symbol, (spec.batch_size, spec.seq_length, *each)))
+    x = float_input(op, spec, symbol, (spec.batch_size, spec.seq_length, *each))
+    if spec.normalizes and symbol != "value":
+        x = x / op.unary("Sqrt", op.sum(x * x, 3) + op.constant(spec.least_square))
+    return _joined(op, spec, x)
 
 
 def _joined(op: Ops, spec: GatedDeltaNetSpec, x: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
 """GatedDeltaNet of com.microsoft: LinearAttention with gates of its own and a transposed state in float32.
 
-Its document is onnxruntime's ContribOperators.md; only CUDA and WebGPU have kernels. What the document leaves open,
-or needs a list of lengths, is refused: packed tokens, `cu_seqlens`, `qk_l2_norm` (whose epsilon it does not tell)
-and updates of the state as an output.
+Its document is onnxruntime's ContribOperators.md. What needs a list of lengths, packs tokens or gives updates of
+the state as an output is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _INPUTS = (
 )
 _OUTPUTS = (("output", "T"), ("final_state", "TS"), ("state_update", "TS"))
 _CHOICES = {
-    "gate_activation": ("none", "qwen"),
+    "gate_activation": ("none", "softplus", "qwen", "sigmoid", "kda"),
     "beta_activation": ("none", "sigmoid"),
     "update_rule": tuple(RULES),
 }
@@ -41,8 +40,11 @@ class GatedDeltaNetSpec(NodeSpec):
 
     Attributes:
         attention: The LinearAttention that it is, between its gates; without inputs.
-        computes_decay: Whether the decay is -exp(a_log) * Softplus(decay + dt_bias).
+        computes_decay: Whether the decay is -exp(a_log) * Softplus(decay + dt_bias), or with `lower_bound`
+            lower_bound * Sigmoid(exp(a_log) * (decay + dt_bias)).
+        lower_bound: gate_lower_bound, where it is used.
         squashes_beta: Whether beta is Sigmoid(beta).
+        normalizes: Whether queries and keys are divided by their lengths: qk_l2_norm.
 
     Examples:
         >>> [spec.computes_decay for spec in rl.inspect(model) if isinstance(spec, rl.GatedDeltaNetSpec)]
@@ -51,7 +53,9 @@ class GatedDeltaNetSpec(NodeSpec):
 
     attention: LinearAttentionSpec
     computes_decay: bool
+    lower_bound: float | None
     squashes_beta: bool
+    normalizes: bool
 
     operators = frozenset({(DOMAIN, OPERATOR)})
     data = "query"
@@ -67,6 +71,11 @@ class GatedDeltaNetSpec(NodeSpec):
         if slot == 6:
             return InputRole(("N",), is_state=True)
         return InputRole(("N", "T"), is_data=True) if slot in (0, 1, 2, 4, 5) else InputRole()
+
+    @property
+    def least_square(self) -> float:
+        """What qk_l2_norm adds to the square of a length, as measured in onnxruntime 1.32: no document tells it."""
+        return 1e-12 if self.lower_bound is None else 1e-6
 
     @property
     def details(self) -> str:
@@ -121,7 +130,7 @@ def schema() -> onnx.defs.OpSchema:
         attributes=[
             *(attribute(name, kinds.STRING, required=False) for name in _CHOICES),
             *(attribute(name, kinds.INT, required=False) for name in numbers),
-            attribute("scale", kinds.FLOAT, required=False),
+            *(attribute(name, kinds.FLOAT, required=False) for name in ("scale", "gate_lower_bound")),
         ],
     )
 
@@ -134,17 +143,17 @@ def _parsed(node: ir.Node, connections: Connections) -> GatedDeltaNetSpec:
             raise connections.invalid(f"{name} is '{chosen[name]}'", f"{', '.join(allowed)} are allowed")
     _check_supported(connections, values)
     rule, given = RULES[chosen["update_rule"]], connections.inputs
-    computes_decay = chosen["gate_activation"] == "qwen"
+    gate = chosen["gate_activation"]
+    computes_decay = gate != "none"
     needed = {symbol for symbol, needs in rule.needs.items() if needs}
     needed |= {"a_log", "dt_bias"} if computes_decay and rule.decays else set()
     for symbol in ("decay", "beta", "a_log", "dt_bias"):
         if symbol in needed and symbol not in given:
-            why = (
-                "gate_activation qwen" if symbol in ("a_log", "dt_bias") else f"update_rule {chosen['update_rule']}"
-            )
+            attribute = "gate_activation" if symbol in ("a_log", "dt_bias") else "update_rule"
+            why = f"{attribute} {chosen[attribute]}"
             raise connections.invalid(f"input {symbol} is missing", f"{why} needs it")
         if symbol in ("a_log", "dt_bias") and symbol in given and not computes_decay:
-            raise connections.invalid(f"input {symbol} is connected", "it needs gate_activation qwen")
+            raise connections.invalid(f"input {symbol} is connected", "it needs another gate_activation than none")
     sizes, decay_rank = _sizes(connections)
     dtype = connections.dtype()
     key_size = sizes["head_size_qk"]
@@ -175,6 +184,8 @@ def _parsed(node: ir.Node, connections: Connections) -> GatedDeltaNetSpec:
         batch_size=attention.batch_size,
         attention=attention,
         computes_decay=computes_decay,
+        lower_bound=values.get("gate_lower_bound", -5.0) if gate in ("sigmoid", "kda") else None,
+        normalizes=bool(values.get("qk_l2_norm", 0)),
         squashes_beta=chosen["beta_activation"] == "sigmoid",
     )
 
@@ -185,7 +196,6 @@ def _check_supported(connections: Connections, values: dict[str, Any]) -> None:
     reasons = {
         "cu_seqlens is connected: lengths of packed sequences": "cu_seqlens" in given,
         "key or value is missing: packed queries, keys and values": not {"key", "value"} <= given.keys(),
-        "qk_l2_norm is set: its epsilon is not documented": bool(values.get("qk_l2_norm", 0)),
         "state_update is asked for: transitions of the state": bool(values.get("state_update_capacity", 0))
         or "capture_count" in given
         or "state_update" in connections.outputs,

@@ -1,4 +1,4 @@
-"""GatedDeltaNet beside float64: no runtime on a CPU has it. What its document leaves open is refused."""
+"""GatedDeltaNet beside float64, and onnxruntime's kernel where there is one."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,7 +36,8 @@ class Net:
     dk: int = 4
     dv: int = 3
     by_key: bool = False
-    qwen: bool = False
+    gate: str = "none"
+    norm: bool = False
     sigmoid: bool = False
     state: bool = True
     dtype: str = "float32"
@@ -56,11 +57,14 @@ class Net:
             shapes["beta"] = (self.B, self.T, self.states)
         if self.state:
             shapes["initial_state"] = (self.B, self.states, self.dv, self.dk)
-        if self.qwen:
+        if self.gate != "none":
             shapes |= dict.fromkeys(("a_log", "dt_bias"), (self.states,))
         made = {symbol: rng.standard_normal(shape) for symbol, shape in shapes.items()}
-        made["key"] /= np.linalg.norm(made["key"], axis=-1, keepdims=True)
-        if "decay" in made and not self.qwen:
+        if self.norm:
+            made["key"][:, 0] *= 1e-6  # what is added to the square of the length shows
+        else:
+            made["key"] /= np.linalg.norm(made["key"], axis=-1, keepdims=True)
+        if "decay" in made and self.gate == "none":
             made["decay"] = -np.abs(made["decay"])
         if "beta" in made and not self.sigmoid:
             made["beta"] = rng.uniform(0, 1, shapes["beta"])
@@ -77,10 +81,15 @@ class Net:
             S = given["initial_state"][b, h].T if self.state else np.zeros((self.dk, self.dv))
             for t in range(self.T):
                 q, k, v = given["query"][b, t, reader], given["key"][b, t, reader], given["value"][b, t, h]
+                if self.norm:
+                    q, k = (x / np.sqrt(x @ x + {"sigmoid": 1e-6}.get(self.gate, 1e-12)) for x in (q, k))
                 if "decay" in given:
                     g = given["decay"][b, t, h]
-                    if self.qwen:
+                    if self.gate in ("qwen", "softplus"):
                         g = -np.exp(given["a_log"][h]) * np.log(1 + np.exp(g + given["dt_bias"][h]))
+                    elif self.gate != "none":
+                        bound = {"sigmoid": -5.0, "kda": -2.5}[self.gate]
+                        g = bound / (1 + np.exp(-np.exp(given["a_log"][h]) * (g + given["dt_bias"][h])))
                     S = np.exp(g) * S if g.ndim == 0 else np.exp(g)[:, None] * S
                 if "beta" in given:
                     beta = given["beta"][b, t, h]
@@ -97,7 +106,8 @@ class Net:
         while not names[-1]:
             names.pop()
         taken: dict[str, Any] = {"update_rule": self.rule, "scale": self.scale}
-        taken |= {"gate_activation": "qwen"} if self.qwen else {}
+        taken |= {"gate_activation": self.gate, "qk_l2_norm": int(self.norm)}
+        taken |= {"gate_lower_bound": -2.5} if self.gate == "kda" else {}
         taken |= {"beta_activation": "sigmoid"} if self.sigmoid else {}
         node = helper.make_node("GatedDeltaNet", names, outputs, "net", domain=MS, **(taken | attributes))
         types = {s: element if s in ("query", "key", "value") else TensorProto.FLOAT for s in SLOTS}
@@ -122,13 +132,16 @@ NETS = {
     "gated": Net("gated", scale=0.5),
     "delta": Net("delta", heads=1, state=False),
     "by key": Net(by_key=True),
-    "qwen": Net(qwen=True, sigmoid=True),
-    "qwen by key": Net(qwen=True, by_key=True, open=True),
+    "qwen": Net(gate="qwen", sigmoid=True),
+    "qwen by key": Net(gate="qwen", by_key=True, open=True),
+    "softplus, of length 1": Net(gate="softplus", norm=True),
+    "sigmoid": Net(gate="sigmoid", norm=True, open=True),
+    "kda by key": Net(gate="kda", by_key=True),
     "open": Net(open=True),
     "open, no state": Net(open=True, state=False, heads=4),
-    "one token": Net(T=1, qwen=True, sigmoid=True),
+    "one token": Net(T=1, gate="qwen", sigmoid=True),
     "long": Net(T=70),
-    "half": Net(dtype="float16", qwen=True),
+    "half": Net(dtype="float16", gate="qwen"),
 }
 
 
@@ -146,6 +159,17 @@ def test_computes_what_float64_does(name: str, form: str) -> None:
         np.testing.assert_allclose(got[symbol].astype(np.float64), array, rtol=0, atol=near)
 
 
+@pytest.mark.parametrize("name", NETS)
+def test_onnxruntime_computes_what_the_oracle_does(name: str) -> None:
+    net = NETS[name]
+    if not net.state or not runs_in_onnxruntime(net.model()):
+        pytest.skip("this onnxruntime has no kernel for it")
+    got = run(net.model(), net.feed(), relabel=False)
+    for symbol, array in net.expected().items():
+        near = (2e-3 if got[symbol].dtype == np.float16 else 3e-6) * max(1.0, np.abs(array).max())
+        np.testing.assert_allclose(got[symbol].astype(np.float64), array, rtol=0, atol=near)
+
+
 def test_bfloat16_in_the_reference_evaluator() -> None:
     net = Net(dtype="bfloat16", T=3)
     results: Any = ReferenceEvaluator(rl.lower(net.model(), "unroll")).run(None, net.feed())
@@ -159,7 +183,7 @@ def test_a_final_state_that_nothing_uses() -> None:
     np.testing.assert_allclose(got["output"], net.expected()["output"], atol=3e-6)
 
 
-@pytest.mark.parametrize("name", ["qwen", "qwen by key", "open, no state"])
+@pytest.mark.parametrize("name", ["qwen", "qwen by key", "open, no state", "sigmoid"])
 def test_is_verified_by_its_node(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run_workers_here(monkeypatch)
     original = NETS[name].model()
@@ -170,9 +194,8 @@ def test_is_verified_by_its_node(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"qk_l2_norm": 1}, "qk_l2_norm is set: its epsilon is not documented cannot be lowered"),
     ({"state_update_capacity": 2}, "state_update is asked for"),
-    ({"gate_activation": "relu"}, "gate_activation is 'relu'; none, qwen are allowed"),
+    ({"gate_activation": "relu"}, "gate_activation is 'relu'; none, softplus, qwen, sigmoid, kda are allowed"),
     ({"beta_activation": "tanh"}, "beta_activation is 'tanh'; none, sigmoid are allowed"),
     ({"update_rule": "other"}, "update_rule is 'other'; linear, gated, delta, gated_delta are allowed"),
     ({"gate_activation": "qwen"}, "input a_log is missing; gate_activation qwen needs it"),

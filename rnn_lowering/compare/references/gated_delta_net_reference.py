@@ -24,6 +24,8 @@ _SIZES = ((2, 5), (1, 1), (3, 40))
 
 _OF_SIZE = 64
 """How many roundings of the largest number in the row are allowed."""
+_LEAST_SQUARES = {"sigmoid": 1e-6, "kda": 1e-6}
+"""What qk_l2_norm adds to the square of a length, as measured, by gate_activation; else 1e-12."""
 
 
 class GatedDeltaNetReference(NodeReference[GatedDeltaNetSpec]):
@@ -35,6 +37,9 @@ class GatedDeltaNetReference(NodeReference[GatedDeltaNetSpec]):
         rule = attributes.get("update_rule", "gated_delta")
         q, k, v = given["query"], given["key"], given["value"]
         states, d = v.shape[2], q.shape[3]
+        if attributes.get("qk_l2_norm", 0):
+            least = _LEAST_SQUARES.get(attributes.get("gate_activation", "none"), 1e-12)
+            q, k = (x / np.sqrt((x * x).sum(-1, keepdims=True) + least) for x in (q, k))
         q, k = (np.repeat(x, states // x.shape[2], axis=2) for x in (q, k))
         scale = float(np.float32(attributes.get("scale", 0.0))) or d**-0.5
         S = given.get("initial_state", np.zeros((v.shape[0], states, v.shape[3], d)))  # [.., value, key]
@@ -43,8 +48,7 @@ class GatedDeltaNetReference(NodeReference[GatedDeltaNetSpec]):
             if rule in ("gated", "gated_delta"):
                 g = given["decay"][:, t]
                 g = g if g.ndim == 3 else g[..., None]
-                if attributes.get("gate_activation") == "qwen":
-                    g = -np.exp(given["a_log"])[:, None] * np.logaddexp(0, g + given["dt_bias"][:, None])
+                g = self._decay(g, given)
                 S = S * np.exp(g)[:, :, None, :]
             u = v[:, t]
             if rule in ("delta", "gated_delta"):
@@ -54,6 +58,16 @@ class GatedDeltaNetReference(NodeReference[GatedDeltaNetSpec]):
             S = S + u[..., None] * k[:, t, :, None]
             out[:, t] = scale * (S * q[:, t, :, None]).sum(-1)
         return {"output": out, "final_state": S}
+
+    def _decay(self, g: Array, given: Mapping[str, Array]) -> Array:
+        """Return the decay that is applied, of [batch, states, 1 or key]."""
+        gate = self.attributes.get("gate_activation", "none")
+        if gate == "none":
+            return g
+        rate, g = np.exp(given["a_log"])[:, None], g + given["dt_bias"][:, None]
+        if gate in ("softplus", "qwen"):
+            return np.asarray(-rate * np.logaddexp(0, g))
+        return np.asarray(float(self.attributes.get("gate_lower_bound", -5.0)) / (1 + np.exp(-rate * g)))
 
     def outputs_and_allowed(self, inputs: Mapping[str, Array]) -> tuple[Symbols, Symbols]:
         truth = self.outputs(inputs)
