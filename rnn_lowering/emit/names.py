@@ -29,9 +29,9 @@ class Names:
         self._used = set(used)
         self._next: dict[str, int] = {}
 
-    def unique(self, hint: str) -> str:
-        """Return `hint`, or `hint_1`, `hint_2`, ... where it is used already."""
-        name, count = hint, self._next.get(hint, 0)
+    def unique(self, hint: str, first: int = 1) -> str:
+        """Return `hint`, or `hint_1`, `hint_2`, ... where it is used already; the numbers begin with `first`."""
+        name, count = hint, self._next.get(hint, first - 1)
         while name in self._used:
             count += 1
             name = f"{hint}_{count}"

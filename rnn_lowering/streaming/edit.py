@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from rnn_lowering.emit.names import Names
 from rnn_lowering.emit.versions import placed
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.model.scopes import all_names, bodies_of
@@ -82,9 +83,8 @@ class Editor:
         self.time = time
         self.made: dict[Hashable, ir.Value] = {}
         self._start: ir.Node | None = None
-        self.taken = {*all_names(model), *(v.name or "" for v in model.graph.outputs)}
+        self._names = Names({*all_names(model), *(v.name or "" for v in model.graph.outputs)})
         self.states: list[State] = []
-        self._numbers: dict[str, int] = {}
 
     def own_frames(self, rate: Fraction) -> int | None:
         """Return the number of frames per call at this rate, or None if calls differ."""
@@ -149,13 +149,7 @@ class Editor:
 
     def name(self, text: str) -> str:
         """Return an unused plain name like `text`."""
-        name = start = plain(text)
-        number = self._numbers.get(start, 2)
-        while name in self.taken:
-            name, number = f"{start}_{number}", number + 1
-        self._numbers[start] = number
-        self.taken.add(name)
-        return name
+        return self._names.unique(plain(text), first=2)
 
     def add_input(self, name: str, dtype: ir.DataType, shape: Sequence[int | str]) -> ir.Value:
         value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))

@@ -10,7 +10,7 @@ from shlex import quote
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
-from rnn_lowering.model.scopes import bodies_of
+from rnn_lowering.model.scopes import bodies_of, values_used
 from rnn_lowering.spec.kinds import has_steps, is_recurrent, kind_of
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.spec.rnn import RecurrentSpec
@@ -100,9 +100,7 @@ def _follow_node(flow: Flow, node: ir.Node) -> list[Framing]:
     if node.domain == "" and node.op_type == "If":
         return _branches(flow, node)
     flow.known.infer(node)
-    read = [v for v in node.inputs if v is not None]
-    if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
-        read += [v for graph in bodies_of(node) for n in graph.all_nodes() for v in n.inputs if v is not None]
+    read = values_used(node)
     lost = next((m for v in read if isinstance(m := flow.framings.get(v), WholeSequenceValue)), None)
     streamed = any(isinstance(flow.framings.get(v), Frames | Pooled | Unframed | FirstFrame) for v in read)
     if node.op_type in ("Shape", "Size") and node.domain == "":
@@ -172,7 +170,7 @@ def _all_lost(flow: Flow, outputs: Sequence[ir.Value], lost: WholeSequenceValue)
 def _rule(flow: Flow, node: ir.Node) -> list[Framing]:
     if node.op_type == "Scan" and node.domain == "":
         return scanned(flow, node)
-    if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+    if bodies_of(node):
         raise _repeats(flow, node)
     if any(isinstance(flow.framings.get(v), Pooled) for v in node.inputs if v is not None):
         return of_pooled(flow, node)

@@ -15,12 +15,19 @@ from functools import reduce
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.spec.node_outputs import ELEMENTWISE, MOVING, RANDOM, moved_inputs, numbered, run_node
+from rnn_lowering.model.scopes import bodies_of
+from rnn_lowering.spec.node_outputs import (
+    ELEMENTWISE,
+    MOVING,
+    RANDOM,
+    is_of_default_domain,
+    moved_inputs,
+    numbered,
+    run_node,
+)
 from rnn_lowering.streaming.inference import LARGEST, SymbolicValues, shape_of
 from rnn_lowering.streaming.polynomials import Size, product, size
 from rnn_lowering.types import Array
-
-_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 class UnfollowedError(Exception):
@@ -33,11 +40,7 @@ def evaluate(known: SymbolicValues, node: ir.Node) -> None:
     Raises:
         UnfollowedError: They depend on the number of frames in a way that no polynomial tells.
     """
-    if (
-        node.domain
-        or node.op_type in RANDOM
-        or any(a.type in _GRAPHS or a.is_ref() for a in node.attributes.values())
-    ):
+    if not is_of_default_domain(node) or node.op_type in RANDOM or bodies_of(node):
         return
     found: Sequence[Array | None]
     if node.op_type in ("Shape", "Size"):
