@@ -18,6 +18,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
+from rnn_lowering.model.contrib_shapes import like_inputs
 from rnn_lowering.model.onnx_checks import is_anonymous
 from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.model.sizes import VARIES, inferred_values
@@ -189,6 +190,8 @@ class Facts:
     def infer(self, node: ir.Node, items: Sequence[Item]) -> list[TensorKind | None]:
         """Return the types and shapes of what a node computes from these items."""
         unknown: list[TensorKind | None] = [None] * len(node.outputs)
+        if like := like_inputs(node):
+            return [self._kind_like(items, slot, copies) for slot, copies in like]
         if bodies_of(node) or not onnx.defs.has(node.op_type, self.opset, "") or not is_of_default_domain(node):
             return unknown
         kinds = [self.kind(item) for item in items]
@@ -197,6 +200,14 @@ class Facts:
             absent = any(kind is None and item is not None for kind, item in zip(kinds, items, strict=True))
             self._inferred[key] = unknown if absent else self._infer(node, items, kinds) or unknown
         return self._inferred[key]
+
+    def _kind_like(self, items: Sequence[Item], slot: int, copies: int) -> TensorKind | None:
+        """Return the type and shape of an input, with axis 2 repeated."""
+        kind = self.kind(items[slot]) if slot < len(items) else None
+        if kind is None or kind.shape is None or copies == 1:
+            return kind
+        repeated = (None if not isinstance(size, int) else size * copies for size in kind.shape[2:3])
+        return TensorKind(kind.element, (*kind.shape[:2], *repeated, *kind.shape[3:]))
 
     def _infer(
         self, node: ir.Node, items: Sequence[Item], kinds: Sequence[TensorKind | None]

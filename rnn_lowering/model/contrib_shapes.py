@@ -6,9 +6,10 @@ outputs have the shapes of the node's. So one inference finds the sizes behind a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx
+import onnx_ir as ir
 
 from rnn_lowering.model.messages import nodes_in
 
@@ -44,13 +45,27 @@ def call_functions(proto: onnx.ModelProto) -> None:
         proto.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
 
 
+def like_inputs(node: ir.Node) -> list[tuple[int, int]]:
+    """Return, for each output of a node of com.microsoft, the number of the input whose shape it has, and how often
+    axis 2 is repeated; an empty list for other nodes."""
+    if node.domain != _CONTRIB or node.op_type not in _LIKE_INPUTS:
+        return []
+    heads = {name: node.attributes.get_int(name, 1) or 1 for name in _HEADS}
+    slots = _LIKE_INPUTS[node.op_type][: len(node.outputs)]
+    return [(slot, 1 if n else _repeats(heads)) for n, slot in enumerate(slots)]
+
+
 def _copies(node: onnx.NodeProto) -> int:
     """Return how many heads of a LinearAttention's query read one of its value; 1 for other nodes."""
-    heads = {a.name: a.i for a in node.attribute if a.name in ("q_num_heads", "kv_num_heads")}
-    query, state = (heads.get(name, 1) for name in ("q_num_heads", "kv_num_heads"))
+    return _repeats({a.name: a.i for a in node.attribute if a.name in _HEADS})
+
+
+def _repeats(heads: Mapping[str, int]) -> int:
+    query, state = (heads.get(name, 1) for name in _HEADS)
     return query // state if 0 < state <= query <= _MOST_HEADS else 1
 
 
+_HEADS = ("q_num_heads", "kv_num_heads")
 _MOST_HEADS = 1 << 16
 
 
