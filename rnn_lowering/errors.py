@@ -6,10 +6,46 @@ import errno
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, NoReturn, ParamSpec, TypeVar
+
+_SUPPORTED, _COMMANDS = "getting-started.md#what-is-supported", "getting-started.md#the-command-line"
+_SIZES, _LINEAR = "getting-started.md#sizes-and-inputs", "linear-attention.md#what-is-refused"
+
+PAGES = {
+    "compare": "verification.md#what-is-compared",
+    "loops": "loops.md#what-is-refused",
+    "model.fixed_inputs": _SIZES,
+    "passes.stream": "streaming.md#my-net-is-refused-because",
+    "spec": _SUPPORTED,
+    "spec.causal_conv": _LINEAR,
+    "spec.gated_delta_net": _LINEAR,
+    "spec.gates": _LINEAR,
+    "spec.linear_attention": _LINEAR,
+    "streaming": "streaming.md#my-net-is-refused-because",
+    "streaming.calibration": "quantization.md#static-qdq-for-npus",
+    "streaming.host": "streaming.md#hosts",
+    "streaming.metadata": "streaming.md#the-metadata",
+    "targets": "runtimes.md",
+    "targets.choice": "getting-started.md#which-form-do-i-need",
+}
+"""By package or module, the section of docs/ about errors that are raised there."""
+
+
+def documentation(page: str) -> str:
+    """Return where a page of docs/ is: its address, if the package has one, otherwise its file."""
+    from importlib import metadata  # takes time
+
+    with suppress(metadata.PackageNotFoundError):
+        for entry in metadata.metadata("rnn-lowering").get_all("Project-URL") or ():
+            label, _, address = entry.partition(", ")
+            if label == "Documentation":
+                name, mark, section = page.partition("#")
+                return f"{address.rstrip('/')}/{name.removesuffix('.md')}/{mark}{section}"
+    return f"docs/{page}"
 
 
 def version() -> str:
@@ -41,7 +77,8 @@ class NodeRef:
 class RnnLoweringError(Exception):
     """Base of every error that this package raises for a model, a file or an option.
 
-    Its text is one printable line; `reason` and `hint` are unchanged, with names as they are in the model.
+    Its text is one printable line; `reason` and `hint` are unchanged, with names as they are in the model. `page`
+    is the section of docs/ about such errors, "" if there is none.
 
     Args:
         reason: What is wrong.
@@ -56,11 +93,18 @@ class RnnLoweringError(Exception):
         the sequence length is not known, so the steps cannot be unrolled
     """
 
+    _page = _SUPPORTED
+    """Where it is raised outside of `PAGES`."""
+
     def __init__(self, reason: str, *, hint: str = "", node: NodeRef | None = None) -> None:
         super().__init__()
         self.reason = reason
         self.node = node
         self.advise(hint)
+
+    @property
+    def page(self) -> str:
+        return _page_of(self.__traceback__) or self._page
 
     def advise(self, *hints: str) -> None:
         """Set the hint to these texts, without empty ones."""
@@ -109,9 +153,17 @@ class UnknownSizeError(UnsupportedError):
         self.sizes = sizes
         super().__init__(reason, hint=hint, node=node)
 
+    @property
+    def page(self) -> str:
+        return _SIZES
+
 
 class UnknownLengthsError(UnsupportedError):
     """A form or target needs sequence_lens that are known before run time."""
+
+    @property
+    def page(self) -> str:
+        return _SIZES
 
 
 class OptionError(UnsupportedError, ValueError, TypeError):
@@ -125,6 +177,8 @@ class OptionError(UnsupportedError, ValueError, TypeError):
         target 'abacus' does not exist
     """
 
+    _page = _COMMANDS
+
 
 class ModelFileError(RnnLoweringError):
     """A file that cannot be read as an ONNX model, or cannot be written.
@@ -137,6 +191,8 @@ class ModelFileError(RnnLoweringError):
         cannot read 'absent.onnx': No such file or directory
     """
 
+    _page = _COMMANDS
+
 
 class InternalError(RnnLoweringError):
     """A bug in this package; `__cause__` is the unexpected exception.
@@ -145,6 +201,10 @@ class InternalError(RnnLoweringError):
         >>> issubclass(rl.InternalError, rl.RnnLoweringError)
         True
     """
+
+    @property
+    def page(self) -> str:
+        return ""
 
 
 class VerificationError(RnnLoweringError):
@@ -162,6 +222,10 @@ class VerificationError(RnnLoweringError):
         self.report = report
         super().__init__(reason, hint=hint)
 
+    @property
+    def page(self) -> str:
+        return "verification.md#when-it-fails"
+
 
 class NotVerifiedError(VerificationError):
     """Verification was required, but no comparison was possible; the lowered model was not written.
@@ -170,6 +234,10 @@ class NotVerifiedError(VerificationError):
         >>> issubclass(rl.NotVerifiedError, rl.RnnLoweringError)
         True
     """
+
+    @property
+    def page(self) -> str:
+        return "verification.md#why-does-it-say-not-verified"
 
 
 class RnnLoweringWarning(UserWarning):
@@ -180,6 +248,17 @@ class RnnLoweringWarning(UserWarning):
         >>> import warnings
         >>> warnings.simplefilter("error", rl.RnnLoweringWarning)  # a warning is an error
     """
+
+
+def _page_of(trace: TracebackType | None) -> str:
+    """Return the page of the innermost module of a traceback that has one."""
+    found = ""
+    while trace is not None:
+        parts = trace.tb_frame.f_globals.get("__name__", "").split(".")[1:]
+        prefixes = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+        found = next((PAGES[prefix] for prefix in prefixes if prefix in PAGES), found)
+        trace = trace.tb_next
+    return found
 
 
 def deepest_cause(error: BaseException) -> BaseException:

@@ -21,6 +21,7 @@ from rnn_lowering.errors import (
     UnsupportedError,
     VerificationError,
     boundary,
+    documentation,
     printable,
 )
 from rnn_lowering.files.scratch import remove_scratch
@@ -104,7 +105,8 @@ def _fail(error: RnnLoweringError, code: int, verbose: int) -> int:
     if verbose > 1:
         lines = "".join(traceback.format_exception(error)).split("\n")
         print(*map(printable, lines), sep="\n", file=sys.stderr)
-    print(f"rnn-lower: error: {error}", file=sys.stderr)
+    more = f" (see {documentation(error.page)})" if error.page else ""
+    print(f"rnn-lower: error: {error}{more}", file=sys.stderr)
     return code
 
 

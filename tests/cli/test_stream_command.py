@@ -116,7 +116,7 @@ def test_without_a_value_it_names_the_axes_that_there_are(
     assert main([paths[0], *rest, "--stream"]) == 2
     assert capsys.readouterr().err == (
         "rnn-lower: error: no axis of time is given; the model's inputs: X [time, batch, 3]; name a dimension, "
-        "or INPUT:AXIS\n"
+        "or INPUT:AXIS (see docs/streaming.md#my-net-is-refused-because)\n"
     )
     assert not Path(paths[1]).exists()
 
@@ -128,7 +128,7 @@ def test_sizes_that_a_model_cannot_have_are_one_fault(tmp_path: Path, capsys: py
     assert main([str(tmp_path / "in.onnx"), out, "--stream", "spectra:2", "--set-dim", "time=0"]) == 1
     assert capsys.readouterr().err == (
         "rnn-lower: error: the model is not valid at these sizes: Add node '-> with_intra': Incompatible "
-        "dimensions; give sizes that the model supports\n"
+        "dimensions; give sizes that the model supports (see docs/getting-started.md#what-is-supported)\n"
     )
 
 
