@@ -291,6 +291,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         Raises:
             OptionError: A pattern matches none.
         """
+        if not (self.lowering.only or self.lowering.except_):
+            return
         loops = [node for _, node in repeating_nodes(model)]
         found = [entry.node for entry in recurrent_nodes(model)]
         if found or self.lowering.loops or any(node.op_type.lower() not in self._loop_forms for node in loops):
