@@ -15,7 +15,7 @@ from rnn_lowering.emit.versions import parameter, placed
 from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import Known
-from rnn_lowering.model.scopes import bodies_of
+from rnn_lowering.model.scopes import values_used
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 
 
@@ -40,7 +40,7 @@ def gates_apart(copy: BodyCopy, read: LoopBody | ScanBody, constant: Container[i
     pairs = zip(read.state_inputs, read.initial, strict=True)
     changing = {value for value, first in pairs if value not in constant and _is_float(copy, first)}
     for node in list(read.body):
-        if not changing.isdisjoint(_read(node)):
+        if not changing.isdisjoint(values_used(node)):
             changing.update(node.outputs)
         product = _product(copy, node, changing) if node.op_type == "Split" else None
         if product is not None:
@@ -50,11 +50,6 @@ def gates_apart(copy: BodyCopy, read: LoopBody | ScanBody, constant: Container[i
 def _is_float(copy: BodyCopy, value: ir.Value | None) -> bool:
     kind = copy.facts.kind(copy.item(value))
     return kind is not None and kind.element == int(ir.DataType.FLOAT)
-
-
-def _read(node: ir.Node) -> list[ir.Value]:
-    inner = [value for body in bodies_of(node) for each in body.all_nodes() for value in each.inputs]
-    return [value for value in (*node.inputs, *inner) if value is not None]
 
 
 def _product(copy: BodyCopy, split: ir.Node, changing: Container[ir.Value]) -> _Product | None:

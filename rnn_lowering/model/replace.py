@@ -12,7 +12,7 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.substitutes import as_transpose
 from rnn_lowering.errors import boundary
 from rnn_lowering.model.plan import NodePlan
-from rnn_lowering.model.scopes import all_graphs, all_names, bodies_of, detach, sort_nodes, values_used
+from rnn_lowering.model.scopes import all_graphs, all_names, detach, sort_nodes, values_used, with_bodies
 from rnn_lowering.model.siblings import Group, groups_of, shared_loops
 from rnn_lowering.model.sizes import merged
 from rnn_lowering.recurrence.causal_conv_node import conv_of_one_frame
@@ -99,18 +99,11 @@ def operators_for(planned: NodePlan, ir_version: int, *, widen: bool, dequantize
     with boundary(planned.found.ref):
         outputs = op.outputs(list(lower_node(op, spec, planned.choice.repeat).values()))
     op.finish(outputs)
-    emitted = list(_with_bodies(op.nodes))
+    emitted = [inner for node in op.nodes for inner in with_bodies(node)]
     for node in emitted:
         for index in range(len(node.inputs)):
             node.replace_input_with(index, None)  # the values of the model get no further users
     return frozenset(node.op_type for node in emitted)
-
-
-def _with_bodies(nodes: Sequence[ir.Node]) -> Iterator[ir.Node]:
-    for node in nodes:
-        yield node
-        for body in bodies_of(node):
-            yield from body.all_nodes()
 
 
 def _emitter(

@@ -140,11 +140,10 @@ def exported_loops(model: ir.Model, operators: Container[str] = REPEATING) -> It
 def operators_in(nodes: Iterable[ir.Node]) -> frozenset[str]:
     """Return the operators of nodes and of those in their bodies, recurrent ones left out; with their domain, if it
     is not ONNX's."""
-    outer = list(nodes)
-    inner = (each for node in outer for body in bodies_of(node) for each in body.all_nodes())
     return frozenset(
         node.op_type if node.domain in DEFAULT_DOMAIN else f"{node.domain}.{node.op_type}"
-        for node in (*outer, *inner)
+        for outer in nodes
+        for node in with_bodies(outer)
         if not is_recurrent(node)
     )
 
@@ -189,15 +188,23 @@ def graphs_of(attribute: ir.Attr) -> tuple[ir.Graph, ...]:
     return tuple(attribute.as_graphs()) if attribute.type == ir.AttributeType.GRAPHS else ()
 
 
+def with_bodies(node: ir.Node) -> Iterator[ir.Node]:
+    """Yield a node and the nodes in its bodies."""
+    yield node
+    for body in bodies_of(node):
+        yield from body.all_nodes()
+
+
 def values_used(node: ir.Node) -> list[ir.Value]:
-    """Return what a node and the nodes in its bodies use."""
-    nodes = (node, *(inner for body in bodies_of(node) for inner in body.all_nodes()))
-    return list(dict.fromkeys(value for each in nodes for value in each.inputs if value is not None))
+    """Return what a node and the nodes in its bodies use, and what its bodies return."""
+    used = [value for each in with_bodies(node) for value in each.inputs]
+    used += [value for body in bodies_of(node) for graph in (body, *body.subgraphs()) for value in graph.outputs]
+    return list(dict.fromkeys(value for value in used if value is not None))
 
 
 def detach(node: ir.Node) -> None:
     """Let a node that is dropped use nothing, nor the nodes in its bodies."""
-    for inner in (node, *(n for body in bodies_of(node) for n in body.all_nodes())):
+    for inner in with_bodies(node):
         for index in range(len(inner.inputs)):
             inner.replace_input_with(index, None)
 

@@ -6,7 +6,7 @@ independent. A group has nodes of one level only, so groups never depend on each
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.versions import parameter
 from rnn_lowering.model.plan import NodePlan
-from rnn_lowering.model.scopes import bodies_of
+from rnn_lowering.model.scopes import values_used
 from rnn_lowering.recurrence.directions import can_join, can_stack
 from rnn_lowering.spec.constant_values import constant_of
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
@@ -209,17 +209,11 @@ def _levels(graphs: Collection[ir.Graph], recurrent: Collection[ir.Node]) -> dic
     levels: dict[ir.Node, int] = {}
     for graph in graphs:
         for node in graph:
-            before = (levels.get(p, 0) for v in _read(node) if (p := v.producer()) is not None and p.graph is graph)
+            before = (
+                levels.get(p, 0) for v in values_used(node) if (p := v.producer()) is not None and p.graph is graph
+            )
             levels[node] = max(before, default=0) + (node in recurrent)
     return levels
-
-
-def _read(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield the values that a node reads, also those that its bodies read."""
-    yield from (v for v in node.inputs if v is not None)
-    for body in bodies_of(node):
-        yield from (v for inner in body.all_nodes() for v in inner.inputs if v is not None)
-        yield from (v for graph in (body, *body.subgraphs()) for v in graph.outputs)
 
 
 def _sizes(planned: NodePlan) -> tuple[object, ...]:
