@@ -6,6 +6,8 @@ the state is computed before the steps: exp(decay), beta * key, beta * value, sc
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rnn_lowering.emit.constants import zeros_of
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.run_time_sizes import zeros
@@ -13,6 +15,9 @@ from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.recurrence import LinearParts, Recurrence, Repeat, Step, Tensors
 from rnn_lowering.spec.linear_attention import LinearAttentionSpec
 from rnn_lowering.types import Dims, array_of
+
+_LARGE, _IN_CACHE = 1 << 19, 1 << 16
+"""Numbers of the states of one step: from so many on, groups of heads with so many are faster in onnxruntime."""
 
 
 def lower_linear_attention(op: Ops, spec: LinearAttentionSpec, repeat: Repeat) -> dict[str, Tensor]:
@@ -111,13 +116,36 @@ def _repeated(op: Ops, x: Tensor, heads: int) -> Tensor:
 
 def _one_step(op: Ops, spec: LinearAttentionSpec, parts: LinearParts) -> dict[str, Tensor]:
     """Return the outputs after one step, emitted without an axis of steps: [batch, heads, ...]."""
-    step, init, rows = by_steps(op, parts, single=True)
-    (state,), (output,) = step(init, rows)
+    found = []
+    for group in _groups_of_heads(op, parts) if op.dialect.by_length else [parts]:
+        step, init, rows = by_steps(op, group, single=True)
+        (state,), (output,) = step(init, rows)
+        found.append((state, output))
+    state, output = (op.concat(list(each), axis=1) for each in zip(*found, strict=True))
     width = spec.output_heads * spec.value_size
     return {
         "output": reshaped(op, output, (spec.batch_size, 1, width)),
         "present_state": _final(op, spec, state),
     }
+
+
+def _groups_of_heads(op: Ops, parts: LinearParts) -> list[LinearParts]:
+    """Return a step in groups of heads whose states fit into a cache together, where all of them do not."""
+    batch, _, heads, *sizes = parts.value.shape
+    numbers = (batch or 1) * (heads or 1) * (sizes[0] or 1) * (parts.key.shape[-1] or 1)
+    count = numbers // _IN_CACHE
+    if numbers < _LARGE or heads is None or heads % count or parts.state.is_zero:
+        return [parts]
+    each = [heads // count] * count
+
+    def split(x: Tensor | None) -> list[Tensor] | list[None]:
+        if x is None:
+            return [None] * count
+        return [x] * count if x.shape[2] == 1 else op.split(x, each, axis=2)
+
+    fields = ("state", "query", "key", "value", "log_decay", "beta")
+    columns = [split(getattr(parts, name)) for name in fields]
+    return [replace(parts, **dict(zip(fields, row, strict=True))) for row in zip(*columns, strict=True)]
 
 
 def _all_steps(op: Ops, spec: LinearAttentionSpec, parts: LinearParts, repeat: Repeat) -> dict[str, Tensor]:

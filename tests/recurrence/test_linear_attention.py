@@ -226,6 +226,14 @@ def test_one_model_for_any_length_in_onnxruntime(rule: str, by_key: bool) -> Non
             assert_right(part, run(lowered, part.feed()))
 
 
+def test_one_step_of_large_states_in_onnxruntime() -> None:
+    """Groups of heads, whose states stay in a cache, with one beta for all or one for each."""
+    case = Attention(T=1, B=1, Hq=16, n=16, H=32, dk=128, dv=128)
+    for each in (case, replace(case, by_key=True, one_beta=True), replace(case, Hq=32, n=0, rule="linear")):
+        lowered = lowered_right(each, target="onnxruntime")
+        assert sum(node.op_type == "Split" for node in lowered.graph.node) >= 3
+
+
 def test_known_lengths_in_onnxruntime() -> None:
     """More chunks than fit into a cache are in a Scan; the last may be shorter."""
     for case in (
