@@ -14,6 +14,7 @@ import onnx
 import pytest
 from paths import EXAMPLES, ROOT
 from running import recurrent_left
+from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main, parser
@@ -57,7 +58,7 @@ def printed_by(script: str, *models: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("to", ["scan", "loop"])
+@pytest.mark.parametrize("to", thinned(["scan", "loop"], 2))
 def test_both_denoise_alike(tmp_path: Path, to: str) -> None:
     lowered = tmp_path / "lowered.onnx"
     rl.lower_file(DENOISER, lowered, to, verify=0)

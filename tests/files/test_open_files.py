@@ -15,7 +15,7 @@ import onnx
 import pytest
 from model_files import layers, write
 from texts import parse
-from thinning import exhaustive
+from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.compare import verify
@@ -131,9 +131,7 @@ PICKS = [(way, "large", source) for way in WAYS for source in SOURCES]
 PICKS += [(way, "small", source) for way in SMALL for source in SOURCES]
 
 
-@pytest.mark.parametrize(
-    ("way", "size", "source"), [p if n % 4 in (0, 3) else exhaustive(p) for n, p in enumerate(PICKS)]
-)
+@pytest.mark.parametrize(("way", "size", "source"), thinned(PICKS, 3))
 def test_a_lowering(way: str, size: str, source: str, tmp_path: Path, faults: list[str], request: Any) -> None:
     if size == "large":
         request.getfixturevalue("everything_is_large")

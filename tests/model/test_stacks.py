@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from oracle import GATES
 from planting import Planting
 from running import assert_close, run
+from thinning import by_turns
 
 import rnn_lowering as rl
 from rnn_lowering.compare.nodes import NodeComparison
@@ -140,8 +141,7 @@ APART: dict[str, Stack] = {
 }
 
 
-@pytest.mark.parametrize("form", ["scan", "loop"])
-@pytest.mark.parametrize("name", STACKS)
+@pytest.mark.parametrize(("name", "form"), by_turns(list(STACKS), ["scan", "loop"]))
 def test_layers_become_one_loop(name: str, form: str) -> None:
     assert loops(lowered(STACKS[name], form)) == 1
     assert loops(lowered(STACKS[name], form, join=False)) == len(STACKS[name].sizes)

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 from running import assert_close, run
 from texts import FORMS, lowered
-from thinning import thinned
+from thinning import by_turns, thinned
 from wirings import Member, Wiring, every_input, every_output
 
 PLACES = ("main", "if", "loop", "function")
@@ -20,8 +20,7 @@ def check(wiring: Wiring, form: str) -> None:
     assert_close(actual, wiring.expected, label=form)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("target", "symbol"), every_input())
+@pytest.mark.parametrize(("target", "symbol", "form"), by_turns(list(every_input()), FORMS))
 def test_each_output_is_each_input(target: str, symbol: str, form: str) -> None:
     for source, output in every_output():
         check(Wiring([Member(source), Member(target, {symbol: (0, output)})]), form)

@@ -73,7 +73,7 @@ def test_a_fault_in_an_equation_is_caught(name: str, monkeypatch: pytest.MonkeyP
     assert first_wrong(cells, FORMULAS)
 
 
-@pytest.mark.parametrize("name", thinned(list(OF_MODELS), 6))
+@pytest.mark.parametrize("name", thinned(list(OF_MODELS), 9))
 def test_a_fault_in_a_lowering_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     at = Planting(monkeypatch)
     OF_MODELS[name](at)

@@ -14,6 +14,7 @@ import pytest
 from chains import Link, chain
 from one_process import run_workers_here
 from paths import SRC
+from thinning import thinned
 
 import rnn_lowering as rl
 
@@ -106,7 +107,9 @@ def on_a_terminal(*arguments: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("options", "shown"), [([], True), (["--no-verify"], False), (["-q"], False)], ids=["slow", "fast", "quiet"]
+    ("options", "shown"),
+    thinned([([], True), (["--no-verify"], False), (["-q"], False)], 3),
+    ids=["slow", "fast", "quiet"],
 )
 def test_the_bar(tmp_path: Path, options: list[str], shown: bool) -> None:
     onnx.save(chain(Link("RNN", "rnn")), tmp_path / "in.onnx")

@@ -11,6 +11,16 @@ def thinned(parameters: Sequence[Any], keep: int) -> list[Any]:
     return [p if n % keep == 0 else exhaustive(p) for n, p in enumerate(parameters)]
 
 
+def by_turns(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
+    """Return every pair of two lists; the default run has each of the first with one of the second, by turns."""
+    pairs = [
+        (n, m, (*(a if isinstance(a, tuple) else (a,)), b))
+        for n, a in enumerate(first)
+        for m, b in enumerate(second)
+    ]
+    return [pair if n % len(second) == m else exhaustive(pair) for n, m, pair in pairs]
+
+
 def exhaustive(parameter: Any) -> Any:
     """Return a parameter (a value, a tuple or what `pytest.param` gives) marked exhaustive."""
     if hasattr(parameter, "values") and hasattr(parameter, "marks"):
