@@ -29,8 +29,7 @@ from rnn_lowering.streaming.inference import LARGEST_UNIT, SizingError, add_init
 from rnn_lowering.streaming.operators.counters import counting
 from rnn_lowering.streaming.operators.cuts import picked, resized, sliced
 from rnn_lowering.streaming.operators.joins import joined_along, padded
-from rnn_lowering.streaming.operators.pooling import POOLINGS, deviating, of_pooled, pooled, softmaxed
-from rnn_lowering.streaming.operators.running_sums import summed
+from rnn_lowering.streaming.operators.pooling import POOLINGS, deviating, of_pooled, pooled, softmaxed, summed
 from rnn_lowering.streaming.operators.scans import scanned
 from rnn_lowering.streaming.operators.windows import overlapped, transformed, transposed, windowed
 from rnn_lowering.streaming.polynomials import size
