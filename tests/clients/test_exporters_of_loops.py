@@ -37,7 +37,6 @@ REFUSED = {
     ("pytorch/script_decoder", "scan"): "is a sequence",
     ("jax/while_of_data", "scan"): "depends on data",
     ("jax/while_of_data", "unroll"): "depends on data",
-    ("onnxscript/leaky_rows", "scan"): "may change",
 }
 """A model and a form that it cannot have -> what is said."""
 
