@@ -33,8 +33,8 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from rnn_lowering.options import Check, Lowering, Tolerance
-    from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass, Preview
-    from rnn_lowering.passes.report import NodeReport, Report
+    from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass
+    from rnn_lowering.passes.report import NodeReport, Preview, Report
     from rnn_lowering.passes.stream import StreamPass
     from rnn_lowering.report.file_report import FileReport
     from rnn_lowering.spec.causal_conv import CausalConvSpec
@@ -65,8 +65,8 @@ _MODULES = {
         "VerificationError",
     ),
     "options": ("Check", "Lowering", "Tolerance"),
-    "passes.lower": ("LowerRecurrentPass", "LoweringResult", "Preview"),
-    "passes.report": ("NodeReport", "Report"),
+    "passes.lower": ("LowerRecurrentPass", "LoweringResult"),
+    "passes.report": ("NodeReport", "Preview", "Report"),
     "passes.stream": ("StreamPass",),
     "report.file_report": ("FileReport",),
     "spec.causal_conv": ("CausalConvSpec",),

@@ -27,8 +27,8 @@ from rnn_lowering.options import (
     lowering_of,
     split_file_options,
 )
-from rnn_lowering.passes.lower import LowerRecurrentPass, Preview
-from rnn_lowering.passes.report import Report
+from rnn_lowering.passes.lower import LowerRecurrentPass
+from rnn_lowering.passes.report import Preview, Report
 from rnn_lowering.pipeline import FileLowering
 from rnn_lowering.report.file_report import FileReport
 from rnn_lowering.spec.node_spec import NodeSpec

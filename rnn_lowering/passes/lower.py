@@ -65,7 +65,7 @@ from rnn_lowering.passes.advice import (
     open_sizes,
     open_trips,
 )
-from rnn_lowering.passes.report import NodeReport, Report, SetInput, count_operators
+from rnn_lowering.passes.report import LEFT, REFUSED, NodeReport, Preview, Report, SetInput, count_operators
 from rnn_lowering.passes.stream import StreamPass
 from rnn_lowering.spec.connections import InputFacts
 from rnn_lowering.spec.kinds import has_steps
@@ -76,7 +76,6 @@ from rnn_lowering.targets.target import Target
 
 _LOG = logging.getLogger("rnn_lowering")
 
-REFUSED, LEFT = "refused", "left as it is"
 
 _FOLDED = "folded values that follow from the fixed sizes"
 _CONSTANTS = "folded values that are computed from constants"
@@ -106,34 +105,6 @@ class LoweringResult(ir.passes.PassResult):
     report: Report
     prepared: PreparedModel | None = None
     message: onnx.ModelProto | None = None
-
-
-@dataclass(frozen=True)
-class Preview:
-    """The form that a recurrent node would get; or a Loop or Scan of the model's own, with `spec` None.
-
-    Attributes:
-        node: Its name, operator and scope.
-        spec: What it specifies; None if it cannot be read.
-        form: "scan", "loop", "unroll", `REFUSED` or `LEFT`.
-        reason: Why.
-        hint: What to try if it is refused.
-
-    Examples:
-        >>> [(each.spec.op_type, each.form) for each in rl.preview(model)]
-        [('LSTM', 'scan'), ('GRU', 'scan')]
-    """
-
-    node: NodeRef
-    spec: NodeSpec | None
-    form: str
-    reason: str
-    hint: str = ""
-
-    @property
-    def counts(self) -> bool:
-        """Whether the node is recurrent by its operator, or refused: a Loop or Scan that stays is neither."""
-        return self.node.operator not in REPEATING or self.form != LEFT
 
 
 class LowerRecurrentPass(ir.passes.InPlacePass):

@@ -1,4 +1,4 @@
-"""The report of a lowering, as data and as JSON."""
+"""The preview and the report of a lowering, as data and as JSON."""
 
 from __future__ import annotations
 
@@ -10,15 +10,46 @@ from typing import Any
 
 import onnx_ir as ir
 
-from rnn_lowering.errors import version
+from rnn_lowering.errors import NodeRef, version
 from rnn_lowering.loops.lowering import LoopReport
-from rnn_lowering.model.scopes import NodePlace, all_graphs
+from rnn_lowering.model.scopes import REPEATING, NodePlace, all_graphs
 from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.streaming.metadata import StreamPlan
 from rnn_lowering.types import Array
 
 SCHEMA = 1
 """Version of the fields that docs/report.md describes: it rises when a field is removed or changes its meaning."""
+
+
+REFUSED, LEFT = "refused", "left as it is"
+
+
+@dataclass(frozen=True)
+class Preview:
+    """The form that a recurrent node would get; or a Loop or Scan of the model's own, with `spec` None.
+
+    Attributes:
+        node: Its name, operator and scope.
+        spec: What it specifies; None if it cannot be read.
+        form: "scan", "loop", "unroll", `REFUSED` or `LEFT`.
+        reason: Why.
+        hint: What to try if it is refused.
+
+    Examples:
+        >>> [(each.spec.op_type, each.form) for each in rl.preview(model)]
+        [('LSTM', 'scan'), ('GRU', 'scan')]
+    """
+
+    node: NodeRef
+    spec: NodeSpec | None
+    form: str
+    reason: str
+    hint: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Whether the node is recurrent by its operator, or refused: a Loop or Scan that stays is neither."""
+        return self.node.operator not in REPEATING or self.form != LEFT
 
 
 @dataclass(frozen=True)
