@@ -5,18 +5,18 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks import lowering, memory, runtime, runtimes
+from benchmarks import loops, lowering, memory, runtime, runtimes
 
 PARTS = ("memory", "lowering", "runtime")
 """Memory first: the peak of a child counts what its parent holds when it starts."""
 
-MORE = ("runtimes",)
+MORE = ("runtimes", "loops")
 
 
 def main() -> None:
     """Run the measurements that are asked for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, *MORE, []], help="default: all but runtimes")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, *MORE, []], help="default: all but runtimes and loops")
     parser.add_argument("--seconds", type=float, default=1.0, help="per model of the run-time table (default: 1)")
     parser.add_argument(
         "--kinds",
@@ -40,6 +40,8 @@ def main() -> None:
         results["runtime"] = runtime.report(args.seconds, args.kinds.split(","))
     if "runtimes" in parts:
         results["runtimes"] = runtimes.report(args.seconds, args.runtimes.split(","))
+    if "loops" in parts:
+        results["loops"] = {**loops.report(args.seconds), **loops.in_runtimes(args.seconds)}
     if args.json:
         args.json.write_text(json.dumps(results, indent=1) + "\n")
 

@@ -10,11 +10,14 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 import rnn_lowering as rl
+from benchmarks.loops import twenty_nodes
 from benchmarks.models import GATES, Row
 from benchmarks.runtime import lowered
+from rnn_lowering.model.scopes import repeating_nodes
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 
@@ -47,6 +50,7 @@ def report() -> dict[str, Any]:
         model = Row("LSTM", "bidirectional", T, 1, 8, 8).model(17)
         label = f"{T} bidirectional LSTM steps written out"
         result["steps"][T] = _timed(label, partial(rl.lower, model, "unroll", max_unroll=T))
+    result["loops"] = exported_loops()
     result["streams"] = streams()
     for op_type in GATES:
         result["operators_per_step"][op_type] = counts = operators_per_step(op_type)
@@ -54,6 +58,18 @@ def report() -> dict[str, Any]:
     result["import"] = _timed("python -c 'import rnn_lowering'", lambda: _python("-c", "import rnn_lowering"))
     result["help"] = _timed("rnn-lower --help", lambda: _python("-m", "rnn_lowering", "--help"))
     return result
+
+
+def exported_loops() -> dict[str, float]:
+    """Measure how long it takes to unroll an exported Loop, its bytes, and the search for Loops in other models."""
+    model, without = twenty_nodes(), ir.from_proto(chain(1000))
+    made: list[onnx.ModelProto] = []
+    label = "1000 steps of an exported Loop of 20 nodes written out"
+    seconds = _timed(label, lambda: made.append(rl.lower(model, "unroll", loops=True, max_unroll=1000)))
+    size = made[0].ByteSize() / len(made[0].graph.node)
+    print(f"{size:.0f} bytes for each node of a step")
+    looking = _timed("Loops looked for in 1000 recurrent nodes", lambda: list(repeating_nodes(without)))
+    return {"unrolled": seconds, "bytes": size, "none": looking}
 
 
 def streams() -> dict[str, float]:

@@ -166,9 +166,11 @@ def _recurrent(scope: Scope, functions: Container[ir.OperatorIdentifier]) -> Ite
 
 def inner_scopes(node: ir.Node, scope: Scope) -> Iterator[Scope]:
     """Yield the scopes that the bodies of a node are."""
+    if not node.attributes:
+        return
     for name, attribute in node.attributes.items():
-        first = next((v.name for v in node.outputs if v.name), "")
         for n, body in enumerate(graphs_of(attribute)):
+            first = next((v.name for v in node.outputs if v.name), "")
             path = (*scope.path, first, name, str(n))
             text = f"{scope.text} > {node_ref(node, '').name} ({node.op_type}) {name}"
             yield replace(scope, graph=body, path=path, text=text)
@@ -176,6 +178,8 @@ def inner_scopes(node: ir.Node, scope: Scope) -> Iterator[Scope]:
 
 def bodies_of(node: ir.Node) -> list[ir.Graph]:
     """Return the graphs in the attributes of a node."""
+    if not node.attributes:
+        return []
     return [graph for attribute in node.attributes.values() for graph in graphs_of(attribute)]
 
 

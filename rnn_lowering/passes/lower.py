@@ -303,7 +303,8 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         limits = LoopLimits(self.lowering.max_unroll, self.lowering.max_nodes)
         opset = default_opset(model.opset_imports)
         try:
-            lowered, loops, notes = lower_loops(model, partial(self._forms_of_loop, opset), limits)
+            with _without_collector():
+                lowered, loops, notes = lower_loops(model, partial(self._forms_of_loop, opset), limits)
         except UnknownTripsError as error:
             error.advise(open_trips(model, error.value), error.hint)
             raise
