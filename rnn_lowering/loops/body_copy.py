@@ -25,11 +25,11 @@ from rnn_lowering.loops.facts import (
     Facts,
     Item,
     Known,
-    Size,
+    SizeOrName,
     TensorKind,
     common_kind,
     is_plain,
-    slice_bounds,
+    known_bounds,
     takes_all,
 )
 from rnn_lowering.model.scopes import LOWERED, REPEATING, bodies_of, graphs_of
@@ -122,7 +122,7 @@ class BodyCopy:
                 if value is not None and isinstance(source, ir.Value) and _is_constant(source):
                     self._items[value] = self._constant(source)
 
-    def size(self, size: Size) -> Tensor | None:
+    def size(self, size: SizeOrName) -> Tensor | None:
         """Return a size as an int64 [1]; None where no input has it."""
         if isinstance(size, int):
             return self.op.constant([size])
@@ -339,7 +339,7 @@ class BodyCopy:
 
     def is_whole(self, items: Sequence[Item]) -> bool:
         """Whether a Slice takes everything."""
-        bounds = slice_bounds(items[1:])
+        bounds = known_bounds(items[1:])
         return bounds is not None and all(takes_all(*rest) for _, *rest in bounds)
 
     def copied(self, node: ir.Node, items: Sequence[Item]) -> list[Item]:
@@ -558,7 +558,7 @@ def _parts_of(
 
 def _part(items: Sequence[Item], kind: TensorKind) -> tuple[int, int, int] | None:
     """Return the one axis that a Slice shortens, where it starts and where it ends."""
-    bounds = slice_bounds(items)
+    bounds = known_bounds(items)
     if bounds is None or kind.shape is None:
         return None
     shortened = []

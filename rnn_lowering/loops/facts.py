@@ -57,7 +57,7 @@ _FIRST_OF_SIZES = {
 }
 """The first input of an operator whose numbers decide the shape of the result."""
 
-Size = int | str | None
+SizeOrName = int | str | None
 """A size, the name of one that is not known, or None."""
 
 
@@ -66,7 +66,7 @@ class TensorKind:
     """An element type, as a number of `onnx.TensorProto`, and a shape; None for an unknown rank."""
 
     element: int
-    shape: tuple[Size, ...] | None
+    shape: tuple[SizeOrName, ...] | None
 
     @property
     def is_static(self) -> bool:
@@ -372,7 +372,7 @@ def _partial_of(item: Known | _Partial) -> _Partial:
     return item if isinstance(item, _Partial) else _Partial(item.array, np.ones(item.array.shape, np.bool_))
 
 
-def _size(dim: int | ir.SymbolicDim) -> Size:
+def _size(dim: int | ir.SymbolicDim) -> SizeOrName:
     if isinstance(dim, int):
         return dim if dim >= 0 else None
     return None if dim.value == VARIES else dim.value
@@ -394,7 +394,7 @@ def _sizes_in(node: ir.Node, items: Sequence[Item]) -> dict[int, Known]:
     return {n: item for n, item in enumerate(items) if n >= first and isinstance(item, Known)}
 
 
-def slice_bounds(items: Sequence[Item]) -> list[tuple[int, int, int, int]] | None:
+def known_bounds(items: Sequence[Item]) -> list[tuple[int, int, int, int]] | None:
     """Return the axis, start, end and step of each axis that a Slice names; None where they are not known.
 
     Args:
@@ -419,7 +419,7 @@ def _sliced(found: TensorKind | None, given: TensorKind | None, items: Sequence[
     if found is None or given is None or not found.shape or given.shape is None:
         return found
     shape = list(found.shape)
-    for axis, *bounds in slice_bounds(items) or ():
+    for axis, *bounds in known_bounds(items) or ():
         if takes_all(*bounds):
             shape[axis] = given.shape[axis]
     return TensorKind(found.element, tuple(shape))

@@ -141,7 +141,7 @@ class NodeModel:
         return [None if result is None else np.asarray(result) for result in found]
 
 
-def run_node(node: ir.Node, feed: Mapping[str, Array], opset: int) -> list[Array]:
+def compute_node(node: ir.Node, feed: Mapping[str, Array], opset: int) -> list[Array]:
     """Evaluate a node on arrays by name; return nothing where that is not possible. Absent outputs are empty."""
     try:
         found = NodeModel.of(node, opset).run([None if v is None else feed[v.name or ""] for v in node.inputs])

@@ -22,7 +22,7 @@ from rnn_lowering.streaming.polynomials import CHUNK, TIME, Size, first_frames, 
 from rnn_lowering.types import Array
 
 Shape = tuple[Size, ...]
-Dims = Sequence[Size | None]
+PartialShape = Sequence[Size | None]
 
 LARGEST = 1 << 22
 """Constants of more elements are not evaluated: only their shapes are known."""
@@ -156,7 +156,7 @@ class SymbolicValues:
         self._set(output, [*query[:2], value_size * max(readers, states)])
         self._set(present, [query[0], size(states), key_size, value_size])
 
-    def _set(self, value: ir.Value, dims: Dims) -> None:
+    def _set(self, value: ir.Value, dims: PartialShape) -> None:
         before = self.shapes.get(value, ())
         fallback = before if len(before) == len(dims) else [None] * len(dims)
         self.shapes[value] = tuple(
@@ -221,10 +221,10 @@ def shape_of(known: SymbolicValues, node: ir.Node, slot: int = 0) -> Shape | Non
     return None if value is None else known.shapes.get(value)
 
 
-Outputs = Sequence[Dims | None]
+Outputs = Sequence[PartialShape | None]
 
 
-def broadcast(shapes: Sequence[Shape]) -> Dims:
+def broadcast(shapes: Sequence[Shape]) -> PartialShape:
     """Broadcast shapes; an axis is None if its size is not known."""
     rank = max((len(shape) for shape in shapes), default=0)
     padded = [(size(1),) * (rank - len(shape)) + tuple(shape) for shape in shapes]

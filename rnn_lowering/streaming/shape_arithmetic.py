@@ -20,10 +20,10 @@ from rnn_lowering.spec.node_outputs import (
     ELEMENTWISE,
     MOVING,
     RANDOM,
+    compute_node,
     is_of_default_domain,
     moved_inputs,
     numbered,
-    run_node,
 )
 from rnn_lowering.streaming.inference import LARGEST, SymbolicValues, shape_of
 from rnn_lowering.streaming.polynomials import Size, product, size
@@ -63,7 +63,7 @@ def _result(known: SymbolicValues, node: ir.Node, given: Sequence[ir.Value]) -> 
         if sum(float(product(known.shapes[v]).constant or 0) for v in node.outputs if v in known.shapes) > LARGEST:
             return []
         feed = {v.name or "": held for v, held in zip(given, constants, strict=True) if held is not None}
-        return run_node(node, feed, known.opset)
+        return compute_node(node, feed, known.opset)
     spread = _spread(known, node, given)
     if spread is not None:
         return spread
@@ -132,7 +132,7 @@ def _spread(known: SymbolicValues, node: ir.Node, given: Sequence[ir.Value]) -> 
         return _rearranged_spread(known, node)
     feed = {v.name or "": array for v, array in zip(given, arrays, strict=True)}
     if node.op_type in ELEMENTWISE or node.op_type in ("CastLike", "Transpose", "Unsqueeze"):
-        return run_node(node, feed, known.opset)
+        return compute_node(node, feed, known.opset)
     if node.op_type == "Concat":
         return _joined(known, node, given)
     return _rearranged_spread(known, node)
@@ -172,7 +172,7 @@ def _rearranged_spread(known: SymbolicValues, node: ir.Node) -> Sequence[Array |
     parameters = {v.name or "": known.constant(v) for v in node.inputs[1:] if v is not None}
     if any(p is None for p in parameters.values()):
         return []
-    return run_node(
+    return compute_node(
         node, {value.name or "": array, **{k: p for k, p in parameters.items() if p is not None}}, known.opset
     )
 
@@ -221,7 +221,7 @@ def _moved(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None] | Non
     sizes = [size(n) for array in arrays for n in array.reshape(-1).tolist()]
     feed = {v.name or "": held for v, held in rest.items() if held is not None}
     feed |= {v.name or "": numbers for v, numbers in zip(data, numbered(arrays), strict=True)}
-    found = run_node(node, feed, known.opset)
+    found = compute_node(node, feed, known.opset)
     return [_objects([sizes[n] for n in array.reshape(-1).astype(int)], array.shape) for array in found]
 
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.spec.kinds import is_recurrent
-from rnn_lowering.spec.node_outputs import run_node
+from rnn_lowering.spec.node_outputs import compute_node
 from rnn_lowering.streaming.frame_by_frame import data_slots
 from rnn_lowering.streaming.frames import Flow, StatefulNode
 from rnn_lowering.streaming.polynomials import Symbol
@@ -275,7 +275,7 @@ def _rearranged(flow: Flow, graph: ir.Graph, labels: dict[ir.Value, Array]) -> d
         rest = [v for v in node.inputs if v is not None and v not in known]
         parameters = {v.name or "": held for v in rest if (held := _parameter(flow, v, sizes)) is not None}
         if len(feed) == len(set(data)) and len(parameters) == len(set(rest)):
-            rearranged = run_node(node, feed | parameters, flow.opset)
+            rearranged = compute_node(node, feed | parameters, flow.opset)
             known.update((v, a) for v, a in zip(node.outputs, rearranged, strict=False) if v.name)
     return known
 

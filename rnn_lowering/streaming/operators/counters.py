@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.spec.node_outputs import run_node
+from rnn_lowering.spec.node_outputs import compute_node
 from rnn_lowering.streaming.delays import frames_before
 from rnn_lowering.streaming.edit import Editor, NodeEdit, home, producer
 from rnn_lowering.streaming.frames import Counter, Flow, Frames, Framing
@@ -177,7 +177,7 @@ def _run(flow: Flow, node: ir.Node, counter: Counter, axis_size: int) -> Array |
             held = frames if isinstance(flow.framings.get(value), Counter) else flow.known.constant(value)
             assert held is not None
             feed[value.name or ""] = held
-    found = run_node(node, feed, flow.opset)
+    found = compute_node(node, feed, flow.opset)
     return found[0] if found else None
 
 
