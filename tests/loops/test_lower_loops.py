@@ -167,6 +167,9 @@ ROWS = parsed("""g (float[1,4] h0, float[T,1,3] X, float[3,4] W, float[4] b, flo
 def test_products_of_rows_leave_the_body(form: str) -> None:
     lowered = rl.lower(ROWS, form, loops=True)
     assert (products_inside(ROWS), products_inside(lowered)) == (2, 1)
+    graphs = [lowered.graph, *(body for _, body in bodies(lowered.graph))]
+    gathers = [node for graph in graphs for node in graph.node if node.op_type == "Gather"]
+    assert len(gathers) == {"scan": 1, "loop": 2}[form]  # M, and the row of a Loop: those of a Scan are X as it is
     for T in (4, 1, 0):
         feed = {"h0": numbers(1, 4), "X": numbers(T, 1, 3), "W": numbers(3, 4), "b": numbers(4), "U": numbers(4, 4)}
         assert_same(run(lowered, feed), run(as_meant(ROWS), feed))

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from cases import Arrays
-from loop_models import LOOPS, as_meant, entries, feeds
+from loop_models import LOOPS, as_meant, entries, feeds, operators
 from stream_models import CHUNKINGS, chunked, expected_of, net, plan_of, random, whole
 
 import rnn_lowering as rl
@@ -234,3 +234,17 @@ def test_loops_of_exporters(entry: dict[str, Any]) -> None:
 
 
 STREAMED = {"dynamo_scan_ema.onnx", "hand_loop_leaky_sum.onnx", "keras_gru_last.onnx", "tf_cumprod.onnx"}
+
+
+@pytest.mark.parametrize(
+    ("target", "frames", "kept"),
+    [("tvm", "=3", set()), ("mnn", "", {"Loop"}), ("openvino", "", {"Loop"}), ("tract", "", {"Scan"})],
+)
+def test_a_stream_has_the_form_that_the_target_runs(target: str, frames: str, kept: set[str]) -> None:
+    sizes = {"N": 2} if target == "tvm" else None
+    stepped = rl.lower(TF, stream=f"T{frames}", target=target, dims=sizes)
+    assert operators(stepped) & {"Loop", "Scan"} == kept
+    feed = {"X": random((2, 6, 3), 11)}
+    got = chunked(stepped, feed, [3])
+    for key, array in whole(as_meant(TF), feed).items():
+        np.testing.assert_allclose(got[key], array, rtol=1e-5, atol=1e-5)
