@@ -243,7 +243,7 @@ class _Chunks:
         N, B, C, heads, size = self.N, self.B, self.length, self.heads, static(ys.shape[-1:])[0]
         x = self._swapped(self._shaped(ys, B * self.op.constant([N]), heads, C, self.queries * size))
         if B.number != 1 and N > 1:
-            x = self._swapped(self._shaped(x, 1, N, B, C * heads * self.queries * size))
+            x = self.op.transpose(self._shaped(x, N, B, C * heads * self.queries * size), [1, 0, 2])
         return self._shaped(x, B, N * C, heads, self.queries, size)
 
     def _shaped(self, x: Tensor, *sizes: int | Tensor) -> Tensor:
@@ -265,19 +265,18 @@ class _Chunks:
         """Return [batch, seq, heads, ...] as [chunks, states, steps, numbers]."""
         N, B, C, heads, numbers = self.N, self.B, self.length, self.heads, math.prod(static(x.shape[3:]))
         if B.number != 1 and N > 1:  # [batch, chunks, ...] -> [chunks, batch, ...]
-            x = self._swapped(self._shaped(x, 1, B, N, C * heads * numbers))
+            x = self.op.transpose(self._shaped(x, B, N, C * heads * numbers), [1, 0, 2])
         return self._chunk(self._swapped(self._shaped(x, B * self.op.constant([N]), C, heads, numbers)), C, numbers)
 
     def _mask(self, numbers: Array) -> Tensor:
         return self.op.known(literal(numbers, self.op.dtype, "mask"))
 
-    def _times(self, numbers: Array, x: Tensor, each: Tensor | None = None) -> Tensor:
-        """Return the product of a constant matrix and each of x [chunks, each, ...], by default of each state.
-        onnxruntime takes no left operand of a lower rank where the batch is empty."""
-        op, mask, one = self.op, self._mask(numbers), self.op.constant([1])
+    def _times(self, numbers: Array, x: Tensor) -> Tensor:
+        """Return the product of a constant matrix and each of x [..., rows, columns]. Where the batch may be empty
+        the constant is on the right: onnxruntime takes no left operand of a lower rank then."""
         if self.B.number is None:
-            mask = mask + zeros(op, [op.constant([self.N]), self.states if each is None else each, one, one])
-        return mask @ x
+            return self._columns(self._columns(x) @ self._mask(numbers.T))
+        return self._mask(numbers) @ x
 
     def _products(self, q: Tensor, k: Tensor) -> _Products:
         g = self.parts.log_decay
@@ -319,8 +318,8 @@ class _Chunks:
             return self._shaped(x, self.N, blocks, *sizes)
 
         decays = cut(g, b, d)
-        within = op.unary("Exp", self._times(_segments(b), decays, blocks))
-        before, after = op.split(op.unary("Exp", self._times(_ends(b), decays, blocks)), [b, b], axis=2)
+        within = op.unary("Exp", self._times(_segments(b), decays))
+        before, after = op.split(op.unary("Exp", self._times(_ends(b), decays)), [b, b], axis=2)
         key = cut(k, b, d)
         reading = op.concat([op.unsqueeze(key, [3]), cut(q, b, self.queries, d)], axis=3)  # [..., t, rows, key]
         keys = cut(within, b, b, d) * op.unsqueeze(key, [2])  # [..., t, j, key]
