@@ -120,7 +120,7 @@ def real() -> Iterator[Any]:
         yield pytest.param(lambda entry=entry: load(entry), id=entry["file"])
 
 
-MODELS = [*(pytest.param(make, id=name) for name, make in GIVEN.items()), *thinned(list(real()), 12)]
+MODELS = [*(pytest.param(make, id=name) for name, make in GIVEN.items()), *thinned(list(real()), 24)]
 
 
 def attempt(call: Callable[[], Any]) -> bool:

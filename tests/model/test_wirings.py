@@ -26,7 +26,7 @@ def test_each_output_is_each_input(target: str, symbol: str, form: str) -> None:
         check(Wiring([Member(source), Member(target, {symbol: (0, output)})]), form)
 
 
-@pytest.mark.parametrize(("first", "second"), thinned(list(product(PLACES, PLACES))[1:], 8))
+@pytest.mark.parametrize(("first", "second"), thinned(list(product(PLACES, PLACES))[1:], 14))
 @pytest.mark.parametrize(("target", "symbol"), every_input())
 def test_through_bodies_and_functions(target: str, symbol: str, first: str, second: str) -> None:
     for n, (source, output) in enumerate(DIRECT):

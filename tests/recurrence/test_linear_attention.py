@@ -14,6 +14,7 @@ from one_process import run_workers_here
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from running import run
+from thinning import by_turns
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
@@ -72,8 +73,7 @@ def test_onnx_and_onnxruntime_compute_what_the_oracle_does(rule: str) -> None:
 # Every form
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("rule", "form"), by_turns(list(RULES), FORMS))
 def test_every_form_computes_what_float64_does(rule: str, form: str) -> None:
     """Heads, sizes and decays in turn; 1 as a value size, without past_state, one beta for all heads."""
     turn = list(product(HEADS.values(), (False, True)))
@@ -212,8 +212,7 @@ def test_the_form_that_is_chosen(case: Attention, form: str, for_onnxruntime: st
         assert node.form == expected
 
 
-@pytest.mark.parametrize("by_key", [False, True])
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("rule", "by_key"), by_turns(list(RULES), [False, True]))
 def test_one_model_for_any_length_in_onnxruntime(rule: str, by_key: bool) -> None:
     """Few steps are steps of a Scan, more are chunks, also no steps: one model for a prompt and its next tokens."""
     for batch, (Hq, H, n) in ((1, HEADS["group"]), (2, HEADS["inverse group"])):

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from cases import Array, Arrays
 from stream_models import CHUNKINGS, KEY, chunked, expected_of, net, plan_of, random, recurrent, streamed, whole
+from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
@@ -158,7 +159,7 @@ def assert_same(got: Arrays, expected: Arrays, said: str) -> None:
         np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-5, err_msg=f"{name} {said}")
 
 
-@pytest.mark.parametrize("label", NETS)
+@pytest.mark.parametrize("label", thinned(list(NETS), 2))
 def test_late_streams_give_what_the_whole_gives(label: str) -> None:
     model, delay = made(label), NETS[label][1]
     if delay:

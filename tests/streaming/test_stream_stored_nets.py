@@ -12,6 +12,7 @@ from gtcrn import gtcrn
 from onnx import numpy_helper
 from paths import MODELS
 from stream_models import chunked, expected_of, plan_of, random, streamed, whole
+from thinning import thinned
 
 import rnn_lowering as rl
 
@@ -50,7 +51,7 @@ def chunks(unit: int, frames: int) -> list[list[int]]:
     return [*few, [frames]]
 
 
-@pytest.mark.parametrize("file", STREAMS)
+@pytest.mark.parametrize("file", thinned(STREAMS, 2))
 def test_chunks_give_what_the_whole_gives(file: str) -> None:
     net, model = NETS[file], onnx.load(FOLDER / file)
     axis, unit = net["axis"], net["frames"][0]
@@ -75,7 +76,7 @@ def test_chunks_give_what_the_whole_gives(file: str) -> None:
                     assert array.shape[plan["outputs"][name]] * eval(f"1/({rate})") == frames
 
 
-@pytest.mark.parametrize("file", STREAMS)
+@pytest.mark.parametrize("file", thinned(STREAMS, 2))
 def test_two_resets(file: str) -> None:
     net, model = NETS[file], onnx.load(FOLDER / file)
     stream = rl.Stream(streamed(model, net["axis"], "auto", net["delay"]).SerializeToString())
