@@ -50,7 +50,8 @@ def stack_grown_states(facts: Facts, node: ir.Node, emitter: Callable[[ir.Node],
     ):
         return node
     (body,), states = bodies, len(node.inputs) - 2
-    grown = [each for n in range(states) if (each := _grown(facts, node, body, n)) is not None]
+    named = range(min(states, len(node.outputs)))
+    grown = [each for n in named if (each := _grown(facts, node, body, n)) is not None]
     if not grown or len(node.outputs) < states:
         return node
     places = {each.state for each in grown}
@@ -116,9 +117,9 @@ def _grown(facts: Facts, node: ir.Node, body: ir.Graph, n: int) -> _Grown | None
         and step.inputs[1] is not None
     ):
         kind = facts.kind(step.inputs[1])
-        if kind is None or kind.shape is None or facts.kind(first) is None:
+        if kind is None or not kind.shape or facts.kind(first) is None:
             return None
-        axis = step.attributes["axis"].as_int() % len(kind.shape)
+        axis = (step.attributes.get_int("axis", 0) or 0) % len(kind.shape)
         return _Grown(n, row, axis) if kind.shape[axis] == 1 else None
     return None
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from rnn_lowering.loops.body import ScanBody, read_body
+from rnn_lowering.loops.emptying import checked_axis
 from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.streaming.delays import Delay, missing_frames
 from rnn_lowering.streaming.edit import Editor, NodeEdit, producer
@@ -39,9 +40,9 @@ def scanned(flow: Flow, node: ir.Node) -> list[Framing]:
     framing, axes = flow.joined(node, list(slots))
     if not isinstance(framing, Frames):
         return [framing for value in node.outputs if value.name]
-    scanned_axes = {
-        slot: axis % len(flow.shape(x, node)) for slot, x, axis in zip(slots, read.xs, read.axes, strict=True)
-    }
+    ranks = [len(flow.shape(x, node)) for x in read.xs]
+    numbers = [checked_axis(axis, rank, read) for axis, rank in zip(read.axes, ranks, strict=True)]
+    scanned_axes = dict(zip(slots, numbers, strict=True))
     if axes != scanned_axes or not framing.plain:
         raise flow.refuse(node, "its frames are not along the axis that it scans")
     if any((*read.backwards, *read.stacked_in_front)):
@@ -60,7 +61,8 @@ def scanned(flow: Flow, node: ir.Node) -> list[Framing]:
     found: list[Framing] = [last for value in read.results if value.name]
     for value, axis in zip(read.stacked, read.stacked_axes, strict=False):
         if value.name:
-            found.append(flow.framed(node, value, replace(framing, axis=axis % len(flow.shape(value, node)))))
+            number = checked_axis(axis, len(flow.shape(value, node)), read)
+            found.append(flow.framed(node, value, replace(framing, axis=number)))
     return found
 
 
@@ -139,5 +141,5 @@ def _infer_outputs(flow: Flow, node: ir.Node, read: ScanBody, framing: Frames) -
         if row not in known.types or row not in known.shapes:
             raise flow.refuse(node, f"the shape of '{row.name}', which its steps return, is not known")
         shape = list(known.shapes[row])
-        shape.insert(axis % (len(shape) + 1), framing.size())
+        shape.insert(checked_axis(axis, len(shape) + 1, read), framing.size())
         known.types[value], known.shapes[value] = known.types[row], tuple(shape)
