@@ -31,6 +31,34 @@ def zeros(op: Ops, sizes: Sequence[Tensor]) -> Tensor:
     return _full_of_zeros(op, op.concat(sizes, axis=0), dims)
 
 
+def followed_by_zeros(op: Ops, x: Tensor, count: Tensor) -> Tensor:
+    """Return x [batch, seq, ...] with so many more rows of zeros along axis 1; `count` is an int64 [1]."""
+    if count.number == 0:
+        return x
+    if count.number is not None and x.shape[0] is None:
+        return _padded(op, x, count.number)
+    return _with_zeros(op, x, count)
+
+
+def _with_zeros(op: Ops, x: Tensor, count: Tensor) -> Tensor:
+    sizes = [op.dim(x, 0), count, *(op.dim(x, axis) for axis in range(2, x.rank))]
+    return op.concat([x, zeros(op, sizes)], axis=1)
+
+
+@since(1)
+def _padded(op: Ops, x: Tensor, count: int) -> Tensor:
+    return _with_zeros(op, x, op.constant([count]))
+
+
+@_padded.since(11)
+def _padded_11(op: Ops, x: Tensor, count: int) -> Tensor:
+    """TVM loses the shape of zeros whose number is computed."""
+    pads = [0] * (2 * x.rank)
+    pads[x.rank + 1] = count
+    shape = (x.shape[0], None if x.shape[1] is None else x.shape[1] + count, *x.shape[2:])
+    return op.emit("Pad", [x, op.constant(pads)], [shape], [x.dtype])[0]
+
+
 @since(1)
 def _full_of_zeros(op: Ops, shape: Tensor, dims: Dims) -> Tensor:
     """Return zeros of the recurrence's type and of a shape that is computed; `dims` is what is known of it."""

@@ -32,7 +32,7 @@ import numpy as np
 
 from rnn_lowering.emit.constants import literal, zeros_of
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.run_time_sizes import first_rows, zeros
+from rnn_lowering.emit.run_time_sizes import first_rows, followed_by_zeros
 from rnn_lowering.emit.tensor import Tensor, static
 from rnn_lowering.recurrence.linear_attention_node import by_steps
 from rnn_lowering.recurrence.recurrence import LinearParts, Recurrence, Repeat, Tensors
@@ -142,9 +142,7 @@ class _Groups:
     def _cut(self, x: Tensor) -> Tensor:
         """Return [batch, seq, ...] as [groups, batch, steps, ...], with zeros after the last step."""
         op, count, each = self.op, self.count, static(x.shape[2:])
-        missing = count * op.constant([self.length]) - self.T
-        if missing.number != 0:
-            x = op.concat([x, zeros(op, [self.B, missing, *(op.constant([n]) for n in each)])], axis=1)
+        x = followed_by_zeros(op, x, count * op.constant([self.length]) - self.T)
         if self.B.number == 1:
             return shaped(op, x, count, 1, self.length, *each)
         apart = shaped(op, x, self.B, count, self.length * math.prod(each), batch=self.B)

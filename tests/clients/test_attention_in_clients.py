@@ -75,11 +75,11 @@ def test_forms(client: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("client", [*CLIENTS, "tinygrad"])
 def test_chunks(client: str, tmp_path: Path) -> None:
     """So many steps that there are several chunks, each of several blocks; tinygrad takes minutes for 70.
-    MNN, OpenVINO and tract have open sizes."""
+    MNN, OpenVINO, tract and TVM have open sizes."""
     if reason := why_absent(client):
         pytest.skip(reason)
     T = 20 if client == "tinygrad" else 70
-    opened = {"mnn": "BT", "openvino": "B", "tract": "BT"}.get(client, "")
+    opened = {"mnn": "BT", "openvino": "B", "tract": "BT", "tvm": "B"}.get(client, "")
     cases = {
         by_key: Attention(T=T, by_key=by_key, opset=17, decays="strong", open=opened) for by_key in (False, True)
     }
