@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from time import monotonic
 from types import TracebackType
 from typing import overload
 
@@ -120,7 +119,7 @@ class Alternatives(Sequence[str]):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The names of a model's outputs, one run for each group of feeds, and how long they took without loading."""
+    """The names of a model's outputs, one run for each group of feeds, and how many seconds their chunks took."""
 
     names: tuple[str, ...]
     runs: tuple[Run, ...]
@@ -273,27 +272,28 @@ class Runner:
             "memory": _OWN + RUN_FACTOR * most_bytes() + _COPIES * _bytes_of_files(session),
         }
         names: tuple[str, ...] | None = None
-        loaded = monotonic()
         runs: list[Run] = []
+        seconds = 0.0
         try:
             for message in self._ask(job):
                 if message.get("too_large"):
                     raise SessionError(_TOO_LARGE.format(RUN_FACTOR * most_bytes() / 1e9), too_large=True)
                 if "names" in message:
-                    names, loaded = tuple(message["names"]), monotonic()
+                    names = tuple(message["names"])
                 elif names is None:
                     raise SessionError(message["error"])
                 else:
                     group = groups[len(runs)]
                     feed = group[message["feed"]] if "feed" in message else ""
                     finite = bool(message.get("finite"))
+                    seconds += message.get("seconds", 0.0)
                     runs.append(Run(feed, message.get("error", ""), finite, Path(message.get("out", out))))
                     ran()
         except SessionError as error:
             if error.crashed or error.over_limit:
                 self._end_child()
             raise
-        return Outcome(names or (), tuple(runs), monotonic() - loaded)
+        return Outcome(names or (), tuple(runs), seconds)
 
     def _new_path(self, kind: str) -> Path:
         self._written += 1

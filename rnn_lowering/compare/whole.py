@@ -40,7 +40,7 @@ from rnn_lowering.compare.session import (
 from rnn_lowering.compare.tolerance import compare
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import from_proto
-from rnn_lowering.model.fixed_inputs import recorded
+from rnn_lowering.model.fixed_inputs import has_record, recorded
 from rnn_lowering.options import Tolerance
 from rnn_lowering.spec.dynamic_quantize_lstm import OPERATOR
 from rnn_lowering.types import LOWERED, ORIGINAL, Array, counter
@@ -97,7 +97,7 @@ class ModelComparison(Comparison):
         names = [value.name for value in original.graph.input]
         constant: dict[str, Array] = {}
         with suppress(RnnLoweringError):  # what is no model is refused by onnxruntime
-            constant = recorded(from_proto(original), from_proto(lowered))
+            constant = recorded(from_proto(original), from_proto(lowered)) if has_record(lowered) else {}
         groups: list[Alternatives] = []
         for run, feed in enumerate({**feed, **constant} for feed in given):
             alternatives = (

@@ -8,13 +8,14 @@ A job loads one model and runs it:
     groups: Lists of feeds, each a file of arrays. Of a group the first feed counts that the model accepts and for
         which its outputs are finite, else the first that it accepts.
     chunks: The fields of `process.Chunks`, or null. With them the first feed of each group is cut into chunks,
-        which run one after another, and their outputs are read by `read_steps`.
+        which run one after another, and their outputs are read by `read_steps`. Two groups run side by side.
     out: Folder for files of outputs, named "number of the output:number of its part".
     memory: The most bytes that the process may allocate.
 
 Its messages, in this order:
     {"names": [...]}: The names of the outputs, once the model is loaded.
-    {"feed": index, "out": file, "finite": whether all outputs are} or {"error": text}: One for each group.
+    {"feed": index, "out": file, "finite": whether all outputs are} or {"error": text}: One for each group. With
+        chunks also "seconds", the time that they took.
     {"error": text}: Instead of all these, if the model does not load.
     {"too_large": true}: At any place, and then the last, if the memory is not enough.
 
@@ -27,9 +28,13 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from itertools import accumulate
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -40,6 +45,9 @@ from rnn_lowering.types import Array
 
 _NO_MEMORY = ("bad_alloc", "bad allocation", "Failed to allocate memory", "Cannot allocate memory")
 """Texts of onnxruntime's errors when memory runs out."""
+
+_SEQUENCES_AT_ONCE = min(2, os.cpu_count() or 1)
+"""Sequences of chunks that run side by side, each on a thread of its own."""
 
 
 def do(job: Message) -> Iterator[Message]:
@@ -54,16 +62,26 @@ def do(job: Message) -> Iterator[Message]:
     except Exception as error:  # whatever onnxruntime raises
         yield {"error": _one_line(error), "too_large": _is_of_memory(error)}
         return
-    for n, group in enumerate(job["groups"]):
-        out = Path(job["out"]) / str(n)
-        try:
-            if job.get("chunks") is None:
-                yield _run_group(session, group, out)
-            else:
-                yield _run_chunks(session, group[0], job["chunks"], job["chunks"]["sizes"][n], out)
-        except MemoryError:
-            yield {"too_large": True}
-            return
+    try:
+        yield from _runs(session, job)
+    except MemoryError:
+        yield {"too_large": True}
+
+
+def _runs(session: Any, job: Message) -> Iterator[Message]:
+    places = [Path(job["out"]) / str(n) for n in range(len(job["groups"]))]
+    if job.get("chunks") is None:
+        yield from map(partial(_run_group, session), job["groups"], places)
+        return
+    run = partial(_run_chunks, session, job["chunks"])
+    sequences = list(zip((group[0] for group in job["groups"]), job["chunks"]["sizes"], places, strict=True))
+    done = 0
+    with suppress(MemoryError), ThreadPoolExecutor(_SEQUENCES_AT_ONCE) as pool:
+        for message in pool.map(run, *zip(*sequences, strict=True)):
+            yield message
+            done += 1
+    for sequence in sequences[done:]:  # those that need the memory for themselves
+        yield run(*sequence)
 
 
 def _float64(job: Message) -> Message:
@@ -121,12 +139,12 @@ def _run_group(session: Any, group: Sequence[str], out: Path) -> Message:
     return outcome
 
 
-def _run_chunks(session: Any, feed: str, chunks: Message, sizes: Sequence[int], out: Path) -> Message:
+def _run_chunks(session: Any, chunks: Message, feed: str, sizes: Sequence[int], out: Path) -> Message:
     names = [output.name for output in session.get_outputs()]
     whole = {name: np.asarray(array) for name, array in StoredArrays(Path(feed)).items()}
     kept = [name for name in names if not chunks["returned"] or name in chunks["returned"]]
     given, steps = dict(whole), list[dict[str, np.ndarray[Any, Any]]]()
-    start = 0
+    start, began = 0, monotonic()
     for size in sizes:
         for name, axis in chunks["axes"].items():
             given[name] = whole[name].take(range(start, start + size), axis)
@@ -141,8 +159,9 @@ def _run_chunks(session: Any, feed: str, chunks: Message, sizes: Sequence[int], 
             return {"error": _one_line(error)}
         steps.append({name: _numbers_or_texts(np.asarray(outputs[name])) for name in kept})
         start += size
+    seconds = monotonic() - began
     _write_steps(out, kept, steps)
-    return {"feed": 0, "out": str(out), "finite": True}
+    return {"feed": 0, "out": str(out), "finite": True, "seconds": seconds}
 
 
 def _flat(value: Any) -> list[np.ndarray[Any, Any]]:

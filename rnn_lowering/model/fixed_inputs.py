@@ -10,6 +10,7 @@ from shlex import quote
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import OptionError, UnsupportedError
@@ -198,6 +199,11 @@ def record(model: ir.Model, given: Mapping[str, Array]) -> None:
     """Record in the metadata which inputs became constants, for a later comparison."""
     if given:
         model.metadata_props[_KEY] = json.dumps({name: array.tolist() for name, array in given.items()})
+
+
+def has_record(model: onnx.ModelProto) -> bool:
+    """Whether `record` wrote into the metadata of a model."""
+    return any(entry.key == _KEY for entry in model.metadata_props)
 
 
 def recorded(original: ir.Model, lowered: ir.Model) -> dict[str, Array]:

@@ -44,12 +44,12 @@ def replace_nodes(model: ir.Model, plan: Sequence[NodePlan], *, widen: bool, deq
         op = _emitter(members, specs[0], names, model.ir_version, widen, shared.setdefault(first.found.graph, {}))
         with boundary(first.found.ref):
             taken_over |= _replace_group(group, specs, op)
-        if len(members) > 1:
-            sort_nodes(model)
         floats = " and ".join(dict.fromkeys(op.floats))
         if floats:
             reason = f"DequantizeLinear of opset {first.opset} cannot express their scales"
             notes.append(f"{first.found.ref}: the integers of {floats} became floats: {reason}")
+    if any(len(group.members) > 1 for group in groups):
+        sort_nodes(model)
     _drop_functions(model, {planned.found.node.op_identifier() for planned in plan} & model.functions.keys())
     return [*shared_loops(groups), *notes]
 

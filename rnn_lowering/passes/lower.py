@@ -279,10 +279,11 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             return model
         sort_nodes(model)
         copy = clone(model)
-        lowered = self._lower_without_steps(copy, report)
-        result = StreamPass(self.lowering.stream, self.lowering.delay).call(copy)
-        if lowered and result.plan.frames is not None:
-            shorten_convolutions(copy, lowered, widen=self.lowering.compute == "float32")
+        with _without_collector():
+            lowered = self._lower_without_steps(copy, report)
+            result = StreamPass(self.lowering.stream, self.lowering.delay).call(copy)
+            if lowered and result.plan.frames is not None:
+                shorten_convolutions(copy, lowered, widen=self.lowering.compute == "float32")
         report.stream, report.loops = result.plan, [*result.loops]
         return copy
 

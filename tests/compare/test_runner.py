@@ -16,9 +16,10 @@ from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.child import Child
-from rnn_lowering.compare.process import Runner, SessionError
+from rnn_lowering.compare.process import Chunks, Runner, SessionError
 from rnn_lowering.compare.session import Session
 from rnn_lowering.compare.worker import StoredArrays, write_arrays
+from rnn_lowering.limits import limited
 
 pytestmark = pytest.mark.usefixtures("own_processes")
 ONE = (Link("GRU", "first", hidden=4),)
@@ -130,6 +131,24 @@ def test_feeds_that_no_run_needs_are_not_made(tmp_path: Path) -> None:
     assert right.feed == groups[0][0]
     assert second.feed == groups[1][1]
     assert wrong.feed == ""
+
+
+def test_sequences_run_alone_where_two_need_too_much_memory(tmp_path: Path) -> None:
+    X, Y = (helper.make_tensor_value_info(name, TensorProto.INT64, [1]) for name in ("X", "Y"))
+    ones = helper.make_tensor("one", TensorProto.INT8, [1], [1])
+    nodes = [
+        helper.make_node("ConstantOfShape", ["X"], ["many"], value=ones),
+        helper.make_node("ReduceMin", ["many"], ["least"]),
+        helper.make_node("Cast", ["least"], ["Y"], to=TensorProto.INT64),
+    ]
+    graph = helper.make_graph(nodes, "many", [X], [Y])
+    opsets = [helper.make_opsetid("", 13)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "many.onnx")
+    with limited(1 << 20), Runner() as runner:
+        feeds = [[runner.write_feed({"X": np.array([size])})] for size in (600_000_000, 600_000_000, 3)]
+        outcome = runner.run(Session(tmp_path / "many.onnx"), feeds, chunks=Chunks([[1]] * 3))
+        for n in range(3):
+            np.testing.assert_array_equal(outcome.steps(n)[0]["Y"], [1])
 
 
 ARRAYS = {

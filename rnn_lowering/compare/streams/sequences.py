@@ -14,7 +14,7 @@ import onnx_ir as ir
 from rnn_lowering.compare.coverage import runs_for
 from rnn_lowering.compare.feeds import candidate_feeds, length_inputs
 from rnn_lowering.compare.process import Runner
-from rnn_lowering.model.fixed_inputs import recorded
+from rnn_lowering.model.fixed_inputs import has_record, recorded
 from rnn_lowering.options import Check
 from rnn_lowering.streaming.metadata import State, StreamPlan
 from rnn_lowering.types import Array
@@ -74,7 +74,7 @@ class Sequences:
     ) -> None:
         self.plan, self.whole, self.graph, self.runner, self.check = plan, whole, graph, runner, check
         self.axes = {name: axis for name, axis in plan.inputs.items() if axis is not None}
-        self.constants = recorded(ir.from_proto(whole), ir.from_proto(graph))
+        self.constants = recorded(ir.from_proto(whole), ir.from_proto(graph)) if has_record(graph) else {}
         self.lengths = {name for name in length_inputs(whole.graph) if name not in self.axes}
 
     def in_calls(self, frames: int) -> int:
