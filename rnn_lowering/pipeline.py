@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Collection, Iterable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -12,9 +12,10 @@ from pathlib import Path
 import onnx_ir as ir
 
 from rnn_lowering.compare.nodes import NodeRun
+from rnn_lowering.compare.process import Runner
 from rnn_lowering.compare.result import Verification
 from rnn_lowering.compare.verify import open_comparison
-from rnn_lowering.compare.verify_stream import verify_stream
+from rnn_lowering.compare.verify_stream import compare_stream
 from rnn_lowering.compare.whole import ModelComparison
 from rnn_lowering.errors import NotVerifiedError, OptionError, VerificationError, boundary
 from rnn_lowering.files.atomic import Place, replacing
@@ -70,6 +71,7 @@ class FileLowering:
             inputs = (self.source, *data)
             outputs = self._outputs_of(model, inputs)
             before = replace(ModelFile.of(file, data, model), name=self.source.name)
+            runner = last.enter_context(self._started_early())
             result = self.lowers.call(model, keep=bool(self.check.runs or self.outputs.report))
             place, place_of_kept = outputs.placed(inputs)
             with replacing(place, overwrite=outputs.overwrite) as written, ExitStack() as until_told:
@@ -79,7 +81,7 @@ class FileLowering:
                 both = cache(lambda: until_told.enter_context(self._comparison(original, written, result)))
                 tell = partial(write_report, done, partial(_run_nodes, both), overwrite=outputs.overwrite)
                 if result.modified and self.check.runs:
-                    done.verification = self._in_chunks(original, written) if done.stream else both().result()
+                    done.verification = self._in_chunks(original, written, runner) if runner else both().result()
                     keep = partial(_keep, result.model, place_of_kept, outputs.overwrite)
                     self._refuse(done, done.verification, keep, tell)
                 last.enter_context(tell())
@@ -118,9 +120,17 @@ class FileLowering:
             prepared=result.prepared,
         )
 
-    def _in_chunks(self, original: ModelSource, written: Path) -> Verification:
-        trust = self.files.trust_external_data
-        return verify_stream(original, written, check=self.check, trust_external_data=trust, progress=self.progress)
+    def _started_early(self) -> AbstractContextManager[Runner | None]:
+        """Return what runs the models of a stream: it imports onnxruntime while the stream is made. Return nothing
+        where a comparison is not certain."""
+        certain = self.check.runs and self.lowers.lowering.stream is not None
+        return Runner(self.check.timeout) if certain else nullcontext()
+
+    def _in_chunks(self, original: ModelSource, written: Path, runner: Runner) -> Verification:
+        trust, progress = self.files.trust_external_data, self.progress
+        return compare_stream(
+            original, written, runner, check=self.check, trust_external_data=trust, progress=progress
+        )
 
     def _refuse(self, done: FileReport, found: Verification, keep: Callable[[], str], tell: _Tell) -> None:
         """Raise where the models differ, or a comparison is required and was not possible."""

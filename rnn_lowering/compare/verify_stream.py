@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from rnn_lowering import types
@@ -49,7 +50,7 @@ from rnn_lowering.options import Check, Tolerance, check_of
 from rnn_lowering.passes.lower import LowerRecurrentPass
 from rnn_lowering.spec.constant_values import constant_of
 from rnn_lowering.streaming.metadata import KEY, StreamPlan
-from rnn_lowering.types import CHUNKS, ORIGINAL, Array, Progress, counter, given_progress
+from rnn_lowering.types import CHUNKS, ORIGINAL, Array, PathLike, Progress, counter, given_progress
 
 _TOO_SHORT = "no sequence has two chunks (give longer inputs: --test-shape, --feed)"
 _LOWERED_ORIGINAL = "lowered_original.onnx"
@@ -68,8 +69,8 @@ Steady = Mapping[str, Mapping[str, int]]
 
 
 def verify_stream(
-    original: Given,
-    stepped: Given,
+    original: onnx.ModelProto | ir.Model | PathLike,
+    stepped: onnx.ModelProto | ir.Model | PathLike,
     *,
     check: Check | None = None,
     trust_external_data: bool = False,
@@ -97,13 +98,26 @@ def verify_stream(
     check = check_of(check, {}, verify_stream)
     trust = types.flag("trust_external_data", trust_external_data)
     progress = given_progress(progress)
-    with boundary(), limited(check.max_bytes), Runner(check.timeout) as runner, ExitStack() as pipes:
+    given = types.model_or_path("original", original), types.model_or_path("stepped", stepped)
+    with boundary(), Runner(check.timeout) as runner:
+        return compare_stream(*given, runner, check=check, trust_external_data=trust, progress=progress)
+
+
+def compare_stream(
+    original: Given,
+    stepped: Given,
+    runner: Runner,
+    *,
+    check: Check,
+    trust_external_data: bool = False,
+    progress: Progress | None = None,
+) -> Verification:
+    """Compare as `verify_stream` does, with a runner that may have been started before; parsed files are accepted
+    too."""
+    with limited(check.max_bytes), ExitStack() as pipes:
         first, second = (
-            as_file(model, runner.folder / f"model{n}.onnx", trust, pipes)
-            for n, model in enumerate(
-                given if isinstance(given, ModelSource) else types.model_or_path(name, given)
-                for name, given in (("original", original), ("stepped", stepped))
-            )
+            as_file(model, runner.folder / f"model{n}.onnx", trust_external_data, pipes)
+            for n, model in enumerate((original, stepped))
         )
         return _Comparison(first, second, runner, check, progress).result()
 

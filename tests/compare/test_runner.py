@@ -64,6 +64,25 @@ def test_one_process_for_everything(started: list[subprocess.Popen[bytes]]) -> N
     assert len(started) == 1
 
 
+def test_what_compares_a_stream_is_started_before_the_stream_is_made(
+    tmp_path: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
+    source, written = tmp_path / "model.onnx", tmp_path / "stream.onnx"
+    onnx.save(chain(*ONE), source)
+    rl.lower_file(source, written, stream="seq", verify=0)
+    rl.preview(source, stream="seq")
+    with pytest.raises(rl.RnnLoweringError, match="exists"):
+        rl.lower_file(source, written, stream="seq")
+    assert started == []
+    assert rl.lower_file(source, written, stream="seq", overwrite=True).verification
+    assert len(started) == 1
+    onnx.save(chain(Link("GRU", "first", {"direction": "bidirectional"})), source)
+    with pytest.raises(rl.UnsupportedError, match="bidirectional"):
+        rl.lower_file(source, tmp_path / "refused.onnx", stream="seq")
+    assert len(started) == 2
+    assert all(process.returncode is not None for process in started)
+
+
 def saved(folder: Path) -> Session:
     path = folder / "model.onnx"
     onnx.save(chain(*ONE), path)
