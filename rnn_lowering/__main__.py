@@ -1,5 +1,6 @@
 """The process of the command: `rnn-lower`, or `python -m rnn_lowering`."""
 
+import gc
 import logging
 import sys
 
@@ -13,7 +14,10 @@ def main() -> int:
     from rnn_lowering.cli import command  # imports that take time, now that signals are heard
 
     open_closed()
-    return command.main()
+    try:
+        return command.main()
+    finally:
+        gc.freeze()  # the interpreter, which ends now, need not look for cycles among all objects
 
 
 if __name__ == "__main__":
