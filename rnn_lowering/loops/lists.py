@@ -1,7 +1,8 @@
 """Lists and tensors that grow by a row in each step of a Loop: their rows are stacked instead.
 
 A Scan carries no sequences, nor states that grow. SequenceInsert into an empty list whose elements are only joined
-after the Loop, and Concat of a state with a row, become a stacked output.
+after the Loop, and Concat of a state with a row, become a stacked output; so do rows that a ScatterND writes
+(`buffers`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from rnn_lowering.emit.ops import Ops
+from rnn_lowering.loops.buffers import Buffer, Buffers, drop_users
 from rnn_lowering.loops.facts import Facts, TensorKind
 from rnn_lowering.model.replace import drop_unused, take_over
 from rnn_lowering.model.scopes import graphs_of, values_used
@@ -26,20 +28,25 @@ class _Grown:
         state: Its number.
         row: What a step adds.
         axis: The axis along which a tensor grows; None for a list.
+        buffer: The tensor of which it is a row, where that does not grow.
     """
 
     state: int
     row: ir.Value
-    axis: int | None
+    axis: int | None = None
+    buffer: Buffer | None = None
 
 
-def stack_grown_states(facts: Facts, node: ir.Node, emitter: Callable[[ir.Node], Ops]) -> ir.Node:
+def stack_grown_states(
+    facts: Facts, node: ir.Node, emitter: Callable[[ir.Node], Ops], *, written_only: bool = False
+) -> ir.Node:
     """Return a Loop that stacks the rows of the states that grow, in the place of one; itself if there are none.
 
     Args:
         facts: Facts about the model.
         node: A Loop.
         emitter: Returns what emits into the graph of the node.
+        written_only: Whether only the states whose rows are written count, not those that grow.
     """
     attribute = node.attributes.get("body")
     bodies = () if attribute is None else graphs_of(attribute)
@@ -51,8 +58,13 @@ def stack_grown_states(facts: Facts, node: ir.Node, emitter: Callable[[ir.Node],
         return node
     (body,), states = bodies, len(node.inputs) - 2
     named = range(min(states, len(node.outputs)))
-    grown = [each for n in named if (each := _grown(facts, node, body, n)) is not None]
-    if not grown or len(node.outputs) < states:
+    if len(node.outputs) < states:
+        return node
+    grown = [] if written_only else [each for n in named if (each := _grown(facts, node, body, n)) is not None]
+    buffers = Buffers(facts, node, body, emitter(node))
+    found = {n: buffer for n in named if (buffer := buffers.find(n)) is not None}
+    grown += [_Grown(n, buffer.row, buffer=buffer) for n, buffer in found.items()]
+    if not grown:
         return node
     places = {each.state for each in grown}
     kept = [n for n in range(states) if n not in places]
@@ -72,12 +84,9 @@ def stack_grown_states(facts: Facts, node: ir.Node, emitter: Callable[[ir.Node],
         _join(facts, op, node, each, value)
     rows = list(body.outputs)[1 + states :]
     given = [body.outputs[0], *(body.outputs[1 + n] for n in kept), *rows, *(each.row for each in grown)]
-    growing = [step for n in places if (step := body.outputs[1 + n].producer()) is not None]
     body.outputs[:] = given
-    for step in growing:
-        body.remove(step, safe=False)
-        for index in range(len(step.inputs)):
-            step.replace_input_with(index, None)
+    for n in places:
+        drop_users(body, body.inputs[2 + n])
     for n in sorted(places, reverse=True):
         del body.inputs[2 + n]
     graph.insert_after(new, op.nodes)
@@ -141,6 +150,9 @@ def _places(facts: Facts, user: ir.Node, row: ir.Value) -> tuple[TensorKind, int
 
 def _join(facts: Facts, op: Ops, node: ir.Node, grown: _Grown, rows: ir.Value) -> None:
     """Emit what the rows become after the Loop, in the place of what was."""
+    if grown.buffer is not None:
+        grown.buffer.emit(facts, op, rows, node.outputs[grown.state])
+        return
     kind = facts.kind(grown.row)
     assert kind is not None
     facts.declare(rows, TensorKind(kind.element, (None, *(kind.shape or ()))))

@@ -223,8 +223,13 @@ class _LoopLowering:
             reason = _EMPTY.reason
         for form in wanted.forms:
             try:
-                if form != "unroll" and node.op_type == "Loop":
-                    node = stack_grown_states(self.facts, node, lambda old: self._emitter(old, scope.graph))
+                if node.op_type == "Loop":
+                    node = stack_grown_states(
+                        self.facts,
+                        node,
+                        lambda old: self._emitter(old, scope.graph),
+                        written_only=form == "unroll",
+                    )
                 shape = wanted if form != "unroll" else replace(wanted, dialect=PLAIN)
                 steps = self._as(_FORMS[form], node, scope, shape)
             except UnsupportedError as error:

@@ -189,12 +189,8 @@ class Counters:
         self._holders: dict[Length | ir.Value, ir.Value] = {}
 
     def trips(self) -> LoopTrips:
-        op, most = self.copy.op, self.items[0] if self.items else None
-        if isinstance(most, Known) and int(most.array.reshape(-1)[0]) >= _ENDLESS:
-            most = None
-        lines = self._comparisons(self.read.going, self.read.body)
-        limit = None if most is None or self.read.trips is None else self._line_of_outside(self.read.trips, most)
-        length = None if most is not None and limit is None else self._length(lines, limit)
+        op, most = self.copy.op, self._most()
+        lines, limit, length = self._limits(most)
         first = self.items[1] if len(self.items) > 1 else None
         follows = length is not None and self._follows(first, length)
         if length is not None and follows and self.copy.some_rows:
@@ -220,6 +216,18 @@ class Counters:
             trips = op.where(op.less(trips, zero), zero, trips)
         known = None if trips.number is None else max(trips.number, 0)
         return LoopTrips(trips if known is None else op.constant([known]), known, bool(known), length)
+
+    def _most(self) -> Item:
+        """Return the most steps; None where there is no limit."""
+        most = self.items[0] if self.items else None
+        endless = isinstance(most, Known) and int(most.array.reshape(-1)[0]) >= _ENDLESS
+        return None if endless else most
+
+    def _limits(self, most: Item) -> tuple[list[Line], Line | None, Line | None]:
+        """Return the conditions, the most steps and the number of steps as lines."""
+        lines = self._comparisons(self.read.going, self.read.body)
+        limit = None if most is None or self.read.trips is None else self._line_of_outside(self.read.trips, most)
+        return lines, limit, None if most is not None and limit is None else self._length(lines, limit)
 
     def _length(self, lines: Sequence[Line], limit: Line | None) -> Line | None:
         """Return the number of steps, where there is one, if it is a size by every condition."""
@@ -247,6 +255,24 @@ class Counters:
         if size is not None or not isinstance(item, ir.Value):
             return size is not None and trips.known == size
         return trips.length == Line(terms=((length_of_axis(self.copy.facts, item, axis), 1),))
+
+    def fills(self, item: Item, axis: int) -> bool:
+        """Whether the number of steps, which is not known, is that of the rows of a value along an axis.
+
+        Raises:
+            UnsupportedError: It depends on data.
+        """
+        _, _, length = self._limits(self._most())
+        first = self.items[1] if len(self.items) > 1 else None
+        return length is not None and length == self._rows_of(item, axis) and self._follows(first, length)
+
+    def _rows_of(self, item: Item, axis: int) -> Line | None:
+        """Return how many rows a value has along an axis."""
+        kind = self.copy.facts.kind(item)
+        size = None if kind is None else kind.dims[axis]
+        if size is not None or not isinstance(item, ir.Value):
+            return None if size is None else Line(size)
+        return Line(terms=((length_of_axis(self.copy.facts, item, axis), 1),))
 
     def check_row(self, value: ir.Value, trips: LoopTrips, data: ir.Value) -> None:
         """Refuse, for a stream, a row that is not row i in step i, and a number of steps that is always the same.
@@ -291,6 +317,11 @@ class Counters:
     def counts(self, value: ir.Value) -> bool:
         """Whether a value is the number of the step."""
         return self._line(value) == Line(rate=1)
+
+    def counts_down(self, value: ir.Value, item: Item, axis: int) -> bool:
+        """Whether a value is the number of a row of another one along an axis, from the last row on."""
+        rows = self._rows_of(item, axis)
+        return rows is not None and self._line(value) == rows.plus(Line(-1, rate=-1))
 
     def _smaller(self, a: Tensor, b: Tensor) -> Tensor:
         return self.copy.op.where(self.copy.op.less(a, b), a, b)
