@@ -347,25 +347,33 @@ def _beside(node: LoweredNode, others: Sequence[LoweredNode]) -> list[LoweredNod
 
 
 def _layer_below(node: LoweredNode, others: Sequence[LoweredNode]) -> tuple[LoweredNode | None, list[ir.Node]]:
-    """Return the node whose Y becomes X of a node by its first inputs, and the nodes in between, in order."""
+    """Return the node whose Y becomes X of a node by what nodes move and add to, and these nodes, in order."""
     by_Y = {other.reference.spec.outputs.get("Y"): other for other in others}
     value, path = node.reference.spec.inputs.get("X"), []
     while value is not None and value not in by_Y and (producer := value.producer()) is not None:
         path.append(producer)
-        value = producer.inputs[0] if producer.inputs else None
+        value = _moved_input(producer, node.entry.opset)
     return (None, []) if value is None else (by_Y.get(value), path[::-1])
+
+
+def _moved_input(node: ir.Node, opset: int) -> ir.Value | None:
+    """Return the input of a node that it moves, or that it adds a constant to."""
+    added = node.op_type == "Add" and node.inputs[0] is not None and constant_of(node.inputs[0], opset) is not None
+    return node.inputs[int(added)] if node.inputs else None
 
 
 def _moved(path: Sequence[ir.Node], opset: int, Y: Array) -> Array:
     """Return X of a layer for Y of the layer below, by onnx's reference evaluator."""
-    if not path or path[0].inputs[0] is None:
+    moved = [_moved_input(node, opset) for node in path]
+    if not moved or moved[0] is None:
         return Y
-    leaves = {path[0].inputs[0]: ir.tensor(Y)}
-    for value in (v for node in path for v in node.inputs[1:] if v is not None):
-        constant = constant_of(value, opset)
-        if constant is None:
-            raise SessionError(f"'{value.name}' is not a constant")
-        leaves[value] = constant
+    leaves = {moved[0]: ir.tensor(Y)}
+    for value in (v for node, of_node in zip(path, moved, strict=True) for v in node.inputs if v is not of_node):
+        constant = None if value is None else constant_of(value, opset)
+        if value is None or constant is None:
+            raise SessionError(f"'{'' if value is None else value.name}' is not a constant")
+        floats = constant.dtype.is_floating_point()
+        leaves[value] = ir.tensor(array_of(constant).astype(Y.dtype)) if floats else constant
     X = computed(path[-1].outputs[0], path, leaves, opset)
     if X is None:
         raise SessionError(f"onnx cannot compute '{path[-1].outputs[0].name}'")

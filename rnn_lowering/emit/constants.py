@@ -238,6 +238,24 @@ def elementwise(op_type: str, a: Constant, b: Constant) -> Elementwise:
 
 
 @dataclass(frozen=True)
+class RowProduct(Constant):
+    """The product of a row and a matrix, computed in float64 and rounded once."""
+
+    row: Constant
+    matrix: Constant
+
+    def read(self) -> Array:
+        matrix = self.matrix.read().astype(np.float64)
+        row = np.broadcast_to(self.row.read().astype(np.float64), matrix.shape[:1])
+        return (row @ matrix).astype(self.dtype.numpy())
+
+
+def row_product(row: Constant, matrix: Constant) -> RowProduct:
+    """Return row [m] @ matrix [m, n]: [n]; a row of one number stands for m equal ones."""
+    return RowProduct(matrix.dtype, matrix.shape[1:], "added", row, matrix)
+
+
+@dataclass(frozen=True)
 class OneHot(Constant):
     """One-hot rows: row n is 1 at position index[n] and 0 elsewhere, [index.size, count]."""
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Container, Hashable, Mapping, Sequence, Set
 from dataclasses import replace
 
 import onnx_ir as ir
 
+from rnn_lowering.emit.constants import Constant, leaf
 from rnn_lowering.emit.names import NODE, OPERATOR, Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.substitutes import as_transpose
 from rnn_lowering.errors import boundary
 from rnn_lowering.model.plan import NodePlan
 from rnn_lowering.model.scopes import all_graphs, all_names, detach, sort_nodes, values_used, with_bodies
-from rnn_lowering.model.siblings import Group, groups_of, shared_loops
+from rnn_lowering.model.siblings import Between, Group, groups_of, shared_loops
 from rnn_lowering.model.sizes import merged
 from rnn_lowering.recurrence.causal_conv_node import conv_of_one_frame
 from rnn_lowering.recurrence.node import lower_node, lower_nodes
 from rnn_lowering.spec.causal_conv import CausalConvSpec
-from rnn_lowering.spec.constant_values import FOLDABLE
+from rnn_lowering.spec.constant_values import FOLDABLE, constant_of
 from rnn_lowering.spec.node_spec import NodeSpec
-from rnn_lowering.spec.rnn import GATES
 
 
 def replace_nodes(model: ir.Model, plan: Sequence[NodePlan], *, widen: bool, dequantize: bool = False) -> list[str]:
@@ -134,9 +134,10 @@ def _replace_group(group: Group, specs: Sequence[NodeSpec], op: Ops) -> dict[ir.
     return the values that took over their outputs."""
     found, choice = group.members[0].found, group.members[0].choice
     graph, nodes = found.graph, [planned.found.node for planned in group.members]
-    if group.stacked:
-        specs = [*map(_without_inner_Y, specs, specs[1:]), specs[-1]]
-    outputs = zip(specs, lower_nodes(op, specs, choice.repeat, stacked=group.stacked), strict=True)
+    if group.between:
+        specs = [*map(_without_inner_Y, specs, group.between), specs[-1]]
+    added = [[_constant(value, found.opset) for value in between.added] for between in group.between]
+    outputs = zip(specs, lower_nodes(op, specs, choice.repeat, added), strict=True)
     emitted = {spec.outputs[symbol]: tensor for spec, found in outputs for symbol, tensor in found.items()}
     taken_over = dict(zip(emitted, op.outputs(list(emitted.values())), strict=True))
     given = taken_over | {
@@ -154,43 +155,36 @@ def _replace_group(group: Group, specs: Sequence[NodeSpec], op: Ops) -> dict[ir.
         graph.register_initializer(value)
     graph.insert_before(nodes[-1], op.nodes)
     inputs = [value for node in nodes for value in node.inputs if value is not None]
-    for node in reversed(nodes):
-        X = node.inputs[0]
+    below = [*group.between[::-1], *(Between() for _ in nodes[len(group.between) :])]
+    for node, between in zip(reversed(nodes), below, strict=True):
         graph.remove(node, safe=True)
-        if node is not nodes[0] and group.stacked and X is not None:
-            _drop_moves(X)
+        _drop_moves(between)
     drop_unused(inputs, FOLDABLE)
     return taken_over
 
 
-def _between(X: ir.Value) -> Iterator[ir.Node]:
-    """Yield the nodes between a layer and X of the next, from X on, while nothing else uses what they compute."""
-    node = X.producer()
-    while node is not None and node.op_type not in GATES and len(X.uses()) == 1 and not X.is_graph_output():
-        yield node
-        source = node.inputs[0]
-        if source is None:
-            return
-        X, node = source, source.producer()
+def _constant(value: ir.Value, opset: int) -> Constant:
+    """Return the numbers of a constant of the model."""
+    tensor = constant_of(value, opset)
+    assert tensor is not None
+    return leaf(tensor, value, "added").reshaped((tensor.size,))
 
 
-def _without_inner_Y(spec: NodeSpec, above: NodeSpec) -> NodeSpec:
+def _without_inner_Y(spec: NodeSpec, between: Between) -> NodeSpec:
     """Return a layer without an output Y that only the layer above uses."""
-    *_, last = [above.inputs["X"], *(node.inputs[0] for node in _between(above.inputs["X"]))]
-    inner = last is spec.outputs["Y"] and len(last.uses()) == 1 and not last.is_graph_output()
+    values = [spec.outputs["Y"], *(node.outputs[0] for node, _ in between.moves)]
+    inner = all(len(value.uses()) == 1 and not value.is_graph_output() for value in values)
     return replace(spec, outputs={s: v for s, v in spec.outputs.items() if s != "Y" or not inner})
 
 
-def _drop_moves(X: ir.Value) -> None:
+def _drop_moves(between: Between) -> None:
     """Remove the nodes between two layers that nothing uses any more."""
-    node = X.producer()
-    while node is not None and node.op_type not in GATES and node.graph is not None:
-        if any(v.uses() or v.is_graph_output() for v in node.outputs):
+    for node, place in between.moves:
+        if node.graph is None or any(v.uses() or v.is_graph_output() for v in node.outputs):
             return
-        inputs = [v for v in node.inputs if v is not None]
+        others = [v for n, v in enumerate(node.inputs) if v is not None and n != place]
         node.graph.remove(node, safe=True)
-        drop_unused(inputs[1:], FOLDABLE)
-        node = inputs[0].producer()
+        drop_unused(others, FOLDABLE)
 
 
 def prefix_of(node: ir.Node) -> str:

@@ -7,9 +7,10 @@ independent. A group has nodes of one level only, so groups never depend on each
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import parameter
@@ -19,7 +20,7 @@ from rnn_lowering.recurrence.directions import can_join, can_stack
 from rnn_lowering.spec.constant_values import constant_of
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 from rnn_lowering.spec.rnn import GATES, RecurrentSpec
-from rnn_lowering.types import array_of
+from rnn_lowering.types import Array, array_of
 
 
 @dataclass(frozen=True)
@@ -50,16 +51,30 @@ class _Output:
 
 
 @dataclass(frozen=True)
+class Between:
+    """What is between Y of a layer and X of the layer above.
+
+    Attributes:
+        moves: The nodes, from X on, each with the number of its input that comes from Y.
+        added: The constants that some of them add, each of one number or of one for each number of H.
+    """
+
+    moves: Sequence[tuple[ir.Node, int]] = ()
+    added: Sequence[ir.Value] = ()
+
+
+@dataclass(frozen=True)
 class Group:
     """Nodes that become one recurrence; most groups are of one node.
 
     Attributes:
         members: The nodes.
-        stacked: Whether X of each member is Y of the previous member; otherwise the members are independent.
+        between: Of layers, what is below each but the first: X of each is Y of the one before, if nothing is
+            between them. Empty if the members are independent.
     """
 
     members: list[NodePlan]
-    stacked: bool = False
+    between: list[Between] = field(default_factory=list)
 
 
 def groups_of(plan: Sequence[NodePlan]) -> list[Group]:
@@ -104,9 +119,10 @@ def _stacks(plan: Sequence[NodePlan], levels: Mapping[ir.Node, int]) -> list[Gro
         for p in plan
         if _may_join(p) and p.choice.dialect.stack_up_to and "Y" in p.spec.outputs
     }
-    below: dict[ir.Node, NodePlan] = {}
+    below: dict[ir.Node, tuple[NodePlan, Between]] = {}
     for planned in plan:
-        layer = by_Y.get(_source_of_X(planned)) if _may_join(planned) else None
+        source, between = _source_of_X(planned) if _may_join(planned) else (None, Between())
+        layer = None if source is None else by_Y.get(source)
         others = [v for s, v in planned.spec.inputs.items() if s != "X"]
         first = all((node := v.producer()) is None or not levels.get(node) for v in others)
         same = layer is not None and (layer.found.graph, layer.opset, layer.choice.form) == (
@@ -114,35 +130,70 @@ def _stacks(plan: Sequence[NodePlan], levels: Mapping[ir.Node, int]) -> list[Gro
             planned.opset,
             planned.choice.form,
         )
-        if layer is not None and same and first:
-            below[planned.found.node] = layer
+        if layer is not None and same and first and _adds_to_H(planned, layer, between):
+            below[planned.found.node] = layer, between
     groups: dict[ir.Node, Group] = {}
     for planned in plan:
-        layer = below.get(planned.found.node)
-        if layer is None:
+        if planned.found.node not in below:
             continue
-        group = groups.get(layer.found.node, Group([layer], stacked=True))
+        layer, between = below[planned.found.node]
+        group = groups.get(layer.found.node, Group([layer]))
         if group.members[-1] is layer and can_stack(
             planned.choice.dialect, planned.opset, [*map(_rnn, group.members), _rnn(planned)]
         ):
             group.members.append(planned)
+            group.between.append(between)
             groups |= {member.found.node: group for member in group.members}
     return list({id(group): group for group in groups.values()}.values())
 
 
-def _source_of_X(planned: NodePlan) -> ir.Value:
-    """Follow X back through Transpose, Squeeze and similar. Return the Y it comes from, else X."""
-    spec = planned.spec
+def _source_of_X(planned: NodePlan) -> tuple[ir.Value | None, Between]:
+    """Follow X back through Transpose, Squeeze and similar, and additions of constants, to the Y it comes from."""
+    spec, opset = planned.spec, planned.found.opset
     axes: list[str] = [axis or "H" for axis in spec.axes("X")]
     value = spec.inputs["X"]
-    while (node := value.producer()) is not None and node.domain in DEFAULT_DOMAIN and node.op_type in _MOVES:
-        source = node.inputs[0]
-        before = _MOVES[node.op_type](_Output(node, 0, len(axes), planned.found.opset), axes)
+    moves: list[tuple[ir.Node, int]] = []
+    added: list[ir.Value] = []
+    while (node := value.producer()) is not None and node.domain in DEFAULT_DOMAIN:
+        out = _Output(node, 0, len(axes), opset)
+        place = 0
+        before = _MOVES[node.op_type](out, axes) if node.op_type in _MOVES else None
+        if node.op_type == "Add" and (constant := _place_added(out, axes)) is not None:
+            place, before = 1 - constant, axes
+            added += [v for v in (node.inputs[constant],) if v is not None]
+        source = node.inputs[place] if before is not None else None
         if source is None or before is None:
             break
+        moves.append((node, place))
         value, axes = source, before
     wanted = ["N", "T", "1", "H"] if _rnn(planned).layout else ["T", "1", "N", "H"]
-    return value if axes == wanted else spec.inputs["X"]
+    return (value if axes == wanted else None), Between(moves, added)
+
+
+def _place_added(out: _Output, axes: list[str]) -> int | None:
+    """Return the number of the operand of an Add that is a constant, finite and the same at every step and row."""
+    if out.node.attributes:  # of opset 6 and earlier: axis aligns other axes
+        return None
+    for place in (1, 0):
+        tensor = out.constant(place)
+        if tensor is None or len(tensor.shape) > len(axes):
+            continue
+        sizes = (1,) * (len(axes) - len(tensor.shape)) + tuple(tensor.shape.numpy())
+        same = all(size == 1 or axis == "H" for size, axis in zip(sizes, axes, strict=True))
+        if same and _is_finite(tensor):
+            return place
+    return None
+
+
+def _is_finite(tensor: ir.TensorProtocol) -> bool:
+    numbers: Array = array_of(tensor)
+    return tensor.dtype.is_floating_point() and bool(np.isfinite(numbers.astype(np.float64)).all())
+
+
+def _adds_to_H(planned: NodePlan, layer: NodePlan, between: Between) -> bool:
+    """Return whether constants between two layers leave Y of the layer below as wide as it is."""
+    tensors = [constant_of(value, planned.found.opset) for value in between.added]
+    return all(t is not None and t.size in (1, _rnn(layer).hidden_size) for t in tensors)
 
 
 def _unmoved(_: _Output, axes: list[str]) -> list[str] | None:

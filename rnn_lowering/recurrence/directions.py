@@ -8,6 +8,7 @@ from functools import partial
 
 import onnx_ir as ir
 
+from rnn_lowering.emit.constants import Constant
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.run_time_sizes import can_flip, flip, zeros
@@ -16,7 +17,7 @@ from rnn_lowering.recurrence.cells import CELLS
 from rnn_lowering.recurrence.openvino_lstm import recognized_step
 from rnn_lowering.recurrence.recurrence import Recurrence, Repeat, Step, Tensors
 from rnn_lowering.recurrence.sequence_lens import Lengths, ragged, up_to_longest, with_ended_rows
-from rnn_lowering.recurrence.weights import Operands, interleaved, joined, operands, stacked
+from rnn_lowering.recurrence.weights import Operands, interleaved, joined, operands, stacked, with_added
 from rnn_lowering.spec.rnn import RecurrentSpec
 
 Finals = list[Tensors]
@@ -36,11 +37,13 @@ class NodeInputs:
         spec: The specification of the node.
         X: The input X, [seq, batch, input] or with layout 1 [batch, seq, input].
         init: The initial states by state and direction, each [1, batch, hidden].
+        added: Of a layer above another, constants of size 1 or [hidden] to add to Y of that.
     """
 
     spec: RecurrentSpec
     X: Tensor
     init: list[Tensors]
+    added: Sequence[Constant] = ()
 
 
 def run_directions(
@@ -244,7 +247,7 @@ class _Stack:
 
     def __init__(self, op: Ops, layers: Sequence[NodeInputs]) -> None:
         self.op, self.specs = op, [layer.spec for layer in layers]
-        self.ks = [operands(op, spec)[0] for spec in self.specs]
+        self.ks = [with_added(op, operands(op, layer.spec)[0], layer.added) for layer in layers]
         self.sizes = [k.hidden_size for k in self.ks]
         self.last = len(self.ks) - 1
         self.reverse = self.specs[0].directions == ("reverse",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from rnn_lowering.emit.constants import Constant
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.causal_conv_node import lower_causal_conv
@@ -35,12 +36,18 @@ def lower_node(op: Ops, spec: NodeSpec, repeat: Repeat) -> dict[str, Tensor]:
     return EQUIVALENTS[type(spec)](op, spec, repeat)
 
 
-def lower_nodes(op: Ops, specs: Sequence[NodeSpec], repeat: Repeat, *, stacked: bool) -> list[dict[str, Tensor]]:
+def lower_nodes(
+    op: Ops, specs: Sequence[NodeSpec], repeat: Repeat, added: Sequence[Sequence[Constant]]
+) -> list[dict[str, Tensor]]:
     """Emit the equivalent of a node, of several that `directions.can_join`, or of layers that `can_stack`.
+
+    Args:
+        added: Of layers, the constants that are added below each but the first; else empty.
 
     Returns:
         The outputs of each, as `lower_node` does.
     """
     if len(specs) == 1:
         return [lower_node(op, specs[0], repeat)]
-    return (lower_stack if stacked else lower_siblings)(op, cast(Sequence[RecurrentSpec], specs), repeat)
+    nodes = cast(Sequence[RecurrentSpec], specs)
+    return lower_stack(op, nodes, repeat, added) if added else lower_siblings(op, nodes, repeat)

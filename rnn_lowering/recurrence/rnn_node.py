@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rnn_lowering.emit.constants import Constant
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.run_time_sizes import zeros
 from rnn_lowering.emit.tensor import Tensor
@@ -34,11 +35,16 @@ def lower_siblings(op: Ops, specs: Sequence[RecurrentSpec], repeat: Repeat) -> l
     return [_outputs(op, spec, *result) for spec, result in zip(specs, results, strict=True)]
 
 
-def lower_stack(op: Ops, specs: Sequence[RecurrentSpec], repeat: Repeat) -> list[dict[str, Tensor]]:
-    """Emit the equivalent of layers that `can_stack`: X of each is Y of the one before; return the outputs of each
-    as `lower_rnn` does."""
+def lower_stack(
+    op: Ops, specs: Sequence[RecurrentSpec], repeat: Repeat, added: Sequence[Sequence[Constant]]
+) -> list[dict[str, Tensor]]:
+    """Emit the equivalent of layers that `can_stack`: X of each is Y of the one before and the constants `added`;
+    return the outputs of each as `lower_rnn` does."""
     X = _X(op, specs[0])
-    layers = [NodeInputs(spec, X, _initial_states(op, spec)) for spec in specs]
+    layers = [
+        NodeInputs(spec, X, _initial_states(op, spec), constants)
+        for spec, constants in zip(specs, [(), *added], strict=True)
+    ]
     return [_outputs(op, spec, *found) for spec, found in zip(specs, run_stack(op, layers, repeat), strict=True)]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import ml_dtypes
 import onnx_ir as ir
 
-from rnn_lowering.emit.constants import Constant, leaf
+from rnn_lowering.emit.constants import Constant, leaf, row_product
 from rnn_lowering.emit.integer_constants import dequantized
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
@@ -134,6 +134,18 @@ def operands(op: Ops, spec: RecurrentSpec) -> list[Operands]:
             strict=True,
         )
     ]
+
+
+def with_added(op: Ops, k: Operands, added: Sequence[Constant]) -> Operands:
+    """Return operands that take X for X plus constants, each of size 1 or [input]: (X + c) W + b = X W + (c W + b).
+
+    W must be constant.
+    """
+    for constant in added:
+        assert isinstance(k.W.value, Constant)
+        c = constant if constant.dtype == op.dtype else constant.cast(op.dtype)
+        k = replace(k, Wb=k.Wb + op.known(row_product(c, k.W.value)))
+    return k
 
 
 def joined(op: Ops, ks: Sequence[Operands]) -> Operands:

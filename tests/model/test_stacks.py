@@ -30,6 +30,13 @@ MOVES = {
     "x{n} = Transpose <perm = [1, 0, 2]> (t{n})",
     "layout 1": "x{n} = Squeeze (Y{n}, axis)",
 }
+ADDED = {
+    "added": "s{n} = Squeeze (Y{n}, axis) x{n} = Add (s{n}, c{n})",
+    "added to": "s{n} = Squeeze (Y{n}, axis) x{n} = Add (c{n}, s{n})",
+    "added before": "s{n} = Add (Y{n}, c{n}) x{n} = Squeeze (s{n}, axis)",
+    "added twice": "s{n} = Add (Y{n}, c{n}) t{n} = Squeeze (s{n}, axis) x{n} = Add (one, t{n})",
+}
+"""What adds a constant c between layers, besides the moves."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,7 @@ class Stack:
     declared: Sequence[int | str] = (6, BATCH)
     lengths: bool = False
     each: Sequence[Mapping[str, Any]] = ({},) * 4
+    added: Sequence[int] = ()  # the shape of c, whose last size is that of H where it is 0
 
     def built(self) -> tuple[onnx.ModelProto, dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Return the model, its inputs, and what it computes by the pages of the operators."""
@@ -56,6 +64,7 @@ class Stack:
         lengths = np.array([self.T, self.T // 2], np.int32)
         tensors = [numpy_helper.from_array(np.array([2 if batch_first else 1]), "axis")]
         tensors.append(numpy_helper.from_array(np.array([0, 0, -1]), "merged"))
+        tensors.append(numpy_helper.from_array(np.ones(1, np.float32), "one"))
         nodes: list[onnx.NodeProto] = []
         expected: dict[str, np.ndarray] = {}
         below = np.asarray(X, np.float64)
@@ -76,12 +85,18 @@ class Stack:
             )
             inputs = [f"x{n - 1}" if n else "X", *(names.get(s, "") for s in order)]
             nodes.append(helper.make_node(self.op, inputs, [f"{s}{n}" for s in symbols], f"node{n}", **attributes))
-            text = f"g (float[a] X) => (float[a] X) {{ {MOVES[self.between].format(n=n)} }}"
+            if self.between in ADDED:
+                c = rng.uniform(-2, 2, [size or H for size in self.added]).astype(np.float32)
+                tensors.append(numpy_helper.from_array(c, f"c{n}"))
+            text = f"g (float[a] X) => (float[a] X) {{ {(MOVES | ADDED)[self.between].format(n=n)} }}"
             nodes += onnx.parser.parse_graph(text).node
             page = {**given, "X": below} | ({"sequence_lens": lengths} if self.lengths else {})
             found = oracle.evaluate(self.op, attributes, page)
             below = found["Y"][:, :, 0] if batch_first else found["Y"][:, 0]
             expected |= {f"{s}{n}": found[s] for s in symbols if s in self.outputs}
+            if self.between in ADDED:
+                Y = found["Y"] if self.between == "added before" else found["Y"][:, 0]
+                below = (Y + c + (self.between == "added twice")).reshape(*below.shape[:2], -1)
         top = f"x{len(self.sizes) - 1}"
         expected[top] = below
         feed |= {"lengths": lengths} if self.lengths else {}
@@ -130,7 +145,17 @@ STACKS: dict[str, Stack] = {
     "LSTM of any batch": Stack("LSTM", (4, 3), declared=(6, "batch")),
     "LSTM of Softsign": Stack("LSTM", (4, 3), {"activations": ["HardSigmoid", "Softsign", "Tanh"]}),
     "the fewest steps": Stack("GRU", (4, 3), T=3, declared=(3, BATCH)),
+    **{
+        f"{op}, {between}": Stack(op, (4, 3, 2), between=between, added=(1, 0)) for op in GATES for between in ADDED
+    },
+    "LSTM with peepholes, added": Stack("LSTM", (4, 3), inputs=("P",), between="added before", added=(1, 1, 1, 0)),
+    "GRU of linear_before_reset, added": Stack(
+        "GRU", (4, 3), {"linear_before_reset": 1, **REVERSE}, between="added", added=(1, 1, 0)
+    ),
+    "RNN without biases, a number added": Stack("RNN", (4, 3), inputs=(), between="added to", added=()),
+    "LSTM, numbers added": Stack("LSTM", (4, 3), between="added twice", added=(0,)),
 }
+ADDED_NAMES = [f"{op}, {between}" for op, between in zip(("LSTM", "GRU", "RNN", "GRU"), ADDED, strict=True)]
 APART: dict[str, Stack] = {
     "too few steps": Stack(T=2, declared=(2, BATCH)),
     "lengths": Stack(lengths=True),
@@ -138,6 +163,9 @@ APART: dict[str, Stack] = {
     "other directions": Stack(each=({}, REVERSE)),
     "other attributes": Stack(each=({}, {"clip": 0.5})),
     "sizes where a product costs more": Stack(sizes=(100, 40)),
+    "what differs by row is added": Stack(between="added", added=(BATCH, 0)),
+    "what differs by step is added": Stack(between="added to", added=(6, 1, 1)),
+    "what makes Y wider is added": Stack(sizes=(1, 4), between="added", added=(4,)),
 }
 
 
@@ -175,6 +203,63 @@ def test_layers_of_any_length_become_one_loop(op: str) -> None:
     )
 
 
+@pytest.mark.parametrize("op", GATES)
+def test_constants_are_added_between_layers_of_any_length(op: str) -> None:
+    """Also where the sums and the constants are outputs too."""
+    for attributes, between, shape in (({}, "added", (0,)), (REVERSE, "added twice", (1, 1, 1, 0))):
+        stack = Stack(op, (4, 2, 3), attributes, between=between, added=shape, declared=("seq", "batch"))
+        model, feed, _ = stack.built()
+        for form in ("scan", "loop"):
+            for used in ([], ["x0", "Y1", "c1"]):
+                more = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in used]
+                given = onnx.ModelProto()
+                given.CopyFrom(model)
+                given.graph.output.extend(more)
+                new = rl.lower(given, form)
+                assert loops(new) == 1
+                assert ("x0" in {name for node in new.graph.node for name in node.output}) == bool(used)
+                for T in (1, 2, 3, 9):
+                    X = np.resize(feed["X"], (T, BATCH, WIDTH))
+                    assert_close(run(new, {**feed, "X": X}), run(given, {**feed, "X": X}))
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_constants_are_added_between_unrolled_layers(op: str) -> None:
+    assert loops(lowered(Stack(op, (4, 3), between="added to", added=(1, 0)), "unroll")) == 0
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.DOUBLE, TensorProto.FLOAT16])
+def test_constants_of_other_types_are_added(dtype: int) -> None:
+    """onnxruntime has no kernels for these."""
+    model, feed, expected = Stack("GRU", (4, 3), between="added", added=(0,)).built()
+    numpy_type = helper.tensor_dtype_to_np_dtype(dtype)
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(numpy_type), tensor.name))
+    for info in (*model.graph.input, *model.graph.output):
+        info.type.tensor_type.elem_type = dtype
+    new = rl.lower(model, target="onnxruntime")
+    assert loops(new) == 1
+    found = run(new, {name: array.astype(numpy_type) for name, array in feed.items()})
+    rtol = 1e-6 if dtype == TensorProto.DOUBLE else 1e-2  # the weights are those of float32
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("numbers", ["a default", "infinite"])
+def test_numbers_that_may_change_or_are_infinite_keep_layers_apart(numbers: str) -> None:
+    model, feed, _ = Stack("GRU", (4, 3), between="added", added=(0,)).built()
+    (c,) = (tensor for tensor in model.graph.initializer if tensor.name == "c0")
+    if numbers == "a default":
+        model.graph.input.append(helper.make_tensor_value_info("c0", TensorProto.FLOAT, [4]))
+        feed["c0"] = np.arange(4, dtype=np.float32)
+    else:
+        c.CopyFrom(numpy_helper.from_array(np.array([0, np.inf, 1, 2], np.float32), "c0"))
+    new = rl.lower(model)
+    assert loops(new) == 2
+    assert_close(run(new, feed), run(model, feed))
+
+
 def test_a_reverse_stack_of_any_length_stays_apart_before_opset_10() -> None:
     """Rows of unknown number cannot be reversed there."""
     model, feed, expected = Stack("GRU", attributes=REVERSE, declared=("seq", BATCH)).built()
@@ -207,7 +292,9 @@ def compared(stack: Stack) -> Verification:
         return NodeComparison(files[0], files[1], runner, rl.Check(), None).result("asked for")
 
 
-@pytest.mark.parametrize("name", ["LSTM of 3", "GRU in reverse", "GRU, reshape", "RNN with the last Y only"])
+@pytest.mark.parametrize(
+    "name", ["LSTM of 3", "GRU in reverse", "GRU, reshape", "RNN with the last Y only", *ADDED_NAMES]
+)
 def test_layers_are_compared_with_float64(name: str) -> None:
     stack = STACKS[name]
     result = compared(stack)
