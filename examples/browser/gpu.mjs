@@ -8,7 +8,7 @@ export const OPTIONS = {
   extra: { session: { disable_cpu_ep_fallback: "1" } },
 };
 
-const CODES = { float32: 1, int32: 6 };
+const CODES = { float32: 1, int32: 6, float16: 10 };
 const copies = {};
 
 // A model of one Identity from x to y, of a type.

@@ -29,10 +29,12 @@ class Stream {
 
 const present = (name) => name.replace("past_", "present_");
 
+const ARRAYS = { float32: Float32Array, int32: Int32Array, int64: BigInt64Array };
+
 // Zeros for an input; sizes that the model leaves open are 1.
-function zeros({ shape }) {
+function zeros({ type, shape }) {
   const sizes = shape.map((size) => (typeof size === "number" ? size : 1));
-  return [new Float32Array(sizes.reduce((a, b) => a * b, 1)), sizes];
+  return [new ARRAYS[type](sizes.reduce((a, b) => a * b, 1)), sizes];
 }
 
 class WasmStream extends Stream {

@@ -71,7 +71,7 @@ from rnn_lowering.spec.connections import InputFacts
 from rnn_lowering.spec.kinds import has_steps
 from rnn_lowering.spec.node_spec import NodeSpec, default_opset
 from rnn_lowering.targets.choice import Choice, choose
-from rnn_lowering.targets.support import check_operators
+from rnn_lowering.targets.support import check_operators, check_types
 from rnn_lowering.targets.target import Target
 
 _LOG = logging.getLogger("rnn_lowering")
@@ -279,9 +279,10 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             return model
         sort_nodes(model)
         copy = clone(model)
+        count_type = self.lowering.runtime.dialect.index_type
         with _without_collector():
             lowered = self._lower_without_steps(copy, report)
-            result = StreamPass(self.lowering.stream, self.lowering.delay).call(copy)
+            result = StreamPass(self.lowering.stream, self.lowering.delay, count_type=count_type).call(copy)
             if lowered and result.plan.frames is not None:
                 shorten_convolutions(copy, lowered, widen=self.lowering.compute == "float32")
         report.stream, report.loops = result.plan, [*result.loops]
@@ -329,6 +330,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
             return LoopForms((), left=True)
         if options.to == KEEP or (runs and not options.loops and runtime.runs_exported):
             return LoopForms((), without_steps=options.to != KEEP and options.target is not None)
+        check_types([value.dtype for value in (*node.inputs, *node.outputs) if value is not None], None, runtime)
         dialect = runtime.loop_dialect or PLAIN
         shaped = partial(
             LoopForms,

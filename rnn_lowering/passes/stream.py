@@ -54,6 +54,7 @@ class StreamPass(ir.passes.InPlacePass):
     Args:
         stream: The axis of time, or the number of frames of a chunk by axis: None for any number.
         delay: The largest delay of the outputs in frames, if nodes read future frames; True: any delay.
+        count_type: The type in which frames are counted, INT64 or INT32: some runtimes have no int64.
 
     Raises:
         OptionError: An axis that no input has, or a number of frames that is not possible.
@@ -72,10 +73,15 @@ class StreamPass(ir.passes.InPlacePass):
         ['X', 'past_lstm_LSTM_h', 'past_lstm_LSTM_c', 'past_gru_GRU_h']
     """
 
-    def __init__(self, stream: Stream, delay: bool | int = False) -> None:
+    def __init__(
+        self, stream: Stream, delay: bool | int = False, *, count_type: ir.DataType = ir.DataType.INT64
+    ) -> None:
         super().__init__()
         self.stream = parse_stream(stream)
         self.delay = parse_delay("delay", delay)
+        if count_type not in (ir.DataType.INT32, ir.DataType.INT64):
+            raise types.wrong("count_type", count_type, "INT32 or INT64 of onnx_ir.DataType")
+        self.count_type = count_type
 
     if TYPE_CHECKING:  # the result of a call is that of `call`
 
@@ -103,7 +109,7 @@ class StreamPass(ir.passes.InPlacePass):
             _check_delay(flow, work, self.delay)
             without_use = unused(work)
             text = "" if states.nodes else _nothing_carried(work, time, flow)
-            plan = StateExposer(work, flow, time).expose(states)
+            plan = StateExposer(work, flow, time, self.count_type).expose(states)
             text = "" if plan.states else text
             remove_unused(work, without_use)
             _declare(work, flow, time)

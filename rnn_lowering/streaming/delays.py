@@ -17,6 +17,8 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
 from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.model.scopes import ORIGIN
+from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.edit import Editor, NodeEdit, Path, dim_of, home, producer
 from rnn_lowering.streaming.inference import Shape
 from rnn_lowering.streaming.metadata import State
@@ -100,7 +102,7 @@ def replaced(
     missing, fill = missing_frames(editor, delay), editor.constant(early, graph)
     if early.size > 1:
         index = _index(editor, delay)
-        (within,) = editor.node("Where", [missing, index, editor.integers([delay.frames - 1], editor.model.graph)])
+        (within,) = editor.node("Where", [missing, index, editor.counts([delay.frames - 1])])
         (fill,) = editor.node("Gather", [fill, within], axis=axis)
         graph.insert_before(node, [producer(within), producer(fill)])
     if _count(editor, delay) != 1:
@@ -128,13 +130,13 @@ def skip_missing(editor: Editor, node: ir.Node, delay: Delay, dtype: ir.DataType
     """Start a recurrent node at its frame 0: move the missing frames to the end, beyond `sequence_lens`."""
     if _count(editor, delay) == 1:
         return
-    graph, main = home(node), editor.model.graph
+    graph = home(node)
     sequence, batch = (1, 0) if node.attributes.get_int("layout", 0) == 1 else (0, 1)
     number, turns = _numbers(editor, delay)
     skipped = _clipped(
-        editor, _calculated(editor, "Sub", editor.integers([delay.frames], main), _start(editor, delay)), number
+        editor, _calculated(editor, "Sub", editor.counts([delay.frames]), _start(editor, delay)), number
     )
-    last = _calculated(editor, "Sub", number, editor.integers([1], main))
+    last = _calculated(editor, "Sub", number, editor.counts([1]))
     taken = _clipped(editor, _calculated(editor, "Add", turns, skipped), last)
     put = _clipped(editor, _calculated(editor, "Sub", turns, skipped), last)
     there = _calculated(editor, "Sub", number, skipped)
@@ -158,7 +160,7 @@ def skip_missing(editor: Editor, node: ir.Node, delay: Delay, dtype: ir.DataType
 def after_the_start(editor: Editor, node: ir.Node, past: ir.Value, first: ir.Value) -> ir.Value:
     """Return `past` if there were frames before this call, else `first`, for a node."""
     if "after the start" not in editor.made:
-        zero = editor.integers([0], editor.model.graph)
+        zero = editor.counts([0])
         editor.made["after the start"] = _calculated(editor, "Less", zero, _so_far(editor))
     (chosen,) = editor.node("Where", [editor.made["after the start"], past, first])
     chosen.type = past.type
@@ -174,9 +176,9 @@ def counts_so_far(editor: Editor, delay: Delay) -> tuple[ir.Value, ir.Value, ir.
         if key not in editor.made:
             editor.made[key] = _calculated(editor, "Add", before, own)
         return before, own, editor.made[key]
-    missing, bounds = editor.integers([delay.frames], editor.model.graph), []
+    missing, bounds = editor.counts([delay.frames]), []
     for number, least in ((before, 0), (_calculated(editor, "Add", before, own), 1)):
-        bound = editor.integers([least], editor.model.graph)
+        bound = editor.counts([least])
         true = _calculated(editor, "Sub", number, missing)
         bounds.append(_calculated(editor, "Where", _calculated(editor, "Less", true, bound), bound, true))
     return bounds[0], own, bounds[1]
@@ -203,8 +205,8 @@ class LengthSoFar(NodeEdit):
     def apply(self, editor: Editor) -> None:
         graph = home(self.node)
         _, _, total = counts_so_far(editor, Delay(0, Fraction(1)))
-        (number,) = editor.node("Cast", [total], to=int(self.dtype))
-        made = [number]
+        number = of_type(editor, self.node, total, self.dtype)
+        made = [] if number is total else [number]
         for op_type, by in (("Mul", self.factor), ("Add", self.offset)):
             held = editor.constant(np.array([float(by)]).astype(self.dtype.numpy()), graph)
             (number,) = editor.node(op_type, [number, held])
@@ -222,14 +224,37 @@ def frames_before(editor: Editor, rate: Fraction) -> ir.Value:
     return _start(editor, Delay(0, rate))
 
 
+def of_type(editor: Editor, node: ir.Node, number: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """Return a number of frames in a type, by a Cast that is in no graph yet where it has another.
+
+    Args:
+        node: The node that needs it.
+
+    Raises:
+        UnsupportedError: It is needed in int64 by a runtime that counts in other integers.
+    """
+    if dtype == editor.count_type:
+        return number
+    if dtype == ir.DataType.INT64:
+        graph = home(node)
+        scope = "main graph" if graph is editor.model.graph else f"branch '{graph.name}'"
+        raise UnsupportedError(
+            f"reads numbers of frames as int64, and the target counts frames in {editor.count_type.name.lower()}",
+            hint="cast the numbers to float in the model, or drop --target",
+            node=node.meta.get(ORIGIN) or node_ref(node, scope),
+        )
+    return editor.node("Cast", [number], to=int(dtype))[0]
+
+
 def _so_far(editor: Editor) -> ir.Value:
     """The number of frames of the stream before this call."""
     if "so far" not in editor.made:
-        past = editor.add_input(editor.name("past_frames_t"), ir.DataType.INT64, [1])
+        past = editor.add_input(editor.name("past_frames_t"), editor.count_type, [1])
         editor.made["so far"] = past
         total = _calculated(editor, "Add", past, _given(editor))
         present = editor.add_output(editor.name("present_frames_t"), total, past, ())
-        editor.states.append(State(past.name or "", present.name or "", "", "t", (1,), "int64"))
+        dtype = editor.count_type.numpy().name
+        editor.states.append(State(past.name or "", present.name or "", "", "t", (1,), dtype))
     return editor.made["so far"]
 
 
@@ -238,13 +263,16 @@ def _given(editor: Editor) -> ir.Value:
     time, main = editor.time, editor.model.graph
     assert time is not None
     if time.frames is not None:
-        return editor.integers([time.frames], main)
+        return editor.counts([time.frames])
     if "given" not in editor.made:
         name, axis = next(iter(time.axes.items()))
         source = next(v for v in main.inputs if v.name == name)
         (sizes,) = editor.node("Shape", [source])
         (given,) = editor.node("Gather", [sizes, editor.integers([axis], main)], axis=0)
         editor.at_start([producer(sizes), producer(given)])
+        if editor.count_type != ir.DataType.INT64:
+            (given,) = editor.node("Cast", [given], to=int(editor.count_type))
+            editor.at_start([producer(given)])
         editor.made["given"] = given
     return editor.made["given"]
 
@@ -259,7 +287,7 @@ def _numbers(editor: Editor, delay: Delay) -> tuple[ir.Value, ir.Value]:
     """Return the number n of frames of a value in this call, and the indices 0 to n - 1."""
     main, count = editor.model.graph, _count(editor, delay)
     if count is not None:
-        return editor.integers([count], main), editor.integers(range(count), main)
+        return editor.counts([count]), editor.counts(range(count))
     if editor.opset < 11:
         raise UnsupportedError(
             "a stream that looks ahead, with any number of frames in a call, needs opset 11",
@@ -268,7 +296,7 @@ def _numbers(editor: Editor, delay: Delay) -> tuple[ir.Value, ir.Value]:
     key = ("numbers", delay.rate)
     if key not in editor.made:
         number = _number(editor, delay)
-        first, step = (editor.constant(np.array(n, np.int64), main) for n in (0, 1))
+        first, step = (editor.constant(np.array(n, editor.count_type.numpy()), main) for n in (0, 1))
         (scalar,) = editor.node("Squeeze", [number], axes=[0])
         (turns,) = editor.node("Range", [first, scalar, step])
         editor.at_start([producer(scalar), producer(turns)])
@@ -307,7 +335,7 @@ def missing_frames(editor: Editor, delay: Delay) -> ir.Value:
     if editor.opset < 9:
         raise UnsupportedError("a stream that looks ahead needs opset 9", hint="convert the model first")
     if delay not in editor.made:
-        limit = editor.integers([delay.frames], editor.model.graph)
+        limit = editor.counts([delay.frames])
         editor.made[delay] = _calculated(editor, "Less", _index(editor, delay), limit)
     return editor.made[delay]
 
@@ -315,13 +343,13 @@ def missing_frames(editor: Editor, delay: Delay) -> ir.Value:
 def _at_rate(editor: Editor, number: ir.Value, rate: Fraction) -> ir.Value:
     for op_type, factor in (("Mul", rate.numerator), ("Div", rate.denominator)):
         if factor != 1:
-            number = _calculated(editor, op_type, number, editor.integers([factor], editor.model.graph))
+            number = _calculated(editor, op_type, number, editor.counts([factor]))
     return number
 
 
 def _clipped(editor: Editor, number: ir.Value, most: ir.Value) -> ir.Value:
     """Clip numbers to 0 and a maximum."""
-    zero = editor.integers([0], editor.model.graph)
+    zero = editor.counts([0])
     below = _calculated(editor, "Less", number, zero)
     number = _calculated(editor, "Where", below, zero, number)
     return _calculated(editor, "Where", _calculated(editor, "Less", most, number), most, number)

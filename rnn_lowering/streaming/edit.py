@@ -73,14 +73,22 @@ class Editor:
 
     Attributes:
         time: The axes of the frames.
+        count_type: The integers in which frames are counted at run time.
         states: The states added so far.
         made: Values that several edits share.
     """
 
-    def __init__(self, model: ir.Model, opset: int, time: TimeInputs | None = None) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        opset: int,
+        time: TimeInputs | None = None,
+        count_type: ir.DataType = ir.DataType.INT64,
+    ) -> None:
         self.model = model
         self.opset = opset
         self.time = time
+        self.count_type = count_type
         self.made: dict[Hashable, ir.Value] = {}
         self._start: ir.Node | None = None
         self._names = Names({*all_names(model), *(v.name or "" for v in model.graph.outputs)})
@@ -250,6 +258,10 @@ class Editor:
 
     def integers(self, numbers: Sequence[int], graph: ir.Graph) -> ir.Value:
         return self.constant(np.array(numbers, np.int64), graph)
+
+    def counts(self, numbers: Sequence[int], graph: ir.Graph | None = None) -> ir.Value:
+        """Return numbers of frames as a constant of a graph, or of the main graph."""
+        return self.constant(np.array(numbers, self.count_type.numpy()), graph or self.model.graph)
 
     def sliced(
         self,

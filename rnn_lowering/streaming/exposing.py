@@ -14,7 +14,7 @@ from rnn_lowering.streaming.edit import Editor, dim_of, home, keep_where_empty, 
 from rnn_lowering.streaming.frames import Counter, Flow, Frames, Framing
 from rnn_lowering.streaming.metadata import Dim, StreamPlan
 from rnn_lowering.streaming.operators.counters import counts
-from rnn_lowering.streaming.polynomials import CHUNK, TIME, Size, size
+from rnn_lowering.streaming.polynomials import in_chunk, size
 from rnn_lowering.streaming.states import NodeState, States, lengths_of, state_slots
 from rnn_lowering.streaming.time_inputs import TimeInputs
 from rnn_lowering.types import Array, array_of
@@ -33,9 +33,11 @@ def state_dim(flow: Flow, value: ir.Value, axis: int) -> Dim:
 class StateExposer:
     """Exposes the states of one model."""
 
-    def __init__(self, work: ir.Model, flow: Flow, time: TimeInputs) -> None:
+    def __init__(
+        self, work: ir.Model, flow: Flow, time: TimeInputs, count_type: ir.DataType = ir.DataType.INT64
+    ) -> None:
         self.work, self.flow, self.time = work, flow, time
-        self.editor = Editor(work, flow.opset, time)
+        self.editor = Editor(work, flow.opset, time, count_type)
         self.positions = {value: n for n, value in enumerate(work.graph.outputs)}
         """Of the outputs: an edit may put another value in the place of one."""
 
@@ -208,11 +210,11 @@ def _hold_known_sizes(flow: Flow, editor: Editor) -> None:
 
 def _held(flow: Flow, value: ir.Value, frames: int | None) -> Array | None:
     """Return the numbers in a value if every chunk has the same, else None."""
-    shape = [_in_chunk(dim, frames) for dim in flow.known.shapes.get(value, (size(_MOST + 1),))]
+    shape = [in_chunk(dim, frames) for dim in flow.known.shapes.get(value, (size(_MOST + 1),))]
     if None in shape or np.prod([float(n or 0) for n in shape]) > _MOST:
         return None
     whole = np.broadcast_to(flow.known.contents[value], [int(n or 0) for n in shape])
-    numbers = [_in_chunk(size(n), frames) for n in whole.reshape(-1).tolist()]
+    numbers = [in_chunk(size(n), frames) for n in whole.reshape(-1).tolist()]
     return None if None in numbers else np.array(numbers, np.int64).reshape(whole.shape)
 
 
@@ -220,18 +222,9 @@ def _counted(flow: Flow, value: ir.Value, frames: int | None) -> Array | None:
     """Return the numbers of a counter in a chunk."""
     counter = flow.framings[value]
     assert isinstance(counter, Counter)
-    count = _in_chunk(counter.frames.size(), frames)
+    count = in_chunk(counter.frames.size(), frames)
     if count is None or count * counter.offsets.size > _MOST:
         return None
     places = [1] * counter.offsets.ndim
     places[counter.frames.axis] = count
     return counter.offsets + counter.step * np.arange(count).reshape(places)
-
-
-def _in_chunk(number: Size, frames: int | None) -> int | None:
-    """Return a size if every chunk has the same, else None."""
-    if not number.symbols <= ({CHUNK} if frames is None else {TIME, CHUNK}):
-        return None
-    found = number.at({CHUNK: 1} if frames is None else {TIME: frames, CHUNK: 1})
-    stays = found >= 0 or number.constant is not None  # -1 from sizes is none that a Reshape is to find
-    return int(found) if stays and found.denominator == 1 else None

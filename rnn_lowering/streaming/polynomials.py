@@ -211,3 +211,12 @@ def _text(symbol: Symbol) -> str:
     if isinstance(symbol, str):
         return symbol
     return {TIME: "frames", CHUNK: "chunk"}.get(symbol, f"?{symbol}" if symbol > 0 else f"min(frames, {-symbol})")
+
+
+def in_chunk(number: Size, frames: int | None) -> int | None:
+    """Return a size if every chunk has the same, else None."""
+    if not number.symbols <= ({CHUNK} if frames is None else {TIME, CHUNK}):
+        return None
+    found = number.at({CHUNK: 1} if frames is None else {TIME: frames, CHUNK: 1})
+    stays = found >= 0 or number.constant is not None  # -1 from sizes is none that a Reshape is to find
+    return int(found) if stays and found.denominator == 1 else None

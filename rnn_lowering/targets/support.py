@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+import onnx_ir as ir
+
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import NodeRef, UnknownLengthsError, UnknownSizeError, UnsupportedError
@@ -33,6 +37,7 @@ def check_node(spec: NodeSpec, opset: int, target: Target) -> None:
     if reason := dict(target.lacks).get(spec.node.operator):
         hint = "use another runtime, or drop --target"
         raise UnsupportedError(f"{target.name} cannot run its equivalent: {reason}", hint=hint, node=spec.node)
+    check_types([spec.dtype], spec.node, target)
     if spec.rounds:
         _check_integers(spec, opset, target)
     if not target.sequence_lens and _has_open_lengths(spec):
@@ -48,6 +53,18 @@ def check_node(spec: NodeSpec, opset: int, target: Target) -> None:
             hint=f"export the model with batch size {target.batch_size}",
             node=spec.node,
         )
+
+
+def check_types(dtypes: Collection[ir.DataType | None], node: NodeRef | None, target: Target) -> None:
+    """Check the element types of a node.
+
+    Raises:
+        UnsupportedError: The target computes nothing of one of them.
+    """
+    missing = [str(dtype.numpy()) for dtype in target.lacks_types if dtype in dtypes]
+    if missing:
+        hint = "export the model in float32, use another runtime, or drop --target"
+        raise UnsupportedError(f"{target.name} has no {' and '.join(missing)}", hint=hint, node=node)
 
 
 def check_operators(emitted: frozenset[str], node: NodeRef, target: Target, known: Documented) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import onnx_ir as ir
+
 from rnn_lowering.emit import substitutes
 from rnn_lowering.emit.dialect import PLAIN, Dialect
 from rnn_lowering.emit.ops import Finish, Rule
@@ -45,6 +47,7 @@ class Target:
         attention: The forms of a LinearAttention that were run in it, that for an open length first. For
             the others they are those of `forms`, and "chunked".
         lacks: Recurrent operators whose equivalents it cannot run in any form, each with the reason.
+        lacks_types: Element types that it computes in no node.
         sequence_lens: Whether it supports sequence_lens that are known only at run time.
         scans_need_rows: Whether a step of a Scan must use a row of what is scanned.
         sizes: Which of T and N must be known.
@@ -85,6 +88,7 @@ class Target:
     unsupported: tuple[str, ...] = ()
     attention: tuple[str, ...] = ()
     lacks: tuple[tuple[str, str], ...] = ()
+    lacks_types: tuple[ir.DataType, ...] = ()
     sequence_lens: bool = True
     sizes: tuple[str, ...] = ()
     batch_size: int | None = None

@@ -127,9 +127,6 @@ REJECTED: dict[str, dict[str, str]] = {
     },
     "onnxruntime-webgpu": {
         "asr_subsampling.dynamo.onnx": "rejects",  # LogSoftmax has no kernel
-        "classifier_mean_max.legacy.onnx": "rejects",  # int64 has none: these three count their frames
-        "denoiser_lookahead.dynamo.onnx": "rejects",
-        "tcn_cumulative_norm.legacy.onnx": "rejects",
     },
     "ncnn": {
         "classifier_attention.dynamo.onnx": "rejects",  # ncnn does not load the converted model

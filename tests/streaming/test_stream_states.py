@@ -4,9 +4,21 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir
 import pytest
 from cases import Array
-from stream_models import assert_streams, chunked, net, plan_of, random, recurrent, streamed, whole
+from stream_models import (
+    assert_streams,
+    chunked,
+    expected_of,
+    int64_at_run_time,
+    net,
+    plan_of,
+    random,
+    recurrent,
+    streamed,
+    whole,
+)
 
 import rnn_lowering as rl
 
@@ -313,3 +325,35 @@ def test_a_branch_that_not_every_call_takes_is_refused() -> None:
         rl.UnsupportedError, match="If node '-> Y' in main graph: its condition depends on the stream"
     ):
         streamed(model, "time")
+
+
+LATE = """q = Transpose <perm = [0, 2, 1]> (X)  c = Conv <kernel_shape = [3], pads = [1, 1]> (q, kernel)
+    x = Transpose <perm = [2, 0, 1]> (c)  y = GRU <hidden_size = 4> (x, W, R, B)  Y = Squeeze (y, i1)"""
+COUNTING = {label: nodes for label, (nodes, kinds) in STATES.items() if "t" in kinds} | {
+    "a GRU behind a look ahead": LATE,
+    "the mean of all frames": "Y = ReduceMean <axes = [1]> (X)",
+    "the sum of all frames by their number": f"{T}  n = Cast <to = 1> (t)  a = ReduceSum (X, i1)  Y = Div (a, n)",
+}
+
+
+@pytest.mark.parametrize("frames", [1, 4])
+@pytest.mark.parametrize("label", sorted(COUNTING.keys() - {"rows of a table for each row of the batch"}))
+def test_on_webgpu_frames_are_counted_in_int32(label: str, frames: int) -> None:
+    """WebGPU computes nothing in int64; the host makes the counter in the type that the metadata specify."""
+    model, feed = over_time(COUNTING[label]), {"X": X["X"][:, :16]}
+    lowering: Any = {"target": "onnxruntime-webgpu", "dims": {"batch": 2}, "delay": True}
+    stepped = rl.lower(model, stream={"time": frames}, **lowering)
+    assert {s["dtype"] for s in plan_of(stepped)["states"] if s["state"] == "t"} == {"int32"}
+    assert not int64_at_run_time(stepped)
+    expected = expected_of(plan_of(stepped), model, feed)
+    for name, array in chunked(stepped, feed, [frames]).items():
+        np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-5, err_msg=name)
+
+
+def test_positions_that_a_node_needs_in_int64_are_refused_for_webgpu() -> None:
+    model = over_time(STATES["rows of a table for each row of the batch"][0])
+    said = "Expand node '-> e' in main graph: reads numbers of frames as int64, and the target counts .* in int32"
+    with pytest.raises(rl.UnsupportedError, match=said):
+        rl.lower(model, target="onnxruntime-webgpu", stream="time=1", dims={"batch": 2})
+    with pytest.raises(rl.OptionError, match="count_type cannot be"):
+        rl.StreamPass("time", count_type=onnx_ir.DataType.FLOAT)

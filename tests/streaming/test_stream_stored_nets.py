@@ -11,7 +11,7 @@ from cases import Arrays
 from gtcrn import gtcrn
 from onnx import numpy_helper
 from paths import MODELS
-from stream_models import chunked, expected_of, plan_of, random, streamed, whole
+from stream_models import chunked, expected_of, int64_at_run_time, plan_of, random, streamed, whole
 from thinning import thinned
 
 import rnn_lowering as rl
@@ -192,3 +192,15 @@ def test_a_deep_filter_looks_ahead(exporter: str, left: int, right: int) -> None
             feed = given(model, "time", frames, frames)
             got = chunked(stepped, feed, sizes)["out"]  # the padding is at the input: exact to the end
             np.testing.assert_allclose(got, whole(model, feed)["out"], rtol=0, atol=2e-5)
+
+
+def test_webgpu_gets_no_int64_at_run_time() -> None:
+    counting = 0
+    for file in STREAMS:
+        net, model = NETS[file], onnx.load(FOLDER / file)
+        dims = [d.dim_param for value in model.graph.input for d in value.type.tensor_type.shape.dim if d.dim_param]
+        lowering: Any = {"target": "onnxruntime-webgpu", "dims": dict.fromkeys({*dims} - {net["axis"]}, 1)}
+        step = rl.lower(model, stream={net["axis"]: net["frames"][0]}, delay=True, **lowering)
+        counting += any(state["state"] == "t" for state in plan_of(step)["states"])
+        assert not int64_at_run_time(step), file
+    assert counting == 3

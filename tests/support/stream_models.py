@@ -166,3 +166,12 @@ def assert_streams(
             for name, array in got.items():
                 np.testing.assert_allclose(array, expected[name], rtol=0, atol=atol, err_msg=f"{name} {chunks}")
     return kept
+
+
+def int64_at_run_time(model: onnx.ModelProto) -> list[str]:
+    """The names of int64 values that nodes compute and others read."""
+    inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
+    types = {v.name: v.type.tensor_type.elem_type for v in (*inferred.value_info, *inferred.output)}
+    read = {name for node in model.graph.node for name in node.input} | {v.name for v in model.graph.output}
+    computed = {name for node in model.graph.node if node.op_type != "Constant" for name in node.output}
+    return sorted(name for name in computed & read if types[name] == onnx.TensorProto.INT64)

@@ -379,6 +379,32 @@ def test_webgpu_has_kernels_of_opsets_11_to_21() -> None:
             rl.lower(model(Case("opsets", "GRU"), opset), target="onnxruntime-webgpu")
 
 
+@pytest.mark.parametrize(
+    ("text", "node"),
+    [
+        (
+            """g (double[5, 2, 3] X, double[1, 4, 3] W, double[1, 4, 4] R) => (double[5, 1, 2, 4] Y) {
+                Y = RNN <hidden_size = 4> (X, W, R) }""",
+            "RNN node '-> Y'",
+        ),
+        (
+            """g (double[3] h, double[5, 3] X) => (double[3] Y, double[5, 3] Z) {
+                Y, Z = Scan <num_scan_inputs = 1,
+                    body = b (double[3] s, double[3] x) => (double[3] t, double[3] z) {
+                    t = Add (s, x)  z = Neg (t) }> (h, X) }""",
+            "Scan node '-> Y'",
+        ),
+    ],
+)
+def test_webgpu_has_no_float64(text: str, node: str) -> None:
+    said = f"{node} in main graph: onnxruntime-webgpu has no float64; export the model in float32"
+    with pytest.raises(rl.UnsupportedError, match=said):
+        rl.lower(parse(text), target="webgpu")
+    assert recurrent_left(rl.lower(parse(text), target="onnxruntime-web")) == []
+    single = rl.lower(parse(text.replace("double", "float")), target="webgpu")
+    assert not operators(single) & {"RNN", "Scan"}
+
+
 RUNTIMES = Path(rl.__file__).parent / "targets" / "runtimes"
 
 

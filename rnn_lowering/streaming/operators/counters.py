@@ -15,11 +15,11 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.spec.node_outputs import compute_node
-from rnn_lowering.streaming.delays import frames_before
+from rnn_lowering.streaming.delays import frames_before, of_type
 from rnn_lowering.streaming.edit import Editor, NodeEdit, home, producer
 from rnn_lowering.streaming.frames import Counter, Flow, Frames, Framing
 from rnn_lowering.streaming.inference import slice_bounds
-from rnn_lowering.streaming.polynomials import size
+from rnn_lowering.streaming.polynomials import in_chunk, size
 from rnn_lowering.types import Array
 
 
@@ -43,18 +43,35 @@ class Count(NodeEdit):
 
     def apply(self, editor: Editor) -> None:
         """Add the number of the frames before the chunk."""
-        node, graph = self.node, home(self.node)
+        readers = list(dict.fromkeys(self.nodes))
+        as_rows = [reader for reader in readers if self._picks_rows(reader)]
+        if as_rows and self.dtype == ir.DataType.INT64 != editor.count_type:
+            (own,) = editor.node("Cast", [self.value], to=int(editor.count_type))
+            home(self.node).insert_after(self.node, [producer(own)])
+            self._count(editor, own, as_rows, editor.count_type)
+            readers = [reader for reader in readers if reader not in as_rows]
+        if readers:
+            self._count(editor, self.value, readers, self.dtype)
+
+    def _picks_rows(self, reader: ir.Node) -> bool:
+        """Whether a node reads the counter as indices only, which may have any type of integers."""
+        slots = [slot for slot, read in enumerate(reader.inputs) if read is self.value]
+        return reader.op_type == "Gather" and not reader.domain and slots == [1]
+
+    def _count(self, editor: Editor, own: ir.Value, readers: Sequence[ir.Node], dtype: ir.DataType) -> None:
+        """Give nodes the counter of the chunk plus the number of the frames before it."""
+        graph = home(self.node)
         added = frames_before(editor, self.counter.frames.rate)
         new = []
         if self.counter.step != 1:
-            (added,) = editor.node("Mul", [added, editor.integers([self.counter.step], graph)])
+            (added,) = editor.node("Mul", [added, editor.counts([self.counter.step], graph)])
             new.append(added)
-        if self.dtype != ir.DataType.INT64:
-            (added,) = editor.node("Cast", [added], to=int(self.dtype))
+        if (cast := of_type(editor, readers[0], added, dtype)) is not added:
+            added = cast
             new.append(added)
-        (numbers,) = editor.node("Add", [self.value, added])
-        graph.insert_after(node, [producer(v) for v in (*new, numbers)])
-        for reader in dict.fromkeys(self.nodes):
+        (numbers,) = editor.node("Add", [own, added])
+        graph.insert_after(producer(own), [producer(v) for v in (*new, numbers)])
+        for reader in readers:
             for slot, read in enumerate(reader.inputs):
                 if read is self.value:
                     reader.replace_input_with(slot, numbers)
@@ -114,17 +131,27 @@ class TableRows(NodeEdit):
         table, rows = node.inputs[0], node.outputs[0]
         assert table is not None
         rows.type = rows.type or table.type
-        (shape,) = editor.node("Shape", [rows])
-        (count,) = editor.node("Gather", [shape, editor.constant(np.array(self.axis), graph)], axis=0)
-        bounds = [editor.constant(np.array(n), graph) for n in (0, 1)]
-        (own,) = editor.node("Range", [bounds[0], count, bounds[1]])
+        own, new = self._of_chunk(editor, rows, graph)
         (numbers,) = editor.node("Add", [own, frames_before(editor, self.frames.rate)])
         (picked,) = editor.node("Gather", [table, numbers], axis=self.axis)
         picked.type = rows.type
         for read in list(rows.uses()):
             if read.node.op_type != "Shape":
                 read.node.replace_input_with(read.idx, picked)
-        graph.insert_after(node, [producer(v) for v in (shape, count, own, numbers, picked)])
+        graph.insert_after(node, [producer(v) for v in (*new, numbers, picked)])
+
+    def _of_chunk(self, editor: Editor, rows: ir.Value, graph: ir.Graph) -> tuple[ir.Value, list[ir.Value]]:
+        """Return the numbers 0, 1, ... of the rows of a chunk, and what is computed for them."""
+        known = None if editor.time is None else in_chunk(self.frames.size(), editor.time.frames)
+        if known is not None:
+            return editor.counts(range(known), graph), []
+        (shape,) = editor.node("Shape", [rows])
+        (count,) = editor.node("Gather", [shape, editor.constant(np.array(self.axis), graph)], axis=0)
+        bounds = [editor.constant(np.array(n), graph) for n in (0, 1)]
+        new = [shape, count, *editor.node("Range", [bounds[0], count, bounds[1]])]
+        if editor.count_type != ir.DataType.INT64:
+            new += editor.node("Cast", [new[-1]], to=int(editor.count_type))
+        return new[-1], new
 
 
 def counting(flow: Flow, node: ir.Node) -> list[Framing] | None:

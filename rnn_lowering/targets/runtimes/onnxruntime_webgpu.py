@@ -34,6 +34,7 @@ TARGET = Target(
     newest_opset=21,
     oldest_opset=11,
     unsupported=("Softsign",),
+    lacks_types=(ir.DataType.DOUBLE,),  # nor does the language of its shaders
     sizes=STATIC,
     integer_products=False,
     dialect=Dialect(index_type=ir.DataType.INT32),  # int64 has no arithmetic on WebGPU
