@@ -16,6 +16,7 @@ _SUPPORTED, _COMMANDS = "getting-started.md#what-is-supported", "getting-started
 _SIZES, _LINEAR = "getting-started.md#sizes-and-inputs", "linear-attention.md#what-is-refused"
 
 PAGES = {
+    "cli.signals": "",
     "compare": "verification.md#what-is-compared",
     "loops": "loops.md#what-is-refused",
     "model.fixed_inputs": _SIZES,
@@ -32,7 +33,7 @@ PAGES = {
     "targets": "runtimes.md",
     "targets.choice": "getting-started.md#which-form-do-i-need",
 }
-"""By package or module, the section of docs/ about errors that are raised there."""
+"""By package or module, the section of docs/ about errors that are raised there; "" for none."""
 
 
 def documentation(page: str) -> str:
@@ -104,7 +105,7 @@ class RnnLoweringError(Exception):
 
     @property
     def page(self) -> str:
-        return _page_of(self.__traceback__) or self._page
+        return _page_of(self.__traceback__, self._page)
 
     def advise(self, *hints: str) -> None:
         """Set the hint to these texts, without empty ones."""
@@ -250,9 +251,8 @@ class RnnLoweringWarning(UserWarning):
     """
 
 
-def _page_of(trace: TracebackType | None) -> str:
-    """Return the page of the innermost module of a traceback that has one."""
-    found = ""
+def _page_of(trace: TracebackType | None, found: str) -> str:
+    """Return the page of the innermost module of a traceback that has one, otherwise `found`."""
     while trace is not None:
         parts = trace.tb_frame.f_globals.get("__name__", "").split(".")[1:]
         prefixes = (".".join(parts[:count]) for count in range(len(parts), 0, -1))

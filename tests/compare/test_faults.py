@@ -113,7 +113,7 @@ def late(lowered: onnx.ModelProto) -> None:
 
 
 FAULTS: list[tuple[str, str, str, Fault]] = [
-    *[("LSTM", form, f"padding {n} kept", picks("within", "row", n)) for n, form in enumerate(("scan", "loop"))],
+    *[("LSTM", form, "padding kept", picks("within", "row")) for form in ("scan", "loop")],
     *[("LSTM", "scan", f"turn {n} left out", picks("reversed", "row", n)) for n in (0, 1)],
     ("RNN", "loop", "Y not turned back", picks("reversed", "row", 1)),
     ("LSTM", "scan", "wrong final state of short sequences", first_state_for_last),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import onnx
@@ -471,14 +472,13 @@ FOLDS: dict[str, Fault] = {
 # Operators
 
 
-def clip_10(unary: Any, op: Any, op_type: str, x: Any, **attributes: float) -> Any:
-    return unary(op, op_type, x, **attributes | ({"max": 9e9} if op_type == "Clip" else {}))
-
-
-def clip_12(emit: Any, op: Any, op_type: str, inputs: Sequence[Any], *rest: Any, **attributes: Any) -> Any:
-    if op_type == "Clip" and len(inputs) == 3:
-        inputs = [inputs[0], op.constant(-9e9), inputs[2]]
-    return emit(op, op_type, inputs, *rest, **attributes)
+def clip_of_one_side(
+    inputs: bool, emit: Any, op: Any, op_type: str, values: Any, *rest: Any, **attributes: Any
+) -> Any:
+    """Let a Clip have no bound from above, where its bounds are inputs or where they are attributes."""
+    if op_type == "Clip" and (op.opset >= 11) == inputs:
+        attributes["max"] = 9e9
+    return emit(op, op_type, values, *rest, **attributes)
 
 
 def clip_float64(clip: Any, op: Any, x: Any, bound: float) -> Any:
@@ -493,8 +493,8 @@ def above_or_equal(_: Any, op: Any, x: Any, threshold: float) -> Any:
 
 OPERATORS: dict[str, Fault] = {
     "ThresholdedRelu includes its threshold": lambda at: at.method(Ops, "above", above_or_equal),
-    "Clip of one side at opset 10": lambda at: at.method(Ops, "unary", clip_10),
-    "Clip of one side": lambda at: at.method(Ops, "emit", clip_12),
+    "Clip of one side at opset 10": lambda at: at.method(Ops, "emit", partial(clip_of_one_side, False)),
+    "Clip of one side": lambda at: at.method(Ops, "emit", partial(clip_of_one_side, True)),
     "Clip of one side in float64": lambda at: at.method(Ops, "clip", clip_float64),
     "0 - b is b": lambda at: at.method(
         Ops, "binary", lambda emit, op, name, a, b: b if name == "Sub" and a.is_zero else emit(op, name, a, b)
