@@ -123,9 +123,8 @@ class Lowering:
 
     Attributes:
         to: The form: "scan", "loop", "unroll" (straight-line, for a known sequence length), "chunked" (several
-            steps at once, for LinearAttention; straight-line for a known length), or "auto": for each
-            node straight-line at length 1, else what the target prefers; portable: Scan where the opset has it,
-            else Loop; "keep": they stay, for a stream whose runtime has them.
+            steps at once, for LinearAttention; straight-line for a known length), "auto" (straight-line at
+            length 1, otherwise the form that the target prefers), or "keep" (nodes stay as they are, in streams).
         target: The runtime that the result is for, a name in `TARGETS`: which forms and operators it supports.
         only: Lower only nodes whose operator or name matches this, or one of several (names as shell globs), or
             those for which a function of the onnx_ir node is true. A pattern that matches no node is an error.
@@ -219,8 +218,7 @@ class Lowering:
     keep_opset: bool = option(
         False,
         types.flag,
-        "keep the opset of the model; otherwise that of LinearAttention and CausalConvWithState (27) goes down "
-        "with them",
+        "keep the opset of the model (default: lower opset 27 once no node needs it)",
         _FORM,
         text="flag",
     )
@@ -234,7 +232,7 @@ class Lowering:
     join: bool = option(
         True,
         types.flag,
-        "a loop for each node and direction (default: small ones share one where the target runs that faster)",
+        "give each node and direction its own loop (default: small ones share a loop where that is faster)",
         _FORM,
         flags=("--no-join",),
         text="no flag",
@@ -418,7 +416,7 @@ class CheckOptions(_RunOptions, total=False):
 
 @dataclass(frozen=True)
 class Files:
-    """What `lower_file` reads, writes and replaces beside the two models; the attributes have its meanings."""
+    """The options of `lower_file` about files: each attribute means the same as its keyword."""
 
     keep_failed: Path | None = option(
         None,

@@ -44,7 +44,7 @@ class _Parser(argparse.ArgumentParser):
         (file or sys.stderr).write(message)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Options may be between IN.onnx and OUT.onnx too, but for `--`, which argparse then forgets."""
+        """Options may be between IN.onnx and OUT.onnx too, unless `--` is given: argparse would drop it."""
         given = sys.argv[1:] if args is None else list(args)
         parse = super().parse_args if "--" in given else self.parse_intermixed_args
         return parse(given, namespace)

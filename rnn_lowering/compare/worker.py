@@ -5,8 +5,8 @@ A job loads one model and runs it:
     data: Folder of its external data.
     optimize: Whether onnxruntime optimizes the graph.
     threads: The number of its threads; 0: onnxruntime chooses. It is 1 for a model with DynamicQuantizeLSTM.
-    groups: Lists of feeds, each a file of arrays. Of a group the first feed counts that the model accepts and for
-        which its outputs are finite, else the first that it accepts.
+    groups: Lists of feeds, each a file of arrays. The first feed of a group that gives finite outputs is used, or
+        else the first that the model accepts.
     chunks: The fields of `process.Chunks`, or null. With them the first feed of each group is cut into chunks,
         which run one after another, and their outputs are read by `read_steps`. Two groups run side by side.
     out: Folder for files of outputs, named "number of the output:number of its part".

@@ -79,9 +79,10 @@ class StreamPass(ir.passes.InPlacePass):
         super().__init__()
         self.stream = parse_stream(stream)
         self.delay = parse_delay("delay", delay)
-        if count_type not in (ir.DataType.INT32, ir.DataType.INT64):
-            raise types.wrong("count_type", count_type, "INT32 or INT64 of onnx_ir.DataType")
-        self.count_type = count_type
+        give = "INT32 or INT64 of onnx_ir.DataType"
+        self.count_type = types.instance(ir.DataType, give)("count_type", count_type)
+        if self.count_type not in (ir.DataType.INT32, ir.DataType.INT64):
+            raise types.wrong("count_type", count_type, give)
 
     if TYPE_CHECKING:  # the result of a call is that of `call`
 

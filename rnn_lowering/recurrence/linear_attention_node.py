@@ -17,7 +17,7 @@ from rnn_lowering.spec.linear_attention import LinearAttentionSpec
 from rnn_lowering.types import Dims, array_of
 
 _LARGE, _IN_CACHE = 1 << 19, 1 << 16
-"""Numbers of the states of one step: from so many on, groups of heads with so many are faster in onnxruntime."""
+"""Elements of the states: above the first number, onnxruntime runs groups of heads of the second faster."""
 
 
 def lower_linear_attention(op: Ops, spec: LinearAttentionSpec, repeat: Repeat) -> dict[str, Tensor]:

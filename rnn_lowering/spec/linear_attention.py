@@ -31,8 +31,7 @@ class UpdateRule:
 
     Attributes:
         decays: S is multiplied by exp(decay) first; the node has an input decay.
-        corrects: What S gives for the key already is subtracted from the value, and the difference is written
-            `beta` strong: the delta rule; the node has an input beta.
+        corrects: The delta rule: S changes by beta key (value - key^T S). The node has an input beta.
     """
 
     decays: bool
@@ -57,7 +56,7 @@ DEFAULT_RULE = "gated_delta"
 _DATA = ("query", "key", "value", "decay", "beta", "output")
 _STATES = ("past_state", "present_state")
 _BOUNDS = {1: (-0.15, 0.15), 4: (-1.0, 0.0), 5: (0.0, 1.0)}
-"""Between which numbers keys, decays and betas are where states do not grow, by slot."""
+"""Ranges of random keys, decays and betas that keep states from growing, by input slot."""
 _SHORT = 16
 """More steps with a value size of 1 are faster in a loop."""
 

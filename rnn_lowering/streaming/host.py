@@ -25,8 +25,8 @@ class Stream:
     Args:
         model: The path of the model, its bytes, or an onnxruntime.InferenceSession.
 
-    Of an output that is late the first frames, which mean nothing, are dropped: a call may return fewer frames, and
-    `flush` returns the last ones.
+    The first frames of a delayed output mean nothing and are dropped: a call may return fewer frames, and `flush`
+    returns the last ones.
 
     Attributes:
         plan: What the metadata specify.

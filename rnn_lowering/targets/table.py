@@ -44,8 +44,8 @@ def _documented(row: Mapping[str, Any]) -> Target:
     )
 
 
-# No runtime that was measured runs a loop for all directions, siblings or layers slower; TVM and IREE run more
-# unrolled steps slower (1.06 to 1.13).
+# A shared loop was not slower in any measured runtime. Unrolled steps stay apart: shared, they take 1.06 to 1.13 of
+# the time in TVM and IREE.
 PORTABLE = Target(
     "portable",
     "",
