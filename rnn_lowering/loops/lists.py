@@ -119,13 +119,8 @@ def _grown(facts: Facts, node: ir.Node, body: ir.Graph, n: int) -> _Grown | None
             return None
         known = [_places(facts, user, row) for user in users]
         return None if None in known else _Grown(n, row, None)
-    if (
-        step.op_type == "Concat"
-        and len(step.inputs) == 2
-        and step.inputs[0] is before
-        and step.inputs[1] is not None
-    ):
-        kind = facts.kind(step.inputs[1])
+    if step.op_type == "Concat":
+        kind = facts.kind(row)
         if kind is None or not kind.shape or facts.kind(first) is None:
             return None
         axis = (step.attributes.get_int("axis", 0) or 0) % len(kind.shape)

@@ -78,21 +78,29 @@ def made(nodes: str, ahead: bool = False) -> onnx.ModelProto:
     return model
 
 
+def compare_lengths(model: onnx.ModelProto, stepped: onnx.ModelProto, lengths: tuple[int, ...]) -> None:
+    """Compare Y after the last chunk, in all chunkings, so of its beginnings too."""
+    for length in lengths:
+        feed = {"X": random((2, length, 3), length, 3.0)}
+        expected = whole(model, feed)["Y"]
+        for sizes in CHUNKINGS if length < 50 else [[20, 7]]:
+            got = chunked(stepped, feed, sizes)["Y"]
+            np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4, err_msg=f"{length} {sizes}")
+
+
+def compare_fixed(model: onnx.ModelProto) -> None:
+    stepped, feed = streamed(model, {"time": 4}, delay=True), {"X": random((2, 20, 3), 1)}
+    np.testing.assert_allclose(chunked(stepped, feed, [4])["Y"], whole(model, feed)["Y"], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("label", POOLS)
 def test_the_value_so_far_is_that_of_the_frames_so_far(label: str) -> None:
     model = made(POOLS[label])
     for to in ("keep", "auto"):
         stepped = streamed(model, "time", to)
         assert plan_of(stepped)["outputs"] == {"Y": None}
-        for length in (3, 19, 50):  # its beginnings too: after each chunk
-            feed = {"X": random((2, length, 3), length, 3.0)}
-            expected = whole(model, feed)["Y"]
-            for sizes in CHUNKINGS if length < 50 else [[20, 7]]:
-                got = chunked(stepped, feed, sizes)["Y"]
-                np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4, err_msg=f"{to} {length} {sizes}")
-    fixed = streamed(model, {"time": 4}, delay=True)
-    feed = {"X": random((2, 20, 3), 1)}
-    np.testing.assert_allclose(chunked(fixed, feed, [4])["Y"], whole(model, feed)["Y"], rtol=1e-4, atol=1e-4)
+        compare_lengths(model, stepped, (3, 19, 50))
+    compare_fixed(model)
 
 
 @pytest.mark.parametrize("opset", [12, 13, 17, 18, 21])
@@ -126,15 +134,8 @@ def test_pools_of_what_looks_ahead(label: str) -> None:
         stepped = streamed(model, "time", to, delay=True)
         plan = plan_of(stepped)
         assert (plan["outputs"], plan["delay"]) == ({"Y": None}, {})
-        for length in (9, 19, 50):
-            feed = {"X": random((2, length, 3), length, 3.0)}
-            expected = whole(model, feed)["Y"]
-            for sizes in CHUNKINGS if length < 50 else [[20, 7]]:
-                got = chunked(stepped, feed, sizes)["Y"]
-                np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4, err_msg=f"{to} {length} {sizes}")
-    fixed = streamed(model, {"time": 4}, delay=True)
-    feed = {"X": random((2, 20, 3), 1)}
-    np.testing.assert_allclose(chunked(fixed, feed, [4])["Y"], whole(model, feed)["Y"], rtol=1e-4, atol=1e-4)
+        compare_lengths(model, stepped, (9, 19, 50))
+    compare_fixed(model)
 
 
 def test_many_frames_do_not_wear_the_mean_down() -> None:

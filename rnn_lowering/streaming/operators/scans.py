@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnn_lowering.loops.body import ScanBody, read_body
 from rnn_lowering.loops.emptying import checked_axis
-from rnn_lowering.model.scopes import bodies_of
+from rnn_lowering.model.scopes import bodies_of, values_used
 from rnn_lowering.streaming.delays import Delay, missing_frames
 from rnn_lowering.streaming.edit import Editor, NodeEdit, producer
 from rnn_lowering.streaming.frames import FirstFrame, Flow, Frames, Framing, StatefulNode
@@ -97,9 +97,8 @@ def _captured(body: ir.Graph) -> Iterator[ir.Value]:
     graphs = (body, *body.subgraphs())
     own = {value for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
     own |= {value for node in body.all_nodes() for value in node.outputs}
-    used = [value for node in body.all_nodes() for value in node.inputs]
-    used += [value for graph in graphs for value in graph.outputs]
-    yield from dict.fromkeys(value for value in used if value is not None and value not in own)
+    used = [*(value for node in body for value in values_used(node)), *body.outputs]
+    yield from dict.fromkeys(value for value in used if value not in own)
 
 
 def _check_captured(flow: Flow, node: ir.Node, value: ir.Value) -> None:

@@ -45,6 +45,7 @@ def _product(node: ir.Node, outputs: Collection[ir.Value], matrices: Collection[
 
 
 _JOINED = Dialect(join_up_to=128, stack_up_to=128)
+_BY_LENGTH = replace(_JOINED, by_length=True)
 
 ONNXRUNTIME = Target(
     "onnxruntime",
@@ -54,10 +55,8 @@ ONNXRUNTIME = Target(
     attention=("chunked", "scan", "loop", "unroll"),
     integer_products=True,
     loops_of_chunks=True,
-    dialect=replace(_JOINED, by_length=True),
-    loop_dialect=Dialect(
-        gemm_per_activation=True, stack_outside=True, join_up_to=128, stack_up_to=128, by_length=True
-    ),
+    dialect=_BY_LENGTH,
+    loop_dialect=replace(_BY_LENGTH, gemm_per_activation=True, stack_outside=True),
     loop_finish=(gemms,),
 )
 
