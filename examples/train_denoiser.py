@@ -7,7 +7,6 @@ realistic thing to lower: a bidirectional LSTM and a GRU, with batch and time le
 
 import argparse
 import time
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +14,13 @@ import onnx
 import onnxruntime
 import signals
 import torch
+from exporting import export
 from torch import Tensor, nn
 
 SEED = 1
 BATCH = 32
 SECONDS = 2.0
 SNR = (-5.0, 10.0)
-OPSET = 17
 
 
 class Denoiser(nn.Module):  # type: ignore[misc, unused-ignore]  # a linter may have no torch
@@ -68,27 +67,6 @@ def train(model: Denoiser, steps: int) -> None:
             recent = 0.0
 
 
-def export(model: Denoiser, path: Path) -> None:
-    """Write the model to an ONNX file with open batch and time axes.
-
-    The older of torch's two exporters is used: the newer one keeps the LSTM and GRU nodes too, but (torch
-    2.13) fixes the time axis at the length of the example, as torch.export does for every recurrent layer.
-    """
-    axes = {0: "batch", 1: "time"}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the exporter is the older one
-        torch.onnx.export(
-            model,
-            (torch.rand(1, 50, signals.BINS),),
-            path,
-            dynamo=False,
-            opset_version=OPSET,
-            input_names=["magnitude"],
-            output_names=["mask"],
-            dynamic_axes={"magnitude": axes, "mask": axes},
-        )
-
-
 def check(model: Denoiser, path: Path) -> None:
     """Compare the file with the model at several shapes, and report what it does for unseen signals."""
     onnx.checker.check_model(path, full_check=True)
@@ -125,7 +103,7 @@ def main() -> None:
     output = arguments.output or Path(__file__).with_name(name)
     train(model, arguments.steps)
     model.eval()
-    export(model, output)
+    export(model, torch.rand(1, 50, signals.BINS), output, given="magnitude", returned="mask")
     check(model, output)
     print(f"wrote {output}, {output.stat().st_size / 1000:.0f} kB")
 

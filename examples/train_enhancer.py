@@ -7,20 +7,19 @@ ahead, a mask scales all bins of a frame, and a filter over three frames cleans 
 import argparse
 import math
 import time
-import warnings
 from pathlib import Path
 
 import numpy as np
 import onnx
 import signals
 import torch
+from exporting import export
 from torch import Tensor, nn
 
 SEED = 3
 BATCH = 8
 SECONDS = 1.5
 SNR = (-5.0, 10.0)
-OPSET = 17
 AHEAD = 2
 FLOOR = 1e-6
 SILENCE = math.log(FLOOR)
@@ -85,24 +84,6 @@ def train(model: Enhancer, steps: int) -> None:
             recent = 0.0
 
 
-def export(model: Enhancer, path: Path) -> None:
-    """Write the model to an ONNX file with open batch and time axes."""
-    axes = {0: "batch", 1: "time"}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the exporter is the older one
-        torch.onnx.export(
-            model,
-            (torch.rand(1, 50, signals.BINS, 2),),
-            path,
-            dynamo=False,
-            opset_version=OPSET,
-            input_names=["spectrum"],
-            output_names=["enhanced"],
-            dynamic_axes={"spectrum": axes, "enhanced": axes},
-        )
-    onnx.checker.check_model(path, full_check=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train an enhancer that looks two frames ahead.")
     parser.add_argument("output", type=Path, nargs="?", default=Path(__file__).with_name("enhancer.onnx"))
@@ -112,7 +93,8 @@ def main() -> None:
     torch.set_num_threads(1)  # the steps are small
     model = Enhancer()
     train(model, given.steps)
-    export(model.eval(), given.output)
+    export(model.eval(), torch.rand(1, 50, signals.BINS, 2), given.output, given="spectrum", returned="enhanced")
+    onnx.checker.check_model(given.output, full_check=True)
 
 
 if __name__ == "__main__":

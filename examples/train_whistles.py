@@ -4,7 +4,6 @@ It needs torch, onnx and onnxruntime, about a minute of one processor core, and 
 """
 
 import argparse
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import onnxruntime
 import signals
 import torch
 import whistles
+from exporting import export
 from torch import Tensor, nn
 
 SEED = 1
@@ -19,7 +19,6 @@ HELD_OUT = 77
 """The seed of recordings that neither training nor any choice of this example has used."""
 BATCH = 32
 SECONDS = 3.0
-OPSET = 17
 
 
 class Spotter(nn.Module):  # type: ignore[misc, unused-ignore]  # a linter may have no torch
@@ -59,23 +58,6 @@ def train(model: Spotter, steps: int) -> None:
             print(f"step {step:4d}  loss {loss.item():.4f}", flush=True)
 
 
-def export(model: Spotter, path: Path) -> None:
-    """Write the model to an ONNX file with open batch and time axes (see train_denoiser.py)."""
-    axes = {0: "batch", 1: "time"}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            model,
-            (torch.rand(1, 50, signals.BINS),),
-            path,
-            dynamo=False,
-            opset_version=OPSET,
-            input_names=["magnitude"],
-            output_names=["probability"],
-            dynamic_axes={"magnitude": axes, "probability": axes},
-        )
-
-
 def check(path: Path) -> None:
     """Count the whistles that are heard in the held-out recordings."""
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -102,7 +84,7 @@ def main() -> None:
     model = Spotter()
     train(model, arguments.steps)
     model.eval()
-    export(model, arguments.output)
+    export(model, torch.rand(1, 50, signals.BINS), arguments.output, given="magnitude", returned="probability")
     check(arguments.output)
     print(f"wrote {arguments.output}, {arguments.output.stat().st_size / 1000:.0f} kB")
 

@@ -1,0 +1,35 @@
+"""Export a model of torch to ONNX, as the training scripts of this folder do."""
+
+import warnings
+from pathlib import Path
+
+import torch
+
+OPSET = 17
+
+
+def export(model: torch.nn.Module, example: torch.Tensor, path: Path, *, given: str, returned: str) -> None:
+    """Write a model with one input and one output to an ONNX file with open batch and time axes.
+
+    The older of torch's two exporters is used: the newer one keeps the LSTM and GRU nodes too, but (torch
+    2.13) fixes the time axis at the length of the example, as torch.export does for every recurrent layer.
+
+    Args:
+        model: The trained model.
+        example: An input.
+        path: The file.
+        given, returned: The names of the input and the output.
+    """
+    axes = {0: "batch", 1: "time"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the exporter is the older one
+        torch.onnx.export(
+            model,
+            (example,),
+            path,
+            dynamo=False,
+            opset_version=OPSET,
+            input_names=[given],
+            output_names=[returned],
+            dynamic_axes={given: axes, returned: axes},
+        )
