@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from rnn_lowering.spec.linear_attention import LinearAttentionSpec
     from rnn_lowering.spec.node_spec import NodeSpec
     from rnn_lowering.spec.rnn import RecurrentSpec
-    from rnn_lowering.streaming.calibration import Calibration
-    from rnn_lowering.streaming.host import Stream
-    from rnn_lowering.streaming.metadata import State, StreamPlan
+    from rnn_lowering.streaming.host.calibration import Calibration
+    from rnn_lowering.streaming.host.metadata import State, StreamPlan
+    from rnn_lowering.streaming.host.stream_runner import Stream
     from rnn_lowering.targets.documented import Documented
     from rnn_lowering.targets.table import TARGETS
     from rnn_lowering.targets.target import Target
@@ -75,9 +75,9 @@ _MODULES = {
     "spec.linear_attention": ("LinearAttentionSpec",),
     "spec.node_spec": ("NodeSpec",),
     "spec.rnn": ("RecurrentSpec",),
-    "streaming.calibration": ("Calibration",),
-    "streaming.host": ("Stream",),
-    "streaming.metadata": ("State", "StreamPlan"),
+    "streaming.host.calibration": ("Calibration",),
+    "streaming.host.stream_runner": ("Stream",),
+    "streaming.host.metadata": ("State", "StreamPlan"),
     "targets.documented": ("Documented",),
     "targets.table": ("TARGETS",),
     "targets.target": ("Target",),

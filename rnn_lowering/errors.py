@@ -27,9 +27,9 @@ PAGES = {
     "spec.gates": _LINEAR,
     "spec.linear_attention": _LINEAR,
     "streaming": "streaming.md#my-net-is-refused-because",
-    "streaming.calibration": "quantization.md#static-qdq-for-npus",
+    "streaming.host.calibration": "quantization.md#static-qdq-for-npus",
     "streaming.host": "streaming.md#hosts",
-    "streaming.metadata": "streaming.md#the-metadata",
+    "streaming.host.metadata": "streaming.md#the-metadata",
     "targets": "runtimes.md",
     "targets.choice": "getting-started.md#which-form-do-i-need",
 }

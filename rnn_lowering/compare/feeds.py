@@ -20,7 +20,7 @@ from rnn_lowering.model.messages import bodies_in, nodes_in
 from rnn_lowering.options import Check
 from rnn_lowering.spec.kinds import is_recurrent, role_of
 from rnn_lowering.spec.node_spec import AxisName, InputRole
-from rnn_lowering.streaming.host import array_of_type
+from rnn_lowering.streaming.host.stream_runner import array_of_type
 from rnn_lowering.types import Array, Shapes
 
 Feed = dict[str, Array]

@@ -49,7 +49,7 @@ from rnn_lowering.model.scopes import recurrent_nodes
 from rnn_lowering.options import Check, Tolerance, check_of
 from rnn_lowering.passes.lower import LowerRecurrentPass
 from rnn_lowering.spec.constant_values import constant_of
-from rnn_lowering.streaming.metadata import KEY, StreamPlan
+from rnn_lowering.streaming.host.metadata import KEY, StreamPlan
 from rnn_lowering.types import CHUNKS, ORIGINAL, Array, PathLike, Progress, counter, given_progress
 
 _TOO_SHORT = "no sequence has two chunks (give longer inputs: --test-shape, --feed)"

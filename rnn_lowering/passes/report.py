@@ -14,7 +14,7 @@ from rnn_lowering.errors import NodeRef, version
 from rnn_lowering.loops.lowering import LoopReport
 from rnn_lowering.model.scopes import REPEATING, NodePlace, all_graphs
 from rnn_lowering.spec.node_spec import NodeSpec
-from rnn_lowering.streaming.metadata import StreamPlan
+from rnn_lowering.streaming.host.metadata import StreamPlan
 from rnn_lowering.types import Array
 
 SCHEMA = 1

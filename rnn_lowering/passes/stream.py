@@ -24,11 +24,12 @@ from rnn_lowering.model.plan import read
 from rnn_lowering.model.scopes import recurrent_nodes, sort_nodes, values_used
 from rnn_lowering.options import Lowering, Stream, parse_delay, parse_stream
 from rnn_lowering.spec.node_spec import default_opset
-from rnn_lowering.streaming.edit import remove_unused, unused
-from rnn_lowering.streaming.exposing import StateExposer, state_dim
-from rnn_lowering.streaming.follow import follow
-from rnn_lowering.streaming.frames import Flow, Frames
-from rnn_lowering.streaming.metadata import StreamPlan
+from rnn_lowering.streaming.editor import remove_unused, unused
+from rnn_lowering.streaming.expose_states import StateExposer, state_dim
+from rnn_lowering.streaming.follow_frames import follow
+from rnn_lowering.streaming.frames.flow import Flow
+from rnn_lowering.streaming.frames.framing import Frames
+from rnn_lowering.streaming.host.metadata import StreamPlan
 from rnn_lowering.streaming.states import lengths_of, states_of
 from rnn_lowering.streaming.time_inputs import TimeInputs, time_inputs
 

@@ -16,7 +16,7 @@ from rnn_lowering.compare.nodes import LOWERED, ORIGINAL, NodeRun, RunNodes
 from rnn_lowering.compare.result import Verification
 from rnn_lowering.errors import RnnLoweringError, printable, version
 from rnn_lowering.report.file_report import FileReport, Port
-from rnn_lowering.streaming.metadata import host_loop
+from rnn_lowering.streaming.host.metadata import host_loop
 
 try:
     import jinja2

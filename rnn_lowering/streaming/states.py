@@ -12,8 +12,8 @@ import onnx_ir as ir
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.spec.kinds import is_recurrent
 from rnn_lowering.spec.node_outputs import compute_node
-from rnn_lowering.streaming.frame_by_frame import data_slots
-from rnn_lowering.streaming.frames import Flow, StatefulNode
+from rnn_lowering.streaming.frames.flow import Flow, StatefulNode
+from rnn_lowering.streaming.operators.frame_by_frame import data_slots
 from rnn_lowering.streaming.polynomials import Symbol
 from rnn_lowering.types import Array
 

@@ -12,7 +12,7 @@ from stream_nets import enhancer
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
-from rnn_lowering.streaming.edit import Editor
+from rnn_lowering.streaming.editor import Editor
 
 pytestmark = pytest.mark.usefixtures("workers_here")
 

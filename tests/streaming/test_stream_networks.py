@@ -15,7 +15,7 @@ from stream_models import CHUNKINGS, plan_of, random, streamed, whole
 from stream_nets import enhancer, keras_batch_first, keyword_spotter, language_model
 
 import rnn_lowering as rl
-from rnn_lowering.streaming import frame_by_frame
+from rnn_lowering.streaming.operators import frame_by_frame
 
 EXPORTED = MODELS / "exported"
 Net = tuple[onnx.ModelProto, Arrays]

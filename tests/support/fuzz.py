@@ -41,7 +41,7 @@ from texts import parse
 
 import rnn_lowering as rl
 from rnn_lowering.model import onnx_checks
-from rnn_lowering.streaming.metadata import KEY
+from rnn_lowering.streaming.host.metadata import KEY
 
 MEMORY = 4 << 30
 SECONDS = 20

@@ -10,7 +10,7 @@ import numpy as np
 from rnn_lowering.compare.result import OutputCheck
 from rnn_lowering.compare.tolerance import compare
 from rnn_lowering.options import Tolerance
-from rnn_lowering.streaming.metadata import StreamPlan
+from rnn_lowering.streaming.host.metadata import StreamPlan
 from rnn_lowering.types import Array
 
 

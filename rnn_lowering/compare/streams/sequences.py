@@ -16,7 +16,7 @@ from rnn_lowering.compare.feeds import candidate_feeds, length_inputs
 from rnn_lowering.compare.process import Runner
 from rnn_lowering.model.fixed_inputs import has_record, recorded
 from rnn_lowering.options import Check
-from rnn_lowering.streaming.metadata import State, StreamPlan
+from rnn_lowering.streaming.host.metadata import State, StreamPlan
 from rnn_lowering.types import Array
 
 _FRAMES = (19, 7, 50)

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
-from rnn_lowering.streaming.delays import Wait
-from rnn_lowering.streaming.edit import Editor, NodeEdit, home, producer
-from rnn_lowering.streaming.frame_by_frame import frame_by_frame
-from rnn_lowering.streaming.frames import Counter, FirstFrame, Flow, Frames, Framing, Unframed, WholeSequenceValue
+from rnn_lowering.streaming.editor import Editor, NodeEdit, home, producer
+from rnn_lowering.streaming.frames.delays import Wait, note_ahead
+from rnn_lowering.streaming.frames.flow import Flow
+from rnn_lowering.streaming.frames.framing import Counter, FirstFrame, Frames, Framing, Unframed, WholeSequenceValue
+from rnn_lowering.streaming.frames.past_frames import framed_input, keep
 from rnn_lowering.streaming.inference import position, slice_bounds
-from rnn_lowering.streaming.operators.past_frames import framed_input, keep
+from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.polynomials import Size, size
 
 
@@ -121,7 +122,7 @@ def _trimmed(
     here[framing.axis] = [begin, -cut if cut else TO_THE_END, step]
     starts, ends, steps = zip(*here.values(), strict=True)
     flow.edits.append(Trim(node, tuple(here), starts, ends, steps))
-    flow.note_ahead(node, framing, found)
+    note_ahead(flow, node, framing, found)
     return flow.resampled(node, node.outputs[0], found)
 
 
@@ -156,7 +157,7 @@ def _around(flow: Flow, node: ir.Node, framing: Frames, counter: Counter) -> Fra
         _shorten_table(flow, node, frames, beyond)
     if past := found.delay.frames * counter.step - framing.delay.frames:
         keep(flow, node, framing, past, 0.0, (), 0, before=0)
-    flow.note_ahead(node, framing, found)
+    note_ahead(flow, node, framing, found)
     return flow.resampled(node, node.outputs[0], found)
 
 

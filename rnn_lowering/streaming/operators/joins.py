@@ -9,10 +9,12 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import parameter
-from rnn_lowering.streaming.frame_by_frame import frame_by_frame
-from rnn_lowering.streaming.frames import FirstFrame, Flow, Frames, Framing
+from rnn_lowering.streaming.frames.delays import note_ahead
+from rnn_lowering.streaming.frames.flow import Flow
+from rnn_lowering.streaming.frames.framing import FirstFrame, Frames, Framing
+from rnn_lowering.streaming.frames.past_frames import framed_input, keep, settled
 from rnn_lowering.streaming.inference import pads
-from rnn_lowering.streaming.operators.past_frames import framed_input, keep, settled
+from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.polynomials import first_frames
 from rnn_lowering.types import Array
 
@@ -50,7 +52,7 @@ def padded(flow: Flow, node: ir.Node) -> list[Framing]:
     found = replace(framing, extra=extra, known=kept)
     past = int(left) - framing.delay.frames + found.delay.frames
     keep(flow, node, framing, past, initial, without, known - kept, before=int(left), first=0 if first else None)
-    flow.note_ahead(node, framing, found)
+    note_ahead(flow, node, framing, found)
     return [flow.resized(node, output, found)]
 
 

@@ -11,9 +11,10 @@ import onnx_ir as ir
 from rnn_lowering.loops.body import ScanBody, read_body
 from rnn_lowering.loops.emptying import checked_axis
 from rnn_lowering.model.scopes import bodies_of, values_used
-from rnn_lowering.streaming.delays import Delay, missing_frames
-from rnn_lowering.streaming.edit import Editor, NodeEdit, producer
-from rnn_lowering.streaming.frames import FirstFrame, Flow, Frames, Framing, StatefulNode
+from rnn_lowering.streaming.editor import Editor, NodeEdit, producer
+from rnn_lowering.streaming.frames.delays import joined, last_state, missing_frames
+from rnn_lowering.streaming.frames.flow import Flow, StatefulNode
+from rnn_lowering.streaming.frames.framing import Delay, FirstFrame, Frames, Framing
 from rnn_lowering.streaming.inference import add_initializers
 from rnn_lowering.streaming.shape_arithmetic import UnfollowedError, evaluate
 
@@ -37,7 +38,7 @@ def scanned(flow: Flow, node: ir.Node) -> list[Framing]:
                 node, "its initial state is computed from the stream", "make it an input of the model"
             )
     slots = range(states, len(node.inputs))
-    framing, axes = flow.joined(node, list(slots))
+    framing, axes = joined(flow, node, list(slots))
     if not isinstance(framing, Frames):
         return [framing for value in node.outputs if value.name]
     ranks = [len(flow.shape(x, node)) for x in read.xs]
@@ -57,7 +58,7 @@ def scanned(flow: Flow, node: ir.Node) -> list[Framing]:
     flow.recurrent.append(StatefulNode(node, flow.path))
     if framing.delay and states:
         flow.edits.append(StatesHeld(node, framing.delay))
-    last = flow.last_state(node, framing, read.results)
+    last = last_state(flow, node, framing, read.results)
     found: list[Framing] = [last for value in read.results if value.name]
     for value, axis in zip(read.stacked, read.stacked_axes, strict=False):
         if value.name:

@@ -10,12 +10,13 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
-from rnn_lowering.streaming.delays import Delay, replaced
-from rnn_lowering.streaming.edit import Editor, NodeEdit, Path, dim_of, home, producer
-from rnn_lowering.streaming.frame_by_frame import frame_by_frame
-from rnn_lowering.streaming.frames import Flow, Frames, Framing
+from rnn_lowering.streaming.editor import Editor, NodeEdit, Path, dim_of, home, producer
+from rnn_lowering.streaming.frames.delays import note_ahead, replaced
+from rnn_lowering.streaming.frames.flow import Flow
+from rnn_lowering.streaming.frames.framing import Delay, Frames, Framing
+from rnn_lowering.streaming.frames.past_frames import framed_input, keep, settled
 from rnn_lowering.streaming.inference import Shape, shape_of
-from rnn_lowering.streaming.operators.past_frames import framed_input, keep, settled
+from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.polynomials import Size, size
 
 
@@ -64,7 +65,7 @@ def windowed(flow: Flow, node: ir.Node) -> list[Framing]:
             window.without(framing.axis - 2),
         )
         keep(flow, node, framing, past, initial, without, known - kept, before=window.left)
-    flow.note_ahead(node, framing, found)
+    note_ahead(flow, node, framing, found)
     return [flow.resampled(node, node.outputs[0], found)]
 
 
@@ -83,7 +84,7 @@ def transformed(flow: Flow, node: ir.Node) -> list[Framing]:
     found = replace(framing, extra=extra, known=kept, rate=framing.rate / stride)
     if past := found.delay.frames * stride - framing.delay.frames:
         keep(flow, node, framing, past, 0.0, (), 0, before=0)
-    flow.note_ahead(node, framing, found)
+    note_ahead(flow, node, framing, found)
     return [flow.resampled(node, node.outputs[0], found)]
 
 
@@ -124,7 +125,7 @@ def transposed(flow: Flow, node: ir.Node) -> list[Framing]:
             before=max((span - left) // stride, 0),
             output_padding=padding if any(padding) or output_padding else None,
         )
-    flow.note_ahead(node, framing, found)
+    note_ahead(flow, node, framing, found)
     return [flow.resampled(node, node.outputs[0], found)]
 
 

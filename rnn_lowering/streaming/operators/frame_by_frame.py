@@ -8,8 +8,10 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from rnn_lowering.spec.node_outputs import ELEMENTWISE
-from rnn_lowering.streaming.frames import Flow, Frames, Framing, Unframed
-from rnn_lowering.streaming.polynomials import ONE
+from rnn_lowering.streaming.frames.delays import joined
+from rnn_lowering.streaming.frames.flow import Flow
+from rnn_lowering.streaming.frames.framing import Frames, Framing, Unframed
+from rnn_lowering.streaming.polynomials import ONE, Size, product
 from rnn_lowering.streaming.shape_arithmetic import depends_on_time
 
 Coupled = Iterable[tuple[int, int]]
@@ -45,13 +47,13 @@ def frame_by_frame(flow: Flow, node: ir.Node) -> list[Framing]:
     slots = data_slots(node)
     _check_sizes(flow, node, slots)
     edits = len(flow.edits)
-    framing, axes = flow.joined(node, slots)
+    framing, axes = joined(flow, node, slots)
     outputs = [v for v in node.outputs if v.name]
     if not isinstance(framing, Frames):
         _check_spread(flow, node, slots, framing)
         return [framing] * len(outputs)
     if node.op_type in REARRANGING and node.domain == "":
-        return [flow.rearranged(node, slots[0], v) for v in outputs]
+        return [_rearranged(flow, node, slots[0], v) for v in outputs]
     _refuse_coupling(flow, node, axes)
     places = {_moved(flow, node, slot, axis) for slot, axis in axes.items()}
     if len(places) > 1 or None in places:
@@ -59,6 +61,40 @@ def frame_by_frame(flow: Flow, node: ir.Node) -> list[Framing]:
     axis = next(place for place in places if place is not None)
     framed = flow.resized if len(flow.edits) > edits else flow.framed
     return [framed(node, v, replace(framing, axis=axis)) for v in outputs]
+
+
+def _rearranged(flow: Flow, node: ir.Node, slot: int, output: ir.Value) -> Frames | Unframed | None:
+    """Return the framing of an output that reshapes an input and keeps the order of its elements."""
+    value = node.inputs[slot]
+    assert value is not None
+    framing = flow.framing(value, node)
+    if not isinstance(framing, Frames):
+        return framing
+    before, after = flow.shape(value, node), flow.shape(output, node)
+    if after[: framing.axis + 1] == before[: framing.axis + 1]:
+        return flow.framed(node, output, framing)
+    inner_total = product(before[framing.axis + 1 :]) * framing.inner
+    outer_total = product(before[: framing.axis]) * framing.outer
+    for axis in range(len(after)):
+        inner = inner_total.divided(product(after[axis + 1 :]))
+        outer = outer_total.divided(product(after[:axis]))
+        if inner is None or outer is None or not outer.integral(1):
+            continue
+        found = _at_rate(replace(framing, axis=axis, outer=outer), inner)
+        if found is not None and found.size() == after[axis]:
+            return flow.resampled(node, output, found)
+    raise flow.refuse(node, "mixes the frames with other axes", "did the exporter fix the batch size or a length?")
+
+
+def _at_rate(framing: Frames, inner: Size) -> Frames | None:
+    """Return the framing at which `inner` elements become frames: their number multiplies the rate."""
+    times = inner.constant
+    if times is None:
+        return replace(framing, inner=inner) if inner.integral(1) else None
+    extra, known = framing.extra * times, framing.known * times
+    if times <= 0 or extra.denominator > 1 or known.denominator > 1:
+        return None
+    return replace(framing, inner=ONE, extra=int(extra), known=int(known), rate=framing.rate * times)
 
 
 def _check_sizes(flow: Flow, node: ir.Node, data: Sequence[int]) -> None:

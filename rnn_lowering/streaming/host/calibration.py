@@ -11,7 +11,7 @@ import onnx
 from onnxruntime.quantization import CalibrationDataReader, QuantType
 
 from rnn_lowering.errors import OptionError
-from rnn_lowering.streaming.host import Stream
+from rnn_lowering.streaming.host.stream_runner import Stream
 from rnn_lowering.types import Array, ArrayLike, wrong
 
 _TYPES = {8: None, 16: QuantType.QUInt16}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError
-from rnn_lowering.streaming.metadata import KEY, State, StreamPlan
+from rnn_lowering.streaming.host.metadata import KEY, State, StreamPlan
 from rnn_lowering.types import Array, ArrayLike, wrong
 
 _TYPES = {"float": "float32", "double": "float64"}

@@ -1,0 +1,155 @@
+"""The frames in each value of a model: their axis, number and order.
+
+A value has T * rate + extra frames in all. After t frames, t * rate + known of them are final. If `known` is
+negative, the value has a delay of -known frames, and its first chunks start with that many frames of no meaning.
+
+Example, with T = 10 and t = 4:
+
+* Pad of 2 on the left: extra 2, known 2. The value has 12 frames, and 6 are final: the padding and frames 0 to 3.
+* Conv of kernel 3 with padding 1 and 1: extra 0, known -1. The value has 10 frames, and 3 are final: frame 3 reads
+  frame 4. The delay is 1.
+* Resize by 2 of that Conv: rate 2, extra 0, known -2. The value has 20 frames, and 6 are final. The delay is 2.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import onnx_ir as ir
+
+from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.streaming.polynomials import CHUNK, ONE, TIME, Size
+from rnn_lowering.types import Array
+
+
+@dataclass(frozen=True)
+class Delay:
+    """By how many of its frames a value is late, and its rate: frames of the value per frame of the stream.
+
+    A delay of 0 frames is false.
+    """
+
+    frames: int
+    rate: Fraction
+
+    def __bool__(self) -> bool:
+        return self.frames > 0
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The axis of a value that holds frames, of size outer * frames * inner.
+
+    Attributes:
+        axis: The axis, from 0.
+        outer, inner: What a Reshape merged with the frames: position (o * frames + t) * inner + i.
+        extra: The whole value has T * rate + `extra` frames: more by padding, fewer (negative) by a cut.
+        known: After t frames of the stream, t * rate + `known` frames are final. Padding at the end makes `known`
+            smaller than `extra`; a cut at the end makes `known` larger.
+        rate: Frames of the value per frame of the stream.
+    """
+
+    axis: int
+    outer: Size = ONE
+    inner: Size = ONE
+    extra: int = 0
+    known: int = 0
+    rate: Fraction = Fraction(1)
+
+    def size(self) -> Size:
+        """The size of the axis."""
+        frames = Size.symbol(TIME) * self.rate + self.extra
+        return (frames + Size.symbol(CHUNK) * (self.overlap - self.extra)) * self.outer * self.inner
+
+    @property
+    def overlap(self) -> int:
+        """The number of extra frames in each chunk: `known`, or 0 if `known` is negative."""
+        return max(self.known, 0)
+
+    @property
+    def delay(self) -> Delay:
+        """The delay: -`known` frames, or 0 if `known` is positive."""
+        return Delay(max(-self.known, 0), self.rate)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the axis holds frames only."""
+        return self.outer == self.inner == ONE
+
+    @property
+    def even(self) -> bool:
+        """Whether `extra` and `known` are both 0."""
+        return self.extra == self.known == 0
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether neither a chunk nor the whole has extra frames; a delay is allowed."""
+        return self.known <= self.extra <= 0
+
+    @property
+    def cut(self) -> bool:
+        """Whether a cut removes frames at the end of the sequence."""
+        return self.extra < self.known
+
+
+class Unframed(enum.Enum):
+    """A value without frames that is final after the last frame only."""
+
+    LAST = enum.auto()
+
+
+@dataclass(frozen=True)
+class WholeSequenceValue:
+    """A value that depends on the whole sequence. A node that reads the value raises `error`."""
+
+    error: UnsupportedError
+
+
+@dataclass(frozen=True)
+class FirstFrame:
+    """Frame 0 of a value, along an axis. Only the first chunk contains the frame."""
+
+    axis: int
+    error: UnsupportedError
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A value that counts frames: `step` * t + `offsets` at frame t. In a chunk, t starts from 0 again.
+
+    Attributes:
+        frames: The framing of the value.
+        step: The increment per frame.
+        offsets: The value at frame 0: an array with one entry along the axis of the frames.
+    """
+
+    frames: Frames
+    step: int
+    offsets: Array = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """Frames that a stream can only sum. A node that reads a single frame raises `error`.
+
+    Attributes:
+        kind: "weights" of a softmax over them, frames that are "weighted" so, "deviations" from their mean, or the
+            "squares" of these.
+        frames: How they are held.
+        origin: The Softmax, or the node that subtracts the mean.
+        moves: The nodes that rearranged the weights.
+        axis: The axis of the frames in the weights.
+    """
+
+    kind: str
+    frames: Frames
+    origin: ir.Node
+    error: UnsupportedError
+    moves: tuple[ir.Node, ...] = ()
+    axis: int = 0
+
+
+Framing = Frames | Pooled | Unframed | WholeSequenceValue | FirstFrame | Counter | None
+"""None: it does not depend on the stream, but for its length where its shape or numbers say so."""
