@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     __version__: str
     from rnn_lowering.api import inspect, lower, lower_file, preview
     from rnn_lowering.compare.result import Verification
-    from rnn_lowering.compare.verify import verify
-    from rnn_lowering.compare.verify_stream import verify_stream
+    from rnn_lowering.compare.verify import verify, verify_stream
     from rnn_lowering.errors import (
         InternalError,
         InvalidNodeError,
@@ -83,8 +82,7 @@ _MODULES = {
     "targets.target": ("Target",),
     "types": ("Progress",),
     "compare.result": ("Verification",),
-    "compare.verify_stream": ("verify_stream",),
-    "compare.verify": ("verify",),
+    "compare.verify": ("verify", "verify_stream"),
 }
 """Module -> its public names, imported at first use: the command's --help needs none."""
 

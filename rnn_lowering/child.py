@@ -43,6 +43,7 @@ class Child:
     Its messages are read in a thread, since not every operating system can wait for a pipe with a time limit.
 
     Attributes:
+        process: The process.
         jobs: How many it was given.
     """
 
@@ -50,7 +51,7 @@ class Child:
         pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
         command = [sys.executable, "-m", module]
         self.jobs = 0
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere, env=_environment())
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere, env=_environment())
         self._messages: SimpleQueue[Message | None] = SimpleQueue()
         self._reader = threading.Thread(target=self._receive, daemon=True)
         self._reader.start()
@@ -69,9 +70,9 @@ class Child:
             self._next(None if seconds is None else max(seconds, _START))
         self.jobs += 1
         number = self.jobs
-        assert self._process.stdin is not None
+        assert self.process.stdin is not None
         with suppress(OSError):  # it has died, and its messages end
-            _write(self._process.stdin, {**job, "job": number})
+            _write(self.process.stdin, {**job, "job": number})
         while not (message := self._next(seconds)).get("done") or message["job"] < number:
             if message["job"] == number:  # an earlier one's messages need not have been read to the end
                 yield message
@@ -82,21 +83,21 @@ class Child:
         except Empty:
             raise ChildError from None
         if message is None:
-            raise ChildError(self._process.wait())
+            raise ChildError(self.process.wait())
         return message
 
     def _receive(self) -> None:
-        assert self._process.stdout is not None
-        for message in _messages(self._process.stdout):
+        assert self.process.stdout is not None
+        for message in _messages(self.process.stdout):
             self._messages.put(message)
         self._messages.put(None)
 
     def end(self) -> None:
         """Kill the process, whatever it does, and wait for its end."""
-        self._process.kill()
-        self._process.wait()
+        self.process.kill()
+        self.process.wait()
         self._reader.join()
-        for pipe in (self._process.stdin, self._process.stdout):
+        for pipe in (self.process.stdin, self.process.stdout):
             with suppress(OSError):  # what was still to be written no longer can be
                 pipe and pipe.close()
 

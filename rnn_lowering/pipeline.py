@@ -11,11 +11,10 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from rnn_lowering.compare.nodes import NodeRun
-from rnn_lowering.compare.process import Runner
+from rnn_lowering.compare.nodes.runs import NodeRun
 from rnn_lowering.compare.result import Verification
-from rnn_lowering.compare.verify import open_comparison
-from rnn_lowering.compare.verify_stream import compare_stream
+from rnn_lowering.compare.runner.process import Runner
+from rnn_lowering.compare.verify import compare_stream, open_comparison
 from rnn_lowering.compare.whole import ModelComparison
 from rnn_lowering.errors import NotVerifiedError, OptionError, VerificationError, boundary
 from rnn_lowering.files.atomic import Place, replacing

@@ -17,7 +17,7 @@ _BY_TYPE = {
 }
 
 
-_BLOCK = 1 << 20
+BLOCK = 1 << 20
 """Elements that are looked at together: the arrays may be files, larger than memory."""
 
 
@@ -48,8 +48,8 @@ def _size(array: Array) -> Array:
 def blocks(array: Array) -> Iterator[Array]:
     """Yield the elements in blocks, in C order."""
     flat = array.reshape(-1)
-    for start in range(0, array.size, _BLOCK):
-        yield flat[start : start + _BLOCK]
+    for start in range(0, array.size, BLOCK):
+        yield flat[start : start + BLOCK]
 
 
 def distance(a: Array, b: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Compare two models, in memory or in files: `verify` for users, `open_comparison` for the pipeline."""
+"""`verify` and `verify_stream`: compare two models, in memory or in files."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from typing_extensions import Unpack
 
 from rnn_lowering import types
 from rnn_lowering.compare.feeds import take_feeds
-from rnn_lowering.compare.process import Runner
 from rnn_lowering.compare.result import Verification
+from rnn_lowering.compare.runner.process import Runner
+from rnn_lowering.compare.streams.chunk_by_chunk import StreamComparison
 from rnn_lowering.compare.whole import ModelComparison
 from rnn_lowering.errors import boundary
 from rnn_lowering.files.external_data import save
@@ -64,23 +65,49 @@ def verify(
     trust = types.flag("trust_external_data", trust_external_data)
     progress = given_progress(progress)
     first, second = types.model_or_path("original", original), types.model_or_path("lowered", lowered)
-    with boundary():
-        return compare_models(first, second, check=check, trust_external_data=trust, progress=progress)
+    with (
+        boundary(),
+        open_comparison(first, second, check=check, trust_external_data=trust, progress=progress) as both,
+    ):
+        return both.result()
 
 
-def compare_models(
-    original: Given,
-    lowered: Given,
+def verify_stream(
+    original: onnx.ModelProto | ir.Model | PathLike,
+    stepped: onnx.ModelProto | ir.Model | PathLike,
     *,
-    check: Check,
+    check: Check | None = None,
     trust_external_data: bool = False,
     progress: Progress | None = None,
 ) -> Verification:
-    """Compare as `verify` does; parsed files are accepted too."""
-    with open_comparison(
-        original, lowered, check=check, trust_external_data=trust_external_data, progress=progress
-    ) as both:
-        return both.result()
+    """Run the original on whole sequences and a stream on their chunks, and compare all outputs of the original.
+
+    Args:
+        original: A model or its path.
+        stepped: The stream that was made of it, or its path.
+        check: How they are compared: `runs` is the number of sequences.
+        trust_external_data: Read data files outside the folders of the models.
+        progress: Called as progress(phase, done, total) when a phase begins and after each run.
+
+    Returns:
+        A result that is true only when every sequence agreed in every chunking; `method` names these.
+
+    Raises:
+        ModelFileError: `stepped` is not a stream.
+
+    Examples:
+        >>> bool(rl.verify_stream(model, rl.lower(model, stream="seq"), check=rl.Check(runs=1)))
+        True
+    """
+    check = check_of(check, {}, verify_stream)
+    trust = types.flag("trust_external_data", trust_external_data)
+    progress = given_progress(progress)
+    given = types.model_or_path("original", original), types.model_or_path("stepped", stepped)
+    with boundary(), Runner(check.timeout) as runner:
+        return compare_stream(*given, runner, check=check, trust_external_data=trust, progress=progress)
+
+
+Given = onnx.ModelProto | ir.Model | PathLike | ModelSource
 
 
 @contextmanager
@@ -101,16 +128,35 @@ def open_comparison(
     Raises:
         ModelFileError: A file cannot be read, or its data is missing or outside its folder.
     """
-    with limited(check.max_bytes), one_child(), Runner(check.timeout) as runner, ExitStack() as pipes:
-        first, second = (
-            as_file(model, runner.folder / f"model{n}.onnx", trust_external_data, pipes)
-            for n, model in enumerate((original, lowered))
-        )
-        check = take_feeds(check, [first.proto.graph, second.proto.graph])
-        yield ModelComparison(first, second, runner, check, progress, prepared)
+    with (
+        Runner(check.timeout) as runner,
+        _both_files(original, lowered, runner, check, trust_external_data) as both,
+    ):
+        check = take_feeds(check, [source.proto.graph for source in both])
+        yield ModelComparison(*both, runner, check, progress, prepared)
 
 
-Given = onnx.ModelProto | ir.Model | PathLike | ModelSource
+def compare_stream(
+    original: Given,
+    stepped: Given,
+    runner: Runner,
+    *,
+    check: Check,
+    trust_external_data: bool = False,
+    progress: Progress | None = None,
+) -> Verification:
+    """Compare as `verify_stream` does, with a runner that may have been started before."""
+    with _both_files(original, stepped, runner, check, trust_external_data) as both:
+        return StreamComparison(*both, runner, check, progress).result()
+
+
+@contextmanager
+def _both_files(
+    original: Given, other: Given, runner: Runner, check: Check, trust: bool
+) -> Iterator[tuple[ModelSource, ModelSource]]:
+    with limited(check.max_bytes), one_child(), ExitStack() as pipes:
+        first, second = (runner.folder / f"model{n}.onnx" for n in (0, 1))
+        yield as_file(original, first, trust, pipes), as_file(other, second, trust, pipes)
 
 
 def as_file(model: Given, path: Path, trust: bool, pipes: ExitStack) -> ModelSource:

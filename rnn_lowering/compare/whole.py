@@ -16,8 +16,7 @@ import onnx
 
 from rnn_lowering.compare.coverage import constant_outputs, runs_for, undetermined_outputs, zero_weights
 from rnn_lowering.compare.feeds import candidate_feeds, length_inputs
-from rnn_lowering.compare.nodes import Comparison, NodeComparison
-from rnn_lowering.compare.process import Alternatives, Outputs, SessionError
+from rnn_lowering.compare.nodes.one_by_one import Comparison, NodeComparison
 from rnn_lowering.compare.result import (
     COMPARE_ELSEWHERE,
     OPTIMIZATIONS,
@@ -28,7 +27,8 @@ from rnn_lowering.compare.result import (
     Verification,
     over_all,
 )
-from rnn_lowering.compare.session import (
+from rnn_lowering.compare.runner.process import Alternatives, Outputs, SessionError
+from rnn_lowering.compare.runner.session import (
     Session,
     echoing_nodes,
     operator_counts,

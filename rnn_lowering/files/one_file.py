@@ -87,10 +87,10 @@ def _varint(data: Buffer, at: int) -> tuple[int, int]:
 LARGE = 1 << 24
 """Smaller models are parsed and serialized whole."""
 
-_TENSOR = 1 << 16
+TENSOR_BYTES = 1 << 16
 """Smaller tensors stay in the message."""
 
-_SHARE = 4
+SHARE = 4
 """A file is parsed whole if more than a quarter of its bytes are outside of large tensors."""
 
 _ALIGNMENT = 64
@@ -150,7 +150,7 @@ def parse(path: Path) -> tuple[onnx.ModelProto, str] | None:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             pieces = _pieces(data, 0, size, onnx.ModelProto, _is_large, _Reference(data, location))
-            if _size(pieces) * _SHARE > size:
+            if _size(pieces) * SHARE > size:
                 return None
             proto = onnx.ModelProto.FromString(b"".join(piece for piece in pieces if isinstance(piece, bytes)))
         except Exception:  # it is no model: parsing it whole tells why
@@ -160,7 +160,7 @@ def parse(path: Path) -> tuple[onnx.ModelProto, str] | None:
 
 
 def _is_large(field: Field) -> bool:
-    return field.end - field.start >= _TENSOR
+    return field.end - field.start >= TENSOR_BYTES
 
 
 def _pieces(
@@ -339,7 +339,7 @@ def _is_streamed(tensor: ir.TensorProtocol | None) -> bool:
     """Return whether a tensor is in a file, or large and serialized as its bytes."""
     if isinstance(tensor, ir.ExternalTensor):
         return True
-    if tensor is None or tensor.dtype == ir.DataType.STRING or int(tensor.nbytes) < _TENSOR:
+    if tensor is None or tensor.dtype == ir.DataType.STRING or int(tensor.nbytes) < TENSOR_BYTES:
         return False
     if not isinstance(tensor, ir.serde.TensorProtoTensor):
         return True

@@ -11,8 +11,8 @@ from importlib.resources import files
 import onnx
 import onnxruntime
 
-from rnn_lowering.compare.node_models import NodePair
-from rnn_lowering.compare.nodes import LOWERED, ORIGINAL, NodeRun, RunNodes
+from rnn_lowering.compare.nodes.node_pair import NodePair
+from rnn_lowering.compare.nodes.runs import LOWERED, ORIGINAL, NodeRun, RunNodes
 from rnn_lowering.compare.result import Verification
 from rnn_lowering.errors import RnnLoweringError, printable, version
 from rnn_lowering.report.file_report import FileReport, Port

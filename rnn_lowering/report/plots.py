@@ -14,8 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from rnn_lowering.compare.node_models import Symbols
-from rnn_lowering.compare.nodes import NodeRun
+from rnn_lowering.compare.nodes.runs import NodeRun
+from rnn_lowering.compare.references.node_reference import Symbols
 from rnn_lowering.compare.tolerance import distance
 from rnn_lowering.types import Array
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from rnn_lowering.compare.nodes import RunNodes
+from rnn_lowering.compare.nodes.runs import RunNodes
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.files.atomic import Place, replacing
 from rnn_lowering.files.scratch import writing

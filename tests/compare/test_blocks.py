@@ -12,11 +12,12 @@ from one_process import run_workers_here
 from stream_models import net, random
 
 import rnn_lowering as rl
-from rnn_lowering.compare import nodes, tolerance
-from rnn_lowering.compare.nodes import NodeComparison
-from rnn_lowering.compare.process import Runner
+from rnn_lowering.compare import tolerance
+from rnn_lowering.compare.nodes import judgement
+from rnn_lowering.compare.nodes.one_by_one import NodeComparison
+from rnn_lowering.compare.runner.arrays import StoredArrays, write_arrays
+from rnn_lowering.compare.runner.process import Runner
 from rnn_lowering.compare.tolerance import compare
-from rnn_lowering.compare.worker import StoredArrays, write_arrays
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.recurrence import cells
 
@@ -54,7 +55,7 @@ def test_blocks_have_the_result_of_the_whole(
 ) -> None:
     before, after = map(np.asarray, PAIRS[name])
     whole = compare(before, after, given)
-    monkeypatch.setattr(tolerance, "_BLOCK", 8)
+    monkeypatch.setattr(tolerance, "BLOCK", 8)
     assert compare(before, after, given) == whole
 
 
@@ -103,7 +104,7 @@ def test_nodes_are_judged_a_few_rows_at_a_time(layout: int, wrong: bool, monkeyp
     lowered = rl.lower(original)
     found = []
     for block in (1 << 23, 1):
-        monkeypatch.setattr(nodes, "_BLOCK", block)
+        monkeypatch.setattr(judgement, "BLOCK", block)
         found.append(nodes_of(original, lowered))
     whole, by_row = found
     assert [(c.name, c.passed) for c in whole] == [(c.name, c.passed) for c in by_row]

@@ -13,8 +13,8 @@ from running import optimizations_change
 from stream_models import net, plan_of, random, recurrent, streamed
 
 import rnn_lowering as rl
-from rnn_lowering.compare import verify_stream as compared_streams
-from rnn_lowering.compare.verify_stream import verify_stream
+from rnn_lowering.compare.streams import chunk_by_chunk
+from rnn_lowering.compare.verify import verify_stream
 
 pytestmark = pytest.mark.usefixtures("workers_here")
 
@@ -273,7 +273,7 @@ def test_slow_streams_run_as_many_frames_as_tell_something_new(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, nodes: str
 ) -> None:
     """Each call of one frame does the same, unless it counts; a long past is full after as many frames."""
-    monkeypatch.setattr(compared_streams, "_BRIEF", 0.0)
+    monkeypatch.setattr(chunk_by_chunk, "BRIEF_SECONDS", 0.0)
     weights = {**recurrent("GRU", 3, 4), "zero": np.array(0), "K": random((4, 3, 3))}
     model = net(
         f"g (float[time, 2, 3] X) => (float[a, b, c, d] Y) {{ {nodes} }}".replace(
@@ -287,7 +287,7 @@ def test_slow_streams_run_as_many_frames_as_tell_something_new(
 
 
 def test_slow_streams_and_an_original_that_forgets_the_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(compared_streams, "_BRIEF", 0.0)
+    monkeypatch.setattr(chunk_by_chunk, "BRIEF_SECONDS", 0.0)
     weights = recurrent("GRU", 3, 4)
     cut = net(
         ONE.replace("Y, last =", "y, last =").replace("B) }", "B) Y = Slice (y, zero, most) }"),

@@ -16,9 +16,9 @@ from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.child import Child
-from rnn_lowering.compare.process import Chunks, Runner, SessionError
-from rnn_lowering.compare.session import Session
-from rnn_lowering.compare.worker import StoredArrays, write_arrays
+from rnn_lowering.compare.runner.arrays import StoredArrays, write_arrays
+from rnn_lowering.compare.runner.process import Chunks, Runner, SessionError
+from rnn_lowering.compare.runner.session import Session
 from rnn_lowering.limits import limited
 
 pytestmark = pytest.mark.usefixtures("own_processes")
@@ -117,12 +117,11 @@ def test_a_first_job_that_kills_its_process_is_not_repeated(
 
 
 def test_the_process_ends_with_its_caller() -> None:
-    process = Child("rnn_lowering.compare.worker")
-    pipe = process._process.stdin
-    assert pipe is not None
-    pipe.close()
-    assert process._process.wait(60) == 0
-    process.end()
+    child = Child("rnn_lowering.compare.runner.worker")
+    assert child.process.stdin is not None
+    child.process.stdin.close()
+    assert child.process.wait(60) == 0
+    child.end()
 
 
 def test_the_first_feed_that_is_accepted_counts(tmp_path: Path, started: list[subprocess.Popen[bytes]]) -> None:

@@ -16,8 +16,8 @@ from texts import FORMS, parse
 
 import rnn_lowering as rl
 from rnn_lowering.compare import verify
-from rnn_lowering.compare.process import Runner
-from rnn_lowering.compare.session import Session
+from rnn_lowering.compare.runner.process import Runner
+from rnn_lowering.compare.runner.session import Session
 from rnn_lowering.files import one_file
 
 MODEL = chain(Link("LSTM", "first", hidden=96), Link("GRU", "second", hidden=96))
@@ -25,8 +25,8 @@ MODEL = chain(Link("LSTM", "first", hidden=96), Link("GRU", "second", hidden=96)
 
 def everything_is_large(monkeypatch: pytest.MonkeyPatch, tensor: int = 1) -> None:
     monkeypatch.setattr(one_file, "LARGE", 1)
-    monkeypatch.setattr(one_file, "_TENSOR", tensor)
-    monkeypatch.setattr(one_file, "_SHARE", 0)
+    monkeypatch.setattr(one_file, "TENSOR_BYTES", tensor)
+    monkeypatch.setattr(one_file, "SHARE", 0)
     monkeypatch.setattr(verify, "LARGE", 1)
 
 
@@ -204,7 +204,7 @@ def test_a_file_that_is_not_mostly_tensors_is_parsed_whole(tmp_path: Path, monke
     source = tmp_path / "model.onnx"
     onnx.save(MODEL, source)
     monkeypatch.setattr(one_file, "LARGE", 1)
-    monkeypatch.setattr(one_file, "_TENSOR", 120_000)
+    monkeypatch.setattr(one_file, "TENSOR_BYTES", 120_000)
     assert one_file.parse(source) is None
 
 

@@ -14,7 +14,7 @@ from texts import parse
 import rnn_lowering as rl
 from rnn_lowering.child import Child
 from rnn_lowering.cli import command  # noqa: F401  # every module is to be counted
-from rnn_lowering.compare import process
+from rnn_lowering.compare.runner import process
 from rnn_lowering.model import scopes
 from rnn_lowering.report import page  # noqa: F401
 

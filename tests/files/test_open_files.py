@@ -106,8 +106,8 @@ def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models of any size are read as large ones are: mapped."""
     monkeypatch.setattr(one_file, "LARGE", 1)
     monkeypatch.setattr(verify, "LARGE", 1)
-    monkeypatch.setattr(one_file, "_TENSOR", 1000)
-    monkeypatch.setattr(one_file, "_SHARE", 0)
+    monkeypatch.setattr(one_file, "TENSOR_BYTES", 1000)
+    monkeypatch.setattr(one_file, "SHARE", 0)
 
 
 WAYS: dict[str, dict[str, Any]] = {

@@ -17,9 +17,9 @@ from planting import Planting
 from running import assert_close, run
 
 import rnn_lowering as rl
-from rnn_lowering.compare.nodes import NodeComparison
-from rnn_lowering.compare.process import Runner
+from rnn_lowering.compare.nodes.one_by_one import NodeComparison
 from rnn_lowering.compare.result import Verification
+from rnn_lowering.compare.runner.process import Runner
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.recurrence import weights
 

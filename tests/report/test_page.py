@@ -23,8 +23,8 @@ from texts import parse
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
-from rnn_lowering.compare import node_models
-from rnn_lowering.compare.node_models import node_pairs
+from rnn_lowering.compare.nodes import counterparts
+from rnn_lowering.compare.nodes.counterparts import node_pairs
 from rnn_lowering.recurrence import cells
 from rnn_lowering.report import page
 from rnn_lowering.report.plots import plot_errors
@@ -266,7 +266,7 @@ def test_a_node_that_onnxruntime_does_not_run(tmp_path: Path) -> None:
 
 
 def test_a_node_that_cannot_run_on_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_models, "cut_out", lambda *_: None)
+    monkeypatch.setattr(counterparts, "cut_out", lambda *_: None)
     case = Case("page_without_pictures", "GRU")
     parsed = Page(written(tmp_path, model(case, 17)))
     assert parsed.tags["svg"] == 0

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rnn_lowering.child import Child, Message
-from rnn_lowering.compare import process, worker
+from rnn_lowering.compare.runner import process, worker
 from rnn_lowering.model import onnx_checks
 
 

@@ -1,1 +1,1 @@
-"""The comparison of a stream with the original: sequences, and outputs of chunks beside those of the whole."""
+"""A stream, chunk by chunk, beside the original on whole sequences."""

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from rnn_lowering.compare.coverage import runs_for
 from rnn_lowering.compare.feeds import candidate_feeds, length_inputs
-from rnn_lowering.compare.process import Runner
+from rnn_lowering.compare.runner.process import Runner
 from rnn_lowering.model.fixed_inputs import has_record, recorded
 from rnn_lowering.options import Check
 from rnn_lowering.streaming.host.metadata import State, StreamPlan

@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any, cast
 
 import numpy as np
 
-from rnn_lowering.compare.node_models import (
-    NodeFeed,
-    NodePair,
-    Symbols,
-    node_pairs,
-    pairs_of_prepared,
-    run_node,
-)
-from rnn_lowering.compare.process import Outputs, Runner, SessionError
-from rnn_lowering.compare.references.node_reference import NodeReference
+from rnn_lowering.compare.nodes.counterparts import node_pairs, pairs_of_prepared
+from rnn_lowering.compare.nodes.cut import TensorFile
+from rnn_lowering.compare.nodes.judgement import NodeOutput, as_close, blocks_of_rows
+from rnn_lowering.compare.nodes.node_pair import NodeFeed, NodePair
+from rnn_lowering.compare.nodes.runs import NodeRun, node_runs, run_node
+from rnn_lowering.compare.references.node_reference import Symbols
 from rnn_lowering.compare.result import NODES, OutputCheck, RunCheck, RunInput, Verification, over_all
-from rnn_lowering.compare.session import session_with
-from rnn_lowering.compare.tolerance import allowance, compare, distance
-from rnn_lowering.errors import RnnLoweringError, UnsupportedError
+from rnn_lowering.compare.runner.process import Outputs, Runner, SessionError
+from rnn_lowering.compare.runner.session import session_with
+from rnn_lowering.compare.tolerance import allowance, compare
+from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.files.reading import ModelSource
-from rnn_lowering.files.tensor_file import TensorFile
 from rnn_lowering.model.plan import PreparedModel
 from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.options import Check, Tolerance
-from rnn_lowering.spec.node_spec import AxisName, NodeSpec
 from rnn_lowering.types import NODES as RUNNING_NODES
 from rnn_lowering.types import Array, Progress, counter
 
 _ATTEMPTS = 4
 """How often a row may differ from a kernel that rounds before it counts as wrong."""
+
+BESIDE_KERNEL = Tolerance(rtol=1e-5, atol=1e-6)
+"""By how much one row may differ from onnxruntime's kernel."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +222,7 @@ class NodeComparison(Comparison):
             if truth is None:
                 verdicts.append(None)
             else:
-                verdicts += [_as_close(truth.get(str(n)), before[key], after[key]) for n, key in keys.items()]
+                verdicts += [as_close(truth.get(str(n)), before[key], after[key]) for n, key in keys.items()]
             if False in verdicts:  # each of them takes a process
                 return False
         return None if None in verdicts else True
@@ -265,161 +261,3 @@ def _inputs_and_outputs(nodes: list[NodePair]) -> Iterator[str]:
     for node in nodes:
         yield from node.feeds.values()
         yield from (value.name or "" for value in node.spec.outputs.values())
-
-
-@dataclass(frozen=True, eq=False)
-class NodeOutput:
-    """An output of a lowered node, and what it should be.
-
-    Attributes:
-        reference: The node in float64.
-        symbol: Its name in the operator specification.
-        got: The output of the lowered node.
-        expected: The output by the operator specification, in float64.
-        allowed: The allowed difference, of the same shape; infinite for entries that are not compared.
-    """
-
-    reference: NodeReference[Any]
-    symbol: str
-    got: Array
-    expected: Array
-    allowed: Array
-
-    @property
-    def spec(self) -> NodeSpec:
-        """What the node specifies."""
-        return cast(NodeSpec, self.reference.spec)
-
-    @property
-    def comparable(self) -> bool:
-        return bool(self.got.shape == self.expected.shape)
-
-    @property
-    def largest(self) -> float:
-        """The largest absolute difference; infinite where the shapes differ."""
-        return float(self._far(self.got).max(initial=0.0)) if self.comparable else np.inf
-
-    @property
-    def right(self) -> bool:
-        return self.comparable and not bool(self._wrong().any())
-
-    def no_further(self, original: Array) -> bool:
-        """Whether no row is further from float64 than what the original node computed, to within a rounding."""
-        if not self.comparable or original.shape != self.expected.shape or original.dtype != self.got.dtype:
-            return False
-        axes = self.reference.axes_of_a_row(self.symbol)
-        ours, theirs = (self._far(x).max(axis=axes, initial=0.0) for x in (self.got, original))
-        return bool((ours <= theirs + np.finfo(original.dtype).eps).all())
-
-    @property
-    def reason(self) -> str:
-        """The reason why the output is wrong."""
-        if not self.comparable:
-            return f"shape {list(self.expected.shape)} became {list(self.got.shape)}"
-        wrong = self._wrong()
-        wide = f"{wrong.sum()} of {wrong.size} out of tolerance{self._first(wrong)}"
-        return f"largest difference {self.largest:.2g}, {wide}"
-
-    def _far(self, array: Array) -> Array:
-        return np.where(np.isfinite(self.allowed), distance(self.expected, array), 0.0)
-
-    def _wrong(self) -> Array:
-        wrong: Array = self._far(self.got) > self.allowed
-        return wrong
-
-    def _first(self, wrong: Array) -> str:
-        axes = self.spec.axes(self.symbol)
-        if "T" not in axes:
-            return ""
-        time = axes.index("T")
-        order = np.flatnonzero(wrong.any(axis=tuple(axis for axis in range(wrong.ndim) if axis != time)))
-        return f", from time step {order[-1 if self.spec.direction == 'reverse' else 0]}"
-
-
-_BLOCK = 1 << 23
-"""Numbers of the outputs of the rows that are judged together."""
-
-
-def blocks_of_rows(spec: NodeSpec, data: Array, outputs: Mapping[str, Array]) -> Iterator[slice]:
-    """Yield slices of the batch for which the outputs are small; all of it where an output does not have these
-    rows."""
-    rows = data.shape[spec.axes(spec.data).index("N")]
-    largest = max((array.size for array in outputs.values()), default=0)
-    at_once = max(1, _BLOCK * rows // max(1, largest))
-    if at_once >= rows or not all(_has_rows(array, spec.axes(symbol), rows) for symbol, array in outputs.items()):
-        yield slice(None)
-        return
-    for start in range(0, rows, at_once):
-        yield slice(start, start + at_once)
-
-
-def _has_rows(array: Array, axes: tuple[AxisName, ...], rows: int) -> bool:
-    return array.ndim == len(axes) and array.shape[axes.index("N")] == rows
-
-
-ORIGINAL, LOWERED = "original in onnxruntime", "lowered"
-
-_STEPS = 48
-"""The sequence length of a node for which it is not fixed."""
-
-
-@dataclass(frozen=True)
-class NodeRun:
-    """A node that ran on its own.
-
-    Attributes:
-        node: The node and its lowered form.
-        expected: Its outputs by the operator specification, computed in float64.
-        outputs: The outputs of the `ORIGINAL` and of the `LOWERED` node in onnxruntime, if they ran.
-        failures: The reason why a node did not run, by the same names.
-    """
-
-    node: NodePair
-    expected: Symbols
-    outputs: dict[str, Symbols]
-    failures: dict[str, str]
-
-
-RunNodes = Callable[[Collection[NodePlace]], Mapping[NodePlace, NodeRun]]
-"""Runs lowered nodes on their own; returns the runs by the places of the nodes, without those that cannot be."""
-
-
-def node_runs(nodes: Iterable[NodePair], runner: Runner) -> Iterator[NodeRun]:
-    """Run each node that has a lowered form; leave out those whose inputs would be too large."""
-    rng = np.random.default_rng(0)
-    for node in nodes:
-        if node.cut is not None:
-            with suppress(UnsupportedError):
-                yield _node_run(node, node.usual_run(rng, _STEPS), runner)
-
-
-def _node_run(node: NodePair, given: NodeFeed, runner: Runner) -> NodeRun:
-    run = NodeRun(node, node.float64(given.feed), {}, {})
-    for name in (ORIGINAL, LOWERED):
-        try:
-            (outputs,) = run_node(node, [given], runner, original=name == ORIGINAL)
-        except SessionError as error:
-            run.failures[name] = str(error)
-            continue
-        other = [symbol for symbol, array in run.expected.items() if outputs[symbol].shape != array.shape]
-        if other:
-            run.failures[name] = f"its {other[0]} has shape {outputs[other[0]].shape}"
-        else:
-            run.outputs[name] = {symbol: np.array(array) for symbol, array in outputs.items()}
-    return run
-
-
-BESIDE_KERNEL = Tolerance(rtol=1e-5, atol=1e-6)
-"""By how much one row may differ from onnxruntime's kernel."""
-
-
-_TIMES = 4
-"""How many times as far from float64 as the original another rounding may be."""
-
-
-def _as_close(truth: Array | None, before: Array, after: Array) -> bool:
-    """Whether an output is about as close to float64 as the original's."""
-    if truth is None or before.dtype.kind != "f" or not truth.shape == before.shape == after.shape:
-        return False
-    theirs, ours = (float(distance(truth, x).max(initial=0.0)) for x in (before, after))
-    return bool(np.isfinite(ours)) and ours <= _TIMES * theirs

@@ -7,17 +7,14 @@ sizes, one sequence after another in one session. Where they differ, values insi
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
-from rnn_lowering import types
 from rnn_lowering.compare.coverage import constant_outputs, untaken, zero_weights
 from rnn_lowering.compare.feeds import take_feeds
-from rnn_lowering.compare.process import Chunks, Outcome, Ran, Runner, SessionError
 from rnn_lowering.compare.result import (
     CHUNKED,
     COMPARE_ELSEWHERE,
@@ -27,7 +24,8 @@ from rnn_lowering.compare.result import (
     Verification,
     over_all,
 )
-from rnn_lowering.compare.session import (
+from rnn_lowering.compare.runner.process import Chunks, Outcome, Ran, Runner, SessionError
+from rnn_lowering.compare.runner.session import (
     Session,
     deciding_values,
     echoing_nodes,
@@ -40,17 +38,16 @@ from rnn_lowering.compare.session import (
 from rnn_lowering.compare.streams.outputs import chunks_differ, compare_beginning, compare_output
 from rnn_lowering.compare.streams.sequences import BEGINNINGS, CHUNKS_OF, FEW, RAGGED, ChunkedSequence, Sequences
 from rnn_lowering.compare.tolerance import allowance, compare, distance
-from rnn_lowering.compare.verify import Given, as_file, compare_models
-from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError, boundary
+from rnn_lowering.compare.whole import ModelComparison
+from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError
 from rnn_lowering.files.external_data import save
 from rnn_lowering.files.reading import ModelSource, parse_file
-from rnn_lowering.limits import limited
 from rnn_lowering.model.scopes import recurrent_nodes
-from rnn_lowering.options import Check, Tolerance, check_of
+from rnn_lowering.options import Check, Tolerance
 from rnn_lowering.passes.lower import LowerRecurrentPass
 from rnn_lowering.spec.constant_values import constant_of
 from rnn_lowering.streaming.host.metadata import KEY, StreamPlan
-from rnn_lowering.types import CHUNKS, ORIGINAL, Array, PathLike, Progress, counter, given_progress
+from rnn_lowering.types import CHUNKS, ORIGINAL, Array, Progress, counter
 
 _TOO_SHORT = "no sequence has two chunks (give longer inputs: --test-shape, --feed)"
 _LOWERED_ORIGINAL = "lowered_original.onnx"
@@ -58,7 +55,7 @@ _LOWERED_ORIGINAL = "lowered_original.onnx"
 _SECONDS = 20.0
 """About as much is spent on a long sequence; where it would take more, a shorter one is compared."""
 
-_BRIEF = 0.5
+BRIEF_SECONDS = 0.5
 """As much may be spent on frames that tell nothing new."""
 
 
@@ -68,61 +65,7 @@ Expected = dict[str, dict[str, Array]]
 Steady = Mapping[str, Mapping[str, int]]
 
 
-def verify_stream(
-    original: onnx.ModelProto | ir.Model | PathLike,
-    stepped: onnx.ModelProto | ir.Model | PathLike,
-    *,
-    check: Check | None = None,
-    trust_external_data: bool = False,
-    progress: Progress | None = None,
-) -> Verification:
-    """Run the original on whole sequences and a stream on their chunks, and compare all outputs of the original.
-
-    Args:
-        original: A model or its path.
-        stepped: The stream that was made of it, or its path.
-        check: How they are compared: `runs` is the number of sequences.
-        trust_external_data: Read data files outside the folders of the models.
-        progress: Called as progress(phase, done, total) when a phase begins and after each run.
-
-    Returns:
-        A result that is true only when every sequence agreed in every chunking; `method` names these.
-
-    Raises:
-        ModelFileError: `stepped` is not a stream.
-
-    Examples:
-        >>> bool(rl.verify_stream(model, rl.lower(model, stream="seq"), check=rl.Check(runs=1)))
-        True
-    """
-    check = check_of(check, {}, verify_stream)
-    trust = types.flag("trust_external_data", trust_external_data)
-    progress = given_progress(progress)
-    given = types.model_or_path("original", original), types.model_or_path("stepped", stepped)
-    with boundary(), Runner(check.timeout) as runner:
-        return compare_stream(*given, runner, check=check, trust_external_data=trust, progress=progress)
-
-
-def compare_stream(
-    original: Given,
-    stepped: Given,
-    runner: Runner,
-    *,
-    check: Check,
-    trust_external_data: bool = False,
-    progress: Progress | None = None,
-) -> Verification:
-    """Compare as `verify_stream` does, with a runner that may have been started before; parsed files are accepted
-    too."""
-    with limited(check.max_bytes), ExitStack() as pipes:
-        first, second = (
-            as_file(model, runner.folder / f"model{n}.onnx", trust_external_data, pipes)
-            for n, model in enumerate((original, stepped))
-        )
-        return _Comparison(first, second, runner, check, progress).result()
-
-
-class _Comparison:
+class StreamComparison:
     """One comparison: the files, the plan in the stream's metadata, and what runs them."""
 
     def __init__(
@@ -296,7 +239,7 @@ class _Comparison:
     def _called(self, lengths: Sequence[int]) -> int:
         """Return the number of frames, one of these, that run through a stream with calls of a fixed size."""
         enough = self.sequences.enough(lengths)
-        return max(n for n in lengths if n <= enough or n * self.seconds_per_frame <= _BRIEF)
+        return max(n for n in lengths if n <= enough or n * self.seconds_per_frame <= BRIEF_SECONDS)
 
     def _long_sequence(self) -> tuple[str, dict[str, Array]] | None:
         """Return the longest sequence of those to try that the original takes, and its outputs; None for none."""
@@ -373,9 +316,10 @@ class _Comparison:
         model = self.original.new_model()
         LowerRecurrentPass("loop")(model)
         save(model, path, f"{path.name}.data")
-        if not compare_models(self.original, path, check=replace(self.check, feeds=None, shapes=None)):
+        lowered, check = parse_file(path), replace(self.check, feeds=None, shapes=None)
+        if not ModelComparison(self.original, lowered, self.runner, check, None).result():
             return False
-        self.session, self.ran = Session(path), parse_file(path)
+        self.session, self.ran = Session(path), lowered
         return True
 
     def _method(self) -> str:

@@ -1,0 +1,1 @@
+"""Each lowered node beside its operator in float64."""

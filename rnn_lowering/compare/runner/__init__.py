@@ -1,0 +1,1 @@
+"""What runs models: onnxruntime, in a child process."""
