@@ -18,13 +18,13 @@ import onnx_ir as ir
 from rnn_lowering.emit.constants import Constant, Zeros, all_constant, elementwise, literal, zeros_of
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.draft import Draft
-from rnn_lowering.emit.integer_constants import FIRST_WITH_AXIS, Dequantized, QuantParameters
+from rnn_lowering.emit.integer_constants import Dequantized, QuantParameters
 from rnn_lowering.emit.names import STEP, Names, Prefix, add_weights
 from rnn_lowering.emit.tensor import Tensor, broadcast, concatenated, static
 from rnn_lowering.emit.versions import TO_THE_END, placed, since
 from rnn_lowering.types import Dims
 
-_FLOAT, _INT64, _UINT8 = ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.UINT8
+_FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
 
 
 Rule: TypeAlias = Callable[..., Any]
@@ -446,26 +446,6 @@ class Ops:
     def largest(self, x: Tensor) -> Tensor:
         """Return the largest number of all, with the rank of x."""
         return self.emit("ReduceMax", [x], [(1,) * x.rank], [x.dtype])[0]
-
-    @since(11)
-    def integer_product(self, a: Tensor, weights: Tensor) -> Tensor:
-        """Compute a [..., m, k] @ weights [k, n], which are dequantized, as a product of integers: `a` is quantized
-        to 8 bits by the range of all its numbers.
-
-        The scales are multiplied first, as onnxruntime does: float(product) * (scale of a * scale of the weights).
-        """
-        shape, constant = (*a.shape[:-1], weights.shape[-1]), weights.value
-        if a.is_zero:
-            return self.zero(shape)
-        assert isinstance(constant, Dequantized)
-        stored = constant.stored(FIRST_WITH_AXIS)
-        assert stored is not None
-        weights_scale, weights_zero_point = map(self.known, stored.parts())
-        types = [_UINT8, _FLOAT, _UINT8]
-        quantized, scale, zero_point = self.emit("DynamicQuantizeLinear", [a], [a.shape, (), ()], types)
-        inputs = [quantized, self.known(constant.integers), zero_point, weights_zero_point]
-        (product,) = self.emit("MatMulInteger", inputs, [shape], [ir.DataType.INT32])
-        return self.cast(product, _FLOAT) * (scale * weights_scale)
 
     # Moving numbers
 

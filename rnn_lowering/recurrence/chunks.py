@@ -1,6 +1,6 @@
 """The form "chunked": steps are joined into chunks, and the chunks are repeated in another form.
 
-It needs a recurrence whose step is linear in its state S (`recurrence.LinearParts`). In a chunk of C steps, with
+It needs a recurrence whose step is linear in its state S (`linear_attention_rules`). In a chunk of C steps, with
 rows t and columns j (the WY form of products of I - beta k k^T):
 
     D[t, j] = g[j+1] + .. + g[t]    M = exp(D) for j <= t, else 0       g: log_decay
@@ -34,8 +34,8 @@ from rnn_lowering.emit.constants import literal, zeros_of
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.run_time_sizes import first_rows, followed_by_zeros
 from rnn_lowering.emit.tensor import Tensor, static
-from rnn_lowering.recurrence.linear_attention_node import by_steps
-from rnn_lowering.recurrence.recurrence import LinearParts, Recurrence, Repeat, Tensors
+from rnn_lowering.recurrence.linear_attention_rules import LinearParts, LinearRecurrence, linear_attention
+from rnn_lowering.recurrence.recurrence import Recurrence, Repeat, Tensors
 from rnn_lowering.recurrence.repetition import unroll
 from rnn_lowering.types import Array
 
@@ -55,20 +55,19 @@ def chunked(op: Ops, r: Recurrence, repeat: Repeat, few: Repeat | None = None) -
     """Emit a recurrence in chunks of steps.
 
     Args:
-        r: Has `linear` parts, and does not run in reverse.
+        r: A `LinearRecurrence`, which does not run in reverse.
         repeat: The form that repeats groups of chunks; unrolled they are one group.
         few: The form that repeats the steps where an open length turns out to be small; None for chunks of any.
     """
-    parts = r.linear
-    assert parts is not None
+    assert isinstance(r, LinearRecurrence)
+    parts = r.parts
     groups = _Groups(op, parts, in_loop=repeat is not unroll)
     if few is None or groups.T.number is not None:
         return groups.repeated(repeat)
     some, half = op.less(op.constant([0]), groups.T), op.less(groups.T, op.constant([groups.few]))
     is_short = op.squeeze(op.both(some, half), [0])  # a Scan needs a step: no steps are a group
     with op.body():
-        step, init, xs = by_steps(op, parts, single=False)
-        (final,), (ys,) = few(op, Recurrence(init, xs, step, keeps_states=True))
+        (final,), (ys,) = few(op, linear_attention(op, parts))
         steps = op.body_graph([], [op.without_first_axis(final), ys])
     with op.body():
         (final,), (ys,) = groups.repeated(repeat)

@@ -18,35 +18,6 @@ Step = Callable[[Tensors, Tensors], "tuple[Tensors, Tensors]"]
 
 
 @dataclass(frozen=True)
-class LinearParts:
-    """What a recurrence of a state S [key, value] consists of where its step is linear in S:
-
-        S = exp(log_decay) S                            on the rows of S, the key dimensions
-        S = S + key (beta (value - S^T key))^T          without beta: S + key value^T
-        output of a query: scale * S^T query
-
-    All have axes [batch, seq, heads, ...].
-
-    Attributes:
-        state: S before the first step, [1, batch, heads, key, value].
-        query: [..., queries, key]: several read each state.
-        key, value: [..., key] and [..., value].
-        log_decay: [..., 1] or [..., key], one number for each row of S; None for none.
-        beta: [..., 1]; its heads may be one for all. None for none.
-        steps_of_chunk: The most steps of a chunk.
-    """
-
-    state: Tensor
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    log_decay: Tensor | None = None
-    beta: Tensor | None = None
-    scale: float = 1.0
-    steps_of_chunk: int = 16
-
-
-@dataclass(frozen=True)
 class Recurrence:
     """Computes states, step by step over the rows of xs, as `jax.lax.scan` does.
 
@@ -56,8 +27,6 @@ class Recurrence:
         step: Takes the states and a row of each of xs; returns the new states and the outputs of the step. Its
             tensors are [batch, ...] or, where a form keeps the first axis, [1, batch, ...].
         reverse: It runs from the last row to the first; output t is still that of row t.
-        linear: The same recurrence in parts, where its step is linear in its state: then `chunks.chunked` can join
-            steps. A form that uses it returns the state as `linear` has it.
         keeps_states: Whether the states after no step are those before; otherwise they are zero.
 
     An exponential average of X:
@@ -74,7 +43,6 @@ class Recurrence:
     xs: Tensors
     step: Step
     reverse: bool = False
-    linear: LinearParts | None = None
     keeps_states: bool = False
 
 

@@ -49,7 +49,7 @@ class InputRole:
 class NodeSpec(ABC):
     """A validated recurrent node. A kind of recurrent nodes is a subclass, listed in `kinds.KINDS`.
 
-    A kind also needs its equivalent, in `recurrence.node`, and its float64 and random inputs, in
+    A kind also needs its equivalent, in `recurrence.equivalents.node`, and its float64 and random inputs, in
     `compare.references`.
 
     Attributes:

@@ -6,14 +6,14 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
-from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.integer_product import integer_product
 from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import NodeRef, UnknownLengthsError, UnknownSizeError, UnsupportedError
 from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.targets.documented import Documented
 from rnn_lowering.targets.target import Target
 
-_INTEGERS_OPSET = first_opset(Ops.integer_product)
+_INTEGERS_OPSET = first_opset(integer_product)
 _NAMES = {"T": "sequence length", "N": "batch size"}
 
 

@@ -11,7 +11,7 @@ from cases import Array
 from onnx.reference import ReferenceEvaluator
 from running import run
 
-from rnn_lowering.emit import run_time_sizes
+from rnn_lowering.emit import integer_product, run_time_sizes
 from rnn_lowering.emit.constants import Literal, literal
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.names import Names
@@ -176,7 +176,7 @@ def test_rows_are_picked_by_products() -> None:
 
 
 def versioned() -> Iterator[tuple[str, Versioned[Any, Any, Any]]]:
-    for name, value in (vars(Ops) | vars(run_time_sizes)).items():
+    for name, value in (vars(Ops) | vars(run_time_sizes) | vars(integer_product)).items():
         if isinstance(value, Versioned):
             yield name, value
 

@@ -13,8 +13,9 @@ from planting import Fault, Planting
 from rnn_lowering.emit.constants import Constant
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.run_time_sizes import can_flip, flip
-from rnn_lowering.recurrence import cells, directions, node, repetition, sequence_lens, weights
+from rnn_lowering.recurrence import block_weights, cells, directions, repetition, sequence_lens, weights
 from rnn_lowering.recurrence.activations import FORMULAS
+from rnn_lowering.recurrence.equivalents import node
 from rnn_lowering.recurrence.recurrence import Recurrence
 from rnn_lowering.recurrence.sequence_lens import Lengths
 
@@ -362,10 +363,10 @@ WEIGHTS: dict[str, Fault] = {
         lambda op, k: {"W": op.transpose(k.W, [1, 0])} if k.W.shape[0] == k.W.shape[1] else {}
     ),
     "directions joined the other way": lambda at: at.function(
-        weights.joined, lambda join, op, ks: join(op, ks[::-1])
+        block_weights.joined, lambda join, op, ks: join(op, ks[::-1])
     ),
     "gates of two directions not interleaved": lambda at: at.function(
-        weights.interleaved, lambda _, op, parts, sizes: op.concat(list(parts), -1)
+        block_weights.interleaved, lambda _, op, parts, sizes: op.concat(list(parts), -1)
     ),
     "joined Y not turned back": run_with(
         lambda op, joined, finals, ys: (finals, [ys[0], flip(op, ys[1])] if joined and ys else ys)

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.recurrence.linear_attention_node import lower_linear_attention, reshaped
+from rnn_lowering.recurrence.equivalents.linear_attention_node import lower_linear_attention
+from rnn_lowering.recurrence.linear_attention_rules import reshaped
 from rnn_lowering.recurrence.recurrence import Repeat
 from rnn_lowering.recurrence.weights import float_input
 from rnn_lowering.spec.gated_delta_net import GatedDeltaNetSpec

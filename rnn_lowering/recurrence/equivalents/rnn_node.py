@@ -8,7 +8,8 @@ from rnn_lowering.emit.constants import Constant
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.run_time_sizes import zeros
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.recurrence.directions import STATES, Finals, NodeInputs, run_directions, run_stack
+from rnn_lowering.recurrence.directions import STATES, Finals, NodeInputs, run_directions
+from rnn_lowering.recurrence.layers import run_stack
 from rnn_lowering.recurrence.recurrence import Repeat, Tensors
 from rnn_lowering.recurrence.sequence_lens import Lengths, read_lengths
 from rnn_lowering.recurrence.weights import node_input

@@ -1,8 +1,4 @@
-"""The recurrence of LinearAttention, and the equivalent of a whole node.
-
-The equations are those of `recurrence.LinearParts`; the rule decides which terms there are. What does not depend on
-the state is computed before the steps: exp(decay), beta * key, beta * value, scale * query.
-"""
+"""The equivalent of a LinearAttention: its heads, its states, one step or all."""
 
 from __future__ import annotations
 
@@ -12,7 +8,8 @@ from rnn_lowering.emit.constants import zeros_of
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.run_time_sizes import zeros
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.recurrence.recurrence import LinearParts, Recurrence, Repeat, Step, Tensors
+from rnn_lowering.recurrence.linear_attention_rules import LinearParts, linear_attention, reshaped
+from rnn_lowering.recurrence.recurrence import Repeat
 from rnn_lowering.spec.linear_attention import LinearAttentionSpec
 from rnn_lowering.types import Dims, array_of
 
@@ -97,13 +94,6 @@ def _heads(op: Ops, spec: LinearAttentionSpec, symbol: str, shape: Dims) -> Tens
     return op.reshape(given, (*_rows(spec), *shape), [op.constant([n]) for n in (0, 0, heads or 1)] + [each])
 
 
-def reshaped(op: Ops, x: Tensor, shape: Dims) -> Tensor:
-    """Reshape x; sizes that are not known are those that x has at the same axis."""
-    if None not in shape:
-        return op.reshape(x, shape)
-    return op.reshape(x, shape, [op.constant([0 if size is None else size]) for size in shape])
-
-
 def _repeated(op: Ops, x: Tensor, heads: int) -> Tensor:
     """Repeat each head of [batch, seq, fewer heads, ...], such that there are `heads`: interleaved, not tiled."""
     fewer = x.shape[2] or 1
@@ -118,8 +108,8 @@ def _one_step(op: Ops, spec: LinearAttentionSpec, parts: LinearParts) -> dict[st
     """Return the outputs after one step, emitted without an axis of steps: [batch, heads, ...]."""
     found = []
     for group in _groups_of_heads(op, parts) if op.dialect.by_length else [parts]:
-        step, init, rows = by_steps(op, group, single=True)
-        (state,), (output,) = step(init, rows)
+        r = linear_attention(op, group, single=True)
+        (state,), (output,) = r.step(r.init, r.xs)
         found.append((state, output))
     state, output = (op.concat(list(each), axis=1) for each in zip(*found, strict=True))
     width = spec.output_heads * spec.value_size
@@ -150,8 +140,7 @@ def _groups_of_heads(op: Ops, parts: LinearParts) -> list[LinearParts]:
 
 def _all_steps(op: Ops, spec: LinearAttentionSpec, parts: LinearParts, repeat: Repeat) -> dict[str, Tensor]:
     """Return the outputs after all steps."""
-    step, init, xs = by_steps(op, parts, single=False)
-    (final,), (ys,) = repeat(op, Recurrence(init, xs, step, linear=parts, keeps_states=True))
+    (final,), (ys,) = repeat(op, linear_attention(op, parts))
     width = spec.output_heads * spec.value_size
     if spec.batch_size == 1:
         output = op.reshape(ys, (*_rows(spec), width), [op.constant([n]) for n in (1, -1, width)])
@@ -168,60 +157,3 @@ def _final(op: Ops, spec: LinearAttentionSpec, state: Tensor) -> Tensor:
     """Return a state as the node gives it; one of a value size of 1 may be [batch, heads, 1, key]."""
     shape = (spec.batch_size, spec.state_heads, spec.key_size, spec.value_size)
     return state if spec.value_size > 1 else reshaped(op, state, shape)
-
-
-def by_steps(op: Ops, parts: LinearParts, *, single: bool) -> tuple[Step, Tensors, Tensors]:
-    """Return the step of a recurrence, its initial states and its inputs.
-
-    Products with a value size of 1 are slow as MatMul: then rows are multiplied and added up, and the state is
-    [..., 1, key].
-
-    Args:
-        single: There is one step: its inputs and the state have no axis of steps.
-    """
-    value_size, size = parts.value.shape[-1], parts.key.shape[-1]
-    as_row = value_size == 1
-
-    def at(x: Tensor, *shape: int | None) -> Tensor:
-        """Return [batch, seq, heads, ...] as [seq, batch, heads, *shape], or [batch, heads, *shape]."""
-        batch, seq, heads = x.shape[:3]
-        if single:
-            return reshaped(op, x, (batch, heads, *shape)) if heads is not None else op.squeeze(x, [1])
-        whole = x if x.shape[3:] == shape else reshaped(op, x, (batch, seq, heads, *shape))
-        return op.transpose(whole, [1, 0, *range(2, whole.rank)])
-
-    def column(x: Tensor, size: int | None) -> Tensor:
-        return at(x, 1, size) if as_row else at(x, size, 1)
-
-    beta, decay = parts.beta, parts.log_decay
-    key, value = parts.key, parts.value
-    query = parts.query if parts.scale == 1 else parts.query * op.constant(parts.scale)
-    xs = {
-        "query": at(query, *query.shape[3:]),
-        "key": column(key, size),
-        "value": at(value if beta is None else beta * value, 1, value_size),
-    }
-    if beta is not None:
-        xs["beta_key"] = at(beta * key, 1, size)
-    if decay is not None:
-        xs["decay"] = op.unary("Exp", column(decay, decay.shape[-1]))
-    init = _as_row(op, parts.state) if as_row else parts.state
-    names = list(xs)
-
-    def read(rows: Tensor, S: Tensor) -> Tensor:
-        return op.sum(rows * S, rows.rank - 1) if as_row else rows @ S
-
-    def step(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
-        (S,), x = states, dict(zip(names, rows, strict=True))
-        S = S * x["decay"] if "decay" in x else S
-        u = x["value"] - read(x["beta_key"], S) if "beta_key" in x else x["value"]
-        S = S + (x["key"] * u if as_row else x["key"] @ u)
-        return [S], [read(x["query"], S)]
-
-    return step, [op.without_first_axis(init) if single else init], list(xs.values())
-
-
-def _as_row(op: Ops, state: Tensor) -> Tensor:
-    """Return a state [1, batch, heads, key, 1] as [1, batch, heads, 1, key]."""
-    *outer, size, one = state.shape
-    return reshaped(op, state, (*outer, one, size))

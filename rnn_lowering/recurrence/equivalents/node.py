@@ -8,11 +8,15 @@ from typing import Any, cast
 from rnn_lowering.emit.constants import Constant
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.recurrence.causal_conv_node import lower_causal_conv
-from rnn_lowering.recurrence.gate_nodes import lower_attention_gate, lower_gated_delta_net, lower_gated_norm
-from rnn_lowering.recurrence.linear_attention_node import lower_linear_attention
+from rnn_lowering.recurrence.equivalents.causal_conv_node import lower_causal_conv
+from rnn_lowering.recurrence.equivalents.gate_nodes import (
+    lower_attention_gate,
+    lower_gated_delta_net,
+    lower_gated_norm,
+)
+from rnn_lowering.recurrence.equivalents.linear_attention_node import lower_linear_attention
+from rnn_lowering.recurrence.equivalents.rnn_node import lower_rnn, lower_siblings, lower_stack
 from rnn_lowering.recurrence.recurrence import Repeat
-from rnn_lowering.recurrence.rnn_node import lower_rnn, lower_siblings, lower_stack
 from rnn_lowering.spec.causal_conv import CausalConvSpec
 from rnn_lowering.spec.gated_delta_net import GatedDeltaNetSpec
 from rnn_lowering.spec.gates import AttentionGateSpec, GatedNormSpec

@@ -1,0 +1,1 @@
+"""The equivalents of nodes: what is emitted in place of each kind."""

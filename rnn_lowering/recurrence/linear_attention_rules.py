@@ -1,0 +1,125 @@
+"""The step equations of LinearAttention by update rule, in the notation of the operator specification:
+https://onnx.ai/onnx/operators/onnx__LinearAttention.html.
+
+A step t changes the state S [key, value] of a head, then reads it:
+
+    linear       St = St-1 + kt vt^T
+    gated        St = exp(gt) St-1 + kt vt^T
+    delta        St = St-1 + kt (beta_t (vt - St-1^T kt))^T
+    gated_delta  St = D + kt (beta_t (vt - D^T kt))^T    with D = exp(gt) St-1
+    all          ot = scale St^T qt
+
+g is the input decay: one number for the whole state, or one for each of its rows, the key dimensions. `chunks` has
+the same equations for several steps at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.recurrence.recurrence import Recurrence, Tensors
+from rnn_lowering.types import Dims
+
+
+@dataclass(frozen=True)
+class LinearParts:
+    """The operands of the equations: k, v and the rest of all steps, each [batch, seq, heads, ...].
+
+    Attributes:
+        state: S before the first step, [1, batch, heads, key, value].
+        query: q, [..., queries, key]: several queries read each state.
+        key, value: k [..., key] and v [..., value].
+        log_decay: g, [..., 1] or [..., key]; None for rules without decay.
+        beta: [..., 1], where one head may stand for all; None for rules without the delta.
+        scale: What queries are multiplied by.
+        steps_of_chunk: The most steps of a chunk.
+    """
+
+    state: Tensor
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    log_decay: Tensor | None = None
+    beta: Tensor | None = None
+    scale: float = 1.0
+    steps_of_chunk: int = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearRecurrence(Recurrence):
+    """A recurrence whose step is linear in its state: `chunks.chunked` can join its steps.
+
+    Attributes:
+        parts: The operands of its equations. A form that uses them returns the state as `LinearParts` has it.
+    """
+
+    parts: LinearParts
+
+
+def linear_attention(op: Ops, parts: LinearParts, *, single: bool = False) -> LinearRecurrence:
+    """Return the recurrence of one LinearAttention; the rule follows from the parts that are there.
+
+    What does not depend on the state is computed before the steps: exp(g), beta k, beta v, scale q. Products with a
+    value size of 1 are slow as MatMul: then rows are multiplied and added up, and the state is [..., 1, key].
+
+    Args:
+        op: The emitter.
+        parts: The operands.
+        single: There is one step: its inputs and the state have no axis of steps.
+    """
+    value_size, size = parts.value.shape[-1], parts.key.shape[-1]
+    as_row = value_size == 1
+
+    def at(x: Tensor, *shape: int | None) -> Tensor:
+        """Return [batch, seq, heads, ...] as [seq, batch, heads, *shape], or [batch, heads, *shape]."""
+        batch, seq, heads = x.shape[:3]
+        if single:
+            return reshaped(op, x, (batch, heads, *shape)) if heads is not None else op.squeeze(x, [1])
+        whole = x if x.shape[3:] == shape else reshaped(op, x, (batch, seq, heads, *shape))
+        return op.transpose(whole, [1, 0, *range(2, whole.rank)])
+
+    def column(x: Tensor, size: int | None) -> Tensor:
+        return at(x, 1, size) if as_row else at(x, size, 1)
+
+    beta, g = parts.beta, parts.log_decay
+    k, v = parts.key, parts.value
+    q = parts.query if parts.scale == 1 else parts.query * op.constant(parts.scale)
+    xs = {
+        "scale q": at(q, *q.shape[3:]),
+        "k": column(k, size),
+        "beta v": at(v if beta is None else beta * v, 1, value_size),
+    }
+    if beta is not None:
+        xs["beta k"] = at(beta * k, 1, size)
+    if g is not None:
+        xs["exp(g)"] = op.unary("Exp", column(g, g.shape[-1]))
+    init = _as_row(op, parts.state) if as_row else parts.state
+
+    def read(rows: Tensor, S: Tensor) -> Tensor:
+        return op.sum(rows * S, rows.rank - 1) if as_row else rows @ S
+
+    def step(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
+        (S,), x = states, dict(zip(xs, rows, strict=True))
+        if "exp(g)" in x:
+            S = S * x["exp(g)"]
+        u = x["beta v"] - read(x["beta k"], S) if "beta k" in x else x["beta v"]
+        S = S + (x["k"] * u if as_row else x["k"] @ u)
+        return [S], [read(x["scale q"], S)]
+
+    init = op.without_first_axis(init) if single else init
+    return LinearRecurrence([init], list(xs.values()), step, keeps_states=True, parts=parts)
+
+
+def reshaped(op: Ops, x: Tensor, shape: Dims) -> Tensor:
+    """Reshape x; sizes that are not known are those that x has at the same axis."""
+    if None not in shape:
+        return op.reshape(x, shape)
+    return op.reshape(x, shape, [op.constant([0 if size is None else size]) for size in shape])
+
+
+def _as_row(op: Ops, state: Tensor) -> Tensor:
+    """Return a state [1, batch, heads, key, 1] as [1, batch, heads, 1, key]."""
+    *outer, size, one = state.shape
+    return reshaped(op, state, (*outer, one, size))
