@@ -15,10 +15,10 @@ import onnx_ir as ir
 from rnn_lowering.emit.names import Names
 from rnn_lowering.emit.versions import placed
 from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.inference.polynomials import Size
 from rnn_lowering.model.scopes import all_names, bodies_of
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.host.metadata import Dim, State, initial_of
-from rnn_lowering.streaming.polynomials import Size
 from rnn_lowering.streaming.time_inputs import TimeInputs
 from rnn_lowering.types import Array
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from rnn_lowering.inference.polynomials import in_chunk, size
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.editor import Editor, dim_of, home, keep_where_empty, plain, producer
 from rnn_lowering.streaming.frames.delays import held_until_first, skip_missing
@@ -16,7 +17,6 @@ from rnn_lowering.streaming.frames.frame_counts import after_the_start
 from rnn_lowering.streaming.frames.framing import Counter, Frames, Framing
 from rnn_lowering.streaming.host.metadata import Dim, StreamPlan
 from rnn_lowering.streaming.operators.counters import counts
-from rnn_lowering.streaming.polynomials import in_chunk, size
 from rnn_lowering.streaming.states import NodeState, States, lengths_of, state_slots
 from rnn_lowering.streaming.time_inputs import TimeInputs
 from rnn_lowering.types import Array, array_of

@@ -9,12 +9,15 @@ from shlex import quote
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
+from rnn_lowering.inference.polynomials import size
+from rnn_lowering.inference.shape_arithmetic import UnfollowedError, depends_on_time, evaluate
+from rnn_lowering.inference.shape_inference import infer
+from rnn_lowering.inference.symbolic_values import LARGEST_UNIT, SizingError, add_initializers, start
 from rnn_lowering.model.scopes import bodies_of, values_used
 from rnn_lowering.spec.kinds import is_recurrent
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.frames.flow import Flow
 from rnn_lowering.streaming.frames.framing import FirstFrame, Frames, Framing, Pooled, Unframed, WholeSequenceValue
-from rnn_lowering.streaming.inference import LARGEST_UNIT, SizingError, add_initializers, start
 from rnn_lowering.streaming.operators.counters import counting
 from rnn_lowering.streaming.operators.cuts import picked, resized, sliced
 from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
@@ -23,8 +26,6 @@ from rnn_lowering.streaming.operators.pooling import POOLINGS, deviating, of_poo
 from rnn_lowering.streaming.operators.recurrent_nodes import number_of_frames, recurrent
 from rnn_lowering.streaming.operators.scans import scanned
 from rnn_lowering.streaming.operators.windows import overlapped, transformed, transposed, windowed
-from rnn_lowering.streaming.polynomials import size
-from rnn_lowering.streaming.shape_arithmetic import UnfollowedError, depends_on_time, evaluate
 from rnn_lowering.streaming.time_inputs import TimeInputs
 
 
@@ -86,7 +87,7 @@ def _follow_node(flow: Flow, node: ir.Node) -> list[Framing]:
     outputs = [v for v in node.outputs if v.name]
     if node.domain == "" and node.op_type == "If":
         return _branches(flow, node)
-    flow.known.infer(node)
+    infer(flow.known, node)
     read = values_used(node)
     lost = next((m for v in read if isinstance(m := flow.framings.get(v), WholeSequenceValue)), None)
     streamed = any(isinstance(flow.framings.get(v), Frames | Pooled | Unframed | FirstFrame) for v in read)

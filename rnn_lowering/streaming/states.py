@@ -10,11 +10,11 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.inference.polynomials import Symbol
 from rnn_lowering.spec.kinds import is_recurrent
 from rnn_lowering.spec.node_outputs import compute_node
 from rnn_lowering.streaming.frames.flow import Flow, StatefulNode
 from rnn_lowering.streaming.operators.frame_by_frame import data_slots
-from rnn_lowering.streaming.polynomials import Symbol
 from rnn_lowering.types import Array
 
 

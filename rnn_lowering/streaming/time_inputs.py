@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.streaming.polynomials import TIME, Size, size
+from rnn_lowering.inference.polynomials import TIME, Size, size
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,9 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
 from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.inference.polynomials import TIME, Size
+from rnn_lowering.inference.shape_arithmetic import depends_on_time
+from rnn_lowering.inference.symbolic_values import Shape
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.editor import Editor, NodeEdit, Path, dim_of, home, producer
 from rnn_lowering.streaming.frames.flow import Flow
@@ -28,9 +31,6 @@ from rnn_lowering.streaming.frames.frame_counts import (
     numbers_in_call,
 )
 from rnn_lowering.streaming.frames.framing import Delay, Frames, Unframed, WholeSequenceValue
-from rnn_lowering.streaming.inference import Shape
-from rnn_lowering.streaming.polynomials import TIME, Size
-from rnn_lowering.streaming.shape_arithmetic import depends_on_time
 from rnn_lowering.types import Array
 
 

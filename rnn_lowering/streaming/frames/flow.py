@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
+from rnn_lowering.inference.polynomials import CHUNK, TIME, Size
+from rnn_lowering.inference.shape_arithmetic import depends_on_time
+from rnn_lowering.inference.symbolic_values import Shape, SymbolicValues
 from rnn_lowering.model.scopes import ORIGIN
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.editor import NodeEdit
@@ -22,9 +25,6 @@ from rnn_lowering.streaming.frames.framing import (
     Unframed,
     WholeSequenceValue,
 )
-from rnn_lowering.streaming.inference import Shape, SymbolicValues
-from rnn_lowering.streaming.polynomials import CHUNK, TIME, Size
-from rnn_lowering.streaming.shape_arithmetic import depends_on_time
 
 
 @dataclass(frozen=True)

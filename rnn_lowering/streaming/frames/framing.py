@@ -20,7 +20,7 @@ from fractions import Fraction
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.streaming.polynomials import CHUNK, ONE, TIME, Size
+from rnn_lowering.inference.polynomials import CHUNK, ONE, TIME, Size
 from rnn_lowering.types import Array
 
 

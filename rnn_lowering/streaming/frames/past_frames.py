@@ -8,12 +8,12 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
+from rnn_lowering.inference.symbolic_values import Shape
 from rnn_lowering.streaming.editor import Editor, NodeEdit, Path, dim_of, home, producer
 from rnn_lowering.streaming.frames.delays import replaced
 from rnn_lowering.streaming.frames.flow import Flow
 from rnn_lowering.streaming.frames.frame_counts import after_the_start
 from rnn_lowering.streaming.frames.framing import Delay, Frames
-from rnn_lowering.streaming.inference import Shape
 from rnn_lowering.types import Array
 
 

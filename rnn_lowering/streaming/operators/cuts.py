@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
+from rnn_lowering.inference.polynomials import Size, size
+from rnn_lowering.inference.shape_inference import position, slice_bounds
 from rnn_lowering.streaming.editor import Editor, NodeEdit, home, producer
 from rnn_lowering.streaming.frames.delays import Wait, note_ahead
 from rnn_lowering.streaming.frames.flow import Flow
 from rnn_lowering.streaming.frames.framing import Counter, FirstFrame, Frames, Framing, Unframed, WholeSequenceValue
 from rnn_lowering.streaming.frames.past_frames import framed_input, keep
-from rnn_lowering.streaming.inference import position, slice_bounds
 from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
-from rnn_lowering.streaming.polynomials import Size, size
 
 
 @dataclass(frozen=True)

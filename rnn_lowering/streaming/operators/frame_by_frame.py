@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from rnn_lowering.inference.polynomials import ONE, Size, product
+from rnn_lowering.inference.shape_arithmetic import depends_on_time
 from rnn_lowering.spec.node_outputs import ELEMENTWISE
 from rnn_lowering.streaming.frames.delays import joined
 from rnn_lowering.streaming.frames.flow import Flow
 from rnn_lowering.streaming.frames.framing import Frames, Framing, Unframed
-from rnn_lowering.streaming.polynomials import ONE, Size, product
-from rnn_lowering.streaming.shape_arithmetic import depends_on_time
 
 Coupled = Iterable[tuple[int, int]]
 """Pairs of the number of an input and an axis."""

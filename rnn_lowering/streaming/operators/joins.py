@@ -9,13 +9,13 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import parameter
+from rnn_lowering.inference.polynomials import first_frames
+from rnn_lowering.inference.shape_inference import pads
 from rnn_lowering.streaming.frames.delays import note_ahead
 from rnn_lowering.streaming.frames.flow import Flow
 from rnn_lowering.streaming.frames.framing import FirstFrame, Frames, Framing
 from rnn_lowering.streaming.frames.past_frames import framed_input, keep, settled
-from rnn_lowering.streaming.inference import pads
 from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
-from rnn_lowering.streaming.polynomials import first_frames
 from rnn_lowering.types import Array
 
 

@@ -16,13 +16,13 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END, parameter
+from rnn_lowering.inference.symbolic_values import Shape
 from rnn_lowering.streaming.editor import Editor, NodeEdit, Path, dim_of, home, producer
 from rnn_lowering.streaming.frames.delays import replaced
 from rnn_lowering.streaming.frames.flow import Flow
 from rnn_lowering.streaming.frames.frame_counts import counts_so_far
 from rnn_lowering.streaming.frames.framing import Delay, Frames, Framing, Pooled, Unframed
 from rnn_lowering.streaming.frames.past_frames import framed_input
-from rnn_lowering.streaming.inference import Shape
 from rnn_lowering.streaming.operators.frame_by_frame import coupled_axes, frame_by_frame
 
 Join = Callable[["_Emitter", ir.Value, ir.Value], ir.Value]

@@ -7,13 +7,13 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.inference.polynomials import size
 from rnn_lowering.spec.kinds import has_steps, is_recurrent, kind_of
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.spec.rnn import RecurrentSpec
 from rnn_lowering.streaming.frames.delays import joined, last_state
 from rnn_lowering.streaming.frames.flow import Flow, StatefulNode
 from rnn_lowering.streaming.frames.framing import Frames, Framing, Unframed
-from rnn_lowering.streaming.polynomials import size
 
 _RESHAPED = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 """Operators that lengths may go through on their way to a recurrent node."""

@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from rnn_lowering.inference.shape_arithmetic import UnfollowedError, evaluate
+from rnn_lowering.inference.shape_inference import infer
+from rnn_lowering.inference.symbolic_values import add_initializers
 from rnn_lowering.loops.body import ScanBody, read_body
 from rnn_lowering.loops.emptying import checked_axis
 from rnn_lowering.model.scopes import bodies_of, values_used
@@ -15,8 +18,6 @@ from rnn_lowering.streaming.editor import Editor, NodeEdit, producer
 from rnn_lowering.streaming.frames.delays import joined, last_state, missing_frames
 from rnn_lowering.streaming.frames.flow import Flow, StatefulNode
 from rnn_lowering.streaming.frames.framing import Delay, FirstFrame, Frames, Framing
-from rnn_lowering.streaming.inference import add_initializers
-from rnn_lowering.streaming.shape_arithmetic import UnfollowedError, evaluate
 
 
 def scanned(flow: Flow, node: ir.Node) -> list[Framing]:
@@ -131,7 +132,7 @@ def _infer_outputs(flow: Flow, node: ir.Node, read: ScanBody, framing: Frames) -
         known.shapes[value] = tuple(shape)
     for inner in read.body:
         if not bodies_of(inner):
-            known.infer(inner)
+            infer(known, inner)
             with suppress(UnfollowedError):
                 evaluate(known, inner)
     for value, first in zip(read.results, read.initial, strict=True):

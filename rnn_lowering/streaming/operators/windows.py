@@ -10,14 +10,14 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
+from rnn_lowering.inference.polynomials import Size, size
+from rnn_lowering.inference.symbolic_values import Shape, shape_of
 from rnn_lowering.streaming.editor import Editor, NodeEdit, Path, dim_of, home, producer
 from rnn_lowering.streaming.frames.delays import note_ahead, replaced
 from rnn_lowering.streaming.frames.flow import Flow
 from rnn_lowering.streaming.frames.framing import Delay, Frames, Framing
 from rnn_lowering.streaming.frames.past_frames import framed_input, keep, settled
-from rnn_lowering.streaming.inference import Shape, shape_of
 from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
-from rnn_lowering.streaming.polynomials import Size, size
 
 
 @dataclass(frozen=True)

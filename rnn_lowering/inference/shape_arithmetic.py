@@ -15,6 +15,8 @@ from functools import reduce
 import numpy as np
 import onnx_ir as ir
 
+from rnn_lowering.inference.polynomials import Size, product, size
+from rnn_lowering.inference.symbolic_values import LARGEST, SymbolicValues, shape_of
 from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.spec.node_outputs import (
     ELEMENTWISE,
@@ -25,8 +27,6 @@ from rnn_lowering.spec.node_outputs import (
     moved_inputs,
     numbered,
 )
-from rnn_lowering.streaming.inference import LARGEST, SymbolicValues, shape_of
-from rnn_lowering.streaming.polynomials import Size, product, size
 from rnn_lowering.types import Array
 
 

@@ -1,4 +1,4 @@
-"""Infer types and shapes with exact sizes, by ONNX's inference and our own rules.
+"""Infer the types and shapes of what a node computes: ONNX's inference, then our own rules.
 
 ONNX's inference carries a symbolic dimension through most operators and never guesses. Here each polynomial is such
 a symbol; the operators that calculate with sizes have a rule of their own. Nothing runs.
@@ -6,222 +6,74 @@ a symbol; the operators that calculate with sizes have a rule of their own. Noth
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.emit.versions import TO_THE_END, parameter
-from rnn_lowering.spec.node_outputs import ELEMENTWISE, SAME_SHAPE, infer_outputs, numbers_in
-from rnn_lowering.spec.node_spec import default_opset
-from rnn_lowering.streaming.polynomials import CHUNK, TIME, Size, first_frames, product, size
-from rnn_lowering.types import Array
-
-Shape = tuple[Size, ...]
-PartialShape = Sequence[Size | None]
-
-LARGEST = 1 << 22
-"""Constants of more elements are not evaluated: only their shapes are known."""
-
-LARGEST_UNIT = 1 << 16
-"""No stream is called with a multiple of more frames than these, unless the strides of its nodes need it."""
-
-_SENT = 1 << 12
-"""Constants of so few elements are shown to the inference of shapes."""
-
-
-class SizingError(Exception):
-    """A node does not accept the sizes that it gets."""
-
-    def __init__(self, node: ir.Node, reason: str) -> None:
-        self.node = node
-        self.reason = " ".join(reason.split())
-        super().__init__(self.reason)
-
-
-@dataclass
-class SymbolicValues:
-    """Holds types, shapes and contents of the values in a main graph and the branches of its Ifs.
-
-    Attributes:
-        opsets: The version of each domain.
-        types: Element types by value.
-        shapes: By value; values of an unknown rank are absent.
-        contents: What follows from constants and sizes alone: an array that broadcasts to the shape. Numbers that
-            depend on sizes are `Size`, in an array of objects.
-        unit: What divides the number of frames.
-        wanted: What would have to divide it, so that all sizes were integers.
-    """
-
-    opsets: Mapping[str, int]
-    types: dict[ir.Value, ir.DataType] = field(default_factory=dict)
-    shapes: dict[ir.Value, Shape] = field(default_factory=dict)
-    contents: dict[ir.Value, Array] = field(default_factory=dict)
-    unit: int = 1
-    wanted: int = 1
-    _named: dict[str, Size] = field(default_factory=dict)
-    _labels: dict[Size, str] = field(default_factory=dict)
-    _unknown: dict[str, Size] = field(default_factory=dict)
-    _count: int = CHUNK
-
-    @property
-    def opset(self) -> int:
-        return self.opsets[""]
-
-    def is_whole(self, number: Size) -> bool:
-        """Whether a size is an integer at every number of frames. If not, note the chunk size that it needs."""
-        unit = number.unit
-        if unit is not None and self.unit % unit and unit <= LARGEST_UNIT:
-            self.wanted = math.lcm(self.wanted, unit)
-        return number.integral(self.unit)
-
-    def constant(self, value: ir.Value | None) -> Array | None:
-        """Return the value as an array if it is the same at all sizes, else None."""
-        held = None if value is None else self.contents.get(value)
-        if held is None or held.dtype == object or value not in self.shapes:
-            return None
-        shape = [dim.constant for dim in self.shapes[value]]
-        if None in shape or np.prod([float(n or 0) for n in shape]) > LARGEST:
-            return None
-        return np.broadcast_to(held, [int(n or 0) for n in shape])
-
-    def numbers(self, value: ir.Value | None) -> list[Size] | None:
-        """Return the elements of a value that holds sizes; None if they are not known."""
-        held = None if value is None else self.contents.get(value)
-        if held is None or value not in self.shapes or held.size > _SENT or held.dtype.kind not in "iufO":
-            return None
-        shape = [dim.constant for dim in self.shapes[value]]
-        if None in shape or list(held.shape) != shape or (held.dtype.kind == "f" and not np.isfinite(held).all()):
-            return None
-        return [n if isinstance(n, Size) else size(Fraction(n)) for n in held.reshape(-1).tolist()]
-
-    def given(self, node: ir.Node, slot: int) -> list[Size] | None:
-        """Return the sizes that an input of a node holds; None if it is absent or they are not known."""
-        return self.numbers(node.inputs[slot]) if has(node, slot) else None
-
-    def parameter(self, node: ir.Node, name: str) -> list[Size] | None:
-        """The numbers of a parameter, an attribute or an input; none where it is absent, None where not known."""
-        held = parameter(node, name, self.opset)
-        if isinstance(held, ir.Value):
-            return self.numbers(held)
-        return [] if held is None else [size(Fraction(n)) for n in held.value]
-
-    def unknown(self, key: str = "") -> Size:
-        """Return a symbol for an unknown size: equal keys give equal symbols."""
-        if not key or key not in self._unknown:
-            self._count += 1
-            self._unknown[key] = Size.symbol(self._count)
-        return self._unknown[key]
-
-    def infer(self, node: ir.Node) -> None:
-        """Add the types and shapes of the outputs of a node, as far as they follow from its inputs."""
-        if any(v not in self.types for v in node.inputs if v is not None):
-            return
-        types = [None if v is None else self._type(v) for v in node.inputs]
-        data = {n: held for n, v in enumerate(node.inputs) if v is not None and (held := self._data(v)) is not None}
-        try:
-            inferred = infer_outputs(node, self.opsets, types, data)
-        except onnx.defs.SchemaError:  # of another domain, or newer than the onnx package
-            if (node.domain, node.op_type) == ("com.microsoft", "LinearAttention"):
-                self._infer_attention(node)
-            return
-        except Exception as error:  # inference, the checker and protobuf have no common error
-            raise SizingError(node, str(error)) from error
-        for output, held in zip(node.outputs, inferred, strict=True):
-            if held is not None and held.HasField("tensor_type") and held.tensor_type.elem_type:
-                self.types[output] = ir.DataType(held.tensor_type.elem_type)
-                if held.tensor_type.HasField("shape"):
-                    self._set(output, [self._size(dim) for dim in held.tensor_type.shape.dim])
-        if node.domain == "" and (rule := _RULES.get(node.op_type)) is not None:
-            for output, dims in zip(node.outputs, rule(self, node), strict=False):
-                if dims is not None:
-                    self._set(output, dims)
-
-    def _infer_attention(self, node: ir.Node) -> None:
-        """Add the types and shapes of the outputs of a LinearAttention of com.microsoft."""
-        query, value = shape_of(self, node), shape_of(self, node, 2)
-        readers, states = (node.attributes.get_int(f"{name}_num_heads", 1) or 1 for name in ("q", "kv"))
-        first = node.inputs[0]
-        if query is None or value is None or len(query) != 3 or len(value) != 3 or first is None:
-            return
-        key_size, value_size = query[2] * Fraction(1, readers), value[2] * Fraction(1, states)
-        past = node.inputs[3] if has(node, 3) else None
-        output, present = node.outputs
-        self.types[output] = self.types[first]
-        self.types[present] = self.types[first if past is None else past]
-        self._set(output, [*query[:2], value_size * max(readers, states)])
-        self._set(present, [query[0], size(states), key_size, value_size])
-
-    def _set(self, value: ir.Value, dims: PartialShape) -> None:
-        before = self.shapes.get(value, ())
-        fallback = before if len(before) == len(dims) else [None] * len(dims)
-        self.shapes[value] = tuple(
-            dim if dim is not None else old if old is not None else self.unknown()
-            for dim, old in zip(dims, fallback, strict=True)
-        )
-
-    def _size(self, dim: onnx.TensorShapeProto.Dimension) -> Size | None:
-        return size(dim.dim_value) if dim.HasField("dim_value") else self._named.get(dim.dim_param)
-
-    def _type(self, value: ir.Value) -> onnx.TypeProto:
-        shape = self.shapes.get(value)
-        dims: list[int | str] | None = None if shape is None else []
-        for dim in shape or ():
-            constant = dim.constant
-            dims = [*(dims or ()), self._label(dim) if constant is None else int(constant)]
-        return onnx.helper.make_tensor_type_proto(int(self.types[value]), dims)
-
-    def _label(self, dim: Size) -> str:
-        """Return a unique name of a size for ONNX's inference: different sizes may print alike."""
-        label = self._labels.setdefault(dim, f"d{len(self._labels)}")
-        self._named[label] = dim
-        return label
-
-    def _data(self, value: ir.Value) -> Array | None:
-        held = self.constant(value) if self.types[value] != ir.DataType.STRING else None
-        return None if held is None or held.size > _SENT else np.ascontiguousarray(held).reshape(held.shape)
-
-
-def start(model: ir.Model, inputs: Mapping[str, Shape]) -> SymbolicValues:
-    """Return what is known of inputs with these shapes."""
-    known = SymbolicValues({**model.opset_imports, "": default_opset(model.opset_imports)})
-    for value in model.graph.inputs:
-        if value.name and value.name in inputs:
-            known.shapes[value] = tuple(inputs[value.name])
-        elif value.shape is not None and value.shape.is_static():
-            known.shapes[value] = tuple(size(n) for n in value.shape.numpy())
-        if value.dtype is not None:
-            known.types[value] = value.dtype
-    return known
-
-
-def add_initializers(known: SymbolicValues, graph: ir.Graph) -> None:
-    """Add the types, shapes and contents of initializers; one that is an input has no fixed contents."""
-    for value in graph.initializers.values():
-        tensor = value.const_value
-        if tensor is None:
-            continue
-        known.types[value] = tensor.dtype
-        known.shapes[value] = tuple(size(n) for n in tensor.shape.numpy())
-        small = not value.is_graph_input() and tensor.size <= LARGEST
-        if small and (held := numbers_in(tensor)) is not None:
-            known.contents[value] = held
-
-
-def has(node: ir.Node, slot: int) -> bool:
-    return len(node.inputs) > slot and node.inputs[slot] is not None
-
-
-def shape_of(known: SymbolicValues, node: ir.Node, slot: int = 0) -> Shape | None:
-    value = node.inputs[slot] if has(node, slot) else None
-    return None if value is None else known.shapes.get(value)
-
+from rnn_lowering.emit.versions import TO_THE_END
+from rnn_lowering.inference.polynomials import TIME, Size, first_frames, product, size
+from rnn_lowering.inference.symbolic_values import PartialShape, Shape, SizingError, SymbolicValues, has, shape_of
+from rnn_lowering.model.contrib_shapes import like_inputs
+from rnn_lowering.spec.node_outputs import ELEMENTWISE, SAME_SHAPE, infer_outputs
 
 Outputs = Sequence[PartialShape | None]
+
+
+def infer(known: SymbolicValues, node: ir.Node) -> None:
+    """Add the types and shapes of the outputs of a node, as far as they follow from its inputs.
+
+    Raises:
+        SizingError: The node does not accept the sizes that it gets.
+    """
+    if like := like_inputs(node):
+        _infer_like(known, node, like)
+    elif all(v is None or v in known.types for v in node.inputs) and _infer_by_onnx(known, node):
+        rule = _RULES.get(node.op_type) if node.domain == "" else None
+        for output, dims in zip(node.outputs, () if rule is None else rule(known, node), strict=False):
+            if dims is not None:
+                known.set_shape(output, dims)
+
+
+def _infer_by_onnx(known: SymbolicValues, node: ir.Node) -> bool:
+    """Add what ONNX's inference finds; return whether it knows the operator."""
+    types = [None if v is None else known.type_of(v) for v in node.inputs]
+    data = {n: held for n, v in enumerate(node.inputs) if v is not None and (held := known.data(v)) is not None}
+    try:
+        inferred = infer_outputs(node, known.opsets, types, data)
+    except onnx.defs.SchemaError:  # of another domain, or newer than the onnx package
+        return False
+    except Exception as error:  # inference, the checker and protobuf have no common error
+        raise SizingError(node, str(error)) from error
+    for output, found in zip(node.outputs, inferred, strict=True):
+        if found is not None:
+            known.add(output, found)
+    return True
+
+
+def _infer_like(known: SymbolicValues, node: ir.Node, like: Sequence[tuple[int, int]]) -> None:
+    """Add the types and shapes of outputs that are those of inputs, with axis 2 repeated."""
+    for output, (slot, copies) in zip(node.outputs, like, strict=False):
+        source = node.inputs[slot] if has(node, slot) else None
+        if source in known.types:
+            known.types[output] = known.types[source]
+        if source in known.shapes:
+            dims = known.shapes[source]
+            known.set_shape(output, [dim * (copies if axis == 2 else 1) for axis, dim in enumerate(dims)])
+    if node.op_type == "LinearAttention" and len(node.outputs) > 1 and not has(node, 3):
+        _infer_first_state(known, node)
+
+
+def _infer_first_state(known: SymbolicValues, node: ir.Node) -> None:
+    """Add the type and shape of the state that a LinearAttention makes when it is given none."""
+    query, value = shape_of(known, node), shape_of(known, node, 2)
+    readers, states = (node.attributes.get_int(f"{name}_num_heads", 1) or 1 for name in ("q", "kv"))
+    if query is None or value is None or len(query) != 3 or len(value) != 3 or node.inputs[0] is None:
+        return
+    output, sizes = node.outputs[1], (query[2] * Fraction(1, readers), value[2] * Fraction(1, states))
+    known.types[output] = known.types[node.inputs[0]]
+    known.set_shape(output, [query[0], size(states), *sizes])
 
 
 def broadcast(shapes: Sequence[Shape]) -> PartialShape:

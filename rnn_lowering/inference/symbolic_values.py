@@ -1,0 +1,191 @@
+"""What is known of the values of a graph before it runs: types, shapes, and numbers that follow from both.
+
+Sizes are exact polynomials of the number of frames and of other open sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rnn_lowering.emit.versions import parameter
+from rnn_lowering.inference.polynomials import CHUNK, Size, size
+from rnn_lowering.spec.node_outputs import numbers_in
+from rnn_lowering.spec.node_spec import default_opset
+from rnn_lowering.types import Array
+
+Shape = tuple[Size, ...]
+PartialShape = Sequence[Size | None]
+
+LARGEST = 1 << 22
+"""Constants of more elements are not evaluated: only their shapes are known."""
+
+LARGEST_UNIT = 1 << 16
+"""No stream is called with a multiple of more frames than these, unless the strides of its nodes need it."""
+
+_SENT = 1 << 12
+"""Constants of so few elements are shown to the inference of shapes."""
+
+
+class SizingError(Exception):
+    """A node does not accept the sizes that it gets."""
+
+    def __init__(self, node: ir.Node, reason: str) -> None:
+        self.node = node
+        self.reason = " ".join(reason.split())
+        super().__init__(self.reason)
+
+
+@dataclass
+class SymbolicValues:
+    """Holds types, shapes and contents of the values in a main graph and the branches of its Ifs.
+
+    Attributes:
+        opsets: The version of each domain.
+        types: Element types by value.
+        shapes: By value; values of an unknown rank are absent.
+        contents: What follows from constants and sizes alone: an array that broadcasts to the shape. Numbers that
+            depend on sizes are `Size`, in an array of objects.
+        unit: What divides the number of frames.
+        wanted: What would have to divide it, so that all sizes were integers.
+    """
+
+    opsets: Mapping[str, int]
+    types: dict[ir.Value, ir.DataType] = field(default_factory=dict)
+    shapes: dict[ir.Value, Shape] = field(default_factory=dict)
+    contents: dict[ir.Value, Array] = field(default_factory=dict)
+    unit: int = 1
+    wanted: int = 1
+    _named: dict[str, Size] = field(default_factory=dict)
+    _labels: dict[Size, str] = field(default_factory=dict)
+    _unknown: dict[str, Size] = field(default_factory=dict)
+    _count: int = CHUNK
+
+    @property
+    def opset(self) -> int:
+        return self.opsets[""]
+
+    def is_whole(self, number: Size) -> bool:
+        """Whether a size is an integer at every number of frames. If not, note the chunk size that it needs."""
+        unit = number.unit
+        if unit is not None and self.unit % unit and unit <= LARGEST_UNIT:
+            self.wanted = math.lcm(self.wanted, unit)
+        return number.integral(self.unit)
+
+    def constant(self, value: ir.Value | None) -> Array | None:
+        """Return the value as an array if it is the same at all sizes, else None."""
+        held = None if value is None else self.contents.get(value)
+        if held is None or held.dtype == object or value not in self.shapes:
+            return None
+        shape = [dim.constant for dim in self.shapes[value]]
+        if None in shape or np.prod([float(n or 0) for n in shape]) > LARGEST:
+            return None
+        return np.broadcast_to(held, [int(n or 0) for n in shape])
+
+    def numbers(self, value: ir.Value | None) -> list[Size] | None:
+        """Return the elements of a value that holds sizes; None if they are not known."""
+        held = None if value is None else self.contents.get(value)
+        if held is None or value not in self.shapes or held.size > _SENT or held.dtype.kind not in "iufO":
+            return None
+        shape = [dim.constant for dim in self.shapes[value]]
+        if None in shape or list(held.shape) != shape or (held.dtype.kind == "f" and not np.isfinite(held).all()):
+            return None
+        return [n if isinstance(n, Size) else size(Fraction(n)) for n in held.reshape(-1).tolist()]
+
+    def given(self, node: ir.Node, slot: int) -> list[Size] | None:
+        """Return the sizes that an input of a node holds; None if it is absent or they are not known."""
+        return self.numbers(node.inputs[slot]) if has(node, slot) else None
+
+    def parameter(self, node: ir.Node, name: str) -> list[Size] | None:
+        """The numbers of a parameter, an attribute or an input; none where it is absent, None where not known."""
+        held = parameter(node, name, self.opset)
+        if isinstance(held, ir.Value):
+            return self.numbers(held)
+        return [] if held is None else [size(Fraction(n)) for n in held.value]
+
+    def unknown(self, key: str = "") -> Size:
+        """Return a symbol for an unknown size: equal keys give equal symbols."""
+        if not key or key not in self._unknown:
+            self._count += 1
+            self._unknown[key] = Size.symbol(self._count)
+        return self._unknown[key]
+
+    def add(self, value: ir.Value, found: onnx.TypeProto) -> None:
+        """Add the type and shape that ONNX infers."""
+        if found.HasField("tensor_type") and found.tensor_type.elem_type:
+            self.types[value] = ir.DataType(found.tensor_type.elem_type)
+            if found.tensor_type.HasField("shape"):
+                self.set_shape(value, [self._size(dim) for dim in found.tensor_type.shape.dim])
+
+    def set_shape(self, value: ir.Value, dims: PartialShape) -> None:
+        """Set the sizes of a value; those that are None stay as they were, or are unknown."""
+        before = self.shapes.get(value, ())
+        fallback = before if len(before) == len(dims) else [None] * len(dims)
+        self.shapes[value] = tuple(
+            dim if dim is not None else old if old is not None else self.unknown()
+            for dim, old in zip(dims, fallback, strict=True)
+        )
+
+    def _size(self, dim: onnx.TensorShapeProto.Dimension) -> Size | None:
+        return size(dim.dim_value) if dim.HasField("dim_value") else self._named.get(dim.dim_param)
+
+    def type_of(self, value: ir.Value) -> onnx.TypeProto:
+        """Return the type and shape of a value for ONNX's inference."""
+        shape = self.shapes.get(value)
+        dims: list[int | str] | None = None if shape is None else []
+        for dim in shape or ():
+            constant = dim.constant
+            dims = [*(dims or ()), self._label(dim) if constant is None else int(constant)]
+        return onnx.helper.make_tensor_type_proto(int(self.types[value]), dims)
+
+    def _label(self, dim: Size) -> str:
+        """Return a unique name of a size for ONNX's inference: different sizes may print alike."""
+        label = self._labels.setdefault(dim, f"d{len(self._labels)}")
+        self._named[label] = dim
+        return label
+
+    def data(self, value: ir.Value) -> Array | None:
+        """Return the numbers of a value for ONNX's inference; None where they are not known, or too many."""
+        held = self.constant(value) if self.types[value] != ir.DataType.STRING else None
+        return None if held is None or held.size > _SENT else np.ascontiguousarray(held).reshape(held.shape)
+
+
+def start(model: ir.Model, inputs: Mapping[str, Shape]) -> SymbolicValues:
+    """Return what is known of inputs with these shapes."""
+    known = SymbolicValues({**model.opset_imports, "": default_opset(model.opset_imports)})
+    for value in model.graph.inputs:
+        if value.name and value.name in inputs:
+            known.shapes[value] = tuple(inputs[value.name])
+        elif value.shape is not None and value.shape.is_static():
+            known.shapes[value] = tuple(size(n) for n in value.shape.numpy())
+        if value.dtype is not None:
+            known.types[value] = value.dtype
+    return known
+
+
+def add_initializers(known: SymbolicValues, graph: ir.Graph) -> None:
+    """Add the types, shapes and contents of initializers; one that is an input has no fixed contents."""
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if tensor is None:
+            continue
+        known.types[value] = tensor.dtype
+        known.shapes[value] = tuple(size(n) for n in tensor.shape.numpy())
+        small = not value.is_graph_input() and tensor.size <= LARGEST
+        if small and (held := numbers_in(tensor)) is not None:
+            known.contents[value] = held
+
+
+def has(node: ir.Node, slot: int) -> bool:
+    return len(node.inputs) > slot and node.inputs[slot] is not None
+
+
+def shape_of(known: SymbolicValues, node: ir.Node, slot: int = 0) -> Shape | None:
+    value = node.inputs[slot] if has(node, slot) else None
+    return None if value is None else known.shapes.get(value)
