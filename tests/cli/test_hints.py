@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from cases import BY_NAME, Case, model
+from case_list import BY_NAME
+from cases import Case, model
 from hints import alternatives, follow
 from running import recurrent_left
 from stored_models import Entry, load, parameters

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cases import ALL_OPTIONAL, BY_NAME, CASES, RANDOM, Arrays, Case, expected, feed, model
-from forms import FORMS, emitted_opset, exists, has_no_steps_to_repeat, runs
+from case_list import BY_NAME, CASES, RANDOM
+from cases import ALL_OPTIONAL, Arrays, Case, expected, feed, model
+from forms import emitted_opset, exists, has_no_steps_to_repeat, runs
 from onnx.reference import ReferenceEvaluator
 from running import NEWEST_OPSET, assert_close, operators, recurrent_left, run
+from texts import FORMS
 from thinning import exhaustive
 
 import rnn_lowering as rl

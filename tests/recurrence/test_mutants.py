@@ -11,12 +11,14 @@ from typing import Any
 
 import onnx
 import pytest
-from cases import BY_NAME, Arrays, Case, expected, feed, model
+from case_list import BY_NAME
+from cases import Arrays, Case, expected, feed, model
 from equations import first_wrong
 from faults import ACTIVATIONS, CELLS, OF_MODELS, gru_with_a_clipped_reset_product, lstm
-from forms import FORMS, runs
+from forms import runs
 from planting import Planting
 from running import assert_close, run
+from texts import FORMS
 from thinning import thinned
 
 import rnn_lowering as rl

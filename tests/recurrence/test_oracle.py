@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cases import CASES, FORMALS, RESULTS, Case, expected, values
+from case_list import CASES
+from cases import FORMALS, RESULTS, Case, expected, values
 from onnx import helper
 from oracle import GATES, evaluate
 from running import assert_close

@@ -1,8 +1,11 @@
-"""The forms that the node of a case can have, and which of them onnxruntime runs."""
+"""Which forms the node of a case can have, which of them onnxruntime runs, and cases that a target supports."""
+
+import dataclasses
 
 from cases import Case
 
-FORMS = ("scan", "loop", "unroll")
+import rnn_lowering as rl
+
 RESULT_OF_OLD_OPSETS = 13
 
 
@@ -30,3 +33,11 @@ def runs(case: Case, form: str, opset: int) -> bool:
     if case.dtype == "bfloat16" or (form == "scan" and case.T == 0 and not case.knows_length):
         return False
     return exists(case, form, opset)
+
+
+def fitting(case: Case, target: str) -> Case:
+    """Return a case with the batch size that a target supports, and with constant lengths where it needs them."""
+    row = rl.TARGETS[target]
+    if row.batch_size is not None:
+        case = dataclasses.replace(case, N=row.batch_size, lengths=None)
+    return case if row.sequence_lens else dataclasses.replace(case, lengths_from="initializer")

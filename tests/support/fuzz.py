@@ -30,14 +30,15 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from cases import NAMED, RANDOM, model
+from case_list import NAMED, RANDOM
+from cases import model
 from found import FOUND, file_of
 from onnx import version_converter
 from paths import EXAMPLES
 from random_streams import NETS, judged
 from scope_models import CAPTURED, LOCAL, OVERRIDABLE, SCOPES, SHARED
 from stream_nets import enhancer, keras_batch_first, keyword_spotter, language_model
-from texts import parse
+from texts import FORMS, parse
 
 import rnn_lowering as rl
 from rnn_lowering.model import onnx_checks
@@ -46,7 +47,7 @@ from rnn_lowering.streaming.host.metadata import KEY
 MEMORY = 4 << 30
 SECONDS = 20
 BATCH = 500
-FORMS = ("auto", "scan", "loop", "unroll")
+ANY_FORM = ("auto", *FORMS)
 
 Model = onnx.ModelProto
 Outcome = str | None
@@ -326,13 +327,13 @@ def axis_of_time(original: Model, rng: random.Random) -> str:
 
 def attempt(kind: str, number: int, originals: list[Model], folder: Path) -> Outcome:
     """Make the model of a number and lower it."""
-    rng, form = random.Random(number), FORMS[number % 4]
+    rng, form = random.Random(number), ANY_FORM[number % 4]
     if kind in NETS:
         outcome = judged(NETS[kind](number))
         return None if outcome in ("accepted", "refused") else outcome
     if kind == "found":
         turn, place = divmod(number, len(FOUND))
-        return outcome_of_a_file(file_of(list(FOUND)[place]), folder, FORMS[(place + turn) % 4])
+        return outcome_of_a_file(file_of(list(FOUND)[place]), folder, ANY_FORM[(place + turn) % 4])
     original = rng.choice(originals)
     if kind == "bytes":
         return outcome_of_a_file(damaged(original.SerializeToString(), rng), folder, form)

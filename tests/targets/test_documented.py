@@ -8,9 +8,10 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 import pytest
-from cases import CASES, FUNCTIONS, Case, expected, feed, model
+from case_list import CASES
+from cases import FUNCTIONS, Case, expected, feed, model
 from clients.trials import cases
-from fitting import fitting
+from forms import fitting
 from paths import ROOT
 from running import assert_close, operators, run
 

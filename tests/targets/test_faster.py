@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cases import ALL_OPTIONAL, BY_NAME, Case, expected, feed, model
-from forms import FORMS, exists
+from case_list import BY_NAME
+from cases import ALL_OPTIONAL, Case, expected, feed, model
+from forms import exists
 from onnx import helper, numpy_helper
 from running import assert_close, bodies, nodes, operators, recurrent_left, run
+from texts import FORMS
 from thinning import thinned
 
 import rnn_lowering as rl

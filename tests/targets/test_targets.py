@@ -7,7 +7,7 @@ from typing import Any
 import onnx
 import pytest
 from cases import FUNCTIONS, Case, expected, feed, model
-from fitting import fitting
+from forms import fitting
 from running import assert_close, operators, recurrent_left, run
 from scope_models import LOOP, SCAN
 from texts import parse, random_feed
