@@ -2,8 +2,7 @@
 https://onnx.ai/onnx/operators/onnx__RNN.html, onnx__GRU.html and onnx__LSTM.html.
 
 A cell maps (op, operands, states, projected inputs) to the new states; the first is Ht, which is also the output.
-It only calls `split`, `constant` and `name` of op, the functions in the operands, and + - * of tensors. So it also
-runs on NumPy arrays, with an op that has these three functions.
+It only calls `split`, `constant` and `name` of op, the functions in the operands, and + - * of tensors.
 
 The projected inputs are Xt*(W^T) + Wb + Rb, with the gates in the order of the specification (z, r, h; i, o, f, c).
 The product with R is the left term of its sum, since one runtime computes a plain RNN wrongly otherwise. Where the

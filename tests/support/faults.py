@@ -1,4 +1,4 @@
-"""The faults that the cases must notice, by name: each replaces one behavior of the package (see planting.py)."""
+"""Faults by the case that must notice them: each replaces one behavior of the package (see planting.py)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,7 +19,16 @@ from rnn_lowering.recurrence.equivalents import node
 from rnn_lowering.recurrence.recurrence import Recurrence
 from rnn_lowering.recurrence.sequence_lens import Lengths
 
-INT64 = ir.DataType.INT64
+
+def function(original: Any, fault: Callable[..., Any]) -> Fault:
+    """fault(original, *arguments) runs instead of a function."""
+    return lambda at: at.function(original, fault)
+
+
+def method(owner: type, name: str, fault: Callable[..., Any]) -> Fault:
+    """fault(original, self, *arguments) runs instead of a method."""
+    return lambda at: at.method(owner, name, fault)
+
 
 # Cells: a cell gets other operands, or its gates in another order
 
@@ -38,14 +47,14 @@ class Splitting:
         return self._change(parts) if len(set(sizes)) == 1 else parts
 
 
+def other_cell(op_type: str, cell: Callable[..., list[Any]]) -> Fault:
+    return lambda at: at.item(cells.CELLS, op_type, cell)
+
+
 def cell(op_type: str, change: Callable[..., tuple[Any, ...]]) -> Fault:
     """A cell runs on change(op, k, states, x)."""
-
-    def plant(at: Planting) -> None:
-        original = cells.CELLS[op_type]
-        at.item(cells.CELLS, op_type, lambda *given: original(*change(*given)))
-
-    return plant
+    original = cells.CELLS[op_type]
+    return other_cell(op_type, lambda *given: original(*change(*given)))
 
 
 def gates(op_type: str, count: int, change: Callable[..., list[Any]], **only: object) -> Fault:
@@ -104,19 +113,23 @@ def without(k: Any, field: str, index: int | None = None) -> Any:
     return tuple(part - part if index in (None, n) else part for n, part in enumerate(held))
 
 
-def gru_with_a_clipped_reset_product(op: Any, k: Any, states: Any, x: Any, clipped: bool = True) -> list[Any]:
-    """A GRU with linear_before_reset as the package has it, but for the clip."""
-    if not k.linear_before_reset:
-        return GRU(op, k, states, x)
-    (h,), (x_zr, x_h), H = states, x, k.hidden_size
-    R, Rb = (op.concat(list(parts), -1) if len(parts) > 1 else parts[0] for parts in (k.R, k.Rb))
-    h_zr, h_h = (
-        op.split(k.product(h, R) + Rb, [2 * H, H]) if len(h.shape) == 2 else op.split(k.product(h, R), [2 * H, H])
-    )
-    product = h_h if len(h.shape) == 2 else h_h + k.Rbh
-    zt, rt = op.split(k.f(k.clip(h_zr + x_zr)), [H, H])
-    ht = k.g(k.clip(x_h + rt * (k.clip(product) if clipped else product)))
-    return [ht + zt * (h - ht)]
+def gru(clipped: bool) -> Callable[..., list[Any]]:
+    """The equations of a GRU with linear_before_reset, whose reset product is clipped or not."""
+    original = cells.CELLS["GRU"]
+
+    def equations(op: Any, k: Any, states: Any, x: Any) -> list[Any]:
+        if not k.linear_before_reset:
+            return original(op, k, states, x)
+        (h,), (x_zr, x_h), H = states, x, k.hidden_size
+        R, Rb = (op.concat(list(parts), -1) if len(parts) > 1 else parts[0] for parts in (k.R, k.Rb))
+        matrix = len(h.shape) == 2
+        h_zr, h_h = op.split(k.product(h, R) + Rb if matrix else k.product(h, R), [2 * H, H])
+        product = h_h if matrix else h_h + k.Rbh
+        zt, rt = op.split(k.f(k.clip(h_zr + x_zr)), [H, H])
+        ht = k.g(k.clip(x_h + rt * (k.clip(product) if clipped else product)))
+        return [ht + zt * (h - ht)]
+
+    return equations
 
 
 def lstm(fault: str) -> Callable[..., list[Any]]:
@@ -144,41 +157,6 @@ def lstm(fault: str) -> Callable[..., list[Any]]:
     return equations
 
 
-GRU = cells.CELLS["GRU"]
-CELLS: dict[str, Fault] = {
-    "gates o and f of LSTM swapped": gates("LSTM", 3, lambda op, i, o, f: [i, f, o]),
-    "gates swapped beside peepholes": gates("LSTM", 4, lambda op, i, o, f, g: [i, f, o, g]),
-    "gates i and o of LSTM swapped": lambda at: at.item(cells.CELLS, "LSTM", lstm("gates i and o of LSTM swapped")),
-    "GRU gates swapped": gates("GRU", 2, lambda op, z, r: [r, z], linear_before_reset=False),
-    "GRU gates swapped with linear_before_reset": gates(
-        "GRU", 2, lambda op, z, r: [r, z], linear_before_reset=True
-    ),
-    "GRU H swaps the old state and the new": gates("GRU", 2, lambda op, z, r: [op.constant(1.0) - z, r]),
-    "reset product is clipped": lambda at: at.item(cells.CELLS, "GRU", gru_with_a_clipped_reset_product),
-    "Rbh outside of the reset product": with_hidden_bias(zero=True),
-    "Rbh dropped": with_operands("GRU", Rbh=lambda k: without(k, "Rbh")),
-    "Rbh of matrices dropped": with_operands("GRU", Rb=lambda k: without(k, "Rb")),
-    "hidden bias counted twice": with_hidden_bias(zero=False),
-    "hidden gate of GRU not clipped": unclipped("GRU", 2),
-    "RNN not clipped": unclipped("RNN", 1),
-    "cell gate of LSTM not clipped": with_operands(
-        "LSTM", clip=lambda k: lambda x: x, f=lambda k: lambda x: k.f(k.clip(x))
-    ),
-    "clip before the peephole": lambda at: at.item(cells.CELLS, "LSTM", lstm("clip before the peephole")),
-    "output gate with a peephole not clipped": unclipped("LSTM", 4),
-    "C is clipped": with_operands("LSTM", h=lambda k: lambda x: k.h(k.clip(x))),
-    "output gate looks at the old C": lambda at: at.item(
-        cells.CELLS, "LSTM", lstm("output gate looks at the old C")
-    ),
-    "input gate's peephole dropped": with_operands("LSTM", P=lambda k: without(k, "P", 0)),
-    "input_forget ignored": with_operands("LSTM", input_forget=lambda k: False),
-    "f = i with input_forget": lambda at: at.item(cells.CELLS, "LSTM", lstm("f = i with input_forget")),
-    "activation h is g": with_operands("LSTM", h=lambda k: k.g),
-    "activations g and h swapped": with_operands("LSTM", g=lambda k: k.h, h=lambda k: k.g),
-}
-"""Judged by the equations on NumPy arrays, as are those of the activations."""
-
-
 def formula(name: str, **forms: Callable[..., Any]) -> Fault:
     """An activation has another formula: operator= or compose=, a function of the right one and its arguments."""
 
@@ -188,15 +166,6 @@ def formula(name: str, **forms: Callable[..., Any]) -> Fault:
         at.item(FORMULAS, name, replace(row, **new))
 
     return plant
-
-
-ACTIVATIONS: dict[str, Fault] = {
-    "alpha and beta of ScaledTanh swapped": formula("ScaledTanh", operator=lambda f, op, x, a, b: f(op, x, b, a)),
-    "HardSigmoid without its upper bound": formula(
-        "HardSigmoid", compose=lambda f, op, x, a, b: op.unary("Relu", x * op.constant(a) + op.constant(b))
-    ),
-    "composed Elu without its alpha": formula("Elu", compose=lambda f, op, x, a, b: f(op, x, 1.0, b)),
-}
 
 
 # Reading: the package reads another node than is there
@@ -271,25 +240,6 @@ def bidirectional_is_reverse_first(lower: Any, op: Any, spec: Any, repeat: Any) 
     return lower(op, replace(spec, directions=spec.directions[::-1]), repeat)
 
 
-READING: dict[str, Fault] = {
-    "alpha by position": reading(by_position),
-    "alpha restarts in the second direction": reading(restarting),
-    "the second of two names": reading(second_of_two_names),
-    "clip ignored": without_attribute("clip"),
-    "clip 0 of RNN is none": without_attribute("clip", lambda clip: clip == 0),
-    "input_forget must be 1": without_attribute("input_forget", lambda flag: flag != 1),
-    "linear_before_reset must be 1": without_attribute("linear_before_reset", lambda flag: flag != 1),
-    "reset after the product": reading(
-        lambda node: given(node, linear_before_reset=1) if node.op_type == "GRU" else None
-    ),
-    "bidirectional is reverse first": lambda at: at.function(node.lower_node, bidirectional_is_reverse_first),
-    "overridable initializers are constants": lambda at: at.reading(overridable_as_constants),
-    "default alpha of LeakyRelu": default("LeakyRelu", activation_alpha=[0.02]),
-    "default beta of HardSigmoid": default("HardSigmoid", activation_alpha=[0.2], activation_beta=[0.6]),
-    "default alpha of Elu": default("Elu", activation_alpha=[0.9]),
-}
-
-
 # Weights and nodes
 
 
@@ -313,14 +263,12 @@ def each_operands(change: Callable[[Any, Any], dict[str, Any]]) -> Fault:
     def fault(read: Any, op: Any, spec: Any) -> list[Any]:
         return [replace(k, **change(op, k)) for k in read(op, spec)]
 
-    return lambda at: at.function(weights.operands, fault)
+    return function(weights.operands, fault)
 
 
 def outputs(change: Callable[[Any, Any, dict[str, Any]], dict[str, Any]]) -> Fault:
     """A node has other outputs: change(op, spec, outputs)."""
-    return lambda at: at.function(
-        node.lower_node, lambda lower, op, spec, repeat: change(op, spec, lower(op, spec, repeat))
-    )
+    return function(node.lower_node, lambda lower, op, spec, repeat: change(op, spec, lower(op, spec, repeat)))
 
 
 def states_swapped(op: Any, spec: Any, found: dict[str, Any]) -> dict[str, Any]:
@@ -347,42 +295,12 @@ def run_with(change: Callable[[Any, bool, list[Any], list[Any]], tuple[list[Any]
         pairs = zip(nodes, found, strict=True)
         return [change(op, len(n.spec.directions) == 2 and len(calls) == 1, *results) for n, results in pairs]
 
-    return lambda at: at.function(directions.run_directions, fault)
+    return function(directions.run_directions, fault)
 
 
 def start_from_the_first(run: Any, op: Any, nodes: Any, *rest: Any) -> Any:
     first = [replace(node, init=[[states[0]] * len(states) for states in node.init]) for node in nodes]
     return run(op, first, *rest)
-
-
-WEIGHTS: dict[str, Fault] = {
-    "recurrent bias dropped": lambda at: at.function(weights.node_input, half_of_B(first=False)),
-    "input bias dropped": lambda at: at.function(weights.node_input, half_of_B(first=True)),
-    "peepholes in the order i, f, o": each_operands(lambda op, k: {"P": k.P and (k.P[0], k.P[2], k.P[1])}),
-    "square W not transposed": each_operands(
-        lambda op, k: {"W": op.transpose(k.W, [1, 0])} if k.W.shape[0] == k.W.shape[1] else {}
-    ),
-    "directions joined the other way": lambda at: at.function(
-        block_weights.joined, lambda join, op, ks: join(op, ks[::-1])
-    ),
-    "gates of two directions not interleaved": lambda at: at.function(
-        block_weights.interleaved, lambda _, op, parts, sizes: op.concat(list(parts), -1)
-    ),
-    "joined Y not turned back": run_with(
-        lambda op, joined, finals, ys: (finals, [ys[0], flip(op, ys[1])] if joined and ys else ys)
-    ),
-    "joined directions swapped": run_with(lambda op, joined, finals, ys: (finals[::-1] if joined else finals, ys)),
-    "second direction starts from the first's states": lambda at: at.function(
-        directions.run_directions, start_from_the_first
-    ),
-    "initial_c ignored": lambda at: at.function(node.lower_node, initial_c_is_h),
-    "Y_h and Y_c swapped": outputs(states_swapped),
-    "Y of layout 1 transposed wrongly": outputs(
-        lambda op, spec, found: (
-            found | ({"Y": op.transpose(found["Y"], [1, 0, 2, 3])} if spec.layout and "Y" in found else {})
-        )
-    ),
-}
 
 
 # Forms and lengths
@@ -428,7 +346,7 @@ def lengths_with(change: Callable[..., dict[str, Any]]) -> Fault:
         found = read(op, given, seq, batch)
         return found and replace(found, **change(op, found, lambda other: read(op, other, seq, batch), given))
 
-    return lambda at: at.function(sequence_lens.read_lengths, fault)
+    return function(sequence_lens.read_lengths, fault)
 
 
 def one_less(op: Any, lengths: Any) -> Any:
@@ -437,37 +355,6 @@ def one_less(op: Any, lengths: Any) -> Any:
 
 def at_least_one(op: Any, lengths: Any) -> Any:
     return lengths + op.cast(op.less(lengths, op.constant(1, lengths.dtype)), lengths.dtype)
-
-
-FOLDS: dict[str, Fault] = {
-    "Scan's Y not flipped back": lambda at: at.function(repetition.scan, not_turned_back),
-    "Loop's Y not flipped back": lambda at: at.function(repetition.loop, not_turned_back),
-    "Scan's Y forward at opset 9": lambda at: at.method(Ops, "emit", output_directions_forward),
-    "Loop counts up in reverse": lambda at: at.function(repetition.loop, forward_where_it_cannot_flip),
-    "unrolled reverse runs forward": lambda at: at.function(repetition.unroll, always_forward),
-    "initial states ignored when unrolled": lambda at: at.function(repetition.unroll, from_zeros),
-    "initial states ignored in a Scan": lambda at: at.function(repetition.scan, from_zeros),
-    "initial states ignored in a Loop": lambda at: at.function(repetition.loop, from_zeros),
-    "the operator after the loop is another": lambda at: at.function(repetition.scan, another_operator_outside),
-    "a Loop without a step gives the initial states": lambda at: at.method(
-        Ops, "zero_unless", lambda _, op, condition, x: x
-    ),
-    "padding of Y kept": lambda at: at.method(Lengths, "mask", lambda _, lengths, op, y: y),
-    "final state of padded steps": lambda at: at.method(
-        Lengths,
-        "final",
-        lambda _, lengths, op, states: op.squeeze(op.take(states, op.dim(states, 0) - op.constant([1])), [0]),
-    ),
-    "length 0 keeps a state": lengths_with(lambda op, found, read, L: {"last": read(at_least_one(op, L)).last}),
-    "sequence_lens off by one": lengths_with(lambda op, found, read, L: {"within": read(one_less(op, L)).within}),
-    "turned one row too far": lengths_with(lambda op, found, read, L: {"reversed": read(one_less(op, L)).reversed}),
-    "ragged Y not turned back": lambda at: at.method(
-        Lengths, "reverse", lambda reverse, lengths, op, x: x if x.rank == 4 else reverse(lengths, op, x)
-    ),
-    "ragged X not turned": lambda at: at.method(
-        Lengths, "reverse", lambda reverse, lengths, op, x: reverse(lengths, op, x) if x.rank == 4 else x
-    ),
-}
 
 
 # Operators
@@ -492,18 +379,190 @@ def above_or_equal(_: Any, op: Any, x: Any, threshold: float) -> Any:
     return op.constant(1.0) - op.cast(op.less(x, op.constant(threshold)), x.dtype)
 
 
-OPERATORS: dict[str, Fault] = {
-    "ThresholdedRelu includes its threshold": lambda at: at.method(Ops, "above", above_or_equal),
-    "Clip of one side at opset 10": lambda at: at.method(Ops, "emit", partial(clip_of_one_side, False)),
-    "Clip of one side": lambda at: at.method(Ops, "emit", partial(clip_of_one_side, True)),
-    "Clip of one side in float64": lambda at: at.method(Ops, "clip", clip_float64),
-    "0 - b is b": lambda at: at.method(
-        Ops, "binary", lambda emit, op, name, a, b: b if name == "Sub" and a.is_zero else emit(op, name, a, b)
-    ),
-    "flip with a known length does not": lambda at: at.function(
-        flip, lambda flip, op, x: flip(op, x) if x.shape[0] is None or isinstance(x.value, Constant) else x
-    ),
+FAULTS: dict[tuple[str, int], dict[str, Fault]] = {
+    ("RNN_Elu_float64", 13): {
+        "composed Elu without its alpha": formula("Elu", compose=lambda f, op, x, a, b: f(op, x, 1.0, b)),
+    },
+    ("RNN_HardSigmoid_float64_of_large_arguments", 13): {
+        "HardSigmoid without its upper bound": formula(
+            "HardSigmoid", compose=lambda f, op, x, a, b: op.unary("Relu", x * op.constant(a) + op.constant(b))
+        ),
+    },
+    ("RNN_T_0_length_states", 13): {
+        "a Loop without a step gives the initial states": method(Ops, "zero_unless", lambda _, op, condition, x: x),
+    },
+    ("RNN_ThresholdedRelu_is_0_at_alpha_float64", 13): {
+        "ThresholdedRelu includes its threshold": method(Ops, "above", above_or_equal),
+    },
+    ("RNN_clip_0", 13): {
+        "clip 0 of RNN is none": without_attribute("clip", lambda clip: clip == 0),
+    },
+    ("RNN_clip_bidirectional", 13): {
+        "RNN not clipped": unclipped("RNN", 1),
+        "clip ignored": without_attribute("clip"),
+        "Clip of one side": method(Ops, "emit", partial(clip_of_one_side, True)),
+    },
+    ("RNN_clip_float64", 9): {
+        "Clip of one side in float64": method(Ops, "clip", clip_float64),
+    },
+    ("RNN_clip_forward", 10): {
+        "Clip of one side at opset 10": method(Ops, "emit", partial(clip_of_one_side, False)),
+    },
+    ("RNN_default_parameters_of_Elu", 13): {
+        "default alpha of Elu": default("Elu", activation_alpha=[0.9]),
+    },
+    ("RNN_default_parameters_of_HardSigmoid", 13): {
+        "default beta of HardSigmoid": default("HardSigmoid", activation_alpha=[0.2], activation_beta=[0.6]),
+    },
+    ("RNN_default_parameters_of_LeakyRelu", 13): {
+        "default alpha of LeakyRelu": default("LeakyRelu", activation_alpha=[0.02]),
+    },
+    ("RNN_forward_uses_the_first_of_two_names", 13): {
+        "the second of two names": reading(second_of_two_names),
+    },
+    ("RNN_initial_states_bidirectional", 13): {
+        "bidirectional is reverse first": function(node.lower_node, bidirectional_is_reverse_first),
+        "directions joined the other way": function(block_weights.joined, lambda join, op, ks: join(op, ks[::-1])),
+        "joined Y not turned back": run_with(
+            lambda op, joined, finals, ys: (finals, [ys[0], flip(op, ys[1])] if joined and ys else ys)
+        ),
+        "joined directions swapped": run_with(
+            lambda op, joined, finals, ys: (finals[::-1] if joined else finals, ys)
+        ),
+        "second direction starts from the first's states": function(
+            directions.run_directions, start_from_the_first
+        ),
+    },
+    ("RNN_initial_states_reverse", 13): {
+        "Scan's Y not flipped back": function(repetition.scan, not_turned_back),
+        "Loop's Y not flipped back": function(repetition.loop, not_turned_back),
+        "unrolled reverse runs forward": function(repetition.unroll, always_forward),
+        "initial states ignored when unrolled": function(repetition.unroll, from_zeros),
+        "initial states ignored in a Scan": function(repetition.scan, from_zeros),
+        "initial states ignored in a Loop": function(repetition.loop, from_zeros),
+        "flip with a known length does not": function(
+            flip, lambda flip, op, x: flip(op, x) if x.shape[0] is None or isinstance(x.value, Constant) else x
+        ),
+    },
+    ("RNN_layout_1_bidirectional", 14): {
+        "Y of layout 1 transposed wrongly": outputs(
+            lambda op, spec, found: (
+                found | ({"Y": op.transpose(found["Y"], [1, 0, 2, 3])} if spec.layout and "Y" in found else {})
+            )
+        ),
+    },
+    ("RNN_lengths_bidirectional_nan", 8): {
+        "padding of Y kept": method(Lengths, "mask", lambda _, lengths, op, y: y),
+        "final state of padded steps": method(
+            Lengths,
+            "final",
+            lambda _, lengths, op, states: op.squeeze(op.take(states, op.dim(states, 0) - op.constant([1])), [0]),
+        ),
+        "length 0 keeps a state": lengths_with(lambda op, found, read, L: {"last": read(at_least_one(op, L)).last}),
+        "sequence_lens off by one": lengths_with(
+            lambda op, found, read, L: {"within": read(one_less(op, L)).within}
+        ),
+        "turned one row too far": lengths_with(
+            lambda op, found, read, L: {"reversed": read(one_less(op, L)).reversed}
+        ),
+        "ragged Y not turned back": method(
+            Lengths, "reverse", lambda reverse, lengths, op, x: x if x.rank == 4 else reverse(lengths, op, x)
+        ),
+        "ragged X not turned": method(
+            Lengths, "reverse", lambda reverse, lengths, op, x: reverse(lengths, op, x) if x.rank == 4 else x
+        ),
+    },
+    ("RNN_plain", 13): {
+        "recurrent bias dropped": function(weights.node_input, half_of_B(first=False)),
+        "input bias dropped": function(weights.node_input, half_of_B(first=True)),
+    },
+    ("RNN_queues_run_across_directions", 13): {
+        "alpha restarts in the second direction": reading(restarting),
+    },
+    ("RNN_square_weights", 13): {
+        "square W not transposed": each_operands(
+            lambda op, k: {"W": op.transpose(k.W, [1, 0])} if k.W.shape[0] == k.W.shape[1] else {}
+        ),
+    },
+    ("RNN_weights_overridable", 13): {
+        "overridable initializers are constants": lambda at: at.reading(overridable_as_constants),
+    },
+    ("RNN_x_unknown", 9): {
+        "Scan's Y forward at opset 9": method(Ops, "emit", output_directions_forward),
+        "Loop counts up in reverse": function(repetition.loop, forward_where_it_cannot_flip),
+    },
+    ("GRU_clip_bidirectional", 13): {
+        "hidden gate of GRU not clipped": unclipped("GRU", 2),
+    },
+    ("GRU_initial_states_bidirectional", 13): {
+        "gates of two directions not interleaved": function(
+            block_weights.interleaved, lambda _, op, parts, sizes: op.concat(list(parts), -1)
+        ),
+    },
+    ("GRU_linear_before_reset_2", 13): {
+        "linear_before_reset must be 1": without_attribute("linear_before_reset", lambda flag: flag != 1),
+    },
+    ("GRU_linear_before_reset_bidirectional", 13): {
+        "GRU gates swapped with linear_before_reset": gates(
+            "GRU", 2, lambda op, z, r: [r, z], linear_before_reset=True
+        ),
+        "Rbh outside of the reset product": with_hidden_bias(zero=True),
+        "Rbh dropped": with_operands("GRU", Rbh=lambda k: without(k, "Rbh")),
+        "Rbh of matrices dropped": with_operands("GRU", Rb=lambda k: without(k, "Rb")),
+        "hidden bias counted twice": with_hidden_bias(zero=False),
+    },
+    ("GRU_linear_before_reset_clip", 13): {
+        "reset product is clipped": other_cell("GRU", gru(clipped=True)),
+    },
+    ("GRU_plain", 13): {
+        "GRU gates swapped": gates("GRU", 2, lambda op, z, r: [r, z], linear_before_reset=False),
+        "GRU H swaps the old state and the new": gates("GRU", 2, lambda op, z, r: [op.constant(1.0) - z, r]),
+        "reset after the product": reading(
+            lambda node: given(node, linear_before_reset=1) if node.op_type == "GRU" else None
+        ),
+        "the operator after the loop is another": function(repetition.scan, another_operator_outside),
+        "0 - b is b": method(
+            Ops, "binary", lambda emit, op, name, a, b: b if name == "Sub" and a.is_zero else emit(op, name, a, b)
+        ),
+    },
+    ("GRU_queues_run_across_directions", 13): {
+        "alpha and beta of ScaledTanh swapped": formula(
+            "ScaledTanh", operator=lambda f, op, x, a, b: f(op, x, b, a)
+        ),
+        "alpha by position": reading(by_position),
+    },
+    ("LSTM_clip_bidirectional", 13): {
+        "cell gate of LSTM not clipped": with_operands(
+            "LSTM", clip=lambda k: lambda x: x, f=lambda k: lambda x: k.f(k.clip(x))
+        ),
+        "clip before the peephole": other_cell("LSTM", lstm("clip before the peephole")),
+        "output gate with a peephole not clipped": unclipped("LSTM", 4),
+        "C is clipped": with_operands("LSTM", h=lambda k: lambda x: k.h(k.clip(x))),
+    },
+    ("LSTM_initial_states_reverse", 13): {
+        "initial_c ignored": function(node.lower_node, initial_c_is_h),
+    },
+    ("LSTM_input_forget_1", 13): {
+        "input_forget ignored": with_operands("LSTM", input_forget=lambda k: False),
+        "f = i with input_forget": other_cell("LSTM", lstm("f = i with input_forget")),
+    },
+    ("LSTM_input_forget_2_peepholes", 13): {
+        "input_forget must be 1": without_attribute("input_forget", lambda flag: flag != 1),
+    },
+    ("LSTM_lengths_bidirectional_nan", 8): {
+        "gates swapped beside peepholes": gates("LSTM", 4, lambda op, i, o, f, g: [i, f, o, g]),
+        "output gate looks at the old C": other_cell("LSTM", lstm("output gate looks at the old C")),
+        "input gate's peephole dropped": with_operands("LSTM", P=lambda k: without(k, "P", 0)),
+        "peepholes in the order i, f, o": each_operands(lambda op, k: {"P": k.P and (k.P[0], k.P[2], k.P[1])}),
+    },
+    ("LSTM_plain", 13): {
+        "gates o and f of LSTM swapped": gates("LSTM", 3, lambda op, i, o, f: [i, f, o]),
+        "gates i and o of LSTM swapped": other_cell("LSTM", lstm("gates i and o of LSTM swapped")),
+        "Y_h and Y_c swapped": outputs(states_swapped),
+    },
+    ("LSTM_queues_run_across_directions", 13): {
+        "activation h is g": with_operands("LSTM", h=lambda k: k.g),
+        "activations g and h swapped": with_operands("LSTM", g=lambda k: k.h, h=lambda k: k.g),
+    },
 }
-
-OF_MODELS = {**READING, **WEIGHTS, **FOLDS, **OPERATORS}
-"""Judged by what lowered models compute in onnxruntime."""
+"""By the case that notices them, and its opset."""
