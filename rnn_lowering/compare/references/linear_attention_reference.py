@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from onnx.reference.op_run import OpRun
 
 from rnn_lowering.compare.references.node_reference import (
     FLOAT32_EPS,
     Attributes,
-    NodeReference,
+    ShapedReference,
     Symbols,
     attributes_of,
-    by_symbol,
-    check_size,
+    largest,
+    limits_of,
     moved_by_a_rounding,
 )
 from rnn_lowering.spec.linear_attention import LinearAttentionSpec
@@ -26,13 +24,16 @@ from rnn_lowering.types import Array
 _RULES = {"linear": "", "gated": "decay", "delta": "beta", "gated_delta": "decay beta"}
 """The optional inputs that a rule uses."""
 
+
+def used_inputs(attributes: Attributes) -> list[str]:
+    """Return the optional inputs that the rule of a node uses."""
+    return _RULES[attributes.get("update_rule", "gated_delta")].split()
+
+
 _INPUTS = ("query", "key", "value", "past_state", "decay", "beta")
 
 _OF_SIZE, _OF_SHOWN = 16, 8
 """How many roundings are allowed: of the largest number in the row, and of what float32 shows."""
-
-_SIZES = ((5, 4), (1, 1), (70, 2), (2, 4), (33, 3), (3, 1))
-"""(sequence length, batch size) where the node leaves them open."""
 
 _ROW_KINDS = ("plain", "weak and strong decays", "equal keys", "positive keys")
 _FEWEST = 3
@@ -53,7 +54,7 @@ def evaluate(attributes: Attributes, inputs: Mapping[str, Array], dtype: Any = n
 
 
 def _evaluate(attributes: Attributes, given: Mapping[str, Array], dtype: Any) -> Symbols:
-    used = _RULES[attributes.get("update_rule", "gated_delta")].split()
+    used = used_inputs(attributes)
     queries, states = attributes["q_num_heads"], attributes["kv_num_heads"]
     B, T, width = given["query"].shape
     d = width // queries
@@ -78,8 +79,10 @@ def _evaluate(attributes: Attributes, given: Mapping[str, Array], dtype: Any) ->
     return {"output": O.reshape(B, T, -1), "present_state": S}
 
 
-class LinearAttentionReference(NodeReference[LinearAttentionSpec]):
+class LinearAttentionReference(ShapedReference[LinearAttentionSpec]):
     """The reference of a LinearAttention."""
+
+    SIZES = ((4, 5), (1, 1), (2, 70), (4, 2), (3, 33), (1, 3))
 
     def outputs(self, inputs: Mapping[str, Array]) -> Symbols:
         return evaluate(self.attributes, inputs)
@@ -89,55 +92,33 @@ class LinearAttentionReference(NodeReference[LinearAttentionSpec]):
         rounded = evaluate(self.attributes, moved_by_a_rounding(inputs, inputs), np.float32)
         allowed: Symbols = {}
         for symbol, array in truth.items():
-            info = ml_dtypes.finfo(self.spec.dtype_of(symbol).numpy())  # type: ignore[no-untyped-call]
-            size, shown = _of_rows(array), _of_rows(rounded[symbol] - array)
-            level = (
-                _OF_SIZE * FLOAT32_EPS * size
-                + _OF_SHOWN * shown
-                + float(info.eps) * np.abs(array)
-                + float(info.tiny)
-            )
-            level = np.where(np.isfinite(level) & (size < float(info.max) ** 0.75), level, np.inf)
+            eps, tiny, too_large = limits_of(self.spec.dtype_of(symbol).numpy())
+            axes = tuple(range(1, array.ndim))
+            size, shown = largest(array, axes), largest(rounded[symbol] - array, axes)
+            level = _OF_SIZE * FLOAT32_EPS * size + _OF_SHOWN * shown + eps * np.abs(array) + tiny
+            level = np.where(np.isfinite(level) & (size < too_large), level, np.inf)
             allowed[symbol] = np.broadcast_to(level, array.shape)
         return truth, allowed
 
-    def feeds(self, names: Mapping[str, str], rng: np.random.Generator) -> list[Symbols]:
-        T, N = self.spec.seq_length, self.spec.batch_size
-        sizes = list(dict.fromkeys((t if T is None else T, n if N is None else N) for t, n in _SIZES))
+    def sizes(self) -> list[tuple[int, int]]:
+        """Return the sizes of the runs; a large node gets fewer and shorter ones."""
+        sizes = super().sizes()
         sizes += sizes[:1] * (_FEWEST - len(sizes))
-        made: list[Symbols] = []
+        kept: list[tuple[int, int]] = []
         spent = 0.0
-        for run, (t, n) in enumerate(sizes):
-            steps = min(t, self._most_steps(n)) if T is None else t
-            spent += self._cost(steps, n)
-            if made and spent > _BUDGET:
+        for N, T in sizes:
+            steps = T if self.spec.seq_length is not None else min(T, max(1, int(_BUDGET / 4 / self._cost(N, 1))))
+            spent += self._cost(N, steps)
+            if kept and spent > _BUDGET:
                 break
-            made.append(self._feed(steps, n, run + 1, names, rng))
-        return made
+            kept.append((N, steps))
+        return kept
 
-    def usual_feed(self, names: Mapping[str, str], rng: np.random.Generator, steps: int) -> Symbols:
-        T = steps if self.spec.seq_length is None else self.spec.seq_length
-        return self._feed(T, 3 if self.spec.batch_size is None else self.spec.batch_size, 0, names, rng)
-
-    def _cost(self, T: int, N: int) -> float:
+    def _cost(self, N: int, T: int) -> float:
         """What the reference computes for one run, about, in multiplications."""
         return 4.0 * T * N * self.spec.state_heads * self.spec.key_size * self.spec.value_size
 
-    def _most_steps(self, rows: int) -> int:
-        return max(1, int(_BUDGET / 4 / self._cost(1, rows)))
-
-    def _feed(self, T: int, N: int, run: int, names: Mapping[str, str], rng: np.random.Generator) -> Symbols:
-        """Return the inputs of one run; each row of the batch is of another kind."""
-        spec = self.spec
-        shapes = self._shapes(T, N)
-        numbers = sum(math.prod(shapes[symbol]) for symbol in {*names, "past_state"})
-        numbers += N * T * spec.output_heads * (spec.key_size + spec.value_size)
-        check_size(spec, numbers)
-        kinds = [_ROW_KINDS[(run + row) % len(_ROW_KINDS)] for row in range(N)]
-        made = {symbol: self._made(symbol, shapes[symbol], kinds, rng) for symbol in shapes if symbol in names}
-        return by_symbol(made, names)
-
-    def _shapes(self, T: int, N: int) -> dict[str, tuple[int, ...]]:
+    def shapes(self, N: int, T: int) -> dict[str, tuple[int, ...]]:
         spec = self.spec
         return {
             "query": (N, T, spec.query_heads * spec.key_size),
@@ -148,16 +129,17 @@ class LinearAttentionReference(NodeReference[LinearAttentionSpec]):
             "beta": (N, T, spec.beta_heads or spec.state_heads),
         }
 
-    def _made(self, symbol: str, shape: tuple[int, ...], kinds: list[str], rng: np.random.Generator) -> Array:
-        """Return an input: keys of length 1, so that the delta rule does not amplify; decays at most 0."""
+    def numbers(self, symbol: str, shape: tuple[int, ...], run: int, rng: np.random.Generator) -> Array:
+        """Return an input: keys of length 1, so that the delta rule does not amplify; decays at most 0. Each row of
+        the batch is of another kind."""
         if symbol == "decay":
             numbers = -rng.uniform(0.001, 0.3, shape)
         elif symbol == "beta":
             numbers = rng.uniform(0, 1, shape)
         else:
-            numbers = rng.standard_normal(shape)
-        for row, kind in enumerate(kinds):
-            of_row = numbers[row]
+            numbers = super().numbers(symbol, shape, run, rng)
+        for row, of_row in enumerate(numbers):
+            kind = _ROW_KINDS[(run + row) % len(_ROW_KINDS)]
             if symbol == "decay" and kind == "weak and strong decays":
                 of_row[rng.random(of_row.shape) < 0.2] = -20
                 of_row[rng.random(of_row.shape) < 0.1] = -np.inf
@@ -168,7 +150,7 @@ class LinearAttentionReference(NodeReference[LinearAttentionSpec]):
         if symbol == "key":
             heads = numbers.reshape(*shape[:2], -1, self.spec.key_size)
             numbers = (heads / np.linalg.norm(heads, axis=-1, keepdims=True)).reshape(shape)
-        return np.asarray(numbers.astype(self.spec.dtype_of(symbol).numpy()))
+        return numbers
 
 
 class LinearAttention(OpRun):
@@ -183,9 +165,3 @@ class LinearAttention(OpRun):
 
 
 LinearAttentionOfMicrosoft = type("LinearAttention", (LinearAttention,), {"op_domain": "com.microsoft"})
-
-
-def _of_rows(array: Array) -> Array:
-    """The largest magnitude in each row of the batch."""
-    axes = tuple(range(1, array.ndim))
-    return np.asarray(np.abs(array).max(axis=axes, keepdims=True, initial=0.0), np.float64)

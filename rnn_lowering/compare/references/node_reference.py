@@ -1,12 +1,14 @@
-"""What a comparison needs of one kind of recurrent nodes: `NodeReference`."""
+"""A recurrent node in float64, and inputs for it: `NodeReference`, which each kind of nodes has."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -24,6 +26,9 @@ Symbols = dict[str, Array]
 """Inputs or outputs by their names in the operator specification."""
 
 Spec = TypeVar("Spec", bound=NodeSpec)
+
+ROWS = 3
+"""The batch size of an ordinary run, where the node leaves it open."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,50 @@ class NodeReference(ABC, Generic[Spec]):
         return tuple(n for n, axis in enumerate(self.spec.axes(symbol)) if axis != "N")
 
 
+class ShapedReference(NodeReference[Spec]):
+    """The reference of a node whose inputs follow from their shapes."""
+
+    SIZES: ClassVar[Sequence[tuple[int, int]]] = ((2, 5), (1, 1), (3, 33), (2, 2))
+    """(batch size, length) of the runs, where the node leaves them open."""
+
+    MAGNITUDES: ClassVar[Sequence[float]] = (1.0,)
+    """Standard deviations of the rows of a batch, in turn; the first is that of an ordinary run."""
+
+    @abstractmethod
+    def shapes(self, N: int, T: int) -> Mapping[str, tuple[int, ...]]:
+        """Return the shapes of all inputs for a batch size and a length."""
+
+    def feeds(self, names: Mapping[str, str], rng: np.random.Generator) -> list[Symbols]:
+        return [self._feed(N, T, run, names, rng) for run, (N, T) in enumerate(self.sizes(), 1)]
+
+    def usual_feed(self, names: Mapping[str, str], rng: np.random.Generator, steps: int) -> Symbols:
+        return self._feed(*self._known_or(ROWS, steps), 0, names, rng)
+
+    def sizes(self) -> list[tuple[int, int]]:
+        """Return the distinct (batch size, length) of the runs."""
+        return list(dict.fromkeys(self._known_or(*size) for size in self.SIZES))
+
+    def _known_or(self, N: int, T: int) -> tuple[int, int]:
+        known = self.spec.batch_size, self.spec.seq_length
+        return (N if known[0] is None else known[0]), (T if known[1] is None else known[1])
+
+    def _feed(self, N: int, T: int, run: int, names: Mapping[str, str], rng: np.random.Generator) -> Symbols:
+        shapes = {symbol: shape for symbol, shape in self.shapes(N, T).items() if symbol in names}
+        check_size(self.spec, 2 * sum(map(math.prod, shapes.values())))  # outputs are about as large
+        drawn = {symbol: self.numbers(symbol, shape, run, rng) for symbol, shape in shapes.items()}
+        made = {symbol: array.astype(self.spec.dtype_of(symbol).numpy()) for symbol, array in drawn.items()}
+        return by_symbol(made, names)
+
+    def numbers(self, symbol: str, shape: tuple[int, ...], run: int, rng: np.random.Generator) -> Array:
+        """Return random numbers for an input; run 0 is an ordinary one."""
+        numbers = np.asarray(rng.standard_normal(shape))
+        axes = self.spec.axes(symbol)
+        if "N" in axes:
+            by_row = np.resize(np.array(self.MAGNITUDES if run else self.MAGNITUDES[:1]), shape[axes.index("N")])
+            numbers *= by_row.reshape([-1 if axis == "N" else 1 for axis in axes])
+        return numbers
+
+
 def attributes_of(node: onnx.NodeProto) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of a node as Python values."""
     for attribute in node.attribute:
@@ -91,6 +140,23 @@ def attributes_of(node: onnx.NodeProto) -> Iterator[tuple[str, Any]]:
 
 FLOAT32_EPS = float(np.finfo(np.float32).eps)
 """A rounding of float32."""
+
+
+def limits_of(dtype: Any) -> tuple[float, float, float]:
+    """Return a rounding of 1 in a NumPy type, its smallest number, and from where on numbers may exceed it."""
+    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    return float(info.eps), float(info.tiny), float(info.max) ** 0.75
+
+
+def in_float64(arrays: Mapping[str, Array]) -> Symbols:
+    """Return arrays as float64."""
+    return {symbol: np.asarray(array, np.float64) for symbol, array in arrays.items()}
+
+
+def largest(array: Array, axes: tuple[int, ...]) -> Array:
+    """Return the largest magnitude along axes, which are kept."""
+    return np.asarray(np.abs(array).max(axis=axes, keepdims=True, initial=0.0), np.float64)
+
 
 _FLOAT64_BYTES = 8
 
@@ -111,12 +177,6 @@ def check_size(spec: NodeSpec, numbers: int) -> None:
 def bytes_in_float64(numbers: int) -> int:
     """Return the bytes that numbers take in float64."""
     return _FLOAT64_BYTES * numbers
-
-
-def sizes_of_runs(spec: NodeSpec, sizes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the distinct (batch size, length) of runs: those of the node, where open those of `sizes`."""
-    N, T = spec.batch_size, spec.seq_length
-    return list(dict.fromkeys((n if N is None else N, t if T is None else T) for n, t in sizes))
 
 
 def by_symbol(made: Mapping[str, Array], names: Mapping[str, str]) -> Symbols:

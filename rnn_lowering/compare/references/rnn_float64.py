@@ -11,10 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from rnn_lowering.compare.references.node_reference import FLOAT32_EPS, Symbols, moved_by_a_rounding
+from rnn_lowering.compare.references.node_reference import (
+    FLOAT32_EPS,
+    Symbols,
+    largest,
+    limits_of,
+    moved_by_a_rounding,
+)
 from rnn_lowering.types import Array
 
 Function = Callable[[Array], Array]
@@ -214,9 +219,8 @@ def float64_of_node(
     Returns:
         Two dictionaries by symbol, of equal shapes. What is allowed is infinite for rows that exceed the type.
     """
-    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     batch_first = bool(attributes.get("layout", 0))
-    eps, largest = float(info.eps), float(info.max) ** 0.75
+    eps, _, too_large = limits_of(dtype)
     of_one, of_size, of_shown = _FACTORS[np.dtype(dtype).name]
     truth = evaluate(op_type, attributes, inputs)
     rounded = evaluate(
@@ -229,12 +233,12 @@ def float64_of_node(
     allowed: Symbols = {}
     for symbol, array in truth.items():
         axes = axes_of_a_row(symbol, batch_first)
-        shown = _largest(rounded[symbol] - array, axes) / FLOAT32_EPS
-        size = _largest(array, axes)
+        shown = largest(rounded[symbol] - array, axes) / FLOAT32_EPS
+        size = largest(array, axes)
         level = eps * (of_one + of_size * size + of_shown * shown)
         for other in beside:
-            level = level + 2 * _largest(other[symbol] - array, axes)
-        allowed[symbol] = np.where(np.isfinite(level) & (size < largest), level, np.inf)
+            level = level + 2 * largest(other[symbol] - array, axes)
+        allowed[symbol] = np.where(np.isfinite(level) & (size < too_large), level, np.inf)
     return truth, _same_rows(truth, allowed, batch_first)
 
 
@@ -254,10 +258,6 @@ def axes_of_a_row(symbol: str, batch_first: bool) -> tuple[int, ...]:
     if symbol != "Y":
         return (2,)
     return (1, 3) if batch_first else (0, 3)
-
-
-def _largest(array: Array, axes: tuple[int, ...]) -> Array:
-    return np.asarray(np.abs(array).max(axis=axes, keepdims=True, initial=0.0), np.float64)
 
 
 def _thresholds_beside(attributes: Mapping[str, Any], eps: float) -> Iterator[dict[str, Any]]:
