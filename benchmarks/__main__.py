@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: all measurements, as tables and as JSON."""
+"""`python -m benchmarks`: measure run times, lowering times and memory, and print tables."""
 
 import argparse
 import json
@@ -14,19 +14,19 @@ MORE = ("runtimes", "loops")
 
 
 def main() -> None:
-    """Run the measurements that are asked for."""
+    """Run the chosen measurements."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, *MORE, []], help="default: all but runtimes and loops")
-    parser.add_argument("--seconds", type=float, default=1.0, help="per model of the run-time table (default: 1)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="seconds per model (default: 1)")
     parser.add_argument(
         "--kinds",
         default="portable,loop,onnxruntime",
-        help=f"of {','.join(runtime.LOWERED)} (default: %(default)s)",
+        help=f"forms for runtime, of {','.join(runtime.LOWERED)} (default: %(default)s)",
     )
     parser.add_argument(
         "--runtimes",
         default=",".join(runtimes.RUNTIMES),
-        help="those of the part runtimes (default: %(default)s)",
+        help="for runtimes (default: %(default)s)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results as JSON")
     args = parser.parse_args()

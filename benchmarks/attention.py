@@ -1,7 +1,7 @@
-"""Run time of lowered LinearAttention and CausalConvWithState nodes against onnxruntime's own run of the standard
-operator (of a LinearAttention a Scan of 22 nodes) and its kernel of com.microsoft.
+"""Time lowered LinearAttention and CausalConvWithState nodes beside onnxruntime's own.
 
-Ratios, medians of runs that are interleaved in one process, on one thread, in processor time.
+onnxruntime runs the standard LinearAttention as a Scan of 22 nodes, and that of com.microsoft with a kernel. The
+ratios are medians of runs that take turns in one process, on one thread, in processor time.
 """
 
 import os
@@ -60,7 +60,7 @@ def rows() -> Iterator[Measured]:
 
 def report(seconds: float = 1.0) -> list[dict[str, Any]]:
     """Print the table; return it as data."""
-    print("\nLinearAttention, ratio to onnxruntime's run of the standard operator (to its com.microsoft kernel):\n")
+    print("\nLinearAttention, ratio to onnxruntime's standard operator (to its com.microsoft kernel):\n")
     columns = ("kernel", "scan", "loop", "unroll", "chunked", OPEN)
     print(f"| node | T | heads | size | standard ms | {' | '.join(columns)} |")
     print("|---|" + "---:|" * (4 + len(columns)))

@@ -1,4 +1,4 @@
-"""How fast models are lowered and made streams, how many operators a step has, and how soon the command answers."""
+"""Time lowering, making streams and the start of the command, and count the operators of a step."""
 
 import subprocess
 import sys

@@ -1,9 +1,9 @@
-"""How much memory lowering takes: a model of generated weights, larger than protobuf holds, by the command line.
+"""Measure the memory that lowering takes, for a model with more weights than protobuf can hold.
 
     python benchmarks/memory.py [--gib 2.2] [--to auto] [--inline]
 
-Prints the size of the weights, the largest recurrent weight, the peak of resident memory and the time. The
-tensors are streamed, so the peak should stay below a fifth of the weights and one recurrent weight.
+It prints the size of the weights, the largest recurrent weight, the peak of resident memory and the time. Tensors
+are streamed, so the peak should stay below a fifth of the weights plus the largest recurrent weight.
 """
 
 import argparse

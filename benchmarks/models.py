@@ -1,4 +1,4 @@
-"""The models that are measured: one recurrent node each, weights U(+-1/sqrt H), Y and final states connected."""
+"""Models to measure: one recurrent node each, with uniform weights up to 1 / sqrt(H)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""Sizes and errors of a quantized model, original and lowered, as the table of docs/quantization.md.
+"""Print sizes and errors of a quantized model, original and lowered: the table of docs/quantization.md.
 
-Called as `PYTHONPATH=tests:tests/support python benchmarks/quantization.py`.
+PYTHONPATH=tests:tests/support python benchmarks/quantization.py
 """
 
 import logging

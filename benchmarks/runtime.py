@@ -1,7 +1,7 @@
-"""Run time of the lowered models against onnxruntime's native kernels.
+"""Time lowered models beside onnxruntime's native kernels.
 
-Ratios to the native kernel, medians of runs that take turns in one process, on one thread, in processor time, which
-a busy machine changes least.
+The ratios are medians of runs that take turns in one process, on one thread, in processor time, which a busy
+machine changes least.
 """
 
 import time

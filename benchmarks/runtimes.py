@@ -1,8 +1,8 @@
-"""Run times in the runtimes of tests/clients: the recurrent node against every form that its target supports.
+"""Time the recurrent node and each of its forms in the runtimes of tests/clients.
 
 Each form takes turns with the native node in one process, on one thread, in the environment of the runtime
-(`python -m clients.environments`, see tests/clients). Every result is compared with what onnxruntime computes of
-the original: what is wrong or rejected has no time. tinygrad needs a C compiler: CC, by default clang.
+(`python -m clients.environments`, see tests/clients). Each result is compared with the original in onnxruntime; a
+wrong or rejected one has no time. tinygrad needs a C compiler: CC, by default clang.
 """
 
 import json

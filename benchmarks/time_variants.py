@@ -1,9 +1,9 @@
-"""Time variants of one model in a client's environment, in one process: each takes turns with `native`.
+"""Time variants of one model in a client's environment: each takes turns with `native` in one process.
 
     python benchmarks/time_variants.py CLIENT FOLDER SECONDS    (drivers of tests/clients in PYTHONPATH)
 
-FOLDER has a job of `jobs.py` for each variant, and gets result.npz in each, or error.txt where it failed; and
-times.json: by variant the seconds until the first result and the median of a call.
+FOLDER has a job of `jobs.py` for each variant. The script writes result.npz or error.txt into each, and
+times.json: for each variant the seconds until the first result and the median of a call.
 """
 
 import importlib

@@ -1,9 +1,9 @@
-"""How much memory and time a verified lowering takes, the processes that it starts included (Linux only).
+"""Measure the memory and time of a verified lowering, with all its processes (Linux only).
 
     python benchmarks/verification.py [weights|inline|node|output|steps ...] [--no-verify]
 
-Prints, for each model, the largest sum of resident memory over all processes at one time, the largest of a single
-process, and seconds of wall clock and of processors.
+For each model it prints the peak of resident memory of all processes together and of the largest one, and the
+seconds on the clock and of the processors.
 """
 
 import argparse

@@ -1,6 +1,8 @@
-"""Denoise generated signals with one or more models, and say how well each did.
+"""Denoise generated signals with one or more models, and print how well each did.
 
-Given the denoiser and its lowered form it shows that both do the same; it needs only numpy and onnxruntime.
+python examples/denoise.py examples/denoiser.onnx denoiser_lowered.onnx
+
+It needs numpy and onnxruntime.
 """
 
 import argparse
@@ -17,8 +19,8 @@ SNR = (-5.0, 5.0)
 
 
 def main() -> None:
-    """Print one line for every model."""
-    parser = argparse.ArgumentParser(description="Denoise generated signals with each of the models.")
+    """Print one line for each model."""
+    parser = argparse.ArgumentParser(description="Denoise generated signals with each model.")
     parser.add_argument("models", type=Path, nargs="+", metavar="MODEL.onnx")
     paths: list[Path] = parser.parse_args().models
 

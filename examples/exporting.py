@@ -1,4 +1,4 @@
-"""Export a model of torch to ONNX, as the training scripts of this folder do."""
+"""Export a torch model to ONNX: used by the training scripts of this folder."""
 
 import warnings
 from pathlib import Path
@@ -11,8 +11,8 @@ OPSET = 17
 def export(model: torch.nn.Module, example: torch.Tensor, path: Path, *, given: str, returned: str) -> None:
     """Write a model with one input and one output to an ONNX file with open batch and time axes.
 
-    The older of torch's two exporters is used: the newer one keeps the LSTM and GRU nodes too, but (torch
-    2.13) fixes the time axis at the length of the example, as torch.export does for every recurrent layer.
+    It uses the older of torch's two exporters. In torch 2.13 the newer one fixes the time axis at the length of
+    the example, as torch.export does for every recurrent layer.
 
     Args:
         model: The trained model.
@@ -22,7 +22,7 @@ def export(model: torch.nn.Module, example: torch.Tensor, path: Path, *, given: 
     """
     axes = {0: "batch", 1: "time"}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the exporter is the older one
+        warnings.simplefilter("ignore")  # the older exporter is deprecated
         torch.onnx.export(
             model,
             (example,),

@@ -1,10 +1,10 @@
-"""A layer of linear attention as in Qwen3.5, with random weights: a prompt at once, then token after token.
+"""Run a layer of linear attention as in Qwen3.5: a prompt at once, then token after token.
 
     python examples/generate_tokens.py [MODEL.onnx]
 
-The model has com.microsoft's CausalConvWithState and LinearAttention, which only onnxruntime runs. Lowered as a
-stream it has primitive operators and keeps its two states; both give the same numbers. The lowered model is written
-if a file is named.
+The layer has random weights, and com.microsoft's CausalConvWithState and LinearAttention, which only onnxruntime
+runs. The lowered stream has primitive operators, and its two states are inputs and outputs. The script prints the
+largest difference of both, and writes the stream to MODEL.onnx if you name it.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Quantize the denoiser to int8 as a stream of frames, and compare sizes and signals: what an NPU would run.
+"""Make the denoiser a stream, quantize it to int8, as for an NPU, and compare sizes and signals.
 
 python examples/int8_gru.py examples/denoiser_forward.onnx int8.onnx
 

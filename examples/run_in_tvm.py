@@ -1,4 +1,4 @@
-"""Run a model with recurrent nodes in TVM, which has none: fix its sizes, lower, compile, compare.
+"""Run a model with recurrent nodes in TVM: fix its sizes, lower, compile, and compare with onnxruntime.
 
 pip install apache-tvm==0.27.0.post1
 python examples/run_in_tvm.py MODEL.onnx --set-dim b=1 --set-dim t=20
@@ -42,7 +42,7 @@ def main() -> None:
     results = run()
     difference = max(float(np.abs(a - b).max()) for a, b in zip(results, expected, strict=True))
     in_tvm, native = milliseconds(run, args.runs), milliseconds(lambda: session.run(names, feed), args.runs)
-    print(f"an inference takes {in_tvm:.2f} ms in TVM, {native:.2f} ms in onnxruntime with the recurrent nodes")
+    print(f"one call takes {in_tvm:.2f} ms in TVM, {native:.2f} ms in onnxruntime with the recurrent nodes")
     print(f"largest difference {difference:.1e}")
     if not difference <= args.atol:
         raise SystemExit(f"that is more than {args.atol:g}")
@@ -98,9 +98,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("model", type=Path, metavar="MODEL.onnx")
     parser.add_argument("--set-dim", type=_dim, action="append", default=[], metavar="NAME=SIZE")
     parser.add_argument("--input-shape", type=_shape, action="append", default=[], metavar="NAME:D0,D1,...")
-    parser.add_argument("--feed", type=Path, metavar="FILE.npz", help="inputs by name; random ones without")
-    parser.add_argument("--runs", type=int, default=50, help="how many inferences are timed")
-    parser.add_argument("--atol", type=float, default=1e-4, help="the largest difference that passes")
+    parser.add_argument("--feed", type=Path, metavar="FILE.npz", help="inputs by name (default: random)")
+    parser.add_argument("--runs", type=int, default=50, help="number of calls to time (default: 50)")
+    parser.add_argument("--atol", type=float, default=1e-4, help="largest allowed difference (default: 1e-4)")
     return parser
 
 

@@ -1,6 +1,6 @@
-"""Run silero-vad as one static graph for 16 kHz, without If and LSTM, frame by frame beside the original.
+"""Run a lowered silero-vad frame by frame, and compare it with the original.
 
-VAD.onnx is made as README.md has it, with --set-input sr=16000.
+README.md has the command that makes VAD.onnx: one graph for 16 kHz, without If and LSTM.
 
 python examples/run_silero.py silero_vad.onnx vad.onnx --in tract
 
@@ -30,7 +30,7 @@ def main() -> None:
     """Print how far both are apart, and what a frame takes."""
     parser = argparse.ArgumentParser(description="Find speech frame by frame.")
     parser.add_argument("original", type=Path, metavar="SILERO.onnx")
-    parser.add_argument("static", type=Path, metavar="VAD.onnx", help="of it, made with --set-input sr=16000")
+    parser.add_argument("static", type=Path, metavar="VAD.onnx", help="the lowered model, see README.md")
     parser.add_argument("--in", dest="runtime", choices=RUNTIMES, default="onnxruntime")
     parser.add_argument("--wav", type=Path, help="16 kHz, mono, 16 bits; default: 3 s of generated tones")
     args = parser.parse_args()

@@ -1,7 +1,7 @@
-"""Generated test signals, and the Fourier frames the denoiser sees: shared by training and demonstration.
+"""Generate test signals and their Fourier frames: used by the training scripts and the examples.
 
-Nothing is downloaded: a voice-like tone glides, carries harmonics and pauses between its syllables, so
-telling it from steady colored noise takes memory over time, which is what a recurrent network is for.
+A signal is a voice-like tone: it glides, has harmonics, and pauses between syllables. To tell it from steady
+colored noise, a network needs memory over time.
 """
 
 import numpy as np

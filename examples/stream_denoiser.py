@@ -1,4 +1,4 @@
-"""Run the denoiser frame by frame, as a hearing aid or a call would, and compare it with the whole signal at once.
+"""Run the denoiser frame by frame, as on a live signal, and compare it with whole signals.
 
 rnn-lower examples/denoiser_forward.onnx step.onnx --stream time=1
 python examples/stream_denoiser.py examples/denoiser_forward.onnx step.onnx
@@ -26,7 +26,7 @@ def main() -> None:
     """Print the quality of both, and what a frame takes."""
     parser = argparse.ArgumentParser(description="Denoise generated signals at once and frame by frame.")
     parser.add_argument("whole", type=Path, metavar="DENOISER.onnx")
-    parser.add_argument("step", type=Path, metavar="STEP.onnx", help="of it, made with --stream time=1")
+    parser.add_argument("step", type=Path, metavar="STEP.onnx", help="made with --stream time=1")
     paths = parser.parse_args()
 
     clean, noisy = signals.noisy_signals(np.random.default_rng(SEED), COUNT, SECONDS, SNR)

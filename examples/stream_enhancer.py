@@ -26,7 +26,7 @@ def main() -> None:
     """Print the quality of both, and what a frame takes."""
     parser = argparse.ArgumentParser(description="Enhance generated signals at once and frame by frame.")
     parser.add_argument("whole", type=Path, metavar="ENHANCER.onnx")
-    parser.add_argument("step", type=Path, metavar="STEP.onnx", help="of it, made with --stream time=1 --delay")
+    parser.add_argument("step", type=Path, metavar="STEP.onnx", help="made with --stream time=1 --delay")
     paths = parser.parse_args()
 
     clean, noisy = signals.noisy_signals(np.random.default_rng(SEED), COUNT, SECONDS, SNR)

@@ -1,8 +1,8 @@
 """Train the small recurrent denoiser on generated signals and export it to ONNX.
 
-Needs torch, onnx and onnxruntime, about a minute of two processor cores, and no data. The result is a
-realistic thing to lower: a bidirectional LSTM and a GRU, with batch and time left open in the file. With
-`--forward` the LSTM looks back only, so that the denoiser can run frame by frame (stream_denoiser.py).
+It needs torch, onnx and onnxruntime, about a minute on two cores, and no data. The model has a bidirectional LSTM
+and a GRU; its batch size and time are open. With `--forward` the LSTM has one direction, so the denoiser can run
+frame by frame (stream_denoiser.py).
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Train a small enhancer that looks two frames ahead, as DeepFilterNet does, and export it to ONNX.
 
-Needs torch, onnx and onnxruntime, a minute of two processor cores, and no data. Its features are moved two frames
-ahead, a mask scales all bins of a frame, and a filter over three frames cleans the lowest ones.
+It needs torch, onnx and onnxruntime, a minute on two cores, and no data. The features come from two frames ahead, a
+mask scales all bins of a frame, and a filter over three frames cleans the lowest bins.
 """
 
 import argparse

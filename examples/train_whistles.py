@@ -1,6 +1,6 @@
 """Train a small keyword spotter for three whistles on generated recordings and export it to ONNX.
 
-It needs torch, onnx and onnxruntime, about a minute of one processor core, and no data.
+It needs torch, onnx and onnxruntime, about a minute on one core, and no data.
 """
 
 import argparse
@@ -70,7 +70,7 @@ def check(path: Path) -> None:
         names = whistles.heard(probabilities)
         hits = sum(name in wanted for name in names)
         total, right, more = total + len(ends), right + hits, more + len(names) - hits
-    print(f"held-out recordings: {right} of {total} whistles are heard in time, {more} beside them")
+    print(f"held-out recordings: {right} of {total} whistles heard in time, {more} that are not there")
 
 
 def main() -> None:

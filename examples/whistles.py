@@ -1,4 +1,4 @@
-"""Generated whistles in noise, for a keyword spotter: shared by training and tests.
+"""Generate recordings of whistles in noise: used to train and test the keyword spotter.
 
 Three "words" that anyone can whistle: one that rises, one that falls, and two short ones of one pitch.
 """
