@@ -172,8 +172,7 @@ def _constant(value: ir.Value, opset: int) -> Constant:
 
 def _without_inner_Y(spec: NodeSpec, between: Between) -> NodeSpec:
     """Return a layer without an output Y that only the layer above uses."""
-    values = [spec.outputs["Y"], *(node.outputs[0] for node, _ in between.moves)]
-    inner = all(len(value.uses()) == 1 and not value.is_graph_output() for value in values)
+    inner = between.is_all_of(spec.outputs["Y"])
     return replace(spec, outputs={s: v for s, v in spec.outputs.items() if s != "Y" or not inner})
 
 

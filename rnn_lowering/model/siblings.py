@@ -63,6 +63,11 @@ class Between:
     moves: Sequence[tuple[ir.Node, int]] = ()
     added: Sequence[ir.Value] = ()
 
+    def is_all_of(self, Y: ir.Value) -> bool:
+        """Return whether nothing but the layer above uses Y of the layer below."""
+        values = [Y, *(node.outputs[0] for node, _ in self.moves)]
+        return all(len(value.uses()) == 1 and not value.is_graph_output() for value in values)
+
 
 @dataclass(frozen=True)
 class Group:
@@ -131,7 +136,13 @@ def _stacks(plan: Sequence[NodePlan], levels: Mapping[ir.Node, int]) -> list[Gro
             planned.opset,
             planned.choice.form,
         )
-        if layer is not None and same and first and _adds_to_H(planned, layer, between):
+        if (
+            layer is not None
+            and same
+            and first
+            and _adds_to_H(planned, layer, between)
+            and _can_pass_end(layer, between)
+        ):
             below[planned.found.node] = layer, between
     groups: dict[ir.Node, Group] = {}
     for planned in plan:
@@ -195,6 +206,16 @@ def _adds_to_H(planned: NodePlan, layer: NodePlan, between: Between) -> bool:
     """Return whether constants between two layers leave Y of the layer below as wide as it is."""
     tensors = [constant_of(value, planned.found.opset) for value in between.added]
     return all(t is not None and t.size in (1, _rnn(layer).hidden_size) for t in tensors)
+
+
+def _can_pass_end(layer: NodePlan, between: Between) -> bool:
+    """Return whether the length of a layer is known, or only the layer above uses its outputs.
+
+    Otherwise a joined loop, which goes past the last step of the layer, stacks all its steps to give one; with a
+    sequence of one step that takes longer than a second loop.
+    """
+    outputs = layer.spec.outputs
+    return _rnn(layer).seq_length is not None or (set(outputs) == {"Y"} and between.is_all_of(outputs["Y"]))
 
 
 def _unmoved(_: _Output, axes: list[str]) -> list[str] | None:

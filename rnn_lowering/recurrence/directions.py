@@ -198,16 +198,22 @@ def _joined(op: Ops, parts: Sequence[_Part], turned: Sequence[bool], flip: Flip)
         flipped = [[flip(x) for x in xw] if turn else xw for xw, turn in zip(each, turned, strict=True)]
         xs = [interleaved(op, of_group, sizes) for of_group in zip(*flipped, strict=True)]
     batch = op.dim(xs[0], 1)
-    init = [side_by_side(op, states, batch) for states in zip(*(part.init for part in parts), strict=True)]
+    init = each_side_by_side(op, [part.init for part in parts], batch)
     outputs = {symbol: value for part in parts for symbol, value in part.node.spec.outputs.items()}
     return Recurrence(init, xs, _step(op, replace(spec, outputs=outputs), k))
 
 
-def side_by_side(op: Ops, states: Sequence[Tensor], batch: Tensor) -> Tensor:
-    """Return initial states, each [1, batch, hidden], as one tensor: symbolic zeros if all of them are."""
+def each_side_by_side(op: Ops, states: Sequence[Tensors], batch: Tensor) -> Tensors:
+    """Return each state of several recurrences as one tensor."""
+    return [_side_by_side(op, of_state, batch) for of_state in zip(*states, strict=True)]
+
+
+def _side_by_side(op: Ops, states: Sequence[Tensor], batch: Tensor) -> Tensor:
+    """Return initial states, [batch, hidden] or [1, batch, hidden], as one tensor: symbolic zeros if all are."""
     if any(not state.is_zero for state in states):
-        one, sizes = op.constant([1]), [op.constant([state.shape[-1] or 0]) for state in states]
-        states = [zeros(op, [one, batch, n]) if s.is_zero else s for s, n in zip(states, sizes, strict=True)]
+        ones = [op.constant([1])] * (states[0].rank - 2)
+        sizes = [[*ones, batch, op.constant([state.shape[-1] or 0])] for state in states]
+        states = [zeros(op, size) if s.is_zero else s for s, size in zip(states, sizes, strict=True)]
     return op.concat(states, -1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rnn_lowering.emit.dialect import Dialect
@@ -18,8 +18,8 @@ from rnn_lowering.recurrence.directions import (
     by_steps,
     can_join,
     can_turn,
+    each_side_by_side,
     input_product,
-    side_by_side,
 )
 from rnn_lowering.recurrence.recurrence import Recurrence, Repeat, Tensors
 from rnn_lowering.recurrence.weights import Operands, operands
@@ -27,6 +27,9 @@ from rnn_lowering.spec.rnn import RecurrentSpec
 
 _MOST_PRODUCTS = 1 << 15
 """The most products of a batch with one gate of R of layers: with more, they cost more than other operators."""
+
+_WIDEST_OPEN = 64
+"""The most numbers of layers of an open length: with more, a sequence of one step takes longer joined."""
 
 
 def can_stack(dialect: Dialect, opset: int, specs: Sequence[RecurrentSpec]) -> bool:
@@ -40,7 +43,7 @@ def can_stack(dialect: Dialect, opset: int, specs: Sequence[RecurrentSpec]) -> b
     if first.directions == ("reverse",) and not can_turn(dialect, opset, first):
         return False
     rows = OPEN_BATCH if first.batch_size is None else first.batch_size
-    if rows * width**2 > _MOST_PRODUCTS:
+    if rows * width**2 > _MOST_PRODUCTS or (T is None and width > _WIDEST_OPEN):
         return False
     same = all(spec.directions == first.directions for spec in specs)
     return (
@@ -54,7 +57,7 @@ def run_stack(op: Ops, layers: Sequence[NodeInputs], repeat: Repeat) -> list[tup
     With n layers, the loop computes step t - l of layer l at its step t, from t = n - 1 on. The steps of lower
     layers that come before are computed before the loop. Where the length is known, the last steps of upper layers
     are computed after it. Otherwise the loop computes them too, since it must not be empty: X gets n - 1 rows of
-    zeros, and what lower layers compute from these is cut off.
+    zeros. Then lower layers have no outputs, since the loop goes past their last step.
 
     Example: with 2 layers and 5 steps, step 0 of layer 0 comes before the loop. The loop computes steps 1 to 4 of
     layer 0 and steps 0 to 3 of layer 1. Step 4 of layer 1 comes after the loop.
@@ -77,87 +80,87 @@ class _Stack:
         X = by_steps(op, self.specs[0], layers[0].X)
         self.X = flip(op, X) if self.reverse else X
         self.states = [[op.squeeze(of_state[0], [0]) for of_state in layer.init] for layer in layers]
-        cut = self.specs[:-1] if X.shape[0] is None else []  # their states after the loop are not the final ones
-        count = 2 if any("Y_c" in spec.outputs for spec in cut) else 1
-        self.stacked: list[list[Tensors]] = [[[] for _ in range(count)] for _ in layers]
+        self.Ys: list[Tensors] = [[] for _ in layers]
 
     def run(self, repeat: Repeat) -> list[tuple[Finals, Tensors]]:
         """Emit the steps before the loop, the loop and the steps after it."""
         head, body = self._rows()
-        rows = [self._projected(0, self.op.squeeze(row, [0])) for row in head]
-        for s, row in enumerate(rows):
-            self._step(range(s + 1), row)
-        self._loop(repeat, body)
-        if self.X.shape[0] is None:
-            return [self._cut(layer) for layer in range(self.last + 1)]
-        for s in range(self.last):
-            self._step(range(s + 1, self.last + 1), [])
+        joint: list[Tensors] = []
+        for n, row in enumerate(head):
+            joint = [self._step(slice(n + 1), [*joint, self.states[n]], row)]
+        self._loop(repeat, [*joint, self.states[-1]], body)
+        for n in range(self.last if self.X.shape[0] is not None else 0):
+            self._step(slice(n + 1, None), self.states[n + 1 :], self.states[n][0])
         return [self._result(layer) for layer in range(self.last + 1)]
 
     def _rows(self) -> tuple[Tensors, Tensor]:
-        """Return the rows of X before the loop, one by one, and those of the loop."""
+        """Return the rows of X before the loop, each [batch, input], and those of the loop."""
         op, X, T = self.op, self.X, self.X.shape[0]
         if T is not None:
             *head, body = op.split(X, [1] * self.last + [T - self.last], axis=0)
-            return head, body
+            return [op.squeeze(row, [0]) for row in head], body
         sizes = [op.constant([self.last]), op.dim(X, 1), op.constant([X.shape[2] or 0])]
         padded = op.concat([X, zeros(op, sizes)], 0)
-        return [op.slice(padded, 0, n, n + 1) for n in range(self.last)], op.slice(padded, 0, self.last, None)
+        first = [op.take(padded, op.constant(n)) for n in range(self.last)]
+        return first, op.slice(padded, 0, self.last, None)
 
-    def _loop(self, repeat: Repeat, X: Tensor) -> None:
+    def _loop(self, repeat: Repeat, states: list[Tensors], X: Tensor) -> None:
         """Emit the loop: the steps that all layers compute."""
-        op = self.op
-        final, ys = repeat(op, self._recurrence(X))
-        by_state = [op.split(op.squeeze(state, [0]), self.sizes) for state in final]
-        self.states = [[of_state[n] for of_state in by_state] for n in range(self.last + 1)]
-        for n, all_steps in enumerate(ys):
-            for of_layer, part in zip(self.stacked, op.split(all_steps, self.sizes), strict=True):
-                of_layer[n].append(part)
-
-    def _result(self, layer: int) -> tuple[Finals, Tensors]:
-        finals = [[self.op.unsqueeze(state, [0]) for state in self.states[layer]]]
-        return finals, self._Y(layer, self.op.concat(self.stacked[layer][0], 0))
-
-    def _Y(self, layer: int, Y: Tensor) -> Tensors:
-        return [flip(self.op, Y) if self.reverse else Y] if "Y" in self.specs[layer].outputs else []
-
-    def _cut(self, layer: int) -> tuple[Finals, Tensors]:
-        """Return the result of a layer without its last steps, of which there are as many as layers above."""
-        op, above = self.op, self.last - layer
-        if not above:
-            return self._result(layer)
-        sizes = [op.constant([1]), op.constant([1]), op.dim(self.X, 1), op.constant([self.sizes[layer]])]
-        whole = [op.concat([zeros(op, sizes), *of_state], 0) for of_state in self.stacked[layer]]
-        finals = [op.squeeze(op.slice(x, 0, -1 - above, -above), [0]) for x in whole]
-        return [finals], self._Y(layer, op.slice(whole[0], 0, 1, -above))
-
-    def _projected(self, layer: int, x: Tensor) -> Tensors:
-        k = self.ks[layer]
-        return self.op.split(k.product(x, k.W) + k.Wb, k.groups)
-
-    def _step(self, layers: range, row: Tensors) -> None:
-        """Compute a step of some layers from their previous states; `row` is the row of layer 0."""
-        op, before = self.op, [states[0] for states in self.states]
-        for n in layers:
-            x = self._projected(n, before[n - 1]) if n else row
-            self.states[n] = CELLS[self.specs[n].op_type](op, self.ks[n], self.states[n], x)
-            for all_steps, state in zip(self.stacked[n], self.states[n], strict=False):
-                all_steps.append(op.unsqueeze(state, [0, 1]))
-
-    def _recurrence(self, X: Tensor) -> Recurrence:
-        """Return the steps that all layers compute."""
-        op, first = self.op, self.specs[0]
-        k, between = stacked(op, self.ks, hidden_apart=first.op_type == "GRU")
-        cell, count = CELLS[first.op_type], len(self.stacked[0])
+        op, (k, cell) = self.op, self._joint(slice(None))
 
         def step(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
-            new = cell(op, k if between is None else _with_W(k, between, states[0]), states, rows)
-            return new, new[:count]
+            new = cell(states, rows)
+            return new, new[:1]
 
-        xs = op.split(input_product(op, first, k, X), k.groups)
-        states = zip(*([op.unsqueeze(s, [0]) for s in of_layer] for of_layer in self.states), strict=True)
-        init = [side_by_side(op, of_state, op.dim(X, 1)) for of_state in states]
-        return Recurrence(init, xs, step)
+        xs = op.split(input_product(op, self.specs[0], k, X), k.groups)
+        init = [op.unsqueeze(state, [0]) for state in each_side_by_side(op, states, op.dim(X, 1))]
+        final, (Y,) = repeat(op, Recurrence(init, xs, step))
+        self._keep(slice(None), [op.without_first_axis(state) for state in final])
+        for Ys, part in zip(self.Ys, op.split(Y, self.sizes), strict=True):
+            Ys.append(part)
+
+    def _step(self, layers: slice, states: list[Tensors], x: Tensor) -> Tensors:
+        """Compute a step of some layers.
+
+        Args:
+            layers: The layers.
+            states: Their previous states, of some of them side by side.
+            x: The input of the first, [batch, input].
+
+        Returns:
+            Their states side by side.
+        """
+        op, (k, cell) = self.op, self._joint(layers)
+        before = each_side_by_side(op, states, op.dim(x, 0))
+        new = cell(before, op.split(k.product(x, k.W) + k.Wb, k.groups))
+        self._keep(layers, new)
+        for Ys, after in zip(self.Ys[layers], self.states[layers], strict=True):
+            Ys.append(op.unsqueeze(after[0], [0, 1]))
+        return new
+
+    def _joint(self, layers: slice) -> tuple[Operands, Callable[[Tensors, Tensors], Tensors]]:
+        """Return the operands of some layers as one, and their cell: it takes states and a row."""
+        op, ks, kind = self.op, self.ks[layers], self.specs[0].op_type
+        k, between = stacked(op, ks, hidden_apart=kind == "GRU") if len(ks) > 1 else (ks[0], None)
+
+        def cell(states: Tensors, row: Tensors) -> Tensors:
+            return CELLS[kind](op, k if between is None else _with_W(k, between, states[0]), states, row)
+
+        return k, cell
+
+    def _keep(self, layers: slice, joint: Tensors) -> None:
+        """Keep the states of some layers, which are side by side."""
+        parts = [self.op.split(state, self.sizes[layers]) for state in joint]
+        self.states[layers] = [list(of_layer) for of_layer in zip(*parts, strict=True)]
+
+    def _result(self, layer: int) -> tuple[Finals, Tensors]:
+        """Return the final states of a layer and Y; a lower layer of an open length has no outputs."""
+        op = self.op
+        finals = [[op.unsqueeze(state, [0]) for state in self.states[layer]]]
+        if "Y" not in self.specs[layer].outputs:
+            return finals, []
+        Y = op.concat(self.Ys[layer], 0)
+        return finals, [flip(op, Y) if self.reverse else Y]
 
 
 def _with_W(k: Operands, W: Tensor, h: Tensor) -> Operands:
