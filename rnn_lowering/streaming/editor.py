@@ -1,10 +1,14 @@
-"""Edits of a model that is to be called chunk by chunk: new inputs and outputs, also of branches of If."""
+"""Edit a model that is to be called chunk by chunk: new nodes, inputs and outputs, also in branches of If.
+
+`Ops` of emit/ builds new graphs, from operands whose types and ranks it knows. Here nodes come between those of a
+finished graph, in several graphs at a time, and read values whose sizes are polynomials.
+"""
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Sequence, Set
+from collections.abc import Hashable, Iterable, Sequence, Set
 from fractions import Fraction
 from shlex import quote
 
@@ -20,7 +24,7 @@ from rnn_lowering.model.scopes import all_names, bodies_of
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.host.metadata import Dim, State, initial_of
 from rnn_lowering.streaming.time_inputs import TimeInputs
-from rnn_lowering.types import Array
+from rnn_lowering.types import Array, ArrayLike
 
 Path = Sequence[tuple[ir.Node, str]]
 
@@ -68,12 +72,80 @@ class NodeEdit(ABC):
         """Edit the node."""
 
 
+class Emitter:
+    """Emits nodes at one place of a graph, each behind the one before.
+
+    Args:
+        editor: What names the nodes.
+        graph: The graph.
+        before: The node before which they come.
+        after: The node behind which they come. Without either they come at the start of the graph.
+
+    Attributes:
+        nodes: The nodes emitted so far.
+    """
+
+    def __init__(
+        self, editor: Editor, graph: ir.Graph, before: ir.Node | None = None, after: ir.Node | None = None
+    ) -> None:
+        self.editor, self.graph = editor, graph
+        self._before, self._after = before, after
+        self.nodes: list[ir.Node] = []
+
+    def __call__(self, op_type: str, *inputs: ir.Value, **attributes: int | Sequence[int] | ir.Value) -> ir.Value:
+        """Emit a node and return its output. Attributes that the operator takes as inputs at this opset become
+        constants of the graph, or are values already."""
+        return self.put(self.editor.node(op_type, inputs, self.graph, **attributes))
+
+    def put(self, node: ir.Node) -> ir.Value:
+        """Insert a node and return its first output."""
+        last = self.nodes[-1] if self.nodes and self._before is None else self._after
+        if last is None:
+            self.graph.insert_before(self._before or self.graph[0], [node])
+        else:
+            self.graph.insert_after(last, [node])
+        self.nodes.append(node)
+        return node.outputs[0]
+
+    def constant(self, numbers: ArrayLike, dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:
+        return self.editor.constant(np.asarray(numbers, dtype.numpy()), self.graph)
+
+    def counts(self, numbers: Sequence[int]) -> ir.Value:
+        """Return numbers of frames as a constant."""
+        return self.constant(numbers, self.editor.count_type)
+
+    def sliced(
+        self,
+        value: ir.Value,
+        axes: Sequence[int],
+        starts: Sequence[int],
+        ends: Sequence[int],
+        steps: Sequence[int] = (),
+    ) -> ir.Value:
+        bounds = {"starts": starts, "ends": ends, "axes": axes} | ({"steps": steps} if set(steps) - {1} else {})
+        return self("Slice", value, **bounds)
+
+    def instead_of(self, value: ir.Value, new: ir.Value) -> None:
+        """Redirect the readers of `value`, other than the emitted nodes, to `new`, which these compute from it."""
+        for read in list(value.uses()):
+            if read.node not in self.nodes:
+                read.node.replace_input_with(read.idx, new)
+        if value.is_graph_output():
+            for n, output in enumerate(self.graph.outputs):
+                if output is value:
+                    self.graph.outputs[n] = new
+            new.shape, name = value.shape, value.name
+            value.name, new.name = self.editor.name(f"{name}_raw"), name
+        new.type = value.type or new.type
+
+
 class Editor:
     """Edits one model; names are unique in all its scopes.
 
     Attributes:
         time: The axes of the frames.
         count_type: The integers in which frames are counted at run time.
+        start: Emits nodes at the start of the main graph.
         states: The states added so far.
         made: Values that several edits share.
     """
@@ -90,7 +162,7 @@ class Editor:
         self.time = time
         self.count_type = count_type
         self.made: dict[Hashable, ir.Value] = {}
-        self._start: ir.Node | None = None
+        self.start = Emitter(self, model.graph)
         self._names = Names({*all_names(model), *(v.name or "" for v in model.graph.outputs)})
         self.states: list[State] = []
 
@@ -113,22 +185,6 @@ class Editor:
         """
         present = self.add_output(self.name(f"present_{plain(label_of(node))}_{kind}"), inner, past, path)
         self.add_state(past, present, node, kind, initial)
-
-    def put_behind(self, value: ir.Value, new: ir.Value, nodes: Sequence[ir.Value]) -> None:
-        """Redirect the readers of `value` to `new`, which the nodes of `nodes` compute from `value`."""
-        node = producer(value)
-        graph, own = home(node), {producer(v) for v in nodes}
-        for read in list(value.uses()):
-            if read.node not in own:
-                read.node.replace_input_with(read.idx, new)
-        if value.is_graph_output():
-            for n, output in enumerate(graph.outputs):
-                if output is value:
-                    graph.outputs[n] = new
-            new.shape, name = value.shape, value.name
-            value.name, new.name = self.name(f"{name}_raw"), name
-        new.type = value.type or new.type
-        graph.insert_after(node, [producer(v) for v in nodes])
 
     def add_state(
         self,
@@ -182,37 +238,49 @@ class Editor:
 
     def copy(self, value: ir.Value, graph: ir.Graph) -> ir.Value:
         """Return the output of an Identity at the end of a graph."""
-        (output,) = self.node("Identity", [value])
-        node = output.producer()
-        assert node is not None
+        node = self.node("Identity", [value], graph)
+        (output,) = node.outputs
         output.name, output.type = self.name(f"{value.name}_copy"), value.type
         graph.append(node)
         return output
+
+    def before(self, node: ir.Node) -> Emitter:
+        """Return what emits nodes before a node."""
+        return Emitter(self, home(node), before=node)
+
+    def after(self, node: ir.Node) -> Emitter:
+        """Return what emits nodes behind a node."""
+        return Emitter(self, home(node), after=node)
 
     def node(
         self,
         op_type: str,
         inputs: Sequence[ir.Value],
-        graph: ir.Graph | None = None,
+        graph: ir.Graph,
         **attributes: int | Sequence[int] | ir.Value,
-    ) -> Sequence[ir.Value]:
-        """Return the outputs of a new node, which is in no graph yet. Attributes that the operator takes as inputs
-        at this opset become constants of `graph`, or of the main graph; or are a value."""
+    ) -> ir.Node:
+        """Return a new node, which is in no graph yet; its constants are those of `graph`."""
         if not onnx.defs.has(op_type, self.opset):
             raise UnsupportedError(
                 f"a stream of this model needs {op_type}, which opset {self.opset} lacks",
                 hint="convert the model to a newer opset first: onnx.version_converter",
             )
-        owner = self.model.graph if graph is None else graph
-        given, kept = placed(op_type, self.opset, inputs, attributes, self._constant_of(owner))
-        held = [ir.convenience.convert_attribute(name, value) for name, value in kept.items()]
-        name = self.name(f"stream_{op_type}")
-        node = ir.Node("", op_type, given, held, name=name)
-        node.outputs[0].name = self.name(f"{name}_out")
-        return node.outputs
 
-    def _constant_of(self, graph: ir.Graph) -> Callable[[Sequence[int] | ir.Value], ir.Value]:
-        return lambda held: held if isinstance(held, ir.Value) else self.integers(held, graph)
+        def constant(held: Sequence[int] | ir.Value) -> ir.Value:
+            return held if isinstance(held, ir.Value) else self.constant(np.array(held, np.int64), graph)
+
+        given, kept = placed(op_type, self.opset, inputs, attributes, constant)
+        return self._named(op_type, given, [ir.convenience.convert_attribute(*each) for each in kept.items()])
+
+    def again(self, node: ir.Node, value: ir.Value) -> ir.Node:
+        """Return a copy of a node with `value` as first input; it is in no graph yet."""
+        return self._named(node.op_type, [value, *node.inputs[1:]], list(node.attributes.values()))
+
+    def _named(self, op_type: str, inputs: Sequence[ir.Value | None], attributes: Sequence[ir.Attr]) -> ir.Node:
+        name = self.name(f"stream_{op_type}")
+        node = ir.Node("", op_type, inputs, attributes, name=name)
+        node.outputs[0].name = self.name(f"{name}_out")
+        return node
 
     def constant(self, array: Array, graph: ir.Graph) -> ir.Value:
         """Return a constant of a graph."""
@@ -240,54 +308,17 @@ class Editor:
         else:
             old.replace_all_uses_with(new)
 
-    def at_start(self, nodes: Sequence[ir.Node]) -> None:
-        """Insert nodes at the start of the main graph, after nodes inserted earlier."""
-        graph = self.model.graph
-        if self._start is None:
-            graph.insert_before(graph[0], nodes)
-        else:
-            graph.insert_after(self._start, nodes)
-        self._start = nodes[-1]
-
-    def again(self, node: ir.Node, value: ir.Value) -> ir.Value:
-        """Return the output of a copy of a node with `value` as first input; the copy is in no graph yet."""
-        name = self.name(f"stream_{node.op_type}")
-        other = ir.Node("", node.op_type, [value, *node.inputs[1:]], list(node.attributes.values()), name=name)
-        other.outputs[0].name = self.name(f"{name}_out")
-        return other.outputs[0]
-
-    def integers(self, numbers: Sequence[int], graph: ir.Graph) -> ir.Value:
-        return self.constant(np.array(numbers, np.int64), graph)
-
-    def counts(self, numbers: Sequence[int], graph: ir.Graph | None = None) -> ir.Value:
-        """Return numbers of frames as a constant of a graph, or of the main graph."""
-        return self.constant(np.array(numbers, self.count_type.numpy()), graph or self.model.graph)
-
-    def sliced(
-        self,
-        value: ir.Value,
-        graph: ir.Graph,
-        axes: Sequence[int],
-        starts: Sequence[int],
-        ends: Sequence[int],
-        steps: Sequence[int] = (),
-    ) -> ir.Value:
-        """Return the output of a Slice that is in no graph yet."""
-        bounds = {"starts": starts, "ends": ends, "axes": axes} | ({"steps": steps} if set(steps) - {1} else {})
-        return self.node("Slice", [value], graph, **bounds)[0]
-
 
 def keep_where_empty(editor: Editor, node: ir.Node, output: ir.Value, past: ir.Value) -> ir.Value:
     """Keep the past state in rows of length 0, for all readers of the final state, and return the result."""
-    graph, lengths = home(node), node.inputs[4]
+    emit, lengths = editor.after(node), node.inputs[4]
     assert lengths is not None
     batch_first = node.attributes.get_int("layout", 0) == 1
-    axes = [1, 2] if batch_first else [0, 2]
-    (empty,) = editor.node("Equal", [lengths, editor.constant(np.zeros(1, np.int32), graph)])
-    (mask,) = editor.node("Unsqueeze", [empty], graph, axes=axes)
-    (kept,) = editor.node("Where", [mask, past, output])
+    empty = emit("Equal", lengths, emit.constant([0], ir.DataType.INT32))
+    mask = emit("Unsqueeze", empty, axes=[1, 2] if batch_first else [0, 2])
+    kept = emit("Where", mask, past, output)
     kept.type = past.type
-    editor.put_behind(output, kept, [empty, mask, kept])
+    emit.instead_of(output, kept)
     return kept
 
 

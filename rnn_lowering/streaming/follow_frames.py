@@ -22,7 +22,8 @@ from rnn_lowering.streaming.operators.counters import counting
 from rnn_lowering.streaming.operators.cuts import picked, resized, sliced
 from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.operators.joins import joined_along, padded
-from rnn_lowering.streaming.operators.pooling import POOLINGS, deviating, of_pooled, pooled, softmaxed, summed
+from rnn_lowering.streaming.operators.pooled_weights import deviating, of_pooled, softmaxed
+from rnn_lowering.streaming.operators.pooling import POOLINGS, pooled, summed
 from rnn_lowering.streaming.operators.recurrent_nodes import number_of_frames, recurrent
 from rnn_lowering.streaming.operators.scans import scanned
 from rnn_lowering.streaming.operators.windows import overlapped, transformed, transposed, windowed

@@ -13,25 +13,24 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.inference.polynomials import TIME, Size
 from rnn_lowering.inference.shape_arithmetic import depends_on_time
-from rnn_lowering.inference.symbolic_values import Shape
 from rnn_lowering.spec.node_spec import node_ref
-from rnn_lowering.streaming.editor import Editor, NodeEdit, Path, dim_of, home, producer
-from rnn_lowering.streaming.frames.flow import Flow
+from rnn_lowering.streaming.editor import Editor, Emitter, home
+from rnn_lowering.streaming.frames.flow import Flow, FramesEdit
 from rnn_lowering.streaming.frames.frame_counts import (
     LengthSoFar,
-    at_start,
     frame_indices,
     frames_before,
     numbers_in_call,
 )
-from rnn_lowering.streaming.frames.framing import Delay, Frames, Unframed, WholeSequenceValue
-from rnn_lowering.types import Array
+from rnn_lowering.streaming.frames.framing import Delay, Frames, Framing, Unframed, WholeSequenceValue
+from rnn_lowering.types import ArrayLike
 
 
 def joined(flow: Flow, node: ir.Node, slots: Sequence[int]) -> tuple[Frames | Unframed | None, dict[int, int]]:
@@ -88,25 +87,15 @@ def _wait(flow: Flow, node: ir.Node, slot: int, framing: Frames, later: Frames) 
         raise flow.refuse(node, f"joins values whose frames are not aligned: {_apart([framing, later])}")
     past = later.delay.frames - framing.delay.frames
     drop = past + framing.overlap - later.overlap
-    wait = Wait(
-        node,
-        slot,
-        framing.axis,
-        past,
-        framing.overlap,
-        drop,
-        flow.path,
-        flow.shape(value, node),
-        flow.known.types[value],
-    )
-    flow.edits.append(wait)
+    flow.edits.append(Wait(*flow.at(node, value, framing), slot, past, drop))
 
 
-def note_ahead(flow: Flow, node: ir.Node, before: Frames, after: Frames) -> None:
-    """Record a node whose output has a larger delay than its input."""
+def resampled(flow: Flow, node: ir.Node, before: Frames, after: Frames) -> list[Framing]:
+    """Return the framing of the output of a node, and note how far it looks ahead: what the delay grows by."""
     more = after.delay.frames / after.rate - before.delay.frames / before.rate
     if more > 0:
         flow.ahead.append((node_ref(node, flow.scope), math.ceil(more)))
+    return [flow.resampled(node, node.outputs[0], after)]
 
 
 def _same_as(flow: Flow, value: ir.Value, frames: Frames) -> Frames | None:
@@ -146,121 +135,39 @@ def _apart(frames: Sequence[Frames]) -> str:
 
 
 @dataclass(frozen=True)
-class Wait(NodeEdit):
+class Wait(FramesEdit):
     """Delay an input of a node until it has the delay of the other inputs.
 
     Attributes:
-        node, slot: The node, and which of its inputs.
-        axis: The axis of the frames.
+        slot: Which of the inputs.
         past: The number of frames of the delay.
-        overlap: The number of extra frames of the input in each chunk.
         drop: The number of frames at the end of the input that only the next chunk uses.
-        path: The If nodes around the node, each with its branch.
-        shape, dtype: Those of the input.
     """
 
-    node: ir.Node
     slot: int
-    axis: int
     past: int
-    overlap: int
     drop: int
-    path: Path
-    shape: Shape
-    dtype: ir.DataType
 
     @property
     def carries(self) -> bool:  # type: ignore[override]
         return self.past > 0
 
     def apply(self, editor: Editor) -> None:
-        source, graph = self.node.inputs[self.slot], home(self.node)
+        source = self.node.inputs[self.slot]
         assert source is not None
-        key = ("wait", source, graph, self.axis, self.past, self.overlap, self.drop)
+        frames = self.frames
+        key = ("wait", source, home(self.node), frames.axis, self.past, frames.overlap, self.drop)
         if key not in editor.made:
-            editor.made[key] = self._held_back(editor, source, graph)
+            editor.made[key] = self._held_back(editor, source)
         self.node.replace_input_with(self.slot, editor.made[key])
 
-    def _held_back(self, editor: Editor, source: ir.Value, graph: ir.Graph) -> ir.Value:
-        joined = source
+    def _held_back(self, editor: Editor, source: ir.Value) -> ir.Value:
+        emit, axis, held = editor.before(self.node), self.frames.axis, source
         if self.past:
-            dims = [self.past if n == self.axis else dim_of(d, n, source.name) for n, d in enumerate(self.shape)]
-            past = editor.add_past(self.node, "x", self.dtype, dims)
-            (joined,) = editor.node("Concat", [past, source], axis=self.axis)
-            end = -self.overlap or TO_THE_END
-            present = editor.sliced(joined, graph, [self.axis], [-self.past - self.overlap], [end])
-            graph.insert_before(self.node, [producer(joined), producer(present)])
-            editor.add_present(self.node, "x", past, present, self.path)
-        read = editor.sliced(joined, graph, [self.axis], [0], [-self.drop])
-        graph.insert_before(self.node, [producer(read)])
-        return read
-
-
-def replaced(
-    editor: Editor, value: ir.Value, delay: Delay, axis: int, rank: int, early: Array, node: ir.Node
-) -> ir.Value:
-    """Replace the missing frames of a value before a node.
-
-    Args:
-        early: The replacement: a number, or an array with one entry along `axis` per frame of delay.
-    """
-    graph = home(node)
-    missing, fill = missing_frames(editor, delay), editor.constant(early, graph)
-    if early.size > 1:
-        index = frame_indices(editor, delay.rate)
-        (within,) = editor.node("Where", [missing, index, editor.counts([delay.frames - 1])])
-        (fill,) = editor.node("Gather", [fill, within], axis=axis)
-        graph.insert_before(node, [producer(within), producer(fill)])
-    if editor.own_frames(delay.rate) != 1:
-        shape = editor.integers([-1 if n == axis else 1 for n in range(rank)], graph)
-        (missing,) = editor.node("Reshape", [missing, shape])
-        graph.insert_before(node, [producer(missing)])
-    (read,) = editor.node("Where", [missing, fill, value])
-    graph.insert_before(node, [producer(read)])
-    return read
-
-
-def held_until_first(editor: Editor, node: ir.Node, delay: Delay, final: ir.Value, initial: ir.Value) -> ir.Value:
-    """Return the final state of a recurrent node, or the initial state if the chunk holds missing frames only."""
-    graph, none_has = home(node), missing_frames(editor, delay)
-    new = []
-    if editor.own_frames(delay.rate) != 1:
-        none_has = editor.sliced(none_has, graph, [0], [-1], [TO_THE_END])
-        new.append(none_has)
-    (kept,) = editor.node("Where", [none_has, initial, final])
-    editor.put_behind(final, kept, [*new, kept])
-    return kept
-
-
-def skip_missing(editor: Editor, node: ir.Node, delay: Delay, dtype: ir.DataType) -> None:
-    """Start a recurrent node at its frame 0: move the missing frames to the end, beyond `sequence_lens`."""
-    if editor.own_frames(delay.rate) == 1:
-        return
-    graph = home(node)
-    sequence, batch = (1, 0) if node.attributes.get_int("layout", 0) == 1 else (0, 1)
-    number, turns = numbers_in_call(editor, delay.rate)
-    skipped = _clipped(
-        editor, at_start(editor, "Sub", editor.counts([delay.frames]), frames_before(editor, delay.rate)), number
-    )
-    last = at_start(editor, "Sub", number, editor.counts([1]))
-    taken = _clipped(editor, at_start(editor, "Add", turns, skipped), last)
-    put = _clipped(editor, at_start(editor, "Sub", turns, skipped), last)
-    there = at_start(editor, "Sub", number, skipped)
-    x, y = node.inputs[0], node.outputs[0]
-    assert x is not None
-    (moved,) = editor.node("Gather", [x, taken], axis=sequence)
-    (sizes,) = editor.node("Shape", [x])
-    (rows,) = editor.node("Gather", [sizes, editor.integers([batch], graph)], axis=0)
-    (short,) = editor.node("Cast", [there], to=ir.DataType.INT32.value)
-    (lengths,) = editor.node("Expand", [short, rows])
-    graph.insert_before(node, [producer(v) for v in (moved, sizes, rows, short, lengths)])
-    node.resize_inputs(max(len(node.inputs), 5))
-    node.replace_input_with(0, moved)
-    node.replace_input_with(4, lengths)
-    if y.name:
-        (back,) = editor.node("Gather", [y, put], axis=sequence)
-        back.type = ir.TensorType(dtype)
-        editor.put_behind(y, back, [back])
+            past = self.past_input(editor, "x", source.name, self.past)
+            held = emit("Concat", past, source, axis=axis)
+            editor.add_present(self.node, "x", past, self.last(emit, held, self.past), self.path)
+        return emit.sliced(held, [axis], [0], [-self.drop])
 
 
 def missing_frames(editor: Editor, delay: Delay) -> ir.Value:
@@ -268,14 +175,72 @@ def missing_frames(editor: Editor, delay: Delay) -> ir.Value:
     if editor.opset < 9:
         raise UnsupportedError("a stream that looks ahead needs opset 9", hint="convert the model first")
     if delay not in editor.made:
-        limit = editor.counts([delay.frames])
-        editor.made[delay] = at_start(editor, "Less", frame_indices(editor, delay.rate), limit)
+        limit = editor.start.counts([delay.frames])
+        editor.made[delay] = editor.start("Less", frame_indices(editor, delay.rate), limit)
     return editor.made[delay]
 
 
-def _clipped(editor: Editor, number: ir.Value, most: ir.Value) -> ir.Value:
+def without_missing(editor: Editor, edit: FramesEdit, value: ir.Value, early: ArrayLike) -> ir.Value:
+    """Return what a node reads, with other numbers for the frames that are missing because of a delay.
+
+    Args:
+        edit: The edit of the node.
+        value: What the node reads.
+        early: The other numbers: one, or an array with an entry along the axis of the frames per frame of delay.
+    """
+    delay, axis, rank = edit.frames.delay, edit.frames.axis, len(edit.shape)
+    if not delay:
+        return value
+    emit, numbers = editor.before(edit.node), np.atleast_1d(np.asarray(early, edit.dtype.numpy()))
+    missing, fill = missing_frames(editor, delay), emit.constant(numbers, edit.dtype)
+    if numbers.size > 1:
+        index = frame_indices(editor, delay.rate)
+        within = emit("Where", missing, index, editor.start.counts([delay.frames - 1]))
+        fill = emit("Gather", fill, within, axis=axis)
+    if editor.own_frames(delay.rate) != 1:
+        missing = emit("Reshape", missing, emit.constant([-1 if n == axis else 1 for n in range(rank)]))
+    return emit("Where", missing, fill, value)
+
+
+def held_until_first(editor: Editor, node: ir.Node, delay: Delay, final: ir.Value, initial: ir.Value) -> ir.Value:
+    """Return the final state of a recurrent node, or the initial state if the chunk holds missing frames only."""
+    emit, none_has = editor.after(node), missing_frames(editor, delay)
+    if editor.own_frames(delay.rate) != 1:
+        none_has = emit.sliced(none_has, [0], [-1], [TO_THE_END])
+    kept = emit("Where", none_has, initial, final)
+    emit.instead_of(final, kept)
+    return kept
+
+
+def skip_missing(editor: Editor, node: ir.Node, delay: Delay, dtype: ir.DataType) -> None:
+    """Start a recurrent node at its frame 0: move the missing frames to the end, beyond `sequence_lens`."""
+    if editor.own_frames(delay.rate) == 1:
+        return
+    start, counts = editor.start, editor.start.counts
+    sequence, batch = (1, 0) if node.attributes.get_int("layout", 0) == 1 else (0, 1)
+    number, turns = numbers_in_call(editor, delay.rate)
+    skipped = _clipped(start, start("Sub", counts([delay.frames]), frames_before(editor, delay.rate)), number)
+    last = start("Sub", number, counts([1]))
+    taken = _clipped(start, start("Add", turns, skipped), last)
+    put = _clipped(start, start("Sub", turns, skipped), last)
+    there = start("Sub", number, skipped)
+    x, y, emit = node.inputs[0], node.outputs[0], editor.before(node)
+    assert x is not None
+    moved = emit("Gather", x, taken, axis=sequence)
+    rows = emit("Gather", emit("Shape", x), emit.constant([batch]), axis=0)
+    lengths = emit("Expand", emit("Cast", there, to=ir.DataType.INT32.value), rows)
+    node.resize_inputs(max(len(node.inputs), 5))
+    node.replace_input_with(0, moved)
+    node.replace_input_with(4, lengths)
+    if y.name:
+        behind = editor.after(node)
+        back = behind("Gather", y, put, axis=sequence)
+        back.type = ir.TensorType(dtype)
+        behind.instead_of(y, back)
+
+
+def _clipped(emit: Emitter, number: ir.Value, most: ir.Value) -> ir.Value:
     """Clip numbers to 0 and a maximum."""
-    zero = editor.counts([0])
-    below = at_start(editor, "Less", number, zero)
-    number = at_start(editor, "Where", below, zero, number)
-    return at_start(editor, "Where", at_start(editor, "Less", most, number), most, number)
+    zero = emit.counts([0])
+    number = emit("Where", emit("Less", number, zero), zero, number)
+    return emit("Where", emit("Less", most, number), most, number)

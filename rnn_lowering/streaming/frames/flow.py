@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from rnn_lowering.emit.versions import TO_THE_END
 from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.inference.polynomials import CHUNK, TIME, Size
 from rnn_lowering.inference.shape_arithmetic import depends_on_time
 from rnn_lowering.inference.symbolic_values import Shape, SymbolicValues
 from rnn_lowering.model.scopes import ORIGIN
 from rnn_lowering.spec.node_spec import node_ref
-from rnn_lowering.streaming.editor import NodeEdit
+from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, Path, dim_of
 from rnn_lowering.streaming.frames.framing import (
     Counter,
     Delay,
@@ -40,6 +41,35 @@ class StatefulNode:
     node: ir.Node
     path: tuple[tuple[ir.Node, str], ...]
     delay: Delay | None = None
+
+
+@dataclass(frozen=True)
+class FramesEdit(NodeEdit):
+    """An edit of a node along the frames, which adds a state.
+
+    Attributes:
+        node: The node.
+        frames: The framing of what it reads.
+        path: The If nodes around it, each with its branch.
+        shape, dtype: Shape and element type of what it reads.
+    """
+
+    node: ir.Node
+    frames: Frames
+    path: Path
+    shape: Shape
+    dtype: ir.DataType
+
+    def past_input(self, editor: Editor, kind: str, name: str | None, count: int = 1) -> ir.Value:
+        """Add an input that takes `count` frames of the value `name` from call to call."""
+        axis = self.frames.axis
+        dims = [count if n == axis else dim_of(dim, n, name) for n, dim in enumerate(self.shape)]
+        return editor.add_past(self.node, kind, self.dtype, dims)
+
+    def last(self, emit: Emitter, value: ir.Value, count: int) -> ir.Value:
+        """Return the last `count` frames of the chunk, for the next call, of a value that ends with its frames."""
+        overlap = self.frames.overlap
+        return emit.sliced(value, [self.frames.axis], [-(count + overlap)], [-overlap or TO_THE_END])
 
 
 @dataclass
@@ -105,6 +135,12 @@ class Flow:
         if value not in self.known.shapes:
             raise self.refuse(node, f"the shape of '{value.name}' is not known, so neither is its axis of time")
         return self.known.shapes[value]
+
+    def at(
+        self, node: ir.Node, value: ir.Value, frames: Frames
+    ) -> tuple[ir.Node, Frames, Path, Shape, ir.DataType]:
+        """Return the fields of a `FramesEdit` of a node, for a value of the type and shape that it reads."""
+        return node, frames, self.path, self.shape(value, node), self.known.types[value]
 
     def is_timed(self, value: ir.Value) -> bool:
         """Whether a value depends on the stream or on its length."""

@@ -14,7 +14,7 @@ Example, with T = 10 and t = 4:
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import onnx_ir as ir
@@ -92,6 +92,19 @@ class Frames:
     def cut(self) -> bool:
         """Whether a cut removes frames at the end of the sequence."""
         return self.extra < self.known
+
+    def padded(self, left: int, right: int) -> Frames:
+        """Return the framing with frames added before and behind; negative numbers cut frames off."""
+        return replace(self, extra=self.extra + left + right, known=self.known + left)
+
+    def windows(self, length: int, stride: int) -> Frames:
+        """Return the framing with one frame for each window of `length` frames, `stride` frames apart."""
+        extra, known = ((n - length) // stride + 1 for n in (self.extra, self.known))
+        return replace(self, extra=extra, known=known, rate=self.rate / stride)
+
+    def repeated(self, times: int) -> Frames:
+        """Return the framing with `times` frames for each frame."""
+        return replace(self, extra=self.extra * times, known=self.known * times, rate=self.rate * times)
 
 
 class Unframed(enum.Enum):

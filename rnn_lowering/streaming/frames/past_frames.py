@@ -2,216 +2,185 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
-from rnn_lowering.inference.symbolic_values import Shape
-from rnn_lowering.streaming.editor import Editor, NodeEdit, Path, dim_of, home, producer
-from rnn_lowering.streaming.frames.delays import replaced
-from rnn_lowering.streaming.frames.flow import Flow
+from rnn_lowering.streaming.editor import Editor, Emitter
+from rnn_lowering.streaming.frames.delays import without_missing
+from rnn_lowering.streaming.frames.flow import Flow, FramesEdit
 from rnn_lowering.streaming.frames.frame_counts import after_the_start
-from rnn_lowering.streaming.frames.framing import Delay, Frames
+from rnn_lowering.streaming.frames.framing import Frames
 from rnn_lowering.types import Array
+
+Initial = float | Array
+"""Frames before the first chunk: a number, or an array with an entry for each along their axis."""
 
 
 @dataclass(frozen=True)
-class PastFrames(NodeEdit):
-    """A node that reads frames before the chunk: `past` of them.
+class PastFrames(FramesEdit):
+    """A convolution, a pooling, a Pad or a Concat that reads `past` frames before the chunk.
 
     Attributes:
-        node: A convolution, a pooling, a Pad or a Concat.
         slot: The input whose past it keeps.
-        axis: The axis of the frames in what it reads.
         past: The number of past frames; 0 if the edit only removes padding.
-        initial: The past frames of the first chunk: a number, or an array with `past` entries along `axis`. None:
-            the model computes them.
-        overlap: The number of extra frames of the input in each chunk.
-        pads: The new padding of the node, in the order of its attribute: 0 along the frames.
+        initial: The past frames of the first chunk. None: the model computes them.
+        early: What replaces the frames that are missing because of a delay. None: they stay.
         drop: The number of frames at the end of the input that only the next chunk uses.
-        path: The If nodes around the node, each with its branch.
-        shape, dtype: Shape and element type of the past frames.
+        skip: The number of frames at the start of the input that the node does not use.
+        pads: The new padding of the node, in the order of its attribute: 0 along the frames.
         output_padding: The new output_padding of a transposed convolution, or None to keep it.
         first: Input slot of the computed frames before the first chunk (for a Pad: of the data).
-        skip: The number of frames at the start of the input that the node does not use.
-        delay: Delay of the input; `early` replaces the missing frames. None: no replacement is needed.
-        early: The replacement: a number, or an array with one entry along `axis` per frame of delay.
 
     Example: a causal Conv of kernel 3 has `past` 2. With chunks of 4 frames it reads 2 + 4 frames and returns 4.
     The last 2 of the 6 are the next state.
     """
 
-    node: ir.Node
     slot: int
-    axis: int
     past: int
-    initial: float | Array | None
-    overlap: int
-    pads: tuple[int, ...]
-    drop: int
-    path: Path
-    shape: Shape
-    dtype: ir.DataType
+    initial: Initial | None
+    early: Initial | None
+    drop: int = 0
+    skip: int = 0
+    pads: tuple[int, ...] = ()
     output_padding: tuple[int, ...] | None = None
     first: int | None = None
-    skip: int = 0
-    delay: Delay | None = None
-    early: float | Array | None = 0.0
 
     @property
     def carries(self) -> bool:  # type: ignore[override]
-        return self.past > 0 or bool(self.delay)
+        return self.past > 0 or (self.early is not None and bool(self.frames.delay))
 
     @property
-    def source(self) -> ir.Value:
-        """The current input of the node."""
-        value = self.node.inputs[self.slot]
-        assert value is not None
-        return value
+    def _replaced(self) -> bool:
+        """Whether the node only puts frames before others, so that the past replaces it."""
+        return self.node.op_type in ("Pad", "Concat")
 
     def apply(self, editor: Editor) -> None:
-        if not self.past:
-            self._put_before(editor, None)
-            return
-        name = self.source.name
-        dims = [self.past if n == self.axis else dim_of(dim, n, name) for n, dim in enumerate(self.shape)]
-        past = editor.add_past(self.node, "x", self.dtype, dims)
-        inner = self._put_before(editor, past)
-        assert inner is not None
-        initial = np.asarray(self.initial)
-        editor.add_present(
-            self.node, "x", past, inner, self.path, initial.reshape(initial.shape or (1,) * len(dims))
-        )
-
-    def _put_before(self, editor: Editor, past: ir.Value | None) -> ir.Value | None:
-        """Put the past frames before what the node reads; return the frames for the next chunk.
-
-        Args:
-            past: The past frames, an input of the model. None: the node only loses its padding.
-        """
-        node = self.node
-        graph = home(node)
-        before = self._without_padding(editor, graph) if node.op_type == "Pad" else self.source
-        if self.delay:
-            early = np.asarray(self.early, self.dtype.numpy())
-            early = early if early.ndim else early.reshape(1)
-            before = replaced(editor, before, self.delay, self.axis, len(self.shape), early, node)
-        if past is None:
-            joined = before
-        else:
-            if self.first is not None:
-                past = after_the_start(editor, node, past, self._first(editor, graph))
-            (joined,) = editor.node("Concat", [past, before], axis=self.axis)
-            graph.insert_before(node, [producer(joined)])
-        read = joined
-        if self.drop or self.skip:
-            read = editor.sliced(joined, graph, [self.axis], [self.skip], [-self.drop or TO_THE_END])
-            graph.insert_before(node, [producer(read)])
-        if node.op_type in ("Pad", "Concat"):
-            editor.replace(node.outputs[0], read, graph)
-        else:
-            node.replace_input_with(0, read)
-            if self.pads:
-                node.attributes["pads"] = ir.AttrInt64s("pads", self.pads)
-                node.attributes.pop("auto_pad", None)
-            if self.output_padding is not None:
-                node.attributes["output_padding"] = ir.AttrInt64s("output_padding", self.output_padding)
-        present = None
+        source = self.node.inputs[self.slot]
+        assert source is not None
+        past = self.past_input(editor, "x", source.name, self.past) if self.past else None
+        emit = editor.before(self.node)
+        value = self._without_padding(emit, source)
+        if self.early is not None:
+            value = without_missing(editor, self, value, self.early)
         if past is not None:
-            end = -self.overlap or TO_THE_END
-            start = -(self.past + self.overlap)
-            present = editor.sliced(joined, graph, [self.axis], [start], [end])
-            graph.insert_after(node, [producer(present)])
-        if node.op_type in ("Pad", "Concat"):
-            graph.remove(node, safe=True)
-        return present
+            before = past if self.first is None else after_the_start(editor, self.node, past, self._first(emit))
+            value = emit("Concat", before, value, axis=self.frames.axis)
+        self._read(editor, emit, value)
+        if past is not None:
+            present = self.last(editor.after(self.node), value, self.past)
+            initial = np.asarray(self.initial)
+            initial = initial.reshape(initial.shape or (1,) * len(self.shape))
+            editor.add_present(self.node, "x", past, present, self.path, initial)
+        if self._replaced:
+            emit.graph.remove(self.node, safe=True)
 
-    def _first(self, editor: Editor, graph: ir.Graph) -> ir.Value:
-        """Return the frames before the first chunk."""
+    def _read(self, editor: Editor, emit: Emitter, value: ir.Value) -> None:
+        """Let the node read a value, without padding; or put the value in its place."""
+        node = self.node
+        if self.drop or self.skip:
+            value = emit.sliced(value, [self.frames.axis], [self.skip], [-self.drop or TO_THE_END])
+        if self._replaced:
+            editor.replace(node.outputs[0], value, emit.graph)
+            return
+        node.replace_input_with(0, value)
+        if self.pads:
+            node.attributes["pads"] = ir.AttrInt64s("pads", self.pads)
+            node.attributes.pop("auto_pad", None)
+        if self.output_padding is not None:
+            node.attributes["output_padding"] = ir.AttrInt64s("output_padding", self.output_padding)
+
+    def _first(self, emit: Emitter) -> ir.Value:
+        """Return the computed frames before the first chunk."""
         value = self.node.inputs[self.first or 0]
         assert value is not None
-        if self.node.op_type == "Pad":
-            value = editor.sliced(value, graph, [self.axis], [0], [1])
-            graph.insert_before(self.node, [producer(value)])
-        return value
+        return emit.sliced(value, [self.frames.axis], [0], [1]) if self.node.op_type == "Pad" else value
 
-    def _without_padding(self, editor: Editor, graph: ir.Graph) -> ir.Value:
-        """Return the data of a Pad, padded along the other axes only."""
+    def _without_padding(self, emit: Emitter, value: ir.Value) -> ir.Value:
+        """Return what the node reads; the data of a Pad are padded along the other axes only."""
         node = self.node
-        if not any(self.pads):
-            return self.source
+        if node.op_type != "Pad" or not any(self.pads):
+            return value
         fill = node.inputs[2] if len(node.inputs) > 2 else None
         more = {} if fill is None else {"constant_value": fill}
-        (value,) = editor.node("Pad", [self.source], graph, pads=self.pads, **more)
+        padded = emit("Pad", value, pads=self.pads, **more)
         kept = [a for name, a in node.attributes.items() if name in ("value", "mode")]
-        producer(value).attributes.update({a.name: a for a in kept})
-        graph.insert_before(node, [producer(value)])
-        return value
+        emit.nodes[-1].attributes.update({a.name: a for a in kept})
+        return padded
 
 
 def keep(
     flow: Flow,
     node: ir.Node,
-    framing: Frames,
+    frames: Frames,
     past: int,
-    initial: float | Array | None,
-    pads: tuple[int, ...],
-    drop: int,
     *,
-    before: int,
+    left: int = 0,
+    initial: Initial | None = 0.0,
     slot: int = 0,
+    drop: int = 0,
+    pads: tuple[int, ...] = (),
     output_padding: tuple[int, ...] | None = None,
     first: int | None = None,
 ) -> None:
     """Record that a node reads `past` frames before the chunk. If `past` is negative, the node skips that many.
 
     Args:
-        initial: A number, or an array with `before` entries.
-        before: The number of frames that the node reads before frame 0; 0 if they have no effect.
+        left: The number of frames that the node reads before frame 0; 0 if they have no effect.
+        initial: These frames: a number, or an array with `left` entries. None: the model computes them.
     """
-    value = node.inputs[slot]
-    assert value is not None
-    shape = flow.shape(node.outputs[0] if node.op_type == "Pad" else value, node)
-    begin, axis = before - framing.delay.frames, framing.axis
-    edit = PastFrames(
-        node,
+    read = node.outputs[0] if node.op_type == "Pad" else node.inputs[slot]
+    assert read is not None
+    delay, axis = frames.delay.frames, frames.axis
+    kept = PastFrames(
+        *flow.at(node, read, frames),
         slot,
-        axis,
-        max(past, 0),
-        _entries(initial, axis, begin - past, past),
-        framing.overlap,
-        pads,
-        drop,
-        flow.path,
-        shape,
-        flow.known.types[value],
-        output_padding,
-        first,
-        max(-past, 0),
-        framing.delay if before > 0 else None,
-        _entries(initial, axis, begin, framing.delay.frames),
+        past=max(past, 0),
+        initial=_entries(initial, axis, left - delay - past, past),
+        early=_entries(initial, axis, left - delay, delay) if left > 0 else None,
+        drop=drop,
+        skip=max(-past, 0),
+        pads=pads,
+        output_padding=output_padding,
+        first=first,
     )
-    flow.edits.append(edit)
+    flow.edits.append(kept)
 
 
-def _entries(initial: float | Array | None, axis: int, first: int, count: int) -> float | Array | None:
+def _entries(initial: Initial | None, axis: int, first: int, count: int) -> Initial | None:
     """Return `count` entries from index `first`; a negative index gives entry 0, which nothing uses."""
     if initial is None or isinstance(initial, float) or count <= 0:
         return 0.0 if count <= 0 else initial
     return initial.take(np.maximum(np.arange(first, first + count), 0), axis)
 
 
-def settled(flow: Flow, node: ir.Node, framing: Frames, right: int, extra: int, known: int) -> int:
-    """Return the number of extra frames in each chunk, without the frames that the end of the sequence loses."""
-    if framing.cut and right > 0:
+def past_of(before: Frames, after: Frames, left: int = 0, stride: int = 1) -> int:
+    """Return how many frames before the chunk a node reads; negative: how many of the chunk it skips.
+
+    Args:
+        before, after: The framings of what it reads and returns.
+        left: How many frames it reads before frame 0.
+        stride: How many frames it moves by for each result.
+    """
+    return left - before.delay.frames + after.delay.frames * stride
+
+
+def settled(flow: Flow, node: ir.Node, before: Frames, after: Frames, right: int = 0) -> Frames:
+    """Return the framing of an output without the frames of each chunk that the end of the sequence loses.
+
+    Args:
+        before, after: The framings of what the node reads and returns.
+        right: How many frames it puts at the end.
+    """
+    if before.cut and right > 0:
         raise flow.refuse(
             node,
-            f"puts {right} frames at the end after the last {framing.known - framing.extra} were cut off",
+            f"puts {right} frames at the end after the last {before.known - before.extra} were cut off",
             "a stream never knows which frames are the last",
         )
-    return min(known, max(extra, 0))
+    return replace(after, known=min(after.known, max(after.extra, 0)))
 
 
 def framed_input(flow: Flow, node: ir.Node) -> tuple[ir.Value, Frames] | None:

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from rnn_lowering.inference.polynomials import in_chunk, size
 from rnn_lowering.inference.shape_inference import slice_bounds
 from rnn_lowering.spec.node_outputs import compute_node
-from rnn_lowering.streaming.editor import Editor, NodeEdit, home, producer
+from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, producer
 from rnn_lowering.streaming.frames.flow import Flow
 from rnn_lowering.streaming.frames.frame_counts import frames_before, of_type
 from rnn_lowering.streaming.frames.framing import Counter, Frames, Framing
@@ -47,8 +47,7 @@ class Count(NodeEdit):
         readers = list(dict.fromkeys(self.nodes))
         as_rows = [reader for reader in readers if self._picks_rows(reader)]
         if as_rows and self.dtype == ir.DataType.INT64 != editor.count_type:
-            (own,) = editor.node("Cast", [self.value], to=int(editor.count_type))
-            home(self.node).insert_after(self.node, [producer(own)])
+            own = editor.after(self.node)("Cast", self.value, to=int(editor.count_type))
             self._count(editor, own, as_rows, editor.count_type)
             readers = [reader for reader in readers if reader not in as_rows]
         if readers:
@@ -61,17 +60,10 @@ class Count(NodeEdit):
 
     def _count(self, editor: Editor, own: ir.Value, readers: Sequence[ir.Node], dtype: ir.DataType) -> None:
         """Give nodes the counter of the chunk plus the number of the frames before it."""
-        graph = home(self.node)
-        added = frames_before(editor, self.counter.frames.rate)
-        new = []
+        emit, added = editor.after(producer(own)), frames_before(editor, self.counter.frames.rate)
         if self.counter.step != 1:
-            (added,) = editor.node("Mul", [added, editor.counts([self.counter.step], graph)])
-            new.append(added)
-        if (cast := of_type(editor, readers[0], added, dtype)) is not added:
-            added = cast
-            new.append(added)
-        (numbers,) = editor.node("Add", [own, added])
-        graph.insert_after(producer(own), [producer(v) for v in (*new, numbers)])
+            added = emit("Mul", added, emit.counts([self.counter.step]))
+        numbers = emit("Add", own, of_type(emit, readers[0], added, dtype))
         for reader in readers:
             for slot, read in enumerate(reader.inputs):
                 if read is self.value:
@@ -104,12 +96,9 @@ class RangeLimit(NodeEdit):
 
     def apply(self, editor: Editor) -> None:
         """Raise the limit, so that the Range counts all frames of the chunk."""
-        limit, graph = self.node.inputs[1], home(self.node)
+        limit, emit = self.node.inputs[1], editor.before(self.node)
         assert limit is not None
-        more = editor.constant(np.array(self.more, self.dtype.numpy()), graph)
-        (raised,) = editor.node("Add", [limit, more])
-        graph.insert_before(self.node, [producer(raised)])
-        self.node.replace_input_with(1, raised)
+        self.node.replace_input_with(1, emit("Add", limit, emit.constant(self.more, self.dtype)))
 
 
 @dataclass(frozen=True)
@@ -128,31 +117,28 @@ class TableRows(NodeEdit):
 
     def apply(self, editor: Editor) -> None:
         """Pick the rows by the numbers of the frames. A number beyond the end of the table is an error."""
-        node, graph = self.node, home(self.node)
-        table, rows = node.inputs[0], node.outputs[0]
+        emit, table, rows = editor.after(self.node), self.node.inputs[0], self.node.outputs[0]
         assert table is not None
         rows.type = rows.type or table.type
-        own, new = self._of_chunk(editor, rows, graph)
-        (numbers,) = editor.node("Add", [own, frames_before(editor, self.frames.rate)])
-        (picked,) = editor.node("Gather", [table, numbers], axis=self.axis)
+        readers = list(rows.uses())
+        own = self._of_chunk(emit, rows)
+        numbers = emit("Add", own, frames_before(editor, self.frames.rate))
+        picked = emit("Gather", table, numbers, axis=self.axis)
         picked.type = rows.type
-        for read in list(rows.uses()):
+        for read in readers:
             if read.node.op_type != "Shape":
                 read.node.replace_input_with(read.idx, picked)
-        graph.insert_after(node, [producer(v) for v in (*new, numbers, picked)])
 
-    def _of_chunk(self, editor: Editor, rows: ir.Value, graph: ir.Graph) -> tuple[ir.Value, list[ir.Value]]:
-        """Return the numbers 0, 1, ... of the rows of a chunk, and what is computed for them."""
-        known = None if editor.time is None else in_chunk(self.frames.size(), editor.time.frames)
+    def _of_chunk(self, emit: Emitter, rows: ir.Value) -> ir.Value:
+        """Return the numbers 0, 1, ... of the rows of a chunk."""
+        time = emit.editor.time
+        known = None if time is None else in_chunk(self.frames.size(), time.frames)
         if known is not None:
-            return editor.counts(range(known), graph), []
-        (shape,) = editor.node("Shape", [rows])
-        (count,) = editor.node("Gather", [shape, editor.constant(np.array(self.axis), graph)], axis=0)
-        bounds = [editor.constant(np.array(n), graph) for n in (0, 1)]
-        new = [shape, count, *editor.node("Range", [bounds[0], count, bounds[1]])]
-        if editor.count_type != ir.DataType.INT64:
-            new += editor.node("Cast", [new[-1]], to=int(editor.count_type))
-        return new[-1], new
+            return emit.counts(range(known))
+        count = emit("Gather", emit("Shape", rows), emit.constant(self.axis), axis=0)
+        own = emit("Range", emit.constant(0), count, emit.constant(1))
+        int64 = emit.editor.count_type == ir.DataType.INT64
+        return own if int64 else emit("Cast", own, to=int(emit.editor.count_type))
 
 
 def counting(flow: Flow, node: ir.Node) -> list[Framing] | None:

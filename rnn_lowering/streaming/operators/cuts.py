@@ -9,11 +9,11 @@ import onnx_ir as ir
 from rnn_lowering.emit.versions import TO_THE_END
 from rnn_lowering.inference.polynomials import Size, size
 from rnn_lowering.inference.shape_inference import position, slice_bounds
-from rnn_lowering.streaming.editor import Editor, NodeEdit, home, producer
-from rnn_lowering.streaming.frames.delays import Wait, note_ahead
+from rnn_lowering.streaming.editor import Editor, NodeEdit
+from rnn_lowering.streaming.frames.delays import Wait, resampled
 from rnn_lowering.streaming.frames.flow import Flow
 from rnn_lowering.streaming.frames.framing import Counter, FirstFrame, Frames, Framing, Unframed, WholeSequenceValue
-from rnn_lowering.streaming.frames.past_frames import framed_input, keep
+from rnn_lowering.streaming.frames.past_frames import framed_input, keep, past_of, settled
 from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
 
 
@@ -30,16 +30,12 @@ class Trim(NodeEdit):
 
     def apply(self, editor: Editor) -> None:
         """Set the starts and ends of the Slice to those in a chunk."""
-        node = self.node
-        graph, value, old = home(node), node.inputs[0], node.outputs[0]
+        node, emit, value = self.node, editor.before(self.node), self.node.inputs[0]
         assert value is not None
         whole = set(self.starts) == {0} and set(self.ends) == {TO_THE_END} and set(self.steps) == {1}
-        new = value
-        if not whole:
-            new = editor.sliced(value, graph, self.axes, self.starts, self.ends, self.steps)
-            graph.insert_before(node, [producer(new)])
-        editor.replace(old, new, graph)
-        graph.remove(node, safe=True)
+        own = value if whole else emit.sliced(value, self.axes, self.starts, self.ends, self.steps)
+        editor.replace(node.outputs[0], own, emit.graph)
+        emit.graph.remove(node, safe=True)
 
 
 def sliced(flow: Flow, node: ir.Node) -> list[Framing]:
@@ -76,7 +72,7 @@ def sliced(flow: Flow, node: ir.Node) -> list[Framing]:
         return [FirstFrame(framing.axis, _by_position(flow, node).error)]
     if left is None or right is None or not framing.plain:
         return [_by_position(flow, node)]
-    return [_trimmed(flow, node, framing, bounds, int(left), int(right))]
+    return _trimmed(flow, node, framing, bounds, int(left), int(right))
 
 
 def _last_frames(framing: Frames, length: Size, begin: Size | None) -> int:
@@ -108,22 +104,19 @@ def _by_position(flow: Flow, node: ir.Node) -> WholeSequenceValue:
 
 def _trimmed(
     flow: Flow, node: ir.Node, framing: Frames, bounds: dict[int, tuple[Size, Size, Size]], left: int, right: int
-) -> Framing:
+) -> list[Framing]:
     step = int(bounds[framing.axis][2].constant or 1)
-    extra, known = (framing.extra - left - right - 1) // step + 1, (framing.known - left - 1) // step + 1
-    kept = min(known, max(extra, 0))
-    found = replace(framing, extra=extra, known=kept, rate=framing.rate / step)
-    cut = (known - kept) * step
+    made = framing.padded(-left, -right).windows(1, step)
+    found = settled(flow, node, framing, made)
     numbers = {axis: [b.constant for b in held] for axis, held in bounds.items() if axis != framing.axis}
     if any(None in held for held in numbers.values()):
         raise flow.refuse(node, "cuts frames and an axis of another size that is not fixed", "use two Slices")
     here = {axis: [max(min(int(n or 0), TO_THE_END), -TO_THE_END) for n in held] for axis, held in numbers.items()}
-    begin = left + framing.delay.frames - found.delay.frames * step
-    here[framing.axis] = [begin, -cut if cut else TO_THE_END, step]
+    cut = (made.known - found.known) * step
+    here[framing.axis] = [-past_of(framing, found, -left, step), -cut or TO_THE_END, step]
     starts, ends, steps = zip(*here.values(), strict=True)
     flow.edits.append(Trim(node, tuple(here), starts, ends, steps))
-    note_ahead(flow, node, framing, found)
-    return flow.resampled(node, node.outputs[0], found)
+    return resampled(flow, node, framing, found)
 
 
 def picked(flow: Flow, node: ir.Node) -> list[Framing]:
@@ -136,7 +129,7 @@ def picked(flow: Flow, node: ir.Node) -> list[Framing]:
     if (node.attributes.get_int("axis", 0) or 0) % len(shape) != framing.axis:
         return frame_by_frame(flow, node)
     if isinstance(counter := flow.framings.get(index), Counter):
-        return [_around(flow, node, framing, counter)]
+        return _around(flow, node, framing, counter)
     numbers = flow.known.numbers(index)
     last = index not in flow.framings and numbers in ([size(-1)], [shape[framing.axis] - 1])
     if last and _last_frames(framing, shape[framing.axis], shape[framing.axis] - 1):
@@ -144,29 +137,22 @@ def picked(flow: Flow, node: ir.Node) -> list[Framing]:
     return [_by_position(flow, node)]
 
 
-def _around(flow: Flow, node: ir.Node, framing: Frames, counter: Counter) -> Framing:
+def _around(flow: Flow, node: ir.Node, framing: Frames, counter: Counter) -> list[Framing]:
     """Return the framing of windows that a table of frame numbers picks."""
     frames, offsets = counter.frames, counter.offsets
     if not framing.plain or counter.step < 1 or frames.rate * counter.step != framing.rate:
         raise flow.refuse(node, "picks frames at another rate than that of its table")
     if int(offsets.min()) < 0:
         raise flow.refuse(node, "picks a frame before the first one, which is the last one", "pad them in front")
-    there = (framing.known - 1 - int(offsets.max())) // counter.step + 1
+    there = framing.windows(int(offsets.max()) + 1, counter.step).known
     found = replace(frames, axis=framing.axis + frames.axis, known=min(there, frames.known))
-    if beyond := frames.known - found.overlap:
-        _shorten_table(flow, node, frames, beyond)
-    if past := found.delay.frames * counter.step - framing.delay.frames:
-        keep(flow, node, framing, past, 0.0, (), 0, before=0)
-    note_ahead(flow, node, framing, found)
-    return flow.resampled(node, node.outputs[0], found)
-
-
-def _shorten_table(flow: Flow, node: ir.Node, frames: Frames, beyond: int) -> None:
-    """Record that windows at the end of a table read frames that only the next chunk has."""
     table = node.inputs[1]
     assert table is not None
-    shape, dtype = flow.shape(table, node), flow.known.types[table]
-    flow.edits.append(Wait(node, 1, frames.axis, 0, frames.overlap, beyond, flow.path, shape, dtype))
+    if beyond := frames.known - found.overlap:  # windows at the end of the table read frames of the next chunk
+        flow.edits.append(Wait(*flow.at(node, table, frames), slot=1, past=0, drop=beyond))
+    if past := past_of(framing, found, stride=counter.step):
+        keep(flow, node, framing, past)
+    return resampled(flow, node, framing, found)
 
 
 def resized(flow: Flow, node: ir.Node) -> list[Framing]:
@@ -186,10 +172,7 @@ def resized(flow: Flow, node: ir.Node) -> list[Framing]:
             "interpolates between frames, so it looks ahead",
             "use mode nearest, nearest_mode floor, coordinates asymmetric, and a whole number as the scale",
         )
-    found = replace(
-        framing, extra=framing.extra * int(times), known=framing.known * int(times), rate=framing.rate * times
-    )
-    return [flow.resampled(node, node.outputs[0], found)]
+    return resampled(flow, node, framing, framing.repeated(int(times)))
 
 
 def _repeats(node: ir.Node) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -11,10 +10,10 @@ import onnx_ir as ir
 from rnn_lowering.emit.versions import parameter
 from rnn_lowering.inference.polynomials import first_frames
 from rnn_lowering.inference.shape_inference import pads
-from rnn_lowering.streaming.frames.delays import note_ahead
+from rnn_lowering.streaming.frames.delays import resampled
 from rnn_lowering.streaming.frames.flow import Flow
 from rnn_lowering.streaming.frames.framing import FirstFrame, Frames, Framing
-from rnn_lowering.streaming.frames.past_frames import framed_input, keep, settled
+from rnn_lowering.streaming.frames.past_frames import framed_input, keep, past_of, settled
 from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
 from rnn_lowering.types import Array
 
@@ -43,17 +42,23 @@ def padded(flow: Flow, node: ir.Node) -> list[Framing]:
     if not framing.plain or None in numbers:
         raise flow.refuse(node, "pads frames that are merged with another axis")
     without = tuple(0 if n % rank == framing.axis else int(pad or 0) for n, pad in enumerate(numbers))
-    extra, known = framing.extra + int(left + right), framing.known + int(left)
-    kept = settled(flow, node, framing, int(right), extra, known)
+    made = framing.padded(int(left), int(right))
+    found = settled(flow, node, framing, made, int(right))
     first = mode == "edge"
     if first and (left < 0 or framing.delay):
         raise flow.refuse(node, "repeats the first frame of what is late, or cuts it off", "pad with a constant")
-    initial = None if first else _filling(flow, node)
-    found = replace(framing, extra=extra, known=kept)
-    past = int(left) - framing.delay.frames + found.delay.frames
-    keep(flow, node, framing, past, initial, without, known - kept, before=int(left), first=0 if first else None)
-    note_ahead(flow, node, framing, found)
-    return [flow.resized(node, output, found)]
+    keep(
+        flow,
+        node,
+        framing,
+        past_of(framing, found, int(left)),
+        left=int(left),
+        initial=None if first else _filling(flow, node),
+        drop=made.known - found.known,
+        pads=without,
+        first=0 if first else None,
+    )
+    return resampled(flow, node, framing, found)
 
 
 def _filling(flow: Flow, node: ir.Node) -> float:
@@ -86,18 +91,16 @@ def joined_along(flow: Flow, node: ir.Node) -> list[Framing]:
         )
     slot = node.inputs.index(values[along[0]])
     if computed is not None:
-        return [_behind_computed(flow, node, framing, slot, bool(rest))]
+        return _behind_computed(flow, node, framing, slot, bool(rest))
     lead = [held for n, held in rest.items() if n < along[0]]
     left = sum(held.shape[axis] for held in lead)
     right = sum(held.shape[axis] for n, held in rest.items() if n > along[0])
     _check_shortest(flow, node, framing, [values[n] for n in rest], left)
-    extra, known = framing.extra + left + right, framing.known + left
-    kept = settled(flow, node, framing, right, extra, known)
-    before = _concatenated(lead, axis) if left else 0.0
-    found = replace(framing, extra=extra, known=kept)
-    past = left - framing.delay.frames + found.delay.frames
-    keep(flow, node, framing, past, before, (), known - kept, before=left, slot=slot)
-    return [flow.resized(node, node.outputs[0], found)]
+    made = framing.padded(left, right)
+    found = settled(flow, node, framing, made, right)
+    before, drop = _concatenated(lead, axis) if left else 0.0, made.known - found.known
+    keep(flow, node, framing, past_of(framing, found, left), left=left, initial=before, slot=slot, drop=drop)
+    return resampled(flow, node, framing, found)
 
 
 def _computed_frames(flow: Flow, values: Sequence[ir.Value], axis: int) -> int | None:
@@ -110,7 +113,7 @@ def _computed_frames(flow: Flow, values: Sequence[ir.Value], axis: int) -> int |
     return found[0] if len(found) == 1 and any(v in flow.framings for v in values[found[0] + 1 :]) else None
 
 
-def _behind_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int, others: bool) -> Framing:
+def _behind_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int, others: bool) -> list[Framing]:
     """Return the framing of a stream after frames from an input, or after copies of frame 0."""
     lead = node.inputs[0]
     assert lead is not None
@@ -124,12 +127,12 @@ def _behind_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int, othe
             "put constants there: the stream keeps past frames itself",
         )
     left = int(flow.shape(lead, node)[framing.axis].constant or 0)
-    extra, known = framing.extra + left, framing.known + left
-    kept = settled(flow, node, framing, 0, extra, known)
-    keep(flow, node, framing, left, None, (), known - kept, slot=slot, before=left, first=0)
+    made = framing.padded(left, 0)
+    found = settled(flow, node, framing, made)
+    keep(flow, node, framing, left, left=left, initial=None, slot=slot, drop=made.known - found.known, first=0)
     if framing.even and first is None:
         flow.caches[node.outputs[0]] = node
-    return flow.resized(node, node.outputs[0], replace(framing, extra=extra, known=kept))
+    return resampled(flow, node, framing, found)
 
 
 def _check_shortest(flow: Flow, node: ir.Node, framing: Frames, constants: Sequence[ir.Value], left: int) -> None:

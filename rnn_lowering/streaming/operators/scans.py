@@ -14,7 +14,7 @@ from rnn_lowering.inference.symbolic_values import add_initializers
 from rnn_lowering.loops.body import ScanBody, read_body
 from rnn_lowering.loops.emptying import checked_axis
 from rnn_lowering.model.scopes import bodies_of, values_used
-from rnn_lowering.streaming.editor import Editor, NodeEdit, producer
+from rnn_lowering.streaming.editor import Editor, NodeEdit
 from rnn_lowering.streaming.frames.delays import joined, last_state, missing_frames
 from rnn_lowering.streaming.frames.flow import Flow, StatefulNode
 from rnn_lowering.streaming.frames.framing import Delay, FirstFrame, Frames, Framing
@@ -88,9 +88,10 @@ class StatesHeld(NodeEdit):
         row = ir.Value(name=editor.name("missing"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
         body.inputs.append(row)
         for n, (before, after) in enumerate(zip(body.inputs[:states], body.outputs[:states], strict=True)):
-            (kept,) = editor.node("Where", [row, before, after])
+            where = editor.node("Where", [row, before, after], body)
+            body.append(where)
+            (kept,) = where.outputs
             kept.type, kept.shape = after.type, after.shape
-            body.append(producer(kept))
             body.outputs[n] = kept
 
 

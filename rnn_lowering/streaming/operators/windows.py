@@ -11,12 +11,12 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
 from rnn_lowering.inference.polynomials import Size, size
-from rnn_lowering.inference.symbolic_values import Shape, shape_of
-from rnn_lowering.streaming.editor import Editor, NodeEdit, Path, dim_of, home, producer
-from rnn_lowering.streaming.frames.delays import note_ahead, replaced
-from rnn_lowering.streaming.frames.flow import Flow
-from rnn_lowering.streaming.frames.framing import Delay, Frames, Framing
-from rnn_lowering.streaming.frames.past_frames import framed_input, keep, settled
+from rnn_lowering.inference.symbolic_values import shape_of
+from rnn_lowering.streaming.editor import Editor
+from rnn_lowering.streaming.frames.delays import resampled, without_missing
+from rnn_lowering.streaming.frames.flow import Flow, FramesEdit
+from rnn_lowering.streaming.frames.framing import Frames, Framing
+from rnn_lowering.streaming.frames.past_frames import framed_input, keep, past_of, settled
 from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
 
 
@@ -47,26 +47,21 @@ def windowed(flow: Flow, node: ir.Node) -> list[Framing]:
         return frame_by_frame(flow, node)
     value, framing = held
     window = _window(flow, node, framing)
-    stride, over = window.stride, window.left - window.span - 1
-    if min(window.left, window.right) < 0:
+    left, right, stride = window.left, window.right, window.stride
+    if min(left, right) < 0:
         raise flow.refuse(node, "removes frames with its paddings", "use a Slice")
-    known = (framing.known + over) // stride + 1
-    extra = (framing.extra + over + window.right) // stride + 1
-    kept = settled(flow, node, framing, window.right, extra, known)
-    if kept < known and stride > 1:
+    made = framing.padded(left, right).windows(window.span + 1, stride)
+    found = settled(flow, node, framing, made, right)
+    drop = made.known - found.known
+    if drop and stride > 1:
         raise flow.refuse(
             node, f"a stride of {stride} over time does not fit the frames that are cut off before it"
         )
-    found = replace(framing, extra=extra, known=kept, rate=framing.rate / stride)
-    past = window.left - framing.delay.frames + found.delay.frames * stride
-    if past or window.left or window.right:
-        initial, without = (
-            _before_first(flow, node, value) if window.left else 0.0,
-            window.without(framing.axis - 2),
-        )
-        keep(flow, node, framing, past, initial, without, known - kept, before=window.left)
-    note_ahead(flow, node, framing, found)
-    return [flow.resampled(node, node.outputs[0], found)]
+    past = past_of(framing, found, left, stride)
+    if past or left or right:
+        initial, pads = _before_first(flow, node, value) if left else 0.0, window.without(framing.axis - 2)
+        keep(flow, node, framing, past, left=left, initial=initial, drop=drop, pads=pads)
+    return resampled(flow, node, framing, found)
 
 
 def transformed(flow: Flow, node: ir.Node) -> list[Framing]:
@@ -76,16 +71,14 @@ def transformed(flow: Flow, node: ir.Node) -> list[Framing]:
     step, length = ((v[0].constant if v and len(v) == 1 else None) for v in (steps, lengths))
     if held is None or shape is None or held[1].axis != 1 or not held[1].plain or not step or not length:
         raise flow.refuse(node, "its signal is not the stream, or its frames have no constant length and step")
-    framing, stride, span = held[1], int(step), int(length) - 1
-    known, extra = (n // stride + 1 for n in (framing.known - span - 1, framing.extra - span - 1))
-    kept = settled(flow, node, framing, 0, extra, known)
-    if kept < known:
+    framing, stride = held[1], int(step)
+    made = framing.windows(int(length), stride)
+    found = settled(flow, node, framing, made)
+    if found != made:
         raise flow.refuse(node, f"a step of {stride} does not fit the samples that are cut off before it")
-    found = replace(framing, extra=extra, known=kept, rate=framing.rate / stride)
-    if past := found.delay.frames * stride - framing.delay.frames:
-        keep(flow, node, framing, past, 0.0, (), 0, before=0)
-    note_ahead(flow, node, framing, found)
-    return [flow.resampled(node, node.outputs[0], found)]
+    if past := past_of(framing, found, stride=stride):
+        keep(flow, node, framing, past)
+    return resampled(flow, node, framing, found)
 
 
 def transposed(flow: Flow, node: ir.Node) -> list[Framing]:
@@ -101,32 +94,21 @@ def transposed(flow: Flow, node: ir.Node) -> list[Framing]:
     window, output_padding = _window(flow, node, framing), node.attributes.get_ints("output_padding", ())
     span, stride, left = window.span, window.stride, window.left
     right = span + 1 - stride - window.right + (output_padding[axis] if output_padding else 0)
-    known = framing.known * stride - left
-    extra = framing.extra * stride - left + right
-    kept = settled(flow, node, framing, right, extra, known)
-    found = replace(framing, extra=extra, known=kept, rate=framing.rate * stride)
-    past = max((found.delay.frames - left + span) // stride - framing.delay.frames, 0)
-    beyond = span + 1 - stride + known - kept
-    pads = window.without(axis, (framing.delay.frames + past) * stride + left - found.delay.frames, max(beyond, 0))
+    made = framing.repeated(stride).padded(-left, right)
+    found = settled(flow, node, framing, made, right)
+    delay, late = framing.delay.frames, found.delay.frames
+    past = max((late - left + span) // stride - delay, 0)
+    beyond = span + 1 - stride + made.known - found.known
+    pads = window.without(axis, (delay + past) * stride + left - late, max(beyond, 0))
     padding = tuple(
         max(-beyond, 0) if n == axis else pad
         for n, pad in enumerate(output_padding or [0] * (len(window.pads) // 2))
     )
-    late = framing.delay and span - left >= stride
-    if past or late or pads != window.pads or padding != tuple(output_padding or padding):
-        keep(
-            flow,
-            node,
-            framing,
-            past,
-            0.0,
-            pads,
-            0,
-            before=max((span - left) // stride, 0),
-            output_padding=padding if any(padding) or output_padding else None,
-        )
-    note_ahead(flow, node, framing, found)
-    return [flow.resampled(node, node.outputs[0], found)]
+    reached = max((span - left) // stride, 0)
+    if past or (delay and reached) or pads != window.pads or padding != tuple(output_padding or padding):
+        given = padding if any(padding) or output_padding else None
+        keep(flow, node, framing, past, left=reached, pads=pads, output_padding=given)
+    return resampled(flow, node, framing, found)
 
 
 def _window(flow: Flow, node: ir.Node, framing: Frames) -> _Window:
@@ -198,66 +180,48 @@ def _before_first(flow: Flow, node: ir.Node, value: ir.Value) -> float:
 
 
 @dataclass(frozen=True)
-class OverlapAdd(NodeEdit):
-    """A Col2Im with one column for each frame.
+class OverlapAdd(FramesEdit):
+    """A Col2Im with one column for each frame. Columns that are missing because of a delay count as 0.
 
     Attributes:
         past: The number of columns before the chunk that add to the chunk.
-        overlap: The number of extra columns of the input in each chunk.
-        axis: The image axis along which the columns are added, from 0.
+        added: The image axis along which the columns are added, from 0.
         rank: The number of image axes.
         stride: The distance of two columns in the image.
         cut: The part of the image after the chunk: the next chunk computes it, or it is beyond the end.
-        delay: Delay of the columns; missing columns count as 0.
-        path: The If nodes around the node, each with its branch.
-        shape, dtype: Shape and element type of the columns.
     """
 
-    node: ir.Node
     past: int
-    overlap: int
-    axis: int
+    added: int
     rank: int
     stride: int
     cut: int
-    delay: Delay | None
-    path: Path
-    shape: Shape
-    dtype: ir.DataType
 
     def apply(self, editor: Editor) -> None:
         """Put the past columns before the chunk's, in a larger image; cut off what is not the chunk's."""
-        node, graph = self.node, home(self.node)
-        columns, image, result = node.inputs[0], node.inputs[1], node.outputs[0]
+        node, result, more = self.node, self.node.outputs[0], self.past * self.stride
+        columns, image = node.inputs[0], node.inputs[1]
         assert columns is not None
         assert image is not None
-        if self.delay:
-            zeros = np.zeros(1, self.dtype.numpy())
-            columns = replaced(editor, columns, self.delay, 2, len(self.shape), zeros, node)
-            node.replace_input_with(0, columns)
+        name, columns = columns.name, without_missing(editor, self, columns, 0.0)
         if self.past:
-            dims = [self.past if n == 2 else dim_of(dim, n, columns.name) for n, dim in enumerate(self.shape)]
-            past = editor.add_past(node, "x", self.dtype, dims)
-            (joined,) = editor.node("Concat", [past, columns], axis=2)
-            start, end = -(self.past + self.overlap), -self.overlap or TO_THE_END
-            present = editor.sliced(joined, graph, [2], [start], [end])
-            more = [self.past * self.stride if n == self.axis else 0 for n in range(self.rank)]
-            (larger,) = editor.node("Add", [image, editor.integers(more, graph)])
-            graph.insert_before(node, [producer(v) for v in (joined, present, larger)])
-            node.replace_input_with(0, joined)
-            node.replace_input_with(1, larger)
+            past, emit = self.past_input(editor, "x", name, self.past), editor.before(node)
+            columns = emit("Concat", past, columns, axis=2)
+            present = self.last(emit, columns, self.past)
+            wider = emit.constant([more if n == self.added else 0 for n in range(self.rank)])
+            node.replace_input_with(1, emit("Add", image, wider))
             editor.add_present(node, "x", past, present, self.path)
+        node.replace_input_with(0, columns)
         if self.past or self.cut:
-            bounds = [self.past * self.stride], [-self.cut or TO_THE_END]
-            own = editor.sliced(result, graph, [2 + self.axis], *bounds)
-            own.type = result.type
-            editor.put_behind(result, own, [own])
+            emit = editor.after(node)
+            own = emit.sliced(result, [2 + self.added], [more], [-self.cut or TO_THE_END])
+            emit.instead_of(result, own)
 
 
 def overlapped(flow: Flow, node: ir.Node) -> list[Framing]:
     """The framing of a Col2Im's output: each column adds to `stride` results and those behind."""
-    held, known = framed_input(flow, node), flow.known
-    image, block = known.given(node, 1), known.given(node, 2)
+    held = framed_input(flow, node)
+    image, block = flow.known.given(node, 1), flow.known.given(node, 2)
     if held is None or image is None or block is None or held[1].axis != 2 or not held[1].plain:
         raise flow.refuse(node, "its columns are not the frames, or its sizes are not known")
     framing, rank = held[1], len(image)
@@ -273,15 +237,9 @@ def overlapped(flow: Flow, node: ir.Node) -> list[Framing]:
     span, stride = spans[axis], strides[axis]
     if span < stride or image[axis] != (framing.size() - 1) * stride + span:
         raise flow.refuse(node, "its size is not that of all its columns")
-    extra, certain = framing.extra * stride + span - stride, framing.known * stride
-    kept = settled(flow, node, framing, span - stride, extra, certain)
-    past, cut = (span - 1) // stride, span - stride + certain - kept
-    value = held[0]
-    flow.edits.append(
-        OverlapAdd(
-            *(node, past, framing.overlap, axis, rank, stride, cut, framing.delay, flow.path),
-            *(flow.shape(value, node), known.types[value]),
-        )
-    )
-    found = replace(framing, axis=2 + axis, extra=extra, known=kept, rate=framing.rate * stride)
-    return [flow.resampled(node, node.outputs[0], found)]
+    made = framing.repeated(stride).padded(0, span - stride)
+    found = settled(flow, node, framing, made, span - stride)
+    cut = span - stride + made.known - found.known
+    place = flow.at(node, held[0], framing)
+    flow.edits.append(OverlapAdd(*place, (span - 1) // stride, axis, rank, stride, cut))
+    return resampled(flow, node, framing, replace(found, axis=2 + axis))
