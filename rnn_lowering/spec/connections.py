@@ -26,7 +26,8 @@ class ValueFacts:
 
 InputFacts = Mapping[ir.Value, ValueFacts]
 
-_REQUIRED = onnx.defs.OpSchema.FormalParameterOption.Single
+REQUIRED = onnx.defs.OpSchema.FormalParameterOption.Single
+"""The option of inputs and outputs that a node must have."""
 
 
 class Connections:
@@ -59,7 +60,7 @@ class Connections:
             raise self.invalid(f"{len(node.outputs)} outputs", f"at most {schema.max_output} are allowed")
         self.inputs = {p.name: v for p, v in zip(schema.inputs, node.inputs, strict=False) if v is not None}
         for formal in schema.inputs:
-            if formal.option == _REQUIRED and formal.name not in self.inputs:
+            if formal.option == REQUIRED and formal.name not in self.inputs:
                 raise self.invalid(f"input {formal.name} is missing")
         named = zip(schema.outputs, node.outputs, strict=False)
         self.outputs = {p.name: v for p, v in named if v.name and (v.uses() or v.is_graph_output())}

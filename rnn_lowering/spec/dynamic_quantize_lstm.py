@@ -1,8 +1,8 @@
 """DynamicQuantizeLSTM of com.microsoft: an LSTM whose products are of integers.
 
-Sources in onnxruntime: contrib_ops/cpu/quantization/dynamic_quantize_lstm.cc and the schema in
-core/graph/contrib_ops/quantization_defs.cc. Against LSTM, W and R are transposed; their scales and zero points are
-of a direction or of each of its columns; X and H are quantized at run time (DynamicQuantizeLinear).
+Source in onnxruntime: contrib_ops/cpu/quantization/dynamic_quantize_lstm.cc. W and R are those of LSTM transposed.
+Each direction, or each column of it, has a scale and a zero point. X and H are quantized at run time
+(DynamicQuantizeLinear).
 """
 
 from __future__ import annotations
@@ -10,33 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
 from rnn_lowering.spec.integer_weights import QuantizedTensor
 from rnn_lowering.types import Array, array_of, dequantized_numbers
 
-OPERATOR, DOMAIN = "DynamicQuantizeLSTM", "com.microsoft"
-IDENTIFIER = DOMAIN, OPERATOR
+OPERATOR = "DynamicQuantizeLSTM"
 
 _INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8)
-
-
-def schema() -> onnx.defs.OpSchema:
-    """Return the schema, which onnx does not have; its attributes are those of LSTM-7."""
-    lstm, parameter = onnx.defs.get_schema("LSTM", 7, ""), onnx.defs.OpSchema.FormalParameter
-    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
-    scales = [parameter(f"{symbol}_{kind}", "T") for symbol in "WR" for kind in ("scale", "zero_point")]
-    return onnx.defs.OpSchema(
-        OPERATOR,
-        DOMAIN,
-        1,
-        inputs=[*(parameter(p.name, "T", param_option=p.option) for p in lstm.inputs), *scales],
-        outputs=[parameter(p.name, "T", param_option=optional) for p in lstm.outputs],
-        type_constraints=[("T", ["tensor(float)"], "")],
-        attributes=list(lstm.attributes.values()),
-    )
 
 
 def stored_weights(

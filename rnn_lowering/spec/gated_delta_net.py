@@ -1,37 +1,23 @@
 """GatedDeltaNet of com.microsoft: LinearAttention with gates of its own and a transposed state in float32.
 
-Its document is onnxruntime's ContribOperators.md. What needs a list of lengths, packs tokens or gives updates of
-the state as an output is refused.
+Source: onnxruntime's docs/ContribOperators.md. Nodes with a list of lengths, with packed tokens or with updates of
+the state as an output are refused.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.spec.connections import Connections, SpecifiedShape
-from rnn_lowering.spec.linear_attention import RULES, LinearAttentionSpec
+from rnn_lowering.spec.connections import SpecifiedShape
+from rnn_lowering.spec.contrib_schemas import DOMAIN
+from rnn_lowering.spec.linear_attention import DEFAULT_RULE, RULES, LinearAttentionSpec
 from rnn_lowering.spec.node_spec import AxisName, InputRole, NodeReader, NodeSpec
 
-OPERATOR, DOMAIN = "GatedDeltaNet", "com.microsoft"
-
-_INPUTS = (
-    *(("query", "T"), ("key", "T"), ("value", "T"), ("cu_seqlens", "TI"), ("decay", "TS"), ("beta", "TS")),
-    *(("initial_state", "TS"), ("a_log", "TS"), ("dt_bias", "TS"), ("capture_count", "TI")),
-    ("state_update_active", "TI"),
-)
-_OUTPUTS = (("output", "T"), ("final_state", "TS"), ("state_update", "TS"))
-_CHOICES = {
-    "gate_activation": ("none", "softplus", "qwen", "sigmoid", "kda"),
-    "beta_activation": ("none", "sigmoid"),
-    "update_rule": tuple(RULES),
-}
-_DEFAULTS = {"gate_activation": "none", "beta_activation": "none", "update_rule": "gated_delta"}
+_GATES = ("none", "softplus", "qwen", "sigmoid", "kda")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +43,30 @@ class GatedDeltaNetSpec(NodeSpec):
     squashes_beta: bool
     normalizes: bool
 
-    operators = frozenset({(DOMAIN, OPERATOR)})
+    operators = frozenset({(DOMAIN, "GatedDeltaNet")})
     data = "query"
 
     @classmethod
     def read(cls, reader: NodeReader) -> GatedDeltaNetSpec:
-        own = schema()
-        reader.check_attributes(own)
-        return _parsed(reader.node, reader.connections(own))
+        rule = reader.choice("update_rule", DEFAULT_RULE, RULES)
+        gate = reader.choice("gate_activation", "none", _GATES)
+        beta = reader.choice("beta_activation", "none", ("none", "sigmoid"))
+        connections = reader.connections
+        _check_supported(reader)
+        _check_gates(reader, rule, gate)
+        sizes = _sizes(reader)
+        attention = _attention(reader, rule, sizes)
+        return cls(
+            **connections.fields(),
+            dtype=connections.dtype(),
+            seq_length=attention.seq_length,
+            batch_size=attention.batch_size,
+            attention=attention,
+            computes_decay=gate != "none",
+            lower_bound=reader.attribute("gate_lower_bound", -5.0) if gate in ("sigmoid", "kda") else None,
+            normalizes=bool(reader.attribute("qk_l2_norm", 0)),
+            squashes_beta=beta == "sigmoid",
+        )
 
     @classmethod
     def role(cls, node: onnx.NodeProto, slot: int) -> InputRole:
@@ -82,17 +84,12 @@ class GatedDeltaNetSpec(NodeSpec):
         return f"{self.attention.details}, gates" if self.computes_decay else self.attention.details
 
     def axes(self, symbol: str) -> tuple[AxisName, ...]:
+        if symbol in ("a_log", "dt_bias"):
+            return (None,)
         if symbol in ("initial_state", "final_state"):
             return ("N", None, None, None)
-        if symbol in ("query", "key", "value", "output"):
-            return ("N", "T", None, None)
-        return ("N", "T", *[None] * (self.rank(symbol) - 2)) if symbol in ("decay", "beta") else ()
-
-    def rank(self, symbol: str) -> int:
-        if symbol in ("a_log", "dt_bias"):
-            return 1
-        by_head = self.attention.decay_size == 1
-        return 3 if symbol == "beta" or (symbol == "decay" and by_head) else 4
+        by_head = symbol == "beta" or (symbol == "decay" and self.attention.decay_size == 1)
+        return ("N", "T", None) if by_head else ("N", "T", None, None)
 
     def dtype_of(self, symbol: str) -> ir.DataType:
         return self.dtype if symbol in ("query", "key", "value", "output") else ir.DataType.FLOAT
@@ -111,113 +108,45 @@ class GatedDeltaNetSpec(NodeSpec):
         return self.attention.first_form()
 
 
-def schema() -> onnx.defs.OpSchema:
-    """Return the schema, which onnx does not have."""
-    formal, option = onnx.defs.OpSchema.FormalParameter, onnx.defs.OpSchema.FormalParameterOption
-    kinds, attribute = onnx.defs.OpSchema.AttrType, onnx.defs.OpSchema.Attribute
-    numbers = ("state_update_capacity", "chunk_size", "qk_l2_norm")
-    return onnx.defs.OpSchema(
-        OPERATOR,
-        DOMAIN,
-        1,
-        inputs=[formal("query", "T"), *(formal(n, t, param_option=option.Optional) for n, t in _INPUTS[1:])],
-        outputs=[formal("output", "T"), *(formal(n, t, param_option=option.Optional) for n, t in _OUTPUTS[1:])],
-        type_constraints=[
-            ("T", ["tensor(float)", "tensor(float16)", "tensor(bfloat16)"], ""),
-            ("TS", ["tensor(float)"], ""),
-            ("TI", ["tensor(int32)"], ""),
-        ],
-        attributes=[
-            *(attribute(name, kinds.STRING, required=False) for name in _CHOICES),
-            *(attribute(name, kinds.INT, required=False) for name in numbers),
-            *(attribute(name, kinds.FLOAT, required=False) for name in ("scale", "gate_lower_bound")),
-        ],
-    )
-
-
-def _parsed(node: ir.Node, connections: Connections) -> GatedDeltaNetSpec:
-    values = {name: attribute.value for name, attribute in node.attributes.items()}
-    chosen = _DEFAULTS | {name: value for name, value in values.items() if name in _CHOICES}
-    for name, allowed in _CHOICES.items():
-        if chosen[name] not in allowed:
-            raise connections.invalid(f"{name} is '{chosen[name]}'", f"{', '.join(allowed)} are allowed")
-    _check_supported(connections, values)
-    rule, given = RULES[chosen["update_rule"]], connections.inputs
-    gate = chosen["gate_activation"]
-    computes_decay = gate != "none"
-    needed = {symbol for symbol, needs in rule.needs.items() if needs}
-    needed |= {"a_log", "dt_bias"} if computes_decay and rule.decays else set()
-    for symbol in ("decay", "beta", "a_log", "dt_bias"):
-        if symbol in needed and symbol not in given:
-            attribute = "gate_activation" if symbol in ("a_log", "dt_bias") else "update_rule"
-            why = f"{attribute} {chosen[attribute]}"
-            raise connections.invalid(f"input {symbol} is missing", f"{why} needs it")
-        if symbol in ("a_log", "dt_bias") and symbol in given and not computes_decay:
-            raise connections.invalid(f"input {symbol} is connected", "it needs another gate_activation than none")
-    sizes, decay_rank = _sizes(connections)
-    dtype = connections.dtype()
-    key_size = sizes["head_size_qk"]
-    attention = LinearAttentionSpec(
-        node=connections.ref,
-        version=1,
-        dtype=ir.DataType.FLOAT,
-        seq_length=sizes.get("length"),
-        batch_size=sizes.get("batch_size"),
-        inputs={},
-        outputs={},
-        constants={},
-        update_rule=chosen["update_rule"],
-        query_heads=sizes["heads"],
-        key_heads=sizes["heads"],
-        state_heads=sizes["states"],
-        key_size=key_size,
-        value_size=sizes["head_size_v"],
-        scale=values.get("scale", 0.0) or 1 / math.sqrt(key_size),
-        state_dtype=ir.DataType.FLOAT,
-        decay_size=key_size if decay_rank == 4 else 1,
-        beta_heads=sizes["states"],
-    )
-    return GatedDeltaNetSpec(
-        **connections.fields(),
-        dtype=dtype,
-        seq_length=attention.seq_length,
-        batch_size=attention.batch_size,
-        attention=attention,
-        computes_decay=computes_decay,
-        lower_bound=values.get("gate_lower_bound", -5.0) if gate in ("sigmoid", "kda") else None,
-        normalizes=bool(values.get("qk_l2_norm", 0)),
-        squashes_beta=chosen["beta_activation"] == "sigmoid",
-    )
-
-
-def _check_supported(connections: Connections, values: dict[str, Any]) -> None:
+def _check_supported(reader: NodeReader) -> None:
     """Refuse what the document leaves open, or what has no equivalent here."""
-    given = connections.inputs
+    given = reader.connections.inputs
     reasons = {
         "cu_seqlens is connected: lengths of packed sequences": "cu_seqlens" in given,
         "key or value is missing: packed queries, keys and values": not {"key", "value"} <= given.keys(),
-        "state_update is asked for: transitions of the state": bool(values.get("state_update_capacity", 0))
+        "state_update is asked for: transitions of the state": bool(reader.attribute("state_update_capacity", 0))
         or "capture_count" in given
-        or "state_update" in connections.outputs,
+        or "state_update" in reader.connections.outputs,
     }
     for reason, applies in reasons.items():
         if applies:
             hint = "export the model with LinearAttention, or with queries of [batch, length, heads, size]"
-            raise UnsupportedError(f"{reason} cannot be lowered", hint=hint, node=connections.ref)
-    if (shape := connections.dims("query")) is None or len(shape) != 4:
+            raise reader.unsupported(f"{reason} cannot be lowered", hint)
+    if (shape := reader.connections.dims("query")) is None or len(shape) != 4:
         told = "of unknown shape" if shape is None else f"of shape {list(shape)}"
         hint = "export it with queries of [batch, length, heads, size], or declare their shape"
-        raise UnsupportedError(f"query is {told}: only rank 4 can be lowered", hint=hint, node=connections.ref)
+        raise reader.unsupported(f"query is {told}: only rank 4 can be lowered", hint)
 
 
-def _sizes(connections: Connections) -> tuple[dict[str, int], int]:
+def _check_gates(reader: NodeReader, rule: str, gate: str) -> None:
+    """Check that the inputs are connected which the rule and the gate of the decay need."""
+    given, with_gate = reader.connections.inputs, gate != "none"
+    for symbol, needed in RULES[rule].needs.items():
+        if needed and symbol not in given:
+            raise reader.invalid(f"input {symbol} is missing", f"update_rule {rule} needs it")
+    for symbol in ("a_log", "dt_bias"):
+        if with_gate and RULES[rule].decays and symbol not in given:
+            raise reader.invalid(f"input {symbol} is missing", f"gate_activation {gate} needs it")
+        if not with_gate and symbol in given:
+            raise reader.invalid(f"input {symbol} is connected", "it needs another gate_activation than none")
+
+
+def _sizes(reader: NodeReader) -> dict[str, int]:
     """Return the sizes on which the inputs agree, and the rank of decay."""
-    decay = connections.dims("decay")
+    decay = reader.connections.dims("decay")
     rank = 3 if decay is None else len(decay)
-    if "decay" in connections.inputs and (decay is None or rank not in (3, 4)):
-        raise connections.invalid(
-            f"decay has shape {None if decay is None else list(decay)}, not one of rank 3 or 4"
-        )
+    if "decay" in reader.connections.inputs and (decay is None or rank not in (3, 4)):
+        raise reader.invalid(f"decay has shape {None if decay is None else list(decay)}, not one of rank 3 or 4")
     rows: SpecifiedShape = ("batch_size", "length")
     wanted: dict[str, SpecifiedShape] = {
         "query": (*rows, "heads", "head_size_qk"),
@@ -228,14 +157,38 @@ def _sizes(connections: Connections) -> tuple[dict[str, int], int]:
         "initial_state": ("batch_size", "states", "head_size_v", "head_size_qk"),
         **dict.fromkeys(("a_log", "dt_bias"), ("states",)),
     }
-    sizes = connections.agreed(wanted)
+    sizes = reader.connections.agreed(wanted)
     for name in ("heads", "head_size_qk", "states", "head_size_v"):
         if name not in sizes:
-            hint = "declare the shapes of query and value (onnx.shape_inference)"
-            raise UnsupportedError(f"{name} is not known", hint=hint, node=connections.ref)
+            raise reader.unknown(name, "declare the shapes of query and value (onnx.shape_inference)")
         if not sizes[name]:
-            raise connections.invalid(f"{name} is 0", "it must be positive")
+            raise reader.invalid(f"{name} is 0", "it must be positive")
     if sizes["states"] % sizes["heads"]:
         reason = f"value has {sizes['states']} heads, query {sizes['heads']}"
-        raise connections.invalid(reason, "the first must be a multiple of the second")
-    return sizes, rank
+        raise reader.invalid(reason, "the first must be a multiple of the second")
+    return sizes | {"rank of decay": rank}
+
+
+def _attention(reader: NodeReader, rule: str, sizes: dict[str, int]) -> LinearAttentionSpec:
+    """Return the LinearAttention between the gates."""
+    key_size = sizes["head_size_qk"]
+    return LinearAttentionSpec(
+        node=reader.ref,
+        version=1,
+        dtype=ir.DataType.FLOAT,
+        seq_length=sizes.get("length"),
+        batch_size=sizes.get("batch_size"),
+        inputs={},
+        outputs={},
+        constants={},
+        update_rule=rule,
+        query_heads=sizes["heads"],
+        key_heads=sizes["heads"],
+        state_heads=sizes["states"],
+        key_size=key_size,
+        value_size=sizes["head_size_v"],
+        scale=reader.attribute("scale", 0.0) or 1 / math.sqrt(key_size),
+        state_dtype=ir.DataType.FLOAT,
+        decay_size=key_size if sizes["rank of decay"] == 4 else 1,
+        beta_heads=sizes["states"],
+    )

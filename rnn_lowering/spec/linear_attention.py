@@ -14,15 +14,12 @@ from typing import ClassVar
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.spec.connections import Connections, SpecifiedShape, agree, describe
+from rnn_lowering.spec.connections import Connections, SpecifiedShape
+from rnn_lowering.spec.contrib_schemas import DOMAIN
 from rnn_lowering.spec.node_spec import AxisName, InputRole, NodeReader, NodeSpec
 from rnn_lowering.types import Dims
 
-OPERATOR, CONTRIB_DOMAIN = "LinearAttention", "com.microsoft"
-
-FIRST_OPSET = 27
-"""The first opset with the operator."""
+OPERATOR = "LinearAttention"
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,6 @@ RULES = {
 
 DEFAULT_RULE = "gated_delta"
 
-_DATA = ("query", "key", "value", "decay", "beta", "output")
 _STATES = ("past_state", "present_state")
 _BOUNDS = {1: (-0.15, 0.15), 4: (-1.0, 0.0), 5: (0.0, 1.0)}
 """Ranges of random keys, decays and betas that keep states from growing, by input slot."""
@@ -84,7 +80,7 @@ class LinearAttentionSpec(NodeSpec):
         []
     """
 
-    operators: ClassVar = frozenset({("", OPERATOR), (CONTRIB_DOMAIN, OPERATOR)})
+    operators: ClassVar = frozenset({("", OPERATOR), (DOMAIN, OPERATOR)})
     data: ClassVar = "query"
 
     update_rule: str
@@ -100,7 +96,29 @@ class LinearAttentionSpec(NodeSpec):
 
     @classmethod
     def read(cls, reader: NodeReader) -> LinearAttentionSpec:
-        return _AttentionReader(reader).spec()
+        reader.check_outputs()
+        rule, (query_heads, state_heads) = _rule(reader), _heads(reader)
+        if window := reader.attribute("state_window", 0):
+            reason = f"state_window is {window}: the states after several tokens cannot be kept"
+            raise reader.unsupported(reason, "export the model with state_window 0")
+        dtype, state_dtype = _types(reader.connections)
+        sizes = _Sizes(reader, query_heads, state_heads, RULES[rule])
+        return cls(
+            **reader.connections.fields(),
+            dtype=dtype,
+            seq_length=sizes.found.get("sequence length"),
+            batch_size=sizes.found.get("batch size"),
+            update_rule=rule,
+            query_heads=query_heads,
+            key_heads=sizes.key_heads,
+            state_heads=state_heads,
+            key_size=sizes.key_size,
+            value_size=sizes.value_size,
+            scale=reader.attribute("scale", 0.0) or 1 / math.sqrt(sizes.key_size),
+            state_dtype=state_dtype,
+            decay_size=sizes.decay_size,
+            beta_heads=sizes.width("beta"),
+        )
 
     @classmethod
     def role(cls, node: onnx.NodeProto, slot: int) -> InputRole:
@@ -136,9 +154,6 @@ class LinearAttentionSpec(NodeSpec):
     def axes(self, symbol: str) -> tuple[AxisName, ...]:
         return ("N", None, None, None) if symbol in _STATES else ("N", "T", None)
 
-    def rank(self, symbol: str) -> int:
-        return len(self.axes(symbol))
-
     def dtype_of(self, symbol: str) -> ir.DataType:
         return self.state_dtype if symbol in _STATES else self.dtype
 
@@ -160,95 +175,42 @@ class LinearAttentionSpec(NodeSpec):
         return "unroll" if self.seq_length is not None and self.seq_length <= _SHORT else ""
 
 
-class _AttentionReader:
-    """The reading of one node: holds what every step of it needs."""
+def _rule(reader: NodeReader) -> str:
+    """Return update_rule; the inputs that it needs, and in ONNX's own operator no others, must be connected."""
+    name, given = str(reader.choice("update_rule", DEFAULT_RULE, RULES)), reader.connections.inputs
+    for symbol, needed in RULES[name].needs.items():
+        if needed and symbol not in given:
+            raise reader.invalid(f"input {symbol} is missing", f"update_rule {name} needs it")
+        if not needed and symbol in given and reader.is_standard:
+            raise reader.invalid(f"input {symbol} is connected", f"update_rule {name} does not allow it")
+    return name
 
-    def __init__(self, reader: NodeReader) -> None:
-        self.reader, self.ref = reader, reader.ref
-        self.invalid, self.attribute = reader.invalid, reader.attribute
-        self.contrib = not reader.is_standard
-        if self.contrib:
-            self.schema = contrib_schema()
-        else:
-            self.schema = reader.standard_schema(FIRST_OPSET, CONTRIB_DOMAIN)
 
-    def spec(self) -> LinearAttentionSpec:
-        self.reader.check_attributes(self.schema)
-        self._check_outputs()
-        connections = self.reader.connections(self.schema)
-        name = self._rule_of(connections.inputs)
-        self._check_window()
-        query_heads, state_heads = self._heads()
-        dtype, state_dtype = self._types(connections)
-        sizes = _Sizes(connections, query_heads, state_heads, RULES[name], self.contrib)
-        return LinearAttentionSpec(
-            **connections.fields(),
-            dtype=dtype,
-            seq_length=sizes.found.get("sequence length"),
-            batch_size=sizes.found.get("batch size"),
-            update_rule=name,
-            query_heads=query_heads,
-            key_heads=sizes.key_heads,
-            state_heads=state_heads,
-            key_size=sizes.key_size,
-            value_size=sizes.value_size,
-            scale=self.attribute("scale", 0.0) or 1 / math.sqrt(sizes.key_size),
-            state_dtype=state_dtype,
-            decay_size=sizes.decay_size,
-            beta_heads=sizes.width("beta"),
-        )
+def _heads(reader: NodeReader) -> tuple[int, int]:
+    """Return q_num_heads and kv_num_heads."""
+    heads = {name: int(reader.attribute(name, 0)) for name in ("q_num_heads", "kv_num_heads")}
+    for name, count in heads.items():
+        if count <= 0:
+            raise reader.invalid(f"{name} is {count}", "it must be positive")
+    queries, states = heads.values()
+    if queries % states and (reader.is_standard or states % queries):
+        other = "" if reader.is_standard else ", or the other way round"
+        reason = f"q_num_heads is {queries}, kv_num_heads {states}"
+        raise reader.invalid(reason, f"the first must be a multiple of the second{other}")
+    return queries, states
 
-    def _check_outputs(self) -> None:
-        for n, formal in enumerate(self.schema.outputs):
-            if not self.reader.gives(n):
-                raise self.invalid(f"output {formal.name} is missing", "both outputs are required")
 
-    def _rule_of(self, given: Mapping[str, ir.Value]) -> str:
-        name = self.attribute("update_rule", DEFAULT_RULE)
-        if name not in RULES:
-            raise self.invalid(f"update_rule is '{name}'", f"{', '.join(RULES)} are allowed")
-        for symbol, needed in RULES[name].needs.items():
-            if needed and symbol not in given:
-                raise self.invalid(f"input {symbol} is missing", f"update_rule {name} needs it")
-            if not needed and symbol in given and not self.contrib:
-                raise self.invalid(f"input {symbol} is connected", f"update_rule {name} does not allow it")
-        return str(name)
-
-    def _check_window(self) -> None:
-        window = self.attribute("state_window", 0)
-        if window:
-            raise UnsupportedError(
-                f"state_window is {window}: the states after several tokens cannot be kept",
-                hint="export the model with state_window 0",
-                node=self.ref,
-            )
-
-    def _heads(self) -> tuple[int, int]:
-        """Return q_num_heads and kv_num_heads."""
-        heads = {name: int(self.attribute(name, 0)) for name in ("q_num_heads", "kv_num_heads")}
-        for name, count in heads.items():
-            if count <= 0:
-                raise self.invalid(f"{name} is {count}", "it must be positive")
-        queries, states = heads.values()
-        if queries % states and not (self.contrib and states % queries == 0):
-            other = ", or the other way round" if self.contrib else ""
-            raise self.invalid(
-                f"q_num_heads is {queries}, kv_num_heads {states}",
-                f"the first must be a multiple of the second{other}",
-            )
-        return queries, states
-
-    def _types(self, connections: Connections) -> tuple[ir.DataType, ir.DataType]:
-        """Return the element types T and S."""
-        types = connections.types()
-        state = types.pop("past_state", None)
-        dtype = connections.common_type(types)
-        if "past_state" not in connections.inputs:
-            return dtype, dtype
-        if state is None:
-            raise self.invalid("the element type of past_state is not known", "run onnx.shape_inference first")
-        connections.check_type(state, "S")
-        return dtype, state
+def _types(connections: Connections) -> tuple[ir.DataType, ir.DataType]:
+    """Return the element types T and S."""
+    types = connections.types()
+    state = types.pop("past_state", None)
+    dtype = connections.common_type(types)
+    if "past_state" not in connections.inputs:
+        return dtype, dtype
+    if state is None:
+        raise connections.invalid("the element type of past_state is not known", "run onnx.shape_inference first")
+    connections.check_type(state, "S")
+    return dtype, state
 
 
 class _Sizes:
@@ -259,31 +221,28 @@ class _Sizes:
         key_size, value_size, key_heads, decay_size: As in `LinearAttentionSpec`.
     """
 
-    def __init__(
-        self, connections: Connections, query_heads: int, state_heads: int, rule: UpdateRule, contrib: bool
-    ) -> None:
-        self.connections, self.contrib = connections, contrib
+    def __init__(self, reader: NodeReader, query_heads: int, state_heads: int, rule: UpdateRule) -> None:
+        self.reader = reader
         self.query_heads, self.state_heads = query_heads, state_heads
         self.shapes = dict(self._shapes(rule))
-        self.key_size = self._one_size("key", 2, {"query": query_heads} | ({} if contrib else {"key": state_heads}))
+        of_key = {"query": query_heads} | ({"key": state_heads} if reader.is_standard else {})
+        self.key_size = self._one_size("key", 2, of_key)
         self.value_size = self._one_size("value", 3, {"value": state_heads})
-        self.key_heads = self._key_heads()
+        self.key_heads = state_heads if reader.is_standard else self._key_heads()
         self.decay_size = self._decay_size()
         wanted = self._wanted()
-        self.found, wrong = agree(self.shapes, wanted)
-        if wrong is not None:
-            given = list(self.shapes[wrong])
-            raise connections.invalid(f"{wrong} has shape {given}, not {describe(wanted[wrong], self.found)}")
+        self.found = reader.connections.agreed({s: wanted[s] for s in wanted if s in self.shapes})
 
     def _shapes(self, rule: UpdateRule) -> Iterator[tuple[str, Dims]]:
         """Yield the shapes that are known of the inputs that the rule uses."""
-        for symbol in self.connections.inputs:
-            shape = self.connections.dims(symbol)
+        connections = self.reader.connections
+        for symbol in connections.inputs:
+            shape = connections.dims(symbol)
             if shape is None or not rule.needs.get(symbol, True):
                 continue
             rank = 4 if symbol in _STATES else 3
             if len(shape) != rank:
-                raise self.connections.invalid(f"{symbol} has shape {list(shape)}, not one of rank {rank}")
+                raise self.reader.invalid(f"{symbol} has shape {list(shape)}, not one of rank {rank}")
             yield symbol, shape
 
     def width(self, symbol: str) -> int | None:
@@ -297,26 +256,22 @@ class _Sizes:
             if width is None:
                 continue
             if width <= 0 or width % count:
-                raise self.connections.invalid(f"{symbol} is {width} wide, not a multiple of its {count} heads")
+                raise self.reader.invalid(f"{symbol} is {width} wide, not a multiple of its {count} heads")
             return width // count
         state = self.shapes.get("past_state")
         found = None if state is None else state[axis]
         if found is None:
-            raise UnsupportedError(
-                f"the width of {next(iter(heads))} is not known", hint=_HINT_OF_SHAPE, node=self.connections.ref
-            )
+            raise self.reader.unknown(f"the width of {next(iter(heads))}", _HINT_OF_SHAPE)
         if found <= 0:
-            raise self.connections.invalid(f"past_state has {noun}s of size {found}", "it must be positive")
+            raise self.reader.invalid(f"past_state has {noun}s of size {found}", "it must be positive")
         return found
 
     def _key_heads(self) -> int:
-        if not self.contrib:
-            return self.state_heads
         width, d, states = self.width("key"), self.key_size, self.state_heads
         if width is None:
-            raise UnsupportedError("the width of key is not known", hint=_HINT_OF_SHAPE, node=self.connections.ref)
+            raise self.reader.unknown("the width of key", _HINT_OF_SHAPE)
         if width <= 0 or width % d or states % (width // d):
-            raise self.connections.invalid(
+            raise self.reader.invalid(
                 f"key is {width} wide, not a number of heads of size {d} that divides kv_num_heads ({states})"
             )
         return width // d
@@ -326,7 +281,7 @@ class _Sizes:
         if width is None:
             return None
         if width not in (states, states * d):
-            raise self.connections.invalid(
+            raise self.reader.invalid(
                 f"decay is {width} wide, not {states} (of each head) or {states * d} (of each key dimension)"
             )
         return width // states
@@ -334,32 +289,11 @@ class _Sizes:
     def _wanted(self) -> dict[str, SpecifiedShape]:
         """Return the shapes that inputs must have."""
         by_step = ("batch size", "sequence length")
-        beta = self.width("beta")
-        widths: dict[str, int | None] = {
-            "query": self.query_heads * self.key_size,
-            "key": self.key_heads * self.key_size,
-            "value": self.state_heads * self.value_size,
-            "decay": self.width("decay"),
-            "beta": 1 if beta == 1 else self.state_heads,
+        return {
+            "query": (*by_step, self.query_heads * self.key_size),
+            "key": (*by_step, self.key_heads * self.key_size),
+            "value": (*by_step, self.state_heads * self.value_size),
+            "decay": (*by_step, self.width("decay") or "width"),
+            "beta": (*by_step, 1 if self.width("beta") == 1 else self.state_heads),
+            "past_state": ("batch size", self.state_heads, self.key_size, self.value_size),
         }
-        wanted: dict[str, SpecifiedShape] = {
-            symbol: (*by_step, symbol if width is None else width) for symbol, width in widths.items()
-        }
-        return wanted | {"past_state": ("batch size", self.state_heads, self.key_size, self.value_size)}
-
-
-def contrib_schema() -> onnx.defs.OpSchema:
-    """Return the schema of com.microsoft, which onnx does not have: it allows inputs that its rule does not use."""
-    standard = onnx.defs.get_schema(OPERATOR, FIRST_OPSET, "")
-    window = onnx.defs.OpSchema.Attribute("state_window", onnx.helper.make_attribute("state_window", 0))
-    return onnx.defs.OpSchema(
-        OPERATOR,
-        CONTRIB_DOMAIN,
-        1,
-        inputs=list(standard.inputs),
-        outputs=list(standard.outputs),
-        type_constraints=[
-            (c.type_param_str, list(c.allowed_type_strs), c.description) for c in standard.type_constraints
-        ],
-        attributes=[*standard.attributes.values(), window],
-    )

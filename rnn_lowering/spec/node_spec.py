@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
@@ -13,7 +14,8 @@ import onnx_ir as ir
 from typing_extensions import Self
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError, boundary
-from rnn_lowering.spec.connections import Connections, InputFacts
+from rnn_lowering.spec.connections import REQUIRED, Connections, InputFacts
+from rnn_lowering.spec.contrib_schemas import CONTRIB_SCHEMAS, DOMAIN
 from rnn_lowering.spec.integer_weights import QuantizedTensor
 from rnn_lowering.types import Array
 
@@ -117,12 +119,14 @@ class NodeSpec(ABC):
         ref = node_ref(node, scope)
         with boundary(ref):
             _check_opset(opset, ref)
-            return cls.read(NodeReader(node, opset, ref, known))
+            reader = NodeReader(node, opset, ref, known)
+            reader.check_attributes()
+            return cls.read(reader)
 
     @classmethod
     @abstractmethod
     def read(cls, reader: NodeReader) -> Self:
-        """Return what a node of this kind specifies."""
+        """Return what a node of this kind specifies; its attributes have the names and types of its operator's."""
 
     @classmethod
     @abstractmethod
@@ -151,16 +155,16 @@ class NodeSpec(ABC):
 
     @abstractmethod
     def axes(self, symbol: str) -> tuple[AxisName, ...]:
-        """Return what runs along each axis of an input or output; nothing for weights."""
+        """Return what runs along each axis of an input or output."""
 
     def of_rows(self, arrays: Mapping[str, Array], rows: slice) -> dict[str, Array]:
         """Return inputs or outputs of some rows of the batch, by symbol; weights have none."""
         index = {s: (*[slice(None)] * axes.index("N"), rows) for s in arrays if "N" in (axes := self.axes(s))}
         return {s: array[index[s]] if s in index else array for s, array in arrays.items()}
 
-    @abstractmethod
     def rank(self, symbol: str) -> int:
-        """Return the rank of an input."""
+        """Return the rank of an input or output."""
+        return len(self.axes(symbol))
 
     def dtype_of(self, symbol: str) -> ir.DataType:
         """Return the element type of an input or output."""
@@ -227,6 +231,10 @@ def _check_opset(opset: int, ref: NodeRef) -> None:
         )
 
 
+FIRST_OPSET = 27
+"""The first opset with LinearAttention and CausalConvWithState, which are in com.microsoft, too."""
+
+
 @dataclass(frozen=True)
 class NodeReader:
     """A node that is read: its attributes, its place, and what is known of its inputs beside the model."""
@@ -241,42 +249,68 @@ class NodeReader:
         """Whether its operator is ONNX's own."""
         return self.node.domain in DEFAULT_DOMAIN
 
-    def standard_schema(self, first: int, domain: str) -> onnx.defs.OpSchema:
-        """Return the schema of ONNX's own operator.
-
-        Args:
-            first: The first opset that has it.
-            domain: Where it exists too.
-        """
-        if self.opset < first:
+    @cached_property
+    def schema(self) -> onnx.defs.OpSchema:
+        """The schema of its operator."""
+        operator = self.node.op_type
+        if not self.is_standard:
+            return CONTRIB_SCHEMAS[operator]
+        if not onnx.defs.has(operator, self.opset, ""):
             raise self.invalid(
-                f"opset {self.opset} has no {self.ref.operator}",
-                f"it exists from opset {first} on, and in the domain {domain}",
+                f"opset {self.opset} has no {operator}",
+                f"it exists from opset {FIRST_OPSET} on, and in the domain {DOMAIN}",
             )
-        return onnx.defs.get_schema(self.ref.operator, self.opset, "")
+        return onnx.defs.get_schema(operator, self.opset, "")
+
+    @cached_property
+    def connections(self) -> Connections:
+        """Its inputs and outputs."""
+        return Connections(self.node, self.ref, self.schema, self.opset, self.known)
 
     def invalid(self, reason: str, hint: str = "") -> InvalidNodeError:
         return InvalidNodeError(reason, hint=hint, node=self.ref)
+
+    def unsupported(self, reason: str, hint: str = "") -> UnsupportedError:
+        return UnsupportedError(reason, hint=hint, node=self.ref)
+
+    def unknown(self, what: str, hint: str = "declare its shape (onnx.shape_inference)") -> UnsupportedError:
+        return self.unsupported(f"{what} is not known", hint)
 
     def attribute(self, name: str, default: Any) -> Any:
         """Return the value of an attribute."""
         attribute = self.node.attributes.get(name)
         return default if attribute is None else attribute.value
 
-    def connections(self, schema: onnx.defs.OpSchema) -> Connections:
-        return Connections(self.node, self.ref, schema, self.opset, self.known)
+    def choice(self, name: str, default: Any, allowed: Iterable[Any]) -> Any:
+        """Return the value of an attribute, which must be one of several."""
+        value, (*others, last) = self.attribute(name, default), allowed
+        if value not in (*others, last):
+            raise self.invalid(f"{name} is {value!r}", f"{', '.join(map(str, others))} and {last} are allowed")
+        return value
 
     def gives(self, number: int) -> bool:
         """Whether the node has an output."""
         return number < len(self.node.outputs) and bool(self.node.outputs[number].name)
 
-    def check_attributes(self, schema: onnx.defs.OpSchema) -> None:
+    def check_outputs(self) -> None:
+        """Check that the node has every output that its operator always has.
+
+        Raises:
+            InvalidNodeError: One is missing.
+        """
+        needed = [formal.name for formal in self.schema.outputs if formal.option == REQUIRED]
+        for number, name in enumerate(needed):
+            if not self.gives(number):
+                raise self.invalid(f"output {name} is missing", "both outputs are required" if needed[1:] else "")
+
+    def check_attributes(self) -> None:
         """Check that the node has only attributes of its operator, each of the right type, and those that it needs.
 
         Raises:
             InvalidNodeError: It has others, or one is missing.
             UnsupportedError: One refers to an attribute of a function.
         """
+        schema = self.schema
         for name, attribute in self.node.attributes.items():
             known = schema.attributes.get(name)
             if known is None:
@@ -285,10 +319,9 @@ class NodeReader:
                     f"its attributes are {', '.join(sorted(schema.attributes))}",
                 )
             if attribute.is_ref():
-                raise UnsupportedError(
+                raise self.unsupported(
                     f"attribute '{name}' refers to the function's attribute '{attribute.ref_attr_name}'",
-                    hint="inline the function first (onnx.inliner)",
-                    node=self.ref,
+                    "inline the function first (onnx.inliner)",
                 )
             wanted = str(known.type).rpartition(".")[2]
             if attribute.type.name != wanted:

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from rnn_lowering.spec import dynamic_quantize_lstm
 from rnn_lowering.spec.connections import RnnConnections
+from rnn_lowering.spec.contrib_schemas import DOMAIN
 from rnn_lowering.spec.node_spec import AxisName, InputRole, NodeReader, NodeSpec
 
 
@@ -107,7 +108,7 @@ class RecurrentSpec(NodeSpec):
         ('LSTM', 16, None, True)
     """
 
-    operators = frozenset({*(("", name) for name in GATES), dynamic_quantize_lstm.IDENTIFIER})
+    operators = frozenset({*(("", name) for name in GATES), (DOMAIN, dynamic_quantize_lstm.OPERATOR)})
     data = "X"
 
     hidden_size: int
@@ -140,9 +141,6 @@ class RecurrentSpec(NodeSpec):
     def axes(self, symbol: str) -> tuple[AxisName, ...]:
         return _AXES[symbol][self.layout] if symbol in _AXES else ()
 
-    def rank(self, symbol: str) -> int:
-        return _RANKS.get(symbol, 3)
-
     def dtype_of(self, symbol: str) -> ir.DataType:
         return ir.DataType.INT32 if symbol == "sequence_lens" else self.dtype
 
@@ -156,54 +154,21 @@ class RecurrentSpec(NodeSpec):
 
     @classmethod
     def read(cls, reader: NodeReader) -> RecurrentSpec:
-        return _RnnReader(reader).spec()
-
-
-_STATE: tuple[tuple[AxisName, ...], tuple[AxisName, ...]] = (None, "N", None), ("N", None, None)
-_AXES: dict[str, tuple[tuple[AxisName, ...], tuple[AxisName, ...]]] = {
-    "X": (("T", "N", None), ("N", "T", None)),
-    "Y": (("T", None, "N", None), ("N", "T", None, None)),
-    "sequence_lens": (("N",), ("N",)),
-    **dict.fromkeys(("initial_h", "initial_c", "Y_h", "Y_c"), _STATE),
-}
-"""What runs along the axes of inputs and outputs, by layout."""
-
-_RANKS = {"sequence_lens": 1, "B": 2, "P": 2}
-
-
-class _RnnReader:
-    """The reading of one node: holds what every step of it needs."""
-
-    def __init__(self, reader: NodeReader) -> None:
-        self.reader, self.ref = reader, reader.ref
-        self.invalid, self.attribute = reader.invalid, reader.attribute
-        self.rounds = reader.node.op_type == dynamic_quantize_lstm.OPERATOR
-        self.op_type = "LSTM" if self.rounds else reader.node.op_type
-        self.schema = (
-            dynamic_quantize_lstm.schema() if self.rounds else onnx.defs.get_schema(self.op_type, reader.opset, "")
-        )
-        self.warnings: list[str] = []
-
-    def spec(self) -> RecurrentSpec:
-        reader = self.reader
-        reader.check_attributes(self.schema)
-        connections = RnnConnections(reader.node, reader.ref, self.schema, reader.opset, reader.known)
-        directions = self._directions()
-        stored = dict(connections.constants)
-        if self.rounds:
+        rounds = reader.node.op_type == dynamic_quantize_lstm.OPERATOR
+        op_type = "LSTM" if rounds else reader.node.op_type
+        connections = RnnConnections(reader.node, reader.ref, reader.schema, reader.opset, reader.known)
+        directions, stored = _directions(reader), dict(connections.constants)
+        if rounds:
             connections.quantized = dynamic_quantize_lstm.stored_weights(
                 reader.ref, stored, len(directions), connections.inputs
             )
             connections.constants |= {s: dynamic_quantize_lstm.floats(q) for s, q in connections.quantized.items()}
-        layout = self._flag("layout")
-        if layout not in (0, 1):
-            raise self.invalid(f"layout is {layout}", "0 and 1 are allowed")
-        gates = GATES[self.op_type]
-        hidden_size = connections.hidden_size(self.attribute("hidden_size", None), gates)
-        sizes = connections.sizes(gates, len(directions), hidden_size, layout)
-        activations = self._activations(len(directions))
-        connections.warnings += self.warnings
-        spec = RecurrentSpec(
+        layout = reader.choice("layout", 0, (0, 1))
+        hidden_size = connections.hidden_size(reader.attribute("hidden_size", None), GATES[op_type])
+        sizes = connections.sizes(GATES[op_type], len(directions), hidden_size, layout)
+        activations = _activations(reader, op_type, len(directions), connections.warnings)
+        connections.check_lengths(sizes.get("seq_length"))
+        return cls(
             **connections.fields() | {"stored": stored},
             dtype=connections.dtype(),
             directions=directions,
@@ -213,69 +178,79 @@ class _RnnReader:
             input_size=sizes.get("input_size"),
             layout=layout,
             activations=activations,
-            clip=self._clip(),
-            input_forget=bool(self._flag("input_forget")),
-            linear_before_reset=bool(self._flag("linear_before_reset")),
+            clip=_clip(reader),
+            input_forget=bool(reader.attribute("input_forget", 0)),
+            linear_before_reset=bool(reader.attribute("linear_before_reset", 0)),
             quantized=connections.quantized,
-            rounds=self.rounds,
+            rounds=rounds,
             gives_sequence=reader.gives(0),
         )
-        connections.check_lengths(spec.seq_length)
-        return spec
 
-    def _flag(self, name: str) -> int:
-        return int(self.attribute(name, 0))
 
-    def _directions(self) -> tuple[str, ...]:
-        direction = self.attribute("direction", "forward")
-        if direction == "foward" and self.schema.since_version < 7:
-            direction = "forward"  # the default in the schema of GRU-1, a typing error
-        if direction not in DIRECTIONS:
-            raise self.invalid(f"direction is '{direction}'", f"{', '.join(DIRECTIONS)} are allowed")
-        return DIRECTIONS[direction]
+_STATE: tuple[tuple[AxisName, ...], tuple[AxisName, ...]] = (None, "N", None), ("N", None, None)
+_AXES: dict[str, tuple[tuple[AxisName, ...], tuple[AxisName, ...]]] = {
+    "X": (("T", "N", None), ("N", "T", None)),
+    "Y": (("T", None, "N", None), ("N", "T", None, None)),
+    "sequence_lens": (("N",), ("N",)),
+    **dict.fromkeys(("initial_h", "initial_c", "Y_h", "Y_c"), _STATE),
+    **dict.fromkeys(("B", "P"), ((None, None), (None, None))),
+    **dict.fromkeys(("W", "R"), ((None, None, None), (None, None, None))),
+}
+"""What runs along the axes of inputs and outputs, by layout."""
 
-    def _clip(self) -> float | None:
-        clip = self.attribute("clip", None)
-        if clip is None or clip == math.inf:
-            return None
-        if self.op_type != "RNN" and not clip > 0:
-            raise self.invalid(f"clip is {clip:g}", "it must be positive; remove the attribute for no clipping")
-        return float(clip) if clip >= 0 else None  # a negative or NaN clip of an RNN is none
 
-    def _activations(self, num_directions: int) -> tuple[tuple[Activation, ...], ...]:
-        default = _DEFAULT_ACTIVATIONS[self.op_type]
-        names = list(self.attribute("activations", ())) or list(default * num_directions)
-        wanted = len(default) * num_directions
-        if self.op_type == "RNN" and num_directions == 1 and len(names) == 2:
-            names = names[:1]  # the specification's own default has two
-        if len(names) != wanted:
-            raise self.invalid(
-                f"{len(names)} activations, not {wanted}",
-                f"a {self.op_type} has {len(default)} per direction",
-            )
-        alphas = list(self.attribute("activation_alpha", ()))
-        betas = list(self.attribute("activation_beta", ()))
-        parsed = [self._activation(name, alphas, betas) for name in names]
-        return tuple(tuple(parsed[n : n + len(default)]) for n in range(0, wanted, len(default)))
+def _directions(reader: NodeReader) -> tuple[str, ...]:
+    if reader.attribute("direction", "") == "foward" and reader.schema.since_version < 7:
+        return DIRECTIONS["forward"]  # the default in the schema of GRU-1, a typing error
+    return DIRECTIONS[reader.choice("direction", "forward", DIRECTIONS)]
 
-    def _activation(self, name: str, alphas: list[float], betas: list[float]) -> Activation:
-        """Read one activation; alpha and beta are queues, read only by activations that have such a parameter."""
-        canonical = CANONICAL_NAMES.get(name.lower())
-        if canonical is None:
-            raise self.invalid(
-                f"activation '{name}' does not exist", f"known are {', '.join(ACTIVATION_PARAMETERS)}"
-            )
-        row = ACTIVATION_PARAMETERS[canonical]
-        parameters: list[float] = []
-        defaulted = False
-        for default, queue in ((row.alpha, alphas), (row.beta, betas)):
-            defaulted = defaulted or (default is not None and not queue)
-            # A FLOAT attribute holds 32 bits, and so does its default.
-            parameters.append(0.0 if default is None else float(np.float32(queue.pop(0) if queue else default)))
-        activation = Activation(canonical, parameters[0], parameters[1])
-        if defaulted and row.defaults_disputed:
-            self.warnings.append(
-                f"{self.ref}: parameters of {canonical} are not given; onnxruntime's default 0 is used, which is "
-                f"not that of the operator specification: {activation}; set activation_alpha and activation_beta"
-            )
-        return activation
+
+def _clip(reader: NodeReader) -> float | None:
+    clip = reader.attribute("clip", None)
+    if clip is None or clip == math.inf:
+        return None
+    if reader.node.op_type != "RNN" and not clip > 0:
+        raise reader.invalid(f"clip is {clip:g}", "it must be positive; remove the attribute for no clipping")
+    return float(clip) if clip >= 0 else None  # a negative or NaN clip of an RNN is none
+
+
+def _activations(
+    reader: NodeReader, op_type: str, directions: int, warnings: list[str]
+) -> tuple[tuple[Activation, ...], ...]:
+    """Return the activations of each direction; add to `warnings` which defaults are unclear."""
+    default = _DEFAULT_ACTIVATIONS[op_type]
+    names = list(reader.attribute("activations", ())) or list(default * directions)
+    wanted = len(default) * directions
+    if op_type == "RNN" and directions == 1 and len(names) == 2:
+        names = names[:1]  # the specification's own default has two
+    if len(names) != wanted:
+        raise reader.invalid(
+            f"{len(names)} activations, not {wanted}", f"a {op_type} has {len(default)} per direction"
+        )
+    alphas, betas = (list(reader.attribute(f"activation_{name}", ())) for name in ("alpha", "beta"))
+    parsed = [_activation(reader, name, alphas, betas, warnings) for name in names]
+    return tuple(tuple(parsed[n : n + len(default)]) for n in range(0, wanted, len(default)))
+
+
+def _activation(
+    reader: NodeReader, name: str, alphas: list[float], betas: list[float], warnings: list[str]
+) -> Activation:
+    """Read one activation; alpha and beta are queues, read only by activations that have such a parameter."""
+    canonical = CANONICAL_NAMES.get(name.lower())
+    if canonical is None:
+        known = ", ".join(ACTIVATION_PARAMETERS)
+        raise reader.invalid(f"activation '{name}' does not exist", f"known are {known}")
+    row = ACTIVATION_PARAMETERS[canonical]
+    parameters: list[float] = []
+    defaulted = False
+    for default, queue in ((row.alpha, alphas), (row.beta, betas)):
+        defaulted = defaulted or (default is not None and not queue)
+        # A FLOAT attribute holds 32 bits, and so does its default.
+        parameters.append(0.0 if default is None else float(np.float32(queue.pop(0) if queue else default)))
+    activation = Activation(canonical, parameters[0], parameters[1])
+    if defaulted and row.defaults_disputed:
+        warnings.append(
+            f"{reader.ref}: parameters of {canonical} are not given; onnxruntime's default 0 is used, which is not "
+            f"that of the operator specification: {activation}; set activation_alpha and activation_beta"
+        )
+    return activation

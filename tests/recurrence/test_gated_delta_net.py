@@ -195,9 +195,9 @@ def test_is_verified_by_its_node(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"state_update_capacity": 2}, "state_update is asked for"),
-    ({"gate_activation": "relu"}, "gate_activation is 'relu'; none, softplus, qwen, sigmoid, kda are allowed"),
-    ({"beta_activation": "tanh"}, "beta_activation is 'tanh'; none, sigmoid are allowed"),
-    ({"update_rule": "other"}, "update_rule is 'other'; linear, gated, delta, gated_delta are allowed"),
+    ({"gate_activation": "relu"}, "gate_activation is 'relu'; none, softplus, qwen, sigmoid and kda are allowed"),
+    ({"beta_activation": "tanh"}, "beta_activation is 'tanh'; none and sigmoid are allowed"),
+    ({"update_rule": "other"}, "update_rule is 'other'; linear, gated, delta and gated_delta are allowed"),
     ({"gate_activation": "qwen"}, "input a_log is missing; gate_activation qwen needs it"),
     ({"other": 1}, "GatedDeltaNet-1 has no attribute 'other'"),
 ]

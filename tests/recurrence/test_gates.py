@@ -169,7 +169,7 @@ def broken(operator: str, change: str) -> onnx.ModelProto:
 
 
 INVALID = [
-    ("GatedRMSNorm", "activation=relu", "activation is 'relu'; silu, swish, sigmoid are allowed"),
+    ("GatedRMSNorm", "activation=relu", "activation is 'relu'; silu, swish and sigmoid are allowed"),
     ("GatedRMSNorm", "other=1", "GatedRMSNorm-1 has no attribute 'other'"),
     ("GatedRMSNorm", "scale=4", "the last axis of X has 6 elements, not a multiple of 4"),
     ("GatedRMSNorm", "scale=0", "scale is empty"),

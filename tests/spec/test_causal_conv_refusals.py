@@ -15,7 +15,7 @@ LAST = replace(OF_MS, channels_last=True, channels=(2, 3))
 
 ATTRIBUTES: list[tuple[ConvCase, dict[str, Any], str]] = [
     (STANDARD, {"dilation": 2}, "CausalConvWithState-27 has no attribute 'dilation'"),
-    (STANDARD, {"activation": "relu"}, "activation is 'relu'; none, silu, swish are allowed"),
+    (STANDARD, {"activation": "relu"}, "activation is 'relu'; none, silu and swish are allowed"),
     (STANDARD, {"activation": 1}, "attribute 'activation' is of type INT, not STRING"),
     (OF_MS, {"dilation": 0}, "dilation is 0; it must be at least 1"),
     (OF_MS, {"channels_last": 2}, "channels_last is 2; 0 and 1 are allowed"),

@@ -17,7 +17,7 @@ GROUPS = Attention(domain=CONTRIB, Hq=2, H=4, n=2)
 
 ATTRIBUTES: list[tuple[Attention, dict[str, Any], str]] = [
     (NODE, {"state_window": 0}, "LinearAttention-27 has no attribute 'state_window'"),
-    (NODE, {"update_rule": "erase"}, "update_rule is 'erase'; linear, gated, delta, gated_delta are allowed"),
+    (NODE, {"update_rule": "erase"}, "update_rule is 'erase'; linear, gated, delta and gated_delta are allowed"),
     (NODE, {"update_rule": 1}, "attribute 'update_rule' is of type INT, not STRING"),
     (NODE, {"scale": 1}, "attribute 'scale' is of type INT, not FLOAT"),
     (NODE, {"q_num_heads": 0}, "q_num_heads is 0; it must be positive"),

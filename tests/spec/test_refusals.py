@@ -149,7 +149,7 @@ ATTRIBUTES: list[tuple[str, int, dict[str, Any], str]] = [
         for op, names in DEFAULT_ACTIVATIONS.items()
     ],
     *[
-        (op, 17, {"direction": direction}, f"direction is '{direction}'.*forward, reverse, bidirectional")
+        (op, 17, {"direction": direction}, f"direction is '{direction}'.*forward, reverse and bidirectional")
         for op in OPS
         for direction in ("Forward", "FORWARD", "both", "", "foward")
     ],
