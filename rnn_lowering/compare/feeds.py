@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -14,8 +15,10 @@ import onnx
 from onnx import helper, numpy_helper
 
 from rnn_lowering.compare.coverage import setting
-from rnn_lowering.errors import OptionError, UnsupportedError
+from rnn_lowering.errors import OptionError, RnnLoweringError, UnsupportedError
+from rnn_lowering.files.reading import from_proto
 from rnn_lowering.limits import excess
+from rnn_lowering.model.fixed_inputs import has_record, recorded
 from rnn_lowering.model.messages import bodies_in, nodes_in
 from rnn_lowering.options import Check
 from rnn_lowering.spec.kinds import is_recurrent, role_of
@@ -48,6 +51,7 @@ class _Use:
         lengths: Whether it is the lengths of sequences.
         compared: The integers that it is compared with.
         switch: Its value in a run, if it is a single boolean.
+        bounds: Real numbers are between these.
     """
 
     roles: tuple[str | None, ...] = ()
@@ -55,13 +59,12 @@ class _Use:
     lengths: bool = False
     compared: tuple[int, ...] = ()
     switch: bool | None = None
+    bounds: tuple[float, float] | None = None
 
     def in_run(self, run: int, switch: bool | None) -> _Use:
         """Return the use in one run: runs take turns with the numbers that the input is compared with."""
         chosen = run % (len(self.compared) + 1)
         return replace(self, compared=self.compared[chosen : chosen + 1], switch=switch)
-
-    bounds: tuple[float, float] | None = None
 
 
 def candidate_feeds(
@@ -89,11 +92,14 @@ def candidate_feeds(
     given = given or {}
     initializers = {tensor.name for tensor in model.graph.initializer}
     inputs = [v for v in (declared or model).graph.input if v.name not in initializers]
+    made = [value for value in inputs if value.name not in given]
+    if not made:
+        yield dict(given)
+        return
     uses = {value.name: _use(model.graph, value.name) for value in inputs}
     fixed = {name: list(shape) for name, shape in (shapes or {}).items()}
     fixed |= {name: list(array.shape) for name, array in given.items()}
     preferred, scale = _SIZES[run % len(_SIZES)], _SCALES[run % len(_SCALES)]
-    made = [value for value in inputs if value.name not in given]
     uses_in_run = {v.name: uses[v.name].in_run(run, setting(model.graph, v.name, run)) for v in made}
     tried = (preferred, *(pair for pair in _FALLBACKS if pair != preferred))
     for sizes, seq in _within_limit(
@@ -105,6 +111,13 @@ def candidate_feeds(
             rng, numbers = np.random.default_rng((seed, run)), _Numbers(length, scale, positive)
             random = {v.name: numbers.of(v, sizes[v.name], uses_in_run[v.name], rng) for v in made}
             yield {**given, **random}
+
+
+def recorded_inputs(original: onnx.ModelProto, lowered: onnx.ModelProto) -> dict[str, Array]:
+    """Return the inputs of the original that are constants of the lowered model; none of what is no model."""
+    with suppress(RnnLoweringError):  # onnxruntime will refuse it
+        return recorded(from_proto(original), from_proto(lowered)) if has_record(lowered) else {}
+    return {}
 
 
 Sizes = dict[str, list[int]]

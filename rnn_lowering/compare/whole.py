@@ -7,7 +7,7 @@ float64 as onnxruntime's own kernels, the model passes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -15,7 +15,7 @@ from functools import cached_property
 import onnx
 
 from rnn_lowering.compare.coverage import constant_outputs, runs_for, undetermined_outputs, zero_weights
-from rnn_lowering.compare.feeds import candidate_feeds, length_inputs
+from rnn_lowering.compare.feeds import candidate_feeds, length_inputs, recorded_inputs
 from rnn_lowering.compare.nodes.one_by_one import Comparison, NodeComparison
 from rnn_lowering.compare.result import (
     COMPARE_ELSEWHERE,
@@ -27,7 +27,13 @@ from rnn_lowering.compare.result import (
     Verification,
     over_all,
 )
-from rnn_lowering.compare.runner.process import Alternatives, Outputs, SessionError
+from rnn_lowering.compare.runner.process import (
+    Alternatives,
+    NotAcceptedError,
+    Outputs,
+    SessionError,
+    tensors_by_name,
+)
 from rnn_lowering.compare.runner.session import (
     Session,
     echoing_nodes,
@@ -39,15 +45,12 @@ from rnn_lowering.compare.runner.session import (
 )
 from rnn_lowering.compare.tolerance import compare
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
-from rnn_lowering.files.reading import from_proto
-from rnn_lowering.model.fixed_inputs import has_record, recorded
 from rnn_lowering.options import Tolerance
 from rnn_lowering.spec.dynamic_quantize_lstm import OPERATOR
-from rnn_lowering.types import LOWERED, ORIGINAL, Array, counter
+from rnn_lowering.types import LOWERED, ORIGINAL, counter
 
-
-class _NotAcceptedError(SessionError):
-    """onnxruntime loads the model but accepts none of the inputs."""
+_Pairs = Mapping[str, tuple[Outputs, Outputs]]
+"""The outputs of the original and of the lowered model, by the feed that gave them."""
 
 
 class ModelComparison(Comparison):
@@ -59,22 +62,24 @@ class ModelComparison(Comparison):
         return NodeComparison(self.original, self.lowered, self.runner, self.check, self.progress, self.prepared)
 
     @cached_property
+    def names(self) -> list[str]:
+        """The names of the original's outputs."""
+        return [value.name for value in self.original.proto.graph.output]
+
+    @cached_property
     def misread(self) -> dict[str, str]:
         """The nodes of the original that onnxruntime misreads (see `echoing_nodes`)."""
         return echoing_nodes(self.original.proto)
 
     def result(self) -> Verification:
         """Compare the models; raise the errors of `verify`."""
-        check = self.check
-        odd = self._odd_inputs()
-        if odd:
+        if odd := self._odd_inputs():
             return self._nodes_only(f"cannot generate test data for non-numeric inputs: {odd}")
-        feeds = [{}] * runs_for(self.original.proto.graph, check.runs) if check.feeds is None else check.feeds
         try:
-            groups = self._write_feeds(feeds, check.shapes)
+            groups = self._write_feeds()
         except UnsupportedError as error:  # they would be too large
             return self._nodes_only(str(error))
-        return self._compare_whole(groups, all_must_run=check.feeds is not None)
+        return self._compare_whole(groups)
 
     def _nodes_only(self, reason: str) -> Verification:
         """Compare only the nodes. `reason` says why the whole models are not compared."""
@@ -88,66 +93,99 @@ class ModelComparison(Comparison):
         text, none = onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED
         return [v.name for v in graph.input if v.name not in given and v.type.tensor_type.elem_type in (text, none)]
 
-    def _write_feeds(
-        self, given: Sequence[Mapping[str, Array]], shapes: Mapping[str, Sequence[int]] | None
-    ) -> list[Alternatives]:
+    def _write_feeds(self) -> list[Alternatives]:
         """Write the inputs of all runs; return alternatives for each run, of which the first accepted one
         counts."""
-        original, lowered = self.original.proto, self.lowered.proto
-        names = [value.name for value in original.graph.input]
-        constant: dict[str, Array] = {}
-        with suppress(RnnLoweringError):  # what is no model is refused by onnxruntime
-            constant = recorded(from_proto(original), from_proto(lowered)) if has_record(lowered) else {}
-        groups: list[Alternatives] = []
-        for run, feed in enumerate({**feed, **constant} for feed in given):
-            alternatives = (
-                iter([dict(feed)])
-                if feed and feed.keys() >= set(names) - {t.name for t in original.graph.initializer}
-                else candidate_feeds(original, run, self.check.seed, lowered, feed, shapes)
+        original, lowered, check = self.original.proto, self.lowered.proto, self.check
+        feeds = [{}] * runs_for(original.graph, check.runs) if check.feeds is None else check.feeds
+        recorded = recorded_inputs(original, lowered)
+        return [
+            self.runner.write_feeds(
+                candidate_feeds(original, run, check.seed, lowered, {**feed, **recorded}, check.shapes)
             )
-            groups.append(self.runner.write_feeds(alternatives))
-        return groups
+            for run, feed in enumerate(feeds)
+        ]
 
-    def _compare_whole(self, groups: list[Alternatives], *, all_must_run: bool) -> Verification:
+    def _compare_whole(self, groups: list[Alternatives]) -> Verification:
         """Compare the outputs of the two models, then their nodes."""
         try:
-            session, names, expected = self._run_original(groups, all_must_run)
+            session, expected, plain = self._run_original(groups)
         except SessionError as error:
-            return self._without_original(error, groups, all_must_run=all_must_run)
+            return self._without_original(error, groups)
         try:
-            new_names, found, unoptimized = self._run_lowered(list(expected), session.optimize)
+            names, found, plain_lowered = self._run_lowered(list(expected), session.optimize)
         except SessionError as error:
             if error.over_limit:
                 return Verification("not verified", reason=f"the lowered model {error}")
             return Verification("failed", reason=f"onnxruntime cannot run the lowered model: {error}")
-        if names != new_names:
-            return Verification("failed", reason=f"outputs {names} became {new_names}")
-        pairs: Mapping[str, tuple[Outputs, Outputs]] = {feed: (expected[feed], found[feed]) for feed in expected}
-        result = self._compare(names, pairs)
+        if names != self.names:
+            return Verification("failed", reason=f"outputs {self.names} became {names}")
+        pairs: _Pairs = {feed: (expected[feed], found[feed]) for feed in expected}
+        result = self._compare(pairs)
         if not result:
             if undetermined := self._undetermined(result, session, expected):
                 return self._nodes_only(undetermined)
-            result = self._judged(result, names, session, pairs)
+            result = self._judged(result, session, pairs)
         if not result:
             return result
-        facts = [
-            self._only_sizes(groups, result),
-            unoptimized,
-            *constant_outputs(_by_name(names, expected.values())),
-        ]
-        return self._with_nodes(result, [*facts, *self._zero_weights()])
+        constant = constant_outputs(tensors_by_name(self.names, outputs) for outputs in expected.values())
+        facts = [self._only_sizes(groups, result), plain, plain_lowered, *constant, *self._zero_weights()]
+        return self._with_nodes(result, facts)
 
-    def _judged(
-        self, failed: Verification, names: list[str], session: Session, pairs: Mapping[str, tuple[Outputs, Outputs]]
-    ) -> Verification:
+    def _run_original(self, groups: list[Alternatives]) -> tuple[Session, dict[str, Outputs], str]:
+        """Run the original; return its session, its outputs by accepted feed, and why the optimizer was off, if it
+        was."""
+        session = session_with(self.original, self.runner.folder / "original.onnx", recurrent_inputs)
+        ran, all_must_run = counter(self.progress, ORIGINAL, len(groups)), self.check.feeds is not None
+        session, outcome, why = self.runner.run_optimized_or_not(session, groups, ran, all_must_run=all_must_run)
+        runs = outcome.accepted(all_must_run=all_must_run)
+        return session, {run.feed: run.outputs() for run in runs}, why and f"the original runs {why}"
+
+    def _run_lowered(self, feeds: list[str], optimize: bool) -> tuple[list[str], dict[str, Outputs], str]:
+        """Run the lowered model on all feeds; return the names of its outputs, the outputs by feed, and why the
+        optimizer was off, if it was."""
+        session = self._lowered_session(optimize)
+        ran = counter(self.progress, LOWERED, len(feeds))
+        _, outcome, why = self.runner.run_optimized_or_not(session, [[feed] for feed in feeds], ran)
+        found = {run.feed: run.outputs() for run in outcome.runs}
+        return list(outcome.names), found, why and f"the lowered model runs {why}"
+
+    def _lowered_session(self, optimize: bool = True) -> Session:
+        session = session_of(self.lowered, self.runner.folder, self.misread)
+        return replace(session, optimize=optimize)
+
+    def _run_all(self, session: Session, feeds: Iterable[str]) -> dict[str, Outputs]:
+        """Return the outputs by feed; all must be accepted."""
+        outcome = self.runner.run(session, [[feed] for feed in feeds])
+        return {run.feed: run.outputs() for run in outcome.accepted(all_must_run=True)}
+
+    def _judged(self, failed: Verification, session: Session, pairs: _Pairs) -> Verification:
         """Judge outputs that differ by float64 and by a run without optimizations."""
-        session, pairs, changed = self._as_defined(names, session, pairs)
-        result = self._compare(names, pairs) if changed else failed
+        defined, result = self._as_defined(session, pairs), failed
+        if defined is not None:
+            session, pairs = defined
+            result = self._compare(pairs)
         if not result and self.check.tolerance == Tolerance():
             result = self.nodes_one_by_one.find_wrong_node(result, pairs, session.optimize)
-        if result and changed:
+        if result and defined is not None:
             result = replace(result, reason="; ".join(filter(None, (result.reason, OPTIMIZATIONS))))
         return result
+
+    def _as_defined(self, session: Session, pairs: _Pairs) -> tuple[Session, _Pairs] | None:
+        """Return the original's session without optimizations, and the outputs to compare, if optimizations change
+        the original's outputs. The lowered model may run without them, too."""
+        plain = replace(session, optimize=False)
+        with suppress(SessionError):
+            before = self._run_all(plain, pairs)
+            if self._compare({feed: (before[feed], theirs) for feed, (theirs, _) in pairs.items()}):
+                return None
+            found: _Pairs = {feed: (before[feed], ours) for feed, (_, ours) in pairs.items()}
+            if not self._compare(found):
+                after = self._run_all(self._lowered_session(optimize=False), pairs)
+                both_plain: _Pairs = {feed: (before[feed], after[feed]) for feed in pairs}
+                found = both_plain if self._compare(both_plain) else found
+            return plain, found
+        return None
 
     def _zero_weights(self) -> list[str]:
         with suppress(RnnLoweringError):  # what cannot be read has no nodes that are compared
@@ -158,42 +196,32 @@ class ModelComparison(Comparison):
             )
         return []
 
-    def _as_defined(
-        self, names: list[str], session: Session, pairs: Mapping[str, tuple[Outputs, Outputs]]
-    ) -> tuple[Session, Mapping[str, tuple[Outputs, Outputs]], bool]:
-        """Return the session and outputs to compare with, and whether optimizations change the original's outputs:
-        if they do, the original runs without optimizations, and the lowered model may too."""
-        with suppress(SessionError):
-            plain = replace(session, optimize=False)
-            _, before = self._run_all(plain, list(pairs))
-            if not self._compare(names, {feed: (before[feed], theirs) for feed, (theirs, _) in pairs.items()}):
-                found = {feed: (before[feed], ours) for feed, (_, ours) in pairs.items()}
-                if not self._compare(names, found):
-                    _, after = self._run_all(self._lowered_session(optimize=False), list(pairs))
-                    alike = {feed: (before[feed], after[feed]) for feed in pairs}
-                    found = alike if self._compare(names, alike) else found
-                return plain, found, True
-        return session, pairs, False
-
-    def _lowered_session(self, optimize: bool = True) -> Session:
-        session = session_of(self.lowered, self.runner.folder, self.misread)
-        return replace(session, optimize=optimize)
-
-    def _without_original(
-        self, error: SessionError, groups: list[Alternatives], *, all_must_run: bool
-    ) -> Verification:
+    def _without_original(self, error: SessionError, groups: list[Alternatives]) -> Verification:
         """Compare the nodes of an original that onnxruntime cannot run, or return why that is not possible."""
         if error.over_limit:
             return Verification("not verified", reason=f"the original {error}")
         reason = f"onnxruntime cannot run the original: {error}"
-        if isinstance(error, _NotAcceptedError) and self._fixed_sizes() and not self._lowered_runs(groups):
+        if isinstance(error, NotAcceptedError) and self._fixed_sizes() and not self._lowered_runs(groups):
             raise UnsupportedError(
                 f"the result does not run at these sizes, and neither does the original: {error}",
                 hint="choose sizes that the model supports; it may have been exported for fixed sizes",
             ) from None
-        if all_must_run:
+        if self.check.feeds is not None:
             return Verification("not verified", reason=f"{reason}; give other inputs (--feed, feeds=)")
         return self._nodes_only(reason)
+
+    def _fixed_sizes(self) -> bool:
+        """Whether the lowered model fixes sizes of inputs that the original leaves open."""
+        models = (self.original.proto, self.lowered.proto)
+        before, after = ({v.name: v.type for v in model.graph.input} for model in models)
+        return any(before[name] != given for name, given in after.items() if name in before)
+
+    def _lowered_runs(self, groups: list[Alternatives]) -> bool:
+        """Whether onnxruntime runs the lowered model on some of the inputs."""
+        with suppress(SessionError):
+            outcome = self.runner.run(self._lowered_session(), groups)
+            return not outcome.runs or bool(outcome.accepted(all_must_run=False))
+        return False
 
     def _only_sizes(self, groups: list[Alternatives], found: Verification) -> str:
         """Return a note if the original accepted only one of several tried sizes; else ""."""
@@ -210,25 +238,11 @@ class ModelComparison(Comparison):
     def _with_nodes(self, result: Verification, facts: list[str]) -> Verification:
         """Also compare each node alone: a network may damp the error of one node."""
         each = self.nodes_one_by_one.result("no node was compared on its own")
-        changed = what_changed(self.original.proto, self.lowered.proto, result.max_abs)
-        facts = [result.reason, *facts, *changed, repairs_note(self.misread), "" if each else each.reason]
         if each.status == "failed":
             return each
+        changed = _what_changed(self.original.proto, self.lowered.proto, result.max_abs)
+        facts = [result.reason, *facts, *changed, repairs_note(self.misread), "" if each else each.reason]
         return replace(result, nodes=each.outputs, reason="; ".join(filter(None, facts)))
-
-    def _fixed_sizes(self) -> bool:
-        """Whether the lowered model fixes sizes of inputs that the original leaves open."""
-        models = (self.original.proto, self.lowered.proto)
-        before, after = ({v.name: v.type for v in model.graph.input} for model in models)
-        return any(before[name] != given for name, given in after.items() if name in before)
-
-    def _lowered_runs(self, groups: list[Alternatives]) -> bool:
-        """Whether onnxruntime runs the lowered model on some of the inputs."""
-        try:
-            outcome = self.runner.run(self._lowered_session(), groups)
-        except SessionError:
-            return False
-        return not outcome.runs or any(not run.error for run in outcome.runs)
 
     def _undetermined(self, failed: Verification, session: Session, expected: Mapping[str, Outputs]) -> str:
         """Return why the outputs that differ need not be equal: they are random, or the original differs from run
@@ -236,69 +250,23 @@ class ModelComparison(Comparison):
         wrong = {check.name for check in failed.outputs if not check.passed}
         random = undetermined_outputs(self.original.proto)
         feed = next(iter(expected))
-        (again,) = self.runner.run(session, [[feed]]).runs
-        if not again.error:
-            names = [check.name for check in failed.outputs]
-            second = self._compare(names, {feed: (expected[feed], again.outputs())})
-            random |= {
-                c.name: "it differs from run to run"
-                for c in second.outputs
-                if not c.passed and c.name not in random
-            }
+        with suppress(SessionError):
+            second = self._compare({feed: (expected[feed], self._run_all(session, [feed])[feed])})
+            differ = [check.name for check in second.outputs if not check.passed]
+            random = dict.fromkeys(differ, "it differs from run to run") | random
         if not wrong <= random.keys():
             return ""
         facts = ", ".join(f"'{name}' ({random[name]})" for name in sorted(wrong))
         return f"the inputs do not determine the outputs {facts}"
 
-    def _run_original(
-        self, groups: list[Alternatives], all_must_run: bool
-    ) -> tuple[Session, list[str], dict[str, Outputs]]:
-        """Run the original; return its session, its output names, and the outputs by accepted feed."""
-        session = session_with(self.original, self.runner.folder / "original.onnx", recurrent_inputs)
-        try:
-            outcome = self.runner.run(session, groups, counter(self.progress, ORIGINAL, len(groups)))
-        except SessionError as error:
-            if not error.crashed:
-                raise
-            session = replace(session, optimize=False)  # its optimizer crashes on some models, its kernels too
-            outcome = self.runner.run(session, groups, counter(self.progress, ORIGINAL, len(groups)))
-        accepted = [run for run in outcome.runs if not run.error]
-        errors = [run.error for run in outcome.runs if run.error]
-        if not accepted or (all_must_run and errors):
-            raise _NotAcceptedError(errors[0] if errors else "no runs were requested")
-        names = list(outcome.names[: len(self.original.proto.graph.output)])
-        return session, names, {run.feed: run.outputs() for run in accepted}
-
-    def _run_lowered(self, feeds: list[str], optimize: bool) -> tuple[list[str], dict[str, Outputs], str]:
-        """Run the lowered model on all feeds. Return the names of its outputs, the outputs by feed, and why the
-        optimizer was off, if it was: it refuses some models that it saved itself."""
-        session = self._lowered_session(optimize)
-        try:
-            return *self._run_all(session, feeds), ""
-        except SessionError as error:
-            if not optimize:
-                raise
-            try:
-                names, found = self._run_all(replace(session, optimize=False), feeds)
-            except SessionError:
-                raise error from None
-            return names, found, f"the lowered model runs only with onnxruntime's optimizations disabled: {error}"
-
-    def _run_all(self, session: Session, feeds: list[str]) -> tuple[list[str], dict[str, Outputs]]:
-        outcome = self.runner.run(session, [[f] for f in feeds], counter(self.progress, LOWERED, len(feeds)))
-        for run in outcome.runs:
-            if run.error:
-                raise SessionError(run.error)
-        return list(outcome.names), {run.feed: run.outputs() for run in outcome.runs}
-
-    def _compare(self, names: list[str], pairs: Mapping[str, tuple[Outputs, Outputs]]) -> Verification:
-        """Compare the outputs of both models, by feed; outputs are numbered in the order of `names`."""
+    def _compare(self, pairs: _Pairs) -> Verification:
+        """Compare the outputs of both models."""
         lengths = length_inputs(self.original.proto.graph)
         each_run = []
         for feed, (before, after) in pairs.items():
             given = self.runner.feed(feed)
             inputs = tuple(RunInput.of(name, given[name], are_lengths=name in lengths) for name in given)
-            outputs = tuple(self._compare_output(n, name, before, after) for n, name in enumerate(names))
+            outputs = tuple(self._compare_output(n, name, before, after) for n, name in enumerate(self.names))
             each_run.append(RunCheck(inputs, outputs))
         checks = over_all(each_run)
         wrong = "; ".join(f"output '{c.name}': {c.reason}" for c in checks if not c.passed)
@@ -314,13 +282,7 @@ class ModelComparison(Comparison):
         return OutputCheck(name, max((d for d, _ in parts), default=0.0), not reason, reason)
 
 
-def _by_name(names: list[str], runs: Iterable[Outputs]) -> Iterator[dict[str, Array]]:
-    """Yield the outputs of runs by name, without outputs that are not tensors."""
-    for outputs in runs:
-        yield {name: outputs[f"{n}:0"] for n, name in enumerate(names) if f"{n}:0" in outputs}
-
-
-def what_changed(original: onnx.ModelProto, lowered: onnx.ModelProto, largest: float) -> list[str]:
+def _what_changed(original: onnx.ModelProto, lowered: onnx.ModelProto, largest: float) -> list[str]:
     """Return notes on how DynamicQuantizeLSTM ran, and on the effect of its rounding.
 
     Args:

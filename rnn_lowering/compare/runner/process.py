@@ -53,6 +53,10 @@ class SessionError(Exception):
         return self.timed_out or self.too_large
 
 
+class NotAcceptedError(SessionError):
+    """onnxruntime loads the model but does not accept the inputs."""
+
+
 Outputs = Mapping[str, Array]
 Ran = Callable[[], None]
 """Called after each run, in the calling process."""
@@ -79,11 +83,13 @@ class Run:
         feed: The feed that counts; "" where the model accepts none.
         error: Why it accepts none; "" where it does.
         finite: Whether all its outputs are finite.
+        names: The names of its outputs.
     """
 
     feed: str
     error: str
     finite: bool
+    names: tuple[str, ...]
     path: Path = field(repr=False)
 
     def outputs(self) -> Outputs:
@@ -93,6 +99,15 @@ class Run:
         them in blocks needs memory for a block only. They are valid as long as the runner is.
         """
         return StoredArrays(self.path)
+
+    def tensors(self) -> dict[str, Array]:
+        """Return the outputs that are tensors, by name."""
+        return tensors_by_name(self.names, self.outputs())
+
+
+def tensors_by_name(names: Sequence[str], outputs: Outputs) -> dict[str, Array]:
+    """Return the outputs that are tensors, by name."""
+    return {name: outputs[f"{n}:0"] for n, name in enumerate(names) if f"{n}:0" in outputs}
 
 
 class Alternatives(Sequence[str]):
@@ -128,6 +143,18 @@ class Outcome:
     def steps(self, number: int) -> list[dict[str, Array]]:
         """Return the outputs by name of each chunk of a feed, where it ran in `Chunks`."""
         return read_steps(self.runs[number].path)
+
+    def accepted(self, *, all_must_run: bool) -> list[Run]:
+        """Return the runs of the feeds that the model accepts.
+
+        Raises:
+            NotAcceptedError: There is none; or not all are, although all must run.
+        """
+        accepted = [run for run in self.runs if not run.error]
+        errors = [run.error for run in self.runs if run.error]
+        if not accepted or (all_must_run and errors):
+            raise NotAcceptedError(errors[0] if errors else "no runs were requested")
+        return accepted
 
 
 @dataclass(frozen=True)
@@ -225,6 +252,44 @@ class Runner:
         found = dict(enumerate(first.runs)) | dict(zip(left, others.runs, strict=True))
         return replace(first, runs=tuple(found.values()))
 
+    def run_optimized_or_not(
+        self,
+        session: Session,
+        groups: Sequence[Sequence[str]],
+        ran: Ran = lambda: None,
+        *,
+        chunks: Chunks | None = None,
+        all_must_run: bool = True,
+    ) -> tuple[Session, Outcome, str]:
+        """Run as `run` does, without onnxruntime's optimizations if it fails with them: they refuse or crash on
+        some models.
+
+        Args:
+            all_must_run: A group of which no feed is accepted is a failure, too.
+
+        Returns:
+            The session that ran, its outcome, and why it ran without optimizations; "" if it did not.
+
+        Raises:
+            SessionError: It fails with and without, for this reason with them.
+        """
+
+        def run(session: Session, ran: Ran) -> Outcome:
+            outcome = self.run(session, groups, ran, chunks=chunks)
+            if all_must_run:
+                outcome.accepted(all_must_run=True)
+            return outcome
+
+        try:
+            return session, run(session, ran), ""
+        except SessionError as error:
+            if error.over_limit or not session.optimize:
+                raise
+            plain = replace(session, optimize=False)
+            with suppress(SessionError):
+                return plain, run(plain, lambda: None), f"only with onnxruntime's optimizations disabled: {error}"
+            raise
+
     def _run_or_retry(
         self, session: Session, groups: Sequence[Sequence[str]], ran: Ran, chunks: Chunks | None
     ) -> Outcome:
@@ -287,7 +352,7 @@ class Runner:
                     feed = group[message["feed"]] if "feed" in message else ""
                     finite = bool(message.get("finite"))
                     seconds += message.get("seconds", 0.0)
-                    runs.append(Run(feed, message.get("error", ""), finite, Path(message.get("out", out))))
+                    runs.append(Run(feed, message.get("error", ""), finite, names, Path(message.get("out", out))))
                     ran()
         except SessionError as error:
             if error.crashed or error.over_limit:

@@ -6,15 +6,13 @@ sizes, one sequence after another in one session. Where they differ, values insi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.compare.coverage import constant_outputs, untaken, zero_weights
-from rnn_lowering.compare.feeds import take_feeds
 from rnn_lowering.compare.result import (
     CHUNKED,
     COMPARE_ELSEWHERE,
@@ -24,30 +22,26 @@ from rnn_lowering.compare.result import (
     Verification,
     over_all,
 )
-from rnn_lowering.compare.runner.process import Chunks, Outcome, Ran, Runner, SessionError
+from rnn_lowering.compare.runner.process import Chunks, Runner, SessionError
 from rnn_lowering.compare.runner.session import (
     Session,
-    deciding_values,
-    echoing_nodes,
     has_fixed,
     nodes_by_output,
-    repairs_note,
-    session_of,
     session_with,
 )
 from rnn_lowering.compare.streams.outputs import chunks_differ, compare_beginning, compare_output
-from rnn_lowering.compare.streams.sequences import BEGINNINGS, CHUNKS_OF, FEW, RAGGED, ChunkedSequence, Sequences
+from rnn_lowering.compare.streams.sequences import BEGINNINGS, CHUNKS_OF, FEW, RAGGED, ChunkedSequence
+from rnn_lowering.compare.streams.stream_runs import Expected, StreamRuns
 from rnn_lowering.compare.tolerance import allowance, compare, distance
 from rnn_lowering.compare.whole import ModelComparison
-from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError
+from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.files.external_data import save
 from rnn_lowering.files.reading import ModelSource, parse_file
 from rnn_lowering.model.scopes import recurrent_nodes
 from rnn_lowering.options import Check, Tolerance
 from rnn_lowering.passes.lower import LowerRecurrentPass
 from rnn_lowering.spec.constant_values import constant_of
-from rnn_lowering.streaming.host.metadata import KEY, StreamPlan
-from rnn_lowering.types import CHUNKS, ORIGINAL, Array, Progress, counter
+from rnn_lowering.types import Array, Progress
 
 _TOO_SHORT = "no sequence has two chunks (give longer inputs: --test-shape, --feed)"
 _LOWERED_ORIGINAL = "lowered_original.onnx"
@@ -59,100 +53,84 @@ BRIEF_SECONDS = 0.5
 """As much may be spent on frames that tell nothing new."""
 
 
-Expected = dict[str, dict[str, Array]]
-"""The outputs of the original, by name, of each whole sequence."""
-
 Steady = Mapping[str, Mapping[str, int]]
+"""Up to which of its frames an output is compared, by name, of each whole sequence."""
 
 
 class StreamComparison:
-    """One comparison: the files, the plan in the stream's metadata, and what runs them."""
+    """A comparison of a stream with the original."""
 
     def __init__(
         self, original: ModelSource, stepped: ModelSource, runner: Runner, check: Check, progress: Progress | None
     ) -> None:
-        self.runner, self.progress = runner, progress
-        self.original, self.stepped = original, stepped
-        self.ran = original
-        self.graph = stepped.proto
-        held = [entry.value for entry in self.graph.metadata_props if entry.key == KEY]
-        if not held:
-            raise ModelFileError(f"'{stepped.path}' is not a stream: its metadata has no {KEY}")
-        self.plan = StreamPlan.from_json(held[0])
-        self.axes = {name: axis for name, axis in self.plan.inputs.items() if axis is not None}
-        ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in original.proto.graph.input}
-        for name, axis in self.axes.items():
-            if ranks.get(name, 0) <= axis:
-                raise OptionError(
-                    f"the original has no input '{name}' with an axis {axis}",
-                    hint="give the model that the stream was made from",
-                )
-        self.fixed = has_fixed(original.proto, self.axes)
-        self.session = session_with(original, runner.folder / "opened.onnx", deciding_values, self.axes)
-        self.whole = self.session.parsed
-        misread = echoing_nodes(original.proto)
-        self.check = take_feeds(check, [self.whole.graph], frames=True)
-        self.stream = session_of(stepped, runner.folder, misread)
-        self.sequences = Sequences(self.plan, self.whole, self.graph, runner, self.check)
-        self.names = [value.name for value in original.proto.graph.output]
-        self.taken: list[Mapping[str, Array]] = []
-        self.notes = [repairs_note(misread)]
+        self.runner = runner
+        self.original, self.stepped, self.ran = original, stepped, original
+        self.runs = StreamRuns(original, stepped, runner, check, progress)
+        self.plan, self.sequences, self.check = self.runs.plan, self.runs.sequences, self.runs.check
+        self.whole = self.runs.original.parsed
         self.unsteady: dict[str, int] = {}
         self.longest, self.seconds_per_frame = 0, 0.0
 
     def result(self) -> Verification:
         """Compare the stream with the original; raise the errors of `verify_stream`."""
         try:
-            expected = self._run_whole([self.runner.write_feeds(feeds) for feeds in self.sequences.feeds()])
+            expected = self.runs.whole([self.runner.write_feeds(feeds) for feeds in self.sequences.feeds()])
         except SessionError as error:
             if error.over_limit:
-                return Verification("not verified", CHUNKED, reason=f"the original {error}")
+                return self._not_verified(f"the original {error}")
             reason = f"onnxruntime cannot run the original: {error}"
             if not self._use_lowered_original():
-                return Verification("not verified", CHUNKED, reason=f"{reason}; {COMPARE_ELSEWHERE}")
-            self.notes.append(
+                return self._not_verified(f"{reason}; {COMPARE_ELSEWHERE}")
+            self.runs.notes.append(
                 f"{reason}; it was lowered for whole sequences, each node compared with float64 NumPy"
             )
             return self.result()
         except UnsupportedError as error:  # the inputs would be too large
-            return Verification("not verified", CHUNKED, reason=str(error))
+            return self._not_verified(str(error))
         try:
             return self._compare_all(expected)
         except SessionError as error:
             if error.over_limit:
-                return Verification("not verified", self._method(), reason=f"the stream {error}")
+                return self._not_verified(f"the stream {error}")
             return Verification("failed", self._method(), reason=f"onnxruntime cannot run the stream: {error}")
+
+    def _not_verified(self, reason: str) -> Verification:
+        return Verification("not verified", CHUNKED, reason=reason)
 
     def _compare_all(self, expected: Expected) -> Verification:
         """Compare random sequences, then a long one; note what they do not cover."""
         chunks = self.sequences.in_units(CHUNKS_OF) if self.plan.frames is None else ((self.plan.frames,),)
         sequences = [s for feed in expected for s in self.sequences.in_chunks(feed, chunks)]
         if not sequences:
-            return Verification("not verified", CHUNKED, reason=_TOO_SHORT)
+            return self._not_verified(_TOO_SHORT)
         runs = self._in_chunks(sequences, expected)
-        if any(run.wrong for run in runs):
+        if _wrong(runs):
             runs, expected = self._as_defined(sequences, expected, runs)
-        if any(run.wrong for run in runs):
+        if _wrong(runs):
             runs = self._in_chunks(sequences, expected, {f: self._steady(f, held) for f, held in expected.items()})
         self.longest = max(sum(s.sizes) for s in sequences)
-        if not any(run.wrong for run in runs) and self._may_be_long():
+        if not _wrong(runs) and self._may_be_long():
             runs += self._compare_long()
         wrong = next((f"output '{c.name}': {c.reason}" for run in runs for c in run.outputs if not c.passed), "")
         if wrong:
-            wrong += self._first_node(next(iter(expected)))
+            status, reason = "failed", wrong + self._first_node(next(iter(expected)))
         else:
-            self.notes += [
-                f"a rounding of the inputs changes output '{name}' from frame {n} on: compared up to there"
+            notes = [*self.runs.notes, *self._not_covered(expected)]
+            status, reason = "verified", "; ".join(dict.fromkeys(filter(None, notes)))
+        return Verification(status, self._method(), len(runs), over_all(runs), reason, tuple(runs))
+
+    def _not_covered(self, expected: Expected) -> Iterator[str]:
+        """Yield notes on what the comparison does not show."""
+        for name, n in self.unsteady.items():
+            changes = f"a rounding of the inputs changes output '{name}'"
+            yield (
+                f"{changes} from frame {n} on: compared up to there"
                 if n
-                else f"a rounding of the inputs changes output '{name}': not compared in all runs"
-                for name, n in self.unsteady.items()
-            ]
-            self.notes += [untaken(self.whole.graph, self.taken), *zero_weights(self._weights())]
-            self.notes += constant_outputs(expected.values())
-        reason = wrong or "; ".join(dict.fromkeys(filter(None, self.notes)))
-        return Verification(
-            "failed" if wrong else "verified", self._method(), len(runs), over_all(runs), reason, tuple(runs)
-        )
+                else f"{changes}: not compared in all runs"
+            )
+        yield untaken(self.whole.graph, self.runs.taken)
+        yield from zero_weights(self._weights())
+        yield from constant_outputs(expected.values())
 
     def _weights(self) -> Iterator[tuple[str, object, ir.TensorProtocol | None]]:
         for entry in recurrent_nodes(self.original.model):
@@ -163,40 +141,33 @@ class StreamComparison:
         self, sequences: Sequence[ChunkedSequence], expected: Expected, runs: list[RunCheck]
     ) -> tuple[list[RunCheck], Expected]:
         """Compare again without onnxruntime's optimizations, if they change the outputs of the original."""
-        before, stream = self.session, self.stream
+        original, stream = self.runs.original, self.runs.stream
         with suppress(SessionError):
-            self.session = replace(before, optimize=False)
-            plain = self._run_whole([[feed] for feed in expected])
+            self.runs.original = replace(original, optimize=False)
+            plain = self.runs.whole([[feed] for feed in expected])
             tolerance = self.check.tolerance
             if any(compare(plain[f][n], a, tolerance)[1] for f, held in expected.items() for n, a in held.items()):
                 again = self._in_chunks(sequences, plain)
-                if any(run.wrong for run in again):
-                    self.stream = replace(stream, optimize=False)
+                if _wrong(again):
+                    self.runs.stream = replace(stream, optimize=False)
                     again = self._in_chunks(sequences, plain)
-                if not any(run.wrong for run in again):
-                    self.notes.append(OPTIMIZATIONS)
+                if not _wrong(again):
+                    self.runs.notes.append(OPTIMIZATIONS)
                     return again, plain
-        self.session, self.stream = before, stream
+        self.runs.original, self.runs.stream = original, stream
         return runs, expected
 
     def _in_chunks(
         self, sequences: Sequence[ChunkedSequence], expected: Expected, steady: Steady | None = None
     ) -> list[RunCheck]:
-        """Run the stream on chunks of sequences; compare the outputs with those of whole sequences.
-
-        Args:
-            steady: Up to which of its frames an output is compared, by name, of each whole sequence.
-        """
-        outcome = self._run_chunks(self.stream, sequences)
+        """Run the stream on chunks of sequences; compare the outputs with those of whole sequences."""
+        outcome = self.runs.chunks(sequences)
         self.seconds_per_frame = outcome.seconds / sum(sum(s.sizes) for s in sequences)
         runs = []
         for n, sequence in enumerate(sequences):
-            parts = outcome.steps(n)
+            parts, until = outcome.steps(n), (steady or {}).get(sequence.feed, {})
             checks = [
-                compare_output(
-                    *(self.plan, name, sequence.sizes, array, parts, self.check.tolerance),
-                    (steady or {}).get(sequence.feed, {}).get(name),
-                )
+                compare_output(self.plan, name, sequence.sizes, array, parts, self.check.tolerance, until.get(name))
                 for name, array in expected[sequence.feed].items()
             ]
             given = self.runner.feed(sequence.feed)
@@ -206,7 +177,7 @@ class StreamComparison:
 
     def _may_be_long(self) -> bool:
         """Whether the user leaves the number of frames open."""
-        return self.check.feeds is None and not self.axes.keys() & (self.check.shapes or {}).keys()
+        return self.check.feeds is None and not self.runs.axes.keys() & (self.check.shapes or {}).keys()
 
     def _compare_long(self) -> list[RunCheck]:
         """Compare one long sequence and its beginnings, which the original must compute as parts of the whole."""
@@ -215,26 +186,26 @@ class StreamComparison:
             return []
         feed, whole = base
         frames = self.sequences.count(self.runner.feed(feed))
-        lengths = [n for n in map(self.sequences.in_calls, BEGINNINGS) if n < frames]
-        shorter = {self.sequences.beginning(feed, n): n for n in lengths}
-        expected = {feed: whole, **self._run_each(shorter)}
-        sizes = {self.sequences.in_calls(n): self.sequences.in_units(sizes) for n, sizes in BEGINNINGS.items()}
-        fixed = None if self.plan.frames is None else ((self.plan.frames,),)
-        taken = [shorter.get(begun, frames) for begun in expected]
-        self.longest = frames if fixed is None else self._called(taken)
-        sequences = [
-            sequence
-            for begun in expected
-            for n in [shorter.get(begun, frames)]
-            for sequence in self.sequences.in_chunks(begun, fixed or sizes[n])
-            if fixed is None or n == self.longest
-        ]
+        shorter = {self.sequences.beginning(feed, n): n for n in reversed(self._lengths()) if n < frames}
+        expected, lengths = {feed: whole, **self.runs.each_whole(shorter)}, {feed: frames, **shorter}
+        if self.plan.frames is None:
+            self.longest = frames
+            chunks = {self.sequences.in_calls(n): self.sequences.in_units(of_n) for n, of_n in BEGINNINGS.items()}
+            chunked = {begun: chunks[lengths[begun]] for begun in expected}
+        else:
+            self.longest = self._called([lengths[begun] for begun in expected])
+            chunked = {begun: ((self.plan.frames,),) for begun in expected if lengths[begun] == self.longest}
+        sequences = [s for begun, sizes in chunked.items() for s in self.sequences.in_chunks(begun, sizes)]
         found = [*self._beginnings(expected, feed, {}), *self._in_chunks(sequences, expected)]
-        if any(run.wrong for run in found):
+        if _wrong(found):
             steady = self._steady(feed, whole)
             of_all = dict.fromkeys(expected, steady)
             found = [*self._beginnings(expected, feed, steady), *self._in_chunks(sequences, expected, of_all)]
         return found
+
+    def _lengths(self) -> list[int]:
+        """Return the numbers of frames of the long sequences to try, the greatest first."""
+        return sorted({self.sequences.in_calls(n) for n in BEGINNINGS}, reverse=True)
 
     def _called(self, lengths: Sequence[int]) -> int:
         """Return the number of frames, one of these, that run through a stream with calls of a fixed size."""
@@ -244,28 +215,27 @@ class StreamComparison:
     def _long_sequence(self) -> tuple[str, dict[str, Array]] | None:
         """Return the longest sequence of those to try that the original takes, and its outputs; None for none."""
         refused = ""
-        for frames in sorted({self.sequences.in_calls(n) for n in BEGINNINGS if n > self.longest}, reverse=True):
+        for frames in (n for n in self._lengths() if n > self.longest):
             if frames * self.seconds_per_frame > _SECONDS:
                 refused = f"{frames} would take too long"
                 continue
             try:
-                ((feed, outputs),) = self._run_whole(
-                    [self.runner.write_feeds(self.sequences.made(0, frames))]
-                ).items()
+                groups = [self.runner.write_feeds(self.sequences.made(0, frames))]
+                ((feed, outputs),) = self.runs.whole(groups).items()
             except (SessionError, UnsupportedError) as error:
                 refused = f"the original does not run with {frames}: {error}"
                 if isinstance(error, SessionError) and error.over_limit:
                     break
                 continue
             if self.sequences.count(self.runner.feed(feed)) == frames:
-                self.notes.append(
-                    f"no sequence of more than {frames} frames was compared ({refused})" * bool(refused)
-                )
+                self._note_longest(frames, refused)
                 return feed, outputs
-        self.notes.append(
-            f"no sequence of more than {self.longest} frames was compared ({refused})" * bool(refused)
-        )
+        self._note_longest(self.longest, refused)
         return None
+
+    def _note_longest(self, frames: int, refused: str) -> None:
+        if refused:
+            self.runs.notes.append(f"no sequence of more than {frames} frames was compared ({refused})")
 
     def _beginnings(self, expected: Expected, feed: str, steady: Mapping[str, int]) -> Iterator[RunCheck]:
         """Compare what the original computes of beginnings with the beginnings of what it computes of the whole."""
@@ -288,14 +258,8 @@ class StreamComparison:
         """
         if self.check.tolerance != Tolerance():
             return {}
-        rng = np.random.default_rng(0)
-        given = dict(self.runner.feed(feed))
-        for name, array in given.items():
-            if array.dtype.kind == "f":
-                moved = 1 + rng.choice([-0.5, 0.5], array.shape) * np.finfo(array.dtype).eps
-                given[name] = (array * moved).astype(array.dtype)
         try:
-            (moved_outputs,) = self._run_whole([[self.runner.write_feed(given)]]).values()
+            moved_outputs = self.runs.of_moved_inputs(feed)
         except SessionError:
             return {}
         found = {}
@@ -310,7 +274,7 @@ class StreamComparison:
 
     def _use_lowered_original(self) -> bool:
         """Use the original with lowered nodes instead, if these agree with float64; return whether it was done."""
-        if self.session.model.name == _LOWERED_ORIGINAL or self.fixed:
+        if self.ran is not self.original or has_fixed(self.original.proto, self.runs.axes):
             return False
         path = self.runner.folder / _LOWERED_ORIGINAL
         model = self.original.new_model()
@@ -319,7 +283,7 @@ class StreamComparison:
         lowered, check = parse_file(path), replace(self.check, feeds=None, shapes=None)
         if not ModelComparison(self.original, lowered, self.runner, check, None).result():
             return False
-        self.session, self.ran = Session(path), lowered
+        self.runs.original, self.ran = Session(path), lowered
         return True
 
     def _method(self) -> str:
@@ -330,79 +294,17 @@ class StreamComparison:
             sizes = sizes.replace(" frames", f" times {self.plan.unit} frames")
         return f"{CHUNKED} {sizes}" + (f", sequences of up to {self.longest} frames" if self.longest else "")
 
-    def _run_whole(self, groups: Sequence[Sequence[str]]) -> Expected:
-        """Return the outputs of the original by name, by the feed of each run that it accepts."""
-        ran = counter(self.progress, ORIGINAL, len(groups))
-        self.session, outcome = self._run("the original", self.session, groups, ran)
-        accepted = [run for run in outcome.runs if not run.error]
-        errors = [run.error for run in outcome.runs if run.error]
-        if not accepted or (errors and self.check.feeds is not None):
-            raise SessionError(errors[0] if errors else "no runs were requested")
-        found = {}
-        for run in accepted:
-            outputs = run.outputs()
-            named = {name: outputs[f"{n}:0"] for n, name in enumerate(outcome.names) if f"{n}:0" in outputs}
-            self.taken.append({**self.runner.feed(run.feed), **named})
-            found[run.feed] = {name: named[name] for name in self.names if name in named}
-        return found
-
-    def _run_each(self, feeds: Collection[str]) -> Expected:
-        """Return the outputs of the original by name, by each of these feeds that it takes."""
-        with suppress(SessionError):
-            return self._run_whole([[feed] for feed in feeds])
-        found: Expected = {}
-        for feed in feeds:  # it may crash with one of them
-            with suppress(SessionError):
-                found |= self._run_whole([[feed]])
-        return found
-
-    def _run_chunks(self, session: Session, sequences: Sequence[ChunkedSequence]) -> Outcome:
-        chunks = Chunks(
-            [sequence.sizes for sequence in sequences],
-            self.axes,
-            sorted(self.sequences.lengths),
-            {state.output: state.input for state in self.plan.states},
-            self.names if session is self.stream else (),
-        )
-        ran = counter(self.progress, CHUNKS, len(sequences))
-        used, outcome = self._run("the stream", session, [[s.started] for s in sequences], ran, chunks)
-        self.stream = used if session is self.stream else self.stream
-        for run in outcome.runs:
-            if run.error:
-                raise SessionError(run.error)
-        return outcome
-
-    def _run(
-        self,
-        what: str,
-        session: Session,
-        groups: Sequence[Sequence[str]],
-        ran: Ran,
-        chunks: Chunks | None = None,
-    ) -> tuple[Session, Outcome]:
-        """Run a model, without optimizations if onnxruntime fails with them; return the session that ran."""
-        try:
-            return session, self.runner.run(session, groups, ran, chunks=chunks)
-        except SessionError as error:
-            if error.over_limit or not session.optimize:
-                raise
-            plain = replace(session, optimize=False)
-            try:
-                outcome = self.runner.run(plain, groups, chunks=chunks)
-            except SessionError:
-                raise error from None
-            self.notes.append(f"{what} runs only with onnxruntime's optimizations disabled: {error}")
-            return plain, outcome
-
     def _first_node(self, feed: str) -> str:
         """Name the first node of the original whose frames differ from those of the chunks."""
         sequence = next(self.sequences.in_chunks(feed, ((self.plan.frames or self.plan.unit,),)))
         try:
-            whole = session_with(self.ran, self.runner.folder / "whole_values.onnx", nodes_by_output, self.axes)
+            whole = session_with(
+                self.ran, self.runner.folder / "whole_values.onnx", nodes_by_output, self.runs.axes
+            )
             inner = session_with(self.stepped, self.runner.folder / "chunk_values.onnx", nodes_by_output)
             names, others = nodes_by_output(whole.parsed), nodes_by_output(inner.parsed)
             (values,) = self.runner.run(whole, [[feed]], chunks=Chunks([[1]])).steps(0)
-            parts = self._run_chunks(inner, [sequence]).steps(0)
+            parts = self.runs.chunks_in(inner, sequence)
         except (SessionError, ValueError, OSError):
             return ""
         for name in (n for n in names if n in others and n in values):
@@ -410,3 +312,7 @@ class StreamComparison:
             if chunks_differ(values[name], arrays, self.check.tolerance, self.plan.frames_late):
                 return f"; the first node that differs: {names[name]}"
         return ""
+
+
+def _wrong(runs: Sequence[RunCheck]) -> bool:
+    return any(run.wrong for run in runs)

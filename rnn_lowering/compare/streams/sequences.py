@@ -9,12 +9,10 @@ from itertools import cycle
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from rnn_lowering.compare.coverage import runs_for
-from rnn_lowering.compare.feeds import candidate_feeds, length_inputs
+from rnn_lowering.compare.feeds import candidate_feeds, length_inputs, recorded_inputs
 from rnn_lowering.compare.runner.process import Runner
-from rnn_lowering.model.fixed_inputs import has_record, recorded
 from rnn_lowering.options import Check
 from rnn_lowering.streaming.host.metadata import State, StreamPlan
 from rnn_lowering.types import Array
@@ -54,6 +52,11 @@ class ChunkedSequence:
     sizes: tuple[int, ...]
 
 
+def time_axes(plan: StreamPlan) -> dict[str, int]:
+    """Return the axis of the frames of each input that has one, by name."""
+    return {name: axis for name, axis in plan.inputs.items() if axis is not None}
+
+
 class Sequences:
     """The sequences of one comparison.
 
@@ -73,8 +76,8 @@ class Sequences:
         self, plan: StreamPlan, whole: onnx.ModelProto, graph: onnx.ModelProto, runner: Runner, check: Check
     ) -> None:
         self.plan, self.whole, self.graph, self.runner, self.check = plan, whole, graph, runner, check
-        self.axes = {name: axis for name, axis in plan.inputs.items() if axis is not None}
-        self.constants = recorded(ir.from_proto(whole), ir.from_proto(graph)) if has_record(graph) else {}
+        self.axes = time_axes(plan)
+        self.constants = recorded_inputs(whole, graph)
         self.lengths = {name for name in length_inputs(whole.graph) if name not in self.axes}
 
     def in_calls(self, frames: int) -> int:
@@ -148,7 +151,7 @@ class Sequences:
         return {k: np.minimum(a, frames).astype(a.dtype) if k in self.lengths else a for k, a in feed.items()}
 
     def count(self, feed: Mapping[str, Array]) -> int:
-        return next(int(feed[name].shape[axis]) for name, axis in self.plan.inputs.items() if axis is not None)
+        return next(int(feed[name].shape[axis]) for name, axis in self.axes.items())
 
     def in_chunks(self, feed: str, chunks: Sequence[Sequence[int]]) -> Iterator[ChunkedSequence]:
         """Yield one whole sequence in chunks of several sizes."""
