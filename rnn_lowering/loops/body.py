@@ -1,15 +1,15 @@
-"""What a Loop or Scan node says: its states, the rows it reads, what it stacks. Checked before the first edit."""
+"""What a Loop or Scan node says, checked before the first edit: its states, its rows, its stacked outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
-from rnn_lowering.model.scopes import graphs_of
-from rnn_lowering.spec.node_spec import node_ref
+from rnn_lowering.model.scopes import graphs_of, values_used
+from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, node_ref
 
 FIRST_OPSET = 9
 """Of the Scan without a batch axis, and of integers in Constant nodes."""
@@ -26,6 +26,7 @@ class RepeatedBody:
         initial: The first states.
         state_inputs, state_outputs: The states at the start and at the end of a step.
         rows: What each step stacks.
+        stacked_axes, stacked_in_front: The axis along which each output is stacked, and whether in front.
     """
 
     node: ir.Node
@@ -35,6 +36,8 @@ class RepeatedBody:
     state_inputs: Sequence[ir.Value]
     state_outputs: Sequence[ir.Value]
     rows: Sequence[ir.Value]
+    stacked_axes: Sequence[int]
+    stacked_in_front: Sequence[bool]
 
     @property
     def results(self) -> Sequence[ir.Value]:
@@ -44,6 +47,42 @@ class RepeatedBody:
     @property
     def stacked(self) -> Sequence[ir.Value]:
         return self.node.outputs[len(self.initial) :]
+
+    @property
+    def invariant_states(self) -> set[int]:
+        """Which states are the same in each step."""
+        pairs = zip(self.state_inputs, self.state_outputs, strict=True)
+        return {n for n, (before, after) in enumerate(pairs) if behind_identities(after) is before}
+
+    def values_behind(self, values: Sequence[ir.Value], moved: Container[ir.Node] = ()) -> set[ir.Value]:
+        """Return these values and those that they depend on, also through the states of earlier steps.
+
+        Args:
+            values: Values of the body.
+            moved: Nodes that are not in the body any more.
+        """
+        places = {value: n for n, value in enumerate(self.state_inputs)}
+        found, pending = set[ir.Value](), list(values)
+        while pending:
+            value = pending.pop()
+            if value in found:
+                continue
+            found.add(value)
+            if value in places:
+                pending.append(self.state_outputs[places[value]])
+            node = value.producer()
+            if node is not None and node.graph is self.body and node not in moved:
+                pending += values_used(node)
+        return found
+
+
+def behind_identities(value: ir.Value) -> ir.Value:
+    """Return what Identities return."""
+    node = value.producer()
+    while node is not None and node.op_type == "Identity" and node.domain in DEFAULT_DOMAIN and node.inputs[0]:
+        value = node.inputs[0]
+        node = value.producer()
+    return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,15 +110,12 @@ class ScanBody(RepeatedBody):
         xs: What each step takes a row of.
         row_inputs: Those rows.
         axes, backwards: The axis of each of xs, and whether it is read from the end.
-        stacked_axes, stacked_in_front: The axis along which each output is stacked, and whether in front.
     """
 
     xs: Sequence[ir.Value]
     row_inputs: Sequence[ir.Value]
     axes: Sequence[int]
     backwards: Sequence[bool]
-    stacked_axes: Sequence[int]
-    stacked_in_front: Sequence[bool]
 
 
 def read_body(node: ir.Node, scope: str, opset: int) -> LoopBody | ScanBody:
@@ -108,6 +144,7 @@ def _loop(node: ir.Node, body: ir.Graph, ref: NodeRef) -> LoopBody:
     states = len(given) - 2
     _check_counts(ref, body, len(given), max(states, len(node.outputs)) + 1)
     outputs = list(body.outputs)
+    rows = outputs[1 + states :]
     return LoopBody(
         node=node,
         ref=ref,
@@ -120,7 +157,9 @@ def _loop(node: ir.Node, body: ir.Graph, ref: NodeRef) -> LoopBody:
         state_inputs=body.inputs[2:],
         going=outputs[0],
         state_outputs=outputs[1 : 1 + states],
-        rows=outputs[1 + states :],
+        rows=rows,
+        stacked_axes=[0] * len(rows),
+        stacked_in_front=[False] * len(rows),
     )
 
 
@@ -173,3 +212,14 @@ def _directions(node: ir.Node, name: str, count: int, ref: NodeRef) -> list[bool
     if not set(found) <= {0, 1}:
         raise InvalidNodeError(f"{name} is {found}, not 0 or 1", node=ref)
     return [direction == 1 for direction in found]
+
+
+def checked_axis(axis: int, rank: int, read: RepeatedBody) -> int:
+    """Return an axis of what a Scan takes or returns, counted from the front.
+
+    Raises:
+        InvalidNodeError: There is none.
+    """
+    if not -rank <= axis < rank:
+        raise InvalidNodeError(f"it scans axis {axis} of {rank}", node=read.ref)
+    return axis % rank

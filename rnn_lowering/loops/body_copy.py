@@ -186,6 +186,11 @@ class BodyCopy:
             self.facts.declare(value, TensorKind(int(tensor.dtype), tensor.shape))
         return value
 
+    def declared(self, tensor: Tensor) -> Tensor:
+        """Return a tensor whose type and shape are known then."""
+        self.made(tensor)
+        return tensor
+
     def _learn(self, value: ir.Value) -> None:
         """Infer the type and shape of a value that was emitted, with the names of sizes."""
         node = value.producer()

@@ -7,22 +7,17 @@ Loop may have no step. Operators with chance in them stay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from rnn_lowering.emit.constants import Constant
-from rnn_lowering.emit.run_time_sizes import can_flip, flip
 from rnn_lowering.emit.tensor import Tensor, broadcast
-from rnn_lowering.emit.versions import parameter
-from rnn_lowering.errors import InvalidNodeError, UnsupportedError
 from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import Item, Known
 from rnn_lowering.loops.gate_products import gates_apart
-from rnn_lowering.loops.trips import Counters, LoopTrips, UnknownTripsError, invariant_states, number_of_trips
-from rnn_lowering.model.scopes import bodies_of, values_used
+from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 
 _UNARY = frozenset(
@@ -62,7 +57,7 @@ Find = Callable[[ir.Node], "Tensor | None"]
 """Returns the rows that a Gather takes, one in each step; None where it is no such Gather."""
 
 
-def _emptied(
+def emptied(
     copy: BodyCopy,
     read: LoopBody | ScanBody,
     rows: Mapping[ir.Value, Tensor],
@@ -152,7 +147,7 @@ def _moved(copy: BodyCopy, node: ir.Node, rows: Mapping[ir.Value, Tensor], varie
     if node.op_type in _BINARY and len(given) == 2:
         return _elementwise(copy, node, given, are_rows)
     if node.op_type == "MatMul" and are_rows == [True, False] and given[1].rank == 2 and given[0].rank > 1:
-        return _known(copy, given[0] @ given[1]) if _same_type(given) else None
+        return copy.declared(given[0] @ given[1]) if _same_type(given) else None
     if node.op_type == "Gemm" and are_rows[:1] == [True] and not any(are_rows[1:]):
         return _gemm(copy, node, given)
     return None
@@ -201,9 +196,9 @@ def _gemm(copy: BodyCopy, node: ir.Node, given: Sequence[Tensor]) -> Tensor | No
     if len(given) > 2 and given[2].rank > 1:
         return None
     if numbers.get("transB", 0):
-        weights = _known(copy, copy.op.transpose(weights, [1, 0]))
-    product = _known(copy, rows @ weights)
-    return product if len(given) < 3 else _known(copy, product + given[2])
+        weights = copy.declared(copy.op.transpose(weights, [1, 0]))
+    product = copy.declared(rows @ weights)
+    return product if len(given) < 3 else copy.declared(product + given[2])
 
 
 def _split(copy: BodyCopy, node: ir.Node, rows: Mapping[ir.Value, Tensor]) -> list[Tensor] | None:
@@ -223,265 +218,4 @@ def _split(copy: BodyCopy, node: ir.Node, rows: Mapping[ir.Value, Tensor]) -> li
         sizes = [length // count] * count
     if not position or not sizes or len(sizes) != count:
         return None
-    return [_known(copy, part) for part in copy.op.split(x, sizes, position)]
-
-
-def _known(copy: BodyCopy, tensor: Tensor) -> Tensor:
-    copy.made(tensor)
-    return tensor
-
-
-@dataclass(frozen=True)
-class EmptiedLoop:
-    """A Loop or Scan whose body has less in it.
-
-    Attributes:
-        read: It.
-        items: What stands for its first states.
-        changing: The states that change and that something depends on.
-        stacked: Which of the outputs are used.
-        rows: By value of the body the rows of all steps, [steps, ...].
-        used: The values of the body that something depends on.
-        trips: The number of steps; None where it is not known before it starts.
-    """
-
-    read: LoopBody | ScanBody
-    items: Sequence[Item]
-    changing: Sequence[int]
-    stacked: Sequence[int]
-    rows: dict[ir.Value, Tensor]
-    used: set[ir.Value]
-    trips: LoopTrips | None
-
-    def initial(self, copy: BodyCopy) -> list[ir.Value | None]:
-        return [copy.value(self.items[n]) for n in self.changing]
-
-    @property
-    def wanted(self) -> list[ir.Value]:
-        """What a step returns: the states that change, and what is stacked."""
-        states = (self.read.state_outputs[n] for n in self.changing)
-        return [*states, *(self.read.rows[n] for n in self.stacked)]
-
-    def results(self, found: Sequence[Item]) -> list[Item]:
-        """Return an item for each output of the node, given those of what is emitted."""
-        results: list[Item] = [*self.items, *[None] * len(self.read.rows)]
-        places = (*self.changing, *(len(self.items) + n for n in self.stacked))
-        for place, item in zip(places, found, strict=True):
-            results[place] = item
-        return results
-
-
-def emptied_loop(
-    copy: BodyCopy,
-    read: LoopBody,
-    items: Sequence[Item],
-    *,
-    gathers: bool,
-    constants: bool = True,
-    trips: LoopTrips | None = None,
-) -> EmptiedLoop:
-    """Move out of the body of a Loop what can be.
-
-    Args:
-        copy: Copies the body later.
-        read: The Loop.
-        items: What stands for its inputs.
-        gathers: Whether rows that are only gathered are moved too.
-        constants: Whether rows of constants are; their numbers are not known then.
-        trips: The number of steps, where it was emitted.
-    """
-    copy.bring_constants([read.body])
-    constant = invariant_states(read)
-    copy.put([read.state_inputs[n] for n in constant], [items[2 + n] for n in constant])
-    if trips is None:
-        try:
-            trips = number_of_trips(copy, read, items)
-        except UnknownTripsError:
-            trips = None
-    counters, number = Counters(copy, read, items), trips
-
-    def find(node: ir.Node) -> Tensor | None:
-        data = node.inputs[0]
-        held = not constants and (node.op_type != "Gather" or isinstance(copy.item(data), Known))
-        return (
-            None if number is None or held else _gathered(copy, read, counters, number, node, splits=not constants)
-        )
-
-    body = _emptied(copy, read, {}, find, [read.state_inputs[n] for n in constant])
-    if not gathers:
-        body.keep_gathers()
-    return _left(copy, read, items[2:], constant, body, trips)
-
-
-def _left(
-    copy: BodyCopy,
-    read: LoopBody | ScanBody,
-    items: Sequence[Item],
-    constant: Container[int],
-    body: EmptiedBody,
-    trips: LoopTrips | None,
-) -> EmptiedLoop:
-    copy.moved |= body.moved
-    stacked = [
-        n for n, value in enumerate(read.stacked) if value.name and (value.uses() or value.is_graph_output())
-    ]
-    used = _used_values(copy, read, [read.rows[n] for n in stacked], ends=trips is None)
-    changing = [n for n, value in enumerate(read.state_inputs) if n not in constant and value in used]
-    rows = {value: x for value, x in body.rows.items() if value in used}
-    return EmptiedLoop(read, items, changing, stacked, rows, used, trips)
-
-
-def _used_values(copy: BodyCopy, read: LoopBody | ScanBody, rows: Sequence[ir.Value], ends: bool) -> set[ir.Value]:
-    """Return the values of the body that what is used after the Loop depends on, or with `ends` its condition; the
-    inputs of its states are among them where the states are used."""
-    places = {value: n for n, value in enumerate(read.state_inputs)}
-    final = [n for n, value in enumerate(read.results) if value.uses() or value.is_graph_output()]
-    pending = [*rows, *(read.state_inputs[n] for n in final)]
-    pending += [read.going] if ends and isinstance(read, LoopBody) else []
-    used: set[ir.Value] = set()
-    while pending:
-        value = pending.pop()
-        if value in used:
-            continue
-        used.add(value)
-        if value in places:
-            pending.append(read.state_outputs[places[value]])
-        node = value.producer()
-        if node is not None and node not in copy.moved and node.graph is read.body:
-            pending += values_used(node)
-    return used
-
-
-def _gathered(
-    copy: BodyCopy, read: LoopBody, counters: Counters, trips: LoopTrips, node: ir.Node, *, splits: bool
-) -> Tensor | None:
-    """Return the rows that a node takes, one in each step; None where it takes something else."""
-    taken = _taken(copy, counters, node)
-    kind = None if taken is None else copy.facts.kind(copy.item(taken[0]))
-    if taken is None or kind is None or not kind.shape:
-        return None
-    data, index, axis = taken
-    x = copy.tensor(copy.item(data), read.ref)
-    axis %= x.rank
-    if not (counters.counts(index) and counters.is_length(copy.item(data), axis, trips)):
-        if copy.some_rows and x.shape[axis] is None:
-            counters.check_row(index, trips, data)
-        positions = counters.positions(index, trips)
-        if positions is None:
-            return None
-        x = _rows_at(copy, x, axis, positions, trips.known, splits=splits)
-        copy.made(x)
-    return _in_front(copy, x, axis)
-
-
-def _rows_at(copy: BodyCopy, x: Tensor, axis: int, positions: Tensor, steps: int | None, *, splits: bool) -> Tensor:
-    """Return the rows of a tensor at positions: one after the other they are a Slice, others with
-    `splits` parts of a Split; pnnx misreads a Gather."""
-    length = x.shape[axis]
-    numbers = positions.value.read().tolist() if isinstance(positions.value, Constant) else []
-    if length is not None and numbers and 0 <= min(numbers) <= max(numbers) < length:
-        if numbers == list(range(numbers[0], numbers[-1] + 1)):
-            return copy.op.slice(x, axis, numbers[0], numbers[-1] + 1)
-        if splits and length <= copy.limits.steps:
-            parts = copy.op.split(x, [1] * length, axis)
-            return copy.op.concat([parts[n] for n in numbers], axis)
-    shape = (*x.shape[:axis], steps, *x.shape[axis + 1 :])
-    return copy.op.emit("Gather", [x, positions], [shape], [x.dtype], axis=axis)[0]
-
-
-def _taken(copy: BodyCopy, counters: Counters, node: ir.Node) -> tuple[ir.Value, ir.Value, int] | None:
-    """Return a value, the position of a row in it, and the axis of its rows, where a node takes a row."""
-    data = node.inputs[0]
-    if node.op_type == "Gather" and data is not None and node.inputs[1] is not None:
-        at, attribute = copy.facts.kind(node.inputs[1]), node.attributes.get("axis")
-        scalar = at is not None and at.shape == ()
-        return (data, node.inputs[1], 0 if attribute is None else attribute.as_int()) if scalar else None
-    sliced = None if data is None else data.producer()
-    if sliced is None or sliced.op_type != "Slice" or len(sliced.inputs) < 5:
-        return None
-    whole, starts, _, axes, steps = sliced.inputs
-    held = [copy.item(value) for value in (axes, steps)]
-    numbers = [item.array.ravel().tolist() if isinstance(item, Known) else [] for item in held]
-    squeezed = _squeezed(copy, node)
-    single = len(numbers[0]) == 1 and squeezed == numbers[0] and len(numbers[1]) == 1 and numbers[1][0] > 0
-    if whole is None or starts is None or not single or not counters.counts_up(starts):
-        return None
-    return whole, starts, int(numbers[0][0])  # the Squeeze fails unless it is one row: that at the start
-
-
-def _squeezed(copy: BodyCopy, node: ir.Node) -> list[int]:
-    """Return the axes that a Squeeze drops."""
-    held = parameter(node, "axes", copy.op.opset)
-    if isinstance(held, ir.Attr):
-        return list(held.as_ints())
-    item = copy.item(held)
-    return item.array.ravel().tolist() if isinstance(item, Known) else []
-
-
-def _in_front(copy: BodyCopy, x: Tensor, axis: int) -> Tensor:
-    """Return a tensor with an axis as its first one."""
-    if axis:
-        x = copy.op.transpose(x, [axis, *(n for n in range(x.rank) if n != axis)])
-        copy.made(x)
-    return x
-
-
-def emptied_scan(
-    copy: BodyCopy,
-    read: ScanBody,
-    items: Sequence[Item],
-    but: Container[ir.Value] = (),
-    *,
-    flips: bool = True,
-) -> EmptiedLoop:
-    """Move out of the body of a Scan what can be.
-
-    Args:
-        copy: Copies the body later.
-        read: The Scan.
-        items: What stands for its inputs.
-        but: Inputs of the body that are not taken as rows.
-        flips: Whether rows that are read backwards are put into the order of the steps.
-    """
-    op, count = copy.op, len(read.initial)
-    copy.bring_constants([read.body])
-    xs = [copy.tensor(item, read.ref) for item in items[count:]]
-    axes = [checked_axis(axis, x.rank, read) for x, axis in zip(xs, read.axes, strict=True)]
-    lengths = {x.shape[axis] for x, axis in zip(xs, axes, strict=True)} - {None}
-    if len(lengths) > 1:
-        raise InvalidNodeError(f"the lengths of what it scans differ: {sorted(map(str, lengths))}", node=read.ref)
-    trips = LoopTrips(op.dim(xs[0], axes[0]), next(iter(lengths), None), positive=True)
-    rows = {}
-    for value, x, axis, backwards in zip(read.row_inputs, xs, axes, read.backwards, strict=True):
-        if value in but:
-            continue
-        rows[value] = _in_front(copy, op.given(copy.made(x), x.dtype, x.shape), axis)
-        if backwards and flips:
-            rows[value] = flipped(copy, rows[value], read)
-    constant = invariant_states(read)
-    copy.put([read.state_inputs[n] for n in constant], [items[n] for n in constant])
-    body = _emptied(copy, read, rows, lambda _: None, [read.state_inputs[n] for n in constant])
-    return _left(copy, read, items[:count], constant, body, trips)
-
-
-def flipped(copy: BodyCopy, x: Tensor, read: ScanBody) -> Tensor:
-    if not can_flip(copy.op.opset, x.shape[0]):
-        raise UnsupportedError(
-            f"rows of unknown number cannot be reversed at opset {copy.op.opset}",
-            hint="convert the model to opset 10 or later (onnx.version_converter)",
-            node=read.ref,
-        )
-    flipped = flip(copy.op, x)
-    copy.made(flipped)
-    return flipped
-
-
-def checked_axis(axis: int, rank: int, read: ScanBody) -> int:
-    """Return an axis of what a Scan takes, counted from the front.
-
-    Raises:
-        InvalidNodeError: There is none.
-    """
-    if not -rank <= axis < rank:
-        raise InvalidNodeError(f"it scans axis {axis} of {rank}", node=read.ref)
-    return axis % rank
+    return [copy.declared(part) for part in copy.op.split(x, sizes, position)]

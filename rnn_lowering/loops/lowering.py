@@ -14,10 +14,9 @@ from rnn_lowering.emit.ops import Finish, Ops, Rule
 from rnn_lowering.errors import NodeRef, UnsupportedError, boundary
 from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy, LoopLimits, RepeatBody
-from rnn_lowering.loops.conversion import to_loop, to_scan
 from rnn_lowering.loops.facts import Elements, Facts, Item
-from rnn_lowering.loops.lists import stack_grown_states
-from rnn_lowering.loops.unrolling import unroll
+from rnn_lowering.loops.forms import to_loop, to_scan, unroll
+from rnn_lowering.loops.stacked_states import stack_rows_of_states
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inlining import inline_holding
 from rnn_lowering.model.replace import drop_unused, take_over
@@ -224,7 +223,7 @@ class _LoopLowering:
         for form in wanted.forms:
             try:
                 if node.op_type == "Loop":
-                    node = stack_grown_states(
+                    node = stack_rows_of_states(
                         self.facts,
                         node,
                         lambda old: self._emitter(old, scope.graph),

@@ -11,8 +11,7 @@ import onnx_ir as ir
 from rnn_lowering.inference.shape_arithmetic import UnfollowedError, evaluate
 from rnn_lowering.inference.shape_inference import infer
 from rnn_lowering.inference.symbolic_values import add_initializers
-from rnn_lowering.loops.body import ScanBody, read_body
-from rnn_lowering.loops.emptying import checked_axis
+from rnn_lowering.loops.body import ScanBody, checked_axis, read_body
 from rnn_lowering.model.scopes import bodies_of, values_used
 from rnn_lowering.streaming.editor import Editor, NodeEdit
 from rnn_lowering.streaming.frames.delays import joined, last_state, missing_frames

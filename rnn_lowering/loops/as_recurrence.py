@@ -1,0 +1,333 @@
+"""A Loop or Scan as a recurrence (init, xs, step). Read this module first.
+
+Each of these is decided in turn:
+
+1. A list or tensor that gets a row in each step becomes a stacked output (`stacked_states`, before all else).
+2. A value that is carried but never changes is a constant of the loop. The other carried values are its states, and
+   those before the first step are init.
+3. The number of steps follows before the loop starts (`trips`). Where it does not, only a Loop can repeat the step.
+4. What a step reads at a number that grows with each step, as in X[i], is a row, and X one of xs.
+5. What depends on rows and constants only leaves the step and is computed for all steps at once (`emptying`). The
+   results are xs too.
+
+`forms` repeats the result. Those of recurrence/ cannot: they carry tensors of known rank with a batch axis. A Loop
+carries lists and scalars too, may end on a condition, and an unrolled `if i == 0` differs in each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from rnn_lowering.emit.constants import Constant
+from rnn_lowering.emit.run_time_sizes import can_flip, count, flip
+from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.emit.versions import parameter
+from rnn_lowering.errors import InvalidNodeError, UnsupportedError
+from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
+from rnn_lowering.loops.body_copy import BodyCopy
+from rnn_lowering.loops.emptying import EmptiedBody, emptied
+from rnn_lowering.loops.facts import Item, Known
+from rnn_lowering.loops.step_counters import STEP, Counters
+from rnn_lowering.loops.trips import LoopTrips, UnknownTripsError, number_of_trips
+
+
+@dataclass(frozen=True)
+class LoopRecurrence:
+    """A Loop or Scan as a recurrence.
+
+    Attributes:
+        read: The Loop or Scan.
+        carried: What stands for its first carried values, constants included.
+        states: Which of them are states that something depends on.
+        stacked: Which of the stacked outputs are used.
+        xs: By value of the body, which is a row in each step, the rows of all steps, [steps, ...].
+        used: The values of the body that something depends on.
+        trips: The number of steps; None where it is not known before the first one.
+    """
+
+    read: LoopBody | ScanBody
+    carried: Sequence[Item]
+    states: Sequence[int]
+    stacked: Sequence[int]
+    xs: dict[ir.Value, Tensor]
+    used: set[ir.Value]
+    trips: LoopTrips | None
+
+    @property
+    def init(self) -> list[Item]:
+        """What stands for the states before the first step."""
+        return [self.carried[n] for n in self.states]
+
+    @property
+    def state_inputs(self) -> list[ir.Value]:
+        """The states at the start of a step, as values of the body."""
+        return [self.read.state_inputs[n] for n in self.states]
+
+    @property
+    def returned(self) -> list[ir.Value]:
+        """What a step returns: the states after it, and what is stacked."""
+        states = (self.read.state_outputs[n] for n in self.states)
+        return [*states, *(self.read.rows[n] for n in self.stacked)]
+
+    def step(
+        self,
+        copy: BodyCopy,
+        states: Sequence[Item],
+        rows: Sequence[Item],
+        number: Item = None,
+        going: Item = None,
+    ) -> list[Item]:
+        """Emit a step into the open body; return the states after it, and what is stacked.
+
+        Args:
+            copy: Copies the body.
+            states: The states before it.
+            rows: A row of each of xs.
+            number, going: The number of the step of a Loop, and the condition that it gets.
+        """
+        copy.bring_constants([self.read.body])
+        copy.put(self.state_inputs, states)
+        if isinstance(self.read, LoopBody):
+            copy.put((self.read.number, self.read.going_input), [number, going])
+        copy.put(list(self.xs), rows)
+        copy.localize(self.read.body)
+        copy.nodes(self.read.body, self.used)
+        return [copy.item(value) for value in self.returned]
+
+    def results(self, found: Sequence[Item]) -> list[Item]:
+        """Return an item for each output of the node, given the final states and the stacked outputs."""
+        results: list[Item] = [*self.carried, *[None] * len(self.read.rows)]
+        places = (*self.states, *(len(self.carried) + n for n in self.stacked))
+        for place, item in zip(places, found, strict=True):
+            results[place] = item
+        return results
+
+
+def loop_as_recurrence(
+    copy: BodyCopy,
+    read: LoopBody,
+    items: Sequence[Item],
+    *,
+    gathers: bool,
+    constants: bool = True,
+    trips: LoopTrips | None = None,
+) -> LoopRecurrence:
+    """Return a Loop as a recurrence, whose xs are emitted into the open graph.
+
+    Args:
+        copy: Copies the body later.
+        read: The Loop.
+        items: What stands for its inputs.
+        gathers: Whether rows that a Gather takes, and nothing else, are among xs.
+        constants: Whether rows of constants are; their numbers are not known then.
+        trips: The number of steps, where it was emitted.
+    """
+    copy.bring_constants([read.body])
+    invariant = read.invariant_states
+    copy.put([read.state_inputs[n] for n in invariant], [items[2 + n] for n in invariant])
+    counters = Counters(copy, read, items)
+    if trips is None:
+        try:
+            trips = number_of_trips(counters)
+        except UnknownTripsError:
+            trips = None
+
+    def find(node: ir.Node) -> Tensor | None:
+        held = not constants and (node.op_type != "Gather" or isinstance(copy.item(node.inputs[0]), Known))
+        return None if trips is None or held else _rows_of(counters, trips, node, splits=not constants)
+
+    body = emptied(copy, read, {}, find, [read.state_inputs[n] for n in invariant])
+    if not gathers:
+        body.keep_gathers()
+    return _as_recurrence(copy, read, items[2:], invariant, body, trips)
+
+
+def scan_as_recurrence(
+    copy: BodyCopy,
+    read: ScanBody,
+    items: Sequence[Item],
+    but: Container[ir.Value] = (),
+    *,
+    flips: bool = True,
+) -> LoopRecurrence:
+    """Return a Scan as a recurrence, whose xs are emitted into the open graph.
+
+    Args:
+        copy: Copies the body later.
+        read: The Scan.
+        items: What stands for its inputs.
+        but: Rows that are not among xs.
+        flips: Whether rows that are read backwards are put into the order of the steps.
+    """
+    op, first_row = copy.op, len(read.initial)
+    copy.bring_constants([read.body])
+    xs = [copy.tensor(item, read.ref) for item in items[first_row:]]
+    axes = [checked_axis(axis, x.rank, read) for x, axis in zip(xs, read.axes, strict=True)]
+    lengths = {x.shape[axis] for x, axis in zip(xs, axes, strict=True)} - {None}
+    if len(lengths) > 1:
+        raise InvalidNodeError(f"the lengths of what it scans differ: {sorted(map(str, lengths))}", node=read.ref)
+    trips = LoopTrips(op.dim(xs[0], axes[0]), next(iter(lengths), None), positive=True)
+    rows = {}
+    for value, x, axis, backwards in zip(read.row_inputs, xs, axes, read.backwards, strict=True):
+        if value in but:
+            continue
+        rows[value] = _in_front(copy, op.given(copy.made(x), x.dtype, x.shape), axis)
+        if backwards and flips:
+            rows[value] = flipped(copy, rows[value], read)
+    invariant = read.invariant_states
+    copy.put([read.state_inputs[n] for n in invariant], [items[n] for n in invariant])
+    body = emptied(copy, read, rows, lambda _: None, [read.state_inputs[n] for n in invariant])
+    return _as_recurrence(copy, read, items[:first_row], invariant, body, trips)
+
+
+def _as_recurrence(
+    copy: BodyCopy,
+    read: LoopBody | ScanBody,
+    carried: Sequence[Item],
+    invariant: Container[int],
+    body: EmptiedBody,
+    trips: LoopTrips | None,
+) -> LoopRecurrence:
+    """Return what is left of a body, without states and outputs that nothing uses."""
+    copy.moved |= body.moved
+    stacked = [n for n, value in enumerate(read.stacked) if value.name and _is_used(value)]
+    final = [read.state_inputs[n] for n, value in enumerate(read.results) if _is_used(value)]
+    going = [read.going] if trips is None and isinstance(read, LoopBody) else []
+    used = read.values_behind([*(read.rows[n] for n in stacked), *final, *going], copy.moved)
+    states = [n for n, value in enumerate(read.state_inputs) if n not in invariant and value in used]
+    xs = {value: x for value, x in body.rows.items() if value in used}
+    return LoopRecurrence(read, carried, states, stacked, xs, used, trips)
+
+
+def _is_used(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def flipped(copy: BodyCopy, x: Tensor, read: LoopBody | ScanBody) -> Tensor:
+    """Return rows in reverse order.
+
+    Raises:
+        UnsupportedError: The opset cannot reverse rows of unknown number.
+    """
+    if not can_flip(copy.op.opset, x.shape[0]):
+        raise UnsupportedError(
+            f"rows of unknown number cannot be reversed at opset {copy.op.opset}",
+            hint="convert the model to opset 10 or later (onnx.version_converter)",
+            node=read.ref,
+        )
+    return copy.declared(flip(copy.op, x))
+
+
+# Rows that a Loop reads
+
+
+def _rows_of(counters: Counters, trips: LoopTrips, node: ir.Node, *, splits: bool) -> Tensor | None:
+    """Return the rows that a node takes, one in each step; None where it takes something else."""
+    copy = counters.copy
+    taken = _taken(counters, node)
+    kind = None if taken is None else copy.facts.kind(copy.item(taken[0]))
+    if taken is None or kind is None or not kind.shape:
+        return None
+    data, index, axis = taken
+    item, line = copy.item(data), counters.line(index)
+    x = copy.tensor(item, counters.read.ref)
+    axis %= x.rank
+    if line != STEP or not trips.are(counters.count_of_rows(item, axis)):
+        if copy.some_rows and x.shape[axis] is None:
+            _check_row_of_stream(counters, index, trips, data)
+        positions = _positions(counters, index, trips)
+        if positions is None:
+            return None
+        x = copy.declared(_rows_at(copy, x, axis, positions, trips.known, splits=splits))
+    return _in_front(copy, x, axis)
+
+
+def _taken(counters: Counters, node: ir.Node) -> tuple[ir.Value, ir.Value, int] | None:
+    """Return a value, the position of a row in it, and the axis of its rows, where a node takes a row."""
+    copy, data = counters.copy, node.inputs[0]
+    if node.op_type == "Gather" and data is not None and node.inputs[1] is not None:
+        at = copy.facts.kind(node.inputs[1])
+        scalar = at is not None and at.shape == ()
+        return (data, node.inputs[1], node.attributes.get_int("axis", 0) or 0) if scalar else None
+    sliced = None if data is None else data.producer()
+    if sliced is None or sliced.op_type != "Slice" or len(sliced.inputs) < 5:
+        return None
+    whole, starts, _, axes, steps = sliced.inputs
+    axis, stride = _numbers(copy, axes), _numbers(copy, steps)
+    single = len(axis) == 1 and _squeezed(copy, node) == axis and len(stride) == 1 and stride[0] > 0
+    if whole is None or starts is None or not single:
+        return None
+    start = counters.line(starts)
+    counts_up = start is not None and not start.terms and start.constant >= 0 and start.rate > 0
+    return (whole, starts, axis[0]) if counts_up else None  # the Squeeze fails unless it is the row at the start
+
+
+def _squeezed(copy: BodyCopy, node: ir.Node) -> list[int]:
+    """Return the axes that a Squeeze drops."""
+    held = parameter(node, "axes", copy.op.opset)
+    return list(held.as_ints()) if isinstance(held, ir.Attr) else _numbers(copy, held)
+
+
+def _numbers(copy: BodyCopy, value: ir.Value | None) -> list[int]:
+    item = copy.item(value)
+    return item.array.ravel().tolist() if isinstance(item, Known) else []
+
+
+def _check_row_of_stream(counters: Counters, index: ir.Value, trips: LoopTrips, data: ir.Value) -> None:
+    """Refuse a row that is not row i in step i, and a number of steps that is always the same.
+
+    Raises:
+        UnsupportedError: It is so.
+    """
+    line, ref = counters.line(index), counters.read.ref
+    if line is None or not line.rate:
+        return
+    if line != STEP:
+        number = "i" if line.rate == 1 else f"{line.rate} i"
+        row = f"row {number} + {line.constant}" if line.rate > 0 else "rows from the end on"
+        raise UnsupportedError(
+            f"in step i it reads {row} of '{data.name}', where a stream has row i",
+            hint="start at the first frame, with one frame in each step",
+            node=ref,
+        )
+    if trips.known is not None:
+        raise UnsupportedError(
+            f"it takes {trips.known} steps whatever the number of frames",
+            hint="did the exporter fix the length? Export with a dynamic time axis",
+            node=ref,
+        )
+
+
+def _positions(counters: Counters, index: ir.Value, trips: LoopTrips) -> Tensor | None:
+    """Return what a number is in each step, as an int64 [steps]; None where it does not grow with each step."""
+    op, line = counters.copy.op, counters.line(index)
+    if line is None or not line.rate:
+        return None
+    numbers = count(op, trips.tensor)
+    if line.rate != 1:
+        numbers = numbers * op.constant([line.rate])
+    return numbers if line == STEP.times(line.rate) else numbers + counters.emit(line)
+
+
+def _rows_at(copy: BodyCopy, x: Tensor, axis: int, positions: Tensor, steps: int | None, *, splits: bool) -> Tensor:
+    """Return the rows of a tensor at positions: one after the other they are a Slice, others with
+    `splits` parts of a Split; pnnx misreads a Gather."""
+    length = x.shape[axis]
+    numbers = positions.value.read().tolist() if isinstance(positions.value, Constant) else []
+    if length is not None and numbers and 0 <= min(numbers) <= max(numbers) < length:
+        if numbers == list(range(numbers[0], numbers[-1] + 1)):
+            return copy.op.slice(x, axis, numbers[0], numbers[-1] + 1)
+        if splits and length <= copy.limits.steps:
+            parts = copy.op.split(x, [1] * length, axis)
+            return copy.op.concat([parts[n] for n in numbers], axis)
+    shape = (*x.shape[:axis], steps, *x.shape[axis + 1 :])
+    return copy.op.emit("Gather", [x, positions], [shape], [x.dtype], axis=axis)[0]
+
+
+def _in_front(copy: BodyCopy, x: Tensor, axis: int) -> Tensor:
+    """Return a tensor with an axis as its first one."""
+    order = [axis, *(n for n in range(x.rank) if n != axis)]
+    return copy.declared(copy.op.transpose(x, order)) if axis else x

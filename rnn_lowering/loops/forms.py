@@ -1,0 +1,409 @@
+"""Repeat the recurrence of a Loop or Scan in a Scan, in a Loop, or unrolled.
+
+A Loop that may have no step becomes an If around a Scan, since runtimes run no Scan of no steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.emit.run_time_sizes import count
+from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.errors import InvalidNodeError, UnsupportedError
+from rnn_lowering.loops.as_recurrence import LoopRecurrence, flipped, loop_as_recurrence, scan_as_recurrence
+from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
+from rnn_lowering.loops.body_copy import BodyCopy
+from rnn_lowering.loops.facts import Elements, Item, Known, TensorKind
+from rnn_lowering.loops.step_counters import Counters
+from rnn_lowering.loops.trips import LoopTrips, UnknownTripsError, depends_on_data, number_of_trips, simulated_trips
+from rnn_lowering.model.scopes import detach
+
+_INT64, _BOOL = ir.DataType.INT64, ir.DataType.BOOL
+_UNLIMITED, _ENDLESS = (1 << 63) - 1, 1 << 62
+"""No limit of steps, and the least number that exporters write for none."""
+_WAY = "unroll it (--to unroll), or keep it, for a runtime that runs Loop (--targets)"
+
+
+def to_loop(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) -> list[Item]:
+    """Emit a Loop; return an item for each output of a Loop or Scan.
+
+    Raises:
+        InvalidNodeError: It breaks the specification of its operator.
+        UnsupportedError: The rank of what a Scan takes is not known.
+    """
+    if isinstance(read, LoopBody):
+        r = loop_as_recurrence(copy, read, items, gathers=False)
+    else:
+        r = scan_as_recurrence(copy, read, items)
+    found, kinds = _loop(copy, r, items)
+    return r.results(_in_order(copy, r, found, kinds))
+
+
+def to_scan(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) -> list[Item]:
+    """Emit a Scan; return an item for each output of a Loop or Scan.
+
+    Raises:
+        UnsupportedError: The number of steps is not known before the Loop starts, or a state is no tensor of one
+            shape.
+    """
+    if isinstance(read, LoopBody):
+        _check_tensors(read, items[2:])
+        copy.bring_constants([read.body])
+        trips = number_of_trips(Counters(copy, read, items))
+        if not trips.positive:
+            return _guarded(copy, read, items, trips)
+        r = loop_as_recurrence(copy, read, items, gathers=True, trips=trips)
+    else:
+        r = scan_as_recurrence(copy, read, items)
+    found, kinds = _scan(copy, r)
+    return r.results(_in_order(copy, r, found, kinds))
+
+
+def _loop(
+    copy: BodyCopy, r: LoopRecurrence, items: Sequence[Item]
+) -> tuple[list[ir.Value], list[TensorKind | None]]:
+    """Emit a Loop; return its outputs, and the types and shapes of what it stacks in each step."""
+    op, trips = copy.op, r.trips
+    initial = [copy.value(item) for item in r.init]
+    if trips is not None:
+        most, first = copy.made(op.squeeze(trips.tensor, [0])), copy.made(op.true())
+    else:
+        most, first = (copy.value(items[n]) if len(items) > n else None for n in (0, 1))  # type: ignore[assignment]
+    xs = [copy.declared(x) for x in r.xs.values()]
+    with op.body(), copy.apart():
+        number, still = op.loop_inputs()
+        i, going = copy.made(number), copy.made(still)
+        states = [copy.input_like(value) for value in r.state_inputs]
+        outputs = r.step(copy, states, [copy.made(op.take(x, number)) for x in xs], i, going)
+        after = copy.item(r.read.going) if isinstance(r.read, LoopBody) and trips is None else going
+        kinds = [copy.facts.kind(item) for item in outputs]
+        types = [ir.TensorType(_BOOL), *(value.type for value in r.returned)]
+        body = copy.finished([i, going, *states], [after, *outputs], types)
+    loop = copy.new("Loop", [most, first, *initial], [ir.AttrGraph("body", body)], len(outputs))
+    for new, state in zip(loop.outputs, states, strict=False):
+        copy.facts.declare(new, copy.facts.kind(state))
+    return list(loop.outputs), kinds[len(states) :]
+
+
+def _scan(copy: BodyCopy, r: LoopRecurrence) -> tuple[list[ir.Value], list[TensorKind | None]]:
+    """Emit a Scan; return its outputs, and the types and shapes of what it stacks in each step."""
+    op, trips = copy.op, r.trips
+    assert trips is not None
+    initial, firsts = [copy.value(item) for item in r.init], [copy.facts.kind(item) for item in r.init]
+    xs = [copy.made(x) for x in r.xs.values()]
+    xs += [copy.made(count(op, trips.tensor))] if _takes_numbers(copy, r) else []
+    with op.body(), copy.apart():
+        states = [copy.input_like(value) for value in r.state_inputs]
+        for state, kind in zip(states, firsts, strict=True):
+            copy.facts.declare(state, kind)
+        rows = [_row(copy, x, value) for x, value in zip(r.xs.values(), xs, strict=False)]
+        i = [copy.made(op.body_input("i", _INT64, ()))] if len(xs) > len(rows) else []
+        outputs = r.step(copy, states, rows, i[0] if i else None, Known(np.asarray(True)))
+        kinds = [copy.facts.kind(item) for item in outputs]
+        body = copy.finished([*states, *rows, *i], outputs, [value.type for value in r.returned])
+    _check_shapes(copy, r, firsts, kinds)
+    for value, kind in zip(body.outputs, kinds, strict=True):
+        copy.facts.declare(value, kind)
+    attributes = [ir.AttrGraph("body", body), ir.AttrInt64("num_scan_inputs", len(xs))]
+    scan = copy.new("Scan", [*initial, *xs], attributes, len(outputs))
+    for new, kind in zip(scan.outputs, firsts, strict=False):
+        copy.facts.declare(new, kind)
+    return list(scan.outputs), kinds[len(states) :]
+
+
+def _takes_numbers(copy: BodyCopy, r: LoopRecurrence) -> bool:
+    """Whether a Scan scans the numbers of its steps: a step uses them, or there are no rows.
+
+    Raises:
+        UnsupportedError: The runtime needs rows, and the steps can be unrolled or use no numbers.
+    """
+    read, trips = r.read, r.trips
+    if not isinstance(read, LoopBody) or (r.xs and read.number not in r.used):
+        return False
+    numbered = read.number in r.used
+    long = trips is None or trips.known is None or trips.known > copy.limits.steps
+    if copy.needs_rows and not (numbered and long):
+        taken = "the numbers of its steps" if numbered else "no rows"
+        raise UnsupportedError(f"a Scan would take {taken}, which tract refuses", hint=_WAY, node=read.ref)
+    return True
+
+
+def _row(copy: BodyCopy, x: Tensor, rows: ir.Value) -> ir.Value:
+    """Return an input of the open body that is a row of a tensor."""
+    value = copy.op.value(copy.op.body_input("x", x.dtype, x.shape[1:]))
+    kind = copy.facts.kind(rows)
+    assert kind is not None
+    copy.facts.declare(value, TensorKind(kind.element, None if kind.shape is None else kind.shape[1:]))
+    return value
+
+
+def _check_tensors(read: LoopBody, items: Sequence[Item]) -> None:
+    for value, item in zip(read.state_inputs, items, strict=True):
+        if isinstance(item, Elements) or isinstance(value.type, ir.SequenceType | ir.OptionalType):
+            raise UnsupportedError(
+                f"its state '{value.name}' is a sequence, which a Scan cannot carry", hint=_WAY, node=read.ref
+            )
+
+
+def _check_shapes(
+    copy: BodyCopy, r: LoopRecurrence, firsts: Sequence[TensorKind | None], kinds: Sequence[TensorKind | None]
+) -> None:
+    """Check that a step leaves the shapes of states as they are, by induction from the first ones."""
+    for state, before, after in zip(r.state_inputs, firsts, kinds, strict=False):
+        same = before is not None and before == after and before.shape is not None and None not in before.shape
+        if not same and isinstance(r.read, LoopBody):
+            known = all(kind is not None and kind.is_static for kind in (before, after))
+            raise UnsupportedError(
+                f"the shape of its state '{state.name}' may change, which a Scan does not allow",
+                hint=_WAY if known else f"fix the sizes of the inputs (--set-dim, --input-shape), {_WAY}",
+                node=r.read.ref,
+            )
+    if any(kind is None or kind.shape is None for kind in kinds):
+        raise UnsupportedError("the rank of what its steps return is not known", hint=_WAY, node=r.read.ref)
+
+
+def _in_order(
+    copy: BodyCopy, r: LoopRecurrence, found: Sequence[ir.Value], kinds: Sequence[TensorKind | None]
+) -> list[Item]:
+    """Return the outputs of an emitted Loop or Scan, stacked as those of the original."""
+    read, states = r.read, len(r.states)
+    length = None if r.trips is None else r.trips.known
+    results: list[Item] = list(found[:states])
+    for n, value, kind in zip(r.stacked, found[states:], kinds, strict=True):
+        if kind is not None:
+            shape = None if kind.shape is None else (length, *kind.shape)
+            copy.facts.declare(value, TensorKind(kind.element, shape))
+        if not (read.stacked_axes[n] or read.stacked_in_front[n]):
+            results.append(value)
+            continue
+        x = copy.tensor(value, read.ref)
+        x = flipped(copy, x, read) if read.stacked_in_front[n] else x
+        axis = checked_axis(read.stacked_axes[n], x.rank, read)
+        order = [*range(1, axis + 1), 0, *range(axis + 1, x.rank)]
+        results.append(copy.made(copy.op.transpose(x, order) if axis else x))
+    return results
+
+
+def _guarded(copy: BodyCopy, read: LoopBody, items: Sequence[Item], trips: LoopTrips) -> list[Item]:
+    """Emit a Scan in an If, for no steps; return an item for each output of the Loop."""
+    op = copy.op
+    ran = copy.made(op.squeeze(op.less(op.constant([0]), trips.tensor), [0]))
+    with op.body(), copy.apart():
+        r = loop_as_recurrence(copy, read, items, gathers=True, trips=trips)
+        outputs, stacked = _scan(copy, r)
+        _in_order(copy, r, outputs, stacked)
+        kinds = [copy.facts.kind(value) for value in outputs]
+        types = [value.type for value in outputs]
+        some = copy.finished([], outputs, types)
+    with op.body(), copy.apart():
+        initial = [copy.value(item) for item in r.init]
+        rows = zip(stacked, r.stacked, strict=True)
+        empty = [_empty(copy, kind, read.rows[n], read) for kind, n in rows]
+        none = copy.finished([], [*initial, *empty], types)
+    branches = [ir.AttrGraph("then_branch", some), ir.AttrGraph("else_branch", none)]
+    found = copy.new("If", [ran], branches, len(outputs))
+    for value, kind in zip(found.outputs, kinds, strict=True):
+        copy.facts.declare(value, kind)
+    return r.results(list(found.outputs))
+
+
+def _empty(copy: BodyCopy, kind: TensorKind | None, value: ir.Value, read: LoopBody) -> ir.Value:
+    """Return what no steps stack."""
+    sizes = None if kind is None or kind.shape is None else [copy.size(size) for size in kind.shape]
+    if kind is None or sizes is None or None in sizes:
+        raise UnsupportedError(
+            f"it may have no step, and the sizes of its empty output '{value.name}' are not known",
+            hint="fix the sizes of the inputs (--set-dim, --input-shape), or unroll it (--to unroll)",
+            node=read.ref,
+        )
+    op, dtype = copy.op, ir.DataType(kind.element)
+    shape = op.concat([op.constant([0]), *(size for size in sizes if size is not None)], 0)
+    fill = ir.tensor(np.zeros(1, dtype.numpy()), name="")
+    return copy.made(op.emit("ConstantOfShape", [shape], [(0, *kind.dims)], [dtype], value=fill)[0])
+
+
+def unroll(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) -> list[Item]:
+    """Emit the steps of a Loop or Scan, one after the other; return an item for each of its outputs.
+
+    Raises:
+        InvalidNodeError: It breaks the specification of its operator.
+        UnsupportedError: The number of its steps is not known, or over a limit.
+    """
+    copy.bring_constants([read.body, *read.body.subgraphs()])
+    copy.moved.difference_update(read.body)
+    if isinstance(read, LoopBody):
+        most, going, states = _most_steps(read, items), _takes_first(read, items), list(items[2:])
+        rows = _rows_of_loop(copy, read, items)
+    else:
+        most, going, states = _length(copy, read, items), True, list(items[: len(read.initial)])
+        rows = _rows_of_scan(copy, read, items, most)
+    stacked: list[list[Item]] = []
+    while going and len(stacked) < most:
+        _count(copy, most, read)
+        copy.put(list(rows), [each[len(stacked)] for each in rows.values()])
+        returned = _step(copy, read, states, len(stacked))
+        states = returned[: len(states)]
+        stacked.append(returned[len(states) :])
+        if isinstance(read, LoopBody) and len(stacked) < most:
+            going = _is_true(copy.item(read.going), read)
+    if not stacked:
+        return [*states, *_empty_constants(copy, read, _kinds_of_rows(copy, read, states))]
+    axes = zip(read.stacked_axes, read.stacked_in_front, strict=True)
+    return [
+        *states,
+        *(
+            copy.stack(each[::-1] if in_front else each, axis, read.ref) if value.name else None
+            for value, each, (axis, in_front) in zip(read.stacked, zip(*stacked, strict=True), axes, strict=False)
+        ),
+    ]
+
+
+def _step(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[Item], number: int) -> list[Item]:
+    """Emit a step, whose rows have their items; return the states after it, and what is stacked."""
+    copy.put(read.state_inputs, states)
+    if isinstance(read, LoopBody):
+        copy.put((read.number, read.going_input), [Known(np.asarray(number, np.int64)), Known(np.asarray(True))])
+    with copy.op.under(str(number)):
+        copy.nodes(read.body)
+        return [copy.item(value) for value in (*read.state_outputs, *read.rows)]
+
+
+def _rows_of_loop(copy: BodyCopy, read: LoopBody, items: Sequence[Item]) -> dict[ir.Value, list[Item]]:
+    """Emit what all steps of a Loop compute from rows alone; return its rows by the values of the body."""
+    trips = simulated_trips(copy, read, items)
+    if trips is None or not 1 < trips <= copy.limits.steps - copy.steps:
+        return {}
+    number = LoopTrips(copy.op.constant([trips]), trips, positive=True)
+    return _split(copy, loop_as_recurrence(copy, read, items, gathers=False, constants=False, trips=number), trips)
+
+
+def _rows_of_scan(copy: BodyCopy, read: ScanBody, items: Sequence[Item], steps: int) -> dict[ir.Value, list[Item]]:
+    """Emit what all steps of a Scan compute from rows alone; return its rows in the order of the steps.
+
+    Those that are read backwards are split as they are, apart from the others, and taken from the last one on.
+    """
+    taken = list(zip(read.row_inputs, read.backwards, strict=True))
+    rows: dict[ir.Value, list[Item]] = {
+        value: [Known(np.asarray(row)) for row in np.moveaxis(x.array, axis, 0)[:: -1 if backwards else 1]]
+        for (value, backwards), x, axis in zip(taken, items[len(read.initial) :], read.axes, strict=True)
+        if isinstance(x, Known)
+    }
+    known = {*rows}
+    for direction in sorted({*read.backwards}) if steps else ():
+        but = {value for value, backwards in taken if value in known or backwards != direction}
+        r = scan_as_recurrence(copy, read, items, but, flips=False)
+        rows |= {value: each[::-1] if direction else each for value, each in _split(copy, r, steps).items()}
+    return rows
+
+
+def _split(copy: BodyCopy, r: LoopRecurrence, steps: int) -> dict[ir.Value, list[Item]]:
+    """Return each row of xs."""
+    op = copy.op
+    return {
+        value: [copy.made(op.squeeze(part, [0])) for part in op.split(x, [1] * steps, 0)]
+        for value, x in r.xs.items()
+    }
+
+
+def _most_steps(read: LoopBody, items: Sequence[Item]) -> int:
+    """Return the most steps of a Loop.
+
+    Raises:
+        UnknownTripsError: They are not known.
+    """
+    given = items[0] if items else None
+    if given is None:
+        return _UNLIMITED
+    if not isinstance(given, Known) or given.array.size != 1:
+        raise UnknownTripsError("the number of its steps is not known", node=read.ref, value=read.trips)
+    return max(int(given.array.reshape(())), 0)
+
+
+def _takes_first(read: LoopBody, items: Sequence[Item]) -> bool:
+    return len(items) < 2 or items[1] is None or _is_true(items[1], read, read.condition)
+
+
+def _is_true(going: Item, read: LoopBody, source: ir.Value | None = None) -> bool:
+    if not isinstance(going, Known) or going.array.size != 1:
+        raise depends_on_data(read.ref, source)
+    return bool(going.array.reshape(()))
+
+
+def _length(copy: BodyCopy, read: ScanBody, items: Sequence[Item]) -> int:
+    """Return the number of steps of a Scan."""
+    lengths = set()
+    for item, axis in zip(items[len(read.initial) :], read.axes, strict=True):
+        x = copy.tensor(item, read.ref)
+        length = x.shape[checked_axis(axis, x.rank, read)]
+        if length is None:
+            value = item if isinstance(item, ir.Value) else None
+            raise UnknownTripsError("the number of its steps is not known", node=read.ref, value=value)
+        lengths.add(length)
+    if len(lengths) > 1:
+        raise InvalidNodeError(f"the lengths of what it scans differ: {sorted(lengths)}", node=read.ref)
+    steps = lengths.pop()
+    if copy.steps + steps > copy.limits.steps:
+        raise _too_many(copy, f"{steps:,} steps", str(copy.steps + steps), read)
+    return steps
+
+
+def _count(copy: BodyCopy, most: int, read: LoopBody | ScanBody) -> None:
+    copy.steps += 1
+    if copy.steps > copy.limits.steps:
+        known = copy.steps < most < _ENDLESS
+        raise _too_many(
+            copy,
+            f"{most:,} steps" if known else f"more than {copy.limits.steps} steps",
+            str(most) if known else "N",
+            read,
+        )
+
+
+def _too_many(copy: BodyCopy, needed: str, limit: str, read: LoopBody | ScanBody) -> UnsupportedError:
+    return UnsupportedError(
+        f"{needed}, nested ones included, are over the limit of {copy.limits.steps} for unrolling",
+        hint=f"raise the limit (--max-unroll {limit})",
+        node=read.ref,
+    )
+
+
+def _kinds_of_rows(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[Item]) -> list[TensorKind | None]:
+    """Return what the first step of a Loop would stack, without writing it.
+
+    Raises:
+        UnsupportedError: It is a Scan.
+    """
+    if isinstance(read, ScanBody):
+        raise UnsupportedError(
+            "a Scan of no steps has no result in onnxruntime", hint="fix a length of 1 or more", node=read.ref
+        )
+    with copy.op.body(), copy.apart():
+        try:
+            kinds = [copy.facts.kind(item) for item in _step(copy, read, states, 0)[len(states) :]]
+        except UnsupportedError:
+            kinds = [None] * len(read.rows)
+        for node in copy.op.nodes:
+            detach(node)
+    return kinds
+
+
+def _empty_constants(copy: BodyCopy, read: LoopBody | ScanBody, kinds: Sequence[TensorKind | None]) -> list[Item]:
+    """Return what a Loop without steps stacks."""
+    results: list[Item] = []
+    for value, kind in zip(read.stacked, kinds, strict=False):
+        if not value.name:
+            results.append(None)
+            continue
+        if kind is None or not kind.is_static:
+            raise UnsupportedError(
+                f"it has no step, and the sizes of its empty output '{value.name}' are not known",
+                hint="fix the sizes of all inputs (--input-shape), or give it a step",
+                node=read.ref,
+            )
+        dtype = ir.DataType(kind.element).numpy()
+        row = copy.tensor(Known(np.zeros((1, *(size or 0 for size in kind.dims)), dtype)), read.ref)
+        results.append(copy.made(copy.op.slice(row, 0, 0, 0)))  # OpenVINO takes an empty constant for a scalar
+    return results

@@ -1,0 +1,249 @@
+"""States of a Loop that get a row in each step, while nothing else depends on them: the rows are stacked instead.
+
+Three operators give a row to a state:
+
+* SequenceInsert appends it to a list that is empty at first, and whose elements are only joined after the Loop.
+* Concat joins it to a tensor that grows.
+* ScatterND writes it into a tensor, where step i writes row i, or the i-th one from the end (`written_rows`).
+
+A Scan carries neither lists nor states that grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.run_time_sizes import flip
+from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.loops.facts import Facts, SizeOrName, TensorKind
+from rnn_lowering.loops.written_rows import written_rows
+from rnn_lowering.model.replace import drop_unused, take_over
+from rnn_lowering.model.scopes import detach, graphs_of, values_used
+from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """A value after the Loop that consists of the rows.
+
+    Attributes:
+        value: The value.
+        axis: The axis of the rows in it.
+        dropped: The axes of a row, of size 1, that it does not have.
+        backwards: Whether the row of the last step is the first one.
+        before: A tensor in front of the rows.
+        behind: A tensor whose rows from the number of steps on are behind them.
+    """
+
+    value: ir.Value
+    axis: int
+    dropped: Sequence[int] = ()
+    backwards: bool = False
+    before: ir.Value | None = None
+    behind: ir.Value | None = None
+
+
+@dataclass(frozen=True)
+class _StackedState:
+    """A state that gets a row in each step.
+
+    Attributes:
+        number: Its number.
+        row: What a step adds.
+        joined: What the rows become.
+        steps: The number of rows, where it is known, or its name.
+    """
+
+    number: int
+    row: ir.Value
+    joined: Sequence[_Joined]
+    steps: SizeOrName = None
+
+
+def stack_rows_of_states(
+    facts: Facts, node: ir.Node, emitter: Callable[[ir.Node], Ops], *, written_only: bool = False
+) -> ir.Node:
+    """Return a Loop that stacks rows instead of carrying them in states, in the place of one; itself if there are
+    no such states.
+
+    Args:
+        facts: Facts about the model.
+        node: A Loop.
+        emitter: Returns what emits into the graph of the node.
+        written_only: Whether only rows that a ScatterND writes count.
+    """
+    attribute, states = node.attributes.get("body"), len(node.inputs) - 2
+    bodies = () if attribute is None else graphs_of(attribute)
+    if len(bodies) != 1 or len(bodies[0].inputs) != states + 2 or len(bodies[0].outputs) <= states:
+        return node
+    if len(node.outputs) < states:
+        return node
+    (body,), scratch = bodies, emitter(node)
+    found = [_stacked_state(facts, node, body, n, scratch, written_only=written_only) for n in range(states)]
+    stacked = [each for each in found if each is not None]
+    return _replaced(facts, node, body, stacked, emitter(node)) if stacked else node
+
+
+def _replaced(facts: Facts, node: ir.Node, body: ir.Graph, stacked: Sequence[_StackedState], op: Ops) -> ir.Node:
+    """Replace a Loop by one without these states, which stacks their rows, and return it."""
+    graph, states = node.graph, len(node.inputs) - 2
+    assert graph is not None
+    places = {each.number for each in stacked}
+    kept = [n for n in range(states) if n not in places]
+    inputs = [*node.inputs[:2], *(node.inputs[2 + n] for n in kept)]
+    outputs = [node.outputs[n] for n in (*kept, *range(states, len(node.outputs)))]
+    count = len(outputs) + len(stacked)
+    new = ir.Node("", "Loop", inputs, [ir.AttrGraph("body", body)], num_outputs=count, name=node.name)
+    graph.insert_before(node, new)
+    for old, value in zip(outputs, new.outputs, strict=False):
+        take_over(old, value)
+    for state, value in zip(stacked, new.outputs[len(outputs) :], strict=True):
+        value.name = op.unique_name("rows")
+        _join(facts, op, node, state, value)
+    rows = list(body.outputs)[1 + states :]
+    carried = [body.outputs[0], *(body.outputs[1 + n] for n in kept)]
+    body.outputs[:] = [*carried, *rows, *(state.row for state in stacked)]
+    for n in sorted(places, reverse=True):
+        for user in reversed(_users(body, body.inputs[2 + n])):
+            detach(user)
+            body.remove(user, safe=False)
+        del body.inputs[2 + n]
+    graph.insert_after(new, op.nodes)
+    for value in op.initializers:
+        graph.register_initializer(value)
+    node.attributes.pop("body")
+    used = values_used(node)
+    graph.remove(node, safe=True)
+    drop_unused(used)
+    return new
+
+
+def _stacked_state(
+    facts: Facts, node: ir.Node, body: ir.Graph, n: int, scratch: Ops, *, written_only: bool
+) -> _StackedState | None:
+    """Return a state that gets a row in each step; None where it is another, or that is not certain."""
+    before, after, first, final = body.inputs[2 + n], body.outputs[1 + n], node.inputs[2 + n], node.outputs[n]
+    step = after.producer()
+    if step is None or step.graph is not body or step.domain not in DEFAULT_DOMAIN or first is None:
+        return None
+    if len(step.inputs) < 2 or step.inputs[0] is not before:
+        return None
+    state: _StackedState | None = None
+    if step.op_type == "ScatterND":
+        state = _written(facts, node, step, n, scratch) if final.name else None
+    elif step.op_type == "SequenceInsert" and not written_only:
+        state = _listed(facts, node, step, n)
+    elif step.op_type == "Concat" and not written_only:
+        state = _concatenated(facts, node, step, n)
+    if state is None or not _only_gets_rows(body, before, after, state.row):
+        return None
+    return state
+
+
+def _users(body: ir.Graph, value: ir.Value) -> dict[ir.Node, None]:
+    """Return the nodes of a body that depend on a value."""
+    depends, users = {value}, dict[ir.Node, None]()
+    for node in body:
+        if not depends.isdisjoint(values_used(node)):
+            users[node] = None
+            depends.update(node.outputs)
+    return users
+
+
+def _only_gets_rows(body: ir.Graph, before: ir.Value, after: ir.Value, row: ir.Value) -> bool:
+    """Whether a body returns nothing that depends on a state but the state."""
+    depends = {before, *(value for node in _users(body, before) for value in node.outputs)}
+    returned = list(body.outputs)
+    return returned.count(after) == 1 and depends.isdisjoint({*returned, row} - {after})
+
+
+def _listed(facts: Facts, node: ir.Node, step: ir.Node, n: int) -> _StackedState | None:
+    """Return a list to which each step appends a row, where its elements are only joined."""
+    row, final, first = step.inputs[1], node.outputs[n], node.inputs[2 + n]
+    source = None if first is None else first.producer()
+    users = [use.node for use in final.uses()]
+    empty = source is not None and source.op_type == "SequenceEmpty"
+    if row is None or len(step.inputs) > 2 or not empty or final.is_graph_output():
+        return None
+    if not all(user.op_type == "ConcatFromSequence" and user.graph is node.graph for user in users):
+        return None
+    found = [_joined_list(facts, user, row) for user in users]
+    joined = [each for each in found if each is not None]
+    return _StackedState(n, row, joined) if len(joined) == len(found) else None
+
+
+def _joined_list(facts: Facts, user: ir.Node, row: ir.Value) -> _Joined | None:
+    """Return what a ConcatFromSequence makes of rows; None where more than one row has a place on its axis."""
+    kind, new_axis = facts.kind(row), bool(user.attributes.get_int("new_axis", 0))
+    if kind is None or kind.shape is None:
+        return None
+    axis, rank = user.attributes.get_int("axis", 0) or 0, len(kind.shape) + new_axis
+    axis += rank if axis < 0 else 0
+    if not 0 <= axis < rank or not (new_axis or kind.shape[axis] == 1):
+        return None
+    return _Joined(user.outputs[0], axis, dropped=() if new_axis else (axis,))
+
+
+def _concatenated(facts: Facts, node: ir.Node, step: ir.Node, n: int) -> _StackedState | None:
+    """Return a tensor to which each step joins a row."""
+    row, first = step.inputs[1], node.inputs[2 + n]
+    kind = facts.kind(row)
+    if row is None or len(step.inputs) > 2 or kind is None or not kind.shape or facts.kind(first) is None:
+        return None
+    axis = (step.attributes.get_int("axis", 0) or 0) % len(kind.shape)
+    joined = _Joined(node.outputs[n], axis, dropped=(axis,), before=first)
+    return _StackedState(n, row, [joined]) if kind.shape[axis] == 1 else None
+
+
+def _written(facts: Facts, node: ir.Node, step: ir.Node, n: int, scratch: Ops) -> _StackedState | None:
+    """Return a tensor into which each step writes a row."""
+    first = node.inputs[2 + n]
+    assert first is not None
+    plain = step.attributes.get_string("reduction", "none") == "none" and len(step.inputs) == 3
+    rows = written_rows(facts, node, step, first, scratch) if plain else None
+    kind = facts.kind(first)
+    if rows is None or kind is None or kind.shape is None:
+        return None
+    joined = _Joined(
+        node.outputs[n],
+        rows.axis,
+        dropped=range(rows.ones),
+        backwards=rows.backwards,
+        behind=None if rows.steps is None else first,
+    )
+    return _StackedState(n, rows.row, [joined], kind.shape[rows.axis] if rows.steps is None else rows.steps)
+
+
+def _join(facts: Facts, op: Ops, node: ir.Node, state: _StackedState, rows: ir.Value) -> None:
+    """Emit what the rows of all steps become after the Loop, in the place of what was."""
+    kind = facts.kind(state.row)
+    assert kind is not None
+    facts.declare(rows, TensorKind(kind.element, (state.steps, *(kind.shape or ()))))
+
+    def given(value: ir.Value) -> Tensor:
+        known = facts.kind(value)
+        assert known is not None
+        return op.given(value, ir.DataType(known.element), known.dims)
+
+    for each in state.joined:
+        x = given(rows)
+        x = op.squeeze(x, [1 + axis for axis in each.dropped]) if each.dropped else x
+        x = flip(op, x) if each.backwards else x
+        x = op.transpose(x, [*range(1, each.axis + 1), 0, *range(each.axis + 1, x.rank)]) if each.axis else x
+        x = x if each.before is None else op.concat([given(each.before), x], each.axis)
+        if each.behind is not None:
+            assert isinstance(state.steps, int)
+            x = op.concat([x, op.slice(given(each.behind), each.axis, state.steps, None)], each.axis)
+        (value,) = [rows] if x.value is rows and len(state.joined) == 1 else op.outputs([x])
+        shape: list[SizeOrName] = [size for n, size in enumerate(kind.shape or ()) if n not in each.dropped]
+        shape.insert(each.axis, state.steps if each.before is each.behind is None else x.shape[each.axis])
+        user = each.value.producer()
+        take_over(each.value, value)
+        facts.declare(value, TensorKind(kind.element, tuple(shape)))
+        if user is not None and user is not node and user.graph is not None:
+            user.replace_input_with(0, None)
+            user.graph.remove(user, safe=True)
