@@ -139,7 +139,7 @@ class UnsupportedError(RnnLoweringError):
         ...     rl.lower(model, target="tinygrad")
         ... except rl.UnsupportedError as error:
         ...     print(error.hint)
-        fix the sizes of the inputs, a number for each ?: --set-dim seq=?
+        fix the sizes of the inputs, with a number for each ?: --set-dim seq=?
     """
 
 

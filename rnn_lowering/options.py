@@ -164,7 +164,7 @@ class Lowering:
     to: str = option(
         "auto",
         types.one_of("form", (*FORMS, KEEP)),
-        "form of the lowered nodes (default: {default}, the one that the target prefers); keep: do not lower",
+        "form of the lowered nodes (default: {default}, the one that the target prefers); keep: do not lower them",
         _FORM,
         choices=(*FORMS, KEEP),
     )
@@ -218,7 +218,7 @@ class Lowering:
     keep_opset: bool = option(
         False,
         types.flag,
-        "keep the opset of the model (default: lower opset 27 once no node needs it)",
+        "keep the opset of the model (default: replace opset 27 with a lower one if no node needs 27)",
         _FORM,
         text="flag",
     )
@@ -258,7 +258,7 @@ class Lowering:
     set_inputs: Mapping[str, ArrayLike] = option(
         {},
         types.values,
-        "replace an input with a constant, and fold what depends on it",
+        "make an input a constant, and compute what follows from it",
         _SIZES,
         flags=("--set-input",),
         text="value",
@@ -267,9 +267,9 @@ class Lowering:
     stream: Stream | None = option(
         None,
         types.optional(_stream),
-        "make a model that is called chunk by chunk, with its states as inputs and outputs: AXIS is the name "
-        "of the time dimension, or INPUT:AXIS; FRAMES the number of frames of each call (default: any); "
-        "without AXIS: list the axes",
+        "make a stream: a model that is called chunk by chunk, with its states as inputs and outputs. AXIS: the "
+        "time dimension, by name or as INPUT:AXIS. FRAMES: frames of each call (default: any number). Without "
+        "AXIS: list the axes",
         _SIZES,
         text="stream",
         metavar="AXIS[=FRAMES]",
@@ -277,8 +277,7 @@ class Lowering:
     delay: bool | int = option(
         False,
         parse_delay,
-        "allow the outputs of the stream to be late, by FRAMES at most (default: any number), where nodes look "
-        "ahead",
+        "for nets that look ahead: let the outputs of the stream be late, by at most FRAMES (default: any number)",
         _SIZES,
         text="delay",
         metavar="FRAMES",
@@ -287,7 +286,7 @@ class Lowering:
     def __post_init__(self) -> None:
         types.take_fields(self)
         if self.delay is not False and self.stream is None:
-            raise OptionError("a delay is given without a stream", hint="give --stream too, or drop the delay")
+            raise OptionError("a delay needs a stream", hint="add --stream, or drop --delay")
 
     @property
     def runtime(self) -> Target:
@@ -421,7 +420,7 @@ class Files:
     keep_failed: Path | None = option(
         None,
         types.optional(types.path),
-        "write a model that fails the comparison here",
+        "write a model that fails the comparison to FILE",
         _COMPARISON,
         text="file",
         metavar="FILE",

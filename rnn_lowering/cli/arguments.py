@@ -35,8 +35,8 @@ _EXIT = """exit codes:
   5  --require-verified, and no comparison was possible; OUT.onnx is not written
   130  interrupted (129 SIGHUP, 143 SIGTERM); nothing is written unless the message says so
 
-An output cannot be a file of the input, a symbolic link, a folder, a FIFO or a device. Existing files are replaced
-only with --force, a model and its data file together."""
+OUT.onnx cannot be a file of the input, a symbolic link, a folder, a FIFO or a device. Existing files are replaced
+only with --force; a model and its data file are replaced together."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     p = _Parser(
         prog="rnn-lower",
         usage=_USAGE,
-        description="Replace recurrent nodes (LSTM, LinearAttention, ...) in an ONNX model by primitive operators.",
+        description="Replace the recurrent nodes of an ONNX model (LSTM, GRU, ...) with primitive operators.",
         epilog=_EXIT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -69,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--list",
         action="store_true",
-        help="list recurrent nodes and the form of each, inputs and outputs; write nothing",
+        help="list the recurrent nodes with their forms, the inputs and the outputs; write nothing",
     )
     groups = {title: p.add_argument_group(title) for title in GROUPS}
     _add_options(groups)

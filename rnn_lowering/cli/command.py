@@ -68,7 +68,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names may hold what the terminal cannot
     if args.output is None and not args.list and not _asks_for_axes(args):
-        p.error("OUT.onnx is missing (or give --list)")
+        p.error("OUT.onnx is missing; name the file to write, or add --list")
     if "require_verified" in args and vars(args).get("runs") == 0:
         p.error("--require-verified needs a comparison; drop --no-verify")
     return args

@@ -73,7 +73,7 @@ def print_previews(previews: Sequence[Preview], report: Report, source: Path, gr
     for warning in (text for preview in previews if preview.spec for text in preview.spec.warnings):
         _print(out, f"warning: {warning}")
     for hint in dict.fromkeys(preview.hint for preview in previews if preview.hint):
-        _print(out, f"for refused nodes: {hint}")
+        _print(out, f"to lower refused nodes: {hint}")
     _print_rest(report, out)
 
 

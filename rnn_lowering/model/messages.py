@@ -90,7 +90,7 @@ def serializing() -> Iterator[None]:
     except (ir.serde.SerdeError, TypeError, ValueError) as error:
         cause = " ".join(str(deepest_cause(error)).split())
         raise UnsupportedError(
-            f"the model cannot be written: {cause}", hint="do its types fit its values (onnx.checker)?"
+            f"the model cannot be written: {cause}", hint="do the types fit the values? onnx.checker tells"
         ) from error
 
 

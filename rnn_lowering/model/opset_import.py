@@ -97,7 +97,8 @@ def opset_without(model: ir.Model, nodes: Collection[ir.Node]) -> int:
 def import_opset(model: ir.Model, opset: int) -> list[str]:
     """Set the opset that a model and its functions import, which their nodes allow, in place; return what the user
     should know."""
-    notes = [f"imports opset {opset} instead of {default_opset(model.opset_imports)}: no other node needs that"]
+    before = default_opset(model.opset_imports)
+    notes = [f"the model's opset is {opset} instead of {before}, which no node needs any more"]
     for holder in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
         for domain in DEFAULT_DOMAIN:
             if holder.get(domain, 1) >= FIRST_REFUSED:
@@ -105,7 +106,7 @@ def import_opset(model: ir.Model, opset: int) -> list[str]:
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
     ir_version = max(_IR_VERSION, onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True))
     if model.ir_version > ir_version:
-        notes.append(f"has IR version {ir_version} instead of {model.ir_version}")
+        notes.append(f"the model's IR version is {ir_version} instead of {model.ir_version}")
         model.ir_version = ir_version
     return notes
 

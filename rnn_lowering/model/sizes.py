@@ -284,7 +284,7 @@ def fixed(dim: int | ir.SymbolicDim, sizes: Mapping[str, int]) -> int | ir.Symbo
     return sizes.get(dim.value or "", dim) if isinstance(dim, ir.SymbolicDim) else dim
 
 
-STALE = "replaced declared shapes that contradict the inputs"
+STALE = "corrected declared shapes that contradict the inputs"
 
 
 def ensure_valid(

@@ -44,7 +44,7 @@ def long_work(nodes: Iterable[NodeReport]) -> list[str]:
     steps = sum(node.steps for node in nodes if node.form == "unroll")
     if steps <= _MINUTES:
         return []
-    return [f"{steps:,} steps are unrolled in total: lowering and compiling take minutes"]
+    return [f"{steps:,} steps are unrolled in total: lowering and compiling will take minutes"]
 
 
 def many_steps(nodes: Iterable[NodeReport]) -> list[str]:
@@ -53,7 +53,7 @@ def many_steps(nodes: Iterable[NodeReport]) -> list[str]:
     if not long or any(node.direction != "forward" for node in long):
         return []
     steps = max(node.steps for node in long)
-    return [f"{steps} steps are unrolled, which compilers load slowly; a stream has only one: --stream AXIS=1"]
+    return [f"{steps} steps are unrolled, which compilers load slowly; a stream has only one step: --stream AXIS=1"]
 
 
 def open_sizes(model: ir.Model, value: ir.Value, axes: tuple[int, ...], *, every: bool = False) -> str:
@@ -103,7 +103,7 @@ def open_trips(model: ir.Model, value: ir.Value | None) -> str:
     if numbers:
         return f"make them constants: {' '.join(f'--set-input {_given(v)}' for v in numbers)}"
     sizes = open_sizes(model, deciding[0], (0,), every=True) if deciding else ""
-    return f"fix the sizes of the inputs, a number for each ?: {sizes}" if sizes else ""
+    return f"fix the sizes of the inputs, with a number for each ?: {sizes}" if sizes else ""
 
 
 def _is_shape(value: ir.Value) -> bool:
@@ -124,7 +124,7 @@ def open_lengths(model: ir.Model, lengths: ir.Value, X: ir.Value) -> str:
     behind = _behind(lengths, model, _SIZES_ONLY)
     deciding = [v for v in model.graph.inputs if v in behind and not v.is_initializer()]
     if not deciding and (sizes := open_sizes(model, lengths, (0,), every=True)):
-        return f"fix the sizes of the inputs, a number for each ?: {sizes}"
+        return f"fix the sizes of the inputs, with a number for each ?: {sizes}"
     if not deciding or any(v in data and not _is_small(v) for v in deciding):
         return ""
     return f"make them constants: {' '.join(f'--set-input {_given(v)}' for v in deciding)}"

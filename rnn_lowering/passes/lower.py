@@ -77,8 +77,8 @@ from rnn_lowering.targets.target import Target
 _LOG = logging.getLogger("rnn_lowering")
 
 
-_FOLDED = "folded values that follow from the fixed sizes"
-_CONSTANTS = "folded values that are computed from constants"
+_FOLDED = "computed the values that follow from the fixed sizes"
+_CONSTANTS = "computed the values that follow from constants"
 
 _FOREIGN = "not an operator of ONNX"
 _WRITTEN = "the model repeats a body of its own"
@@ -468,7 +468,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         except UnknownSizeError as error:
             axes = tuple(spec.axes(spec.data).index(size) for size in error.sizes)
             sizes = open_sizes(model, spec.inputs[spec.data], axes, every=options.runtime.straight_line)
-            filled = ", a number for each ?" if "?" in sizes else ""
+            filled = ", with a number for each ?" if "?" in sizes else ""
             error.advise(f"fix the sizes of the inputs{filled}: {sizes}" if sizes else "", error.hint)
             raise
         except UnknownLengthsError as error:
@@ -509,9 +509,9 @@ def _namesakes(model: ir.Model) -> Iterator[str]:
     """Say how nodes were understood that have the name of an operator and of a function of the model."""
     for ref, calls in nodes_with_functions(model):
         if calls:
-            yield f"{ref} calls the model's function of that name: it does not fit the operator, so it stays"
+            yield f"{ref} calls a function of the model and does not fit the operator of that name: not lowered"
         else:
-            yield f"{ref} is lowered as the operator, as in onnxruntime; the model's function of that name goes"
+            yield f"{ref} is lowered as the operator, as in onnxruntime; the function of that name is removed"
 
 
 def _nothing(_: ir.Node) -> bool:

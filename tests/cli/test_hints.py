@@ -75,7 +75,7 @@ def test_of_forms(to: str, target: str) -> None:
 
 def test_options_of_a_hint() -> None:
     text = (
-        "fix the sizes of the inputs, a number for each ?: --input-shape 'an input:'1,? --set-dim seq=?, "
+        "fix the sizes of the inputs, with a number for each ?: --input-shape 'an input:'1,? --set-dim seq=?, "
         "or use --to scan or --to loop"
     )
     assert list(alternatives(text)) == [
@@ -100,7 +100,7 @@ def test_a_circle_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stream_instead_of_many_steps(direction: str, T: int, told: bool) -> None:
     original = model(Case("long", "GRU", {"direction": direction}, T=T, outputs=("Y",)), 17)
     new, report = rl.lower(original, target="tvm", full=True)
-    note = f"{T} steps are unrolled, which compilers load slowly; a stream has only one: --stream AXIS=1"
+    note = f"{T} steps are unrolled, which compilers load slowly; a stream has only one step: --stream AXIS=1"
     assert (note in report.notes) == told
     if told:
         stream, followed = rl.lower(original, target="tvm", stream={"X:0": 1}, full=True)

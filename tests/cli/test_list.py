@@ -107,7 +107,7 @@ def test_list_shows_what_would_be_done(
     outcome = rnn_lower(source, "--list", *options)
     assert (outcome.code, outcome.err) == (4, "")
     assert listed(outcome) == rows
-    hints = [line for line in outcome.lines if line.startswith("for refused nodes: ")]
+    hints = [line for line in outcome.lines if line.startswith("to lower refused nodes: ")]
     assert len(hints) == ("refused" in {form for _, form, _ in rows})
     assert files(tmp_path).keys() == {"in.onnx"}
     done = rnn_lower(source, tmp_path / "out.onnx", "--no-verify", *options)

@@ -166,7 +166,9 @@ def test_many_unrolled_steps_are_warned_of_before_they_are_compared(
 
     monkeypatch.setattr("rnn_lowering.pipeline.open_comparison", run)
     assert main([*paths, "--to", "unroll", "--set-dim", "time=200"]) == 1
-    assert said == ["rnn-lower: warning: 600 steps are unrolled in total: lowering and compiling take minutes\n"]
+    assert said == [
+        "rnn-lower: warning: 600 steps are unrolled in total: lowering and compiling will take minutes\n"
+    ]
 
 
 def test_a_bidirectional_node_is_refused(paths: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:

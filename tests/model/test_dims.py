@@ -415,7 +415,7 @@ def test_what_follows_from_the_sizes_is_folded(op_type: str) -> None:
 def test_folding_is_told(tmp_path: Path) -> None:
     onnx.save(padded(), tmp_path / "in.onnx")
     report = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", "unroll", dims={"seq": 5, "batch": 2})
-    assert "folded values that follow from the fixed sizes" in report.notes
+    assert "computed the values that follow from the fixed sizes" in report.notes
     assert report.operators_before["If"] == 1
     assert report.verification is not None
     assert report.verification.status == "verified"

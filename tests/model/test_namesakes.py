@@ -56,7 +56,7 @@ def test_a_node_that_fits_the_operator_is_the_operator() -> None:
 def test_a_node_that_does_not_fit_is_a_call(target: str) -> None:
     original = with_function(2)
     assert rl.inspect(original) == []
-    with pytest.warns(rl.RnnLoweringWarning, match="'conv' in main graph calls the model's function of that name"):
+    with pytest.warns(rl.RnnLoweringWarning, match="'conv' in main graph calls a function of the model"):
         assert rl.lower(original, target=target) == original
 
 

@@ -125,8 +125,10 @@ def test_lowest_opset(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     needed, original = NEEDED[name]
     new, report = rl.lower(original, full=True)
     assert imported(new) == needed
-    told = [note for note in report.notes if note.startswith("imports opset")]
-    assert told == ([f"imports opset {needed} instead of 27: no other node needs that"] if needed < 27 else [])
+    told = [note for note in report.notes if note.startswith("the model's opset is")]
+    assert told == (
+        [f"the model's opset is {needed} instead of 27, which no node needs any more"] if needed < 27 else []
+    )
     if needed == 27:
         return
     feed = {name: a for name, a in arrays(STANDARD).items() if name in {v.name for v in new.graph.input}}
@@ -184,7 +186,7 @@ def test_the_ir_version_goes_down_too() -> None:
     original.ir_version = 14
     new, report = rl.lower(original, full=True)
     assert new.ir_version == 10
-    assert "has IR version 10 instead of 14" in report.notes
+    assert "the model's IR version is 10 instead of 14" in report.notes
 
 
 def test_a_target_with_a_newest_opset_takes_the_result() -> None:

@@ -269,7 +269,7 @@ def test_the_command_and_its_report(tmp_path: Path, capsys: pytest.CaptureFixtur
     with pytest.raises(rl.OptionError, match="delay cannot be -1"):
         rl.Lowering(stream="time", delay=-1)
     assert main([str(model), str(tmp_path / "out.onnx"), "--delay"]) == 1
-    assert "a delay is given without a stream" in capsys.readouterr().err
+    assert "a delay needs a stream" in capsys.readouterr().err
 
 
 def test_what_is_late_and_cannot_be_told_is_refused() -> None:
