@@ -23,7 +23,8 @@ import rnn_lowering as rl
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 
 import causal_conv
-from attention import CONTRIB, STANDARD, Attention
+from attention import STANDARD, Attention
+from graphs import MS
 
 SMALL = Attention(B=1, Hq=4, H=4, dk=64, dv=64)
 LARGE = Attention(B=1, Hq=16, H=16, dk=128, dv=128)
@@ -83,7 +84,7 @@ def _convolutions(seconds: float) -> list[dict[str, Any]]:
     print("|---:" * 6 + "|")
     results = []
     for length, channels in ((1, 256), (1, 8192), (512, 256), (512, 2048)):
-        case = causal_conv.ConvCase(CONTRIB, 1, length, (channels,))
+        case = causal_conv.ConvCase(MS, 1, length, (channels,))
         opened = causal_conv.model(replace(case, symbolic=True))
         models = {
             "standard": causal_conv.model(replace(case, domain=STANDARD)),
@@ -110,9 +111,9 @@ def _models(case: Attention, forms: Sequence[str]) -> Iterator[tuple[str, onnx.M
     """Yield the standard node, where it can be one, the kernel, and each form."""
     if case.n in (0, case.H) and case.Hq >= case.H:
         yield "standard", replace(case, domain=STANDARD, n=0).model()
-    yield "kernel", replace(case, domain=CONTRIB).model()
+    yield "kernel", replace(case, domain=MS).model()
     for form in (*forms, OPEN):
-        model = replace(case, domain=CONTRIB, open="" if form in ("unroll", "chunked") else "T").model()
+        model = replace(case, domain=MS, open="" if form in ("unroll", "chunked") else "T").model()
         yield form, rl.lower(model, "auto" if form == OPEN else form, target="onnxruntime")
 
 

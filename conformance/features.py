@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import quantized_lstm
 from cases import Arrays, Case, expected, feed, model
+from graphs import MS
 
 from conformance import loop_features, rnn_features
 
@@ -150,13 +151,13 @@ def _attended(label: str, case: Any) -> tuple[str, str, onnx.ModelProto, Arrays,
 def _conv() -> Iterator[_Row]:
     of = causal_conv.ConvCase
     rows = {
-        "silu": of(causal_conv.MS),
-        "no activation": of(causal_conv.MS, activation=None),
-        "no bias, no past state": of(causal_conv.MS, optional=()),
-        "one frame": of(causal_conv.MS, length=1),
-        "33 frames": of(causal_conv.MS, length=33),
-        "fewer frames than the kernel": of(causal_conv.MS, length=2, kernel=5),
-        "kernel of 1": of(causal_conv.MS, kernel=1),
+        "silu": of(MS),
+        "no activation": of(MS, activation=None),
+        "no bias, no past state": of(MS, optional=()),
+        "one frame": of(MS, length=1),
+        "33 frames": of(MS, length=33),
+        "fewer frames than the kernel": of(MS, length=2, kernel=5),
+        "kernel of 1": of(MS, kernel=1),
         "standard operator": of(""),
     }
     for label, case in rows.items():

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from cases import Arrays, Case, model
-from onnx import helper, numpy_helper
+from graphs import MS, Graph
 from running import run
 
 import rnn_lowering as rl
@@ -60,7 +60,7 @@ def test_it_runs_its_own_kernel(tmp_path: Path) -> None:
 def test_an_empty_state_keeps_its_shape(tmp_path: Path) -> None:
     """Of an empty constant that is an output OpenVINO loses the shape: a convolution with a kernel of 1."""
     convs = {
-        str(optional): replace(causal_conv.STANDARD, domain=causal_conv.MS, kernel=1, optional=optional)
+        str(optional): replace(causal_conv.STANDARD, domain=MS, kernel=1, optional=optional)
         for optional in [(), ("past_state",)]
     }
     jobs: dict[str, Any] = {
@@ -85,17 +85,12 @@ def test_two_nodes_on_one_input(tmp_path: Path) -> None:
 
 def pair(*directions: str, sizes: list[Any] | None = None) -> tuple[onnx.ModelProto, Arrays]:
     """Two LSTM nodes with weights of their own."""
-    rng, H, parts = np.random.default_rng(0), 8, {"W": 8, "R": 8}
-    nodes, tensors = [], []
+    rng, graph, H = np.random.default_rng(0), Graph(), 8
     for n, direction in enumerate(directions):
-        dirs = 2 if direction == "bidirectional" else 1
-        shapes = {f"{symbol}{n}": (dirs, 4 * H, size) for symbol, size in parts.items()}
-        tensors += [
-            numpy_helper.from_array(rng.uniform(-0.5, 0.5, s).astype(np.float32), k) for k, s in shapes.items()
-        ]
-        nodes.append(helper.make_node("LSTM", ["X", *shapes], [f"Y{n}"], hidden_size=H, direction=direction))
-    outputs = [helper.make_tensor_value_info(f"Y{n}", 1, None) for n in range(len(directions))]
+        shape = (2 if direction == "bidirectional" else 1, 4 * H, H)
+        weights = [graph.constant(rng.uniform(-0.5, 0.5, shape), np.float32) for _ in ("W", "R")]
+        graph.node("LSTM", "X", *weights, outputs=[f"Y{n}"], hidden_size=H, direction=direction)
+        graph.output(f"Y{n}", None)
     given = rng.standard_normal((6, 2, 8)).astype(np.float32)
-    inputs = [helper.make_tensor_value_info("X", 1, sizes or given.shape)]
-    graph = helper.make_graph(nodes, "pair", inputs, outputs, tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), {"X": given}
+    graph.input("X", sizes or given.shape)
+    return graph.model(), {"X": given}

@@ -8,9 +8,10 @@ import onnx
 import onnx.compose
 import onnx_ir as ir
 import onnxscript.optimizer
-from attention import CONTRIB, Attention
+from attention import Attention
 from cases import Arrays, Case, expected, feed, model
 from causal_conv import STANDARD as CONVOLUTION
+from graphs import MS
 from oracle import DEFAULT_ACTIVATIONS
 from paths import MODELS
 from running import run
@@ -63,7 +64,7 @@ def contrib(client: str) -> dict[str, tuple[Job, Arrays]]:
     for name, node in ATTENTIONS.items() if not TARGETS[client].lacks else ():
         found[f"attention {name}"] = (node.model(), node.feed()), node.expected(node.feed())
     for length in (1, 33):
-        conv = dataclasses.replace(CONVOLUTION, domain=CONTRIB, opset=OPSET, length=length)
+        conv = dataclasses.replace(CONVOLUTION, domain=MS, opset=OPSET, length=length)
         job = causal_conv.model(conv), causal_conv.feed(conv)
         found[f"convolution of {length}"] = job, causal_conv.expected(conv)
     return found

@@ -9,7 +9,8 @@ import onnx
 import pytest
 from attention import STANDARD, Attention
 from cases import Arrays
-from causal_conv import MS, ConvCase
+from causal_conv import ConvCase
+from graphs import MS
 from loop_models import operators, run
 from onnx import helper, numpy_helper
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from causal_conv import MS, STANDARD, arrays, expected, feed, model
+from causal_conv import STANDARD, arrays, expected, feed, model
+from graphs import MS
 from onnx import TensorProto, helper, numpy_helper
 from running import run
 

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from causal_conv import CASES, EVERY_CASE, MORE_CASES, MS, STANDARD, TYPES, ConvCase, arrays, expected, feed, model
+from cases import DTYPES
+from causal_conv import CASES, EVERY_CASE, MORE_CASES, STANDARD, ConvCase, arrays, expected, feed, model
+from graphs import MS
 from one_process import run_workers_here
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
@@ -27,7 +29,7 @@ def every_opset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def assert_right(case: ConvCase, got: dict[str, Array], given: dict[str, Array] | None = None) -> None:
     for symbol, array in expected(case, given).items():
-        assert got[symbol].dtype == TYPES[case.dtype][1]
+        assert got[symbol].dtype == DTYPES[case.dtype]
         assert got[symbol].shape == array.shape
         near = FACTORS[case.dtype] * max(1.0, np.abs(array).max(initial=0))
         np.testing.assert_allclose(np.asarray(got[symbol], np.float64), array, rtol=0, atol=near)

@@ -5,7 +5,8 @@ from typing import Any
 
 import onnx
 import pytest
-from causal_conv import MS, STANDARD, ConvCase, model
+from causal_conv import STANDARD, ConvCase, model
+from graphs import MS
 from onnx import TensorProto, helper
 
 import rnn_lowering as rl

@@ -6,14 +6,15 @@ from typing import Any
 
 import onnx
 import pytest
-from attention import CONTRIB, STANDARD, Attention
+from attention import STANDARD, Attention
+from graphs import MS
 from onnx import TensorProto, helper
 
 import rnn_lowering as rl
 
 NODE = Attention(domain=STANDARD)
-OF_MS = Attention(domain=CONTRIB)
-GROUPS = Attention(domain=CONTRIB, Hq=2, H=4, n=2)
+OF_MS = Attention(domain=MS)
+GROUPS = Attention(domain=MS, Hq=2, H=4, n=2)
 
 ATTRIBUTES: list[tuple[Attention, dict[str, Any], str]] = [
     (NODE, {"state_window": 0}, "LinearAttention-27 has no attribute 'state_window'"),
@@ -107,7 +108,7 @@ def test_shapes(case: Attention, shapes: dict[str, Sequence[int | str]], text: s
 
 
 @pytest.mark.parametrize("symbol", ["query", "key", "value"])
-@pytest.mark.parametrize("case", [NODE, replace(NODE, domain=CONTRIB, state=False)])
+@pytest.mark.parametrize("case", [NODE, replace(NODE, domain=MS, state=False)])
 def test_an_unknown_width(symbol: str, case: Attention) -> None:
     """The sizes of a key and a value may follow from another input."""
     original = case.model()

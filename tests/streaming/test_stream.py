@@ -8,6 +8,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from cases import Array
+from running import session
 from stream_models import (
     CHUNKINGS,
     assert_streams,
@@ -16,7 +17,6 @@ from stream_models import (
     plan_of,
     random,
     recurrent,
-    session,
     streamed,
     whole,
 )

@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import pytest
 from paths import MODELS
-from stream_models import KEY, net, plan_of, random, recurrent, session, streamed, whole
+from running import session
+from stream_models import KEY, net, plan_of, random, recurrent, streamed, whole
 
 import rnn_lowering as rl
 

@@ -8,7 +8,8 @@ import onnx_ir as ir
 import pytest
 from attention import Attention
 from attention_blocks import BLOCKS, first_states
-from causal_conv import MS, STANDARD, ConvCase, expected, feed, model
+from causal_conv import STANDARD, ConvCase, expected, feed, model
+from graphs import MS
 from one_process import run_workers_here
 from running import run
 

@@ -4,7 +4,8 @@ import numpy as np
 import onnx
 import pytest
 from paths import MODELS
-from stream_models import CHUNKINGS, chunked, net, plan_of, random, recurrent, session, streamed, whole
+from running import session
+from stream_models import CHUNKINGS, chunked, net, plan_of, random, recurrent, streamed, whole
 from thinning import thinned
 
 import rnn_lowering as rl

@@ -3,21 +3,15 @@ package."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
-import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper
+from cases import DTYPES, Array, Arrays
+from graphs import MS, Graph
 
-Array: TypeAlias = npt.NDArray[Any]
-Arrays: TypeAlias = dict[str, Array]
-
-STANDARD, CONTRIB = "", "com.microsoft"
+STANDARD = ""
 RULES = ("linear", "gated", "delta", "gated_delta")
-TYPES = {"float": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
-NUMPY = {"float": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 SYMBOLS = ("query", "key", "value", "past_state", "decay", "beta")
 
 
@@ -40,7 +34,7 @@ class Attention:
     """
 
     rule: str = "gated_delta"
-    domain: str = CONTRIB
+    domain: str = MS
     B: int = 2
     T: int = 5
     Hq: int = 2
@@ -52,8 +46,8 @@ class Attention:
     one_beta: bool = False
     scale: float | None = None
     state: bool = True
-    dtype: str = "float"
-    state_dtype: str = "float"
+    dtype: str = "float32"
+    state_dtype: str = "float32"
     keys: str = "unit"
     decays: str = "weak"
     open: str = ""
@@ -87,48 +81,31 @@ class Attention:
         states = symbol in ("past_state", "present_state")
         return (self.state_dtype if self.state else self.dtype) if states else self.dtype
 
-    def node(self, **names: str) -> onnx.NodeProto:
-        """Return the node; `names` are those of inputs and outputs that are not called by their symbols."""
-        shapes = self.shapes()
-        inputs = [names.get(s, s if s in shapes else "") for s in SYMBOLS]
+    def model(self) -> onnx.ModelProto:
+        graph, shapes = Graph(), self.shapes()
+        for symbol, shape in shapes.items():
+            graph.input(symbol, self._declared(symbol, shape), DTYPES[self.type_of(symbol)])
+        inputs = [s if s in shapes else "" for s in SYMBOLS]
         while inputs[-1] == "":
             inputs.pop()
-        outputs = [names.get(s, s) for s in ("output", "present_state")]
-        attributes = {"q_num_heads": self.Hq, "kv_num_heads": self.H, "update_rule": self.rule, **self.attributes}
-        if self.scale is not None:
-            attributes["scale"] = self.scale
-        return helper.make_node("LinearAttention", inputs, outputs, "attention", domain=self.domain, **attributes)
-
-    def values(self) -> tuple[list[onnx.ValueInfoProto], list[onnx.ValueInfoProto]]:
-        """Return the inputs and outputs of a model of the node."""
-
-        def dims(symbol: str, shape: tuple[int, ...]) -> list[Any]:
-            found: list[Any] = list(shape)
-            found[0] = "B" if "B" in self.open else found[0]
-            if "state" not in symbol and "T" in self.open:
-                found[1] = "T"
-            return found
-
-        inputs = [
-            helper.make_tensor_value_info(s, TYPES[self.type_of(s)], dims(s, shape))
-            for s, shape in self.shapes().items()
-        ]
         outputs = {
             "output": (self.B, self.T, max(self.Hq, self.H) * self.dv),
             "present_state": (self.B, self.H, self.dk, self.dv),
         }
-        return inputs, [
-            helper.make_tensor_value_info(s, TYPES[self.type_of(s)], dims(s, shape)) for s, shape in outputs.items()
-        ]
+        attributes = {"q_num_heads": self.Hq, "kv_num_heads": self.H, "update_rule": self.rule, **self.attributes}
+        if self.scale is not None:
+            attributes["scale"] = self.scale
+        graph.node(
+            "LinearAttention", *inputs, outputs=[*outputs], name="attention", domain=self.domain, **attributes
+        )
+        for symbol, shape in outputs.items():
+            graph.output(symbol, self._declared(symbol, shape), DTYPES[self.type_of(symbol)])
+        return graph.model(self.opset or (21 if self.domain else 27), [MS], ir_version=10)
 
-    def model(self) -> onnx.ModelProto:
-        inputs, outputs = self.values()
-        graph = helper.make_graph([self.node()], "attention", inputs, outputs)
-        return helper.make_model(graph, opset_imports=self.imports(), ir_version=10)
-
-    def imports(self) -> list[onnx.OperatorSetIdProto]:
-        opset = self.opset or (27 if self.domain == STANDARD else 21)
-        return [helper.make_opsetid("", opset), helper.make_opsetid(CONTRIB, 1)]
+    def _declared(self, symbol: str, shape: tuple[int, ...]) -> list[int | str]:
+        batch: int | str = "B" if "B" in self.open else shape[0]
+        length: int | str = "T" if "T" in self.open and "state" not in symbol else shape[1]
+        return [batch, length, *shape[2:]]
 
     def feed(self, seed: int = 0) -> Arrays:
         rng = np.random.default_rng(seed)
@@ -148,7 +125,7 @@ class Attention:
             made["key"] = (k / np.linalg.norm(k, axis=-1, keepdims=True)).reshape(made["key"].shape)
             if self.keys == "equal" and "beta" in made:
                 made["beta"][:] = 1
-        return {symbol: array.astype(NUMPY[self.type_of(symbol)]) for symbol, array in made.items()}
+        return {symbol: array.astype(DTYPES[self.type_of(symbol)]) for symbol, array in made.items()}
 
     def expected(self, feed: Mapping[str, Array]) -> Arrays:
         """Return the outputs in float64: row by row, head by head, step by step."""

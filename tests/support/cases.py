@@ -5,7 +5,7 @@
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx
+from graphs import Graph, value
 from onnx import TensorProto, helper, numpy_helper
 from oracle import ACTIVATIONS, GATES, evaluate
 
@@ -220,32 +221,9 @@ def _page(case: Case) -> dict[str, list[tuple[str, int]]]:
 # The model
 
 
-@dataclass
-class _Parts:
-    inputs: list[onnx.ValueInfoProto] = field(default_factory=list)
-    initializers: list[onnx.TensorProto] = field(default_factory=list)
-    nodes: list[onnx.NodeProto] = field(default_factory=list)
-
-    def input(self, name: str, dtype: int, shape: Sequence[int | str | None]) -> None:
-        self.inputs.append(helper.make_tensor_value_info(name, dtype, shape))
-
-    def initializer(self, name: str, array: Array) -> None:
-        self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
-
-    def list_initializers(self) -> None:
-        """Make every initializer a graph input too."""
-        listed = {value.name for value in self.inputs}
-        for tensor in self.initializers:
-            if tensor.name not in listed:
-                self.input(tensor.name, tensor.data_type, list(tensor.dims))
-
-    def node(self, op_type: str, inputs: list[str], output: str, **attributes: Any) -> None:
-        self.nodes.append(helper.make_node(op_type, inputs, [output], name=f"give_{output}", **attributes))
-
-
 def model(case: Case, opset: int) -> onnx.ModelProto:
     """The model of a case at one of its opsets."""
-    parts = _Parts()
+    parts = Graph()
     for symbol, array in values(case).items():
         _give(parts, case, symbol, array)
     functions = []
@@ -257,11 +235,17 @@ def model(case: Case, opset: int) -> onnx.ModelProto:
         parts.nodes.append(_node(case, "recurrent"))
     ir_version = _ir_version(case, opset)
     if ir_version == 3:
-        parts.list_initializers()
-    outputs = [_output_info(case, symbol, symbol) for symbol in case.results]
-    graph = helper.make_graph(parts.nodes, "case", parts.inputs, outputs, parts.initializers)
-    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(f.domain, 1) for f in functions)]
-    return helper.make_model(graph, opset_imports=imports, functions=functions, ir_version=ir_version)
+        _list_initializers(parts)
+    parts.outputs += [_output_info(case, symbol, symbol) for symbol in case.results]
+    return parts.model(opset, [f.domain for f in functions], functions, ir_version)
+
+
+def _list_initializers(parts: Graph) -> None:
+    """Make every initializer a graph input too."""
+    listed = {value.name for value in parts.inputs}
+    for tensor in parts.tensors:
+        if tensor.name not in listed:
+            parts.inputs.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
 
 
 def _ir_version(case: Case, opset: int) -> int:
@@ -269,10 +253,6 @@ def _ir_version(case: Case, opset: int) -> int:
         return 3 if case.ir3 else 8 if case.scope == "function" else 4
     oldest: int = helper.find_min_ir_version_for([helper.make_opsetid("", opset)])
     return max(oldest, 8) if case.scope == "function" else oldest
-
-
-def _elem_type(case: Case) -> int:
-    return helper.np_dtype_to_tensor_dtype(np.dtype(DTYPES[case.dtype]))
 
 
 def _declared(case: Case, symbol: str) -> list[int | str | None]:
@@ -292,80 +272,84 @@ def _declared(case: Case, symbol: str) -> list[int | str | None]:
 
 
 def _output_info(case: Case, symbol: str, name: str) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, _elem_type(case), _declared(case, symbol))
+    return value(name, _declared(case, symbol), DTYPES[case.dtype])
 
 
-def _give(parts: _Parts, case: Case, symbol: str, array: Array) -> None:
+def _give(parts: Graph, case: Case, symbol: str, array: Array) -> None:
     if symbol == "X":
         _give_x(parts, case, array)
     elif symbol == "sequence_lens":
         _give_lengths(parts, case, array)
     elif symbol in ("initial_h", "initial_c"):
         if case.states_from == "initializer":
-            parts.initializer(symbol, array)
+            parts.constant(array, name=symbol)
         else:
-            parts.input(symbol, _elem_type(case), _declared(case, symbol))
+            parts.input(symbol, _declared(case, symbol), DTYPES[case.dtype])
     else:
         _give_weight(parts, case, symbol, array)
 
 
-def _give_x(parts: _Parts, case: Case, array: Array) -> None:
+def _compute(parts: Graph, output: str, op_type: str, *inputs: str, **attributes: Any) -> None:
+    parts.node(op_type, *inputs, outputs=[output], name=f"give_{output}", **attributes)
+
+
+def _give_x(parts: Graph, case: Case, array: Array) -> None:
     dims = _declared(case, "X")
     if case.x == "transposed":
-        parts.input("X_transposed", _elem_type(case), [dims[1], dims[0], dims[2]])
-        parts.node("Transpose", ["X_transposed"], "X", perm=[1, 0, 2])
+        parts.input("X_transposed", [dims[1], dims[0], dims[2]], DTYPES[case.dtype])
+        _compute(parts, "X", "Transpose", "X_transposed", perm=[1, 0, 2])
     elif case.x == "unranked":
-        parts.input("X_flat", _elem_type(case), [None])
-        parts.input("X_shape", TensorProto.INT64, [None])
-        parts.node("Reshape", ["X_flat", "X_shape"], "X")
+        parts.input("X_flat", [None], DTYPES[case.dtype])
+        parts.input("X_shape", [None], np.int64)
+        _compute(parts, "X", "Reshape", "X_flat", "X_shape")
     elif case.x == "known":
-        parts.initializer("X", array)
+        parts.constant(array, name="X")
     else:
-        parts.input("X", _elem_type(case), dims)
+        parts.input("X", dims, DTYPES[case.dtype])
 
 
-def _give_lengths(parts: _Parts, case: Case, array: Array) -> None:
+def _give_lengths(parts: Graph, case: Case, array: Array) -> None:
     if case.lengths_from == "initializer":
-        parts.initializer("sequence_lens", array)
+        parts.constant(array, name="sequence_lens")
     elif case.lengths_from == "cast":
-        parts.input("sequence_lens_int64", TensorProto.INT64, _declared(case, "sequence_lens"))
-        parts.node("Cast", ["sequence_lens_int64"], "sequence_lens", to=TensorProto.INT32)
+        parts.input("sequence_lens_int64", _declared(case, "sequence_lens"), np.int64)
+        _compute(parts, "sequence_lens", "Cast", "sequence_lens_int64", to=TensorProto.INT32)
     else:
-        parts.input("sequence_lens", TensorProto.INT32, _declared(case, "sequence_lens"))
+        parts.input("sequence_lens", _declared(case, "sequence_lens"), np.int32)
 
 
-def _give_weight(parts: _Parts, case: Case, symbol: str, array: Array) -> None:
+def _give_weight(parts: Graph, case: Case, symbol: str, array: Array) -> None:
     """W, R, B or P as
 
     initializer; input; unsized: an input without sizes; overridable: an initializer of zeros that is an input
     too, and is fed; constant: a Constant node; node: nodes compute it from initializers.
     """
     if case.weights == "initializer":
-        parts.initializer(symbol, array)
+        parts.constant(array, name=symbol)
     elif case.weights == "constant":
-        parts.node("Constant", [], symbol, value=numpy_helper.from_array(array, f"{symbol}_value"))
+        _compute(parts, symbol, "Constant", value=numpy_helper.from_array(array, f"{symbol}_value"))
     elif case.weights == "node":
         _compute_weight(parts, symbol, array)
     else:
         dims = [None] * array.ndim if case.weights == "unsized" else list(array.shape)
-        parts.input(symbol, _elem_type(case), dims)
+        parts.input(symbol, dims, DTYPES[case.dtype])
         if case.weights == "overridable":
-            parts.initializer(symbol, np.zeros_like(array))
+            parts.constant(np.zeros_like(array), name=symbol)
 
 
-def _compute_weight(parts: _Parts, symbol: str, array: Array) -> None:
+def _compute_weight(parts: Graph, symbol: str, array: Array) -> None:
     if symbol == "W":
         first, second = f"{symbol}_first", f"{symbol}_second"
         cut = array.shape[1] // 2
-        parts.initializer(first, array[:, :cut])
-        parts.initializer(second, array[:, cut:])
-        parts.node("Concat", [first, second], symbol, axis=1)
+        parts.constant(array[:, :cut], name=first)
+        parts.constant(array[:, cut:], name=second)
+        _compute(parts, symbol, "Concat", first, second, axis=1)
     elif symbol == "R":
-        parts.initializer("R_transposed", array.swapaxes(1, 2))
-        parts.node("Transpose", ["R_transposed"], symbol, perm=[0, 2, 1])
+        parts.constant(array.swapaxes(1, 2), name="R_transposed")
+        _compute(parts, symbol, "Transpose", "R_transposed", perm=[0, 2, 1])
     else:
-        parts.initializer(f"{symbol}_source", array)
-        parts.node("Identity", [f"{symbol}_source"], symbol)
+        parts.constant(array, name=f"{symbol}_source")
+        _compute(parts, symbol, "Identity", f"{symbol}_source")
 
 
 def _node(case: Case, name: str, prefix: str = "") -> onnx.NodeProto:
@@ -384,18 +368,18 @@ def _trimmed(names: list[str]) -> list[str]:
     return names[: max(n for n, name in enumerate(names, 1) if name)]
 
 
-def _give_if(parts: _Parts, case: Case) -> None:
+def _give_if(parts: Graph, case: Case) -> None:
     """The node in both branches of an If, on values of the outer scope."""
     branches = {}
     for branch in ("then", "else"):
         infos = [_output_info(case, symbol, f"{branch}_{symbol}") for symbol in case.results]
         node = _node(case, f"{branch}_recurrent", f"{branch}_")
         branches[f"{branch}_branch"] = helper.make_graph([node], branch, [], infos)
-    parts.initializer("condition", np.array(True))
+    parts.constant(np.array(True), name="condition")
     parts.nodes.append(helper.make_node("If", ["condition"], case.results, name="if", **branches))
 
 
-def _give_function(parts: _Parts, case: Case, opset: int) -> onnx.FunctionProto:
+def _give_function(parts: Graph, case: Case, opset: int) -> onnx.FunctionProto:
     """The node in a function whose attributes it refers to."""
     body = _node(case, "recurrent")
     call = helper.make_node("Recurrent", case.inputs, case.results, name="call", domain="test")

@@ -3,20 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
-
-from rnn_lowering.types import Array
-
-MS = "com.microsoft"
-
-TYPES = {
-    "float32": (TensorProto.FLOAT, np.float32),
-    "float16": (TensorProto.FLOAT16, np.float16),
-    "bfloat16": (TensorProto.BFLOAT16, ml_dtypes.bfloat16),
-}
+from cases import DTYPES, Array
+from graphs import MS, Graph
 
 
 @dataclass(frozen=True)
@@ -45,12 +35,6 @@ class ConvCase:
     opset: int = 0
 
     @property
-    def imports(self) -> list[onnx.OperatorSetIdProto]:
-        default = self.opset or (21 if self.domain else 27)
-        own = [helper.make_opsetid(self.domain, 1)] if self.domain else []
-        return [helper.make_opsetid("", default), *own]
-
-    @property
     def state_length(self) -> int:
         return (self.kernel - 1) * self.dilation
 
@@ -73,7 +57,7 @@ class ConvCase:
 
 def arrays(case: ConvCase, seed: int = 0) -> dict[str, Array]:
     """Return all inputs of a case."""
-    rng, numpy_type = np.random.default_rng(seed), TYPES[case.dtype][1]
+    rng, numpy_type = np.random.default_rng(seed), DTYPES[case.dtype]
     return {s: rng.standard_normal(shape).astype(numpy_type) for s, shape in case.shapes.items()}
 
 
@@ -109,38 +93,26 @@ def expected(case: ConvCase, given: dict[str, Array] | None = None, seed: int = 
 
 def model(case: ConvCase, seed: int = 0, **attributes: Any) -> onnx.ModelProto:
     """Return a model of one node, named "conv"; attributes override those of the case."""
-    element = TYPES[case.dtype][0]
-    values = arrays(case, seed)
+    dtype, graph = DTYPES[case.dtype], Graph()
+    for symbol, array in arrays(case, seed).items():
+        if symbol in case.constants:
+            graph.constant(array, name=symbol)
+        else:
+            graph.input(symbol, _declared(case, symbol, array.shape), dtype)
     given: dict[str, Any] = {"activation": case.activation} if case.activation else {}
     if case.domain:
         given |= {"dilation": case.dilation} if case.dilation > 1 else {}
         given |= {"channels_last": 1} if case.channels_last else {}
     names = ["input", "weight", *(s if s in case.optional else "" for s in ("bias", "past_state"))]
-    node = helper.make_node(
-        "CausalConvWithState",
-        names,
-        ["output", "present_state"],
-        name="conv",
-        domain=case.domain,
-        **(given | attributes),
+    outputs = {"output": "input", "present_state": "past_state"}
+    graph.node(
+        "CausalConvWithState", *names, outputs=[*outputs], name="conv", domain=case.domain, **(given | attributes)
     )
-    inputs = [
-        helper.make_tensor_value_info(s, element, _declared(case, s, shape))
-        for s, shape in case.shapes.items()
-        if s not in case.constants
-    ]
-    tensors = [
-        numpy_helper.from_array(values[s], s)
-        if case.dtype != "bfloat16"
-        else helper.make_tensor(s, element, values[s].shape, values[s].tobytes(), raw=True)
-        for s in case.shapes
-        if s in case.constants
-    ]
-    like = {"output": "input", "present_state": "past_state"}
     every = replace(case, optional=("bias", "past_state")).shapes
-    outputs = [helper.make_tensor_value_info(s, element, _declared(case, t, every[t])) for s, t in like.items()]
-    graph = helper.make_graph([node], "conv", inputs, outputs, tensors)
-    return helper.make_model(graph, opset_imports=case.imports, ir_version=10)
+    for symbol, like in outputs.items():
+        graph.output(symbol, _declared(case, like, every[like]), dtype)
+    opset = case.opset or (21 if case.domain else 27)
+    return graph.model(opset, [case.domain] if case.domain else [], ir_version=10)
 
 
 def _declared(case: ConvCase, symbol: str, shape: tuple[int, ...]) -> list[int | str]:

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from cases import Arrays
+from graphs import Graph
 from oracle import GATES
 
 
@@ -28,36 +29,23 @@ def chain(
     *links: Link, opset: int = 17, dims: Sequence[int | str | None] = ("seq", "batch"), features: int = 3
 ) -> onnx.ModelProto:
     """A model X [*dims, features] -> the links -> Relu -> `out`; from opset 5, as its Reshape has two inputs."""
-    nodes, tensors, width = [], [], features
+    graph, width, x = Graph(), features, "X"
+    graph.input("X", [*dims, features])
     rng = np.random.default_rng(len(links))
     for n, link in enumerate(links):
-        nodes += _nodes(link, n)
-        tensors += _tensors(link, n, width, rng)
+        names = [graph.constant(array, name=f"{symbol}{n}") for symbol, array in _weights(link, width, rng).items()]
         width = link.dirs * link.hidden
-    nodes.append(helper.make_node("Relu", [f"x{len(links) - 1}"], ["out"], "last"))
-    infos = [
-        helper.make_tensor_value_info(k, TensorProto.FLOAT, [*dims, w])
-        for k, w in (("X", features), ("out", width))
-    ]
-    graph = helper.make_graph(nodes, "chain", infos[:1], infos[1:], tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+        merged = graph.constant([0, 0, width], name=f"merged{n}")
+        attributes = {"hidden_size": link.hidden, **link.attributes}
+        graph.node(link.op_type, x, *names, outputs=[f"Y{n}"], name=link.name, **attributes)
+        graph.node("Transpose", f"Y{n}", outputs=[f"turned{n}"], name=f"turn{n}", perm=[0, 2, 1, 3])
+        x = graph.node("Reshape", f"turned{n}", merged, outputs=[f"x{n}"], name=f"merge{n}")
+    graph.node("Relu", x, outputs=["out"], name="last")
+    graph.output("out", [*dims, width])
+    return graph.model(opset)
 
 
-def _nodes(link: Link, n: int) -> list[onnx.NodeProto]:
-    """The node and what brings its Y into the shape of an X."""
-    inputs = [f"x{n - 1}" if n else "X", f"W{n}", f"R{n}", f"B{n}"]
-    node = helper.make_node(link.op_type, inputs, [f"Y{n}"], link.name, hidden_size=link.hidden)
-    node.attribute.extend(helper.make_attribute(key, value) for key, value in link.attributes.items())
-    return [
-        node,
-        helper.make_node("Transpose", [f"Y{n}"], [f"turned{n}"], f"turn{n}", perm=[0, 2, 1, 3]),
-        helper.make_node("Reshape", [f"turned{n}", f"merged{n}"], [f"x{n}"], f"merge{n}"),
-    ]
-
-
-def _tensors(link: Link, n: int, width: int, rng: np.random.Generator) -> list[TensorProto]:
+def _weights(link: Link, width: int, rng: np.random.Generator) -> Arrays:
     rows = GATES[link.op_type] * link.hidden
     shapes = {"W": (link.dirs, rows, width), "R": (link.dirs, rows, link.hidden), "B": (link.dirs, 2 * rows)}
-    arrays = {f"{symbol}{n}": rng.uniform(-0.5, 0.5, shape).astype(np.float32) for symbol, shape in shapes.items()}
-    sizes = np.array([0, 0, link.dirs * link.hidden])
-    return [numpy_helper.from_array(array, name) for name, array in (*arrays.items(), (f"merged{n}", sizes))]
+    return {symbol: rng.uniform(-0.5, 0.5, shape).astype(np.float32) for symbol, shape in shapes.items()}

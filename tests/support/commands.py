@@ -14,8 +14,8 @@ import pytest
 from cases import Case, model
 from chains import Link
 from one_process import run_workers_here
-from onnx import TensorProto, helper
 from paths import SRC
+from texts import parse
 
 from rnn_lowering.cli.command import main
 
@@ -69,9 +69,9 @@ def saved(path: Path, proto: onnx.ModelProto) -> Path:
 
 
 def without_recurrent_nodes() -> onnx.ModelProto:
-    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"]) for name in ("a", "b")]
-    graph = helper.make_graph([helper.make_node("Relu", ["a"], ["b"])], "plain", infos[:1], infos[1:])
-    return helper.make_model(graph, producer_name="a test", opset_imports=[helper.make_opsetid("", 17)])
+    model = parse("plain (float[n] a) => (float[n] b) { b = Relu (a) }")
+    model.producer_name = "a test"
+    return model
 
 
 def files(folder: Path) -> dict[str, bytes]:

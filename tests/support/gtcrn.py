@@ -9,33 +9,18 @@ from typing import Any
 import numpy as np
 import onnx
 from cases import Array
-from onnx import TensorProto, helper, numpy_helper
+from graphs import Graph
 from stream_models import random, recurrent
 
 LOW, BANDS, BINS = 65, 64, 257
 
 
-class Net:
-    """A graph that grows; `node` returns the name of the first output."""
-
-    def __init__(self) -> None:
-        self.nodes: list[onnx.NodeProto] = []
-        self.tensors: list[onnx.TensorProto] = []
-
-    def constant(self, held: Any, dtype: Any = np.int64) -> str:
-        name = f"c{len(self.tensors)}"
-        self.tensors.append(numpy_helper.from_array(np.asarray(held, dtype), name))
-        return name
+class Net(Graph):
+    """A graph of layers with random weights."""
 
     def weight(self, *shape: int) -> str:
         scale = float(np.prod(shape[1:])) ** -0.5 if len(shape) > 1 else 0.3
-        return self.constant(random(shape, len(self.tensors), scale), np.float32)
-
-    def node(self, op_type: str, *inputs: str, outputs: int = 1, **attributes: Any) -> str:
-        name = f"{op_type}_{len(self.nodes)}"
-        names = [name, *(f"{name}_{n}" for n in range(1, outputs))]
-        self.nodes.append(helper.make_node(op_type, inputs, names, name, **attributes))
-        return name
+        return self.constant(random(shape, len(self.tensors), scale))
 
     def slice(self, x: str, first: int, last: int, axis: int) -> str:
         return self.node("Slice", x, *(self.constant([n]) for n in (first, last, axis)))
@@ -50,7 +35,7 @@ class Net:
         """[length, rows, inputs] to [length, rows, directions * hidden]."""
         held = recurrent("GRU", inputs, hidden, directions=directions, seed=len(self.nodes))
         direction: dict[str, Any] = {"direction": "bidirectional"} if directions == 2 else {}
-        weights = [self.constant(a, np.float32) for a in held.values()]
+        weights = [self.constant(array) for array in held.values()]
         y = self.node("GRU", x, *weights, hidden_size=hidden, linear_before_reset=1, **direction)
         if directions == 1:
             return self.node("Squeeze", y, self.constant([1]))
@@ -122,7 +107,8 @@ def _dual_path(net: Net, x: str) -> str:
 def gtcrn() -> tuple[onnx.ModelProto, dict[str, Array]]:
     """The net and an input of 23 frames."""
     net = Net()
-    parts = [net.node("Gather", "mix", net.constant(n), axis=3) for n in (0, 1)]  # [1, 257, time]
+    mix = net.input("mix", [1, BINS, "time", 2])
+    parts = [net.node("Gather", mix, net.constant(n), axis=3) for n in (0, 1)]  # [1, 257, time]
     squares = [net.node("Mul", p, p) for p in parts]
     power = net.node("Add", net.node("Add", *squares), net.constant(1e-12, np.float32))
     features = [net.node("Unsqueeze", v, net.constant([1])) for v in (net.node("Sqrt", power), *parts)]
@@ -146,12 +132,8 @@ def gtcrn() -> tuple[onnx.ModelProto, dict[str, Array]]:
     first = net.node("Sub", net.node("Mul", a, real), net.node("Mul", b, imaginary))
     second = net.node("Add", net.node("Mul", b, real), net.node("Mul", a, imaginary))
     both = [net.node("Unsqueeze", v, net.constant([3])) for v in (first, second)]
-    net.nodes.append(helper.make_node("Transpose", [net.node("Concat", *both, axis=3)], ["enh"], perm=[0, 2, 1, 3]))
-    infos = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, BINS, time, 2])
-        for name, time in (("mix", "time"), ("enh", "time"))
-    ]
-    graph = helper.make_graph(net.nodes, "gtcrn", infos[:1], infos[1:], net.tensors)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    net.node("Transpose", net.node("Concat", *both, axis=3), outputs=["enh"], perm=[0, 2, 1, 3])
+    net.output("enh", [1, BINS, "time", 2])
+    model = net.model(18)
     onnx.checker.check_model(model, full_check=True)
     return model, {"mix": random((1, BINS, 23, 2), 1)}

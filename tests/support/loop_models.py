@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
+import running
 from cases import Arrays
 from onnx import helper
 from paths import MODELS
@@ -38,11 +38,11 @@ def feeds(entry: Entry) -> list[Arrays]:
 
 
 def bodies(graph: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, onnx.GraphProto]]:
+    """Every body in a graph, with the node that holds it."""
     for node in graph.node:
-        for attribute in node.attribute:
-            for body in [attribute.g] * attribute.HasField("g") + list(attribute.graphs):
-                yield node, body
-                yield from bodies(body)
+        for body in running.bodies(node):
+            yield node, body
+            yield from bodies(body)
 
 
 def as_meant(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -61,12 +61,8 @@ def as_meant(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def run(model: onnx.ModelProto, feed: Arrays) -> list[Any]:
     """The outputs that onnxruntime computes from those of the inputs that the model has."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-    names = {value.name for value in session.get_inputs()}
-    return list(session.run(None, {name: array for name, array in feed.items() if name in names}))
+    names = {value.name for value in model.graph.input}
+    return [*running.run(model, {name: array for name, array in feed.items() if name in names}).values()]
 
 
 def fits(model: onnx.ModelProto, feed: Arrays) -> bool:
@@ -80,8 +76,8 @@ def fits(model: onnx.ModelProto, feed: Arrays) -> bool:
 
 
 def operators(model: onnx.ModelProto) -> set[str]:
-    """The operators of a model, also in its bodies."""
-    return {node.op_type for graph in (model.graph, *(b for _, b in bodies(model.graph))) for node in graph.node}
+    """The operators of a model, of every domain and also in its bodies."""
+    return {node.op_type for node in running.nodes(model)}
 
 
 def assert_same(found: list[Any], wanted: list[Any]) -> None:

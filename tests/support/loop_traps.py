@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 from cases import Arrays
-from onnx import parser
+from texts import parse
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,7 @@ class Trap:
 
     @property
     def model(self) -> onnx.ModelProto:
-        header = f'<ir_version: 8, opset_import: ["": {self.opset}]>'
-        model: onnx.ModelProto = parser.parse_model(f"{header} g {self.text}")
-        return model
+        return parse(f"g {self.text}", self.opset)
 
     def refusal(self, form: str) -> str:
         return self.refused.get(form, self.refused.get("*", ""))

@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 
 import onnx
-import onnxruntime as ort
 from cases import Arrays
+from running import run
 from texts import parse, random_feed
 
 LAYERS = """
@@ -60,6 +60,4 @@ def state(folder: Path) -> dict[str, str]:
 
 def results_of(path: Path) -> Arrays:
     """What onnxruntime computes from a file, reading its data itself."""
-    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(None, random_feed(layers())), strict=True))
+    return run(path, random_feed(layers()))

@@ -1,4 +1,4 @@
-"""Models of one DynamicQuantizeLSTM, and onnxruntime's kernel on one thread, which defines what they compute."""
+"""Models of one DynamicQuantizeLSTM; onnxruntime's kernel defines what they compute."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
+import running
 from cases import Arrays
-from onnx import helper, numpy_helper
+from graphs import MS, Graph
 
 T, WIDTH, H = 6, 5, 8
 ALL = ("Y", "Y_h", "Y_c")
@@ -47,27 +47,29 @@ class Model:
         return {name: array for name, array in {**held, **self.changed}.items() if array is not None}
 
     def proto(self) -> onnx.ModelProto:
-        held = self.tensors()
-        fed = {"X": (1, [None, None, WIDTH])}
-        fed |= {"sequence_lens": (6, [None])} if self.lengths else {}
-        state = (1, [self.dirs, None, H])
-        fed |= {"initial_h": state, "initial_c": state} if self.states else {}
+        held, graph, state = self.tensors(), Graph(), [self.dirs, None, H]
+        graph.input("X", [None, None, WIDTH])
+        if self.lengths:
+            graph.input("sequence_lens", [None], np.int32)
+        for symbol in ("initial_h", "initial_c") if self.states else ():
+            graph.input(symbol, state)
+        for symbol, array in held.items():
+            graph.constant(array, name=symbol)
         order = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
         scales = ("W_scale", "W_zero_point", "R_scale", "R_zero_point")
-        inputs = [name if name in fed or name in held else "" for name in (*order, *scales)]
-        outputs = [name if name in self.outputs else "" for name in ALL]
+        given = {*held, *(value.name for value in graph.inputs)}
         direction = self.direction or ("bidirectional" if self.dirs == 2 else "forward")
-        attributes = {"hidden_size": H, "direction": direction, **self.attributes}
-        node = helper.make_node("DynamicQuantizeLSTM", inputs, outputs, "dq", domain="com.microsoft", **attributes)
-        graph = helper.make_graph(
-            [node],
-            "main",
-            [helper.make_tensor_value_info(name, *given) for name, given in fed.items()],
-            [helper.make_tensor_value_info(name, 1, None) for name in self.outputs],
-            [numpy_helper.from_array(array, name) for name, array in held.items()],
+        graph.node(
+            "DynamicQuantizeLSTM",
+            *(symbol if symbol in given else "" for symbol in (*order, *scales)),
+            outputs=[symbol if symbol in self.outputs else "" for symbol in ALL],
+            name="dq",
+            domain=MS,
+            **{"hidden_size": H, "direction": direction, **self.attributes},
         )
-        imports = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
-        return helper.make_model(graph, opset_imports=imports, ir_version=8)
+        for symbol in self.outputs:
+            graph.output(symbol, None)
+        return graph.model(self.opset, [MS])
 
     def feed(self, lengths: Sequence[int] = ()) -> Arrays:
         rng = np.random.default_rng(1)
@@ -83,6 +85,4 @@ class Model:
 
 
 def run(model: onnx.ModelProto, feed: Arrays) -> list[Any]:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 4
-    return list(onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, feed))
+    return [*running.run(model, feed).values()]

@@ -1,6 +1,7 @@
 """Models in onnxruntime, what counts as equal, and what a model consists of."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,28 +24,37 @@ TOLERANCES = {
 """rtol, atol by type; other types must be equal."""
 
 
-def run(
-    model: onnx.ModelProto, feed: Mapping[str, Array], *, optimize: bool = True, relabel: bool = True
-) -> Arrays:
-    """Run a model in onnxruntime; one that is newer than onnxruntime supports runs under an older label, or where
-    `relabel` is false as it is, which needs ALLOW_RELEASED_ONNX_OPSET_ONLY=0."""
+def session(model: onnx.ModelProto | Path, *, optimize: bool = True, relabel: bool = False) -> Any:
+    """Return onnxruntime's session of a model, on one thread.
+
+    Args:
+        relabel: Whether a model that is newer than onnxruntime supports gets an older label; else it needs
+            ALLOW_RELEASED_ONNX_OPSET_ONLY=0.
+    """
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    labeled = relabeled(model) if relabel else model
-    session = ort.InferenceSession(labeled.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(None, dict(feed)), strict=True))
+    held: Any = model
+    if isinstance(model, onnx.ModelProto):
+        held = (relabeled(model) if relabel else model).SerializeToString()
+    return ort.InferenceSession(held, options, providers=["CPUExecutionProvider"])
+
+
+def run(
+    model: onnx.ModelProto | Path, feed: Mapping[str, Array], *, optimize: bool = True, relabel: bool = True
+) -> Arrays:
+    """Return what onnxruntime computes; see `session`."""
+    running = session(model, optimize=optimize, relabel=relabel)
+    names = [output.name for output in running.get_outputs()]
+    return dict(zip(names, running.run(None, dict(feed)), strict=True))
 
 
 def runs_in_onnxruntime(model: onnx.ModelProto) -> bool:
     """Return whether the installed onnxruntime can load a model: later versions know more operators and opsets."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
     try:
-        ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session(model)
     except Exception:  # onnxruntime's errors have no common class
         return False
     return True

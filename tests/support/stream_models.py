@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 from cases import Array, Arrays
 from onnx import numpy_helper
 from oracle import GATES
+from running import run, session
+from texts import parse
 
 import rnn_lowering as rl
 
@@ -23,9 +24,8 @@ CHUNKINGS = ([1], [5], [3, 1, 4, 7, 2])
 
 def net(text: str, weights: Mapping[str, Array] | None = None, opset: int = 17) -> onnx.ModelProto:
     """A model from the text of its graph, with weights by name."""
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text}')
-    for name, array in (weights or {}).items():
-        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    model = parse(text, opset)
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in (weights or {}).items())
     onnx.checker.check_model(model)
     return model
 
@@ -63,17 +63,9 @@ def plan_of(model: onnx.ModelProto) -> dict[str, Any]:
     return plan
 
 
-def session(model: onnx.ModelProto) -> Any:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
 def whole(model: onnx.ModelProto, feed: Arrays) -> Arrays:
     """What a model computes of whole sequences."""
-    running = session(model)
-    return dict(zip((o.name for o in running.get_outputs()), running.run(None, feed), strict=True))
+    return run(model, feed)
 
 
 def chunked(model: onnx.ModelProto, feed: Arrays, sizes: Sequence[int], states: Arrays | None = None) -> Arrays:

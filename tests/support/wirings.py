@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 from cases import FORMALS, RESULTS, Arrays
+from graphs import Graph, value
 from onnx import TensorProto, helper, numpy_helper
 from oracle import GATES, evaluate
 
@@ -136,22 +137,20 @@ class Wiring:
             }
             return helper.make_node("If", ["yes"], outputs, **branches)
         self._initializers |= zeros
-        flags = [helper.make_tensor_value_info(f"{s}_{node.name}", TensorProto.BOOL, []) for s in ("on", "still")]
-        count = helper.make_tensor_value_info(f"count_{node.name}", TensorProto.INT64, [])
+        flags = [value(f"{s}_{node.name}", [], np.bool_) for s in ("on", "still")]
+        count = value(f"count_{node.name}", [], np.int64)
         carried = [self._info(name, f"before_{name}") for name in outputs]
         go_on = helper.make_node("Identity", [flags[0].name], [flags[1].name])
         body = helper.make_graph([node, go_on], "body", [count, flags[0], *carried], [flags[1], *inner])
         return helper.make_node("Loop", ["once", "yes", *zeros], outputs, body=body)
 
-    def _info(self, value: str, name: str = "") -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(name or value, TensorProto.FLOAT, self._values[value].shape)
+    def _info(self, name: str, declared: str = "") -> onnx.ValueInfoProto:
+        return value(declared or name, self._values[name].shape)
 
     def _model(self) -> onnx.ModelProto:
         tensors = [numpy_helper.from_array(array, name) for name, array in self._initializers.items()]
         inputs, outputs = ([self._info(name) for name in names] for names in (self.feed, self.expected))
-        graph = helper.make_graph(self._nodes, "wiring", inputs, outputs, tensors)
-        imports = [helper.make_opsetid("", 17), helper.make_opsetid("test", 1)]
-        return helper.make_model(graph, opset_imports=imports, functions=self._functions, ir_version=8)
+        return Graph(self._nodes, tensors, inputs, outputs).model(17, ["test"], self._functions)
 
 
 def _batch_sizes(members: Sequence[Member]) -> list[int]:
