@@ -139,9 +139,7 @@ def _stacked_state(
         state = _listed(facts, node, step, n)
     elif step.op_type == "Concat" and not written_only:
         state = _concatenated(facts, node, step, n)
-    if state is None or not _only_gets_rows(body, before, after, state.row):
-        return None
-    return state
+    return state if state is not None and _only_gets_rows(body, before, after, state.row) else None
 
 
 def _users(body: ir.Graph, value: ir.Value) -> dict[ir.Node, None]:
@@ -155,7 +153,10 @@ def _users(body: ir.Graph, value: ir.Value) -> dict[ir.Node, None]:
 
 
 def _only_gets_rows(body: ir.Graph, before: ir.Value, after: ir.Value, row: ir.Value) -> bool:
-    """Whether a body returns nothing that depends on a state but the state."""
+    """Whether a body returns nothing that depends on a state but the state, to which it gives a row of its own."""
+    source = row.producer()
+    if (row.graph if source is None else source.graph) is not body:
+        return False
     depends = {before, *(value for node in _users(body, before) for value in node.outputs)}
     returned = list(body.outputs)
     return returned.count(after) == 1 and depends.isdisjoint({*returned, row} - {after})

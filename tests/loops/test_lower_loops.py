@@ -377,6 +377,26 @@ def test_rows_of_states_that_grow_are_stacked(name: str) -> None:
             assert_same(run(lowered, feed), run(as_meant(model), feed))
 
 
+LISTS = """g (float[2] s0, float[2] w, float[T,2] X) => (float[2] sn, float[n,2] Y)
+    <bool yes = {1}, int64 z = {0}> {
+    shape = Shape (X) M = Gather (shape, z) none = SequenceEmpty ()
+    sn, all = Loop (M, yes, s0, none) <body = d (int64 i, bool c, float[2] s, seq(float[2]) l)
+        => (bool c1, float[2] s1, seq(float[2]) l1) { x = Gather (X, i) t = Add (s, x) s1 = Tanh (t)
+        l1 = SequenceInsert (l, %s) c1 = Identity (c) }>
+    Y = ConcatFromSequence <axis = 0, new_axis = 1> (all) }"""
+
+
+@pytest.mark.parametrize(("row", "stacked"), [("s", True), ("w", False)])
+def test_a_row_may_be_a_state_but_nothing_outside(row: str, stacked: bool) -> None:
+    model = parsed(LISTS % row)
+    lowered = rl.lower(model, "loop", loops=True)
+    assert ("ConcatFromSequence" in operators(lowered)) == (not stacked)
+    assert [node.op_type for node in lowered.graph.node].count("Identity") == 0
+    for T in (1, 4):
+        feed = {"s0": numbers(2), "w": numbers(2) + 1, "X": numbers(T, 2)}
+        assert_same(run(lowered, feed), run(as_meant(model), feed))
+
+
 def test_a_list_that_is_read_otherwise_is_refused_as_a_scan() -> None:
     model = parsed("""g (float[2] s0, float[T,2] X) => (float[2] Y) <bool yes = {1}, int64 M = {3}> {
         none = SequenceEmpty () sn, all = Loop (M, yes, s0, none) <body = d
