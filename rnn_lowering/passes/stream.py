@@ -30,7 +30,8 @@ from rnn_lowering.streaming.follow_frames import follow
 from rnn_lowering.streaming.frames.flow import Flow
 from rnn_lowering.streaming.frames.framing import Frames
 from rnn_lowering.streaming.host.metadata import StreamPlan
-from rnn_lowering.streaming.states import lengths_of, states_of
+from rnn_lowering.streaming.operators.recurrent_states import lengths_of, steps_and_batch
+from rnn_lowering.streaming.states import states_of
 from rnn_lowering.streaming.time_inputs import TimeInputs, time_inputs
 
 _MOVING = ("Identity", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Gather", "Split", "Reshape")
@@ -198,11 +199,7 @@ def _nothing_carried(work: ir.Model, time: TimeInputs, flow: Flow) -> str:
         sources = [_rearranged(value) for value in node.inputs[5:7]]
         states |= {v.name: None for v in sources if v is not None and v.name and v.name in time.axes}
         with suppress(UnsupportedError, KeyError):
-            size = (
-                None
-                if node.inputs[0] is None
-                else state_dim(flow, node.inputs[0], node.attributes.get_int("layout", 0) or 0)
-            )
+            size = None if node.inputs[0] is None else state_dim(flow, node.inputs[0], steps_and_batch(node)[0])
             runs.setdefault(f"'{size}'" if isinstance(size, str) else f"an axis of {size}", found.ref)
     said = [f"no state is carried from chunk to chunk along {axes}"]
     said += [f"{ref} runs along {axis}" for axis, ref in list(runs.items())[:3]]

@@ -176,40 +176,39 @@ class Editor:
         return self.add_input(self.name(f"past_{plain(label_of(node))}_{kind}"), dtype, dims)
 
     def add_present(
-        self, node: ir.Node, kind: str, past: ir.Value, inner: ir.Value, path: Path, initial: Array | None = None
+        self,
+        node: ir.Node,
+        kind: str,
+        past: ir.Value,
+        inner: ir.Value,
+        path: Path,
+        initial: Array | None = None,
+        dims: Sequence[Dim] | None = None,
     ) -> None:
         """Return `inner`, a value in the branches `path`, as the next value of the state `past`.
 
         Args:
             initial: What the first call receives, an array that broadcasts to the state; None for zeros.
+            dims: The dimensions of the state, if they are not those of `past`.
         """
         present = self.add_output(self.name(f"present_{plain(label_of(node))}_{kind}"), inner, past, path)
-        self.add_state(past, present, node, kind, initial)
+        self.add_state(past, present, node, kind, initial, dims)
 
     def add_state(
         self,
         past: ir.Value,
         present: ir.Value,
-        node: ir.Node,
+        node: ir.Node | None,
         kind: str,
-        initial: Array | None,
+        initial: Array | None = None,
         dims: Sequence[Dim] | None = None,
     ) -> None:
         """Add a state to the metadata."""
-        dtype = past.dtype or ir.DataType.FLOAT
-        if dims is None:
-            dims = [d if isinstance(d, int) else d.value or "" for d in past.shape or ()]
-        self.states.append(
-            State(
-                past.name or "",
-                present.name or "",
-                node_ref(node, "").name,
-                kind,
-                tuple(dims),
-                dtype.numpy().name,
-                initial_of(initial),
-            )
-        )
+        shape = [d if isinstance(d, int) else d.value or "" for d in past.shape or ()] if dims is None else dims
+        label = "" if node is None else node_ref(node, "").name
+        dtype = (past.dtype or ir.DataType.FLOAT).numpy().name
+        names = past.name or "", present.name or "", label
+        self.states.append(State(*names, kind, tuple(shape), dtype, initial_of(initial)))
 
     def name(self, text: str) -> str:
         """Return an unused plain name like `text`."""
@@ -307,19 +306,6 @@ class Editor:
             old.name, new.name = None, name
         else:
             old.replace_all_uses_with(new)
-
-
-def keep_where_empty(editor: Editor, node: ir.Node, output: ir.Value, past: ir.Value) -> ir.Value:
-    """Keep the past state in rows of length 0, for all readers of the final state, and return the result."""
-    emit, lengths = editor.after(node), node.inputs[4]
-    assert lengths is not None
-    batch_first = node.attributes.get_int("layout", 0) == 1
-    empty = emit("Equal", lengths, emit.constant([0], ir.DataType.INT32))
-    mask = emit("Unsqueeze", empty, axes=[1, 2] if batch_first else [0, 2])
-    kept = emit("Where", mask, past, output)
-    kept.type = past.type
-    emit.instead_of(output, kept)
-    return kept
 
 
 def unused(model: ir.Model, others: Iterable[ir.Node] = ()) -> set[ir.Node | ir.Value]:

@@ -10,14 +10,21 @@ import onnx_ir as ir
 
 from rnn_lowering.inference.polynomials import in_chunk, size
 from rnn_lowering.spec.node_spec import node_ref
-from rnn_lowering.streaming.editor import Editor, dim_of, home, keep_where_empty, plain, producer
-from rnn_lowering.streaming.frames.delays import held_until_first, skip_missing
+from rnn_lowering.streaming.editor import Editor, dim_of, home, label_of, producer
 from rnn_lowering.streaming.frames.flow import Flow
 from rnn_lowering.streaming.frames.frame_counts import after_the_start
 from rnn_lowering.streaming.frames.framing import Counter, Frames, Framing
 from rnn_lowering.streaming.host.metadata import Dim, StreamPlan
 from rnn_lowering.streaming.operators.counters import counts
-from rnn_lowering.streaming.states import NodeState, States, lengths_of, state_slots
+from rnn_lowering.streaming.operators.recurrent_states import (
+    held_until_first,
+    keep_where_empty,
+    lengths_of,
+    skip_missing,
+    state_slots,
+    steps_and_batch,
+)
+from rnn_lowering.streaming.states import NodeState, States
 from rnn_lowering.streaming.time_inputs import TimeInputs
 from rnn_lowering.types import Array, array_of
 
@@ -92,9 +99,9 @@ class StateExposer:
         x, r = node.inputs[0], node.inputs[2]
         assert x is not None
         assert r is not None
-        batch_first = node.attributes.get_int("layout", 0) == 1
-        batch, hidden = state_dim(self.flow, x, 0 if batch_first else 1), state_dim(self.flow, r, 2)
-        return (batch, 1, hidden) if batch_first else (1, batch, hidden)
+        batch_axis = steps_and_batch(node)[1]
+        batch, hidden = state_dim(self.flow, x, batch_axis), state_dim(self.flow, r, 2)
+        return (1, batch, hidden) if batch_axis else (batch, 1, hidden)
 
     def _state_dims(self, state: NodeState) -> tuple[Dim, ...]:
         node, dims = state.recurrent.node, self._dims_of(state)
@@ -111,11 +118,9 @@ class StateExposer:
         node = state.recurrent.node
         slot, output = state_slots(node)[state.kind]
         dtype = self._dtype_of(state)
-        label = node.name or next((v.name for v in node.outputs if v.name), "")
         past = state.input
         if past is None:
-            name = self.editor.name(f"past_{plain(label)}_{state.kind}")
-            past = self.editor.add_input(name, dtype, dims)
+            past = self.editor.add_past(node, state.kind, dtype, dims)
             first = node.inputs[slot] if slot < len(node.inputs) and state.constant is None else None
             node.resize_inputs(max(len(node.inputs), slot + 1))
             read = past if first is None else after_the_start(self.editor, node, past, first)
@@ -124,7 +129,7 @@ class StateExposer:
             node.resize_outputs(output + 1)
         final = node.outputs[output]
         if not final.name:
-            final.name = self.editor.name(f"{label}_Y_{state.kind}")
+            final.name = self.editor.name(f"{label_of(node)}_Y_{state.kind}")
         final.type = final.type or ir.TensorType(dtype)
         initial, lengths = node.inputs[slot], lengths_of(node)
         assert initial is not None
@@ -138,9 +143,7 @@ class StateExposer:
         if state.output is not None:
             self._pair(node, state.kind, past, state.output, dims, start)
             return
-        wanted = self.editor.name(f"present_{plain(label)}_{state.kind}")
-        present = self.editor.add_output(wanted, final, past, state.recurrent.path)
-        self.editor.add_state(past, present, node, state.kind, start, dims)
+        self.editor.add_present(node, state.kind, past, final, state.recurrent.path, start, dims)
 
     def _dtype_of(self, state: NodeState) -> ir.DataType:
         """Return the element type of a state: the type of R, or of a value like the state."""

@@ -15,22 +15,8 @@ from rnn_lowering.spec.kinds import is_recurrent
 from rnn_lowering.spec.node_outputs import compute_node
 from rnn_lowering.streaming.frames.flow import Flow, StatefulNode
 from rnn_lowering.streaming.operators.frame_by_frame import data_slots
+from rnn_lowering.streaming.operators.recurrent_states import state_slots, steps_and_batch
 from rnn_lowering.types import Array
-
-
-def state_slots(node: ir.Node) -> dict[str, tuple[int, int]]:
-    """Return the kinds of states that a recurrent node has, each with the input and the output that hold it."""
-    if node.op_type == "Scan":
-        states = len(node.inputs) - (node.attributes.get_int("num_scan_inputs", 0) or 0)
-        return {f"state{n}": (n, n) for n in range(states)}
-    if node.op_type == "LinearAttention":
-        return {"s": (3, 1)}
-    return {"h": (5, 1)} | ({"c": (6, 2)} if node.op_type == "LSTM" else {})
-
-
-def lengths_of(node: ir.Node) -> ir.Value | None:
-    """Return sequence_lens of a recurrent node."""
-    return node.inputs[4] if "h" in state_slots(node) and len(node.inputs) > 4 else None
 
 
 def _name_of(kind: str) -> str:
@@ -179,7 +165,7 @@ def _same_rows(flow: Flow, node: ir.Node, kind: str, value: ir.Value) -> Array:
         raise flow.refuse(node, f"{_name_of(kind)} depends on the size of an axis", "make it an input of the model")
     if node.op_type == "Scan":
         return constant
-    batch = 0 if kind == "s" or node.attributes.get_int("layout", 0) == 1 else 1
+    batch = 0 if kind == "s" else steps_and_batch(node)[1]
     first = constant.take([0], axis=batch) if constant.shape[batch] else np.zeros(())
     kept = first if (constant == first).all() else constant
     sizes = [kept.shape[n] if n == batch else int(dim.constant or 1) for n, dim in enumerate(dims)]

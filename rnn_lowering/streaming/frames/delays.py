@@ -16,18 +16,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.versions import TO_THE_END
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.inference.polynomials import TIME, Size
 from rnn_lowering.inference.shape_arithmetic import depends_on_time
 from rnn_lowering.spec.node_spec import node_ref
-from rnn_lowering.streaming.editor import Editor, Emitter, home
+from rnn_lowering.streaming.editor import Editor, home
 from rnn_lowering.streaming.frames.flow import Flow, FramesEdit
 from rnn_lowering.streaming.frames.frame_counts import (
     LengthSoFar,
     frame_indices,
-    frames_before,
-    numbers_in_call,
 )
 from rnn_lowering.streaming.frames.framing import Delay, Frames, Framing, Unframed, WholeSequenceValue
 from rnn_lowering.types import ArrayLike
@@ -200,47 +197,3 @@ def without_missing(editor: Editor, edit: FramesEdit, value: ir.Value, early: Ar
     if editor.own_frames(delay.rate) != 1:
         missing = emit("Reshape", missing, emit.constant([-1 if n == axis else 1 for n in range(rank)]))
     return emit("Where", missing, fill, value)
-
-
-def held_until_first(editor: Editor, node: ir.Node, delay: Delay, final: ir.Value, initial: ir.Value) -> ir.Value:
-    """Return the final state of a recurrent node, or the initial state if the chunk holds missing frames only."""
-    emit, none_has = editor.after(node), missing_frames(editor, delay)
-    if editor.own_frames(delay.rate) != 1:
-        none_has = emit.sliced(none_has, [0], [-1], [TO_THE_END])
-    kept = emit("Where", none_has, initial, final)
-    emit.instead_of(final, kept)
-    return kept
-
-
-def skip_missing(editor: Editor, node: ir.Node, delay: Delay, dtype: ir.DataType) -> None:
-    """Start a recurrent node at its frame 0: move the missing frames to the end, beyond `sequence_lens`."""
-    if editor.own_frames(delay.rate) == 1:
-        return
-    start, counts = editor.start, editor.start.counts
-    sequence, batch = (1, 0) if node.attributes.get_int("layout", 0) == 1 else (0, 1)
-    number, turns = numbers_in_call(editor, delay.rate)
-    skipped = _clipped(start, start("Sub", counts([delay.frames]), frames_before(editor, delay.rate)), number)
-    last = start("Sub", number, counts([1]))
-    taken = _clipped(start, start("Add", turns, skipped), last)
-    put = _clipped(start, start("Sub", turns, skipped), last)
-    there = start("Sub", number, skipped)
-    x, y, emit = node.inputs[0], node.outputs[0], editor.before(node)
-    assert x is not None
-    moved = emit("Gather", x, taken, axis=sequence)
-    rows = emit("Gather", emit("Shape", x), emit.constant([batch]), axis=0)
-    lengths = emit("Expand", emit("Cast", there, to=ir.DataType.INT32.value), rows)
-    node.resize_inputs(max(len(node.inputs), 5))
-    node.replace_input_with(0, moved)
-    node.replace_input_with(4, lengths)
-    if y.name:
-        behind = editor.after(node)
-        back = behind("Gather", y, put, axis=sequence)
-        back.type = ir.TensorType(dtype)
-        behind.instead_of(y, back)
-
-
-def _clipped(emit: Emitter, number: ir.Value, most: ir.Value) -> ir.Value:
-    """Clip numbers to 0 and a maximum."""
-    zero = emit.counts([0])
-    number = emit("Where", emit("Less", number, zero), zero, number)
-    return emit("Where", emit("Less", most, number), most, number)

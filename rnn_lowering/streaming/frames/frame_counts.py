@@ -15,7 +15,6 @@ from rnn_lowering.model.scopes import ORIGIN
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, home
 from rnn_lowering.streaming.frames.framing import Delay
-from rnn_lowering.streaming.host.metadata import State
 
 P = ParamSpec("P")
 _OfModel = Callable[Concatenate[Editor, P], ir.Value]
@@ -39,8 +38,7 @@ def _so_far(editor: Editor) -> ir.Value:
     past = editor.add_input(editor.name("past_frames_t"), editor.count_type, [1])
     total = editor.start("Add", past, _given(editor))
     present = editor.add_output(editor.name("present_frames_t"), total, past, ())
-    dtype = editor.count_type.numpy().name
-    editor.states.append(State(past.name or "", present.name or "", "", "t", (1,), dtype))
+    editor.add_state(past, present, None, "t")
     return past
 
 

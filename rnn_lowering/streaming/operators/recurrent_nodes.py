@@ -14,6 +14,7 @@ from rnn_lowering.spec.rnn import RecurrentSpec
 from rnn_lowering.streaming.frames.delays import joined, last_state
 from rnn_lowering.streaming.frames.flow import Flow, StatefulNode
 from rnn_lowering.streaming.frames.framing import Frames, Framing, Unframed
+from rnn_lowering.streaming.operators.recurrent_states import steps_and_batch
 
 _RESHAPED = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 """Operators that lengths may go through on their way to a recurrent node."""
@@ -44,10 +45,9 @@ def recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
             "rounds all frames of a sequence by one range, which a stream never knows",
             "stream the float model instead",
         )
-    batch_first = node.attributes.get_int("layout", 0) == 1
-    sequence, batch = (1, 0) if batch_first else (0, 1)
+    sequence, batch = steps_and_batch(node)
     if framing.axis == batch:
-        return _frames_as_batch(flow, node, framing, batch_first)
+        return _frames_as_batch(flow, node, framing)
     if framing.axis != sequence or framing.outer != size(1):
         raise flow.refuse(node, "its frames are merged with another axis")
     _check_onward(flow, node, others, framing)
@@ -79,17 +79,17 @@ _PAST_STATE = 3
 """The number of that input of a LinearAttention."""
 
 
-def _frames_as_batch(flow: Flow, node: ir.Node, framing: Frames, batch_first: bool) -> list[Framing]:
+def _frames_as_batch(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing]:
     """Return the framings of a node along another axis, which treats each frame as a row of the batch."""
     value = node.inputs[0]
     assert value is not None
-    length = flow.shape(value, node)[1 if batch_first else 0]
+    steps, batch = steps_and_batch(node)
     rows = [n for n in (4, 5, 6) if n < len(node.inputs) and node.inputs[n] is not None]
     common, axes = joined(flow, node, [0, *rows])
     framing = replace(framing, known=common.known) if isinstance(common, Frames) else framing
-    if any(axes.get(n) != (0 if n == 4 or batch_first else 1) for n in rows):
+    if any(axes.get(n) != (0 if n == 4 else batch) for n in rows):
         source = value.producer()
-        if length == size(1) and source is not None:
+        if flow.shape(value, node)[steps] == size(1) and source is not None:
             raise flow.refuse(
                 source,
                 f"makes the frames the batch of {node_ref(node, '').name}, in sequences of 1",
@@ -98,9 +98,8 @@ def _frames_as_batch(flow: Flow, node: ir.Node, framing: Frames, batch_first: bo
         raise flow.refuse(
             node, "its frames are its batch, but its initial states or lengths have a fixed batch size"
         )
-    at = {0: 0 if batch_first else 2}
     return [
-        flow.framed(node, v, replace(framing, axis=at.get(n, 0 if batch_first else 1)))
+        flow.framed(node, v, replace(framing, axis=2 * batch if n == 0 else batch))
         for n, v in enumerate(node.outputs)
         if v.name
     ]
