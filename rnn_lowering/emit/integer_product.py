@@ -27,7 +27,7 @@ def integer_product(op: Ops, a: Tensor, weights: Tensor) -> Tensor:
     assert stored is not None
     weights_scale, weights_zero_point = map(op.known, stored.parts())
     types = [_UINT8, _FLOAT, _UINT8]
-    integers, scale, zero_point = op.emit("DynamicQuantizeLinear", [a], [a.shape, (), ()], types)
+    integers, scale, zero_point = op.emit_all("DynamicQuantizeLinear", [a], [a.shape, (), ()], types)
     inputs = [integers, op.known(constant.integers), zero_point, weights_zero_point]
-    (product,) = op.emit("MatMulInteger", inputs, [shape], [ir.DataType.INT32])
+    product = op.emit("MatMulInteger", inputs, shape, ir.DataType.INT32)
     return op.cast(product, _FLOAT) * (scale * weights_scale)

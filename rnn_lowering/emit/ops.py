@@ -171,30 +171,43 @@ class Ops:
     def emit(
         self,
         op_type: str,
-        inputs: Sequence[Tensor | None],
+        inputs: Sequence[Tensor],
+        shape: Dims,
+        dtype: ir.DataType | None = None,
+        /,
+        **attributes: Any,
+    ) -> Tensor:
+        """Append a node with one output to the open scope: of the type of its first input, unless `dtype` tells it.
+        Attributes that the operator takes as inputs at this opset become constants."""
+        return self.emit_all(op_type, inputs, [shape], [dtype or inputs[0].dtype], **attributes)[0]
+
+    def emit_all(
+        self,
+        op_type: str,
+        inputs: Sequence[Tensor],
         shapes: Sequence[Dims],
-        dtypes: Sequence[ir.DataType] | None = None,
+        dtypes: Sequence[ir.DataType],
+        /,
         **attributes: Any,
     ) -> list[Tensor]:
-        """Append a node to the open scope; without dtypes all outputs are of the type of the recurrence. Attributes
-        that the operator takes as inputs at this opset become constants."""
-        inputs, attributes = placed(op_type, self.opset, inputs, attributes, self.constant)
+        """Append a node with several outputs, as `emit` does."""
+        placed_inputs, attributes = placed(op_type, self.opset, inputs, attributes, self.constant)
         node = ir.Node(
             "",
             op_type,
-            [None if t is None else self.value(t) for t in inputs],
+            [None if t is None else self.value(t) for t in placed_inputs],
             [ir.convenience.convert_attribute(k, v) for k, v in attributes.items()],
             num_outputs=len(shapes),
             name=self._prefix.name(op_type),
             metadata_props=dict(self._origin),
         )
         if node.metadata_props:
-            add_weights(node, (t.value.symbol for t in inputs if t is not None and isinstance(t.value, Constant)))
+            constants = (t.value for t in placed_inputs if t is not None)
+            add_weights(node, (c.symbol for c in constants if isinstance(c, Constant)))
         for n, value in enumerate(node.outputs):
             value.name = self._prefix.names.unique(f"{node.name}.{n}") if len(shapes) > 1 else node.name
         self.nodes.append(node)
-        types = dtypes or [self.dtype] * len(shapes)
-        return [self.given(v, d, s) for v, d, s in zip(node.outputs, types, shapes, strict=True)]
+        return [self.given(v, d, s) for v, d, s in zip(node.outputs, dtypes, shapes, strict=True)]
 
     def substitute(self, op_type: str, *operands: Any, **attributes: float) -> Any:
         """Emit the runtime's substitute for an operator; return None if there is none."""
@@ -276,8 +289,7 @@ class Ops:
         if constant.dtype.is_floating_point():
             return self._constant_node_9(constant)
         source = self.given(self._constant_node_9(constant.cast(_FLOAT)), _FLOAT, constant.shape)
-        (cast,) = self.emit("Cast", [source], [constant.shape], [constant.dtype], to=int(constant.dtype))
-        return self.value(cast)
+        return self.value(self.cast(source, constant.dtype))
 
     @_constant_node.since(9)
     def _constant_node_9(self, constant: Constant) -> ir.Value:
@@ -311,8 +323,8 @@ class Ops:
         extra = () if self.dialect.dequantize_inside else (1,)
         shape, dtype = (*extra, *constant.shape), constant.scale.dtype
         inputs = [self.known(part) for part in (constant.integers.reshaped(shape), *stored.parts(extra))]
-        scaled = self.emit("DequantizeLinear", inputs, [shape], [dtype], **stored.attributes(len(extra)))
-        found = self.cast(scaled[0], constant.dtype)
+        scaled = self.emit("DequantizeLinear", inputs, shape, dtype, **stored.attributes(len(extra)))
+        found = self.cast(scaled, constant.dtype)
         return self.reshape(found, constant.shape) if extra else found
 
     # Arithmetic
@@ -328,7 +340,7 @@ class Ops:
         found: Tensor | None = self.substitute(op_type, a, b)
         if found is not None:
             return found
-        (result,) = self.emit(op_type, [a, b], [shape], [a.dtype])
+        result = self.emit(op_type, [a, b], shape)
         if not is_product:
             return Tensor(result.value, result.dtype, result.shape, self.binary, terms=(a, b))
         if result.rank == 2:
@@ -347,18 +359,16 @@ class Ops:
 
     def unary(self, op_type: str, x: Tensor, **attributes: float) -> Tensor:
         """Emit an element-wise operator of one input."""
-        found = self.substitute(op_type, x, **attributes)
-        return found or self.emit(op_type, [x], [x.shape], [x.dtype], **attributes)[0]
+        return self.substitute(op_type, x, **attributes) or self.emit(op_type, [x], x.shape, **attributes)
 
     def sum(self, x: Tensor, axis: int) -> Tensor:
         """Return the sums along an axis, which stays as one of size 1."""
         if x.shape[axis] == 1:
             return x
-        shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+        shape = x.shape_with(axis, 1)
         if x.is_zero:
             return self.zero(shape)
-        found: Tensor | None = self.substitute("ReduceSum", x, axis)
-        return found or self.emit("ReduceSum", [x], [shape], [x.dtype], axes=[axis])[0]
+        return self.substitute("ReduceSum", x, axis) or self.emit("ReduceSum", [x], shape, axes=[axis])
 
     def conv(self, x: Tensor, weight: Tensor, bias: Tensor, dilation: int = 1) -> Tensor:
         """Convolve each channel of x [batch, channels, frames] with its row of weight [channels, 1, k], without
@@ -373,7 +383,7 @@ class Ops:
         shape = (N, C, None if frames is None else frames - (k - 1) * dilation)
         inputs = [x, weight] if bias.is_zero else [x, weight, bias]
         sizes = {"group": C, "kernel_shape": [k], "dilations": [dilation]}
-        return self.emit("Conv", inputs, [shape], [x.dtype], **sizes)[0]
+        return self.emit("Conv", inputs, shape, **sizes)
 
     def clip(self, x: Tensor, bound: float) -> Tensor:
         """Bound x to [-bound, bound]."""
@@ -391,7 +401,7 @@ class Ops:
 
     @_clip.since(12)
     def _clip_12(self, x: Tensor, bound: float) -> Tensor:
-        return self.emit("Clip", [x], [x.shape], min=-bound, max=bound)[0]
+        return self.emit("Clip", [x], x.shape, min=-bound, max=bound)
 
     def cast(self, x: Tensor, dtype: ir.DataType) -> Tensor:
         if x.dtype == dtype:
@@ -400,7 +410,7 @@ class Ops:
             return replace(x, dtype=dtype)
         if isinstance(x.value, Constant):
             return self.known(x.value.cast(dtype))
-        return self.emit("Cast", [x], [x.shape], [dtype], to=int(dtype))[0]
+        return self.emit("Cast", [x], x.shape, dtype, to=int(dtype))
 
     # Conditions
 
@@ -418,12 +428,12 @@ class Ops:
 
     @_less.since(9)
     def _less_9(self, a: Tensor, b: Tensor) -> Tensor:
-        less = self.emit("Less", [a, b], [broadcast(a.shape, b.shape)], [ir.DataType.BOOL])
-        self.declare(less)  # jaxonnxruntime casts declared values only
-        return less[0]
+        less = self.emit("Less", [a, b], broadcast(a.shape, b.shape), ir.DataType.BOOL)
+        self.declare([less])  # jaxonnxruntime casts declared values only
+        return less
 
     def both(self, a: Tensor, b: Tensor) -> Tensor:
-        return self.emit("And", [a, b], [broadcast(a.shape, b.shape)], [ir.DataType.BOOL])[0]
+        return self.emit("And", [a, b], broadcast(a.shape, b.shape))
 
     def above(self, x: Tensor, threshold: float) -> Tensor:
         """Return 1 where x > threshold, else 0, of the type of x."""
@@ -436,16 +446,16 @@ class Ops:
 
     @zero_unless.since(9)
     def _zero_unless_9(self, condition: Tensor, x: Tensor) -> Tensor:
-        return self.emit("Where", [condition, x, self.constant(0.0)], [x.shape])[0]
+        return self.emit("Where", [condition, x, self.constant(0.0)], x.shape, x.dtype)
 
     @since(9)
     def where(self, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
         """Return a where the condition is true, else b."""
-        return self.emit("Where", [condition, a, b], [broadcast(condition.shape, a.shape, b.shape)], [a.dtype])[0]
+        return self.emit("Where", [condition, a, b], broadcast(condition.shape, a.shape, b.shape), a.dtype)
 
     def largest(self, x: Tensor) -> Tensor:
         """Return the largest number of all, with the rank of x."""
-        return self.emit("ReduceMax", [x], [(1,) * x.rank], [x.dtype])[0]
+        return self.emit("ReduceMax", [x], (1,) * x.rank)
 
     # Moving numbers
 
@@ -453,19 +463,20 @@ class Ops:
         if isinstance(x.value, Constant):
             return self.known(x.value.transposed(perm))
         shape = tuple(x.shape[axis] for axis in perm)
-        return self.emit("Transpose", [x], [shape], [x.dtype], perm=list(perm))[0]
+        return self.emit("Transpose", [x], shape, perm=list(perm))
 
     def split(self, x: Tensor, sizes: Sequence[int], axis: int = -1) -> list[Tensor]:
         """Split x into parts of the given sizes along an axis."""
         if len(sizes) == 1:
             return [x]
         axis %= x.rank
+        shapes = [x.shape_with(axis, size) for size in sizes]
         if x.is_zero:
-            return [self.zero((*x.shape[:axis], size, *x.shape[axis + 1 :])) for size in sizes]
+            return [self.zero(shape) for shape in shapes]
         if not isinstance(x.value, Constant):
             found: list[Tensor] | None = self.substitute("Split", x, sizes, axis)
-            shapes = [(*x.shape[:axis], size, *x.shape[axis + 1 :]) for size in sizes]
-            return found or self.emit("Split", [x], shapes, [x.dtype] * len(sizes), axis=axis, split=list(sizes))
+            types = [x.dtype] * len(sizes)
+            return found or self.emit_all("Split", [x], shapes, types, axis=axis, split=list(sizes))
         ends = accumulate(sizes)
         slices = [x.value.sliced(axis, end - size, end) for size, end in zip(sizes, ends, strict=True)]
         return [self.zero(part.shape) if isinstance(part, Zeros) else self.known(part) for part in slices]
@@ -481,11 +492,10 @@ class Ops:
             length = (end or 0) - start if end is None or end < 0 else None
         else:
             length = end - start if end is not None and end >= 0 else None
-        shape = (*x.shape[:axis], length, *x.shape[axis + 1 :])
         if size is not None and length == size:
             return x
         bounds = {"starts": [start], "ends": [TO_THE_END if end is None else end], "axes": [axis]}
-        return self.emit("Slice", [x], [shape], [x.dtype], **bounds)[0]
+        return self.emit("Slice", [x], x.shape_with(axis, length), **bounds)
 
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         if len(parts) == 1:
@@ -498,7 +508,7 @@ class Ops:
         constants = all_constant(p.value for p in parts)
         if constants is not None:
             return self.known(constants[0].followed_by(constants[1:], axis))
-        return self.emit("Concat", parts, [shape], [parts[0].dtype], axis=axis)[0]
+        return self.emit("Concat", parts, shape, axis=axis)
 
     def unsqueeze(self, x: Tensor, axes: Sequence[int]) -> Tensor:
         """Insert dimensions of 1 at the given (non-negative) axes of the result."""
@@ -519,7 +529,7 @@ class Ops:
             return self.zero(shape)
         if isinstance(x.value, Constant):
             return self.known(x.value.reshaped(static(shape)))
-        return self.emit(op_type, [x], [shape], [x.dtype], axes=list(axes))[0]
+        return self.emit(op_type, [x], shape, axes=list(axes))
 
     def without_first_axis(self, x: Tensor) -> Tensor:
         """Drop the first axis, of 1; where an Unsqueeze has just added it, return what was before: onnxruntime
@@ -530,19 +540,19 @@ class Ops:
     def flatten(self, x: Tensor) -> Tensor:
         """Reshape [..., n] to [rows, n]."""
         rows = None if None in x.shape[:-1] else math.prod(static(x.shape[:-1]))
-        return self.emit("Flatten", [x], [(rows, x.shape[-1])], [x.dtype], axis=x.rank - 1)[0]
+        return self.emit("Flatten", [x], (rows, x.shape[-1]), axis=x.rank - 1)
 
     def reshape(self, x: Tensor, shape: Dims, sizes: Sequence[Tensor] = ()) -> Tensor:
         """Reshape x; a shape that is not known has sizes, each an int64 [1], of which 0 keeps a size."""
         if x.is_zero:
             return self.zero(shape)
         to = self.concat(sizes, axis=0) if sizes else self.constant(list(static(shape)))
-        return self.emit("Reshape", [x, to], [shape], [x.dtype])[0]
+        return self.emit("Reshape", [x, to], shape)
 
     def take(self, x: Tensor, index: Tensor) -> Tensor:
         """Return x[index] along axis 0: x [rows, ...] -> [*index.shape, ...]."""
         shape = (*index.shape, *x.shape[1:])
-        return self.substitute("Gather", x, index) or self.emit("Gather", [x, index], [shape], [x.dtype], axis=0)[0]
+        return self.substitute("Gather", x, index) or self.emit("Gather", [x, index], shape, axis=0)
 
     # Sizes that may be known at run time only
 
@@ -551,8 +561,8 @@ class Ops:
         size = x.shape[axis]
         if size is not None:
             return self.constant([size])
-        shape = self.emit("Shape", [x], [(x.rank,)], [_INT64])[0]
-        return self.emit("Gather", [shape, self.constant([axis])], [(1,)], [_INT64], axis=0)[0]
+        shape = self.emit("Shape", [x], (x.rank,), _INT64)
+        return self.emit("Gather", [shape, self.constant([axis])], (1,), axis=0)
 
 
 def _product_shape(a: Dims, b: Dims) -> Dims:

@@ -56,20 +56,20 @@ def _padded_11(op: Ops, x: Tensor, count: int) -> Tensor:
     pads = [0] * (2 * x.rank)
     pads[x.rank + 1] = count
     shape = (x.shape[0], None if x.shape[1] is None else x.shape[1] + count, *x.shape[2:])
-    return op.emit("Pad", [x, op.constant(pads)], [shape], [x.dtype])[0]
+    return op.emit("Pad", [x, op.constant(pads)], shape)
 
 
 @since(1)
 def _full_of_zeros(op: Ops, shape: Tensor, dims: Dims) -> Tensor:
     """Return zeros of the recurrence's type and of a shape that is computed; `dims` is what is known of it."""
-    return op.emit("Tile", [op.known(zeros_of(op.dtype, (1,) * len(dims))), shape], [dims])[0]
+    return op.emit("Tile", [op.known(zeros_of(op.dtype, (1,) * len(dims))), shape], dims)
 
 
 @_full_of_zeros.since(9)
 def _full_of_zeros_9(op: Ops, shape: Tensor, dims: Dims) -> Tensor:
     value = zeros_of(op.dtype, (1,)).tensor("")
     found: Tensor | None = op.substitute("ConstantOfShape", shape, dims)
-    return found or op.emit("ConstantOfShape", [shape], [dims], value=value)[0]
+    return found or op.emit("ConstantOfShape", [shape], dims, op.dtype, value=value)
 
 
 def count(op: Ops, length: Tensor) -> Tensor:
@@ -88,21 +88,21 @@ def _count(op: Ops, length: Tensor) -> Tensor:
         i, going = op.loop_inputs()
         carried = op.body_input("trips", _INT64, ())  # a Loop before opset 11 must carry something
         body = op.body_graph([i, going, carried], [going, carried, i])
-    return op.emit("Loop", [trips, op.true(), trips], [(), (None,)], [_INT64] * 2, body=body)[1]
+    return op.emit_all("Loop", [trips, op.true(), trips], [(), (None,)], [_INT64] * 2, body=body)[1]
 
 
 @_count.since(9)
 def _count_9(op: Ops, length: Tensor) -> Tensor:
     """Return the indices of the nonzero elements of `length` ones."""
     one = literal([1.0], _FLOAT).tensor("")
-    ones = op.emit("ConstantOfShape", [length], [(None,)], value=one)
-    return op.squeeze(op.emit("NonZero", ones, [(1, None)], [_INT64])[0], [0])
+    ones = op.emit("ConstantOfShape", [length], (None,), _FLOAT, value=one)
+    return op.squeeze(op.emit("NonZero", [ones], (1, None), _INT64), [0])
 
 
 @_count.since(11)
 def _count_11(op: Ops, length: Tensor) -> Tensor:
     bounds = [op.constant(0, _INT64), op.squeeze(length, [0]), op.constant(1, _INT64)]
-    return op.emit("Range", bounds, [(None,)], [_INT64])[0]
+    return op.emit("Range", bounds, (None,))
 
 
 def count_needs_loop(opset: int) -> bool:
@@ -125,7 +125,7 @@ def flip(op: Ops, x: Tensor) -> Tensor:
     if length is not None and _is_short(length):
         return op.take(x, op.constant(range(length - 1, -1, -1)))
     bounds = {"starts": [-1], "ends": [BEFORE_THE_START], "axes": [0], "steps": [-1]}
-    return op.emit("Slice", [x], [x.shape], [x.dtype], **bounds)[0]
+    return op.emit("Slice", [x], x.shape, **bounds)
 
 
 def first_rows(op: Ops, x: Tensor, length: Tensor) -> Tensor:
@@ -144,4 +144,4 @@ def _first_rows(op: Ops, x: Tensor, length: Tensor) -> Tensor:
 @_first_rows.since(10)
 def _first_rows_10(op: Ops, x: Tensor, length: Tensor) -> Tensor:
     zero = op.constant([0])  # the start, and the axis
-    return op.emit("Slice", [x, zero, length, zero], [(length.number, *x.shape[1:])], [x.dtype])[0]
+    return op.emit("Slice", [x, zero, length, zero], x.shape_with(0, length.number))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from rnn_lowering.emit.constants import Constant, elementwise, literal, one_hot, zeros_of
@@ -26,18 +27,18 @@ def constant_minus(op: Ops, a: Tensor, b: Tensor) -> Tensor | None:
 
 def bounded(op: Ops, x: Tensor, bound: float) -> Tensor:
     """Bound x to [-bound, bound] by Max and Min."""
-    (floored,) = op.emit("Max", [x, op.constant(-bound)], [x.shape])
-    return op.emit("Min", [floored, op.constant(bound)], [x.shape])[0]
+    floored = op.emit("Max", [x, op.constant(-bound)], x.shape)
+    return op.emit("Min", [floored, op.constant(bound)], x.shape)
 
 
 def as_max(op: Ops, x: Tensor) -> Tensor:
     """Return Relu of x by Max."""
-    return op.emit("Max", [x, op.known(zeros_of(x.dtype, ()))], [x.shape], [x.dtype])[0]
+    return op.emit("Max", [x, op.known(zeros_of(x.dtype, ()))], x.shape)
 
 
 def as_transpose(op: Ops, x: Tensor) -> Tensor:
     """Return x by a Transpose that moves nothing."""
-    return op.emit("Transpose", [x], [x.shape], [x.dtype], perm=list(range(x.rank)))[0]
+    return op.transpose(x, range(x.rank))
 
 
 def above(op: Ops, x: Tensor, threshold: float) -> Tensor:
@@ -73,35 +74,29 @@ def by_columns(op: Ops, a: Tensor, b: Tensor, *, least: int, batch: int = 1) -> 
         return None
     columns = _swapped(op, a)  # [..., k, m]
     shape = (*a.shape[:-2], weights.shape[-1], columns.shape[-1])
-    (product,) = op.emit("MatMul", [op.known(weights.transposed([1, 0])), columns], [shape])
+    product = op.emit("MatMul", [op.known(weights.transposed([1, 0])), columns], shape)
     return _swapped(op, product)
 
 
 def _swapped(op: Ops, x: Tensor) -> Tensor:
     """Swap the last two axes."""
-    perm = [*range(x.rank - 2), x.rank - 1, x.rank - 2]
-    return op.emit("Transpose", [x], [tuple(x.shape[axis] for axis in perm)], [x.dtype], perm=perm)[0]
+    return op.transpose(x, [*range(x.rank - 2), x.rank - 1, x.rank - 2])
 
 
 def equal_parts(op: Ops, x: Tensor, size: int, count: int) -> list[Tensor]:
     """Split x [..., count * size] into equal parts without a list of their sizes."""
     parts: dict[str, Any] = {"num_outputs": count} if op.opset >= 18 else {}
-    return op.emit("Split", [x], [(*x.shape[:-1], size)] * count, axis=x.rank - 1, **parts)
+    shapes, types = [x.shape_with(-1, size)] * count, [x.dtype] * count
+    return op.emit_all("Split", [x], shapes, types, axis=x.rank - 1, **parts)
 
 
 def slices(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor]:
     """Return parts of x of the given sizes, each by a Slice of its own."""
-    found = []
-    for start, end, shape in _ranges(x, sizes, axis):
-        found += op.emit("Slice", [x], [shape], [x.dtype], starts=[start], ends=[end], axes=[axis])
-    return found
-
-
-def _ranges(x: Tensor, sizes: Sequence[int], axis: int) -> list[tuple[int, int, tuple[int | None, ...]]]:
-    """Return the start, the end and the shape of each part."""
-    ends = [sum(sizes[: n + 1]) for n in range(len(sizes))]
-    before, after = x.shape[:axis], x.shape[axis + 1 :]
-    return [(end - size, end, (*before, size, *after)) for size, end in zip(sizes, ends, strict=True)]
+    ends = accumulate(sizes)
+    return [
+        op.emit("Slice", [x], x.shape_with(axis, size), starts=[end - size], ends=[end], axes=[axis])
+        for size, end in zip(sizes, ends, strict=True)
+    ]
 
 
 def taps(op: Ops, x: Tensor, weight: Tensor, bias: Tensor, dilation: int) -> Tensor:

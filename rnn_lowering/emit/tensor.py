@@ -52,6 +52,11 @@ class Tensor:
     def rank(self) -> int:
         return len(self.shape)
 
+    def shape_with(self, axis: int, size: int | None) -> Dims:
+        """Return the shape with another size of an axis."""
+        axis %= self.rank
+        return (*self.shape[:axis], size, *self.shape[axis + 1 :])
+
     def __add__(self, other: Tensor) -> Tensor:
         return self.binary("Add", self, other)
 

@@ -324,7 +324,7 @@ def _rows_at(copy: BodyCopy, x: Tensor, axis: int, positions: Tensor, steps: int
             parts = copy.op.split(x, [1] * length, axis)
             return copy.op.concat([parts[n] for n in numbers], axis)
     shape = (*x.shape[:axis], steps, *x.shape[axis + 1 :])
-    return copy.op.emit("Gather", [x, positions], [shape], [x.dtype], axis=axis)[0]
+    return copy.op.emit("Gather", [x, positions], shape, axis=axis)
 
 
 def _in_front(copy: BodyCopy, x: Tensor, axis: int) -> Tensor:

@@ -222,7 +222,7 @@ def _empty(copy: BodyCopy, kind: TensorKind | None, value: ir.Value, read: LoopB
     op, dtype = copy.op, ir.DataType(kind.element)
     shape = op.concat([op.constant([0]), *(size for size in sizes if size is not None)], 0)
     fill = ir.tensor(np.zeros(1, dtype.numpy()), name="")
-    return copy.made(op.emit("ConstantOfShape", [shape], [(0, *kind.dims)], [dtype], value=fill)[0])
+    return copy.made(op.emit("ConstantOfShape", [shape], (0, *kind.dims), dtype, value=fill))
 
 
 def unroll(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) -> list[Item]:

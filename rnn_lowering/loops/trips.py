@@ -224,7 +224,7 @@ def _steps_while_negative(counters: Counters, line: Line) -> Tensor:
     reach = counters.emit(Line(line.rate - 1).plus(line.start, -1))
     zero = op.constant([0])
     reach = op.where(op.less(reach, zero), zero, reach)
-    whole = reach if line.rate == 1 else op.emit("Div", [reach, op.constant([line.rate])], [(1,)], [_INT64])[0]
+    whole = reach if line.rate == 1 else op.emit("Div", [reach, op.constant([line.rate])], (1,))
     return whole + op.constant([1])
 
 

@@ -72,7 +72,8 @@ def chunked(op: Ops, r: Recurrence, repeat: Repeat, few: Repeat | None = None) -
     with op.body():
         (final,), (ys,) = groups.repeated(repeat)
         joined = op.body_graph([], [op.without_first_axis(final), ys])
-    state, outputs = op.emit("If", [is_short], [final.shape[1:], ys.shape], then_branch=steps, else_branch=joined)
+    shapes, types = [final.shape[1:], ys.shape], [final.dtype, ys.dtype]
+    state, outputs = op.emit_all("If", [is_short], shapes, types, then_branch=steps, else_branch=joined)
     return [op.unsqueeze(state, [0])], [outputs]
 
 

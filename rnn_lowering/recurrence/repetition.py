@@ -39,7 +39,7 @@ def scan(op: Ops, r: Recurrence) -> tuple[Tensors, Tensors]:
         body = op.body_graph(inputs, [*new, *stacked])
     rows = [_seq_and_batch_swapped(op, x) for x in rows] if by_axis_1 else rows
     shapes = [(y.shape[0], T, *y.shape[1:]) if by_axis_1 else (T, *y.shape) for y in stacked]
-    outputs = op.emit(
+    outputs = op.emit_all(
         "Scan",
         [*states, *rows],
         [*(s.shape for s in states), *shapes],
@@ -81,7 +81,7 @@ def loop(op: Ops, r: Recurrence) -> tuple[Tensors, Tensors]:
         body = op.body_graph([i, going, *carried], [going, *new, *stacked, *counts])
     shapes = [*(s.shape for s in states), *((T, *y.shape) for y in [*stacked, *counts])]
     types = [s.dtype for s in [*states, *stacked, *counts]]
-    outputs = op.emit("Loop", [op.squeeze(length, [0]), op.true(), *states], shapes, types, body=body)
+    outputs = op.emit_all("Loop", [op.squeeze(length, [0]), op.true(), *states], shapes, types, body=body)
     op.declare(outputs)
     final = [op.unsqueeze(s, [0]) for s in outputs[: len(states)]]
     all_ys = _with_axis_1(op, assemble(outputs[len(states) : len(states) + len(stacked)]), ys)
@@ -161,7 +161,7 @@ def _stackable(op: Ops, ys: Tensors, states: Tensors) -> tuple[Tensors, Callable
     def assemble(given: Tensors) -> Tensors:
         left = iter(given)
         parts = [([next(left) for _ in range(count)], operator) for count, operator in makers]
-        return [op.emit(o, p, [p[0].shape])[0] if o else p[0] for p, o in parts]
+        return [op.emit(o, p, p[0].shape) if o else p[0] for p, o in parts]
 
     return stacked, assemble
 

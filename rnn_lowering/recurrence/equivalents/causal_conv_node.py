@@ -62,7 +62,7 @@ def _one_or_more(op: Ops, spec: CausalConvSpec, z: Tensor, weight: Tensor, bias:
     with op.body():
         y = _frames(op, spec, z, weight, bias)
         more = op.body_graph([], [y])
-    return op.emit("If", [op.squeeze(is_one, [0])], [y.shape], [y.dtype], then_branch=one, else_branch=more)[0]
+    return op.emit("If", [op.squeeze(is_one, [0])], y.shape, y.dtype, then_branch=one, else_branch=more)
 
 
 def _frames(op: Ops, spec: CausalConvSpec, z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

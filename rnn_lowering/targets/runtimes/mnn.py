@@ -19,7 +19,7 @@ from rnn_lowering.types import Dims
 def zeros_of_float32(op: Ops, shape: Tensor, dims: Dims) -> Tensor:
     """Emit ConstantOfShape in float32 and cast it: in float16 it stays unset."""
     value = zeros_of(ir.DataType.FLOAT, (1,)).tensor("")
-    made = op.emit("ConstantOfShape", [shape], [dims], [ir.DataType.FLOAT], value=value)[0]
+    made = op.emit("ConstantOfShape", [shape], dims, ir.DataType.FLOAT, value=value)
     return op.cast(made, op.dtype)
 
 
@@ -30,7 +30,7 @@ def conv_of_images(op: Ops, x: Tensor, weight: Tensor, bias: Tensor, dilation: i
     shape = (N, C, 1, None if frames is None or k is None else frames - (k - 1) * dilation)
     inputs = [rows, weights] if bias.is_zero else [rows, weights, bias]
     sizes = {"group": C, "kernel_shape": [1, k], "dilations": [1, dilation]}
-    return op.squeeze(op.emit("Conv", inputs, [shape], [x.dtype], **sizes)[0], [2])
+    return op.squeeze(op.emit("Conv", inputs, shape, **sizes), [2])
 
 
 def max_of_outputs(op: Ops, outputs: Sequence[ir.Value]) -> None:

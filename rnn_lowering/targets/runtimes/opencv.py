@@ -13,7 +13,7 @@ _FLAT = 20.0
 
 def bounded_tanh(op: Ops, x: Tensor) -> Tensor:
     """Clip before Tanh, which is NaN between 45 and 88 in OpenCV 5.0."""
-    return op.emit("Tanh", [op.clip(x, _FLAT)], [x.shape], [x.dtype])[0]
+    return op.emit("Tanh", [op.clip(x, _FLAT)], x.shape)
 
 
 def gather_by_rank_1(op: Ops, x: Tensor, index: Tensor) -> Tensor | None:
