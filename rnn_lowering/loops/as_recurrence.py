@@ -164,12 +164,8 @@ def scan_as_recurrence(
     """
     op, first_row = copy.op, len(read.initial)
     copy.bring_constants([read.body])
-    xs = [copy.tensor(item, read.ref) for item in items[first_row:]]
-    axes = [checked_axis(axis, x.rank, read) for x, axis in zip(xs, read.axes, strict=True)]
-    lengths = {x.shape[axis] for x, axis in zip(xs, axes, strict=True)} - {None}
-    if len(lengths) > 1:
-        raise InvalidNodeError(f"the lengths of what it scans differ: {sorted(map(str, lengths))}", node=read.ref)
-    trips = LoopTrips(op.dim(xs[0], axes[0]), next(iter(lengths), None), positive=True)
+    xs, axes, length = scanned(copy, read, items)
+    trips = LoopTrips(op.dim(xs[0], axes[0]), length, positive=True)
     rows = {}
     for value, x, axis, backwards in zip(read.row_inputs, xs, axes, read.backwards, strict=True):
         if value in but:
@@ -181,6 +177,21 @@ def scan_as_recurrence(
     copy.put([read.state_inputs[n] for n in invariant], [items[n] for n in invariant])
     body = emptied(copy, read, rows, lambda _: None, [read.state_inputs[n] for n in invariant])
     return _as_recurrence(copy, read, items[:first_row], invariant, body, trips)
+
+
+def scanned(copy: BodyCopy, read: ScanBody, items: Sequence[Item]) -> tuple[list[Tensor], list[int], int | None]:
+    """Return what a Scan scans, the axes of the steps, and the number of steps; None where no size is known.
+
+    Raises:
+        InvalidNodeError: There is no such axis, or the sizes differ.
+        UnsupportedError: A rank is not known.
+    """
+    xs = [copy.tensor(item, read.ref) for item in items[len(read.initial) :]]
+    axes = [checked_axis(axis, x.rank, read) for x, axis in zip(xs, read.axes, strict=True)]
+    lengths = {x.shape[axis] for x, axis in zip(xs, axes, strict=True)} - {None}
+    if len(lengths) > 1:
+        raise InvalidNodeError(f"the lengths of what it scans differ: {sorted(map(str, lengths))}", node=read.ref)
+    return xs, axes, next(iter(lengths), None)
 
 
 def _as_recurrence(
@@ -256,24 +267,14 @@ def _taken(counters: Counters, node: ir.Node) -> tuple[ir.Value, ir.Value, int] 
     if sliced is None or sliced.op_type != "Slice" or len(sliced.inputs) < 5:
         return None
     whole, starts, _, axes, steps = sliced.inputs
-    axis, stride = _numbers(copy, axes), _numbers(copy, steps)
-    single = len(axis) == 1 and _squeezed(copy, node) == axis and len(stride) == 1 and stride[0] > 0
+    axis, stride = copy.integers(axes) or [], copy.integers(steps) or []
+    squeezed = copy.integers(parameter(node, "axes", copy.op.opset))
+    single = len(axis) == 1 and squeezed == axis and len(stride) == 1 and stride[0] > 0
     if whole is None or starts is None or not single:
         return None
     start = counters.line(starts)
     counts_up = start is not None and not start.terms and start.constant >= 0 and start.rate > 0
     return (whole, starts, axis[0]) if counts_up else None  # the Squeeze fails unless it is the row at the start
-
-
-def _squeezed(copy: BodyCopy, node: ir.Node) -> list[int]:
-    """Return the axes that a Squeeze drops."""
-    held = parameter(node, "axes", copy.op.opset)
-    return list(held.as_ints()) if isinstance(held, ir.Attr) else _numbers(copy, held)
-
-
-def _numbers(copy: BodyCopy, value: ir.Value | None) -> list[int]:
-    item = copy.item(value)
-    return item.array.ravel().tolist() if isinstance(item, Known) else []
 
 
 def _check_row_of_stream(counters: Counters, index: ir.Value, trips: LoopTrips, data: ir.Value) -> None:

@@ -322,17 +322,29 @@ class BodyCopy:
     def _constant_parts(self, node: ir.Node, items: Sequence[Item]) -> list[Item] | None:
         """Return the parts of a constant as constants; None where a Split is of no constant."""
         source = items[0].value if isinstance(items[0], Known) else items[0]
-        given = parameter(node, "split", self.facts.opset)
-        sizes = list(given.as_ints()) if isinstance(given, ir.Attr) else []
-        if isinstance(given, ir.Value) and isinstance(held := self.item(given), Known):
-            sizes = held.array.ravel().tolist()
-        if not isinstance(source, ir.Value) or not _is_constant(source) or not sizes or source.const_value is None:
+        absent = parameter(node, "split", self.facts.opset) is None
+        if absent or not isinstance(source, ir.Value) or not _is_constant(source) or source.const_value is None:
             return None
         axis = node.attributes.get_int("axis", 0) or 0
         known = self.op.known(leaf(source.const_value, source, "const"))
-        if not -known.rank <= axis < known.rank or known.shape[axis] != sum(sizes) or min(sizes) < 1:
-            return None
-        return [self.made(part) for part in self.op.split(known, sizes, axis)]
+        sizes = self.split_sizes(node, known.shape[axis]) if -known.rank <= axis < known.rank else None
+        return [self.made(part) for part in self.op.split(known, sizes, axis)] if sizes and all(sizes) else None
+
+    def integers(self, given: ir.Attr | ir.Value | None) -> list[int] | None:
+        """Return the integers of an attribute or an input; None where they are not known."""
+        if isinstance(given, ir.Attr):
+            return list(given.as_ints())
+        item = self.item(given)
+        return item.array.ravel().tolist() if isinstance(item, Known) else None
+
+    def split_sizes(self, node: ir.Node, length: int | None) -> list[int] | None:
+        """Return the sizes of the parts of a Split along an axis of this size; None where they are not known."""
+        given, count = parameter(node, "split", self.facts.opset), len(node.outputs)
+        if given is None:
+            return [length // count] * count if length is not None and length % count == 0 else None
+        sizes = self.integers(given)
+        fits = sizes is not None and len(sizes) == count and length in (None, sum(sizes)) and min(sizes) >= 0
+        return sizes if fits else None
 
     def _nested(self, node: ir.Node, items: Sequence[Item]) -> list[Item]:
         return self._repeat_nested(self, read_body(node, f"{self._outermost} > body", self.facts.opset), items)

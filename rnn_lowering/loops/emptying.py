@@ -172,9 +172,7 @@ def _like(copy: BodyCopy, node: ir.Node, given: Sequence[Tensor], shape: tuple[i
     new = copy.new(node.op_type, values, list(node.attributes.values()))
     to = node.attributes.get("to") if node.op_type == "Cast" else None
     dtype = given[0].dtype if to is None else ir.DataType(to.as_int())
-    result = copy.op.given(new.outputs[0], dtype, shape)
-    copy.made(result)
-    return result
+    return copy.declared(copy.op.given(new.outputs[0], dtype, shape))
 
 
 def _elementwise(copy: BodyCopy, node: ir.Node, given: Sequence[Tensor], are_rows: Sequence[bool]) -> Tensor | None:
@@ -203,19 +201,10 @@ def _gemm(copy: BodyCopy, node: ir.Node, given: Sequence[Tensor]) -> Tensor | No
 
 def _split(copy: BodyCopy, node: ir.Node, rows: Mapping[ir.Value, Tensor]) -> list[Tensor] | None:
     """Emit the Split of a row for the rows of all steps."""
-    data, axis = node.inputs[0], node.attributes.get("axis")
+    data = node.inputs[0]
     x = None if data is None else rows.get(data)
-    if x is None or not all(value.name for value in node.outputs):
+    if x is None or x.rank < 2 or not all(value.name for value in node.outputs):
         return None
-    position = 0 if axis is None else axis.as_int()
-    position = position % (x.rank - 1) + 1 if x.rank > 1 else 0
-    count, length, given = len(node.outputs), x.shape[position], node.attributes.get("split")
-    sizes = None if given is None else list(given.as_ints())
-    if len(node.inputs) > 1 and node.inputs[1] is not None:
-        held = copy.item(node.inputs[1])
-        sizes = held.array.tolist() if isinstance(held, Known) else []
-    if sizes is None and length is not None and length % count == 0:
-        sizes = [length // count] * count
-    if not position or not sizes or len(sizes) != count:
-        return None
-    return [copy.declared(part) for part in copy.op.split(x, sizes, position)]
+    axis = 1 + (node.attributes.get_int("axis", 0) or 0) % (x.rank - 1)
+    sizes = copy.split_sizes(node, x.shape[axis])
+    return None if sizes is None else [copy.declared(part) for part in copy.op.split(x, sizes, axis)]

@@ -12,8 +12,14 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.run_time_sizes import count
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.errors import InvalidNodeError, UnsupportedError
-from rnn_lowering.loops.as_recurrence import LoopRecurrence, flipped, loop_as_recurrence, scan_as_recurrence
+from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.loops.as_recurrence import (
+    LoopRecurrence,
+    flipped,
+    loop_as_recurrence,
+    scan_as_recurrence,
+    scanned,
+)
 from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import Elements, Item, Known, TensorKind
@@ -334,17 +340,10 @@ def _is_true(going: Item, read: LoopBody, source: ir.Value | None = None) -> boo
 
 def _length(copy: BodyCopy, read: ScanBody, items: Sequence[Item]) -> int:
     """Return the number of steps of a Scan."""
-    lengths = set()
-    for item, axis in zip(items[len(read.initial) :], read.axes, strict=True):
-        x = copy.tensor(item, read.ref)
-        length = x.shape[checked_axis(axis, x.rank, read)]
-        if length is None:
-            value = item if isinstance(item, ir.Value) else None
-            raise UnknownTripsError("the number of its steps is not known", node=read.ref, value=value)
-        lengths.add(length)
-    if len(lengths) > 1:
-        raise InvalidNodeError(f"the lengths of what it scans differ: {sorted(lengths)}", node=read.ref)
-    steps = lengths.pop()
+    _, _, steps = scanned(copy, read, items)
+    if steps is None:
+        value = next((item for item in items[len(read.initial) :] if isinstance(item, ir.Value)), None)
+        raise UnknownTripsError("the number of its steps is not known", node=read.ref, value=value)
     if copy.steps + steps > copy.limits.steps:
         raise _too_many(copy, f"{steps:,} steps", str(copy.steps + steps), read)
     return steps

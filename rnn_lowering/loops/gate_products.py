@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from rnn_lowering.emit.versions import parameter, placed
+from rnn_lowering.emit.versions import placed
 from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy
-from rnn_lowering.loops.facts import Known
 from rnn_lowering.model.scopes import values_used
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 
@@ -69,10 +68,9 @@ def _product(copy: BodyCopy, split: ir.Node, changing: Container[ir.Value]) -> _
     rank = _rank(copy, split, h)
     if columns is None or len(columns) != 2 or (bias is not None and added != columns[1:]):
         return None
-    sizes = _sizes(copy, split, columns[1], rank)
-    if sizes is None:
-        return None
-    return _Product(h, weights, bias, sizes)
+    axis, sizes = split.attributes.get_int("axis", 0) or 0, copy.split_sizes(split, columns[1])
+    last = axis == -1 or (rank is not None and axis == rank - 1)
+    return _Product(h, weights, bias, sizes) if last and sizes and all(sizes) else None
 
 
 def _only_for(value: ir.Value | None, user: ir.Node) -> ir.Node | None:
@@ -89,20 +87,6 @@ def _shape(copy: BodyCopy, value: ir.Value | None) -> tuple[int, ...] | None:
 def _rank(copy: BodyCopy, split: ir.Node, h: ir.Value) -> int | None:
     kinds = [copy.facts.kind(value) for value in (split.inputs[0], h)]
     return next((len(kind.shape) for kind in kinds if kind is not None and kind.shape is not None), None)
-
-
-def _sizes(copy: BodyCopy, split: ir.Node, columns: int, rank: int | None) -> list[int] | None:
-    """Return the sizes of the parts of a Split along the last axis."""
-    axis, given = split.attributes.get_int("axis", 0) or 0, parameter(split, "split", copy.facts.opset)
-    count = len(split.outputs)
-    if axis != -1 and (rank is None or axis != rank - 1):
-        return None
-    if given is None:
-        return [columns // count] * count if columns % count == 0 else None
-    item = None if isinstance(given, ir.Attr) else copy.item(given)
-    sizes = list(given.as_ints()) if isinstance(given, ir.Attr) else []
-    sizes = item.array.ravel().tolist() if isinstance(item, Known) else sizes
-    return sizes if sum(sizes) == columns and min(sizes) > 0 and len(sizes) == count else None
 
 
 def _apart(copy: BodyCopy, split: ir.Node, product: _Product, changing: set[ir.Value]) -> None:
