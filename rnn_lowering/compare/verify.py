@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -189,8 +190,7 @@ def _as_file(model: Given, path: Path, trust: bool, pipes: ExitStack) -> ModelSo
 
 def _with_data_file(parsed: ModelSource, path: Path) -> ModelSource:
     """Return a large model as a small file and a data file, which onnxruntime maps."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(parsed.proto)
+    proto = deepcopy(parsed.proto)
     move_out(proto, parsed.path, path)
     return ModelSource(path, proto)
 

@@ -496,7 +496,7 @@ def test_a_whole_model_is_computed_in_float64(tmp_path: Path) -> None:
         onnx.save(case.model(), tmp_path / "model.onnx")
         found = evaluate_model(tmp_path / "model.onnx", case.feed())
         expected = case.expected(case.feed())
-        assert error({"output": found["0"], "present_state": found["1"]}, expected) < 1e-12
+        assert error({"output": found["0:0"], "present_state": found["1:0"]}, expected) < 1e-12
 
 
 def test_ncnn_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,8 +132,7 @@ def needs(node: ir.Node) -> Iterator[ir.Value]:
 
 def with_shapes(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
     """Return a copy of a model with the given input shapes."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     for value in copy.graph.input:
         for dim, size in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):
             dim.dim_value = size
@@ -168,8 +168,7 @@ class TensorFile:
             return _reference(name, tensor, Path(tensor.path), tensor.offset or 0)
         if id(tensor) not in self._written:  # the tensor is kept with it: another may not get its identity
             self._written[id(tensor)] = tensor, self._write(tensor, half)
-        copy = onnx.TensorProto()
-        copy.CopyFrom(self._written[id(tensor)][1])
+        copy = deepcopy(self._written[id(tensor)][1])
         copy.name = name
         return copy
 

@@ -82,10 +82,9 @@ class NodeComparison(Comparison):
         checks = over_all(each_run)
         if not checks:
             return Verification("not verified", reason=reason)
-        wrong = [f"{c.name}: {c.reason}" for c in checks if not c.passed]
-        if wrong:
-            return Verification("failed", NODES, len(each_run), checks, wrong[0], each_run, checks)
-        return Verification("verified", NODES, len(each_run), checks, reason, each_run, checks)
+        wrong = next((f"{c.name}: {c.reason}" for c in checks if not c.passed), "")
+        status = "failed" if wrong else "verified"
+        return Verification(status, NODES, len(each_run), checks, wrong or reason, each_run, checks)
 
     def _node_runs(self) -> Iterator[RunCheck]:
         """Run each node on inputs chosen for it; yield the first run of all, then the second."""
@@ -130,14 +129,12 @@ class NodeComparison(Comparison):
         feeds = [NodeFeed(row) for row in rows]
         both = (run_node(node, feeds, self.runner, original=original) for original in (False, True))
         for feed, got, kernel in zip(rows, *map(list, both), strict=True):
-            compared = {symbol: compare(kernel[symbol], got[symbol], tolerance) for symbol in node.spec.outputs}
-            checks = tuple(
-                OutputCheck(
-                    f"{s} of {node.spec.node}", far, not why, f"{why} beside onnxruntime's kernel" if why else ""
-                )
-                for s, (far, why) in compared.items()
-            )
-            yield RunCheck(_inputs(node, feed), checks)
+            checks = []
+            for symbol in node.spec.outputs:
+                far, why = compare(kernel[symbol], got[symbol], tolerance)
+                reason = f"{why} beside onnxruntime's kernel" if why else ""
+                checks.append(OutputCheck(f"{symbol} of {node.spec.node}", far, not why, reason))
+            yield RunCheck(_inputs(node, feed), tuple(checks))
 
     def _check_node(self, node: NodePair, given: NodeFeed, got: Symbols) -> tuple[OutputCheck, ...]:
         """Check the outputs of a lowered node, which may be large, a few rows of the batch at a time."""
@@ -181,24 +178,15 @@ class NodeComparison(Comparison):
             pairs: Outputs of both models, by the inputs that gave them.
             optimize: Whether onnxruntime optimizes the original.
         """
-        feeds = list(pairs)
+        differs = False
         try:
-            nodes = self.pairs
-            session = replace(
-                session_with(
-                    self.original, self.runner.folder / "nodes.onnx", lambda _: _inputs_and_outputs(nodes)
-                ),
-                optimize=optimize,
+            session = session_with(
+                self.original, self.runner.folder / "nodes.onnx", lambda _: _inputs_and_outputs(self.pairs)
             )
-            outcome = self.runner.run(session, [[feed] for feed in feeds])
-            differs = False
-            for feed, run in zip(feeds, outcome.runs, strict=True):
-                if run.error:
-                    return failed
-                outputs = run.outputs()
-                values = {name: outputs.get(f"{n}:0") for n, name in enumerate(outcome.names)}
-                values |= self.runner.feed(feed)
-                for node in nodes:
+            outcome = self.runner.run(replace(session, optimize=optimize), [[feed] for feed in pairs])
+            for run in outcome.accepted(all_must_run=True):
+                values = {**run.tensors(), **self.runner.feed(run.feed)}
+                for node in self.pairs:
                     where, apart = self._against_original(node, values)
                     if where:
                         return replace(failed, reason=f"{failed.reason}; first in {node.spec.node}, {where}")
@@ -212,33 +200,28 @@ class NodeComparison(Comparison):
 
     def _no_further(self, failed: Verification, pairs: Mapping[str, tuple[Outputs, Outputs]]) -> bool | None:
         """Whether the outputs that differ are about as close to float64 as the original's; None: not known."""
-        verdicts: list[bool | None] = []
+        known = True
         for run, (feed, (before, after)) in zip(failed.each_run, pairs.items(), strict=True):
-            wrong = [n for n, check in enumerate(run.outputs) if not check.passed]
-            keys = {n: f"{n}:0" for n in wrong}
-            if not all(key in before and key in after for key in keys.values()):
+            keys = [f"{n}:0" for n, check in enumerate(run.outputs) if not check.passed]
+            if not all(key in before and key in after for key in keys):
                 return False
-            truth = self.runner.float64(self.original.path, feed) if wrong else {}
+            truth = self.runner.float64(self.original.path, feed) if keys else {}
             if truth is None:
-                verdicts.append(None)
-            else:
-                verdicts += [as_close(truth.get(str(n)), before[key], after[key]) for n, key in keys.items()]
-            if False in verdicts:  # each of them takes a process
+                known = False
+            elif not all(as_close(truth.get(key), before[key], after[key]) for key in keys):
                 return False
-        return None if None in verdicts else True
+        return True if known else None
 
-    def _against_original(self, node: NodePair, values: Mapping[str, Array | None]) -> tuple[str, bool]:
+    def _against_original(self, node: NodePair, values: Mapping[str, Array]) -> tuple[str, bool]:
         """Run a lowered node on the original's inputs. Return where it is wrong, and whether it differs from the
         original. Wrong is further from float64 than rounding and the original's kernel explain."""
-        feed = {symbol: values.get(name) for symbol, name in node.feeds.items()}
-        outputs = {symbol: values.get(value.name or "") for symbol, value in node.spec.outputs.items()}
-        known = {symbol: array for symbol, array in feed.items() if array is not None}
-        original = {symbol: array for symbol, array in outputs.items() if array is not None}
-        if len(known) < len(feed) or len(original) < len(outputs):
+        feed = {symbol: values[name] for symbol, name in node.feeds.items() if name in values}
+        named = {symbol: value.name or "" for symbol, value in node.spec.outputs.items()}
+        original = {symbol: values[name] for symbol, name in named.items() if name in values}
+        if len(feed) < len(node.feeds) or len(original) < len(named):
             raise SessionError("the node is in a subgraph")
-        there = {name: array for name, array in values.items() if array is not None}
-        (got,) = run_node(node, [NodeFeed(known, there)], self.runner)
-        for output in self._outputs(node, node.inputs(known), got, node.rounding_of_X(there)):
+        (got,) = run_node(node, [NodeFeed(feed, values)], self.runner)
+        for output in self._outputs(node, node.inputs(feed), got, node.rounding_of_X(values)):
             if not output.right and not output.no_further(original[output.symbol]):
                 return f"output {output.symbol}: {output.reason}", True
         return "", any(compare(original[symbol], got[symbol], self.check.tolerance)[1] for symbol in original)

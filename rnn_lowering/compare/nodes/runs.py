@@ -13,7 +13,7 @@ import onnx
 from rnn_lowering.compare.nodes.cut import root, with_shapes
 from rnn_lowering.compare.nodes.node_pair import NodeFeed, NodePair, random_inputs
 from rnn_lowering.compare.references.node_reference import Symbols
-from rnn_lowering.compare.runner.process import Ran, Runner, SessionError
+from rnn_lowering.compare.runner.process import Runner, SessionError
 from rnn_lowering.compare.runner.session import Session
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.model.scopes import (
@@ -26,7 +26,7 @@ _LONG = 256
 
 
 def run_node(
-    node: NodePair, feeds: Sequence[NodeFeed], runner: Runner, *, original: bool = False, ran: Ran = lambda: None
+    node: NodePair, feeds: Sequence[NodeFeed], runner: Runner, *, original: bool = False
 ) -> Iterator[Symbols]:
     """Run a lowered node in onnxruntime, in one session; return its connected outputs by symbol, feed by feed.
 
@@ -35,7 +35,6 @@ def run_node(
     Args:
         original: Run the node of the original.
         feeds: Its inputs; those of nodes beside it that have no values are random.
-        ran: Called after each feed.
 
     Raises:
         SessionError: onnxruntime cannot run it.
@@ -51,10 +50,8 @@ def run_node(
             proto = with_shapes(model, sizes)
             onnx.save(proto, path)
             groups = [[runner.write_feed(feed)] for feed in group]
-            for run in runner.run(Session(path, root(path), proto=proto), groups, ran).runs:
-                if run.error:
-                    raise SessionError(run.error)
-                held.append(run.outputs())
+            outcome = runner.run(Session(path, root(path), proto=proto), groups)
+            held += [run.outputs() for run in outcome.accepted(all_must_run=True)]
     except SessionError as error:
         raise error.about(node.spec.node) from None
     return ({s: outputs[f"{k}:0"] for k, s in enumerate(node.spec.outputs)} for outputs in held)

@@ -19,14 +19,15 @@ _REAL = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLO
 
 
 def evaluate_model(model: Path, feed: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the outputs of a model by their numbers; recurrent nodes are computed by `references`."""
+    """Return the outputs of a model that are tensors, by "number of the output:0"; recurrent nodes are computed by
+    `references`."""
     proto = onnx.load(model)
     del proto.graph.value_info[:]
     for graph in (proto.graph, *proto.functions):
         widen(graph, _REAL, onnx.TensorProto.DOUBLE)
     inputs = {name: _wide(array) for name, array in feed.items()}
     outputs: Any = ReferenceEvaluator(proto, new_ops=list(OPERATORS)).run(None, inputs)
-    return {str(n): output for n, output in enumerate(outputs) if isinstance(output, np.ndarray)}
+    return {f"{n}:0": output for n, output in enumerate(outputs) if isinstance(output, np.ndarray)}
 
 
 def _wide(array: Array) -> Array:

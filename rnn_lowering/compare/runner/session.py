@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -64,7 +65,7 @@ def session_with(
     Raises:
         ModelFileError: Its data is missing, or outside.
     """
-    proto = _copy(original.proto)
+    proto = deepcopy(original.proto)
     _open_axes(proto, axes or {})
     inner = {name for node in proto.graph.node for name in node.output if name}
     inner -= {value.name for value in proto.graph.output}
@@ -146,12 +147,6 @@ def recurrent_inputs(proto: onnx.ModelProto) -> Iterator[str]:
             yield from (n for n, r in zip(node.input, roles, strict=True) if n and (r.is_data or r.is_state))
 
 
-def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    return copy
-
-
 _REPEATING = ("Loop", "Scan")
 
 
@@ -178,7 +173,7 @@ def with_identities(model: onnx.ModelProto, nodes: Collection[str]) -> onnx.Mode
     outputs; the same model if it has none."""
     if not any(_key(node) in nodes for node in _nodes(model) if _echoes(node)):
         return model
-    copy = _copy(model)
+    copy = deepcopy(model)
     taken = {name for node in _nodes(copy) for name in (*node.input, *node.output)}
     names = (name for n in count() if (name := f"returned_{n}") not in taken)
     for node in _nodes(copy):
