@@ -25,6 +25,7 @@ _SMALL = 256
 """Tensors of at most so many bytes stay in the model: runtimes need to see shapes and the sizes of a Split."""
 
 Written = Callable[[int, int], None]
+"""Called with the number of written tensors and of all."""
 
 
 def locate(model: ir.Model, folders: DataFolders) -> None:
@@ -99,29 +100,18 @@ def save(model: ir.Model, path: Path, data_file: str | None, written: Written | 
         OSError: A file cannot be written.
     """
 
-    def report(done: int, total: int) -> None:
-        if written is not None:
-            written(done, total)
-
-    def report_external(_: object, info: ir.external_data.CallbackInfo) -> None:
-        report(info.index + 1, info.total)
-
     initializers = list(_initializers(model))
     tensors = [value.const_value for value in initializers]
+    written = written or (lambda done, total: None)
     try:
-        if data_file is None:
-            if not text_format(path) and one_file.write(model, initializers, path, report):
-                return
+        if data_file is not None:
+            _write_data(model, path, data_file, written)
+        elif not text_format(path) and one_file.write(model, initializers, path, written):
+            return
+        else:
             for value in initializers:
                 if isinstance(value.const_value, ir.ExternalTensor):
                     value.const_value = in_memory(value.const_value)
-        else:
-            ir.external_data.unload_from_model(
-                model, path.parent, data_file, size_threshold_bytes=_SMALL, callback=report_external
-            )
-            data = path.with_name(data_file)
-            if data.exists() and not data.stat().st_size:  # all tensors are small: nothing reads it
-                data.unlink()
         onnx.save(to_message(model), path)
     except ir.serde.SerdeError as error:
         raise ModelFileError(
@@ -130,6 +120,18 @@ def save(model: ir.Model, path: Path, data_file: str | None, written: Written | 
     finally:
         for value, tensor in zip(initializers, tensors, strict=True):
             value.const_value = tensor
+
+
+def _write_data(model: ir.Model, path: Path, data_file: str, written: Written) -> None:
+    """Write the large tensors of a model to a file beside `path`, and let the model refer to them."""
+
+    def report(_: object, info: ir.external_data.CallbackInfo) -> None:
+        written(info.index + 1, info.total)
+
+    ir.external_data.unload_from_model(model, path.parent, data_file, size_threshold_bytes=_SMALL, callback=report)
+    data = path.with_name(data_file)
+    if data.exists() and not data.stat().st_size:  # all tensors are small: nothing reads it
+        data.unlink()
 
 
 def _initializers(model: ir.Model) -> Iterator[ir.Value]:

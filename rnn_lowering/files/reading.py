@@ -155,32 +155,7 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
         ModelFileError: It is not a valid model.
         UnsupportedError: It has sparse tensors or training information, which onnx_ir does not keep.
     """
-    if not proto.HasField("graph"):
-        raise ModelFileError(f"{name} is not an ONNX model: no graph", hint="is the file complete?")
-    if not proto.opset_import:
-        hint = "export it again" if 0 < proto.ir_version < 3 else "is the file complete?"
-        raise ModelFileError(f"{name} imports no opset", hint=hint)
-    if proto.training_info:
-        raise UnsupportedError(f"{name} contains training_info", hint="export it for inference")
-    bodies = [onnx.GraphProto(name=function.name, node=function.node) for function in proto.functions]
-    for graph in (g for whole in (proto.graph, *bodies) for g in graphs_in(whole)):
-        if not _is_text(graph):
-            raise ModelFileError(f"{name} contains names that are not text", hint="is the file complete?")
-        untyped = next((t.name for t in graph.initializer if t.data_type == onnx.TensorProto.UNDEFINED), None)
-        if untyped is not None:
-            raise ModelFileError(f"{name}: tensor '{untyped}' has no type", hint="is the file complete?")
-        if (held := _reference_to_graph(graph)) is not None:
-            raise UnsupportedError(
-                f"{name}: attribute '{held.name}' of a node in a function is a graph from the caller",
-                hint="inline the function first (onnx.inliner.inline_local_functions)",
-            )
-        if graph.sparse_initializer:
-            raise UnsupportedError(
-                f"graph '{graph.name}' has sparse initializers", hint="make them dense before lowering"
-            )
-        if (sparse := _with_sparse_attribute(graph)) is not None:
-            node = f"{sparse.op_type} node '{sparse.name or ', '.join(sparse.output)}' in graph '{graph.name}'"
-            raise UnsupportedError(f"{node} has a sparse tensor", hint="make it dense before lowering")
+    _refuse_unsupported(proto, name)
     try:
         model = ir.from_proto(proto)
         own_tensors(model)
@@ -192,16 +167,44 @@ def from_proto(proto: onnx.ModelProto, name: str = "the model") -> ir.Model:
         raise ModelFileError(f"{name} is not a valid ONNX model: {reason}") from error
 
 
-def _reference_to_graph(graph: onnx.GraphProto) -> onnx.AttributeProto | None:
-    """Return an attribute of a node whose value is a graph that another attribute has: nothing finds its nodes."""
-    kinds = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
-    return next((a for node in graph.node for a in node.attribute if a.ref_attr_name and a.type in kinds), None)
+def _refuse_unsupported(proto: onnx.ModelProto, name: str) -> None:
+    """Refuse what the deserializer would misread or lose."""
+    if not proto.HasField("graph"):
+        raise ModelFileError(f"{name} is not an ONNX model: no graph", hint="is the file complete?")
+    if not proto.opset_import:
+        hint = "export it again" if 0 < proto.ir_version < 3 else "is the file complete?"
+        raise ModelFileError(f"{name} imports no opset", hint=hint)
+    if proto.training_info:
+        raise UnsupportedError(f"{name} contains training_info", hint="export it for inference")
+    bodies = [onnx.GraphProto(name=function.name, node=function.node) for function in proto.functions]
+    for graph in (g for whole in (proto.graph, *bodies) for g in graphs_in(whole)):
+        _refuse_graph(graph, name)
 
 
-def _with_sparse_attribute(graph: onnx.GraphProto) -> onnx.NodeProto | None:
-    """Return a node with an attribute that onnx_ir cannot hold."""
-    kinds = (onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.SPARSE_TENSORS)
-    return next((node for node in graph.node if any(a.type in kinds for a in node.attribute)), None)
+def _refuse_graph(graph: onnx.GraphProto, name: str) -> None:
+    if not _is_text(graph):
+        raise ModelFileError(f"{name} contains names that are not text", hint="is the file complete?")
+    untyped = next((t.name for t in graph.initializer if t.data_type == onnx.TensorProto.UNDEFINED), None)
+    if untyped is not None:
+        raise ModelFileError(f"{name}: tensor '{untyped}' has no type", hint="is the file complete?")
+    if graph.sparse_initializer:
+        raise UnsupportedError(
+            f"graph '{graph.name}' has sparse initializers", hint="make them dense before lowering"
+        )
+    for node, attribute in ((owner, held) for owner in graph.node for held in owner.attribute):
+        if attribute.ref_attr_name and attribute.type in _GRAPHS:  # nothing finds its nodes
+            raise UnsupportedError(
+                f"{name}: attribute '{attribute.name}' of a node in a function is a graph from the caller",
+                hint="inline the function first (onnx.inliner.inline_local_functions)",
+            )
+        if attribute.type in _SPARSE:
+            which = f"{node.op_type} node '{node.name or ', '.join(node.output)}' in graph '{graph.name}'"
+            raise UnsupportedError(f"{which} has a sparse tensor", hint="make it dense before lowering")
+
+
+_GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+_SPARSE = (onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.SPARSE_TENSORS)
+"""Attributes that onnx_ir cannot hold."""
 
 
 def refuse_external(model: ir.Model) -> None:
