@@ -107,6 +107,18 @@ def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
         yield from (part for sparse in graph.sparse_initializer for part in (sparse.values, sparse.indices))
 
 
+ALIGNMENT = 64
+"""Each tensor in a data file begins at a multiple of so many bytes."""
+
+
+def refer(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
+    """Point a tensor to bytes of a file."""
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    del tensor.external_data[:]
+    for key, value in {"location": location, "offset": offset, "length": length}.items():
+        tensor.external_data.add(key=key, value=str(value))
+
+
 def check_locations(model: onnx.ModelProto, path: Path, *, trust: bool) -> None:
     """Check that the data files of the model of a file exist and are in the folders where they may be.
 

@@ -17,7 +17,7 @@ from typing import BinaryIO, NamedTuple
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.files.locations import external_entries
+from rnn_lowering.files.locations import ALIGNMENT, external_entries, refer
 from rnn_lowering.model.messages import to_message
 
 BYTES = 2
@@ -93,7 +93,6 @@ TENSOR_BYTES = 1 << 16
 SHARE = 4
 """A file is parsed whole if more than a quarter of its bytes are outside of large tensors."""
 
-_ALIGNMENT = 64
 _RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
 _AROUND = {"dims", "data_type", "name", "doc_string", "metadata_props", "data_location"}
 """The fields that a tensor may have besides its bytes."""
@@ -211,7 +210,7 @@ class _Reference:
                 tensor.MergeFromString(self._data[inner.start : inner.end])
         if raw is None or not _is_plain(tensor, raw.end - raw.content):
             return [self._data[field.content : field.end]]
-        _refer(tensor, self._location, raw.content, raw.end - raw.content)
+        refer(tensor, self._location, raw.content, raw.end - raw.content)
         return [tensor.SerializeToString()]
 
 
@@ -228,14 +227,6 @@ def _is_plain(tensor: onnx.TensorProto, size: int) -> bool:
     return -(-bits // 8) == size
 
 
-def _refer(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
-    """Point a tensor at bytes of a file."""
-    tensor.data_location = onnx.TensorProto.EXTERNAL
-    del tensor.external_data[:]
-    for key, value in {"location": location, "offset": offset, "length": length}.items():
-        tensor.external_data.add(key=key, value=str(value))
-
-
 def move_out(proto: onnx.ModelProto, source: Path, path: Path) -> None:
     """Write a model of `parse` to `path`, and its large tensors from `source` to a data file beside that, to which
     the model then refers.
@@ -247,8 +238,8 @@ def move_out(proto: onnx.ModelProto, source: Path, path: Path) -> None:
     with source.open("rb") as file, data.open("wb") as out:
         for tensor, _ in external_entries(proto):
             inside = {entry.key: entry.value for entry in tensor.external_data}
-            out.write(bytes(-out.tell() % _ALIGNMENT))
-            _refer(tensor, data.name, out.tell(), int(inside["length"]))
+            out.write(bytes(-out.tell() % ALIGNMENT))
+            refer(tensor, data.name, out.tell(), int(inside["length"]))
             file.seek(int(inside["offset"]))
             _copy(file, out, int(inside["length"]))
     path.write_bytes(proto.SerializeToString())

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from rnn_lowering.compare.nodes.node_pair import LoweredNode
 from rnn_lowering.compare.references.float64_model import widen
+from rnn_lowering.files.locations import ALIGNMENT, refer
 from rnn_lowering.model.scopes import (
     RecurrentNode,
     bodies_of,
@@ -22,6 +23,9 @@ from rnn_lowering.types import array_of
 
 _NEWEST_RUNNABLE = 26
 """The newest opset that onnxruntime runs; the operators that a lowering emits are the same in 27 and 28."""
+
+_LARGE = 1 << 16
+"""Smaller tensors, in bytes, are in the model itself: onnxruntime folds and fuses only such."""
 
 
 def cut_out(
@@ -139,12 +143,6 @@ def with_shapes(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> 
     return copy
 
 
-_LARGE = 1 << 16
-"""Smaller tensors, in bytes, are in the model itself: onnxruntime folds and fuses only such."""
-
-_ALIGNMENT = 64
-
-
 class TensorFile:
     """Makes protos of tensors: small ones with their data, large ones as external data.
 
@@ -176,7 +174,7 @@ class TensorFile:
         assert self._file is not None
         stored = ir.Tensor(array_of(tensor).astype(np.float32)) if half else tensor
         with self._file.open("ab") as file:
-            file.write(bytes(-file.tell() % _ALIGNMENT))
+            file.write(bytes(-file.tell() % ALIGNMENT))
             offset = file.tell()
             file.write(stored.tobytes())
         return _reference("", stored, self._file, offset)
@@ -197,8 +195,5 @@ def _inline(tensor: ir.TensorProtocol, name: str, half: bool) -> onnx.TensorProt
 def _reference(name: str, tensor: ir.TensorProtocol, path: Path, offset: int) -> onnx.TensorProto:
     place = path.resolve()
     proto = onnx.TensorProto(name=name, data_type=int(tensor.dtype), dims=list(tensor.shape.numpy()))
-    proto.data_location = onnx.TensorProto.EXTERNAL
-    fields = {"location": place.relative_to(place.anchor).as_posix(), "offset": offset, "length": tensor.nbytes}
-    for key, value in fields.items():
-        proto.external_data.add(key=key, value=str(value))
+    refer(proto, place.relative_to(place.anchor).as_posix(), offset, tensor.nbytes)
     return proto
