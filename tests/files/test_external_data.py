@@ -440,8 +440,8 @@ except rl.ModelFileError as error:
 
 
 def in_a_child(source: Path, out: Path, limit: int = 0, kill_at: int = -1) -> subprocess.CompletedProcess[str]:
-    arguments = [str(source), str(out), str(limit), str(kill_at)]
-    return subprocess.run([sys.executable, "-B", "-c", CHILD, *arguments], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-B", "-c", CHILD, str(source), str(out), str(limit), str(kill_at)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_files_that_may_not_grow(source: Path, existing: Path) -> None:
