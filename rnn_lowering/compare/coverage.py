@@ -52,7 +52,7 @@ def untaken(graph: onnx.GraphProto, runs: Iterable[Mapping[str, Array]]) -> str:
     ]
     if not missed:
         return ""
-    return f"no run is known to take {', '.join(missed[:3])}{', ...' if len(missed) > 3 else ''}"
+    return f"the runs may have missed {', '.join(missed[:3])}{', ...' if len(missed) > 3 else ''}"
 
 
 def _branches(graph: onnx.GraphProto, outer: tuple[tuple[str, bool], ...]) -> Iterator[_Branch]:

@@ -294,5 +294,5 @@ def _what_changed(original: onnx.ModelProto, lowered: onnx.ModelProto, largest: 
     after = operator_counts(lowered)
     facts = [f"ran with one thread: the results of {OPERATOR} depend on the number of threads"]
     if after[OPERATOR] < before[OPERATOR] and after["DynamicQuantizeLinear"] <= before["DynamicQuantizeLinear"]:
-        facts.append(f"without the rounding of X and H to 8 bits outputs differ by up to {largest:.2g}")
+        facts.append(f"X and H are not rounded to 8 bits any more, so outputs differ by up to {largest:.2g}")
     return facts

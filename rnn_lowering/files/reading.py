@@ -173,7 +173,7 @@ def _refuse_unsupported(proto: onnx.ModelProto, name: str) -> None:
         raise ModelFileError(f"{name} is not an ONNX model: no graph", hint="is the file complete?")
     if not proto.opset_import:
         hint = "export it again" if 0 < proto.ir_version < 3 else "is the file complete?"
-        raise ModelFileError(f"{name} imports no opset", hint=hint)
+        raise ModelFileError(f"{name} has no opset import", hint=hint)
     if proto.training_info:
         raise UnsupportedError(f"{name} contains training_info", hint="export it for inference")
     bodies = [onnx.GraphProto(name=function.name, node=function.node) for function in proto.functions]
@@ -194,7 +194,7 @@ def _refuse_graph(graph: onnx.GraphProto, name: str) -> None:
     for node, attribute in ((owner, held) for owner in graph.node for held in owner.attribute):
         if attribute.ref_attr_name and attribute.type in _GRAPHS:  # nothing finds its nodes
             raise UnsupportedError(
-                f"{name}: attribute '{attribute.name}' of a node in a function is a graph from the caller",
+                f"{name}: attribute '{attribute.name}' of a node in a function is a graph that the caller passes",
                 hint="inline the function first (onnx.inliner.inline_local_functions)",
             )
         if attribute.type in _SPARSE:

@@ -190,7 +190,9 @@ def scanned(copy: BodyCopy, read: ScanBody, items: Sequence[Item]) -> tuple[list
     axes = [checked_axis(axis, x.rank, read) for x, axis in zip(xs, read.axes, strict=True)]
     lengths = {x.shape[axis] for x, axis in zip(xs, axes, strict=True)} - {None}
     if len(lengths) > 1:
-        raise InvalidNodeError(f"the lengths of what it scans differ: {sorted(map(str, lengths))}", node=read.ref)
+        raise InvalidNodeError(
+            f"its scanned inputs have different lengths: {sorted(map(str, lengths))}", node=read.ref
+        )
     return xs, axes, next(iter(lengths), None)
 
 
@@ -225,7 +227,7 @@ def flipped(copy: BodyCopy, x: Tensor, read: LoopBody | ScanBody) -> Tensor:
     """
     if not can_flip(copy.op.opset, x.shape[0]):
         raise UnsupportedError(
-            f"rows of unknown number cannot be reversed at opset {copy.op.opset}",
+            f"an unknown number of rows cannot be reversed at opset {copy.op.opset}",
             hint="convert the model to opset 10 or later (onnx.version_converter)",
             node=read.ref,
         )
@@ -290,7 +292,7 @@ def _check_row_of_stream(counters: Counters, index: ir.Value, trips: LoopTrips, 
         number = "i" if line.rate == 1 else f"{line.rate} i"
         row = f"row {number} + {line.constant}" if line.rate > 0 else "rows from the end on"
         raise UnsupportedError(
-            f"in step i it reads {row} of '{data.name}', where a stream has row i",
+            f"in step i it reads {row} of '{data.name}', but a stream has only row i",
             hint="start at the first frame, with one frame in each step",
             node=ref,
         )

@@ -168,12 +168,12 @@ def _scan(node: ir.Node, body: ir.Graph, ref: NodeRef) -> ScanBody:
     xs = -1 if count is None or count.is_ref() else count.as_int()
     states = len(node.inputs) - xs
     if xs < 1 or states < 0:
-        raise InvalidNodeError(f"num_scan_inputs is {xs}, of {len(node.inputs)} inputs", node=ref)
+        raise InvalidNodeError(f"num_scan_inputs is {xs}, but there are {len(node.inputs)} inputs", node=ref)
     _check_counts(ref, body, len(node.inputs), max(states, len(node.outputs)))
     rows = list(body.outputs)[states:]
     given = [v for v in node.inputs[states:] if v is not None]
     if len(given) < xs:
-        raise InvalidNodeError("an input that it scans is missing", node=ref)
+        raise InvalidNodeError("a scanned input is missing", node=ref)
     return ScanBody(
         node=node,
         ref=ref,
@@ -221,5 +221,5 @@ def checked_axis(axis: int, rank: int, read: RepeatedBody) -> int:
         InvalidNodeError: There is none.
     """
     if not -rank <= axis < rank:
-        raise InvalidNodeError(f"it scans axis {axis} of {rank}", node=read.ref)
+        raise InvalidNodeError(f"it scans axis {axis}, but the input has {rank} axes", node=read.ref)
     return axis % rank

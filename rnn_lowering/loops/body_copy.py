@@ -216,7 +216,7 @@ class BodyCopy:
         kind = self.facts.kind(item)
         if not isinstance(item, ir.Value) or kind is None or kind.shape is None:
             raise UnsupportedError(
-                "the rank of what it scans or stacks does not follow from the model's inputs",
+                "the rank of a value that it scans or stacks is not known",
                 hint="fix the shapes of the inputs (--input-shape)",
                 node=ref,
             )
@@ -447,7 +447,7 @@ class BodyCopy:
         """Return a value that a node of the open graph computes, and that is none of others."""
         value = self.value(item)
         if value is None:
-            raise UnsupportedError("it returns a value that is left out", node=self._outermost)
+            raise UnsupportedError("one of its outputs has no value", node=self._outermost)
         producer = value.producer()
         if value in others or producer is None or not any(node is producer for node in reversed(self.op.nodes)):
             copy = self.new("Identity", [value]).outputs[0]
@@ -463,10 +463,10 @@ class BodyCopy:
         tensors = [self.tensor(row, ref) for row in rows]
         rank = tensors[0].rank + 1
         if not -rank <= axis < rank:
-            raise InvalidNodeError(f"it stacks along axis {axis} of {rank}", node=ref)
+            raise InvalidNodeError(f"it stacks along axis {axis}, but the result has {rank} axes", node=ref)
         sizes = list(zip(*(t.shape for t in tensors), strict=False))
         if len({t.rank for t in tensors}) > 1 or any(len({*dims} - {None}) > 1 for dims in sizes):
-            raise UnsupportedError("what its steps stack has different shapes", node=ref)
+            raise UnsupportedError("its steps return different shapes, which cannot be stacked", node=ref)
         return self.made(self.op.concat([self.op.unsqueeze(t, [axis % rank]) for t in tensors], axis % rank))
 
     # Sequences

@@ -99,7 +99,7 @@ def number_of_trips(counters: Counters) -> LoopTrips:
         bounds.insert(0, op.cast(given if given.rank == 1 else op.reshape(given, (1,)), _INT64))
     if not bounds:
         raise UnknownTripsError(
-            "it has no end that is known before it starts",
+            "its number of steps is not known before it starts",
             hint="give it a number of steps, or a condition on a counter",
             node=ref,
         )

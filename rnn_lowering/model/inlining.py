@@ -120,7 +120,7 @@ def _join_imports(imports: dict[str, int], function: ir.Function) -> None:
         if has != version:
             raise UnsupportedError(
                 f"function {_name(function.identifier())} imports version {version} of domain "
-                f"'{domain or 'ai.onnx'}', its caller version {has}",
+                f"'{domain or 'ai.onnx'}', but its caller imports version {has}",
                 hint="inline it first (onnx.inliner.inline_local_functions with convert_version=True)",
             )
 

@@ -81,7 +81,7 @@ _FOLDED = "computed the values that follow from the fixed sizes"
 _CONSTANTS = "computed the values that follow from constants"
 
 _FOREIGN = "not an operator of ONNX"
-_WRITTEN = "the model repeats a body of its own"
+_WRITTEN = "a Loop or Scan of the model; --loops lowers it"
 _UNSELECTED = "not selected"
 _RUNTIMES_OF_FOREIGN = ("portable", "onnxruntime")
 

@@ -91,7 +91,7 @@ def _check(
             node=ref,
         )
     if zero_point.ndim == 2 and dtype == ir.DataType.INT8 and zero_point.any():
-        raise InvalidNodeError(f"{names[1]} per column is not 0 throughout, as INT8 needs", node=ref)
+        raise InvalidNodeError(f"{names[1]} per column must be 0 for INT8 weights", node=ref)
     if zero_point.ndim == 2 and (zero_point != zero_point.flat[0]).any():
         raise InvalidNodeError(f"{names[1]} per column has different values", node=ref)
 

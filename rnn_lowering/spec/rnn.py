@@ -250,7 +250,8 @@ def _activation(
     activation = Activation(canonical, parameters[0], parameters[1])
     if defaulted and row.defaults_disputed:
         warnings.append(
-            f"{reader.ref}: parameters of {canonical} are not given; onnxruntime's default 0 is used, which is not "
-            f"that of the operator specification: {activation}; set activation_alpha and activation_beta"
+            f"{reader.ref}: the parameters of {canonical} are missing; the result uses {activation}, as "
+            "onnxruntime does, not the defaults of the operator specification; set activation_alpha and "
+            "activation_beta"
         )
     return activation

@@ -132,7 +132,7 @@ def test_a_convolution_that_looks_at_its_neighbors_is_found(tmp_path: Path) -> N
     seen.attribute.append(helper.make_attribute("pads", [1, 1]))
     check = verified(net(CONV, weights), naive, tmp_path)
     assert check.status == "failed"
-    assert "first in step 1 of chunks of 1, 1, 1, 1, 1, 1, ... frames, from frame 0 on" in check.reason
+    assert "first in call 1 (chunks of 1, 1, 1, 1, 1, 1, ... frames), from frame 0 on" in check.reason
     assert "the first node that differs: Conv node 'seen'" in check.reason
 
 
@@ -295,7 +295,7 @@ def test_slow_streams_and_an_original_that_forgets_the_end(monkeypatch: pytest.M
     )
     check = verified(cut, streamed(net(ONE, weights), "time=1"), tmp_path)
     assert check.status == "failed"
-    assert "output 'Y': it has 400 frames of 1009" in check.reason
+    assert "output 'Y': it has 400 frames for 1009 input frames" in check.reason
 
 
 def test_a_length_that_the_original_does_not_take(tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ def test_a_net_that_makes_much_of_a_rounding(tmp_path: Path) -> None:
     stepped = streamed(wild, "time", "scan")
     check = verified(wild, stepped, tmp_path)
     assert check, check.reason
-    assert "a rounding of the inputs changes output 'Y' from frame" in check.reason
+    assert "rounding the inputs changes output 'Y' from frame" in check.reason
     stepped.graph.node.append(helper.make_node("Neg", ["kept"], ["past"]))
     for each in stepped.graph.node[:-1]:
         each.input[:] = ["past" if name == "past_only_h" else name for name in each.input]
@@ -354,7 +354,7 @@ def test_a_state_that_one_branch_does_not_change(tmp_path: Path, branch: str) ->
     body.node.insert(1, helper.make_node("Identity", [past], [present]))
     check = verified(original, stepped, tmp_path, runs=2)
     assert check.status == "failed"
-    assert "out of tolerance; first in step 2" in check.reason
+    assert "out of tolerance; first in call 2" in check.reason
 
 
 def test_branches_that_no_run_took(tmp_path: Path) -> None:
@@ -365,7 +365,7 @@ def test_branches_that_no_run_took(tmp_path: Path) -> None:
     original = net(text, weights)
     check = verified(original, streamed(original, "time"), tmp_path)
     assert check
-    assert "no run is known to take then_branch of If node 'choice'" in check.reason
+    assert "the runs may have missed then_branch of If node 'choice'" in check.reason
 
 
 def test_lengths_that_have_the_axis_of_the_frames(tmp_path: Path) -> None:

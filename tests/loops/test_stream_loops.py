@@ -167,8 +167,8 @@ def test_a_stream_of_a_loop_is_verified() -> None:
 
 
 REFUSED = {
-    "k = Constant <value = int64 {1}> () j = Add (i, k) x = Gather (X, j)": "row i . 1 of 'X', where a stream",
-    "k = Constant <value = int64 {2}> () j = Mul (i, k) x = Gather (X, j)": "row 2 i . 0 of 'X', where a stream",
+    "k = Constant <value = int64 {1}> () j = Add (i, k) x = Gather (X, j)": "row i . 1 of 'X', but a stream",
+    "k = Constant <value = int64 {2}> () j = Mul (i, k) x = Gather (X, j)": "row 2 i . 0 of 'X', but a stream",
     "k = Constant <value = int64 {1}> () l = Sub (M, k) j = Sub (l, i) x = Gather (X, j)": "rows from the end on",
     "k = Constant <value = int64 {0}> () x = Gather (X, k)": "reads 'X', which has all frames",
     "x = ReduceMean <axes = [0], keepdims = 0> (X)": "in every step",

@@ -505,5 +505,5 @@ def test_initializers_that_are_no_inputs_before_they_could_be(
 def test_a_model_without_an_opset() -> None:
     original = model(Case("no_opset", "RNN"), opset=3)
     del original.opset_import[:]
-    with pytest.raises(rl.ModelFileError, match="the model imports no opset; is the file"):
+    with pytest.raises(rl.ModelFileError, match="the model has no opset import; is the file"):
         rl.lower(original)

@@ -132,7 +132,7 @@ class NodeComparison(Comparison):
             checks = []
             for symbol in node.spec.outputs:
                 far, why = compare(kernel[symbol], got[symbol], tolerance)
-                reason = f"{why} beside onnxruntime's kernel" if why else ""
+                reason = f"{why} compared with onnxruntime's kernel" if why else ""
                 checks.append(OutputCheck(f"{symbol} of {node.spec.node}", far, not why, reason))
             yield RunCheck(_inputs(node, feed), tuple(checks))
 
@@ -195,7 +195,7 @@ class NodeComparison(Comparison):
             return failed
         closer = self._no_further(failed, pairs)
         if closer is None:  # no lowered node explains the difference where none differs
-            return failed.judged("no lowered node is further from float64") if differs else failed
+            return failed.judged("each lowered node is as close to float64 as the original") if differs else failed
         return failed.judged("the outputs are as close to float64 as the original's") if closer else failed
 
     def _no_further(self, failed: Verification, pairs: Mapping[str, tuple[Outputs, Outputs]]) -> bool | None:

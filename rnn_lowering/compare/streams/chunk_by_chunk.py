@@ -43,7 +43,7 @@ from rnn_lowering.passes.lower import LowerRecurrentPass
 from rnn_lowering.spec.constant_values import constant_of
 from rnn_lowering.types import Array, Progress
 
-_TOO_SHORT = "no sequence has two chunks (give longer inputs: --test-shape, --feed)"
+_TOO_SHORT = "no sequence is long enough for two chunks (give longer inputs: --test-shape, --feed)"
 _LOWERED_ORIGINAL = "lowered_original.onnx"
 
 _SECONDS = 20.0
@@ -122,7 +122,7 @@ class StreamComparison:
     def _not_covered(self, expected: Expected) -> Iterator[str]:
         """Yield notes on what the comparison does not show."""
         for name, n in self.unsteady.items():
-            changes = f"a rounding of the inputs changes output '{name}'"
+            changes = f"rounding the inputs changes output '{name}'"
             yield (
                 f"{changes} from frame {n} on: compared up to there"
                 if n

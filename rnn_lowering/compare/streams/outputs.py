@@ -40,7 +40,9 @@ def compare_output(
     if axis is not None and (late := plan.delay.get(name, 0)):
         frames = sum(sizes)
         if expected.shape[axis] != plan.frames_of(name, frames):
-            return OutputCheck(name, np.inf, False, f"it has {expected.shape[axis]} frames of {frames}")
+            return OutputCheck(
+                name, np.inf, False, f"it has {expected.shape[axis]} frames for {frames} input frames"
+            )
         arrays = _without_first(arrays, axis, late)
         expected = expected.take(range(sum(array.shape[axis] for array in arrays)), axis, mode="clip")
     try:
@@ -77,7 +79,7 @@ def compare_beginning(
     """
     axis = plan.outputs[name] or 0
     if beginning.shape[axis] != plan.frames_of(name, frames):
-        return OutputCheck(name, np.inf, False, f"it has {beginning.shape[axis]} frames of {frames}")
+        return OutputCheck(name, np.inf, False, f"it has {beginning.shape[axis]} frames for {frames} input frames")
     sure = plan.frames_of(name, frames) - plan.delay.get(name, 0) + plan.short.get(name, 0)
     count = min(beginning.shape[axis], max(sure, 0), beginning.shape[axis] if steady is None else steady)
     largest, reason = compare(whole.take(range(count), axis), beginning.take(range(count), axis), tolerance)
@@ -94,7 +96,7 @@ def _first_difference(
         part = expected.take(range(ends[n], min(ends[n + 1], expected.shape[axis])), axis)
         if compare(part, array, tolerance)[1]:
             text = ", ".join(map(str, sizes[:6])) + (", ..." if len(sizes) > 6 else "")
-            return f"first in step {n + 1} of chunks of {text} frames, from frame {sum(sizes[:n])} on"
+            return f"first in call {n + 1} (chunks of {text} frames), from frame {sum(sizes[:n])} on"
     return ""
 
 
