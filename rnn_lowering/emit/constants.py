@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -268,13 +268,6 @@ class OneHot(Constant):
 
 def one_hot(index: Constant, count: int, dtype: ir.DataType) -> OneHot:
     return OneHot(dtype, (index.size, count), "chosen", index)
-
-
-def all_constant(values: Iterable[object]) -> list[Constant] | None:
-    """Return the values if all are constants, else None."""
-    found = list(values)
-    constants = [value for value in found if isinstance(value, Constant)]
-    return constants if len(constants) == len(found) else None
 
 
 def _contiguous(view: Array) -> Array:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.emit.constants import Constant, Zeros, all_constant, elementwise, literal, zeros_of
+from rnn_lowering.emit.constants import Constant, Zeros, elementwise, literal, zeros_of
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.draft import Draft
 from rnn_lowering.emit.integer_constants import Dequantized, QuantParameters
@@ -465,6 +465,10 @@ class Ops:
         shape = tuple(x.shape[axis] for axis in perm)
         return self.emit("Transpose", [x], shape, perm=list(perm))
 
+    def transpose_last(self, x: Tensor) -> Tensor:
+        """Swap the last two axes."""
+        return self.transpose(x, [*range(x.rank - 2), x.rank - 1, x.rank - 2])
+
     def split(self, x: Tensor, sizes: Sequence[int], axis: int = -1) -> list[Tensor]:
         """Split x into parts of the given sizes along an axis."""
         if len(sizes) == 1:
@@ -505,8 +509,8 @@ class Ops:
         if all(p.is_zero for p in parts):
             return self.zero(shape)
         parts = [self.known(zeros_of(p.dtype, static(p.shape))) if p.is_zero else p for p in parts]
-        constants = all_constant(p.value for p in parts)
-        if constants is not None:
+        constants = [p.value for p in parts if isinstance(p.value, Constant)]
+        if len(constants) == len(parts):
             return self.known(constants[0].followed_by(constants[1:], axis))
         return self.emit("Concat", parts, shape, axis=axis)
 

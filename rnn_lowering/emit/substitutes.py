@@ -72,15 +72,10 @@ def by_columns(op: Ops, a: Tensor, b: Tensor, *, least: int, batch: int = 1) -> 
         return None
     if len(weights.shape) != 2 or weights.shape[0] < least:
         return None
-    columns = _swapped(op, a)  # [..., k, m]
+    columns = op.transpose_last(a)  # [..., k, m]
     shape = (*a.shape[:-2], weights.shape[-1], columns.shape[-1])
     product = op.emit("MatMul", [op.known(weights.transposed([1, 0])), columns], shape)
-    return _swapped(op, product)
-
-
-def _swapped(op: Ops, x: Tensor) -> Tensor:
-    """Swap the last two axes."""
-    return op.transpose(x, [*range(x.rank - 2), x.rank - 1, x.rank - 2])
+    return op.transpose_last(product)
 
 
 def equal_parts(op: Ops, x: Tensor, size: int, count: int) -> list[Tensor]:

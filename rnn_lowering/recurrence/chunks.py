@@ -25,8 +25,8 @@ Where the length is open, few steps are not joined: the next token of a language
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -115,16 +115,16 @@ class _Groups:
         given = {"query": parts.query, "key": parts.key, "value": parts.value}
         heads, size = static(parts.key.shape[2:])
         if parts.log_decay is not None:
-            given["decay"] = _of_sizes(op, parts.log_decay, heads, size if _is_by_key(parts) else 1)
+            given["log_decay"] = _of_sizes(op, parts.log_decay, heads, size if _is_by_key(parts) else 1)
         if parts.beta is not None:
             given["beta"] = _of_sizes(op, parts.beta, heads, 1)
         xs = {name: self._cut(x) for name, x in given.items()}
 
         def step(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
             alone = states[0].rank == 5  # of one step, as unrolled
-            own = dict(zip(xs, (op.squeeze(x, [0]) if alone else x for x in rows), strict=True))
-            state = states[0] if alone else op.unsqueeze(states[0], [0])
-            group = _Chunks(op, self._part(state, own), self.chunks, self.steps)
+            own: dict[str, Any] = dict(zip(xs, (op.squeeze(x, [0]) if alone else x for x in rows), strict=True))
+            own["state"] = states[0] if alone else op.unsqueeze(states[0], [0])
+            group = _Chunks(op, replace(parts, **own), self.chunks, self.steps)
             (final,), (chunks,) = unroll(op, group.recurrence())
             final, y = group.state(final), group.by_steps(chunks)
             return ([final], [op.unsqueeze(y, [0])]) if alone else ([op.squeeze(final, [0])], [y])
@@ -132,12 +132,6 @@ class _Groups:
         repeat = unroll if self.count.number == 1 else repeat
         (final,), (ys,) = repeat(op, Recurrence([parts.state], list(xs.values()), step, keeps_states=True))
         return [final], [self._by_steps(ys)]
-
-    def _part(self, state: Tensor, rows: Mapping[str, Tensor]) -> LinearParts:
-        parts = self.parts
-        query, key, value = (rows[name] for name in ("query", "key", "value"))
-        decay, beta = rows.get("decay"), rows.get("beta")
-        return LinearParts(state, query, key, value, decay, beta, parts.scale, parts.steps_of_chunk)
 
     def _cut(self, x: Tensor) -> Tensor:
         """Return [batch, seq, ...] as [groups, batch, steps, ...], with zeros after the last step."""
@@ -226,7 +220,7 @@ class _Chunks:
             (S,), x = states, dict(zip(names, rows, strict=True))
             U = x["U"] - x["W"] @ S if "W" in x else x["U"]
             O = x["Q"] @ S + (x["P"] @ U if "P" in x else x["O"])  # noqa: E741
-            return [(S * x["whole"] if "whole" in x else S) + self._columns(x["K"]) @ U], [O]
+            return [(S * x["whole"] if "whole" in x else S) + self.op.transpose_last(x["K"]) @ U], [O]
 
         state = self._shaped(parts.state, 1, self.states, *static(parts.state.shape[3:]))
         return Recurrence([state], list(xs.values()), step, keeps_states=True)
@@ -255,10 +249,6 @@ class _Chunks:
         """Swap the two middle axes of four; onnxruntime is fast where one axis moves."""
         return self.op.transpose(x, [0, 2, 1, 3])
 
-    def _columns(self, x: Tensor) -> Tensor:
-        """Swap the last two axes."""
-        return self.op.transpose(x, [*range(x.rank - 2), x.rank - 1, x.rank - 2])
-
     def _cut(self, x: Tensor) -> Tensor:
         """Return [batch, seq, heads, ...] as [chunks, states, steps, numbers]."""
         N, B, C, heads, numbers = self.N, self.B, self.length, self.heads, math.prod(static(x.shape[3:]))
@@ -273,13 +263,13 @@ class _Chunks:
         """Return the product of a constant matrix and each of x [..., rows, columns]. Where the batch may be empty
         the constant is on the right: onnxruntime takes no left operand of a lower rank then."""
         if self.B.number is None:
-            return self._columns(self._columns(x) @ self._mask(numbers.T))
+            return self.op.transpose_last(self.op.transpose_last(x) @ self._mask(numbers.T))
         return self._mask(numbers) @ x
 
     def _products(self, q: Tensor, k: Tensor) -> _Products:
         g = self.parts.log_decay
         if g is None:
-            P, A = self._lower(self._in_rows(q) @ self._columns(k)), k @ self._columns(k)
+            P, A = self._lower(self._in_rows(q) @ self.op.transpose_last(k)), k @ self.op.transpose_last(k)
             return _Products(P, A, self._in_rows(q * self.op.constant(self.parts.scale)), k, k)
         decays = self._cut(self.op.clip(g, _MOST_DECAY))
         return self._by_key(q, k, decays) if _is_by_key(self.parts) else self._by_head(q, k, decays)
@@ -290,10 +280,10 @@ class _Chunks:
         parts = op.split(op.unary("Exp", sums), [C * C, C, C, 1], axis=3)
         sizes = ((C, C), (C, 1), (C, 1), (1, 1))
         M, before, after, whole = (self._chunk(x, *size) for x, size in zip(parts, sizes, strict=True))
-        P = self._lower(self._in_rows(q) @ self._columns(k), M)
+        P = self._lower(self._in_rows(q) @ self.op.transpose_last(k), M)
         scaled = op.unsqueeze(before * op.constant(self.parts.scale), [3])
         queries = self._in_rows(self._by_query(q) * scaled)
-        return _Products(P, (k @ self._columns(k)) * M, queries, k * before, k * after, whole)
+        return _Products(P, (k @ self.op.transpose_last(k)) * M, queries, k * before, k * after, whole)
 
     def _lower(self, P: Tensor, M: Tensor | None = None) -> Tensor:
         """Return scale * P * M for columns j <= t, else 0; P is [..., steps * queries, steps]."""
@@ -321,14 +311,14 @@ class _Chunks:
         key = cut(k, b, d)
         reading = op.concat([op.unsqueeze(key, [3]), cut(q, b, self.queries, d)], axis=3)  # [..., t, rows, key]
         keys = cut(within, b, b, d) * op.unsqueeze(key, [2])  # [..., t, j, key]
-        found = cut(reading @ self._columns(keys), b * rows, b)
+        found = cut(reading @ self.op.transpose_last(keys), b * rows, b)
         reading, after = cut(reading * op.unsqueeze(before, [3]), b * rows, d), key * after
         sums = self._times(_of_blocks(m), self._times(_each_block(m, b), g))
         between, start, end, whole = op.split(op.unary("Exp", sums), [m * m, m, m, 1], axis=2)
         if m > 1:
             earlier = self._mask(np.tril(np.ones((m, m)), -1).reshape(m * m, 1))
             others = self._chunk(after, 1, m, b, d) * self._chunk(between * earlier, m, m, 1, d)
-            far = reading @ self._columns(cut(others, C, d))
+            far = reading @ self.op.transpose_last(cut(others, C, d))
             near = self._in_places(self._chunk(found, C * rows, b), rows)
             found = far + cut(near, b * rows, C)
             reading = self._chunk(reading, m, b * rows, d) * self._chunk(start, m, 1, d)

@@ -61,16 +61,35 @@ class LinearRecurrence(Recurrence):
 def linear_attention(op: Ops, parts: LinearParts, *, single: bool = False) -> LinearRecurrence:
     """Return the recurrence of one LinearAttention; the rule follows from the parts that are there.
 
-    What does not depend on the state is computed before the steps: exp(g), beta k, beta v, scale q. Products with a
-    value size of 1 are slow as MatMul: then rows are multiplied and added up, and the state is [..., 1, key].
+    Products with a value size of 1 are slow as MatMul: then rows are multiplied and added up, and the state is
+    [..., 1, key].
 
     Args:
         op: The emitter.
         parts: The operands.
         single: There is one step: its inputs and the state have no axis of steps.
     """
-    value_size, size = parts.value.shape[-1], parts.key.shape[-1]
-    as_row = value_size == 1
+    as_row = parts.value.shape[-1] == 1
+    xs = _rows(op, parts, as_row=as_row, single=single)
+
+    def read(S: Tensor, x: Tensor) -> Tensor:
+        return op.sum(x * S, x.rank - 1) if as_row else x @ S
+
+    def step(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
+        (S,), x = states, dict(zip(xs, rows, strict=True))
+        if "exp(g)" in x:
+            S = S * x["exp(g)"]
+        u = x["beta v"] - read(S, x["beta k"]) if "beta k" in x else x["beta v"]
+        S = S + (x["k"] * u if as_row else x["k"] @ u)
+        return [S], [read(S, x["scale q"])]
+
+    init = _as_row(op, parts.state) if as_row else parts.state
+    init = op.without_first_axis(init) if single else init
+    return LinearRecurrence([init], list(xs.values()), step, keeps_states=True, parts=parts)
+
+
+def _rows(op: Ops, parts: LinearParts, *, as_row: bool, single: bool) -> dict[str, Tensor]:
+    """Return the inputs of the steps: all that does not depend on the state is computed before them."""
 
     def at(x: Tensor, *shape: int | None) -> Tensor:
         """Return [batch, seq, heads, ...] as [seq, batch, heads, *shape], or [batch, heads, *shape]."""
@@ -80,36 +99,20 @@ def linear_attention(op: Ops, parts: LinearParts, *, single: bool = False) -> Li
         whole = x if x.shape[3:] == shape else reshaped(op, x, (batch, seq, heads, *shape))
         return op.transpose(whole, [1, 0, *range(2, whole.rank)])
 
-    def column(x: Tensor, size: int | None) -> Tensor:
-        return at(x, 1, size) if as_row else at(x, size, 1)
+    def column(x: Tensor) -> Tensor:
+        return at(x, 1, x.shape[-1]) if as_row else at(x, x.shape[-1], 1)
 
-    beta, g = parts.beta, parts.log_decay
-    k, v = parts.key, parts.value
-    q = parts.query if parts.scale == 1 else parts.query * op.constant(parts.scale)
-    xs = {
-        "scale q": at(q, *q.shape[3:]),
-        "k": column(k, size),
-        "beta v": at(v if beta is None else beta * v, 1, value_size),
-    }
+    def row(x: Tensor) -> Tensor:
+        return at(x, 1, x.shape[-1])
+
+    q, k, v, g, beta = parts.query, parts.key, parts.value, parts.log_decay, parts.beta
+    q = q if parts.scale == 1 else q * op.constant(parts.scale)
+    rows = {"scale q": at(q, *q.shape[3:]), "k": column(k), "beta v": row(v if beta is None else beta * v)}
     if beta is not None:
-        xs["beta k"] = at(beta * k, 1, size)
+        rows["beta k"] = row(beta * k)
     if g is not None:
-        xs["exp(g)"] = op.unary("Exp", column(g, g.shape[-1]))
-    init = _as_row(op, parts.state) if as_row else parts.state
-
-    def read(rows: Tensor, S: Tensor) -> Tensor:
-        return op.sum(rows * S, rows.rank - 1) if as_row else rows @ S
-
-    def step(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
-        (S,), x = states, dict(zip(xs, rows, strict=True))
-        if "exp(g)" in x:
-            S = S * x["exp(g)"]
-        u = x["beta v"] - read(x["beta k"], S) if "beta k" in x else x["beta v"]
-        S = S + (x["k"] * u if as_row else x["k"] @ u)
-        return [S], [read(x["scale q"], S)]
-
-    init = op.without_first_axis(init) if single else init
-    return LinearRecurrence([init], list(xs.values()), step, keeps_states=True, parts=parts)
+        rows["exp(g)"] = op.unary("Exp", column(g))
+    return rows
 
 
 def reshaped(op: Ops, x: Tensor, shape: Dims) -> Tensor:

@@ -68,43 +68,33 @@ class Operands:
     gates_apart: bool = False
 
 
-def node_input(op: Ops, spec: RecurrentSpec, symbol: str, shape: Dims) -> Tensor:
-    """Return an input of the node in the type of the recurrence; a symbolic zero if it is absent or all zero.
+_MAY_BE_ZERO = frozenset(("B", "P", "initial_h", "initial_c", "bias", "past_state"))
+"""Inputs of which zeros mean the same as none."""
+
+
+def node_input(op: Ops, spec: NodeSpec, symbol: str, shape: Dims) -> Tensor:
+    """Return an input of a node, floats in the type to compute in; a symbolic zero where it is absent or all zero.
 
     Args:
+        op: The emitter.
+        spec: The node.
         symbol: The name of the input in the operator specification.
         shape: The shape by the operator specification, with None for a size that may vary at run time.
     """
-    value = spec.inputs.get(symbol)
-    if value is None:
-        return op.zero(shape)
-    lengths = symbol == "sequence_lens"
-    tensor = spec.constants.get(symbol)
-    if tensor is None:
-        given = op.given(value, ir.DataType.INT32 if lengths else spec.dtype, shape)
-        return given if lengths else op.cast(given, op.dtype)
-    constant = op.known(_stored(spec, symbol) or leaf(tensor, value, symbol))
-    if symbol in ("B", "P", "initial_h", "initial_c") and not array_of(tensor).any():
-        return op.zero(constant.shape)
-    return constant if lengths else op.cast(constant, op.dtype)
-
-
-def float_input(op: Ops, spec: NodeSpec, symbol: str, shape: Dims, *, may_be_zero: bool = False) -> Tensor:
-    """Return an input of a node without gates in the type to compute in; a symbolic zero if it is absent or,
-    with `may_be_zero`, a constant of zeros."""
     value, tensor = spec.inputs.get(symbol), spec.constants.get(symbol)
     if value is None:
         return op.zero(shape)
     if tensor is None:
-        return op.cast(op.given(value, spec.dtype_of(symbol), shape), op.dtype)
-    constant = op.known(leaf(tensor, value, symbol))
-    if may_be_zero and not array_of(tensor).any():
-        return op.zero(constant.shape)
-    return op.cast(constant, op.dtype)
+        x = op.given(value, spec.dtype_of(symbol), shape)
+    else:
+        x = op.known(_integers(spec, symbol) or leaf(tensor, value, symbol))
+        if symbol in _MAY_BE_ZERO and not array_of(tensor).any():
+            return op.zero(x.shape)
+    return op.cast(x, op.dtype) if x.dtype.is_floating_point() else x
 
 
-def _stored(spec: RecurrentSpec, symbol: str) -> Constant | None:
-    """Return an input that the model stores as integers."""
+def _integers(spec: NodeSpec, symbol: str) -> Constant | None:
+    """Return an input that the model stores as integers; None for others."""
     weight, source = spec.quantized.get(symbol), spec.inputs[symbol]
     if weight is None:
         return None

@@ -15,7 +15,7 @@ from rnn_lowering.emit.run_time_sizes import zeros
 from rnn_lowering.emit.substitutes import taps
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.recurrence import Repeat
-from rnn_lowering.recurrence.weights import float_input
+from rnn_lowering.recurrence.weights import node_input
 from rnn_lowering.spec.causal_conv import CausalConvSpec
 from rnn_lowering.spec.constant_values import dims_of
 from rnn_lowering.types import Dims
@@ -27,7 +27,7 @@ def lower_causal_conv(op: Ops, spec: CausalConvSpec, _: Repeat) -> dict[str, Ten
     """Emit the equivalent of a node; return its outputs by their names in the operator specification."""
     N, L, C = spec.batch_size, spec.seq_length, spec.channels
     time = 1 if spec.channels_last else 2
-    x = _flat(op, spec, float_input(op, spec, "input", _shape(spec, L)), (N, L, C))
+    x = _flat(op, spec, node_input(op, spec, "input", _shape(spec, L)), (N, L, C))
     state = _state(op, spec, x, time)
     if L == 0:
         return _outputs(op, spec, x, state)
@@ -43,7 +43,7 @@ def lower_causal_conv(op: Ops, spec: CausalConvSpec, _: Repeat) -> dict[str, Ten
 def _convolution(op: Ops, spec: CausalConvSpec, z: Tensor, time: int) -> Tensor:
     """Return the weighted sums of the frames of z, with the bias."""
     C, k, L = spec.channels, spec.kernel_size, spec.seq_length
-    weight, bias = float_input(op, spec, "weight", (C, 1, k)), float_input(op, spec, "bias", (C,), may_be_zero=True)
+    weight, bias = node_input(op, spec, "weight", (C, 1, k)), node_input(op, spec, "bias", (C,))
     if spec.dilation == 1 and L == 1:
         return _one_frame(op, z, weight, bias, time)
     if spec.dilation == 1 and L is None and C is not None and op.dialect.by_length:
@@ -54,7 +54,7 @@ def _convolution(op: Ops, spec: CausalConvSpec, z: Tensor, time: int) -> Tensor:
 def _one_or_more(op: Ops, spec: CausalConvSpec, z: Tensor, weight: Tensor, bias: Tensor, time: int) -> Tensor:
     """Return the weighted sums of the frames of z by an If: of all of them, or as a convolution."""
     k = spec.kernel_size
-    single = op.given(op.value(z), z.dtype, (*z.shape[:time], k, *z.shape[time + 1 :]))
+    single = op.given(op.value(z), z.dtype, z.shape_with(time, k))
     count = op.dim(z, time)
     is_one = op.both(op.less(op.constant([k - 1]), count), op.less(count, op.constant([k + 1])))
     with op.body():
@@ -89,8 +89,8 @@ def conv_of_one_frame(op: Ops, spec: CausalConvSpec, frames: ir.Value) -> Tensor
     variable = {"weight", "bias"} & spec.inputs.keys() - spec.constants.keys()
     if spec.dilation != 1 or variable or shape is None or shape[2] != spec.kernel_size:
         return None
-    weight = float_input(op, spec, "weight", (spec.channels, 1, spec.kernel_size))
-    bias = float_input(op, spec, "bias", (spec.channels,), may_be_zero=True)
+    weight = node_input(op, spec, "weight", (spec.channels, 1, spec.kernel_size))
+    bias = node_input(op, spec, "bias", (spec.channels,))
     return op.cast(_one_frame(op, op.given(frames, op.dtype, shape), weight, bias, 2), op.dtype)
 
 
@@ -103,7 +103,7 @@ def _shape(spec: CausalConvSpec, length: int | None) -> Dims:
 def _state(op: Ops, spec: CausalConvSpec, x: Tensor, time: int) -> Tensor:
     """Return the past frames, with one axis of channels."""
     S = spec.state_length
-    given = float_input(op, spec, "past_state", _shape(spec, S), may_be_zero=True)
+    given = node_input(op, spec, "past_state", _shape(spec, S))
     if not given.is_zero:
         return _flat(op, spec, given, (spec.batch_size, S, spec.channels))
     if not S and spec.seq_length is not None:

@@ -10,7 +10,7 @@ from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.equivalents.linear_attention_node import lower_linear_attention
 from rnn_lowering.recurrence.linear_attention_rules import reshaped
 from rnn_lowering.recurrence.recurrence import Repeat
-from rnn_lowering.recurrence.weights import float_input
+from rnn_lowering.recurrence.weights import node_input
 from rnn_lowering.spec.gated_delta_net import GatedDeltaNetSpec
 from rnn_lowering.spec.gates import AttentionGateSpec, GatedNormSpec
 from rnn_lowering.types import Dims
@@ -21,18 +21,18 @@ def lower_attention_gate(op: Ops, spec: AttentionGateSpec, _: Repeat) -> dict[st
     rows, heads = (spec.batch_size, spec.seq_length, spec.heads), (spec.heads,)
     found = {}
     if "decay" in spec.outputs:
-        total = float_input(op, spec, "a", rows) + float_input(op, spec, "dt_bias", heads)
-        found["decay"] = op.unary("Softplus", total) * float_input(op, spec, "decay_scale", heads)
+        total = node_input(op, spec, "a", rows) + node_input(op, spec, "dt_bias", heads)
+        found["decay"] = op.unary("Softplus", total) * node_input(op, spec, "decay_scale", heads)
     if "beta" in spec.outputs:
-        found["beta"] = op.unary("Sigmoid", float_input(op, spec, "b", rows))
+        found["beta"] = op.unary("Sigmoid", node_input(op, spec, "b", rows))
     return {symbol: op.cast(tensor, spec.dtype) for symbol, tensor in found.items()}
 
 
 def lower_gated_norm(op: Ops, spec: GatedNormSpec, _: Repeat) -> dict[str, Tensor]:
     """Emit the equivalent of a GatedRMSNorm; return its output by its name in the specification."""
     C, width = spec.group, spec.shape[-1]
-    x, gate = (float_input(op, spec, symbol, spec.shape) for symbol in ("X", "gate"))
-    scale = float_input(op, spec, "scale", (C,))
+    x, gate = (node_input(op, spec, symbol, spec.shape) for symbol in ("X", "gate"))
+    scale = node_input(op, spec, "scale", (C,))
     grouped = width != C
     if grouped:
         groups = None if width is None else width // C
@@ -76,11 +76,11 @@ def _inputs(op: Ops, spec: GatedDeltaNetSpec) -> dict[str, Tensor]:
     }
     if "initial_state" in spec.inputs:
         shape = (spec.batch_size, inner.state_heads, inner.value_size, inner.key_size)
-        found["past_state"] = op.transpose(float_input(op, spec, "initial_state", shape), [0, 1, 3, 2])
+        found["past_state"] = op.transpose(node_input(op, spec, "initial_state", shape), [0, 1, 3, 2])
     if inner.rule.decays:
         found["decay"] = _decay(op, spec)
     if inner.rule.corrects:
-        beta = float_input(op, spec, "beta", (spec.batch_size, spec.seq_length, inner.state_heads))
+        beta = node_input(op, spec, "beta", (spec.batch_size, spec.seq_length, inner.state_heads))
         found["beta"] = op.unary("Sigmoid", beta) if spec.squashes_beta else beta
     return found
 
@@ -89,9 +89,9 @@ def _decay(op: Ops, spec: GatedDeltaNetSpec) -> Tensor:
     inner = spec.attention
     heads: Dims = (inner.state_heads,)
     each = (*heads, inner.decay_size) if spec.rank("decay") == 4 else heads
-    decay = float_input(op, spec, "decay", (spec.batch_size, spec.seq_length, *each))
+    decay = node_input(op, spec, "decay", (spec.batch_size, spec.seq_length, *each))
     if spec.computes_decay:
-        rate, bias = (float_input(op, spec, symbol, heads) for symbol in ("a_log", "dt_bias"))
+        rate, bias = (node_input(op, spec, symbol, heads) for symbol in ("a_log", "dt_bias"))
         if len(each) == 2:
             rate, bias = (op.unsqueeze(x, [1]) for x in (rate, bias))
         rate = op.unary("Exp", rate)
@@ -104,7 +104,7 @@ def _decay(op: Ops, spec: GatedDeltaNetSpec) -> Tensor:
 
 def _packed(op: Ops, spec: GatedDeltaNetSpec, symbol: str, each: tuple[int, int]) -> Tensor:
     """Return an input [batch, length, heads, size] as [batch, length, heads * size]."""
-    x = float_input(op, spec, symbol, (spec.batch_size, spec.seq_length, *each))
+    x = node_input(op, spec, symbol, (spec.batch_size, spec.seq_length, *each))
     if spec.normalizes and symbol != "value":
         x = x / op.unary("Sqrt", op.sum(x * x, 3) + op.constant(spec.least_square))
     return _joined(op, spec, x)
