@@ -91,7 +91,6 @@ class BodyCopy:
         self._emitted = 0
         self._items: dict[ir.Value, Item] = {}
         self._written: list[dict[Hashable, list[Item]]] = [{}]
-        self._bodies: set[ir.Graph] = set()
         self._outermost: NodeRef | None = None
 
     def write(self, node: ir.Node, scope: str) -> list[Item]:
@@ -103,7 +102,6 @@ class BodyCopy:
         """
         read = read_body(node, scope, self.facts.opset)
         self._outermost = read.ref
-        self._bodies = {read.body, *read.body.subgraphs()}
         return self._repeat(self, read, [self.item(value) for value in node.inputs])
 
     def bring_constants(self, bodies: Sequence[ir.Graph]) -> None:
@@ -133,10 +131,6 @@ class BodyCopy:
         kind = self.facts.kind(value)
         assert kind is not None
         return self.op.dim(self.op.given(value, ir.DataType(kind.element), kind.dims), axis)
-
-    def of_sequence(self, node: ir.Node) -> list[Item] | None:
-        """Emit what a node of the graph makes of a sequence with known elements; None where it stays."""
-        return self._of_sequence(node, [self.item(value) for value in node.inputs])
 
     def item(self, value: ir.Value | None) -> Item:
         """Return what stands for a value in the current step."""
@@ -310,7 +304,7 @@ class BodyCopy:
             return items
         if standard and node.op_type == "Slice" and self.is_whole(items):
             return items[:1]
-        found = self._of_sequence(node, items) if standard else None
+        found = self.results_of_sequence(node, items) if standard else None
         found = found or (self._constant_parts(node, items) if standard and node.op_type == "Split" else None)
         if found is not None:
             return found
@@ -471,13 +465,13 @@ class BodyCopy:
 
     # Sequences
 
-    def _of_sequence(self, node: ir.Node, items: Sequence[Item]) -> list[Item] | None:
+    def results_of_sequence(self, node: ir.Node, items: Sequence[Item]) -> list[Item] | None:
         """Return what a node makes of a sequence with known elements; None for any other node."""
         name = node.op_type
         if name == "SequenceEmpty":
-            return [Elements((), self.value(self.copied(node, [])[0]))] if node.graph in self._bodies else None
+            return [Elements((), self.value(self.copied(node, [])[0]))]
         if name == "SequenceConstruct":
-            return [Elements(tuple(items))] if node.graph in self._bodies else None
+            return [Elements(tuple(items))]
         if name == "SplitToSequence":
             return self._split(node, items)
         if not items or not isinstance(items[0], Elements):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import onnx_ir as ir
 
@@ -146,7 +147,7 @@ def lower_loops(
     inlined = model.functions.keys() - work.functions.keys()
     notes = [f"inlined function {domain}::{name}" for domain, name, _ in sorted(inlined)]
     lowering = _LoopLowering(work, choose, limits, refused)
-    lowering.graph(next(scopes_of_main(work)))
+    lowering.graph(next(scope for scope in scopes(work) if scope.graph is work.graph))
     if not lowering.reports:
         return model, [], []
     return work, lowering.reports, notes
@@ -157,10 +158,6 @@ def _chosen(choose: Choose, node: ir.Node, scope: Scope) -> LoopForms:
         return choose(node)
     except UnsupportedError as error:
         raise UnsupportedError(error.reason, hint=error.hint, node=node_ref(node, scope.text)) from None
-
-
-def scopes_of_main(model: ir.Model) -> Iterator[Scope]:
-    return (scope for scope in scopes(model) if scope.graph is model.graph)
 
 
 class _LoopLowering:
@@ -216,55 +213,43 @@ class _LoopLowering:
         return any(item is not None and item.array.size == 1 and item.array.item() <= 0 for item in known)
 
     def _lower(self, node: ir.Node, scope: Scope, wanted: LoopForms) -> None:
+        """Give a node the first of the wanted forms that it can have."""
         ref, reason = node_ref(node, scope.text), wanted.reason
         if wanted.forms[0] != "unroll" and self._has_no_step(node):
-            wanted = LoopForms((*_EMPTY.forms, *wanted.forms))
-            reason = _EMPTY.reason
+            wanted, reason = replace(wanted, forms=(*_EMPTY.forms, *wanted.forms)), _EMPTY.reason
         for form in wanted.forms:
             try:
                 if node.op_type == "Loop":
-                    node = stack_rows_of_states(
-                        self.facts,
-                        node,
-                        lambda old: self._emitter(old, scope.graph),
-                        written_only=form == "unroll",
-                    )
-                shape = wanted if form != "unroll" else replace(wanted, dialect=PLAIN)
-                steps = self._as(_FORMS[form], node, scope, shape)
+                    emitter = partial(self._emitter, node, scope.graph)
+                    node = stack_rows_of_states(self.facts, node, emitter, written_only=form == "unroll")
+                steps = self._replace(node, scope, form, wanted)
             except UnsupportedError as error:
-                if form == wanted.forms[-1] and wanted.optional:
-                    return
-                if form == wanted.forms[-1]:
+                if form != wanted.forms[-1]:
+                    reason = error.reason
+                elif not wanted.optional:
                     raise
-                reason = error.reason
                 continue
             self.reports.append(LoopReport.of(ref, form, reason, steps))
             return
 
-    def _as(self, repeat: RepeatBody, node: ir.Node, scope: Scope, forms: LoopForms) -> int | None:
-        """Give a node a form; return the number of its steps, where they are unrolled.
-
-        Args:
-            repeat, node, scope: The form, the node and where it is.
-            forms: What shapes its body.
-        """
+    def _replace(self, node: ir.Node, scope: Scope, form: str, wanted: LoopForms) -> int | None:
+        """Give a node a form; return the number of its steps, where they are unrolled."""
+        ref, repeat = node_ref(node, scope.text), _FORMS[form]
         shared = dict(self._shared.get(scope.graph, {}))
-        op = self._emitter(node, scope.graph, forms)
-        some_rows = self.refused is not None
         copy = BodyCopy(
-            op,
+            self._emitter(node, scope.graph, wanted if form != "unroll" else replace(wanted, dialect=PLAIN)),
             self.facts,
             repeat,
             self.limits,
-            nested=_as_it_is if forms.nested_stay else repeat,
-            needs_rows=forms.scans_need_rows,
+            nested=_as_it_is if wanted.nested_stay else repeat,
+            needs_rows=wanted.scans_need_rows,
             stays=self.stays,
-            some_rows=some_rows,
+            some_rows=self.refused is not None,
         )
         try:
             items = copy.write(node, scope.text)
-            if forms.check is not None:
-                forms.check(operators_in(copy.op.nodes), node_ref(node, scope.text))
+            if wanted.check is not None:
+                wanted.check(operators_in(copy.op.nodes), ref)
         except UnsupportedError:
             copy.op.abandon()
             self._shared[scope.graph] = shared  # constants that were emitted since are in no graph
@@ -274,9 +259,9 @@ class _LoopLowering:
             repeating[0].name = node.name
         branches = [branch for new in copy.op.nodes if new.op_type == "If" for branch in bodies_of(new)]
         for new in (*copy.op.nodes, *(each for branch in branches for each in branch)):
-            new.meta[ORIGIN] = node_ref(node, scope.text)
+            new.meta[ORIGIN] = ref
         self._put(node, scope.graph, copy, items)
-        return copy.steps if repeat is unroll else None
+        return copy.steps if form == "unroll" else None
 
     def _emitter(self, node: ir.Node, graph: ir.Graph, forms: LoopForms = _EMPTY) -> Ops:
         prefix = (node.name or node.outputs[0].name or node.op_type).rpartition("/")[2] or node.op_type
@@ -319,9 +304,10 @@ class _LoopLowering:
             self.facts.record_elements(node.outputs[0], ())
             return
         copy = BodyCopy(self._emitter(node, scope.graph), self.facts, unroll, self.limits)
+        given = [copy.item(value) for value in node.inputs]
         if node.op_type == "SequenceConstruct":
-            self.facts.record_elements(node.outputs[0], [copy.item(value) for value in node.inputs])
+            self.facts.record_elements(node.outputs[0], given)
             return
-        items = copy.of_sequence(node)
+        items = copy.results_of_sequence(node, given)
         if items is not None:
             self._put(node, scope.graph, copy, items)

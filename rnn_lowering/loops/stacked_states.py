@@ -65,7 +65,7 @@ class _StackedState:
 
 
 def stack_rows_of_states(
-    facts: Facts, node: ir.Node, emitter: Callable[[ir.Node], Ops], *, written_only: bool = False
+    facts: Facts, node: ir.Node, emitter: Callable[[], Ops], *, written_only: bool = False
 ) -> ir.Node:
     """Return a Loop that stacks rows instead of carrying them in states, in the place of one; itself if there are
     no such states.
@@ -82,10 +82,10 @@ def stack_rows_of_states(
         return node
     if len(node.outputs) < states:
         return node
-    (body,), scratch = bodies, emitter(node)
+    (body,), scratch = bodies, emitter()
     found = [_stacked_state(facts, node, body, n, scratch, written_only=written_only) for n in range(states)]
     stacked = [each for each in found if each is not None]
-    return _replaced(facts, node, body, stacked, emitter(node)) if stacked else node
+    return _replaced(facts, node, body, stacked, emitter()) if stacked else node
 
 
 def _replaced(facts: Facts, node: ir.Node, body: ir.Graph, stacked: Sequence[_StackedState], op: Ops) -> ir.Node:

@@ -66,3 +66,6 @@ def test_operators_in_bodies_are_those_that_a_document_names() -> None:
         rl.lower(good, target=target, **options)
     (preview,) = rl.preview(bad, target="rten")
     assert preview.form == "refused"
+    open_sizes = parser.parse_model((text % "Celu").replace("[T,3]", "[T,K]").replace("float[3]", "float[K]"))
+    with pytest.raises(rl.UnsupportedError, match="rten is not known to support Celu "):  # though it has no step
+        rl.lower(open_sizes, target="rten", loops=True, set_inputs={"M": 0})
