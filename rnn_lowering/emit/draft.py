@@ -1,4 +1,4 @@
-"""The (sub)graphs that are being built."""
+"""A graph or body that is being built."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Draft:
     matrices: set[ir.Value] = field(default_factory=set)
 
     def prune(self, outputs: Collection[ir.Value] = ()) -> None:
-        """Remove nodes and constants whose results nothing uses; `outputs` will be those of the graph."""
+        """Remove unused nodes and constants; `outputs` are the future ones of the graph."""
         wanted = set(outputs)
 
         def is_used(value: ir.Value) -> bool:
@@ -44,7 +44,7 @@ class Draft:
                 del self.cache[key]
 
     def abandon(self) -> None:
-        """Let the nodes use nothing, and forget the constants."""
+        """Disconnect the nodes from their inputs, and forget the constants."""
         for node in self.nodes:
             _detach(node)
         for key in self.added:
@@ -66,7 +66,7 @@ class Draft:
 
 
 def _detach(node: ir.Node) -> None:
-    """Let a node use nothing, nor the nodes in its bodies."""
+    """Disconnect a node and the nodes in its bodies from their inputs."""
     graphs = [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
     for inner in (node, *(each for graph in graphs for each in graph.all_nodes())):
         for index in range(len(inner.inputs)):

@@ -32,7 +32,7 @@ Rule: TypeAlias = Callable[..., Any]
 the operator."""
 
 Finish: TypeAlias = "Callable[[Ops, Sequence[ir.Value]], None]"
-"""Changes the nodes of the open scope, which is finished; takes `Ops` and what will be the outputs of the graph."""
+"""Changes the nodes of a finished scope, which is still open; takes `Ops` and the future outputs of the graph."""
 
 
 class Ops:
@@ -215,13 +215,13 @@ class Ops:
         return None if rule is None else rule(self, *operands, **attributes)
 
     def abandon(self) -> None:
-        """Let all that was emitted use nothing, in every open scope, and forget its constants."""
+        """Disconnect all emitted nodes from their inputs, in every open scope, and forget their constants."""
         for draft in self._drafts:
             draft.abandon()
 
     def finish(self, outputs: Sequence[ir.Value]) -> None:
-        """Remove nodes and constants of the open scope whose results nothing uses, and change it as the runtime
-        needs it; `outputs` will be those of the graph."""
+        """Remove unused nodes and constants of the open scope, then change it as the runtime needs it; `outputs`
+        are the future ones of the graph."""
         self._drafts[-1].prune(outputs)
         for change in self._finish:
             change(self, outputs)

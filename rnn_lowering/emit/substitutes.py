@@ -65,7 +65,8 @@ def by_columns(op: Ops, a: Tensor, b: Tensor, *, least: int, batch: int = 1) -> 
     """Return a [..., m, k] @ b [k, n] as the transpose of bᵀ @ aᵀ, where b is a constant, k is at least `least` and
     m at least `batch`; None elsewhere.
 
-    A compiler that does not block a product reads both operands in order then, also weights as the node has them.
+    Then a compiler that does not block products reads both operands in order, and weights stay as the node has
+    them.
     """
     weights = b.value
     if (a.shape[-2] or 1) < batch or not isinstance(weights, Constant):
@@ -131,5 +132,5 @@ COMPOSED: dict[str, Rule] = {
     "Split": slices,
     "Sub": as_sum,
 }
-"""What is emitted in place of an operator, beside activations, that a runtime does not support: Less only in a
-comparison with a number, Gather only of rows by a constant index of rank 2."""
+"""What replaces an operator that a runtime does not support, except activations. Less: only comparisons with a
+number. Gather: only rows by a constant index of rank 2."""

@@ -12,9 +12,9 @@ from rnn_lowering.recurrence.weights import Operands
 
 
 def with_added(op: Ops, k: Operands, added: Sequence[Constant]) -> Operands:
-    """Return operands that take X for X plus constants, each of size 1 or [input]: (X + c) W + b = X W + (c W + b).
+    """Return the operands of a cell whose input is X plus constants: (X + c) W + b = X W + (c W + b).
 
-    W must be constant.
+    W must be constant; each constant has size 1 or [input].
     """
     for constant in added:
         assert isinstance(k.W.value, Constant)

@@ -10,16 +10,16 @@ rows t and columns j (the WY form of products of I - beta k k^T):
     O = (q e) S + P U
     S = e[C] S + (k M[C, :])^T U
 
-All but the last three lines are computed for several chunks at once. A decay of each head is a factor of [C, C],
-not of keys and values. One of each key dimension does not factor out of q k^T: it is applied to the keys, once for
-each row of a block of few steps, and to the keys of earlier blocks once for each block (`_by_key`). What is
-numerically essential:
+All but the last three lines are computed for several chunks at once. A decay of each head is a factor of the matrix
+[C, C]. A decay of each key dimension does not factor out of q k^T, so it multiplies the keys (`_by_key`): within a
+block of few steps once for each row, and the keys of earlier blocks once for each block. Three rules keep the
+numbers right:
 
 * Sums run over segments, D = L (g * [s > j]); differences of running sums lose what is small beside a strong decay.
 * g is bounded by -1e4, as 0 * -inf is NaN; exp is applied before the mask, which is 0 or 1.
 * X is computed by blocks that double; powers of A would grow like binomials where keys resemble each other.
 
-Where the length is open, few steps are not joined: the next token of a language model is one.
+At an open length few steps are repeated one by one: a language model generates one token in each call.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from rnn_lowering.types import Array
 _MOST_DECAY = 1e4
 """exp of more is infinite, of less than its negative 0."""
 _BLOCK = 4
-"""Steps of a block, of decays of each key dimension: they take so many exp of each key, and as many products."""
+"""Steps of a block with a decay for each key dimension: each key takes this many exp and products."""
 _DENSE = 16
-"""The inverse of more rows is that of two halves first."""
+"""The inverse of a matrix with more rows is computed from those of its two halves."""
 _IN_CACHE = 1 << 15
-"""The most numbers of the keys with their decays in a group of a loop: with more, all operators wait for memory."""
+"""The most numbers in the keys and decays of a group of a loop: with more, every operator waits for memory."""
 _OPEN = 32
-"""The steps of a group where their number is open."""
+"""The steps of a group at an open length."""
 
 
 def chunked(op: Ops, r: Recurrence, repeat: Repeat, few: Repeat | None = None) -> tuple[Tensors, Tensors]:
@@ -57,7 +57,7 @@ def chunked(op: Ops, r: Recurrence, repeat: Repeat, few: Repeat | None = None) -
     Args:
         r: A `LinearRecurrence`, which does not run in reverse.
         repeat: The form that repeats groups of chunks; unrolled they are one group.
-        few: The form that repeats the steps where an open length turns out to be small; None for chunks of any.
+        few: The form that repeats the steps of a short sequence of open length; None for chunks at any length.
     """
     assert isinstance(r, LinearRecurrence)
     parts = r.parts
@@ -82,7 +82,7 @@ class _Groups:
 
     Attributes:
         chunks, steps: The numbers of chunks of a group, and of steps of a chunk.
-        length, few: The number of steps of a group, and how many of them are not faster one by one.
+        length, few: The number of steps of a group, and from how many steps on chunks are faster.
         B, T, count: The numbers of rows of the batch, of steps, and of groups: each an int64 [1].
     """
 
@@ -368,7 +368,7 @@ class _Chunks:
 
 
 def _of_sizes(op: Ops, x: Tensor, *sizes: int) -> Tensor:
-    """Repeat [batch, seq, ...] such that it has sizes, of which it may have 1 in place of some."""
+    """Broadcast the axes of x [batch, seq, ...] behind the second to sizes."""
     return x if x.shape[2:] == sizes else x + op.known(zeros_of(op.dtype, sizes))
 
 

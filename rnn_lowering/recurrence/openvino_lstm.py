@@ -21,11 +21,11 @@ from rnn_lowering.spec.rnn import RecurrentSpec
 _ACTIVATIONS = {"Relu", "Sigmoid", "Tanh"}
 
 _NEXT_TO_NOTHING = 1e-30
-"""Is added where a sum with zero would be removed: far below what rounding changes."""
+"""Added in place of a zero, which OpenVINO would remove with its sum: too small to change any result."""
 
 
 def is_recognizable(spec: RecurrentSpec) -> bool:
-    """Return whether the step of a node can be emitted so.
+    """Return whether the step of a node can have this shape.
 
     Its sizes must be known: of two such loops over one input of unknown sizes OpenVINO computes the first wrongly,
     as of two LSTM nodes (rnn_sequences_optimization.cpp: a Transpose becomes a Reshape for all its users).

@@ -1,8 +1,8 @@
-"""What a recurrence is: initial states, the inputs of all steps, and the step that takes one row of them.
+"""A recurrence: initial states, the inputs of all steps, and the step that takes one row of them.
 
 A form repeats it (`repetition`) and does not know what its step computes; a step does not know how it is repeated.
-What changes a recurrence returns another one, before it is repeated: `sequence_lens.with_ended_rows` adds an input,
-`directions` makes one of two.
+Functions that change a recurrence return another one: `sequence_lens.with_ended_rows` adds an input, `directions`
+makes one of two.
 """
 
 from __future__ import annotations

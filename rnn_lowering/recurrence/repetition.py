@@ -21,9 +21,11 @@ from rnn_lowering.types import Dims
 
 @since(9)
 def scan(op: Ops, r: Recurrence) -> tuple[Tensors, Tensors]:
-    """Emit a Scan, not that of opset 8, which has a batch axis. In reverse the rows are flipped before and after,
-    which every runtime supports; where `can_flip` is false (opset 9 and unknown length), and of unknown length with
-    `reverse_in_loop`, the Scan's direction attributes are used instead."""
+    """Emit a Scan of opset 9 or later; that of opset 8 has a batch axis.
+
+    In reverse the rows are flipped before and after it, which every runtime supports. At an unknown length the
+    Scan's direction attributes are used instead with `reverse_in_loop`, and at opset 9, where `can_flip` is false.
+    """
     T, by_axis_1 = r.xs[0].shape[0], op.dialect.recognized_lstm
     by_directions = r.reverse and _runs_in_reverse(op, r.xs[0])
     flipped = r.reverse and not by_directions
@@ -62,9 +64,11 @@ def _axes_and_directions(inputs: int, outputs: int, by_axis_1: bool, reverse: bo
 
 
 def loop(op: Ops, r: Recurrence) -> tuple[Tensors, Tensors]:
-    """Emit a Loop. In reverse the rows are flipped before and after; where `can_flip` is false, and of unknown
-    length with `reverse_in_loop`, the Loop reads the rows from the last to the first and its outputs are put in
-    order by a Gather."""
+    """Emit a Loop.
+
+    In reverse the rows are flipped before and after it. Where a Scan would use its direction attributes, the Loop
+    reads the rows from the last to the first, and a Gather puts its outputs in order.
+    """
     T, length = r.xs[0].shape[0], op.dim(r.xs[0], 0)
     counts_down = r.reverse and _runs_in_reverse(op, r.xs[0])
     flipped = r.reverse and not counts_down
@@ -141,11 +145,11 @@ def _stackable(op: Ops, ys: Tensors, states: Tensors) -> tuple[Tensors, Callable
     """Return the values that a body outputs in place of its ys, and a function that computes ys from them after the
     loop.
 
-    A state cannot be output again as y: onnxruntime computes a body that lists a value twice wrongly, and tract one
-    that uses a value which it also stacks. So y is output through an Unsqueeze, which optimizers keep (they would
-    remove an Identity) and which is needed after the loop otherwise. With `stack_outside` the operands of a sum or
-    product are output, which is then computed once after the loop. OpenVINO removes an Unsqueeze and a Squeeze, and
-    computes an Unsqueeze alone wrongly where it runs the loop as its own LSTM.
+    A body must not output a state again as y: onnxruntime computes a body wrongly that lists a value twice, and
+    tract one that uses a value which it also stacks. So y goes through an Unsqueeze. Optimizers keep it, whereas
+    they would remove an Identity, and the loop would need one behind it anyway. With `stack_outside` the body
+    outputs the operands of a last sum or product, which is computed once after the loop. Where OpenVINO runs the
+    loop as its own LSTM it computes an Unsqueeze alone wrongly, but removes one with a Squeeze.
     """
     if op.dialect.recognized_lstm:
         return [op.squeeze(op.unsqueeze(y, [0]), [0]) for y in ys], lambda stacked: stacked

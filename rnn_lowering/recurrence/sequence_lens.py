@@ -1,8 +1,8 @@
 """sequence_lens for every form: gather rows before and after it, so that steps need no lengths.
 
-Row t*batch + n of [seq*batch, ...] is step t of sequence n. The recurrence runs over all steps. Those beyond the
-length of a sequence compute anything, even NaN; so the outputs are gathered from the computed rows and a row of
-zeros after them. In reverse each sequence is reversed within its length first, and its outputs are reversed back.
+Row t*batch + n of [seq*batch, ...] is step t of sequence n. The recurrence runs over all steps. Steps beyond the
+length of a sequence may compute anything, even NaN, so the outputs are gathered: from the computed rows, and from a
+row of zeros after them. In reverse each sequence is reversed within its length before, and its outputs after.
 """
 
 from __future__ import annotations

@@ -80,8 +80,8 @@ class CausalConvSpec(NodeSpec):
 
     @classmethod
     def fits(cls, node: ir.Node) -> bool:
-        """Return whether its weight may be of rank 3: that of the function which onnxruntime-genai wrote for
-        onnxruntime before 1.26 is of rank 2."""
+        """Return whether its weight may have rank 3. The function that onnxruntime-genai wrote for onnxruntime
+        before 1.26 has one of rank 2."""
         weight = node.inputs[1] if len(node.inputs) > 1 else None
         return weight is None or weight.shape is None or len(weight.shape) != 2
 

@@ -31,7 +31,7 @@ class QuantizedTensor:
 
 
 def quantized_of(value: ir.Value, opset: int) -> QuantizedTensor | None:
-    """Return the integers of a constant that is dequantized, also where its data is moved after that; None for any
+    """Return the integers of a dequantized constant, also where nodes move its elements afterwards; None for any
     other value."""
     found = _behind(value)
     if found is None:
@@ -60,8 +60,8 @@ def quantized_of(value: ir.Value, opset: int) -> QuantizedTensor | None:
 
 
 def _behind(value: ir.Value) -> tuple[list[ir.Node], list[ir.Value]] | None:
-    """Return the nodes, in order, that move what DequantizeLinear nodes give, and the outputs of those; None where
-    anything else is behind a value."""
+    """Return the nodes that move the outputs of DequantizeLinear nodes, in order, and these outputs; None where any
+    other node is behind a value."""
     moves: dict[ir.Node, None] = {}
     sources: dict[ir.Value, None] = {}
     pending: list[ir.Value | ir.Node | None] = [value]

@@ -45,8 +45,8 @@ def has_steps(node: ir.Node | onnx.NodeProto) -> bool:
 
 
 def calls_function(node: ir.Node, functions: Container[ir.OperatorIdentifier]) -> bool:
-    """Return whether a node that has the name of a recurrent operator is a call of the model's function of that
-    name: where it does not fit the operator. onnxruntime runs its kernel if it does."""
+    """Return whether a node with the name of a recurrent operator calls the model's function of that name: if it
+    does not fit the operator. If it fits, onnxruntime runs its kernel."""
     kind = kind_of(node)
     return kind is not None and node.op_identifier() in functions and not kind.fits(node)
 

@@ -1,4 +1,4 @@
-"""What every recurrent node specifies, of whatever kind: `NodeSpec`."""
+"""`NodeSpec`: what recurrent nodes of every kind specify; and `NodeReader`, which reads it from a node."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class NodeSpec(ABC):
         warnings: How unclear attributes were interpreted.
         stored: The constants as the node has them.
         quantized: Weights that the model stores as integers behind DequantizeLinear.
-        rounds: Whether it rounds what it multiplies to 8 bits.
+        rounds: Whether its products round their operands to 8 bits.
         input_size, hidden_size: I and H, of kinds that have them; None where they are not known.
         directions: ("forward",), ("reverse",) or ("forward", "reverse").
 
@@ -135,7 +135,7 @@ class NodeSpec(ABC):
 
     @classmethod
     def fits(cls, node: ir.Node) -> bool:
-        """Return whether a node may be of its operator, where the model has a function of that name, too."""
+        """Return whether a node may be of this kind, where the model also has a function of the operator's name."""
         return True
 
     @property
@@ -186,7 +186,7 @@ class NodeSpec(ABC):
 
     @property
     def used_by_steps(self) -> Sequence[str]:
-        """The inputs that every step uses, beside its own row."""
+        """The inputs that every step uses besides its row."""
         return ()
 
     @property
@@ -237,7 +237,8 @@ FIRST_OPSET = 27
 
 @dataclass(frozen=True)
 class NodeReader:
-    """A node that is read: its attributes, its place, and what is known of its inputs beside the model."""
+    """A node and what is known of its inputs; its methods return what it specifies, or raise an error that names
+    it."""
 
     node: ir.Node
     opset: int

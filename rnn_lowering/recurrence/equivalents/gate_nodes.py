@@ -1,5 +1,5 @@
-"""The equivalents of what stands around a LinearAttention, in float32 as onnxruntime's kernels compute:
-LinearAttentionGate, GatedRMSNorm, and GatedDeltaNet, which has its own gates."""
+"""The equivalents of LinearAttentionGate, GatedRMSNorm and GatedDeltaNet, in float32 as in onnxruntime's
+kernels."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from rnn_lowering.spec.linear_attention import LinearAttentionSpec
 from rnn_lowering.types import Dims, array_of
 
 _LARGE, _IN_CACHE = 1 << 19, 1 << 16
-"""Elements of the states: above the first number, onnxruntime runs groups of heads of the second faster."""
+"""With more numbers than `_LARGE` in all states, onnxruntime is faster on groups of heads with `_IN_CACHE` each."""
 
 
 def lower_linear_attention(op: Ops, spec: LinearAttentionSpec, repeat: Repeat) -> dict[str, Tensor]:
@@ -120,7 +120,7 @@ def _one_step(op: Ops, spec: LinearAttentionSpec, parts: LinearParts) -> dict[st
 
 
 def _groups_of_heads(op: Ops, parts: LinearParts) -> list[LinearParts]:
-    """Return a step in groups of heads whose states fit into a cache together, where all of them do not."""
+    """Return the parts of one step; of large states, in groups of heads whose states fit into a cache."""
     batch, _, heads, *sizes = parts.value.shape
     numbers = (batch or 1) * (heads or 1) * (sizes[0] or 1) * (parts.key.shape[-1] or 1)
     count = numbers // _IN_CACHE
@@ -154,6 +154,6 @@ def _all_steps(op: Ops, spec: LinearAttentionSpec, parts: LinearParts, repeat: R
 
 
 def _final(op: Ops, spec: LinearAttentionSpec, state: Tensor) -> Tensor:
-    """Return a state as the node gives it; one of a value size of 1 may be [batch, heads, 1, key]."""
+    """Return a state as the node outputs it; with a value size of 1 it may be [batch, heads, 1, key] before."""
     shape = (spec.batch_size, spec.state_heads, spec.key_size, spec.value_size)
     return state if spec.value_size > 1 else reshaped(op, state, shape)
