@@ -66,7 +66,7 @@ def parse_stream(stream: Stream) -> dict[str, int | None]:
         stream = dict([_parsed(stream)])
     given = _frames("stream", stream)
     if "" in given:
-        raise OptionError("the axis of time has no name", hint="give AXIS or AXIS=FRAMES")
+        raise OptionError("the time axis has no name", hint="give AXIS or AXIS=FRAMES")
     return given
 
 

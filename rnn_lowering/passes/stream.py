@@ -54,7 +54,7 @@ class StreamPass(ir.passes.InPlacePass):
     Nothing runs; a model that is refused is exactly as it was.
 
     Args:
-        stream: The axis of time, or the number of frames of a chunk by axis: None for any number.
+        stream: The time axis, or the number of frames of a chunk by axis: None for any number.
         delay: The largest delay of the outputs in frames, if nodes read future frames; True: any delay.
         count_type: The type in which frames are counted, INT64 or INT32: some runtimes have no int64.
 
@@ -159,7 +159,7 @@ def _with_scans(
 
 
 def _open_time(work: ir.Model, time: TimeInputs) -> None:
-    """Open the axes of time: steps that are as many as the frames of the model now are not those of a stream."""
+    """Open the time axes: steps that are as many as the frames of the model now are not those of a stream."""
     for value in work.graph.inputs:
         name = value.name or ""
         if name in time.axes:

@@ -137,7 +137,7 @@ def _without_stream(flow: Flow, node: ir.Node, read: Sequence[ir.Value]) -> list
 
 def _not_a_size(flow: Flow, node: ir.Node) -> WholeSequenceValue:
     if node.op_type == "Range":
-        return WholeSequenceValue(flow.refuse(node, "counts the frames in a way that a chunk cannot tell"))
+        return WholeSequenceValue(flow.refuse(node, "counts frames in a way that needs the whole sequence"))
     return WholeSequenceValue(
         flow.refuse(
             node,
@@ -219,7 +219,7 @@ def _branches(flow: Flow, node: ir.Node) -> list[Framing]:
         if isinstance(framing, Pooled):
             raise framing.error
     if any(framings != found[0] for framings in found):
-        raise flow.refuse(node, "its branches hold their frames differently")
+        raise flow.refuse(node, "the frames of its branches differ in axis, rate or position")
     for output, values in zip(node.outputs, zip(*ends, strict=True), strict=True):
         _agree(flow, node, output, values)
     return [framing for v, framing in zip(node.outputs, found[0], strict=True) if v.name]
@@ -241,7 +241,7 @@ def _check_same_branch(flow: Flow, node: ir.Node, condition: ir.Value) -> None:
             if value.is_graph_input() and value not in inner:
                 raise flow.refuse(
                     node,
-                    f"a state in its branches would miss calls, since input '{value.name}' chooses the branch",
+                    f"a call may skip a state in its branches, since input '{value.name}' chooses the branch",
                     f"fix that input: --set-input {quote(value.name or '')}=VALUE (set_inputs=)",
                 )
             continue
@@ -290,7 +290,9 @@ def _repeats(flow: Flow, node: ir.Node) -> UnsupportedError:
     if recurrent is not None:
         scope = f"{flow.scope} > {node_ref(node, '').name} ({node.op_type}) body"
         return UnsupportedError("a node in a loop body has a state per iteration", node=node_ref(recurrent, scope))
-    return flow.refuse(node, "repeats over values of the stream: it is not known how", "export without the loop")
+    return flow.refuse(
+        node, "loops over values of the stream in a way that is not supported", "export without the loop"
+    )
 
 
 def _check_outputs(flow: Flow, graph: ir.Graph) -> None:

@@ -29,7 +29,7 @@ class TimeInputs:
 
     @property
     def symbol(self) -> str:
-        """The name of the axis of time: that of the model, where it is of nothing else."""
+        """The name of the time axis: that of the model, where it is of nothing else."""
         names = {d for name, axis in self.axes.items() if isinstance(d := self.others[name][axis], str)}
         if len(names) == 1 and not names & self.symbols:
             return names.pop()
@@ -49,7 +49,7 @@ class TimeInputs:
         }
 
     def sizes(self) -> dict[str, tuple[Size, ...]]:
-        """Return the shapes of all inputs, the axes of time as the number of frames."""
+        """Return the shapes of all inputs, the time axes as the number of frames."""
         return {
             name: tuple(
                 Size.symbol(TIME if axis == self.axes.get(name) else d)
@@ -79,20 +79,20 @@ def time_inputs(model: ir.Model, stream: Mapping[str, int | None]) -> TimeInputs
         for name, axis in _named(text, others, model):
             if axes.setdefault(name, axis) != axis:
                 raise UnsupportedError(
-                    f"input '{name}' has two axes of time, {axes[name]} and {axis}", hint="give one"
+                    f"input '{name}' has two time axes, {axes[name]} and {axis}", hint="give one"
                 )
     if not axes:
-        raise UnsupportedError("no axis of time is given", hint=_listing(others))
+        raise UnsupportedError("no time axis is given", hint=_listing(others))
     frames = set(stream.values())
     if len(frames) > 1:
-        raise UnsupportedError("the axes of time have different numbers of frames", hint="give all the same number")
+        raise UnsupportedError("the time axes have different numbers of frames", hint="give all the same number")
     (count,) = frames
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
         raise UnsupportedError(f"a call cannot have {count} frames", hint="give 1 or more, or none for any number")
     sizes = {d for name, axis in axes.items() if isinstance(d := others[name][axis], int)}
     if len(sizes) > 1:
         raise UnsupportedError(
-            f"the axes of time have {' and '.join(map(str, sorted(sizes)))} frames: they are not the same time",
+            f"the time axes have {' and '.join(map(str, sorted(sizes)))} frames, but must have the same number",
             hint=_listing(others),
         )
     return TimeInputs(axes, count, others, next(iter(sizes), None))

@@ -115,7 +115,7 @@ def test_without_a_value_it_names_the_axes_that_there_are(
     rest = [paths[1] if text == "OUT" else text for text in given]
     assert main([paths[0], *rest, "--stream"]) == 2
     assert capsys.readouterr().err == (
-        "rnn-lower: error: no axis of time is given; the model's inputs: X [time, batch, 3]; name a dimension, "
+        "rnn-lower: error: no time axis is given; the model's inputs: X [time, batch, 3]; name a dimension, "
         "or INPUT:AXIS (see docs/streaming.md#my-net-is-refused-because)\n"
     )
     assert not Path(paths[1]).exists()

@@ -230,7 +230,7 @@ def test_a_state_in_a_branch_that_an_input_chooses(label: str) -> None:
     feed = {"X": random((2, 3, 11)), "which": np.array(True)}
     model = net(BY_INPUT.format("", ONE_BRANCH.format("", "which", IN_BRANCH[label])), BRANCH_WEIGHTS)
     said = (
-        "If node '-> Y' in main graph: a state in its branches would miss calls, since input 'which' chooses the "
+        "If node '-> Y' in main graph: a call may skip a state in its branches, since input 'which' chooses the "
         "branch; fix that input: --set-input which=VALUE"
     )
     with pytest.raises(rl.UnsupportedError, match=said):
@@ -302,7 +302,7 @@ def test_names_are_unique_and_plain() -> None:
     assert names == ["past_a_b_h_2", "present_a_b_h", "past_a_b_h", "present_a_b_h_2"]
 
 
-# The axis of time
+# The time axis
 
 
 def test_a_static_axis_is_opened() -> None:
@@ -330,9 +330,9 @@ BAD_AXES = {
     "no axis is called 'Q:0'": "Q:0",
     "stream['time'] cannot be 0": "time=0",
     "'x' is not a number of frames": "time=x",
-    "input 'X' has two axes of time, 0 and 2": {"time": None, "X:2": None},
-    "the axes of time have different numbers of frames": {"time": 1, "X:0": 2},
-    "the axis of time has no name": "",
+    "input 'X' has two time axes, 0 and 2": {"time": None, "X:2": None},
+    "the time axes have different numbers of frames": {"time": 1, "X:0": 2},
+    "the time axis has no name": "",
 }
 
 
@@ -346,7 +346,7 @@ def test_a_wrong_axis_is_refused(message: str) -> None:
 
 def test_two_inputs_whose_axes_disagree_are_refused() -> None:
     model = net("g (float[7, 2] X, float[5, 2] Z) => (float[7, 2] Y) { Y = Neg (X) }")
-    with pytest.raises(rl.UnsupportedError, match="have 5 and 7 frames: they are not the same time"):
+    with pytest.raises(rl.UnsupportedError, match="have 5 and 7 frames, but must have the same number"):
         streamed(model, {"X:0": None, "Z:0": None})
 
 
@@ -372,7 +372,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "the mean of all frames": (
         "m = ReduceMean <axes = [0]> (X) x = Sub (X, m) Y = GRU <hidden_size = 4> (x, W, R, B)",
-        "Sub node '-> x' in main graph: subtracts from each frame the mean of all",
+        "Sub node '-> x' in main graph: subtracts the mean of all frames",
     ),
     "a softmax over time": (
         "x = Softmax <axis = 0> (X) Y = GRU <hidden_size = 4> (x, W, R, B)",

@@ -209,7 +209,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "a pooling of all": (
         "m = GlobalAveragePool (X) Y = Sub (X, m)",
-        "subtracts from each frame the mean of all, .*utterance normalization",
+        "subtracts the mean of all frames, .*utterance normalization",
     ),
 }
 

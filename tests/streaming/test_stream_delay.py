@@ -425,7 +425,7 @@ def test_a_state_of_the_caller_waits_for_the_first_frame() -> None:
             "new = Slice (j, minus2, far, axis)",
             "float[2, 3, 2] cache",
             "float[2, 3, 2] new",
-            "Concat node .* before those of what is late; put constants there",
+            "Concat node .* before frames that come late; put constants there",
         ),
     ],
 )

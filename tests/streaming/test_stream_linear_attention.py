@@ -66,7 +66,7 @@ def test_a_convolution_is_verified_in_chunks() -> None:
 
 
 def test_the_pass_alone_says_what_to_do() -> None:
-    with pytest.raises(rl.UnsupportedError, match=r"'conv' .*: its frames are followed in its equivalent only"):
+    with pytest.raises(rl.UnsupportedError, match=r"'conv' .*: can be streamed only in its lowered form"):
         rl.StreamPass("length")(ir.from_proto(model(OPEN)))
 
 

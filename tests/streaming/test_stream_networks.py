@@ -107,7 +107,7 @@ def test_a_rounded_lstm_is_refused_with_the_reason() -> None:
     path = EXPORTED / "derived" / "dtln_stage1_op11_dynquant_i8.onnx"
     if not path.exists():
         pytest.skip("the stored models are not there")
-    with pytest.raises(rl.UnsupportedError, match="rounds all frames of a sequence by one range"):
+    with pytest.raises(rl.UnsupportedError, match="rounds all frames of a sequence with one scale"):
         streamed(onnx.load(path), "mag:1")
 
 

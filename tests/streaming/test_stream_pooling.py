@@ -152,7 +152,7 @@ REFUSED = {
     "utterance normalization": (
         "m = ReduceMean (g, one1) d = Sub (g, m) q = Mul (d, d) v = ReduceMean (q, one1) "
         "e = Sqrt (v) Y = Div (d, e)",
-        "Sub node .* subtracts from each frame the mean of all, known only after the last one .utterance normal",
+        "Sub node .* subtracts the mean of all frames, which is known only after the last one .utterance normal",
     ),
     "each frame by the maximum": (
         "m = ReduceMax (g, one1) Y = Div (g, m)",
@@ -180,11 +180,11 @@ REFUSED = {
     ),
     "pooled with paddings": (
         "t = Transpose <perm = [0, 2, 1]> (g) c = Conv <pads = [2, 2]> (t, K) Y = GlobalAveragePool (c)",
-        "pools frames that a stream has before or after their turn",
+        "pools frames that were padded, cut or moved before",
     ),
     "pooled ahead": (
         "t = Transpose <perm = [0, 2, 1]> (g) c = Conv <pads = [1, 1]> (t, K) Y = GlobalAveragePool (c)",
-        "pools frames that a stream has before or after their turn",
+        "pools frames that were padded, cut or moved before",
     ),
 }
 

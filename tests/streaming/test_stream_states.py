@@ -252,7 +252,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "a counter that is an output": (
         f"{T}  Y = Range (s0, t, s1)",
-        "Range node '-> Y' in main graph: counts the frames",
+        "Range node '-> Y' in main graph: counts frames in a way",
     ),
 }
 

@@ -62,12 +62,12 @@ class Sequences:
 
     Args:
         plan: How the stream is driven.
-        whole, graph: The original with open axes of time, and the stream.
+        whole, graph: The original with open time axes, and the stream.
         runner: Writes and reads the inputs.
         check: What the caller asks for.
 
     Attributes:
-        axes: The axes of time by input.
+        axes: The time axes by input.
         constants: The values of inputs that the stream no longer has.
         lengths: Inputs that are lengths of sequences.
     """

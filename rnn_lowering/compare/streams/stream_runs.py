@@ -37,7 +37,7 @@ class StreamRuns:
         plan: How the stream is driven.
         axes: The axis of the frames of each input that has one, by name.
         sequences: The inputs.
-        original: The original's session, its axes of time open.
+        original: The original's session, its time axes open.
         stream: The stream's session.
         taken: The values of each run of the original, by name, as far as they are known.
         notes: What a user should know about how they ran.

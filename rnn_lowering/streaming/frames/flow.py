@@ -133,7 +133,7 @@ class Flow:
     def shape(self, value: ir.Value, node: ir.Node) -> Shape:
         """The shape of a value."""
         if value not in self.known.shapes:
-            raise self.refuse(node, f"the shape of '{value.name}' is not known, so neither is its axis of time")
+            raise self.refuse(node, f"the shape of '{value.name}' is not known, so its time axis cannot be found")
         return self.known.shapes[value]
 
     def at(
@@ -183,7 +183,10 @@ class Flow:
                 found, lacking = Frames(axes[0], extra=int(extra), known=max(known, 0), rate=rate), max(-known, 0)
                 if found.size() - Size.symbol(CHUNK) * lacking == dim:
                     return found, lacking
-        raise self.refuse(node, f"the shape of '{value.name}' depends on the number of frames in other ways")
+        raise self.refuse(
+            node,
+            f"the shape of '{value.name}' depends on the number of frames in a way that a stream cannot follow",
+        )
 
     def framed(self, node: ir.Node, output: ir.Value, framing: Frames) -> Frames:
         """Return the framing of an output with one result per frame, checked against its shape."""

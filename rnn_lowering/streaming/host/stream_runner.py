@@ -74,12 +74,12 @@ class Stream:
             if others or len(named) > len(held):
                 raise ModelFileError(
                     f"the stream's metadata and the model have other {what}: {', '.join(others) or 'one twice'}",
-                    hint="make the stream anew",
+                    hint="make the stream again",
                 )
         for name, axis in plan.inputs.items():
             declared = self._declared[name]
             if axis is not None and (axis >= len(declared) or _size(declared[axis]) != plan.frames):
-                raise ModelFileError(f"the stream's metadata have the frames of input '{name}' on axis {axis}")
+                raise ModelFileError(f"the stream's metadata has the frames of input '{name}' on axis {axis}")
         for name, state in states.items():
             declared = self._declared[name]
             fits = len(declared) == len(state.shape) and all(
@@ -89,8 +89,8 @@ class Stream:
             own = self._types[name]
             if not fits or (own is not None and own != _dtype(state.dtype)):
                 raise ModelFileError(
-                    f"the stream's metadata have a state '{name}' of {state.dtype} {list(state.shape)}, "
-                    f"the model one of {own} {declared}"
+                    f"the stream's metadata has a state '{name}' of {state.dtype} {list(state.shape)}, "
+                    f"but the model has one of {own} {declared}"
                 )
 
     def __call__(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
@@ -164,7 +164,7 @@ class Stream:
                 raise ModelFileError(
                     f"output '{name}' has shape {list(shape)}; "
                     f"in the stream's metadata its frames are on axis {axis}",
-                    hint="make the stream anew",
+                    hint="make the stream again",
                 )
 
     def _count(self, given: Mapping[str, Array]) -> int:

@@ -121,7 +121,8 @@ def _check_spread(flow: Flow, node: ir.Node, data: Sequence[int], framing: Unfra
     once = all(old == ONE for old, dim in zip(padded, after, strict=True) if dim.timed)
     if node.op_type not in ("Expand", "Tile") or not once or not any(dim.timed for dim in after):
         raise flow.refuse(
-            node, f"gives '{node.outputs[0].name}' a size that depends on the number of frames, but it has none"
+            node,
+            f"gives '{node.outputs[0].name}' a size that depends on the number of frames, but no data with frames",
         )
 
 

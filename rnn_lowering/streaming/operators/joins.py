@@ -46,7 +46,9 @@ def padded(flow: Flow, node: ir.Node) -> list[Framing]:
     found = settled(flow, node, framing, made, int(right))
     first = mode == "edge"
     if first and (left < 0 or framing.delay):
-        raise flow.refuse(node, "repeats the first frame of what is late, or cuts it off", "pad with a constant")
+        raise flow.refuse(
+            node, "repeats or cuts off the first frame of a value that comes late", "pad with a constant"
+        )
     keep(
         flow,
         node,
@@ -86,7 +88,7 @@ def joined_along(flow: Flow, node: ir.Node) -> list[Framing]:
     if len(framings) > 1 or not isinstance(framing, Frames) or not framing.plain:
         raise flow.refuse(
             node,
-            "joins frames with others along the axis of time",
+            "joins frames with others along the time axis",
             "only constants, an input or the first frame can be joined there, in front",
         )
     slot = node.inputs.index(values[along[0]])
@@ -123,7 +125,7 @@ def _behind_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int, othe
     if framing.delay:
         raise flow.refuse(
             node,
-            "puts computed frames before those of what is late",
+            "puts computed frames before frames that come late",
             "put constants there: the stream keeps past frames itself",
         )
     left = int(flow.shape(lead, node)[framing.axis].constant or 0)

@@ -86,7 +86,7 @@ def softmaxed(flow: Flow, node: ir.Node) -> list[Framing]:
         return frame_by_frame(flow, node)
     value, framing = held
     if not is_exact(framing):
-        raise flow.refuse(node, "weighs frames that a stream has before or after their turn, over all of them")
+        raise flow.refuse(node, "weighs all frames, after some were padded, cut or moved")
     flow.edits.append(RunningSoftmax(*flow.at(node, value, framing)))
     error = flow.refuse(
         node, "weighs each frame by all of them", "a stream can only have the sum of the weighted frames"
@@ -145,7 +145,7 @@ def deviating(flow: Flow, node: ir.Node) -> list[Framing]:
         return frame_by_frame(flow, node)
     error = flow.refuse(
         node,
-        "subtracts from each frame the mean of all, known only after the last one (utterance normalization)",
+        "subtracts the mean of all frames, which is known only after the last one (utterance normalization)",
         "normalize over the frames so far, or by constants",
     )
     return [Pooled("deviations", framing, node, error)]

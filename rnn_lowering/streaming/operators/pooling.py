@@ -158,7 +158,7 @@ def running_pool(flow: Flow, node: ir.Node, frames: Frames) -> RunningPool | Non
     if not is_exact(frames):
         raise flow.refuse(
             node,
-            "pools frames that a stream has before or after their turn",
+            "pools frames that were padded, cut or moved before",
             "pool exactly the frames of the stream",
         )
     edit = RunningPool(*place, shape)

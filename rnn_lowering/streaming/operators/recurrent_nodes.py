@@ -23,7 +23,7 @@ _RESHAPED = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 def recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
     """Return the framing of Y. A node along the frames carries its state; a node along another axis does not."""
     if not has_steps(node):
-        raise flow.refuse(node, "its frames are followed in its equivalent only", "lower it first, or together")
+        raise flow.refuse(node, "can be streamed only in its lowered form", "lower it first, or together")
     if node.op_type == "LinearAttention":
         return _attention(flow, node)
     if kind_of(node) is not RecurrentSpec:
@@ -42,7 +42,7 @@ def recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
     if node.domain:
         raise flow.refuse(
             node,
-            "rounds all frames of a sequence by one range, which a stream never knows",
+            "rounds all frames of a sequence with one scale, which a stream never knows",
             "stream the float model instead",
         )
     sequence, batch = steps_and_batch(node)

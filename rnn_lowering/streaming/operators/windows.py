@@ -236,7 +236,7 @@ def overlapped(flow: Flow, node: ir.Node) -> list[Framing]:
     (axis,) = axes
     span, stride = spans[axis], strides[axis]
     if span < stride or image[axis] != (framing.size() - 1) * stride + span:
-        raise flow.refuse(node, "its size is not that of all its columns")
+        raise flow.refuse(node, "its size is not that of all its columns together")
     made = framing.repeated(stride).padded(0, span - stride)
     found = settled(flow, node, framing, made, span - stride)
     cut = span - stride + made.known - found.known
