@@ -16,9 +16,7 @@ import contextlib
 import faulthandler
 import json
 import logging
-import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -30,22 +28,24 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import pytest
 from case_list import NAMED, RANDOM
 from cases import model
 from found import FOUND, file_of
-from onnx import version_converter
+from one_process import Kept, keep_processes
 from paths import EXAMPLES
 from random_streams import NETS, judged
 from scope_models import CAPTURED, LOCAL, OVERRIDABLE, SCOPES, SHARED
+from stream_models import KEY
 from stream_nets import enhancer, keras_batch_first, keyword_spotter, language_model
 from texts import FORMS, parse
 
 import rnn_lowering as rl
-from rnn_lowering.model import onnx_checks
-from rnn_lowering.streaming.host.metadata import KEY
 
 MEMORY = 4 << 30
-SECONDS = 20
+SECONDS = 45
+"""The most that a model may take; the package gives onnx 10 for an inference, and 30 for a conversion."""
+
 BATCH = 500
 ANY_FORM = ("auto", *FORMS)
 
@@ -352,7 +352,7 @@ def run_here(kind: str, first: int, count: int) -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        onnx_checks._in_child = _forked
+    keep_processes(pytest.MonkeyPatch())
     warnings.simplefilter("ignore")
     logging.disable()
     originals = {"bytes": models, "fields": models, "streams": nets}.get(kind, list)()
@@ -365,28 +365,7 @@ def run_here(kind: str, first: int, count: int) -> None:
             faulthandler.cancel_dump_traceback_later()
             if wrong is not None:
                 print(json.dumps([number, wrong]), flush=True)
-
-
-def _forked(task: str, proto: Model) -> Model:
-    """onnx's native code in a fork of this process: where the package starts a Python, that takes a second each."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if not pid:
-        signal.alarm(5)
-        with contextlib.suppress(BaseException):
-            infer = task == "infer"
-            result = onnx_checks._infer(proto) if infer else version_converter.convert_version(proto, int(task))
-            with os.fdopen(writer, "wb") as out:
-                out.write(result.SerializeToString())
-            os._exit(0)
-        os._exit(1)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as given:
-        data = given.read()
-    if os.waitpid(pid, 0)[1]:
-        raise onnx_checks.NativeError("refused, crashed or hung")
-    found: Model = Model.FromString(data)
-    return found
+    Kept.end_all()
 
 
 def campaign(kind: str, first: int, count: int) -> Iterator[tuple[int, str]]:
