@@ -3,7 +3,8 @@
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,6 +17,10 @@ from clients.environments import HERE, ROOT, python
 
 Job: TypeAlias = tuple[onnx.ModelProto, Arrays]
 """A model and its inputs."""
+
+PACKAGES = [path for path in sys.path if path.endswith("site-packages")]
+LENT: list[str | Path] = [*PACKAGES, HERE.parents[1]]
+"""This project and what it needs, to lend it to another environment."""
 
 SECONDS_PER_JOB = 60
 OUTCOMES = ("right", "wrong", "rejects", "crashes")
@@ -58,6 +63,34 @@ def judge(got: Arrays | str, expected: Arrays) -> tuple[str, str]:
     except AssertionError as error:
         return "wrong", " ".join(str(error).split())
     return "right", ""
+
+
+def assert_right(client: str, jobs: Mapping[str, Job], expected: Mapping[str, Arrays], folder: Path) -> None:
+    """Run models in a client and compare all of them."""
+    got = drive(client, jobs, folder)
+    outcomes = {name: judge(got[name], expected[name]) for name in jobs}
+    assert outcomes == dict.fromkeys(jobs, ("right", ""))
+
+
+def run_python(client: str, *arguments: str | Path, lent: Sequence[str | Path] = (), **options: Any) -> str:
+    """Run Python in a client's environment; return what it prints.
+
+    Args:
+        lent: Folders of modules that it gets beside its own, as in `LENT`.
+        options: `cwd`, and variables of its environment.
+    """
+    folder = options.pop("cwd", None)
+    path = {"PYTHONPATH": os.pathsep.join(map(str, lent))} if lent else {}
+    done = subprocess.run(
+        [python(client), *arguments],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **path, **options},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def write(folder: Path, model: onnx.ModelProto, feed: Arrays) -> None:

@@ -11,29 +11,51 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from browsers import why_absent as why_no_browser
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1] / ".clients"
-CLIENTS = (
-    "tinygrad",
-    "tvm",
-    "ncnn",
-    "mnn",
-    "tract",
-    "openvino",
-    "iree",
-    "opencv",
-    "onnxruntime-web",
-    "onnxruntime-webgpu",
-)
-SHARED = {"onnxruntime-webgpu": "onnxruntime-web"}
-"""Clients that run in the environment of another one, in a browser."""
 
-TOOLS = ("pytorch", "keras", "paddle", "jax", "sklearn", "olive")
+
+@dataclass(frozen=True)
+class Client:
+    """A runtime.
+
+    Attributes:
+        title: Its name in the table of the README.
+        recipe: Its section of docs/runtimes.md.
+        home: The client in whose environment it runs.
+        slow: Whether it needs up to a second for a node.
+        refusal: What it says of an operator where it rejects every model: nothing else may be its reason.
+    """
+
+    title: str
+    recipe: str
+    home: str = ""
+    slow: bool = False
+    refusal: str = ""
+
+
+CLIENTS = {
+    "tinygrad": Client("tinygrad", "tinygrad", slow=True, refusal="is not supported"),
+    "tvm": Client("TVM (Relax)", "TVM", slow=True, refusal="not supported for frontend ONNX"),
+    "ncnn": Client("ncnn", "ncnn"),
+    "mnn": Client("MNN", "MNN"),
+    "tract": Client("tract", "tract"),
+    "openvino": Client("OpenVINO (CPU)", "OpenVINO"),
+    "iree": Client("IREE (CPU)", "IREE", slow=True),
+    "opencv": Client("OpenCV (dnn)", "OpenCV"),
+    "onnxruntime-web": Client("onnxruntime-web (wasm)", "onnxruntime-web"),
+    "onnxruntime-webgpu": Client("onnxruntime-web (WebGPU)", "onnxruntime-web on WebGPU", home="onnxruntime-web"),
+}
+EXPORTERS = ("pytorch", "keras", "paddle", "jax", "sklearn", "olive")
 OPTIMIZERS = ("onnxslim", "onnxsim", "onnxsim-prebuilt")
+HERE_TOO = ("onnxruntime", "onnxscript")
+"""What is in the environment of the tests."""
+
 NPM = "# npm: "
 SECONDS = 600
 """The most that one installation may take."""
@@ -44,18 +66,27 @@ AT_A_TIME = 2
 
 def python(client: str) -> Path:
     """The interpreter of a client's environment."""
+    if client in HERE_TOO:
+        return Path(sys.executable)
     return environment(client) / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
 
 
 def environment(client: str) -> Path:
     """The folder of a client's environment."""
-    return ROOT / SHARED.get(client, client)
+    return ROOT / home(client)
+
+
+def home(client: str) -> str:
+    """The client whose environment it is."""
+    return (client in CLIENTS and CLIENTS[client].home) or client
 
 
 def why_absent(client: str) -> str | None:
     """Why a client cannot be run here, None where it can."""
-    if client in SHARED:
-        return why_absent(SHARED[client]) or why_no_browser()
+    if client in HERE_TOO:
+        return None
+    if home(client) != client:
+        return why_absent(home(client)) or why_no_browser()
     failed, made = _failure(client), ROOT / client / "made_from.txt"
     if failed.exists():
         return f"{client} could not be installed: {failed.read_text()}"
@@ -66,9 +97,9 @@ def why_absent(client: str) -> str | None:
 
 def make(client: str) -> str | None:
     """Make the environment of a client unless it is there; return why it is absent, None where it is not."""
-    if client in SHARED:
-        make(SHARED[client])
-    if client in SHARED or why_absent(client) is None:
+    if home(client) != client:
+        make(home(client))
+    if home(client) != client or why_absent(client) is None:
         return why_absent(client)
     shutil.rmtree(ROOT / client, ignore_errors=True)
     _failure(client).unlink(missing_ok=True)
@@ -77,18 +108,8 @@ def make(client: str) -> str | None:
         install: list[str | Path] = ["install", "--quiet", "--no-deps", "-r", _requirements(client)]
         _run([sys.executable, "-m", "pip", "--python", python(client), *install])
         if package := of_npm(client):
-            _run(
-                [
-                    "npm",
-                    "install",
-                    "--no-audit",
-                    "--no-fund",
-                    "--ignore-scripts",
-                    "--prefix",
-                    ROOT / client,
-                    package,
-                ]
-            )
+            options = ["--no-audit", "--no-fund", "--ignore-scripts", "--prefix"]
+            _run(["npm", "install", *options, ROOT / client, package])
     except (subprocess.SubprocessError, OSError) as error:
         ROOT.mkdir(exist_ok=True)
         _failure(client).write_text(_reason(error))
@@ -113,7 +134,7 @@ def of_npm(client: str) -> str | None:
 
 
 def _requirements(client: str) -> Path:
-    return HERE / f"{SHARED.get(client, client)}.txt"
+    return HERE / f"{home(client)}.txt"
 
 
 def _failure(client: str) -> Path:
@@ -133,7 +154,7 @@ def _reason(error: Exception) -> str:
 
 def main(names: list[str]) -> int:
     """Make the environments; say what became of each; 1 where one is absent."""
-    wanted = names or [client for client in (*CLIENTS, *TOOLS, *OPTIMIZERS) if client not in SHARED]
+    wanted = names or [client for client in (*CLIENTS, *EXPORTERS, *OPTIMIZERS) if home(client) == client]
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         absent = dict(zip(wanted, pool.map(make, wanted), strict=True))
     for client, reason in absent.items():

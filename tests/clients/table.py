@@ -18,15 +18,6 @@ from clients.measuring import STORED, measure, stored
 README = HERE.parents[1] / "README.md"
 BEGIN = "<!-- measured: PYTHONPATH=tests:tests/support python -m clients.table -->"
 END = "<!-- end of what was measured -->"
-NAMES = {
-    "tvm": "TVM (Relax)",
-    "mnn": "MNN",
-    "openvino": "OpenVINO (CPU)",
-    "iree": "IREE (CPU)",
-    "opencv": "OpenCV (dnn)",
-    "onnxruntime-web": "onnxruntime-web (wasm)",
-    "onnxruntime-webgpu": "onnxruntime-web (WebGPU)",
-}
 SAID = {"wrong": "wrong without an error", "rejects": "rejected", "crashes": "crash"}
 
 
@@ -36,9 +27,7 @@ def table(entries: dict[str, Any]) -> str:
     for client in CLIENTS:
         if entry := entries.get(client):
             before, after = _counted(entry["native"]), _counted(entry["lowered"])
-            lines.append(
-                f"| {NAMES.get(client, client)} {entry['version']} | {before} | {after} | {entry['date']} |"
-            )
+            lines.append(f"| {CLIENTS[client].title} {entry['version']} | {before} | {after} | {entry['date']} |")
     return "\n".join(lines)
 
 

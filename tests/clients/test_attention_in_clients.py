@@ -13,8 +13,7 @@ from one_process import run_workers_here
 from running import run
 
 import rnn_lowering as rl
-from clients.driving import drive, judge
-from clients.environments import why_absent
+from clients.driving import assert_right, drive, judge
 
 PREFILL, DECODE = 100, 20
 CLIENTS = ("openvino", "tract", "tvm", "iree", "mnn", "opencv")
@@ -31,8 +30,6 @@ def by_kernels(original: onnx.ModelProto, x: Arrays) -> list[Arrays]:
 @pytest.mark.parametrize("client", CLIENTS)
 def test_prefill_and_decode(client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first token starts from what the prompt returned, and each other one from the one before."""
-    if reason := why_absent(client):
-        pytest.skip(reason)
     run_workers_here(monkeypatch)
     rng = np.random.default_rng(1)
     given: dict[str, Arrays] = {
@@ -64,26 +61,20 @@ def lowered(name: str, client: str, T: int) -> onnx.ModelProto:
 @pytest.mark.parametrize("client", [*CLIENTS, "tinygrad", "onnxruntime-web"])
 def test_forms(client: str, tmp_path: Path) -> None:
     """Each runtime's row says which forms it runs."""
-    if reason := why_absent(client):
-        pytest.skip(reason)
     case = Attention(T=4, B=1, Hq=1, H=1, by_key=True, opset=17)
     forms = rl.TARGETS[client].attention
-    got = drive(client, {f: (rl.lower(case.model(), f, target=client), case.feed()) for f in forms}, tmp_path)
-    assert {f: judge(got[f], case.expected(case.feed())) for f in forms} == dict.fromkeys(forms, ("right", ""))
+    jobs = {form: (rl.lower(case.model(), form, target=client), case.feed()) for form in forms}
+    assert_right(client, jobs, dict.fromkeys(forms, case.expected(case.feed())), tmp_path)
 
 
 @pytest.mark.parametrize("client", [*CLIENTS, "tinygrad"])
 def test_chunks(client: str, tmp_path: Path) -> None:
     """So many steps that there are several chunks, each of several blocks; tinygrad takes minutes for 70.
     MNN, OpenVINO, tract and TVM have open sizes."""
-    if reason := why_absent(client):
-        pytest.skip(reason)
     T = 20 if client == "tinygrad" else 70
     opened = {"mnn": "BT", "openvino": "B", "tract": "BT", "tvm": "B"}.get(client, "")
     cases = {
         by_key: Attention(T=T, by_key=by_key, opset=17, decays="strong", open=opened) for by_key in (False, True)
     }
     jobs = {str(k): (rl.lower(case.model(), "chunked", target=client), case.feed()) for k, case in cases.items()}
-    got = drive(client, jobs, tmp_path)
-    judged = [judge(got[str(k)], case.expected(case.feed())) for k, case in cases.items()]
-    assert judged == [("right", "")] * 2
+    assert_right(client, jobs, {str(k): case.expected(case.feed()) for k, case in cases.items()}, tmp_path)

@@ -21,12 +21,12 @@ from running import assert_close
 from stream_models import plan_of, whole
 
 import rnn_lowering as rl
-from clients.environments import environment, why_absent
-from clients.test_examples_of_clients import example, recipe
-from clients.test_streams import FRAMES, nets
+from clients.environments import environment
+from clients.recipes import example, recipe
+from clients.trials import FRAMES, nets
 from rnn_lowering.cli.command import main
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.environments("onnxruntime-web")]
 
 COMMANDS = {"WebGPU": headless_gpu, "WebAssembly": headless}
 
@@ -34,8 +34,6 @@ COMMANDS = {"WebGPU": headless_gpu, "WebAssembly": headless}
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The folder of the pages, with the library beside them."""
-    if reason := why_absent("onnxruntime-web"):
-        pytest.skip(reason)
     shutil.copytree(EXAMPLES / "browser", tmp_path / "page")
     (tmp_path / "page" / "node_modules").symlink_to(environment("onnxruntime-web") / "node_modules")
     return tmp_path / "page"

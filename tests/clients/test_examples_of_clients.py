@@ -1,29 +1,25 @@
 """The example in TVM on real models, and the recipes of docs/runtimes.md, each in its client's environment."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from cases import Arrays, Case
+from cases import Case
 from chains import Link, chain
 from onnx import TensorProto, helper
 from paths import EXAMPLES, MODELS
 from running import assert_close, recurrent_left, run
 
-from clients.driving import Job, drive
-from clients.environments import CLIENTS, HERE, SHARED, environment, of_npm, python, why_absent
+from clients.driving import LENT, Job, drive, run_python
+from clients.environments import CLIENTS, HERE, environment, home, of_npm
+from clients.recipes import RECIPES, example, recipe, run_commands
 from clients.trials import original
 from rnn_lowering.cli.command import main
 
 ROOT = HERE.parents[1]
-PACKAGES = os.pathsep.join(path for path in sys.path if path.endswith("site-packages"))
-"""What this environment has, to lend it to another."""
 SHOWN = {
     "github/snakers4__silero-vad/silero_vad_16k_op15.onnx": [
         "--input-shape=input:1,576",
@@ -36,74 +32,29 @@ SHOWN = {
 }
 
 
-def run_in_tvm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def run_in_tvm(*arguments: str | Path) -> str:
     """Run the example in TVM's environment, to which this project and what it needs are lent."""
-    if reason := why_absent("tvm"):
-        pytest.skip(reason)
-    lent = os.pathsep.join([PACKAGES, str(ROOT)])
-    return subprocess.run(
-        [python("tvm"), ROOT / "examples" / "run_in_tvm.py", *arguments, "--runs=3"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": lent},
-        timeout=200,
-    )
+    return run_python("tvm", ROOT / "examples" / "run_in_tvm.py", *arguments, "--runs=3", lent=LENT)
 
 
+@pytest.mark.environments("tvm")
 @pytest.mark.skipif(not MODELS.exists(), reason=f"{MODELS.name} is not there")
 @pytest.mark.parametrize("file", SHOWN)
 def test_real_models_run_in_tvm(file: str) -> None:
-    done = run_in_tvm(MODELS / file, *SHOWN[file])
-    assert done.returncode == 0, done.stderr
-    found = re.search(r"largest difference (\S+)", done.stdout)
+    found = re.search(r"largest difference (\S+)", run_in_tvm(MODELS / file, *SHOWN[file]))
     assert found
     assert float(found[1]) < 1e-5
 
 
+@pytest.mark.environments("tvm")
 def test_inputs_can_be_given_and_differences_are_noticed(tmp_path: Path) -> None:
     """The denoiser of this repository, by numbers of its own; a tolerance of -1 is always exceeded."""
     np.savez(tmp_path / "feed.npz", magnitude=np.ones((1, 4, 129), np.float32))
     arguments: list[str | Path] = [ROOT / "examples" / "denoiser.onnx", f"--feed={tmp_path / 'feed.npz'}"]
     arguments.append("--input-shape=magnitude:1,4,129")
-    assert run_in_tvm(*arguments).returncode == 0
-    failed = run_in_tvm(*arguments, "--atol=-1")
-    assert failed.returncode == 1
-    assert "that is more than -1" in failed.stderr
-
-
-RECIPES = ROOT / "docs" / "runtimes.md"
-TITLES = {
-    "tinygrad": "tinygrad",
-    "tvm": "TVM",
-    "ncnn": "ncnn",
-    "mnn": "MNN",
-    "tract": "tract",
-    "openvino": "OpenVINO",
-    "iree": "IREE",
-    "opencv": "OpenCV",
-    "onnxruntime-web": "onnxruntime-web",
-    "onnxruntime-webgpu": "onnxruntime-web on WebGPU",
-}
-
-
-def recipe(client: str) -> tuple[list[str], list[str], str]:
-    """The arguments of `rnn-lower` in a recipe, the commands after it, and its Python or JavaScript."""
-    _, section = RECIPES.read_text().split(f"\n## {TITLES[client]}\n")
-    block = re.search(r"```(?:python|javascript)\n(.*?)```", section.split("\n## ")[0], re.DOTALL)
-    text = section.split("\n## ")[0].split("```")[0]
-    first, *commands = [line[4:] for line in text.splitlines() if line.startswith("    ")]
-    assert first.startswith(f"rnn-lower model.onnx lowered.onnx --target {client}")
-    return first.split()[1:], commands, block[1] if block else ""
-
-
-def example(folder: Path) -> Arrays:
-    """Put the model of the documents and an input into a folder; return its outputs."""
-    model = onnx.load(EXAMPLES / "model.onnx")
-    X = np.random.default_rng(0).standard_normal((16, 1, 80)).astype(np.float32)
-    onnx.save(model, folder / "model.onnx")
-    np.save(folder / "X.npy", X)
-    return run(model, {"X": X})
+    run_in_tvm(*arguments)
+    with pytest.raises(AssertionError, match="that is more than -1"):
+        run_in_tvm(*arguments, "--atol=-1")
 
 
 IN_NODE = """import {{ readFileSync, writeFileSync }} from "node:fs";
@@ -115,10 +66,8 @@ writeFileSync("Y.raw", Y.data);
 """The JavaScript of a recipe, which has X and gives Y."""
 
 
-@pytest.mark.parametrize("client", [client for client in CLIENTS if client not in SHARED])
+@pytest.mark.parametrize("client", [client for client in CLIENTS if home(client) == client])
 def test_recipes_give_what_the_original_gives(client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if reason := why_absent(client):
-        pytest.skip(reason)
     expected = example(tmp_path)
     lowering, commands, code = recipe(client)
     monkeypatch.chdir(tmp_path)
@@ -130,24 +79,14 @@ def test_recipes_give_what_the_original_gives(client: str, tmp_path: Path, monke
         last = "node recipe.mjs && python recipe.py"
         code = "import numpy as np\nY = np.fromfile('Y.raw', np.float32).reshape(16, 1, 80)"
     (tmp_path / "recipe.py").write_text(f"{code}\nnp.save('Y.npy', Y)\n" if code else "")
-    programs = [python(client).parent, *python(client).parents[1].glob("lib/python*/site-packages/pnnx")]
-    path = os.pathsep.join([*map(str, reversed(programs)), os.environ["PATH"]])
-    for command in [*commands, last]:
-        subprocess.run(
-            command,
-            shell=True,
-            check=True,
-            cwd=tmp_path,
-            env={**os.environ, "PATH": path, "DEV": "PYTHON"},
-            timeout=200,
-        )
+    run_commands(client, [*commands, last], tmp_path, DEV="PYTHON")
     assert_close({"Y": np.load(tmp_path / "Y.npy")}, expected)
 
 
 def measured_messages() -> list[tuple[str, str]]:
     """Each client and the message that docs/troubleshooting.md says it gives, where that is measured."""
     text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
-    clients = {title: client for client, title in TITLES.items()}
+    clients = {row.recipe: client for client, row in CLIENTS.items()}
     found = re.findall(r"^## `(.*)`\n\n(\w+), \*measured\*", text, re.MULTILINE)
     return [(clients[name], message) for message, name in found if name in clients]
 
@@ -185,8 +124,6 @@ def refused(message: str) -> Job:
 
 @pytest.mark.parametrize(("client", "message"), measured_messages(), ids=[c for c, _ in measured_messages()])
 def test_messages_are_those_of_the_clients(client: str, message: str, tmp_path: Path) -> None:
-    if reason := why_absent(client):
-        pytest.skip(reason)
     outcome = drive(client, {"model": refused(message)}, tmp_path)["model"]
     assert isinstance(outcome, str)
     assert message in outcome
@@ -215,17 +152,12 @@ np.savez("outputs.npz", X=X.numpy(), Y=Y.detach().numpy(), h=h.detach().numpy())
 """
 
 
+@pytest.mark.environments("pytorch")
 def test_the_recipe_for_pytorch(tmp_path: Path) -> None:
-    if reason := why_absent("pytorch"):
-        pytest.skip(reason)
     code = re.findall(r"```python\n(.*?)```", RECIPES.read_text().split("\n## PyTorch\n")[1], re.DOTALL)[0]
     imports, _, rest = code.partition("\n")
     (tmp_path / "recipe.py").write_text(f"{imports}\n{NET}{rest}{SAVE}")
-    lent = os.pathsep.join([PACKAGES, str(ROOT)])
-    command: list[str | Path] = [python("pytorch"), "recipe.py"]
-    environment = {**os.environ, "PYTHONPATH": lent}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_python("pytorch", "recipe.py", lent=LENT, cwd=tmp_path)
     lowered = onnx.load(tmp_path / "lowered.onnx")
     assert recurrent_left(lowered) == []
     with np.load(tmp_path / "outputs.npz") as held:
@@ -234,22 +166,17 @@ def test_the_recipe_for_pytorch(tmp_path: Path) -> None:
         assert_close(dict(zip("Yh", results, strict=True)), {"Y": held["Y"], "h": held["h"]})
 
 
+@pytest.mark.environments("olive", "pytorch")
 def test_the_recipe_for_olive(tmp_path: Path) -> None:
     """A run of Olive, as in the document; its caches stay in the folder."""
-    if reason := why_absent("olive") or why_absent("pytorch"):
-        pytest.skip(reason)
     section = RECIPES.read_text(encoding="utf-8").split("\n## Olive\n")[1]
     (tmp_path / "recipe.py").write_text(re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0])
     given = chain(Link("LSTM", "lstm", {"direction": "bidirectional"}), Link("GRU", "gru"))
     onnx.save(given, tmp_path / "model.onnx")
     (torch,) = environment("pytorch").glob("lib/python*/site-packages")
-    lent = os.pathsep.join([PACKAGES, str(torch), str(ROOT)])
-    alone = {**os.environ, "PYTHONPATH": lent, "HOME": str(tmp_path), "OLIVE_DISABLE_TELEMETRY": "1"}
-    command: list[str | Path] = [python("olive"), "recipe.py"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=alone, capture_output=True, text=True, check=False, timeout=200
+    run_python(
+        "olive", "recipe.py", lent=[*LENT, torch], cwd=tmp_path, HOME=str(tmp_path), OLIVE_DISABLE_TELEMETRY="1"
     )
-    assert done.returncode == 0, done.stderr
     lowered = onnx.load(tmp_path / "lowered" / "model.onnx")
     assert recurrent_left(lowered) == []
     X = np.random.default_rng(0).standard_normal((16, 1, 3)).astype(np.float32)
@@ -264,25 +191,20 @@ net = tf.keras.Model(X, tf.keras.layers.LSTM(6, return_sequences=True)(X))
 
 
 @pytest.mark.parametrize(
-    ("name", "before", "nodes", "open_axis", "size", "length_name"),
-    [("PyTorch", "", 2, 0, 80, "seq"), ("Keras", NET_OF_KERAS, 1, 1, 8, None), ("Paddle", "", 1, 1, 8, None)],
+    ("exporter", "before", "nodes", "open_axis", "size", "length_name"),
+    [("pytorch", "", 2, 0, 80, "seq"), ("keras", NET_OF_KERAS, 1, 1, 8, None), ("paddle", "", 1, 1, 8, None)],
 )
 def test_getting_started(
-    name: str, before: str, nodes: int, open_axis: int, size: int, length_name: str | None, tmp_path: Path
+    exporter: str, before: str, nodes: int, open_axis: int, size: int, length_name: str | None, tmp_path: Path
 ) -> None:
     """Its lines as they are, in an environment of the exporter, and sequences of several lengths."""
-    if reason := why_absent(name.lower()):
-        pytest.skip(reason)
-    text = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8").split(f"\n## From {name}\n")[1]
-    (tmp_path / "typed.py").write_text(before + re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0])
-    (own,) = environment(name.lower()).glob("lib/python*/site-packages")
-    lent = os.pathsep.join([str(own), PACKAGES, str(ROOT)])
-    command: list[str | Path] = [python(name.lower()), "typed.py"]
-    alone = {**os.environ, "PYTHONPATH": lent}
-    done = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    of = {"PyTorch": ("model.onnx", "lowered.onnx")}
-    files = of.get(name, (f"{name.lower()}.onnx", f"{name.lower()}_lowered.onnx"))
+    text = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
+    section = re.split(rf"\n## From {exporter}\n", text, flags=re.IGNORECASE)[1]
+    (tmp_path / "typed.py").write_text(before + re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0])
+    (own,) = environment(exporter).glob("lib/python*/site-packages")
+    run_python(exporter, "typed.py", lent=[own, *LENT], cwd=tmp_path)
+    of = {"pytorch": ("model.onnx", "lowered.onnx")}
+    files = of.get(exporter, (f"{exporter}.onnx", f"{exporter}_lowered.onnx"))
     original, lowered = (onnx.load(tmp_path / file) for file in files)
     assert len(recurrent_left(original)) == nodes
     assert recurrent_left(lowered) == []
@@ -294,7 +216,7 @@ def test_getting_started(
         shape = (length, 1, size) if open_axis == 0 else (1, length, size)
         feed = {given.name: np.ones(shape, np.float32)}
         assert_close(run(lowered, feed), run(original, feed))
-    if name == "PyTorch":  # it is the example, but for the weights
+    if exporter == "pytorch":  # it is the example, but for the weights
         kept = onnx.load(EXAMPLES / "model.onnx")
         assert [(n.op_type, n.input) for n in original.graph.node] == [
             (n.op_type, n.input) for n in kept.graph.node

@@ -2,9 +2,6 @@
 that run few of the originals. The truth is what the exporting framework computes."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,8 +13,8 @@ from loop_models import as_meant, operators
 from running import assert_close, run
 
 import rnn_lowering as rl
-from clients.driving import Job, drive, judge
-from clients.environments import HERE, environment, python, why_absent
+from clients.driving import PACKAGES, Job, drive, judge, run_python
+from clients.environments import HERE, environment, why_absent
 
 EXPORTERS = {
     "keras": "of_keras.py",
@@ -53,18 +50,14 @@ Models: TypeAlias = dict[str, tuple[onnx.ModelProto, Runs]]
 
 def exported(exporter: str, folder: Path) -> Models:
     """The models of an exporter, and for each run the inputs and the outputs of its framework."""
-    own = [] if exporter == "onnxscript" else environment(exporter).glob("lib/python*/site-packages")
-    lent = [*map(str, own), *(path for path in sys.path if path.endswith("site-packages"))]
-    interpreter = sys.executable if exporter == "onnxscript" else python(exporter)
-    done = subprocess.run(
-        [interpreter, HERE / "exporters" / EXPORTERS[exporter], folder],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(lent), "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
+    own = environment(exporter).glob("lib/python*/site-packages")
+    run_python(
+        exporter,
+        HERE / "exporters" / EXPORTERS[exporter],
+        folder,
+        lent=[*own, *PACKAGES],
+        JAX_PLATFORMS="cpu",
     )
-    assert done.returncode == 0, done.stderr
     return {f"{exporter}/{path.stem}": (onnx.load(path), runs_of(path)) for path in folder.glob("*.onnx")}
 
 
@@ -101,8 +94,6 @@ def check_form(name: str, model: onnx.ModelProto, form: str, feed: Arrays, outpu
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_loops_as_they_are_exported(exporter: str, tmp_path: Path) -> None:
     """In every form at every length; then in the runtimes that are installed, as exported and lowered for each."""
-    if exporter != "onnxscript" and (reason := why_absent(exporter)):
-        pytest.skip(reason)
     models = exported(exporter, tmp_path)
     assert sorted(models) == sorted(name for name in OUTCOMES if name.startswith(f"{exporter}/"))
     for name, (model, runs) in models.items():

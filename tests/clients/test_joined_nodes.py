@@ -9,8 +9,7 @@ from running import run
 
 import rnn_lowering as rl
 from benchmarks.models import Row, several
-from clients.driving import Job, drive, judge
-from clients.environments import why_absent
+from clients.driving import Job, assert_right
 
 FORMS = {
     "tract": ("scan", "unroll"),
@@ -37,8 +36,6 @@ def models() -> dict[str, onnx.ModelProto]:
 
 @pytest.mark.parametrize("client", FORMS)
 def test_joined_nodes_compute_what_they_did(client: str, tmp_path: Path) -> None:
-    if reason := why_absent(client):
-        pytest.skip(reason)
     jobs: dict[str, Job] = {}
     expected = {}
     for name, model in models().items():
@@ -50,6 +47,4 @@ def test_joined_nodes_compute_what_they_did(client: str, tmp_path: Path) -> None
                 if "GRU" in name:  # OpenVINO makes its own kernels of an LSTM
                     assert lowered != rl.lower(model, form, target=target, join=False), key
                 jobs[key], expected[key] = (lowered, feed), run(model, feed)
-    got = drive(client, jobs, tmp_path)
-    outcomes = {key: judge(got[key], expected[key]) for key in jobs}
-    assert {key: outcome for key, outcome in outcomes.items() if outcome != ("right", "")} == {}
+    assert_right(client, jobs, expected, tmp_path)

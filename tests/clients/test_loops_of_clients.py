@@ -7,10 +7,10 @@ import onnx
 import pytest
 from loop_models import LOOPS, as_meant, entries, feeds, run
 from loop_traps import numbers
+from texts import parse
 
 import rnn_lowering as rl
-from clients.driving import Job, drive, judge
-from clients.environments import why_absent
+from clients.driving import Job, assert_right, drive, judge
 from rnn_lowering.targets.table import TARGETS
 
 DATA = {"script_first_positive.onnx", "hand_loop_until_sum.onnx"}
@@ -28,8 +28,6 @@ OTHERS = {
 @pytest.mark.shared
 @pytest.mark.parametrize("client", OTHERS)
 def test_loops_of_exporters_run(client: str, tmp_path: Path) -> None:
-    if reason := why_absent(client):
-        pytest.skip(reason)
     if not LOOPS.exists():
         pytest.skip(f"{LOOPS.name} is not there")
     jobs: dict[str, Job] = {}
@@ -53,7 +51,7 @@ def test_loops_of_exporters_run(client: str, tmp_path: Path) -> None:
 
 def test_a_loop_without_rows_is_unrolled_for_tract() -> None:
     """It fails on a Scan that takes no rows."""
-    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]> g (float[2] a) => (float[2] p)
+    model = parse("""g (float[2] a) => (float[2] p)
         <bool yes = {1}, int64 M = {3}> {
         p = Loop (M, yes, a) <body = d (int64 i, bool c, float[2] s) => (bool c1, float[2] s1) {
             s1 = Add (s, s) c1 = Identity (c) }> }""")
@@ -64,8 +62,7 @@ def test_a_loop_without_rows_is_unrolled_for_tract() -> None:
 
 def test_a_loop_over_the_numbers_of_its_steps_is_unrolled_for_tract() -> None:
     """It fails where a step slices or expands by such a number; a Loop of unknown length keeps them."""
-    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
-        g (float[T, 2] x) => (float[2] y)
+    model = parse("""g (float[T, 2] x) => (float[2] y)
         <bool yes = {1}, float[2] h = {0, 0}> {
         T = Shape <end = 1> (x)
         y = Loop (T, yes, h) <body = b (int64 i, bool c, float[2] h) => (bool c1, float[2] h1) {
@@ -104,13 +101,10 @@ RECURRENCES = {
 def test_rows_directions_and_no_steps(client: str, names: list[str], tmp_path: Path) -> None:
     """pnnx misreads a Gather of reversed rows; OpenCV crashes with exported Loops and with unused booleans,
     OpenVINO with a Loop of no step."""
-    if reason := why_absent(client):
-        pytest.skip(reason)
     x, jobs, wanted = numbers(5, 3), dict[str, Job](), {}
     for name in names:
         rows = 0 if name == "none" else 5
-        model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
-            g (float[5,3] X) => (float[3] last, float[{rows},3] ys)
+        model = parse(f"""g (float[5,3] X) => (float[3] last, float[{rows},3] ys)
             <float[3] zeros = {{0, 0, 0}}, float half = {{0.5}}, bool unused = {{1}}> {{ {RECURRENCES[name]} }}""")
         jobs[name] = rl.lower(model, target=client), {"X": x}
         h, ys = np.zeros(3), []
@@ -118,8 +112,7 @@ def test_rows_directions_and_no_steps(client: str, names: list[str], tmp_path: P
             ys.append(h := h * 0.5 + row)
         wanted[name] = {"last": h, "ys": np.array(ys[:: -1 if name.endswith("1") else 1]).reshape(rows, 3)}
         wanted[name] = {key: array.astype(np.float32) for key, array in wanted[name].items()}
-    found = drive(client, jobs, tmp_path)
-    assert {name: judge(found[name], wanted[name]) for name in jobs} == dict.fromkeys(names, ("right", ""))
+    assert_right(client, jobs, wanted, tmp_path)
 
 
 BODIES = {
@@ -133,13 +126,10 @@ BODIES = {
 def test_bodies_that_runtimes_misread(client: str, tmp_path: Path) -> None:
     """OpenVINO rejects a Scan that uses a computed value, and takes one step if none uses a row;
     tract rejects that, and MNN loses a state."""
-    if reason := why_absent(client):
-        pytest.skip(reason)
     jobs, wanted = dict[str, Job](), {}
     for name, (before, step) in BODIES.items():
-        model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
-            g (float[5,2,3] X, float[2,3] W, float[2,3] h0) => (float[2,3] last, float[5,2,3] ys) {{ {before}
-            last, ys = Scan <num_scan_inputs = 1, body = b (float[2,3] h, float[2,3] x)
+        model = parse(f"""g (float[5,2,3] X, float[2,3] W, float[2,3] h0) => (float[2,3] last, float[5,2,3] ys) {{
+            {before} last, ys = Scan <num_scan_inputs = 1, body = b (float[2,3] h, float[2,3] x)
                 => (float[2,3] g, float[2,3] y) {{ {step} }}> (h0, X) }}""")
         feed = {"X": numbers(5, 2, 3), "W": numbers(2, 3), "h0": numbers(2, 3) / 2}
         outputs = dict(zip(("last", "ys"), run(as_meant(model), feed), strict=True))
@@ -148,5 +138,4 @@ def test_bodies_that_runtimes_misread(client: str, tmp_path: Path) -> None:
                 continue
             jobs[f"{name}, {form}"] = rl.lower(model, form, loops=form != "auto", target=client), feed
             wanted[f"{name}, {form}"] = outputs
-    found = drive(client, jobs, tmp_path)
-    assert {name: judge(found[name], wanted[name]) for name in jobs} == dict.fromkeys(jobs, ("right", ""))
+    assert_right(client, jobs, wanted, tmp_path)

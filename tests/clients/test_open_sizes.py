@@ -4,8 +4,6 @@ tract, whose inputs get their sizes by hand, is in test_tract.py.
 """
 
 import dataclasses
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -17,8 +15,8 @@ from cases import Arrays, Case, model, values
 from oracle import evaluate
 
 import rnn_lowering as rl
-from clients.driving import judge
-from clients.environments import HERE, python, why_absent
+from clients.driving import judge, run_python
+from clients.environments import HERE
 from clients.trials import OPSET, cases
 
 Open: TypeAlias = Literal["symbolic", "batch"]
@@ -49,8 +47,6 @@ TRIALS += [("opencv", "loop", "batch"), ("mnn", "auto", "symbolic"), ("mnn", "au
 @pytest.mark.parametrize(("client", "to", "open_sizes"), TRIALS)
 def test_sizes_may_be_open(client: str, to: str, open_sizes: Open, tmp_path: Path) -> None:
     """OpenCV makes one state of the two of an LSTM where its Loop starts both from one computed tensor."""
-    if reason := why_absent(client):
-        pytest.skip(reason)
     known = {name: dataclasses.replace(case, x=open_sizes) for name, case in cases().items()}
     paths = {name: tmp_path / f"{n}.onnx" for n, name in enumerate(known)}
     for name, case in known.items():
@@ -60,10 +56,7 @@ def test_sizes_may_be_open(client: str, to: str, open_sizes: Open, tmp_path: Pat
         for n, given in enumerate(feeds(case, SIZES[open_sizes])):
             ordered: dict[str, Any] = {value.name: given[value.name] for value in lowered.graph.input}
             np.savez(f"{paths[name]}.{n}.npz", **ordered)
-    command: list[str | Path] = [python(client), "-c", RUN, client, *paths.values()]
-    drivers = {**os.environ, "PYTHONPATH": str(HERE / "drivers")}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=drivers)
-    assert done.returncode == 0, done.stderr
+    run_python(client, "-c", RUN, client, *paths.values(), lent=[HERE / "drivers"])
     for name, case in known.items():
         for n, given in enumerate(feeds(case, SIZES[open_sizes])):
             results = evaluate(case.op_type, case.attributes, {**values(case), **given})

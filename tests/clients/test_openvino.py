@@ -1,7 +1,5 @@
 """OpenVINO runs a lowered LSTM as its own, at the speed of that, also where its own import goes wrong."""
 
-import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,7 @@ from graphs import MS, Graph
 from running import run
 
 import rnn_lowering as rl
-from clients.driving import drive, judge
-from clients.environments import python, why_absent
+from clients.driving import assert_right, drive, judge, run_python
 
 LAYERS = """
 import sys, openvino
@@ -32,10 +29,7 @@ PAIRS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _present() -> None:
-    if reason := why_absent("openvino"):
-        pytest.skip(reason)
+pytestmark = pytest.mark.environments("openvino")
 
 
 def test_it_runs_its_own_kernel(tmp_path: Path) -> None:
@@ -48,9 +42,8 @@ def test_it_runs_its_own_kernel(tmp_path: Path) -> None:
     paths = {name: tmp_path / f"{name}.onnx" for name in cases}
     for name, case in cases.items():
         onnx.save(rl.lower(model(case, 17), target="openvino"), paths[name])
-    command: list[str | Path] = [python("openvino"), "-c", LAYERS, *paths.values()]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=dict(os.environ))
-    layers = dict(zip(cases, map(str.split, done.stdout.splitlines()), strict=True))
+    printed = run_python("openvino", "-c", LAYERS, *paths.values())
+    layers = dict(zip(cases, map(str.split, printed.splitlines()), strict=True))
     for name in ("bias", "no bias"):
         assert "RNNSeq" in layers[name]
         assert "TensorIterator" not in layers[name]
@@ -78,9 +71,7 @@ def test_two_nodes_on_one_input(tmp_path: Path) -> None:
     jobs: dict[str, Any] = {f"{a} {b}": pair(a, b) for a, b in PAIRS}
     jobs["unknown sizes"] = pair("forward", "forward", sizes=["T", "N", 8])
     lowered = {name: (rl.lower(net, target="openvino"), given) for name, (net, given) in jobs.items()}
-    got = drive("openvino", lowered, tmp_path)
-    outcomes = {name: judge(got[name], run(*job)) for name, job in jobs.items()}
-    assert outcomes == dict.fromkeys(jobs, ("right", ""))
+    assert_right("openvino", lowered, {name: run(*job) for name, job in jobs.items()}, tmp_path)
 
 
 def pair(*directions: str, sizes: list[Any] | None = None) -> tuple[onnx.ModelProto, Arrays]:

@@ -17,7 +17,7 @@ from stored_models import entries, load, variants
 
 import rnn_lowering as rl
 from clients.driving import Job, read, write
-from clients.environments import HERE, OPTIMIZERS, python, why_absent
+from clients.environments import HERE, OPTIMIZERS, python
 
 LEVELS: dict[str, Any] = {
     "basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -92,8 +92,6 @@ def check(model: onnx.ModelProto, feed: Arrays, wanted: Arrays, label: str) -> N
 @pytest.mark.shared
 @pytest.mark.parametrize("tool", [*OPTIMIZERS, *LEVELS, TRANSFORMERS])
 def test_before_and_after(tool: str, tmp_path: Path) -> None:
-    if tool in OPTIMIZERS and (reason := why_absent(tool)):
-        pytest.skip(reason)
     models = stored(24 if tool == TRANSFORMERS else 8)
     if not models:
         pytest.skip("the stored models are not there")
@@ -136,8 +134,6 @@ OLD = """<ir_version: 3, opset_import: ["": 8]> g (float[2] x) => (float[2] y) {
 
 @pytest.mark.parametrize("tool", ["onnxsim", "onnxsim-prebuilt"])
 def test_onnxsim_fails_with_a_sum_that_only_bodies_use(tool: str, tmp_path: Path) -> None:
-    if reason := why_absent(tool):
-        pytest.skip(reason)
     job = {"sum": (parse_model(CAPTURED_SUM), Arrays())}
     assert "eraseOutput: Assertion" in str(optimized(tool, job, tmp_path / "1", ())["sum"])
     assert isinstance(optimized(tool, job, tmp_path / "2")["sum"], onnx.ModelProto)

@@ -13,8 +13,7 @@ from oracle import GATES
 from running import run
 
 import rnn_lowering as rl
-from clients.driving import Job, drive, judge
-from clients.environments import why_absent
+from clients.driving import Job, assert_right
 from clients.trials import original
 
 READERS = ("Relu", "Tanh", "Neg", "Identity")
@@ -36,10 +35,6 @@ def models() -> Iterator[tuple[str, Job]]:
 
 @pytest.mark.parametrize(("client", "to"), TRIALS)
 def test_outputs_that_nodes_read(client: str, to: str, tmp_path: Path) -> None:
-    if reason := why_absent(client):
-        pytest.skip(reason)
     jobs = dict(models())
     lowered = {name: (rl.lower(model, target=client, to=to), feed) for name, (model, feed) in jobs.items()}
-    got = drive(client, lowered, tmp_path)
-    outcomes = {name: judge(got[name], run(*job)) for name, job in jobs.items()}
-    assert outcomes == dict.fromkeys(jobs, ("right", ""))
+    assert_right(client, lowered, {name: run(*job) for name, job in jobs.items()}, tmp_path)

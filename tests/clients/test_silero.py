@@ -1,24 +1,19 @@
 """silero-vad as one static file for 16 kHz, in eight runtimes, frame by frame."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from loop_models import operators
-from paths import EXAMPLES, MODELS, ROOT
+from paths import EXAMPLES, MODELS
 from running import assert_close, run
 
-from clients.driving import drive
-from clients.environments import python, why_absent
+from clients.driving import LENT, drive, run_python
 from rnn_lowering.cli.command import main
 
 SILERO = MODELS / "github" / "snakers4__silero-vad" / "silero_vad_v6_op16.onnx"
-PACKAGES = [path for path in sys.path if path.endswith("site-packages")]
 
 pytestmark = [
     pytest.mark.shared,
@@ -37,22 +32,11 @@ def static(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("runtime", ["onnxruntime", "tract", "openvino", "opencv"])
-def test_the_example(runtime: str, static: Path) -> None:
-    if runtime != "onnxruntime" and (reason := why_absent(runtime)):
-        pytest.skip(reason)
-    interpreter = sys.executable if runtime == "onnxruntime" else python(runtime)
-    lent = os.pathsep.join([*PACKAGES, str(ROOT)])
-    done = subprocess.run(
-        [interpreter, EXAMPLES / "run_silero.py", SILERO, static, f"--in={runtime}"],
-        env={**os.environ, "PYTHONPATH": lent, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.search(rf"94 frames in {runtime}, speech in \d+", done.stdout)
-    difference = re.search(r"largest difference of the probabilities (\S+)", done.stdout)
+@pytest.mark.parametrize("client", ["onnxruntime", "tract", "openvino", "opencv"])
+def test_the_example(client: str, static: Path) -> None:
+    printed = run_python(client, EXAMPLES / "run_silero.py", SILERO, static, f"--in={client}", lent=LENT)
+    assert re.search(rf"94 frames in {client}, speech in \d+", printed)
+    difference = re.search(r"largest difference of the probabilities (\S+)", printed)
     assert difference
     assert float(difference[1]) < 1e-5
 
@@ -60,8 +44,6 @@ def test_the_example(runtime: str, static: Path) -> None:
 @pytest.mark.parametrize("client", ["onnxruntime-web", "ncnn", "tvm", "mnn"])
 def test_other_runtimes_take_the_same_file(client: str, static: Path, tmp_path: Path) -> None:
     """With the state of the call before. ncnn gives the probability a third axis."""
-    if reason := why_absent(client):
-        pytest.skip(reason)
     original, model = onnx.load(SILERO), onnx.load(static)
     frames = np.random.default_rng(0).standard_normal((3, 1, 576)).astype(np.float32) / 10
     state = wanted_state = np.zeros((2, 1, 128), np.float32)

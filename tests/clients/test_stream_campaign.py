@@ -5,8 +5,6 @@ the test fails, and the entry goes.
 """
 
 import json
-from collections.abc import Mapping
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +16,13 @@ from paths import MODELS
 from stream_models import expected_of, plan_of, random
 
 import rnn_lowering as rl
-from clients.driving import drive
-from clients.environments import why_absent
+from clients.calls import fault, in_calls
 
 STREAMS = MODELS / "streams"
 CLIENTS = ("tract", "tvm", "ncnn", "openvino", "mnn", "opencv", "onnxruntime-web", "onnxruntime-webgpu")
 CALLS = 4
 
-pytestmark = [pytest.mark.clients, pytest.mark.shared]
+pytestmark = pytest.mark.shared
 
 
 def steps(client: str) -> dict[str, tuple[onnx.ModelProto, onnx.ModelProto, Arrays]]:
@@ -55,70 +52,20 @@ def steps(client: str) -> dict[str, tuple[onnx.ModelProto, onnx.ModelProto, Arra
     return found
 
 
-def first_states(plan: Mapping[str, Any]) -> Arrays:
-    return {
-        s["input"]: np.broadcast_to(
-            0 if s["initial"] == "zeros" else np.array(s["initial"], np.float64), s["shape"]
-        ).astype(s["dtype"])
-        for s in plan["states"]
-    }
-
-
 @pytest.mark.parametrize("client", CLIENTS)
 def test_the_stored_nets_call_by_call(client: str, tmp_path: Path) -> None:
     if not STREAMS.exists():
         pytest.skip("the stored models are not there")
-    if reason := why_absent(client):
-        pytest.skip(reason)
+    said = {}
     nets = steps(client)
-    plans = {name: plan_of(step) for name, (_, step, _) in nets.items()}
-    states = {name: first_states(plan) for name, plan in plans.items()}
-    parts: dict[str, list[Arrays]] = {name: [] for name in nets}
-    said: dict[str, str] = {}
-    late = {
-        name: max((ceil(n / plan["frames"]) for n in plan["delay"].values()), default=0)
-        for name, plan in plans.items()
-    }
-    for call in range(CALLS + max(late.values())):
-        jobs = {}
-        for name in (n for n in nets if n not in said and call < CALLS + late[n]):
-            plan, (_, step, feed) = plans[name], nets[name]
-            size, given = plan["frames"], {}
-            for key, axis in plan["inputs"].items():
-                own = (
-                    feed[key].take(range(call * size, (call + 1) * size), axis, mode="clip")
-                    if axis is not None
-                    else feed[key]
-                )
-                given[key] = own if call < CALLS or axis is None else np.zeros_like(own)
-            jobs[name] = (step, {**given, **states[name]})
-        for name, results in drive(client, jobs, tmp_path / str(call)).items() if jobs else ():
-            if isinstance(results, str):
-                said[name] = results
-                continue
-            states[name] = {
-                s["input"]: results[s["output"]].reshape(s["shape"]).astype(s["dtype"])
-                for s in plans[name]["states"]
-            }
-            parts[name].append({key: results[key] for key in plans[name]["outputs"]})
-    for name in nets:
-        if name not in said and (wrong := differing(plans[name], nets[name], parts[name])):
+    streams = {name: (step, feed) for name, (_, step, feed) in nets.items()}
+    for name, got in in_calls(client, streams, CALLS, tmp_path).items():
+        model, step, feed = nets[name]
+        plan, names = plan_of(step), {value.name for value in model.graph.input}
+        expected = expected_of(plan, model, {n: array for n, array in feed.items() if n in names})
+        if wrong := fault(plan, got, expected, atol=2e-5):
             said[name] = wrong
     assert {name: text.split(":")[0] for name, text in said.items()} == REJECTED.get(client, {}), said
-
-
-def differing(plan: Mapping[str, Any], net: Any, parts: list[Arrays]) -> str:
-    """Return "wrong: ..." where outputs differ from those of the whole sequence, else nothing."""
-    model, _, feed = net
-    expected = expected_of(plan, model, {n: a for n, a in feed.items() if n in {v.name for v in model.graph.input}})
-    for key, axis in plan["outputs"].items():
-        got = parts[-1][key] if axis is None else np.concatenate([part[key] for part in parts], axis)
-        if axis is not None:
-            first = plan["delay"].get(key, 0)
-            got = got.take(range(first, first + expected[key].shape[axis]), axis)
-        if got.shape != expected[key].shape or not np.allclose(got, expected[key], rtol=0, atol=2e-5):
-            return f"wrong: {key} {got.shape}"
-    return ""
 
 
 REJECTED: dict[str, dict[str, str]] = {

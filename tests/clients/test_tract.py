@@ -1,8 +1,6 @@
 """tract runs lowered models of an open length: one loaded model, sequences of any length."""
 
 import dataclasses
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,10 @@ from oracle import GATES
 from stream_models import plan_of
 
 import rnn_lowering as rl
-from clients.driving import judge
-from clients.environments import python, why_absent
+from clients.driving import judge, run_python
 from clients.trials import cases, original
+
+pytestmark = pytest.mark.environments("tract")
 
 OPEN = """
 import sys, numpy as np, tract
@@ -48,8 +47,6 @@ for path in sys.argv[1:]:
 
 def test_a_state_keeps_what_scans_hold(tmp_path: Path) -> None:
     """As docs/runtimes.md says: only what has no Scan gives the same in the second call of a State."""
-    if reason := why_absent("tract"):
-        pytest.skip(reason)
     models: dict[str, onnx.ModelProto] = {}
     for op in GATES:
         model, feed = original(Case("state", op, T=4, N=1, outputs=("Y",), x="length"))
@@ -63,9 +60,7 @@ def test_a_state_keeps_what_scans_hold(tmp_path: Path) -> None:
             np.savez(tmp_path / f"{op} {form}.npz", **given)
     for name, net in models.items():
         onnx.save(net, tmp_path / f"{name}.onnx")
-    command: list[str | Path] = [python("tract"), "-c", STATE, *(tmp_path / name for name in models)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
-    assert done.returncode == 0, done.stderr
+    run_python("tract", "-c", STATE, *(tmp_path / name for name in models))
     for name in models:
         with np.load(tmp_path / f"{name}.out.npz") as held:
             first, second = held.values()
@@ -74,8 +69,6 @@ def test_a_state_keeps_what_scans_hold(tmp_path: Path) -> None:
 
 def test_the_length_may_be_open(tmp_path: Path) -> None:
     """Both directions: what tract knows of the lengths of two Scans has to be the same."""
-    if reason := why_absent("tract"):
-        pytest.skip(reason)
     known = {name: dataclasses.replace(case, x="symbolic") for name, case in cases().items()}
     paths = {name: tmp_path / str(n) for n, name in enumerate(known)}
     outputs = {}
@@ -86,9 +79,7 @@ def test_the_length_may_be_open(tmp_path: Path) -> None:
         given: dict[str, Any] = {"axis": case.attributes.get("layout", 0), **feed}
         np.savez(paths[name].with_suffix(".npz"), **given)
         outputs[name] = [value.name for value in lowered.graph.output]
-    command: list[str | Path] = [python("tract"), "-c", OPEN, *paths.values()]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
-    assert done.returncode == 0, done.stderr
+    run_python("tract", "-c", OPEN, *paths.values())
     for name, case in known.items():
         with np.load(f"{paths[name]}.out.npz") as got:
             results = dict(zip(outputs[name], got.values(), strict=True))

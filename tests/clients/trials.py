@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 
 import causal_conv
+import numpy as np
 import onnx
 import onnx.compose
 import onnx_ir as ir
@@ -12,31 +13,32 @@ from attention import Attention
 from cases import Arrays, Case, expected, feed, model
 from causal_conv import STANDARD as CONVOLUTION
 from graphs import MS
-from oracle import DEFAULT_ACTIVATIONS
+from oracle import DEFAULT_ACTIVATIONS, GATES
 from paths import MODELS
 from running import run
 from stored_models import variants
+from stream_models import net, random, recurrent
+from stream_nets import enhancer, keyword_spotter
 
 import rnn_lowering as rl
 from clients.driving import Job
+from clients.environments import CLIENTS
 from conformance.rnn_features import activations as every_activation
 from conformance.rnn_features import cases as cases
 from conformance.rnn_features import saturated as saturated
 from rnn_lowering import TARGETS
 
 OPSET = 17
-COMPILERS = ("tinygrad", "tvm", "iree")
-"""Clients that need up to a second for a node."""
 
 
 def activations(client: str) -> dict[str, dict[str, Case]]:
-    """Each activation in each place of each operator, by operator and place; for compilers in one place of each
+    """Each activation in each place of each operator, by operator and place; for slow clients in one place of each
     operator, by turns."""
     return {
         f"{op} {place + 1}": {
             function: case
             for turn, (function, case) in enumerate(chosen.items())
-            if client not in COMPILERS or turn % len(DEFAULT_ACTIVATIONS[op]) == place
+            if not CLIENTS[client].slow or turn % len(DEFAULT_ACTIVATIONS[op]) == place
         }
         for (op, place), chosen in every_activation().items()
     }
@@ -103,6 +105,50 @@ def lowered(job: Job, client: str) -> Job:
 def truth(case: Case) -> Arrays:
     """What onnxruntime gives for the original, or the operator specification where it does not support layout 1."""
     return expected(case) if "layout" in case.attributes else run(*original(case))
+
+
+# Streams
+
+FRAMES = 3
+"""Of the sequences of `nets`."""
+
+
+def nets() -> dict[str, tuple[onnx.ModelProto, Arrays, str]]:
+    """Models with a whole sequence of FRAMES frames, and the name of their time."""
+    spotter, heard = keyword_spotter()
+    found = {"keyword spotter": (spotter, {"features": heard["features"][:1, :, :FRAMES]}, "time")}
+    spectra = enhancer()
+    found["speech enhancement"] = (spectra[0], {"spectra": spectra[1]["spectra"][:1, :, :FRAMES]}, "time")
+    for name, width, file in (("logspec", 161, "nsnet2_op12"), ("feat", 42, "rnnoise_op15")):
+        path = MODELS / "exported" / "nets" / f"{file}.onnx"
+        if path.exists():
+            found[file] = (onnx.load(path), {name: random((1, FRAMES, width), 8)}, "t")
+    for op in GATES:  # the last state is an output of the model already
+        model, feed = original(Case("returned", op, T=FRAMES, N=1, x="length", outputs=("Y", "Y_h")))
+        found[f"{op} returned"] = (model, feed, "seq")
+    return found | from_the_start()
+
+
+def from_the_start() -> dict[str, tuple[onnx.ModelProto, Arrays, str]]:
+    """Nets whose first call differs: the first frame repeated, and an initial state that a side input gives."""
+    numbers = {f"i{n}": np.array([n]) for n in (0, 1, 2)} | {"minus1": np.array([-1])}
+    repeated = net(
+        """g (float[1, 3, time] X) => (float[a, b, c] Y) { f = Slice (X, i0, i1, i2)
+            e = Slice (X, i0, minus1, i2)  p = Concat <axis = 2> (f, e)  Y = Sub (X, p) }""",
+        numbers,
+    )
+    given = net(
+        """g (float[1, 3, time] X, float[1, 5] S) => (float[a, b, c] Y) {
+            m = MatMul (S, P)  t = Tanh (m)  h = Unsqueeze (t, i0)  x = Transpose <perm = [2, 0, 1]> (X)
+            y = GRU <hidden_size = 4> (x, W, R, B, , h)  s = Squeeze (y, i1)
+            Y = Transpose <perm = [1, 2, 0]> (s) }""",
+        {**recurrent("GRU", 3, 4), "P": random((5, 4), 3), "i0": numbers["i0"], "i1": numbers["i1"]},
+    )
+    X = random((1, 3, FRAMES), 1)
+    return {
+        "first frame repeated": (repeated, {"X": X}, "time"),
+        "computed initial state": (given, {"X": X, "S": random((1, 5), 2)}, "time"),
+    }
 
 
 # Real models

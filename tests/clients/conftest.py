@@ -1,0 +1,18 @@
+"""Tests of an environment that is absent are skipped, with the reason."""
+
+import pytest
+
+from clients.environments import why_absent
+
+PARAMETERS = ("client", "exporter", "tool")
+"""Those of tests that name an environment."""
+
+
+@pytest.fixture(autouse=True)
+def _present(request: pytest.FixtureRequest) -> None:
+    """Skip a test where what a parameter names is absent, or what `@pytest.mark.environments(...)` does."""
+    callspec = getattr(request.node, "callspec", None)
+    given = [callspec.params[name] for name in PARAMETERS if callspec and name in callspec.params]
+    marked = [name for mark in request.node.iter_markers("environments") for name in mark.args]
+    if reason := next((why for name in (*given, *marked) if (why := why_absent(name))), None):
+        pytest.skip(reason)
