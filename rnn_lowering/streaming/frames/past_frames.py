@@ -9,10 +9,10 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
 from rnn_lowering.streaming.editor import Editor, Emitter
-from rnn_lowering.streaming.frames.delays import without_missing
+from rnn_lowering.streaming.frames.delays import resampled, without_missing
 from rnn_lowering.streaming.frames.flow import Flow, FramesEdit
 from rnn_lowering.streaming.frames.frame_counts import after_the_start
-from rnn_lowering.streaming.frames.framing import Frames
+from rnn_lowering.streaming.frames.framing import Frames, Framing
 from rnn_lowering.types import Array
 
 Initial = float | Array
@@ -154,6 +154,39 @@ def _entries(initial: Initial | None, axis: int, first: int, count: int) -> Init
     if initial is None or isinstance(initial, float) or count <= 0:
         return 0.0 if count <= 0 else initial
     return initial.take(np.maximum(np.arange(first, first + count), 0), axis)
+
+
+def with_past(
+    flow: Flow,
+    node: ir.Node,
+    before: Frames,
+    after: Frames,
+    *,
+    left: int = 0,
+    right: int = 0,
+    stride: int = 1,
+    initial: Initial | None = 0.0,
+    slot: int = 0,
+    pads: tuple[int, ...] = (),
+    first: int | None = None,
+) -> list[Framing]:
+    """Return the framing of the output of a node that reads past frames, and record that a state keeps them.
+
+    Args:
+        before, after: The framings of what it reads and of what it returns on a whole sequence.
+        left, right: How many frames it adds before and behind.
+        stride: How many frames it moves by for each result.
+        initial, slot, pads, first: As for `keep`.
+    """
+    found = settled(flow, node, before, after, right)
+    drop, past = after.known - found.known, past_of(before, found, left, stride)
+    if drop and stride > 1:
+        raise flow.refuse(
+            node, f"a stride of {stride} over time does not fit the frames that are cut off before it"
+        )
+    if past or left or right:
+        keep(flow, node, before, past, left=left, initial=initial, slot=slot, drop=drop, pads=pads, first=first)
+    return resampled(flow, node, before, found)
 
 
 def past_of(before: Frames, after: Frames, left: int = 0, stride: int = 1) -> int:

@@ -10,10 +10,9 @@ import onnx_ir as ir
 from rnn_lowering.emit.versions import parameter
 from rnn_lowering.inference.polynomials import first_frames
 from rnn_lowering.inference.shape_inference import pads
-from rnn_lowering.streaming.frames.delays import resampled
 from rnn_lowering.streaming.frames.flow import Flow
 from rnn_lowering.streaming.frames.framing import FirstFrame, Frames, Framing
-from rnn_lowering.streaming.frames.past_frames import framed_input, keep, past_of, settled
+from rnn_lowering.streaming.frames.past_frames import framed_input, with_past
 from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
 from rnn_lowering.types import Array
 
@@ -42,25 +41,20 @@ def padded(flow: Flow, node: ir.Node) -> list[Framing]:
     if not framing.plain or None in numbers:
         raise flow.refuse(node, "pads frames that are merged with another axis")
     without = tuple(0 if n % rank == framing.axis else int(pad or 0) for n, pad in enumerate(numbers))
-    made = framing.padded(int(left), int(right))
-    found = settled(flow, node, framing, made, int(right))
-    first = mode == "edge"
+    made, first = framing.padded(int(left), int(right)), mode == "edge"
     if first and (left < 0 or framing.delay):
         raise flow.refuse(
             node, "repeats or cuts off the first frame of a value that comes late", "pad with a constant"
         )
-    keep(
-        flow,
-        node,
-        framing,
-        past_of(framing, found, int(left)),
+    lead, initial = (0, None) if first else (None, _filling(flow, node))
+    return with_past(
+        *(flow, node, framing, made),
         left=int(left),
-        initial=None if first else _filling(flow, node),
-        drop=made.known - found.known,
+        right=int(right),
+        initial=initial,
         pads=without,
-        first=0 if first else None,
+        first=lead,
     )
-    return resampled(flow, node, framing, found)
 
 
 def _filling(flow: Flow, node: ir.Node) -> float:
@@ -98,11 +92,9 @@ def joined_along(flow: Flow, node: ir.Node) -> list[Framing]:
     left = sum(held.shape[axis] for held in lead)
     right = sum(held.shape[axis] for n, held in rest.items() if n > along[0])
     _check_shortest(flow, node, framing, [values[n] for n in rest], left)
+    before = _concatenated(lead, axis) if left else 0.0
     made = framing.padded(left, right)
-    found = settled(flow, node, framing, made, right)
-    before, drop = _concatenated(lead, axis) if left else 0.0, made.known - found.known
-    keep(flow, node, framing, past_of(framing, found, left), left=left, initial=before, slot=slot, drop=drop)
-    return resampled(flow, node, framing, found)
+    return with_past(flow, node, framing, made, left=left, right=right, initial=before, slot=slot)
 
 
 def _computed_frames(flow: Flow, values: Sequence[ir.Value], axis: int) -> int | None:
@@ -129,12 +121,10 @@ def _behind_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int, othe
             "put constants there: the stream keeps past frames itself",
         )
     left = int(flow.shape(lead, node)[framing.axis].constant or 0)
-    made = framing.padded(left, 0)
-    found = settled(flow, node, framing, made)
-    keep(flow, node, framing, left, left=left, initial=None, slot=slot, drop=made.known - found.known, first=0)
     if framing.even and first is None:
         flow.caches[node.outputs[0]] = node
-    return resampled(flow, node, framing, found)
+    made = framing.padded(left, 0)
+    return with_past(flow, node, framing, made, left=left, initial=None, slot=slot, first=0)
 
 
 def _check_shortest(flow: Flow, node: ir.Node, framing: Frames, constants: Sequence[ir.Value], left: int) -> None:

@@ -16,7 +16,7 @@ from rnn_lowering.streaming.editor import Editor
 from rnn_lowering.streaming.frames.delays import resampled, without_missing
 from rnn_lowering.streaming.frames.flow import Flow, FramesEdit
 from rnn_lowering.streaming.frames.framing import Frames, Framing
-from rnn_lowering.streaming.frames.past_frames import framed_input, keep, past_of, settled
+from rnn_lowering.streaming.frames.past_frames import framed_input, keep, settled, with_past
 from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
 
 
@@ -51,17 +51,9 @@ def windowed(flow: Flow, node: ir.Node) -> list[Framing]:
     if min(left, right) < 0:
         raise flow.refuse(node, "removes frames with its paddings", "use a Slice")
     made = framing.padded(left, right).windows(window.span + 1, stride)
-    found = settled(flow, node, framing, made, right)
-    drop = made.known - found.known
-    if drop and stride > 1:
-        raise flow.refuse(
-            node, f"a stride of {stride} over time does not fit the frames that are cut off before it"
-        )
-    past = past_of(framing, found, left, stride)
-    if past or left or right:
-        initial, pads = _before_first(flow, node, value) if left else 0.0, window.without(framing.axis - 2)
-        keep(flow, node, framing, past, left=left, initial=initial, drop=drop, pads=pads)
-    return resampled(flow, node, framing, found)
+    initial = _before_first(flow, node, value) if left else 0.0
+    pads = window.without(framing.axis - 2)
+    return with_past(flow, node, framing, made, left=left, right=right, stride=stride, initial=initial, pads=pads)
 
 
 def transformed(flow: Flow, node: ir.Node) -> list[Framing]:
@@ -71,14 +63,7 @@ def transformed(flow: Flow, node: ir.Node) -> list[Framing]:
     step, length = ((v[0].constant if v and len(v) == 1 else None) for v in (steps, lengths))
     if held is None or shape is None or held[1].axis != 1 or not held[1].plain or not step or not length:
         raise flow.refuse(node, "its signal is not the stream, or its frames have no constant length and step")
-    framing, stride = held[1], int(step)
-    made = framing.windows(int(length), stride)
-    found = settled(flow, node, framing, made)
-    if found != made:
-        raise flow.refuse(node, f"a step of {stride} does not fit the samples that are cut off before it")
-    if past := past_of(framing, found, stride=stride):
-        keep(flow, node, framing, past)
-    return resampled(flow, node, framing, found)
+    return with_past(flow, node, held[1], held[1].windows(int(length), int(step)), stride=int(step))
 
 
 def transposed(flow: Flow, node: ir.Node) -> list[Framing]:
