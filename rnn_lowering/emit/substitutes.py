@@ -37,8 +37,8 @@ def as_max(op: Ops, x: Tensor) -> Tensor:
 
 
 def as_transpose(op: Ops, x: Tensor) -> Tensor:
-    """Return x by a Transpose that moves nothing."""
-    return op.transpose(x, range(x.rank))
+    """Return x by a Transpose that moves nothing, also where x is a constant."""
+    return op.emit("Transpose", [x], x.shape, perm=[*range(x.rank)])
 
 
 def above(op: Ops, x: Tensor, threshold: float) -> Tensor:
