@@ -129,11 +129,11 @@ def _shown(value: object) -> object:
 def _sections(report: FileReport, run_nodes: RunNodes) -> list[Section]:
     shown = report.nodes[:MOST_NODES]
     if report.stream is not None:
-        return [Section(("There are no pictures: in a stream its states are inputs of the model.",))] * len(shown)
+        return [Section(("No plots: in a stream, its states are inputs of the model.",))] * len(shown)
     try:
         done = run_nodes([node.place for node in shown])
     except RnnLoweringError as error:
-        return [Section((f"There are no pictures: {error}.",))] * len(shown)
+        return [Section((f"No plots: {error}.",))] * len(shown)
     return [
         _section(done[node.place], f"node{n}") if node.place in done else Section(("It cannot be run on its own.",))
         for n, node in enumerate(shown)

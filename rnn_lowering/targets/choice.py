@@ -202,7 +202,7 @@ def _check_form(form: str, spec: NodeSpec, opset: int, max_unroll: int, target: 
     first = first_opset(_REPEATS[form])
     if opset < first:
         raise UnsupportedError(
-            f"{form.title()} needs opset {first}, this scope imports {opset}",
+            f"{form.title()} needs opset {first}, but the model has {opset}",
             hint=f"convert the model to opset {first} or later (onnx.version_converter)",
             node=spec.node,
         )

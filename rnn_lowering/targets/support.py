@@ -26,11 +26,11 @@ def check_node(spec: NodeSpec, opset: int, target: Target) -> None:
         UnknownLengthsError: The target needs lengths that are not known.
     """
     newest, oldest = target.newest_opset, target.oldest_opset
-    limit = f"at most {newest}" if newest and opset > newest else ""
-    limit = f"at least {oldest}" if oldest and opset < oldest else limit
+    limit = f"{newest} or earlier" if newest and opset > newest else ""
+    limit = f"{oldest} or later" if oldest and opset < oldest else limit
     if limit:
         raise UnsupportedError(
-            f"{target.name} supports models of opset {limit}, this one imports {opset}",
+            f"{target.name} supports opset {limit}, but the model has {opset}",
             hint="export it at a supported opset, or convert it (onnx.version_converter)",
             node=spec.node,
         )
@@ -90,7 +90,7 @@ def _check_integers(spec: NodeSpec, opset: int, target: Target) -> None:
     """Raise if the opset or the target has no integer products."""
     hint = "convert the weights to floats (--dequantize)"
     if opset < _INTEGERS_OPSET:
-        reason = f"DynamicQuantizeLinear needs opset {_INTEGERS_OPSET}, this scope imports {opset}"
+        reason = f"DynamicQuantizeLinear needs opset {_INTEGERS_OPSET}, but the model has {opset}"
         raise UnsupportedError(reason, hint=hint, node=spec.node)
     if not target.integer_products:
         lacks = "does not support" if target.integer_products is False else "is not known to support"

@@ -122,7 +122,7 @@ def test_list_shows_what_would_be_done(
 def test_list_shows_a_form_that_the_opset_has_not(rnn_lower: Command, tmp_path: Path) -> None:
     outcome = rnn_lower(saved(tmp_path / "in.onnx", model(STATIC, 8)), "--list", "--to", "scan")
     assert outcome.code == 4
-    assert listed(outcome) == [(str(STATIC.T), "refused", "Scan needs opset 9, this scope imports 8")]
+    assert listed(outcome) == [(str(STATIC.T), "refused", "Scan needs opset 9, but the model has 8")]
     assert "use --to loop" in outcome.lines[-1]
 
 

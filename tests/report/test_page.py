@@ -271,7 +271,7 @@ def test_a_node_that_cannot_run_on_its_own(tmp_path: Path, monkeypatch: pytest.M
     parsed = Page(written(tmp_path, model(case, 17)))
     assert parsed.tags["svg"] == 0
     assert "Verified" in parsed.text
-    assert "There are no pictures" in parsed.text or "It cannot be run on its own." in parsed.text
+    assert "No plots" in parsed.text or "It cannot be run on its own." in parsed.text
 
 
 @pytest.mark.parametrize("attributes", [{}, {"direction": "bidirectional", "clip": 0.5}], ids=["size", "more"])
@@ -282,7 +282,7 @@ def test_a_node_whose_attributes_refer_to_those_of_its_function(tmp_path: Path, 
     parsed = Page(written(tmp_path, proto))
     assert parsed.tags["svg"] == 3
     assert "Verified" in parsed.text
-    assert "There are no pictures" not in parsed.text
+    assert "No plots" not in parsed.text
 
 
 def test_a_function_that_is_called_twice(tmp_path: Path) -> None:
@@ -320,7 +320,7 @@ def test_the_number_of_nodes_with_pictures(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(page, "MOST_NODES", 1)
     parsed = Page(written(tmp_path, chain(*(Link("RNN", f"rnn{n}") for n in range(3))), verify=0))
     assert parsed.tags["svg"] == 3
-    assert "2 more nodes have no pictures." in parsed.text
+    assert "2 more nodes have no plots." in parsed.text
     assert [parsed.row(f"rnn{n} main graph")[1] for n in range(3)] == ["RNN-14"] * 3
 
 

@@ -108,7 +108,7 @@ REFUSED = {
     ),
     "lengths": ("tidl", Case("c", "RNN", N=1, optional=("sequence_lens",)), r"--set-input sequence_lens=\?"),
     "batch": ("tidl", Case("c", "RNN", N=2), "only batch size 1, not 2; export"),
-    "opset": ("candle", Case("c", "RNN"), "opset at least 13, this one imports 12"),
+    "opset": ("candle", Case("c", "RNN"), "opset 13 or later, but the model has 12"),
     "operator": (
         "webnn",
         Case("c", "RNN", _activation("Affine"), ir3=True),

@@ -163,8 +163,8 @@ def repairs_note(nodes: Mapping[str, str]) -> str:
         return ""
     some = ", ".join(list(nodes.values())[:3]) + (", ..." if len(nodes) > 3 else "")
     return (
-        "onnxruntime misreads a body that returns its own input, or an output without a name: compared with an "
-        f"Identity or a name there ({some})"
+        "onnxruntime misreads a body that returns its own input, or an output without a name: an "
+        f"Identity or a name was added for the comparison ({some})"
     )
 
 
