@@ -59,11 +59,11 @@ def test_other_forms_and_no_more(target: str) -> None:
 
 REFUSED = {
     "jaxonnxruntime": (Case("c", "LSTM"), 21, "opset 20 or earlier, but the model has 21; .*version_converter"),
-    "onnx2torch": (Case("c", "GRU"), 18, "opset at most 17"),
-    "executorch": (Case("c", "GRU"), 13, "opset at most 12"),
+    "onnx2torch": (Case("c", "GRU"), 18, "opset 17 or earlier"),
+    "executorch": (Case("c", "GRU"), 13, "opset 12 or earlier"),
     "coreml": (RAGGED, 17, "needs constant sequence_lens; "),
-    "rknn": (Case("c", "RNN"), 20, "opset at most 19"),
-    "iree": (Case("c", "RNN"), 12, "opset at least 13"),
+    "rknn": (Case("c", "RNN"), 20, "opset 19 or earlier"),
+    "iree": (Case("c", "RNN"), 12, "opset 13 or later"),
     "ncnn": (RAGGED, 17, "needs constant sequence_lens; .*--set-input sequence_lens=FILE.npy"),
     "tinygrad": (UNKNOWN, 17, "sequence length is not known.*--set-dim"),
     "tvm": (UNKNOWN, 17, "sequence length is not known.*--set-dim"),
