@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 TIME, CHUNK = 0, 1
 """The symbols of the frames of a stream and of what a chunk has more than the whole."""
@@ -159,8 +160,11 @@ Term = Size | Fraction | int
 
 def size(number: Term) -> Size:
     """Return a number as a polynomial."""
-    if isinstance(number, Size):
-        return number
+    return number if isinstance(number, Size) else _constant(number)
+
+
+@lru_cache(1 << 12)
+def _constant(number: Fraction | int) -> Size:
     return Size((((), Fraction(number)),)) if number else Size(())
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from rnn_lowering.inference.polynomials import Size, product, size
@@ -22,6 +23,7 @@ from rnn_lowering.spec.node_outputs import (
     ELEMENTWISE,
     MOVING,
     RANDOM,
+    NodeModel,
     compute_node,
     is_of_default_domain,
     moved_inputs,
@@ -42,14 +44,9 @@ def evaluate(known: SymbolicValues, node: ir.Node) -> None:
     """
     if not is_of_default_domain(node) or node.op_type in RANDOM or bodies_of(node):
         return
-    found: Sequence[Array | None]
-    if node.op_type in ("Shape", "Size"):
-        found = _shape(known, node)
-    else:
-        given = [v for v in node.inputs if v is not None]
-        if any(v not in known.contents for v in given):
-            return
-        found = _result(known, node, given)
+    if not can_evaluate(known, node):
+        return
+    found = _shape(known, node) if node.op_type in ("Shape", "Size") else _result(known, node)
     for output, array in zip(node.outputs, found, strict=False):
         if array is not None and array.size <= LARGEST:
             known.contents[output] = _plain(known, output, array)
@@ -57,13 +54,22 @@ def evaluate(known: SymbolicValues, node: ir.Node) -> None:
                 known.shapes[output] = tuple(size(n) for n in array.shape)
 
 
-def _result(known: SymbolicValues, node: ir.Node, given: Sequence[ir.Value]) -> Sequence[Array | None]:
-    constants = [known.constant(v) for v in given]
-    if all(held is not None for held in constants):
-        if sum(float(product(known.shapes[v]).constant or 0) for v in node.outputs if v in known.shapes) > LARGEST:
-            return []
-        feed = {v.name or "": held for v, held in zip(given, constants, strict=True) if held is not None}
-        return compute_node(node, feed, known.opset)
+def can_evaluate(known: SymbolicValues, node: ir.Node) -> bool:
+    """Whether the numbers that a node reads are known, and the shape of which it is a Shape or Size."""
+    if node.op_type in ("Shape", "Size"):
+        return shape_of(known, node) is not None
+    return all(value in known.contents for value in _read(node))
+
+
+def _read(node: ir.Node) -> list[ir.Value]:
+    """Return the inputs whose numbers a node reads: CastLike reads only the type of the second."""
+    return [v for v in node.inputs[: 1 if node.op_type == "CastLike" else None] if v is not None]
+
+
+def _result(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None]:
+    given = _read(node)
+    if all(known.constant(v) is not None for v in given):
+        return _of_constants(known, node)
     spread = _spread(known, node, given)
     if spread is not None:
         return spread
@@ -74,6 +80,72 @@ def _result(known: SymbolicValues, node: ir.Node, given: Sequence[ir.Value]) -> 
     if found is None and any(_timed(known.contents[v]) for v in symbolic):
         raise UnfollowedError
     return _named(known, node, given) if found is None else found
+
+
+def _of_constants(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None]:
+    if sum(float(product(known.shapes[v]).constant or 0) for v in node.outputs if v in known.shapes) > LARGEST:
+        return []
+    arrays = [None if v is None else known.constant(v) for v in node.inputs]
+    if node.op_type == "CastLike" and node.inputs[1] in known.types:
+        arrays[1] = np.zeros((), known.types[node.inputs[1]].numpy())
+    expected = [known.static_type(v) for v in node.outputs]
+    return compute_exactly(NodeModel.of(node, known.opset), arrays, expected) or []
+
+
+def compute_exactly(
+    alone: NodeModel, arrays: Sequence[Array | None], expected: Sequence[tuple[int, Sequence[int | None]] | None]
+) -> list[Array] | None:
+    """Return what a node computes from constants; None where onnxruntime may compute something else.
+
+    Args:
+        alone: The node.
+        arrays: Its inputs.
+        expected: The element type and the shape of each output, where they are known.
+    """
+    if _differs_from_onnxruntime(alone.node.op_type, arrays, expected[0]):
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            found = _integer_quotient(arrays) if alone.node.op_type == "Div" else None
+            found = alone.run(arrays) if found is None else found
+    except Exception:  # the evaluator has no common error; what it cannot do is not known
+        return None
+    for array, wanted in zip(found, expected, strict=True):
+        if array is not None and wanted is not None and (element_of(array), array.shape) != wanted:
+            return None
+    return [np.empty(0) if array is None else array for array in found]
+
+
+def _integer_quotient(arrays: Sequence[Array | None]) -> list[Array | None] | None:
+    """Divide integers, rounded towards 0: the evaluator of some versions of onnx rounds down."""
+    first, second = arrays
+    if first is None or second is None or first.dtype.kind not in "iu":
+        return None
+    quotient, rest = np.floor_divide(first, second), np.remainder(first, second)
+    return [quotient + ((rest != 0) & ((first < 0) != (second < 0))).astype(quotient.dtype)]
+
+
+def _differs_from_onnxruntime(
+    op_type: str, arrays: Sequence[Array | None], expected: tuple[int, Sequence[int | None]] | None
+) -> bool:
+    """Whether the reference evaluator may compute something else than onnxruntime, or nothing is specified."""
+    given = [array for array in arrays if array is not None]
+    if op_type in ("Div", "Mod") and given[0].dtype.kind in "iu":
+        return not np.all(given[1])
+    if op_type in ("Mod", "Range", "CumSum"):
+        return not all(np.array_equal(array, np.trunc(array)) for array in given)  # sums of fractions are rounded
+    if op_type in ("Cast", "CastLike") and given[0].dtype.kind == "f" and expected is not None:
+        target = ir.DataType(expected[0]).numpy()
+        if target.kind in "iu":
+            limits = np.iinfo(target)
+            whole = given[0].astype(np.float64)
+            return not bool(np.all((whole > float(limits.min) - 1) & (whole < float(limits.max))))
+    return False
+
+
+def element_of(array: Array) -> int:
+    """Return the element type of an array, as a number of `onnx.TensorProto`."""
+    return int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
 
 
 def _timed(array: Array) -> bool:
@@ -183,7 +255,7 @@ def _rearranged_spread(known: SymbolicValues, node: ir.Node) -> Sequence[Array |
 def _symbolic(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None] | None:
     if node.op_type in MOVING:
         return _moved(known, node)
-    if any(v is not None and not _are_numbers(known.contents[v]) for v in node.inputs):
+    if not all(_are_numbers(known.contents[v]) for v in _read(node)):
         return None
     rule = _CALCULATED.get(node.op_type)
     return None if rule is None else rule(known, node)
@@ -227,7 +299,7 @@ def _moved(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None] | Non
 
 def _exact(known: SymbolicValues, node: ir.Node) -> list[Array]:
     """Return the inputs as arrays of polynomials."""
-    arrays = [known.contents[v] for v in node.inputs if v is not None]
+    arrays = [known.contents[v] for v in _read(node)]
     return [_objects([size(n) for n in a.reshape(-1).tolist()], a.shape) for a in arrays]
 
 
@@ -248,8 +320,10 @@ def _each(function: Callable[..., Size | None]) -> Callable[[SymbolicValues, ir.
 
 def _cast(known: SymbolicValues, node: ir.Node) -> Sequence[Array] | None:
     """Apply a Cast that changes no number: it truncates no fraction, and a long sequence does not overflow."""
-    dtype = ir.DataType(node.attributes.get_int("to", 1) or 1).numpy()
-    (array,) = _exact(known, node)
+    found, (array,) = known.types.get(node.outputs[0]), _exact(known, node)
+    if found is None:
+        return None
+    dtype = found.numpy()
     whole = dtype.kind == "f" or (dtype.kind in "iu" and all(map(known.is_whole, array.reshape(-1))))
     fits = whole and dtype.itemsize >= 4
     return [array] if fits else None
@@ -327,6 +401,7 @@ _CALCULATED: Mapping[str, Callable[[SymbolicValues, ir.Node], Sequence[Array | N
     "Abs": _each(_absolute),
     "Add": _each(operator.add),
     "Cast": _cast,
+    "CastLike": _cast,
     "Ceil": _whole,
     "Div": _divided,
     "Equal": _each(_decided(lambda d: d == size(0), _either_sign)),

@@ -76,25 +76,25 @@ def _infer_first_state(known: SymbolicValues, node: ir.Node) -> None:
     known.set_shape(output, [query[0], size(states), *sizes])
 
 
-def broadcast(shapes: Sequence[Shape]) -> PartialShape:
+def broadcast(known: SymbolicValues, shapes: Sequence[Shape]) -> PartialShape:
     """Broadcast shapes; an axis is None if its size is not known."""
     rank = max((len(shape) for shape in shapes), default=0)
     padded = [(size(1),) * (rank - len(shape)) + tuple(shape) for shape in shapes]
-    return [_joined([shape[axis] for shape in padded]) for axis in range(rank)]
+    return [_joined(known, [shape[axis] for shape in padded]) for axis in range(rank)]
 
 
-def _joined(dims: Sequence[Size]) -> Size | None:
+def _joined(known: SymbolicValues, dims: Sequence[Size]) -> Size | None:
     found = list(dict.fromkeys(dim for dim in dims if dim != size(1)))
     if len(found) <= 1:
         return found[0] if found else size(1)
     if any(dim.timed for dim in found):
         return None
-    return next((dim for dim in found if dim.constant is not None), found[0])
+    return next((dim for dim in found if dim.constant is not None), None if known.any_size else found[0])
 
 
 def _elementwise(known: SymbolicValues, node: ir.Node) -> Outputs:
     shapes = [known.shapes.get(v) for v in node.inputs if v is not None]
-    return [] if None in shapes else [broadcast([s for s in shapes if s is not None])]
+    return [] if None in shapes else [broadcast(known, [s for s in shapes if s is not None])]
 
 
 def _same_shape(known: SymbolicValues, node: ir.Node) -> Outputs:
@@ -140,7 +140,7 @@ def _flatten(known: SymbolicValues, node: ir.Node) -> Outputs:
 
 def _expand(known: SymbolicValues, node: ir.Node) -> Outputs:
     shape, target = shape_of(known, node), known.given(node, 1)
-    return [] if shape is None or target is None else [broadcast([shape, tuple(target)])]
+    return [] if shape is None or target is None else [broadcast(known, [shape, tuple(target)])]
 
 
 def _tile(known: SymbolicValues, node: ir.Node) -> Outputs:
@@ -158,7 +158,12 @@ def _range(known: SymbolicValues, node: ir.Node) -> Outputs:
     if first is None or limit is None or step is None:
         return []
     count = (limit - first).divided(step)
-    return [[count if count is not None and known.is_whole(count) else None]]
+    return [[count if count is not None and known.is_whole(count) and _is_size(known, count) else None]]
+
+
+def _is_size(known: SymbolicValues, number: Size) -> bool:
+    """Whether a number is never negative, as far as `any_size` asks."""
+    return number.at_least(0) or (number.constant is None and not known.any_size)
 
 
 def _concat(known: SymbolicValues, node: ir.Node) -> Outputs:
@@ -184,17 +189,23 @@ def slice_bounds(known: SymbolicValues, node: ir.Node, rank: int) -> dict[int, t
     return {int(n or 0) % rank: (first, last, step) for n, first, last, step in each}
 
 
-def position(bound: Size, length: Size) -> Size | None:
-    """Return a bound of a Slice as a position from 0 to the length; None if it differs between lengths."""
+def position(bound: Size, length: Size, any_size: bool = False) -> Size | None:
+    """Return a bound of a Slice as a position from 0 to the length; None if it differs between lengths.
+
+    Args:
+        bound: The bound.
+        length: The size of the axis.
+        any_size: Whether the axis may be shorter than a negative bound asks.
+    """
     constant = bound.constant
     if constant is not None and constant >= TO_THE_END:
         return length
     if constant is not None and constant <= -TO_THE_END:
         return size(0)
     found = length + bound if constant is not None and constant < 0 else bound
-    if constant is None and not bound.whole().never_negative:
+    if (constant is None or any_size) and not found.whole().never_negative:
         return None
-    if (length - found).whole().never_negative or (constant is not None and constant < 0):
+    if (length - found).whole().never_negative:
         return found
     return length if (found - length).whole().never_negative else None
 
@@ -206,18 +217,24 @@ def _slice(known: SymbolicValues, node: ir.Node) -> Outputs:
         return []
     dims: list[Size | None] = [None if axis in bounds else dim for axis, dim in enumerate(shape)]
     for axis, (first, last, step) in bounds.items():
-        if step == size(1) and shape[axis].constant is None:
-            begin, end = position(first, shape[axis]), position(last, shape[axis])
-            dims[axis] = None if begin is None or end is None else end - begin
-            if begin == size(0) and end is None and shape[axis] == Size.symbol(TIME) and last.constant is not None:
-                dims[axis] = first_frames(int(last.constant))
-        elif step.constant is not None and step.constant > 1 and shape[axis].constant is None:
-            begin, end = position(first, shape[axis]), position(last, shape[axis])
-            if begin is not None and end is not None:
-                rounded = (end - begin + step - 1).divided(step)
-                count = None if rounded is None else rounded.rounded_down()
-                dims[axis] = count if count is not None and known.is_whole(count) else None
+        if shape[axis].constant is None and step.constant is not None and step.constant > 0:
+            dims[axis] = _taken(known, shape[axis], first, last, step)
     return [dims]
+
+
+def _taken(known: SymbolicValues, length: Size, first: Size, last: Size, step: Size) -> Size | None:
+    """Return how much of an axis a Slice takes."""
+    begin, end = position(first, length, known.any_size), position(last, length, known.any_size)
+    if begin == size(0) and end is None and step == size(1) and length == Size.symbol(TIME):
+        return None if last.constant is None else first_frames(int(last.constant))
+    if begin is None or end is None:
+        return None
+    count: Size | None = end - begin
+    if step != size(1):
+        rounded = (end - begin + step - 1).divided(step)
+        count = None if rounded is None else rounded.rounded_down()
+        count = count if count is not None and known.is_whole(count) else None
+    return count if count is not None and _is_size(known, count) else None
 
 
 def pads(known: SymbolicValues, node: ir.Node, rank: int) -> list[Size] | None:

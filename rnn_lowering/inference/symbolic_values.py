@@ -52,6 +52,8 @@ class SymbolicValues:
         shapes: By value; values of an unknown rank are absent.
         contents: What follows from constants and sizes alone: an array that broadcasts to the shape. Numbers that
             depend on sizes are `Size`, in an array of objects.
+        any_size: Whether what is inferred holds for axes of any size, 0 included. Otherwise, for a stream, an axis
+            is as long as the Slices of it ask.
         unit: What divides the number of frames.
         wanted: What would have to divide it, so that all sizes were integers.
     """
@@ -60,6 +62,7 @@ class SymbolicValues:
     types: dict[ir.Value, ir.DataType] = field(default_factory=dict)
     shapes: dict[ir.Value, Shape] = field(default_factory=dict)
     contents: dict[ir.Value, Array] = field(default_factory=dict)
+    any_size: bool = False
     unit: int = 1
     wanted: int = 1
     _named: dict[str, Size] = field(default_factory=dict)
@@ -116,6 +119,19 @@ class SymbolicValues:
             self._unknown[key] = Size.symbol(self._count)
         return self._unknown[key]
 
+    def number_or_name(self, dim: Size) -> int | str | None:
+        """Return a size as a number, or as the key of an `unknown` one; None for what is computed from such."""
+        if dim.constant is not None:
+            return int(dim.constant)
+        return next((key for key, symbol in self._unknown.items() if key and symbol == dim), None)
+
+    def static_type(self, value: ir.Value) -> tuple[int, tuple[int, ...]] | None:
+        """Return the element type and the shape of a value; None where one is not known."""
+        dims = [dim.constant for dim in self.shapes[value]] if value in self.shapes else [None]
+        if value not in self.types or None in dims:
+            return None
+        return int(self.types[value]), tuple(int(dim or 0) for dim in dims)
+
     def add(self, value: ir.Value, found: onnx.TypeProto) -> None:
         """Add the type and shape that ONNX infers."""
         if found.HasField("tensor_type") and found.tensor_type.elem_type:
@@ -138,21 +154,22 @@ class SymbolicValues:
     def type_of(self, value: ir.Value) -> onnx.TypeProto:
         """Return the type and shape of a value for ONNX's inference."""
         shape = self.shapes.get(value)
-        dims: list[int | str] | None = None if shape is None else []
-        for dim in shape or ():
-            constant = dim.constant
-            dims = [*(dims or ()), self._label(dim) if constant is None else int(constant)]
+        dims = None if shape is None else [self._number_or_label(dim) for dim in shape]
         return onnx.helper.make_tensor_type_proto(int(self.types[value]), dims)
 
-    def _label(self, dim: Size) -> str:
-        """Return a unique name of a size for ONNX's inference: different sizes may print alike."""
+    def _number_or_label(self, dim: Size) -> int | str:
+        """Return a size as ONNX's inference takes it: a number, or a name; different sizes may print alike."""
+        constant = dim.constant
+        if constant is not None:
+            return int(constant)
         label = self._labels.setdefault(dim, f"d{len(self._labels)}")
         self._named[label] = dim
         return label
 
     def data(self, value: ir.Value) -> Array | None:
         """Return the numbers of a value for ONNX's inference; None where they are not known, or too many."""
-        held = self.constant(value) if self.types[value] != ir.DataType.STRING else None
+        known = value in self.contents and self.types[value] != ir.DataType.STRING
+        held = self.constant(value) if known else None
         return None if held is None or held.size > _SENT else np.ascontiguousarray(held).reshape(held.shape)
 
 

@@ -11,29 +11,26 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
-from rnn_lowering.model.contrib_shapes import like_inputs
+from rnn_lowering.inference.polynomials import size
+from rnn_lowering.inference.shape_arithmetic import can_evaluate, compute_exactly, element_of, evaluate
+from rnn_lowering.inference.shape_inference import infer
+from rnn_lowering.inference.symbolic_values import SymbolicValues
 from rnn_lowering.model.onnx_checks import is_anonymous
 from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.model.sizes import VARIES, inferred_values
 from rnn_lowering.spec.constant_values import constant_of
 from rnn_lowering.spec.node_outputs import (
-    MOVING,
     RANDOM,
     NodeModel,
-    infer_outputs,
     is_of_default_domain,
-    moved_inputs,
-    numbered,
     numbers_in,
 )
-from rnn_lowering.types import Array, array_of
+from rnn_lowering.types import Array
 
 _LARGEST_READ, _LARGEST_MADE, _LARGEST_FLOATS = 1 << 16, 1 << 14, 64
 """The most elements of a tensor that is read, that is computed, and that is computed if it has floats."""
@@ -77,9 +74,20 @@ class TensorKind:
         """The sizes that are known, of a known rank."""
         return tuple(size if isinstance(size, int) else None for size in self.shape or ())
 
-    def proto(self) -> onnx.TypeProto:
-        proto: onnx.TypeProto = onnx.helper.make_tensor_type_proto(self.element, self.shape)
-        return proto
+    @classmethod
+    def of(cls, values: SymbolicValues, value: ir.Value) -> TensorKind | None:
+        """Return what is known of a value; a size that is computed from others has no name."""
+        if value not in values.types:
+            return None
+        shape = values.shapes.get(value)
+        return cls(int(values.types[value]), None if shape is None else tuple(map(values.number_or_name, shape)))
+
+    def add_to(self, values: SymbolicValues, value: ir.Value) -> None:
+        """Record it as the type and shape of a value."""
+        values.types[value] = ir.DataType(self.element)
+        if self.shape is not None:
+            dims = (size(dim) if isinstance(dim, int) else values.unknown(dim or "") for dim in self.shape)
+            values.shapes[value] = tuple(dims)
 
 
 def common_kind(kinds: Sequence[TensorKind | None]) -> TensorKind | None:
@@ -107,7 +115,7 @@ class Known:
         return self.array.dtype.str, self.array.shape, self.array.tobytes()
 
     def kind(self) -> TensorKind:
-        return TensorKind(_element(self.array), self.array.shape)
+        return TensorKind(element_of(self.array), self.array.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,14 +130,6 @@ Item = ir.Value | Known | Elements | None
 """What stands for a value of a body in one step: a value of the graph, a constant, a sequence, or nothing."""
 
 
-@dataclass(frozen=True)
-class _Partial:
-    """Integers of which some are known."""
-
-    numbers: Array
-    known: Array
-
-
 class Facts:
     """Facts about a model, which may gain nodes; a value's facts do not change.
 
@@ -142,9 +142,11 @@ class Facts:
         self.opset = opset
         self._opsets = {**{d: v for d, v in model.opset_imports.items() if d != "ai.onnx"}, "": opset}
         self._kinds: dict[ir.Value, TensorKind] = {}
-        self._known: dict[ir.Value, Known | _Partial | None] = {}
+        self._known: dict[ir.Value, Known | None] = {}
+        self._outside = SymbolicValues(self._opsets, any_size=True)
         self._elements: dict[ir.Value, Elements] = {}
         self._inferred: dict[Hashable, list[TensorKind | None]] = {}
+        self._shapes: dict[Hashable, list[Array] | None] = {}
         self._alone: dict[ir.Node, NodeModel] = {}
         self._places: dict[str, tuple[ir.Value, int]] = {}
         with _names_kept(model):
@@ -154,9 +156,9 @@ class Facts:
                 self._take(value, found)
         for value in model.graph.inputs:
             kind = self._kinds.get(value)
-            for axis, size in enumerate((kind and kind.shape) or ()):
-                if isinstance(size, str):
-                    self._places.setdefault(size, (value, axis))
+            for axis, dim in enumerate((kind and kind.shape) or ()):
+                if isinstance(dim, str):
+                    self._places.setdefault(dim, (value, axis))
 
     def _take(self, value: ir.Value, found: ir.Value) -> None:
         if value.const_value is not None and not value.is_graph_input():
@@ -189,38 +191,25 @@ class Facts:
 
     def infer(self, node: ir.Node, items: Sequence[Item]) -> list[TensorKind | None]:
         """Return the types and shapes of what a node computes from these items."""
-        unknown: list[TensorKind | None] = [None] * len(node.outputs)
-        if like := like_inputs(node):
-            return [self._kind_like(items, slot, copies) for slot, copies in like]
-        if bodies_of(node) or not onnx.defs.has(node.op_type, self.opset, "") or not is_of_default_domain(node):
-            return unknown
-        kinds = [self.kind(item) for item in items]
-        key = node, tuple(kinds), tuple((n, item.key()) for n, item in _sizes_in(node, items).items())
+        sizes = _sizes_in(node, items)
+        kinds = tuple(map(self.kind, items))
+        key = _operation(node), kinds, tuple((n, item.key()) for n, item in sizes.items())
         if key not in self._inferred:
-            absent = any(kind is None and item is not None for kind, item in zip(kinds, items, strict=True))
-            self._inferred[key] = unknown if absent else self._infer(node, items, kinds) or unknown
+            values = self._values(node, items)
+            for n, item in sizes.items():
+                if (value := node.inputs[n]) is not None:
+                    values.contents[value] = item.array
+            self._inferred[key] = _inferred_kinds(values, node)
         return self._inferred[key]
 
-    def _kind_like(self, items: Sequence[Item], slot: int, copies: int) -> TensorKind | None:
-        """Return the type and shape of an input, with axis 2 repeated."""
-        kind = self.kind(items[slot]) if slot < len(items) else None
-        if kind is None or kind.shape is None or copies == 1:
-            return kind
-        repeated = (None if not isinstance(size, int) else size * copies for size in kind.shape[2:3])
-        return TensorKind(kind.element, (*kind.shape[:2], *repeated, *kind.shape[3:]))
-
-    def _infer(
-        self, node: ir.Node, items: Sequence[Item], kinds: Sequence[TensorKind | None]
-    ) -> list[TensorKind | None] | None:
-        types = [None if kind is None else kind.proto() for kind in kinds]
-        try:
-            found = infer_outputs(
-                node, self._opsets, types, {n: item.array for n, item in _sizes_in(node, items).items()}
-            )
-        except Exception:  # inference has no common error: nothing is known
-            return None
-        kinds_found = [_kind_of(proto) for proto in found]
-        return [_sliced(kinds_found[0], kinds[0], items[1:])] if node.op_type == "Slice" else kinds_found
+    def _values(self, node: ir.Node, items: Sequence[Item]) -> SymbolicValues:
+        """Return the types and shapes of a node's inputs."""
+        values = SymbolicValues(self._opsets, any_size=True)
+        for value, item in zip(node.inputs, items, strict=True):
+            kind = self.kind(item)
+            if value is not None and kind is not None:
+                kind.add_to(values, value)
+        return values
 
     # Numbers
 
@@ -245,10 +234,13 @@ class Facts:
             if missing and len(pending) < 10_000:
                 pending += missing
                 continue
-            self._add(current, node)
+            self._known[current] = None
+            if node is None or node.op_type == "Constant":
+                self._read(current)
+            else:
+                self._compute(node)
             pending.pop()
-        found = self._known[value]
-        return found if isinstance(found, Known) else None
+        return self._known[value]
 
     def _needed(self, node: ir.Node) -> list[ir.Value]:
         """Return the inputs whose numbers a node needs: Shape and Size those of which no shape was inferred."""
@@ -261,33 +253,48 @@ class Facts:
         kind = self.kind(value)
         return kind is not None and kind.is_static
 
-    def _add(self, value: ir.Value, node: ir.Node | None) -> None:
-        self._known[value] = None
-        if node is None:
-            tensor = None if value.is_graph_input() else value.const_value
-            small = tensor is not None and tensor.size <= _LARGEST_READ and is_plain(tensor.dtype)
-            array = numbers_in(tensor) if small and tensor is not None else None
-            self._known[value] = None if array is None else Known(array, value)
+    def _read(self, value: ir.Value) -> None:
+        """Add the tensor of an initializer or a Constant."""
+        array = self._constant(value)
+        if array is not None:
+            self._known[value] = found = Known(array, value)
+            found.kind().add_to(self._outside, value)
+            self._outside.contents[value] = array
+
+    def _constant(self, value: ir.Value) -> Array | None:
+        """Return the array of an initializer or a Constant."""
+        fixed = value.producer() is None and not value.is_graph_input()
+        tensor = value.const_value if fixed else constant_of(value, self.opset)
+        small = tensor is not None and tensor.size <= _LARGEST_READ and is_plain(tensor.dtype)
+        return numbers_in(tensor) if small and tensor is not None else None
+
+    def _compute(self, node: ir.Node) -> None:
+        """Add what a node outside of the bodies computes from constants and sizes."""
+        values = self._outside
+        if node.op_type not in _EVALUATED or not is_of_default_domain(node):
             return
-        items: list[Any] = [None if v is None else self._known.get(v) or v for v in node.inputs]
-        found = self.evaluate(node, items)
-        for output, array in zip(node.outputs, found or (), strict=False):
-            self._known[output] = Known(array, output)
-        if found is None and node.op_type in (*MOVING, "Cast", "Shape"):
-            for output, partial in zip(node.outputs, self._partial(node, items) or (), strict=False):
-                whole = Known(partial.numbers, output) if partial.known.all() else partial
-                self._known[output] = whole
+        for value in (*node.inputs, *node.outputs):
+            kind = None if value is None or value in values.types else self.kind(value)
+            if value is not None and kind is not None:
+                kind.add_to(values, value)
+        if not can_evaluate(values, node):
+            return
+        if any(values.static_type(v) is None for v in node.outputs if v.name):
+            _inferred_kinds(values, node)
+        if all(_is_small(TensorKind.of(values, v)) for v in node.outputs if v.name):
+            evaluate(values, node)
+            found = ((v, values.constant(v)) for v in node.outputs)
+            self._known |= {v: Known(np.array(array), v) for v, array in found if array is not None}
 
     def evaluate(self, node: ir.Node, items: Sequence[Item]) -> list[Array] | None:
         """Return what a node computes, where that is small and follows from its items."""
         if node.op_type not in _EVALUATED or not is_of_default_domain(node):
             return None
         if node.op_type in ("Shape", "Size"):
-            return self._shape(node, self.kind(items[0]) if items else None)
+            return self._shape(node, items)
         if node.op_type == "Constant":
-            tensor = constant_of(node.outputs[0], self.opset)
-            small = tensor is not None and tensor.size <= _LARGEST_READ and is_plain(tensor.dtype)
-            return [array_of(tensor)] if small and tensor is not None else None
+            array = self._constant(node.outputs[0])
+            return None if array is None else [array]
         if node.op_type == "CastLike" and len(items) > 1:
             like = self.kind(items[1])
             items = [items[0], None if like is None else _zero_like(like)]
@@ -299,57 +306,22 @@ class Facts:
         kinds = self.infer(node, items)
         if not all(_is_small(kind) for kind, value in zip(kinds, node.outputs, strict=True) if value.name):
             return None
-        return self._run(node, arrays, kinds)
+        if node not in self._alone:
+            self._alone[node] = NodeModel.of(node, self.opset)
+        return compute_exactly(
+            self._alone[node], arrays, [None if k is None else (k.element, k.dims) for k in kinds]
+        )
 
-    def _run(
-        self, node: ir.Node, arrays: Sequence[Array | None], kinds: Sequence[TensorKind | None]
-    ) -> list[Array] | None:
-        if _differs_from_onnxruntime(node, arrays, kinds):
-            return None
-        try:
-            if node not in self._alone:
-                self._alone[node] = NodeModel.of(node, self.opset)
-            with np.errstate(all="ignore"):
-                found = self._alone[node].run(arrays)
-        except Exception:  # the evaluator has no common error; what it cannot do stays in the graph
-            return None
-        for kind, array in zip(kinds, found, strict=True):
-            if array is not None and (kind is None or (array.shape, _element(array)) != (kind.shape, kind.element)):
-                return None
-        return [np.empty(0) if array is None else array for array in found]
-
-    def _shape(self, node: ir.Node, kind: TensorKind | None) -> list[Array] | None:
-        partial = self._partial_shape(node, kind)
-        if partial is None or not partial.known.all():
-            return None
-        numbers = partial.numbers
-        return [np.asarray(math.prod(numbers.tolist()), np.int64) if node.op_type == "Size" else numbers]
-
-    def _partial_shape(self, node: ir.Node, kind: TensorKind | None) -> _Partial | None:
-        if kind is None or kind.shape is None:
-            return None
-        start, end = (node.attributes.get(name) for name in ("start", "end"))
-        part = kind.dims[None if start is None else start.as_int() : None if end is None else end.as_int()]
-        numbers = np.asarray([size or 0 for size in part], np.int64)
-        return _Partial(numbers, np.asarray([size is not None for size in part], np.bool_))
-
-    def _partial(self, node: ir.Node, items: Sequence[Any]) -> list[_Partial] | None:
-        """Return what a node moves of integers of which some are known."""
-        if node.op_type == "Shape":
-            shape = self._partial_shape(node, self.kind(items[0]))
-            return None if shape is None else [shape]
-        moved = moved_inputs(node)
-        if not all(isinstance(item, Known | _Partial if n < moved else Known) for n, item in enumerate(items)):
-            return None
-        parts = [_partial_of(item) for item in items[:moved]]
-        arrays = [part.numbers for part in parts]
-        places = [Known(p.astype(a.dtype)) for p, a in zip(numbered(arrays), arrays, strict=True)]
-        found = self.evaluate(node, [*places, *items[moved:]])
-        if found is None or any(array.dtype not in (np.int32, np.int64) for array in (*found, *arrays)):
-            return None
-        numbers = np.concatenate([array.ravel() for array in arrays])
-        known = np.concatenate([part.known.ravel() for part in parts])
-        return [_Partial(numbers[n].astype(n.dtype), known[n]) for n in found]
+    def _shape(self, node: ir.Node, items: Sequence[Item]) -> list[Array] | None:
+        """Return what a Shape or Size gives, where it is known."""
+        key = node, self.kind(items[0])
+        if key not in self._shapes:
+            values = self._values(node, items)
+            _inferred_kinds(values, node)
+            evaluate(values, node)
+            found = values.constant(node.outputs[0])
+            self._shapes[key] = None if found is None else [np.array(found)]
+        return self._shapes[key]
 
 
 @contextmanager
@@ -368,24 +340,29 @@ def _is_named(dim: int | ir.SymbolicDim) -> bool:
     return isinstance(dim, ir.SymbolicDim) and dim.value is not None
 
 
-def _partial_of(item: Known | _Partial) -> _Partial:
-    return item if isinstance(item, _Partial) else _Partial(item.array, np.ones(item.array.shape, np.bool_))
-
-
 def _size(dim: int | ir.SymbolicDim) -> SizeOrName:
     if isinstance(dim, int):
         return dim if dim >= 0 else None
     return None if dim.value == VARIES else dim.value
 
 
-def _kind_of(proto: onnx.TypeProto | None) -> TensorKind | None:
-    if proto is None or not proto.HasField("tensor_type"):
-        return None
-    tensor = proto.tensor_type
-    if not tensor.HasField("shape"):
-        return TensorKind(tensor.elem_type, None)
-    sizes = (d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim)
-    return TensorKind(tensor.elem_type, tuple(sizes))
+def _operation(node: ir.Node) -> Hashable:
+    """Return what two nodes have in common that compute the same of the same inputs."""
+    if node.attributes:
+        return node
+    connected = (tuple(v is not None for v in node.inputs), tuple(bool(v.name) for v in node.outputs))
+    return node.domain, node.op_type, *connected
+
+
+def _inferred_kinds(values: SymbolicValues, node: ir.Node) -> list[TensorKind | None]:
+    unknown: list[TensorKind | None] = [None] * len(node.outputs)
+    if bodies_of(node) or any(attribute.is_ref() for attribute in node.attributes.values()):
+        return unknown
+    try:
+        infer(values, node)
+    except Exception:  # inference has no common error: nothing is known
+        return unknown
+    return [TensorKind.of(values, output) for output in node.outputs]
 
 
 def _sizes_in(node: ir.Node, items: Sequence[Item]) -> dict[int, Known]:
@@ -414,52 +391,21 @@ def takes_all(start: int, end: int, step: int) -> bool:
     return (start, step) == (0, 1) and end >= TO_THE_END
 
 
-def _sliced(found: TensorKind | None, given: TensorKind | None, items: Sequence[Item]) -> TensorKind | None:
-    """Return what ONNX finds for a Slice, with the names of sizes of which it takes everything."""
-    if found is None or given is None or not found.shape or given.shape is None:
-        return found
-    shape = list(found.shape)
-    for axis, *bounds in known_bounds(items) or ():
-        if takes_all(*bounds):
-            shape[axis] = given.shape[axis]
-    return TensorKind(found.element, tuple(shape))
-
-
 def is_plain(dtype: ir.DataType) -> bool:
     """Whether NumPy has the type."""
     return dtype.numpy().kind in "biuf" and dtype.bitwidth >= 8
 
 
-def _element(array: Array) -> int:
-    return int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
-
-
 def _is_small(kind: TensorKind | None) -> bool:
     if kind is None or not kind.is_static or not is_plain(ir.DataType(kind.element)):
         return False
-    most = _LARGEST_FLOATS if ir.DataType(kind.element).is_floating_point() else _LARGEST_MADE
-    return math.prod(kind.dims) <= most  # type: ignore[arg-type]
+    return math.prod(kind.dims) <= _most(ir.DataType(kind.element))  # type: ignore[arg-type]
+
+
+def _most(dtype: ir.DataType) -> int:
+    return _LARGEST_FLOATS if dtype.is_floating_point() else _LARGEST_MADE
 
 
 def _zero_like(kind: TensorKind) -> Item:
     dtype = ir.DataType(kind.element)
     return Known(np.zeros((), dtype.numpy())) if is_plain(dtype) else ir.Value(name="like")
-
-
-def _differs_from_onnxruntime(
-    node: ir.Node, arrays: Sequence[Array | None], kinds: Sequence[TensorKind | None]
-) -> bool:
-    """Whether the reference evaluator may compute something else than onnxruntime, or nothing is specified."""
-    given = [array for array in arrays if array is not None]
-    integers = all(array.dtype.kind in "iu" for array in given)
-    if node.op_type in ("Div", "Mod") and integers:
-        return bool(np.any(given[1] <= 0) or np.any(given[0] < 0))
-    if node.op_type in ("Mod", "Range", "CumSum") and not integers:
-        return True
-    if node.op_type in ("Cast", "CastLike") and given[0].dtype.kind == "f" and kinds[0] is not None:
-        target = ir.DataType(kinds[0].element).numpy()
-        if target.kind in "iu":
-            limits = np.iinfo(target)
-            whole = given[0].astype(np.float64)
-            return not bool(np.all((whole > float(limits.min) - 1) & (whole < float(limits.max))))
-    return False

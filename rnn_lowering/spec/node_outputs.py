@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -99,10 +99,15 @@ def infer_outputs(
         proto,
         {f"i{n}": given for n, given in enumerate(types) if given is not None},
         {f"i{n}": onnx.numpy_helper.from_array(array, f"i{n}") for n, array in data.items()},
-        opset_imports=[onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()],
+        opset_imports=_imports(tuple(opsets.items())),
         ir_version=10,
     )
     return [found.get(name) for name in proto.output]
+
+
+@lru_cache
+def _imports(opsets: tuple[tuple[str, int], ...]) -> list[onnx.OperatorSetIdProto]:
+    return [onnx.helper.make_opsetid(domain, version) for domain, version in opsets]
 
 
 @dataclass(frozen=True)

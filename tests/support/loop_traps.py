@@ -104,7 +104,23 @@ TRAPS = [
         """(float[2] a) => (float[2] p) { p = Loop ("", "", a) <body = d (int64 i, bool c, float[2] s)
             => (bool c1, float[2] s1) { s1 = Add (s, s) c1 = Identity (c) }> }""",
         [],
-        refused={"unroll": "more than 512 steps", "scan": "no end"},
+        refused={"unroll": "more than 512 steps", "scan": "not known before it starts"},
+    ),
+    Trap(
+        "as many trips as a negative quotient says, which is rounded towards 0",
+        f"""(float[2] a) => (float[2] p, float[T,2] Y) <{YES}, int64 minus = {{-7}}, int64 two = {{2}}>
+        {{ q = Div (minus, two) M = Neg (q) p, Y = Loop (M, yes, a) <body = d {STEP}
+            {{ s1 = Add (s, s) o = Identity (s1) c1 = Identity (c) }}> }}""",
+        [{"a": S}],
+    ),
+    Trap(
+        "the last 3 rows of an axis that may have fewer",
+        f"""(float[2] a, float[N,2] X) => (float[2] p, float[T,2] Y)
+        <{YES}, int64 M = {{3}}, int64[1] start = {{-3}}, int64[1] end = {{2147483647}}, int64[1] axis = {{0}}>
+        {{ p, Y = Loop (M, yes, a) <body = d {STEP}
+            {{ cut = Slice (X, start, end, axis) rows = Shape <end = 1> (cut) n = CastLike (rows, s)
+               s1 = Add (s, n) o = Identity (s1) c1 = Identity (c) }}> }}""",
+        [{"a": S, "X": X}, {"a": S, "X": X[:2]}, {"a": S, "X": X[:0]}],
     ),
     Trap(
         "trips of shape 1",
