@@ -547,10 +547,16 @@ class Ops:
         return self.emit("Flatten", [x], (rows, x.shape[-1]), axis=x.rank - 1)
 
     def reshape(self, x: Tensor, shape: Dims, sizes: Sequence[Tensor] = ()) -> Tensor:
-        """Reshape x; a shape that is not known has sizes, each an int64 [1], of which 0 keeps a size."""
+        """Reshape x.
+
+        Args:
+            x: A tensor.
+            shape: The new shape; without `sizes`, one that is not known is that of x at the same axis.
+            sizes: The new sizes, each an int64 [1]; 0 stands for that of x at the same axis, -1 for what is left.
+        """
         if x.is_zero:
             return self.zero(shape)
-        to = self.concat(sizes, axis=0) if sizes else self.constant(list(static(shape)))
+        to = self.concat(sizes, axis=0) if sizes else self.constant([size or 0 for size in shape])
         return self.emit("Reshape", [x, to], shape)
 
     def take(self, x: Tensor, index: Tensor) -> Tensor:

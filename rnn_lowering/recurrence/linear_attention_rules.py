@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.recurrence import Recurrence, Tensors
-from rnn_lowering.types import Dims
 
 
 @dataclass(frozen=True)
@@ -95,8 +94,8 @@ def _rows(op: Ops, parts: LinearParts, *, as_row: bool, single: bool) -> dict[st
         """Return [batch, seq, heads, ...] as [seq, batch, heads, *shape], or [batch, heads, *shape]."""
         batch, seq, heads = x.shape[:3]
         if single:
-            return reshaped(op, x, (batch, heads, *shape)) if heads is not None else op.squeeze(x, [1])
-        whole = x if x.shape[3:] == shape else reshaped(op, x, (batch, seq, heads, *shape))
+            return op.reshape(x, (batch, heads, *shape)) if heads is not None else op.squeeze(x, [1])
+        whole = x if x.shape[3:] == shape else op.reshape(x, (batch, seq, heads, *shape))
         return op.transpose(whole, [1, 0, *range(2, whole.rank)])
 
     def column(x: Tensor) -> Tensor:
@@ -115,14 +114,7 @@ def _rows(op: Ops, parts: LinearParts, *, as_row: bool, single: bool) -> dict[st
     return rows
 
 
-def reshaped(op: Ops, x: Tensor, shape: Dims) -> Tensor:
-    """Reshape x; sizes that are not known are those that x has at the same axis."""
-    if None not in shape:
-        return op.reshape(x, shape)
-    return op.reshape(x, shape, [op.constant([0 if size is None else size]) for size in shape])
-
-
 def _as_row(op: Ops, state: Tensor) -> Tensor:
     """Return a state [1, batch, heads, key, 1] as [1, batch, heads, 1, key]."""
     *outer, size, one = state.shape
-    return reshaped(op, state, (*outer, one, size))
+    return op.reshape(state, (*outer, one, size))

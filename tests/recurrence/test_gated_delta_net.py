@@ -10,6 +10,7 @@ import pytest
 from one_process import run_workers_here
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
+from refusals import refusal, with_shapes
 from running import run, runs_in_onnxruntime
 
 import rnn_lowering as rl
@@ -205,9 +206,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("attributes", "text"), REFUSED)
 def test_attributes(attributes: dict[str, Any], text: str) -> None:
-    with pytest.raises(rl.RnnLoweringError) as caught:
-        rl.lower(Net().model(**attributes))
-    assert str(caught.value).startswith(f"GatedDeltaNet node 'net' in main graph: {text}")
+    refusal(Net().model(**attributes), text)
 
 
 SHAPES: list[tuple[str, list[int] | None, str]] = [
@@ -222,12 +221,7 @@ SHAPES: list[tuple[str, list[int] | None, str]] = [
 
 @pytest.mark.parametrize(("symbol", "shape", "text"), SHAPES)
 def test_shapes(symbol: str, shape: list[int] | None, text: str) -> None:
-    original = Net().model()
-    (value,) = (v for v in original.graph.input if v.name == symbol)
-    value.CopyFrom(helper.make_tensor_value_info(symbol, TensorProto.FLOAT, shape))
-    with pytest.raises(rl.RnnLoweringError) as caught:
-        rl.lower(original)
-    assert str(caught.value).startswith(f"GatedDeltaNet node 'net' in main graph: {text}")
+    refusal(with_shapes(Net().model(), {symbol: shape}), text)
 
 
 @pytest.mark.parametrize(
@@ -243,6 +237,4 @@ def test_inputs(slot: int, name: str, text: str) -> None:
     original.graph.node[0].input[slot] = name
     if name:
         original.graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT32, [3]))
-    with pytest.raises(rl.RnnLoweringError) as caught:
-        rl.lower(original)
-    assert str(caught.value).startswith(f"GatedDeltaNet node 'net' in main graph: {text}")
+    refusal(original, text)

@@ -9,6 +9,7 @@ import pytest
 from one_process import run_workers_here
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from refusals import refusal
 from running import run
 
 import rnn_lowering as rl
@@ -192,9 +193,7 @@ INVALID = [
 
 @pytest.mark.parametrize(("operator", "change", "text"), INVALID)
 def test_an_invalid_node_has_one_error(operator: str, change: str, text: str) -> None:
-    with pytest.raises(rl.RnnLoweringError) as caught:
-        rl.lower(broken(operator, change))
-    assert str(caught.value).startswith(f"{operator} node 'gate' in main graph: {text}")
+    refusal(broken(operator, change), text)
 
 
 def test_no_form_needs_a_loop() -> None:

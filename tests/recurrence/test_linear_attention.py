@@ -15,6 +15,7 @@ from graphs import MS
 from one_process import run_workers_here
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
+from refusals import with_attributes
 from running import run
 from thinning import by_turns
 
@@ -460,23 +461,13 @@ def test_half_precision_is_verified() -> None:
         assert (check.status, check.whole) == ("verified", whole), check.reason
 
 
-def with_attribute(original: onnx.ModelProto, name: str, value: Any) -> onnx.ModelProto:
-    changed = onnx.ModelProto()
-    changed.CopyFrom(original)
-    (node,) = changed.graph.node
-    kept = [a for a in node.attribute if a.name != name]
-    del node.attribute[:]
-    node.attribute.extend([*kept, helper.make_attribute(name, value)])
-    return changed
-
-
 @pytest.mark.parametrize(
     ("name", "value"), [("update_rule", "delta"), ("update_rule", "gated"), ("scale", 0.51), ("scale", -0.5)]
 )
 def test_a_fault_is_found(name: str, value: Any) -> None:
     """A node of another rule or scale, which com.microsoft allows with the same inputs, is not verified."""
     original = Attention(T=6, by_key=True).model()
-    wrong = rl.lower(with_attribute(original, name, value))
+    wrong = rl.lower(with_attributes(original, **{name: value}))
     check = rl.verify(original, wrong, runs=1)
     assert check.status == "failed"
     assert "first in LinearAttention node 'attention' in main graph, output" in check.reason

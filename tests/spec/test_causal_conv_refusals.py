@@ -3,11 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
-import onnx
 import pytest
 from causal_conv import STANDARD, ConvCase, model
 from graphs import MS
-from onnx import TensorProto, helper
+from onnx import TensorProto
+from refusals import refusal, with_shapes
 
 import rnn_lowering as rl
 
@@ -48,18 +48,6 @@ SHAPES: list[tuple[ConvCase, dict[str, list[int]], str]] = [
 ]
 
 
-def refusal(original: onnx.ModelProto) -> rl.RnnLoweringError:
-    """Return the one error, whatever is asked for."""
-    errors = []
-    for ask in (rl.lower, rl.inspect):
-        with pytest.raises(rl.RnnLoweringError) as caught:
-            ask(original)
-        errors.append(caught.value)
-    assert str(errors[0]) == str(errors[1])
-    assert str(errors[0]).startswith("CausalConvWithState node 'conv' in main graph: ")
-    return errors[0]
-
-
 @pytest.mark.parametrize(("case", "attributes", "text"), ATTRIBUTES)
 def test_attributes(case: ConvCase, attributes: dict[str, Any], text: str) -> None:
     error = refusal(model(case, **attributes))
@@ -76,19 +64,13 @@ def test_what_the_cpu_kernel_refuses_too(case: ConvCase, attributes: dict[str, A
 
 @pytest.mark.parametrize(("case", "shapes", "text"), SHAPES)
 def test_shapes(case: ConvCase, shapes: dict[str, list[int]], text: str) -> None:
-    original = model(replace(case, constants=()))
-    for value in original.graph.input:
-        if value.name in shapes:
-            value.CopyFrom(helper.make_tensor_value_info(value.name, TensorProto.FLOAT, shapes[value.name]))
-    error = refusal(original)
+    error = refusal(with_shapes(model(replace(case, constants=())), shapes))
     assert isinstance(error, rl.InvalidNodeError)
     assert text in str(error)
 
 
 def test_a_weight_of_unknown_shape() -> None:
-    original = model(replace(STANDARD, constants=()))
-    original.graph.input[1].type.tensor_type.ClearField("shape")
-    error = refusal(original)
+    error = refusal(with_shapes(model(replace(STANDARD, constants=())), {"weight": None}))
     assert "the shape of weight is not known; make weight an initializer" in str(error)
 
 

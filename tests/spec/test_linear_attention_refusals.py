@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import onnx
 import pytest
 from attention import STANDARD, Attention
 from graphs import MS
-from onnx import TensorProto, helper
+from onnx import TensorProto
+from refusals import refusal, with_attributes, with_shapes
 
 import rnn_lowering as rl
 
@@ -50,30 +50,9 @@ SHAPES: list[tuple[Attention, dict[str, Sequence[int | str]], str]] = [
 ]
 
 
-def refusal(original: onnx.ModelProto) -> rl.RnnLoweringError:
-    """Return the one error, whatever is asked for."""
-    errors = []
-    for ask in (rl.lower, rl.inspect):
-        with pytest.raises(rl.RnnLoweringError) as caught:
-            ask(original)
-        errors.append(caught.value)
-    assert str(errors[0]) == str(errors[1])
-    assert str(errors[0]).startswith("LinearAttention node 'attention' in main graph: ")
-    return errors[0]
-
-
-def with_attributes(case: Attention, attributes: dict[str, Any]) -> onnx.ModelProto:
-    original = case.model()
-    (node,) = original.graph.node
-    kept = [a for a in node.attribute if a.name not in attributes]
-    del node.attribute[:]
-    node.attribute.extend([*kept, *(helper.make_attribute(name, value) for name, value in attributes.items())])
-    return original
-
-
 @pytest.mark.parametrize(("case", "attributes", "text"), ATTRIBUTES)
 def test_attributes(case: Attention, attributes: dict[str, Any], text: str) -> None:
-    error = refusal(with_attributes(case, attributes))
+    error = refusal(with_attributes(case.model(), **attributes))
     assert isinstance(error, rl.InvalidNodeError)
     assert text in str(error)
 
@@ -81,28 +60,19 @@ def test_attributes(case: Attention, attributes: dict[str, Any], text: str) -> N
 @pytest.mark.parametrize("name", ["q_num_heads", "kv_num_heads"])
 @pytest.mark.parametrize("case", [NODE, OF_MS])
 def test_a_missing_attribute(name: str, case: Attention) -> None:
-    original = case.model()
-    (node,) = original.graph.node
-    kept = [a for a in node.attribute if a.name != name]
-    del node.attribute[:]
-    node.attribute.extend(kept)
-    assert f"attribute '{name}' is missing" in str(refusal(original))
+    assert f"attribute '{name}' is missing" in str(refusal(with_attributes(case.model(), **{name: None})))
 
 
 def test_a_window_of_states() -> None:
-    error = refusal(with_attributes(OF_MS, {"state_window": 4}))
+    error = refusal(with_attributes(OF_MS.model(), state_window=4))
     assert not isinstance(error, rl.InvalidNodeError)
     assert "state_window is 4: the states after several tokens cannot be kept; export the model with" in str(error)
-    rl.lower(with_attributes(OF_MS, {"state_window": 0, "chunk_size": -3}))
+    rl.lower(with_attributes(OF_MS.model(), state_window=0, chunk_size=-3))
 
 
 @pytest.mark.parametrize(("case", "shapes", "text"), SHAPES)
 def test_shapes(case: Attention, shapes: dict[str, Sequence[int | str]], text: str) -> None:
-    original = case.model()
-    for value in original.graph.input:
-        if value.name in shapes:
-            value.CopyFrom(helper.make_tensor_value_info(value.name, TensorProto.FLOAT, shapes[value.name]))
-    error = refusal(original)
+    error = refusal(with_shapes(case.model(), shapes))
     assert isinstance(error, rl.InvalidNodeError)
     assert text in str(error)
 
@@ -111,10 +81,7 @@ def test_shapes(case: Attention, shapes: dict[str, Sequence[int | str]], text: s
 @pytest.mark.parametrize("case", [NODE, replace(NODE, domain=MS, state=False)])
 def test_an_unknown_width(symbol: str, case: Attention) -> None:
     """The sizes of a key and a value may follow from another input."""
-    original = case.model()
-    for value in original.graph.input:
-        if value.name == symbol:
-            value.type.tensor_type.ClearField("shape")
+    original = with_shapes(case.model(), {symbol: None})
     if (case.domain == STANDARD) or (symbol == "value" and case.state):
         rl.lower(original)
         return

@@ -8,7 +8,6 @@ from dataclasses import replace
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.equivalents.linear_attention_node import lower_linear_attention
-from rnn_lowering.recurrence.linear_attention_rules import reshaped
 from rnn_lowering.recurrence.recurrence import Repeat
 from rnn_lowering.recurrence.weights import node_input
 from rnn_lowering.spec.gated_delta_net import GatedDeltaNetSpec
@@ -59,7 +58,7 @@ def lower_gated_delta_net(op: Ops, spec: GatedDeltaNetSpec, repeat: Repeat) -> d
     rows = (spec.batch_size, spec.seq_length)
     outputs = {}
     if "output" in found:
-        outputs["output"] = reshaped(op, found["output"], (*rows, inner.output_heads, inner.value_size))
+        outputs["output"] = op.reshape(found["output"], (*rows, inner.output_heads, inner.value_size))
     if "present_state" in found:
         outputs["final_state"] = op.transpose(found["present_state"], [0, 1, 3, 2])
     return {symbol: op.cast(tensor, spec.dtype_of(symbol)) for symbol, tensor in outputs.items()}
@@ -112,4 +111,4 @@ def _packed(op: Ops, spec: GatedDeltaNetSpec, symbol: str, each: tuple[int, int]
 
 def _joined(op: Ops, spec: GatedDeltaNetSpec, x: Tensor) -> Tensor:
     width = (x.shape[2] or 1) * (x.shape[3] or 1)
-    return reshaped(op, x, (spec.batch_size, spec.seq_length, width))
+    return op.reshape(x, (spec.batch_size, spec.seq_length, width))

@@ -8,10 +8,11 @@ from rnn_lowering.emit.constants import zeros_of
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.run_time_sizes import zeros
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.recurrence.linear_attention_rules import LinearParts, linear_attention, reshaped
+from rnn_lowering.recurrence.linear_attention_rules import LinearParts, linear_attention
 from rnn_lowering.recurrence.recurrence import Repeat
+from rnn_lowering.recurrence.weights import node_input
 from rnn_lowering.spec.linear_attention import LinearAttentionSpec
-from rnn_lowering.types import Dims, array_of
+from rnn_lowering.types import Dims
 
 _LARGE, _IN_CACHE = 1 << 19, 1 << 16
 """With more numbers than `_LARGE` in all states, onnxruntime is faster on groups of heads with `_IN_CACHE` each."""
@@ -19,7 +20,8 @@ _LARGE, _IN_CACHE = 1 << 19, 1 << 16
 
 def lower_linear_attention(op: Ops, spec: LinearAttentionSpec, repeat: Repeat) -> dict[str, Tensor]:
     """Emit the equivalent of a node; return its connected outputs by their names in the operator specification."""
-    state = _past_state(op, spec)
+    sizes = (spec.batch_size, spec.state_heads, spec.key_size, spec.value_size)
+    state = node_input(op, spec, "past_state", sizes)
     if spec.seq_length == 0 or spec.batch_size == 0:
         found = _without_steps(op, spec, state)
     else:
@@ -28,23 +30,9 @@ def lower_linear_attention(op: Ops, spec: LinearAttentionSpec, repeat: Repeat) -
     return {symbol: op.cast(found[symbol], spec.dtype_of(symbol)) for symbol in spec.outputs}
 
 
-def _given(op: Ops, spec: LinearAttentionSpec, symbol: str, shape: Dims) -> Tensor:
-    """Return a connected input in the type of the recurrence."""
-    return op.cast(op.given(spec.inputs[symbol], spec.dtype_of(symbol), shape), op.dtype)
-
-
-def _past_state(op: Ops, spec: LinearAttentionSpec) -> Tensor:
-    """Return past_state; a symbolic zero where it is absent or all zero."""
-    shape = (spec.batch_size, spec.state_heads, spec.key_size, spec.value_size)
-    constant = spec.constants.get("past_state")
-    if "past_state" not in spec.inputs or (constant is not None and not array_of(constant).any()):
-        return op.zero(shape)
-    return _given(op, spec, "past_state", shape)
-
-
 def _without_steps(op: Ops, spec: LinearAttentionSpec, state: Tensor) -> dict[str, Tensor]:
     """Return the outputs for a sequence length or batch size of 0: an empty output; the state is passed on."""
-    query = _given(op, spec, "query", (spec.batch_size, spec.seq_length, None))
+    query = node_input(op, spec, "query", (spec.batch_size, spec.seq_length, None))
     batch, seq = (op.dim(query, axis) for axis in (0, 1))
     width = spec.output_heads * spec.value_size
     if state.is_zero:
@@ -75,7 +63,7 @@ def _parts(op: Ops, spec: LinearAttentionSpec, state: Tensor) -> LinearParts:
 def _beta(op: Ops, spec: LinearAttentionSpec) -> Tensor:
     heads = spec.beta_heads
     if heads is None:
-        return op.unsqueeze(_given(op, spec, "beta", (*_rows(spec), None)), [3])
+        return op.unsqueeze(node_input(op, spec, "beta", (*_rows(spec), None)), [3])
     return _heads(op, spec, "beta", (heads, 1))
 
 
@@ -87,9 +75,9 @@ def _heads(op: Ops, spec: LinearAttentionSpec, symbol: str, shape: Dims) -> Tens
     """Return an input [batch, seq, width] as [batch, seq, *shape], of which the last size may not be known."""
     heads, *_, size = shape
     width = None if size is None or heads is None else heads
-    given = _given(op, spec, symbol, (*_rows(spec), width))
+    given = node_input(op, spec, symbol, (*_rows(spec), width))
     if size is not None:
-        return reshaped(op, given, (*_rows(spec), *shape))
+        return op.reshape(given, (*_rows(spec), *shape))
     each = op.dim(given, 2) / op.constant([heads or 1])
     return op.reshape(given, (*_rows(spec), *shape), [op.constant([n]) for n in (0, 0, heads or 1)] + [each])
 
@@ -101,7 +89,7 @@ def _repeated(op: Ops, x: Tensor, heads: int) -> Tensor:
         return x
     zeros = op.known(zeros_of(op.dtype, (heads // fewer, *[1] * (x.rank - 3))))
     copies = op.unsqueeze(x, [3]) + zeros  # one node, however many heads a model asks for
-    return reshaped(op, copies, (*x.shape[:2], heads, *x.shape[3:]))
+    return op.reshape(copies, (*x.shape[:2], heads, *x.shape[3:]))
 
 
 def _one_step(op: Ops, spec: LinearAttentionSpec, parts: LinearParts) -> dict[str, Tensor]:
@@ -114,7 +102,7 @@ def _one_step(op: Ops, spec: LinearAttentionSpec, parts: LinearParts) -> dict[st
     state, output = (op.concat(list(each), axis=1) for each in zip(*found, strict=True))
     width = spec.output_heads * spec.value_size
     return {
-        "output": reshaped(op, output, (spec.batch_size, 1, width)),
+        "output": op.reshape(output, (spec.batch_size, 1, width)),
         "present_state": _final(op, spec, state),
     }
 
@@ -146,7 +134,7 @@ def _all_steps(op: Ops, spec: LinearAttentionSpec, parts: LinearParts, repeat: R
         output = op.reshape(ys, (*_rows(spec), width), [op.constant([n]) for n in (1, -1, width)])
     else:
         rows = op.transpose(op.squeeze(ys, [1]), [1, 0, 2, 3, 4])  # [batch, seq, heads, queries, value]
-        output = reshaped(op, rows, (*_rows(spec), width))
+        output = op.reshape(rows, (*_rows(spec), width))
     return {
         "output": output,
         "present_state": _final(op, spec, op.without_first_axis(final)),
@@ -156,4 +144,4 @@ def _all_steps(op: Ops, spec: LinearAttentionSpec, parts: LinearParts, repeat: R
 def _final(op: Ops, spec: LinearAttentionSpec, state: Tensor) -> Tensor:
     """Return a state as the node outputs it; with a value size of 1 it may be [batch, heads, 1, key] before."""
     shape = (spec.batch_size, spec.state_heads, spec.key_size, spec.value_size)
-    return state if spec.value_size > 1 else reshaped(op, state, shape)
+    return state if spec.value_size > 1 else op.reshape(state, shape)
