@@ -352,6 +352,13 @@ def home(node: ir.Node) -> ir.Graph:
     return graph
 
 
+def input_of(node: ir.Node, slot: int = 0) -> ir.Value:
+    """Return an input that a node must have."""
+    value = node.inputs[slot]
+    assert value is not None
+    return value
+
+
 def producer(value: ir.Value) -> ir.Node:
     """Return the node that computes a value."""
     node = value.producer()

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from rnn_lowering.inference.polynomials import in_chunk, size
 from rnn_lowering.spec.node_spec import node_ref
-from rnn_lowering.streaming.editor import Editor, dim_of, home, label_of, producer
+from rnn_lowering.streaming.editor import Editor, dim_of, home, input_of, label_of, producer
 from rnn_lowering.streaming.frames.flow import Flow
 from rnn_lowering.streaming.frames.frame_counts import after_the_start
 from rnn_lowering.streaming.frames.framing import Counter, Frames, Framing
@@ -131,8 +131,7 @@ class StateExposer:
         if not final.name:
             final.name = self.editor.name(f"{label_of(node)}_Y_{state.kind}")
         final.type = final.type or ir.TensorType(dtype)
-        initial, lengths = node.inputs[slot], lengths_of(node)
-        assert initial is not None
+        initial, lengths = input_of(node, slot), lengths_of(node)
         if delay := state.recurrent.delay:
             if state.kind == "h":
                 skip_missing(self.editor, node, delay, dtype)

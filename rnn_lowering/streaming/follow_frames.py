@@ -165,19 +165,27 @@ def _rule(flow: Flow, node: ir.Node) -> list[Framing]:
         return of_pooled(flow, node)
     if is_recurrent(node):
         return recurrent(flow, node)
-    rule = _RULES.get(node.op_type, frame_by_frame) if node.domain == "" else frame_by_frame
-    framings = rule(flow, node)
+    framings = _along(flow, node) if node.domain == "" else None
+    framings = frame_by_frame(flow, node) if framings is None else framings
     for value, framing in zip([v for v in node.outputs if v.name], framings, strict=True):
         if isinstance(framing, WholeSequenceValue):
             _all_lost(flow, [value], framing)
     return framings
 
 
+def _along(flow: Flow, node: ir.Node) -> list[Framing] | None:
+    """Return the framings of the outputs of an operator that acts along the frames; None if it does not."""
+    if node.op_type in _JOINING:
+        return _JOINING[node.op_type](flow, node)
+    value, rule = node.inputs[0] if node.inputs else None, _RULES.get(node.op_type)
+    framing = None if rule is None or value is None else flow.framing(value, node)
+    return rule(flow, node, framing) if rule is not None and isinstance(framing, Frames) else None
+
+
 _RULES = {
     **dict.fromkeys(POOLINGS, pooled),
     **dict.fromkeys(("AveragePool", "Conv", "LpPool", "MaxPool"), windowed),
     "Col2Im": overlapped,
-    "Concat": joined_along,
     "ConvTranspose": transposed,
     "CumSum": summed,
     "Gather": picked,
@@ -186,10 +194,12 @@ _RULES = {
     "STFT": transformed,
     "Slice": sliced,
     "Softmax": softmaxed,
-    "Sub": deviating,
     "Upsample": resized,
 }
-"""Operators that may act along the frames."""
+"""Operators that may act along the frames of their first input."""
+
+_JOINING = {"Concat": joined_along, "Sub": deviating}
+"""Operators that may join frames of one input with others."""
 
 
 def _branches(flow: Flow, node: ir.Node) -> list[Framing]:

@@ -20,7 +20,7 @@ from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.inference.polynomials import TIME, Size
 from rnn_lowering.inference.shape_arithmetic import depends_on_time
 from rnn_lowering.spec.node_spec import node_ref
-from rnn_lowering.streaming.editor import Editor, home
+from rnn_lowering.streaming.editor import Editor, home, input_of
 from rnn_lowering.streaming.frames.flow import Flow, FramesEdit
 from rnn_lowering.streaming.frames.frame_counts import (
     LengthSoFar,
@@ -78,8 +78,7 @@ def _is_last(flow: Flow, value: ir.Value) -> bool:
 
 def _wait(flow: Flow, node: ir.Node, slot: int, framing: Frames, later: Frames) -> None:
     """Delay an input of a node until it has the delay of the other inputs."""
-    value = node.inputs[slot]
-    assert value is not None
+    value = input_of(node, slot)
     if not framing.plain:
         raise flow.refuse(node, f"joins values whose frames are not aligned: {_apart([framing, later])}")
     past = later.delay.frames - framing.delay.frames
@@ -150,8 +149,7 @@ class Wait(FramesEdit):
         return self.past > 0
 
     def apply(self, editor: Editor) -> None:
-        source = self.node.inputs[self.slot]
-        assert source is not None
+        source = input_of(self.node, self.slot)
         frames = self.frames
         key = ("wait", source, home(self.node), frames.axis, self.past, frames.overlap, self.drop)
         if key not in editor.made:

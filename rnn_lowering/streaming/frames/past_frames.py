@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
-from rnn_lowering.streaming.editor import Editor, Emitter
+from rnn_lowering.streaming.editor import Editor, Emitter, input_of
 from rnn_lowering.streaming.frames.delays import resampled, without_missing
 from rnn_lowering.streaming.frames.flow import Flow, FramesEdit
 from rnn_lowering.streaming.frames.frame_counts import after_the_start
@@ -58,8 +58,7 @@ class PastFrames(FramesEdit):
         return self.node.op_type in ("Pad", "Concat")
 
     def apply(self, editor: Editor) -> None:
-        source = self.node.inputs[self.slot]
-        assert source is not None
+        source = input_of(self.node, self.slot)
         past = self.past_input(editor, "x", source.name, self.past) if self.past else None
         emit = editor.before(self.node)
         value = self._without_padding(emit, source)
@@ -94,8 +93,7 @@ class PastFrames(FramesEdit):
 
     def _first(self, emit: Emitter) -> ir.Value:
         """Return the computed frames before the first chunk."""
-        value = self.node.inputs[self.first or 0]
-        assert value is not None
+        value = input_of(self.node, self.first or 0)
         return emit.sliced(value, [self.frames.axis], [0], [1]) if self.node.op_type == "Pad" else value
 
     def _without_padding(self, emit: Emitter, value: ir.Value) -> ir.Value:
@@ -131,8 +129,7 @@ def keep(
         left: The number of frames that the node reads before frame 0; 0 if they have no effect.
         initial: These frames: a number, or an array with `left` entries. None: the model computes them.
     """
-    read = node.outputs[0] if node.op_type == "Pad" else node.inputs[slot]
-    assert read is not None
+    read = node.outputs[0] if node.op_type == "Pad" else input_of(node, slot)
     delay, axis = frames.delay.frames, frames.axis
     kept = PastFrames(
         *flow.at(node, read, frames),
@@ -214,10 +211,3 @@ def settled(flow: Flow, node: ir.Node, before: Frames, after: Frames, right: int
             "a stream never knows which frames are the last",
         )
     return replace(after, known=min(after.known, max(after.extra, 0)))
-
-
-def framed_input(flow: Flow, node: ir.Node) -> tuple[ir.Value, Frames] | None:
-    """Return the first input of a node and its framing, or None if the input has no frames."""
-    value = node.inputs[0]
-    framing = None if value is None else flow.framing(value, node)
-    return (value, framing) if value is not None and isinstance(framing, Frames) else None

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from rnn_lowering.inference.polynomials import in_chunk, size
 from rnn_lowering.inference.shape_inference import slice_bounds
 from rnn_lowering.spec.node_outputs import compute_node
-from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, producer
+from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, input_of, producer
 from rnn_lowering.streaming.frames.flow import Flow
 from rnn_lowering.streaming.frames.frame_counts import frames_before, of_type
 from rnn_lowering.streaming.frames.framing import Counter, Frames, Framing
@@ -96,8 +96,7 @@ class RangeLimit(NodeEdit):
 
     def apply(self, editor: Editor) -> None:
         """Raise the limit, so that the Range counts all frames of the chunk."""
-        limit, emit = self.node.inputs[1], editor.before(self.node)
-        assert limit is not None
+        limit, emit = input_of(self.node, 1), editor.before(self.node)
         self.node.replace_input_with(1, emit("Add", limit, emit.constant(self.more, self.dtype)))
 
 
@@ -117,8 +116,7 @@ class TableRows(NodeEdit):
 
     def apply(self, editor: Editor) -> None:
         """Pick the rows by the numbers of the frames. A number beyond the end of the table is an error."""
-        emit, table, rows = editor.after(self.node), self.node.inputs[0], self.node.outputs[0]
-        assert table is not None
+        emit, table, rows = editor.after(self.node), input_of(self.node), self.node.outputs[0]
         rows.type = rows.type or table.type
         readers = list(rows.uses())
         own = self._of_chunk(emit, rows)

@@ -9,12 +9,11 @@ import onnx_ir as ir
 from rnn_lowering.emit.versions import TO_THE_END
 from rnn_lowering.inference.polynomials import Size, size
 from rnn_lowering.inference.shape_inference import position, slice_bounds
-from rnn_lowering.streaming.editor import Editor, NodeEdit
+from rnn_lowering.streaming.editor import Editor, NodeEdit, input_of
 from rnn_lowering.streaming.frames.delays import Wait, resampled
 from rnn_lowering.streaming.frames.flow import Flow
 from rnn_lowering.streaming.frames.framing import Counter, FirstFrame, Frames, Framing, Unframed, WholeSequenceValue
-from rnn_lowering.streaming.frames.past_frames import framed_input, keep, past_of, settled
-from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
+from rnn_lowering.streaming.frames.past_frames import keep, past_of, settled
 
 
 @dataclass(frozen=True)
@@ -30,20 +29,16 @@ class Trim(NodeEdit):
 
     def apply(self, editor: Editor) -> None:
         """Set the starts and ends of the Slice to those in a chunk."""
-        node, emit, value = self.node, editor.before(self.node), self.node.inputs[0]
-        assert value is not None
+        node, emit, value = self.node, editor.before(self.node), input_of(self.node)
         whole = set(self.starts) == {0} and set(self.ends) == {TO_THE_END} and set(self.steps) == {1}
         own = value if whole else emit.sliced(value, self.axes, self.starts, self.ends, self.steps)
         editor.replace(node.outputs[0], own, emit.graph)
         emit.graph.remove(node, safe=True)
 
 
-def sliced(flow: Flow, node: ir.Node) -> list[Framing]:
+def sliced(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     """Return the framing of the output of a Slice. If the Slice trims frames, record its cut of a chunk."""
-    held = framed_input(flow, node)
-    if held is None:
-        return frame_by_frame(flow, node)
-    (value, framing), output = held, node.outputs[0]
+    value, output = input_of(node), node.outputs[0]
     shape = flow.shape(value, node)
     bounds = slice_bounds(flow.known, node, len(shape))
     if bounds is None:
@@ -119,15 +114,11 @@ def _trimmed(
     return resampled(flow, node, framing, found)
 
 
-def picked(flow: Flow, node: ir.Node) -> list[Framing]:
+def picked(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     """Return the framing of the output of a Gather that picks the last frame, or a window around each frame."""
-    held, index = framed_input(flow, node), node.inputs[1]
-    if held is None or index is None:
-        return frame_by_frame(flow, node)
-    value, framing = held
-    shape = flow.shape(value, node)
+    shape, index = flow.shape(input_of(node), node), input_of(node, 1)
     if (node.attributes.get_int("axis", 0) or 0) % len(shape) != framing.axis:
-        return frame_by_frame(flow, node)
+        return None
     if isinstance(counter := flow.framings.get(index), Counter):
         return _around(flow, node, framing, counter)
     numbers = flow.known.numbers(index)
@@ -146,8 +137,7 @@ def _around(flow: Flow, node: ir.Node, framing: Frames, counter: Counter) -> lis
         raise flow.refuse(node, "picks a frame before the first one, which is the last one", "pad them in front")
     there = framing.windows(int(offsets.max()) + 1, counter.step).known
     found = replace(frames, axis=framing.axis + frames.axis, known=min(there, frames.known))
-    table = node.inputs[1]
-    assert table is not None
+    table = input_of(node, 1)
     if beyond := frames.known - found.overlap:  # windows at the end of the table read frames of the next chunk
         flow.edits.append(Wait(*flow.at(node, table, frames), slot=1, past=0, drop=beyond))
     if past := past_of(framing, found, stride=counter.step):
@@ -155,17 +145,13 @@ def _around(flow: Flow, node: ir.Node, framing: Frames, counter: Counter) -> lis
     return resampled(flow, node, framing, found)
 
 
-def resized(flow: Flow, node: ir.Node) -> list[Framing]:
+def resized(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     """Return the framing of the output of a Resize or Upsample that repeats each frame."""
-    held = framed_input(flow, node)
-    if held is None:
-        return frame_by_frame(flow, node)
-    value, framing = held
-    before, after = flow.shape(value, node)[framing.axis], flow.shape(node.outputs[0], node)[framing.axis]
+    before, after = (flow.shape(v, node)[framing.axis] for v in (input_of(node), node.outputs[0]))
     ratio = after.divided(before)
     times = None if ratio is None else ratio.constant
     if times == 1 or times is None or any(v is not None and flow.framings.get(v) for v in node.inputs[1:]):
-        return frame_by_frame(flow, node)
+        return None
     if times.denominator > 1 or not framing.plain or not _repeats(node):
         raise flow.refuse(
             node,

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from rnn_lowering.inference.polynomials import ONE, Size, product
 from rnn_lowering.inference.shape_arithmetic import depends_on_time
 from rnn_lowering.spec.node_outputs import ELEMENTWISE
+from rnn_lowering.streaming.editor import input_of
 from rnn_lowering.streaming.frames.delays import joined
 from rnn_lowering.streaming.frames.flow import Flow
 from rnn_lowering.streaming.frames.framing import Frames, Framing, Unframed
@@ -65,8 +66,7 @@ def frame_by_frame(flow: Flow, node: ir.Node) -> list[Framing]:
 
 def _rearranged(flow: Flow, node: ir.Node, slot: int, output: ir.Value) -> Frames | Unframed | None:
     """Return the framing of an output that reshapes an input and keeps the order of its elements."""
-    value = node.inputs[slot]
-    assert value is not None
+    value = input_of(node, slot)
     framing = flow.framing(value, node)
     if not isinstance(framing, Frames):
         return framing
@@ -128,8 +128,7 @@ def _check_spread(flow: Flow, node: ir.Node, data: Sequence[int], framing: Unfra
 
 def _moved(flow: Flow, node: ir.Node, slot: int, axis: int) -> int | None:
     """Return the output axis for an axis of an input, or None if it is not known."""
-    value = node.inputs[slot]
-    assert value is not None
+    value = input_of(node, slot)
     rank, after = len(flow.shape(value, node)), len(flow.shape(node.outputs[0], node))
     if node.op_type in ELEMENTWISE or node.op_type in ("Expand", "Tile"):
         return axis + after - rank

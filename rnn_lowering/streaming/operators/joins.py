@@ -10,26 +10,22 @@ import onnx_ir as ir
 from rnn_lowering.emit.versions import parameter
 from rnn_lowering.inference.polynomials import first_frames
 from rnn_lowering.inference.shape_inference import pads
+from rnn_lowering.streaming.editor import input_of
 from rnn_lowering.streaming.frames.flow import Flow
 from rnn_lowering.streaming.frames.framing import FirstFrame, Frames, Framing
-from rnn_lowering.streaming.frames.past_frames import framed_input, with_past
-from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
+from rnn_lowering.streaming.frames.past_frames import with_past
 from rnn_lowering.types import Array
 
 
-def padded(flow: Flow, node: ir.Node) -> list[Framing]:
+def padded(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     """Return the framing of the output of a Pad. Frames added before the stream become a state."""
-    held = framed_input(flow, node)
-    if held is None:
-        return frame_by_frame(flow, node)
-    (value, framing), output = held, node.outputs[0]
-    rank = len(flow.shape(value, node))
+    rank = len(flow.shape(input_of(node), node))
     amounts = pads(flow.known, node, rank)
     left, right = (None if amounts is None else amounts[n].constant for n in (framing.axis, framing.axis + rank))
     if amounts is None or left is None or right is None:
         raise flow.refuse(node, "pads the frames by an amount that depends on their number, or is not known")
     if left == right == 0:
-        return [flow.framed(node, output, framing)]
+        return [flow.framed(node, node.outputs[0], framing)]
     numbers = [pad.constant for pad in amounts]
     mode = node.attributes.get_string("mode", "constant") or "constant"
     if mode != "constant" and (mode != "edge" or right or sum(pad is None or pad != 0 for pad in numbers) > 1):
@@ -67,7 +63,7 @@ def _filling(flow: Flow, node: ir.Node) -> float:
     return float(held.reshape(-1)[0])
 
 
-def joined_along(flow: Flow, node: ir.Node) -> list[Framing]:
+def joined_along(flow: Flow, node: ir.Node) -> list[Framing] | None:
     """Return the framing of the output of a Concat. Frames before the stream become a state."""
     values = [v for v in node.inputs if v is not None]
     rank = len(flow.shape(values[0], node))
@@ -77,7 +73,7 @@ def joined_along(flow: Flow, node: ir.Node) -> list[Framing]:
     framings = {n: flow.framing(v, node) for n, v in enumerate(values) if n not in rest and n != computed}
     along = [n for n, m in framings.items() if isinstance(m, Frames) and m.axis == axis]
     if not along:
-        return frame_by_frame(flow, node)
+        return None
     framing = framings[along[0]]
     if len(framings) > 1 or not isinstance(framing, Frames) or not framing.plain:
         raise flow.refuse(
@@ -109,8 +105,7 @@ def _computed_frames(flow: Flow, values: Sequence[ir.Value], axis: int) -> int |
 
 def _behind_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int, others: bool) -> list[Framing]:
     """Return the framing of a stream after frames from an input, or after copies of frame 0."""
-    lead = node.inputs[0]
-    assert lead is not None
+    lead = input_of(node)
     first = flow.framings.get(lead)
     if others or slot != 1 or (isinstance(first, FirstFrame) and first.axis != framing.axis):
         raise flow.refuse(node, "joins the frames of the stream with others and with constants", "use two Concats")

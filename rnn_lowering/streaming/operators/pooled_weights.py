@@ -12,11 +12,10 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import parameter
-from rnn_lowering.streaming.editor import Editor, NodeEdit
+from rnn_lowering.streaming.editor import Editor, NodeEdit, input_of
 from rnn_lowering.streaming.frames.delays import without_missing
 from rnn_lowering.streaming.frames.flow import Flow, FramesEdit
 from rnn_lowering.streaming.frames.framing import Frames, Framing, Pooled, Unframed
-from rnn_lowering.streaming.frames.past_frames import framed_input
 from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.operators.pooling import (
     POOLINGS,
@@ -35,8 +34,7 @@ class RunningSoftmax(FramesEdit):
     """A softmax over all frames: weights with the sum so far."""
 
     def apply(self, editor: Editor) -> None:
-        node, axis, least, scores = self.node, self.frames.axis, lowest(self.dtype), self.node.inputs[0]
-        assert scores is not None
+        node, axis, least, scores = self.node, self.frames.axis, lowest(self.dtype), input_of(self.node)
         scores = without_missing(editor, self, scores, least)
         past, emit = self.past_input(editor, "pool", scores.name), editor.before(node)
         most = emit("Max", past, emit("ReduceMax", scores, axes=[axis], keepdims=1))
@@ -79,15 +77,13 @@ class RunningWeightedSum(NodeEdit):
         self.pool.give(emit, past, emit("Add", emit("Mul", past, share), self.node.outputs[0]))
 
 
-def softmaxed(flow: Flow, node: ir.Node) -> list[Framing]:
+def softmaxed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     """Return the framing of the output of a Softmax. Weights over the frames must be summed later."""
-    held = framed_input(flow, node)
-    if held is None or reduced_axes(flow, node) != {held[1].axis}:
-        return frame_by_frame(flow, node)
-    value, framing = held
+    if reduced_axes(flow, node) != {framing.axis}:
+        return None
     if not is_exact(framing):
         raise flow.refuse(node, "weighs all frames, after some were padded, cut or moved")
-    flow.edits.append(RunningSoftmax(*flow.at(node, value, framing)))
+    flow.edits.append(RunningSoftmax(*flow.at(node, input_of(node), framing)))
     error = flow.refuse(
         node, "weighs each frame by all of them", "a stream can only have the sum of the weighted frames"
     )
@@ -134,15 +130,15 @@ class RunningVariance(NodeEdit):
         self.pool.give(emit, past, emit("Add", inner, outer))
 
 
-def deviating(flow: Flow, node: ir.Node) -> list[Framing]:
+def deviating(flow: Flow, node: ir.Node) -> list[Framing] | None:
     """Return the framing of the output of a Sub. Deviations from the mean must be squared and summed later."""
     value, mean = node.inputs[0], node.inputs[1]
     pool = None if mean is None else flow.means.get(mean)
     framing = None if value is None else flow.framings.get(value)
     if pool is None or pool.inputs[0] is not value or not isinstance(framing, Frames):
-        return frame_by_frame(flow, node)
+        return None
     if not pool.attributes.get_int("keepdims", 1):
-        return frame_by_frame(flow, node)
+        return None
     error = flow.refuse(
         node,
         "subtracts the mean of all frames, which is known only after the last one (utterance normalization)",

@@ -14,13 +14,12 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.inference.symbolic_values import Shape
-from rnn_lowering.streaming.editor import Editor, Emitter, dim_of
+from rnn_lowering.streaming.editor import Editor, Emitter, dim_of, input_of
 from rnn_lowering.streaming.frames.delays import without_missing
 from rnn_lowering.streaming.frames.flow import Flow, FramesEdit
 from rnn_lowering.streaming.frames.frame_counts import counts_so_far
 from rnn_lowering.streaming.frames.framing import Delay, Frames, Framing, Unframed
-from rnn_lowering.streaming.frames.past_frames import framed_input
-from rnn_lowering.streaming.operators.frame_by_frame import coupled_axes, frame_by_frame
+from rnn_lowering.streaming.operators.frame_by_frame import coupled_axes
 
 Join = Callable[[Emitter, ir.Value, ir.Value, ir.DataType], ir.Value]
 
@@ -114,8 +113,7 @@ class RunningPool(FramesEdit):
 
     def skip_missing(self, editor: Editor, neutral: float = 0.0, slot: int = 0) -> None:
         """Replace the missing frames in an input by a number that changes nothing."""
-        source = self.node.inputs[slot]
-        assert source is not None
+        source = input_of(self.node, slot)
         self.node.replace_input_with(slot, without_missing(editor, self, source, neutral))
 
     def _mean(self, emit: Emitter, past: ir.Value, value: ir.Value) -> ir.Value:
@@ -137,12 +135,11 @@ def counts_as(emit: Emitter, delay: Delay, dtype: ir.DataType) -> list[ir.Value]
     return [emit("Cast", number, to=int(dtype)) for number in counts_so_far(emit.editor, delay)]
 
 
-def pooled(flow: Flow, node: ir.Node) -> list[Framing]:
+def pooled(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     """Return the framing of the output of a pooling: final after the last frame if it pools frames."""
-    held = framed_input(flow, node)
-    edit = None if held is None else running_pool(flow, node, held[1])
+    edit = running_pool(flow, node, framing)
     if edit is None:
-        return frame_by_frame(flow, node)
+        return None
     flow.edits.append(edit)
     if node.op_type in _MEANS:
         flow.means[node.outputs[0]] = node
@@ -169,8 +166,7 @@ def running_pool(flow: Flow, node: ir.Node, frames: Frames) -> RunningPool | Non
 
 def reduced_axes(flow: Flow, node: ir.Node) -> set[int]:
     """Return the axes along which a node computes one value, or that it couples otherwise."""
-    value = node.inputs[0]
-    assert value is not None
+    value = input_of(node)
     return {axis % len(flow.shape(value, node)) for _, axis in coupled_axes(flow, node) or ()}
 
 
@@ -185,8 +181,7 @@ class RunningSum(FramesEdit):
 
     def apply(self, editor: Editor) -> None:
         """Add the sum so far to the chunk. The next state is the sum at the last frame of the chunk."""
-        node, source, value = self.node, self.node.inputs[0], self.node.outputs[0]
-        assert source is not None
+        node, source, value = self.node, input_of(self.node), self.node.outputs[0]
         past = self.past_input(editor, "sum", value.name)
         source = without_missing(editor, self, source, 0.0)
         node.replace_input_with(0, source)
@@ -205,13 +200,11 @@ class RunningSum(FramesEdit):
         editor.add_present(node, "sum", past, present, self.path)
 
 
-def summed(flow: Flow, node: ir.Node) -> list[Framing]:
+def summed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     """Return the framing of the output of a CumSum."""
-    held, given = framed_input(flow, node), node.inputs[1]
-    axis = None if given is None else flow.known.constant(given)
-    if held is None or axis is None or int(axis.reshape(-1)[0]) % len(flow.shape(held[0], node)) != held[1].axis:
-        return frame_by_frame(flow, node)
-    value, framing = held
+    value, axis = input_of(node), flow.known.constant(input_of(node, 1))
+    if axis is None or int(axis.reshape(-1)[0]) % len(flow.shape(value, node)) != framing.axis:
+        return None
     if node.attributes.get_int("reverse", 0):
         raise flow.refuse(node, "sums from the last frame on, which a stream has not seen yet")
     if not framing.plain:

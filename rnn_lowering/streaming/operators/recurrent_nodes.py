@@ -11,6 +11,7 @@ from rnn_lowering.inference.polynomials import size
 from rnn_lowering.spec.kinds import has_steps, is_recurrent, kind_of
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.spec.rnn import RecurrentSpec
+from rnn_lowering.streaming.editor import input_of
 from rnn_lowering.streaming.frames.delays import joined, last_state
 from rnn_lowering.streaming.frames.flow import Flow, StatefulNode
 from rnn_lowering.streaming.frames.framing import Frames, Framing, Unframed
@@ -81,8 +82,7 @@ _PAST_STATE = 3
 
 def _frames_as_batch(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing]:
     """Return the framings of a node along another axis, which treats each frame as a row of the batch."""
-    value = node.inputs[0]
-    assert value is not None
+    value = input_of(node)
     steps, batch = steps_and_batch(node)
     rows = [n for n in (4, 5, 6) if n < len(node.inputs) and node.inputs[n] is not None]
     common, axes = joined(flow, node, [0, *rows])

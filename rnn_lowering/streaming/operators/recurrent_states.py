@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
-from rnn_lowering.streaming.editor import Editor, Emitter
+from rnn_lowering.streaming.editor import Editor, Emitter, input_of
 from rnn_lowering.streaming.frames.delays import missing_frames
 from rnn_lowering.streaming.frames.frame_counts import frames_before, numbers_in_call
 from rnn_lowering.streaming.frames.framing import Delay
@@ -33,8 +33,7 @@ def steps_and_batch(node: ir.Node) -> tuple[int, int]:
 
 def keep_where_empty(editor: Editor, node: ir.Node, output: ir.Value, past: ir.Value) -> ir.Value:
     """Keep the past state in rows of length 0, for all readers of the final state, and return the result."""
-    emit, lengths = editor.after(node), node.inputs[4]
-    assert lengths is not None
+    emit, lengths = editor.after(node), input_of(node, 4)
     empty = emit("Equal", lengths, emit.constant([0], ir.DataType.INT32))
     mask = emit("Unsqueeze", empty, axes=[steps_and_batch(node)[0], 2])
     kept = emit("Where", mask, past, output)
@@ -65,8 +64,7 @@ def skip_missing(editor: Editor, node: ir.Node, delay: Delay, dtype: ir.DataType
     taken = _clipped(start, start("Add", turns, skipped), last)
     put = _clipped(start, start("Sub", turns, skipped), last)
     there = start("Sub", number, skipped)
-    x, y, emit = node.inputs[0], node.outputs[0], editor.before(node)
-    assert x is not None
+    x, y, emit = input_of(node), node.outputs[0], editor.before(node)
     moved = emit("Gather", x, taken, axis=sequence)
     rows = emit("Gather", emit("Shape", x), emit.constant([batch]), axis=0)
     lengths = emit("Expand", emit("Cast", there, to=ir.DataType.INT32.value), rows)

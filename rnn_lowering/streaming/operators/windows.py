@@ -12,12 +12,11 @@ import onnx_ir as ir
 from rnn_lowering.emit.versions import TO_THE_END
 from rnn_lowering.inference.polynomials import Size, size
 from rnn_lowering.inference.symbolic_values import shape_of
-from rnn_lowering.streaming.editor import Editor
+from rnn_lowering.streaming.editor import Editor, input_of
 from rnn_lowering.streaming.frames.delays import resampled, without_missing
 from rnn_lowering.streaming.frames.flow import Flow, FramesEdit
 from rnn_lowering.streaming.frames.framing import Frames, Framing
-from rnn_lowering.streaming.frames.past_frames import framed_input, keep, settled, with_past
-from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
+from rnn_lowering.streaming.frames.past_frames import keep, settled, with_past
 
 
 @dataclass(frozen=True)
@@ -40,42 +39,39 @@ class _Window:
         return tuple(left if n == axis else right if n == axis + rank else pad for n, pad in enumerate(self.pads))
 
 
-def windowed(flow: Flow, node: ir.Node) -> list[Framing]:
+def windowed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     """The framing of a convolution's or pooling's output; its past frames become a state."""
-    held = framed_input(flow, node)
-    if held is None or held[1].axis < 2:
-        return frame_by_frame(flow, node)
-    value, framing = held
+    if framing.axis < 2:
+        return None
     window = _window(flow, node, framing)
     left, right, stride = window.left, window.right, window.stride
     if min(left, right) < 0:
         raise flow.refuse(node, "removes frames with its paddings", "use a Slice")
     made = framing.padded(left, right).windows(window.span + 1, stride)
-    initial = _before_first(flow, node, value) if left else 0.0
+    initial = _before_first(flow, node) if left else 0.0
     pads = window.without(framing.axis - 2)
     return with_past(flow, node, framing, made, left=left, right=right, stride=stride, initial=initial, pads=pads)
 
 
-def transformed(flow: Flow, node: ir.Node) -> list[Framing]:
+def transformed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     """The framing of an STFT's output: a window of samples for each frame, as of a convolution without paddings."""
-    held, steps, shape = framed_input(flow, node), flow.known.given(node, 1), node.inputs[0]
+    steps = flow.known.given(node, 1)
     lengths = flow.known.given(node, 3) or list((shape_of(flow.known, node, 2) or ())[:1])
     step, length = ((v[0].constant if v and len(v) == 1 else None) for v in (steps, lengths))
-    if held is None or shape is None or held[1].axis != 1 or not held[1].plain or not step or not length:
+    if framing.axis != 1 or not framing.plain or not step or not length:
         raise flow.refuse(node, "its signal is not the stream, or its frames have no constant length and step")
-    return with_past(flow, node, held[1], held[1].windows(int(length), int(step)), stride=int(step))
+    return with_past(flow, node, framing, framing.windows(int(length), int(step)), stride=int(step))
 
 
-def transposed(flow: Flow, node: ir.Node) -> list[Framing]:
+def transposed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     """The framing of a transposed convolution's output: each frame adds to `stride` results and to later ones.
 
     The frames that still add to a chunk's results are its past; what they and the last frames add beyond the chunk
     is cut off by paddings.
     """
-    held = framed_input(flow, node)
-    if held is None or held[1].axis < 2:
-        return frame_by_frame(flow, node)
-    framing, axis = held[1], held[1].axis - 2
+    axis = framing.axis - 2
+    if axis < 0:
+        return None
     window, output_padding = _window(flow, node, framing), node.attributes.get_ints("output_padding", ())
     span, stride, left = window.span, window.stride, window.left
     right = span + 1 - stride - window.right + (output_padding[axis] if output_padding else 0)
@@ -120,8 +116,7 @@ def _window(flow: Flow, node: ir.Node, framing: Frames) -> _Window:
 
 def _pads(flow: Flow, node: ir.Node, framing: Frames, spans: Sequence[int], strides: Sequence[int]) -> list[int]:
     """The paddings of all spatial axes, first those at the starts."""
-    value = node.inputs[0]
-    assert value is not None
+    value = input_of(node)
     sizes = [
         size(framing.extra + stride) if axis == framing.axis and framing.extra % stride == 0 else dim
         for axis, (dim, stride) in enumerate(zip(flow.shape(value, node)[2:], strides, strict=True), 2)
@@ -152,10 +147,10 @@ def _same_total(flow: Flow, node: ir.Node, length: Size, span: int, stride: int)
     return max((math.ceil(number / stride) - 1) * stride + span + 1 - int(number), 0)
 
 
-def _before_first(flow: Flow, node: ir.Node, value: ir.Value) -> float:
+def _before_first(flow: Flow, node: ir.Node) -> float:
     """Return the number that fills the padding of a node."""
     if node.op_type == "MaxPool":
-        dtype = flow.known.types[value].numpy()
+        dtype = flow.known.types[input_of(node)].numpy()
         return float(np.finfo(dtype).min) if dtype.kind == "f" else float(np.iinfo(dtype).min)
     if node.op_type == "AveragePool" and not node.attributes.get_int("count_include_pad", 0):
         raise flow.refuse(
@@ -203,13 +198,12 @@ class OverlapAdd(FramesEdit):
             emit.instead_of(result, own)
 
 
-def overlapped(flow: Flow, node: ir.Node) -> list[Framing]:
+def overlapped(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     """The framing of a Col2Im's output: each column adds to `stride` results and those behind."""
-    held = framed_input(flow, node)
     image, block = flow.known.given(node, 1), flow.known.given(node, 2)
-    if held is None or image is None or block is None or held[1].axis != 2 or not held[1].plain:
+    if image is None or block is None or framing.axis != 2 or not framing.plain:
         raise flow.refuse(node, "its columns are not the frames, or its sizes are not known")
-    framing, rank = held[1], len(image)
+    rank = len(image)
     strides, dilations = (
         list(node.attributes.get_ints(name, ()) or [1] * rank) for name in ("strides", "dilations")
     )
@@ -225,6 +219,6 @@ def overlapped(flow: Flow, node: ir.Node) -> list[Framing]:
     made = framing.repeated(stride).padded(0, span - stride)
     found = settled(flow, node, framing, made, span - stride)
     cut = span - stride + made.known - found.known
-    place = flow.at(node, held[0], framing)
+    place = flow.at(node, input_of(node), framing)
     flow.edits.append(OverlapAdd(*place, (span - 1) // stride, axis, rank, stride, cut))
     return resampled(flow, node, framing, replace(found, axis=2 + axis))
