@@ -1,4 +1,4 @@
-"""The process of the command: `rnn-lower`, or `python -m rnn_lowering`."""
+"""Run the command: `rnn-lower`, or `python -m rnn_lowering`."""
 
 import gc
 import logging

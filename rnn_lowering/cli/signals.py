@@ -1,4 +1,4 @@
-"""The process of the command: signals that end it, and standard streams that are closed, full or no longer read."""
+"""End the command cleanly on signals, and when a standard stream is closed, full or no longer read."""
 
 from __future__ import annotations
 

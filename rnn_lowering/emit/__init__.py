@@ -1,1 +1,1 @@
-"""How graphs are emitted: tensors, primitive operators at each opset, names. Knows nothing of recurrence."""
+"""Emit graphs: tensors, primitive operators at each opset, names. Knows nothing of recurrence."""

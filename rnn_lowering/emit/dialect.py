@@ -1,4 +1,4 @@
-"""Options that shape loops and steps for one runtime."""
+"""`Dialect`: options that shape loops and steps for one runtime."""
 
 from __future__ import annotations
 

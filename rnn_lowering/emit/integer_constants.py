@@ -1,5 +1,4 @@
-"""Constants that stay integers in the file: every operation moves the integers, and a DequantizeLinear comes
-last."""
+"""Constants that stay integers in the file: operations move the integers, and a DequantizeLinear follows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Emitters that depend on whether a size is known: zeros, counts, and rows that are flipped or cut off."""
+"""Emit zeros, counts, and flipped or cut rows, for sizes that are known now or only at run time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What depends on the opset: functions with variants, and where a parameter of an operator is.
+"""Variants of functions by opset, and whether an operator has a parameter as an attribute or an input.
 
 A function has variants by opset: `@since(13)`.
 

@@ -1,1 +1,1 @@
-"""Loops and Scans that an exporter wrote, as recurrences: unrolled, converted, or with less in their bodies."""
+"""Lower Loops and Scans that an exporter wrote: unroll them, convert them, or make their bodies shorter."""

@@ -1,4 +1,4 @@
-"""What a Loop or Scan node says, checked before the first edit: its states, its rows, its stacked outputs."""
+"""Read and check a Loop or Scan node: its states, its rows, its stacked outputs."""
 
 from __future__ import annotations
 

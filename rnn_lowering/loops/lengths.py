@@ -1,4 +1,4 @@
-"""Which size of which value a number is: the T that a Loop counts to is that of the rows that it reads."""
+"""Find the axis whose size a number is: a Loop that counts to T reads T rows."""
 
 from __future__ import annotations
 

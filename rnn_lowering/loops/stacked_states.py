@@ -1,4 +1,4 @@
-"""States of a Loop that get a row in each step, while nothing else depends on them: the rows are stacked instead.
+"""Replace states of a Loop that only collect a row in each step with stacked outputs.
 
 Three operators give a row to a state:
 

@@ -1,4 +1,4 @@
-"""Numbers in a body that are linear in the number of the step: counters, and what is computed from them.
+"""Find counters in a body: numbers that are linear in the number of the step.
 
 A state is one where it grows by the same amount in each step. Integers that are cast to floats count as integers,
 which is the same below 2^24.

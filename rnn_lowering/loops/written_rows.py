@@ -1,4 +1,4 @@
-"""Rows that steps write into a tensor by ScatterND: whether step i writes row i, or the i-th one from the end.
+"""Find which rows of a tensor the steps write with ScatterND: step i row i, or the i-th row from the end.
 
 Where there may be more rows than steps, the others are those of the initial tensor.
 """

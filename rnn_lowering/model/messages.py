@@ -1,4 +1,4 @@
-"""Models as protobuf messages, without what onnx_ir's conversion adds."""
+"""Convert models to protobuf messages, without what onnx_ir adds."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Hints where unknown sizes or invalid branches prevent a lowering: which of the model's inputs to fix; and where a
-stream is the better way."""
+"""Hints for users: which inputs to fix if a size is unknown or a branch invalid, and when a stream is better."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operands of one recurrence that computes several: side by side, or one above the other."""
+"""The weights of several recurrences as one: of nodes side by side, or of layers."""
 
 from __future__ import annotations
 

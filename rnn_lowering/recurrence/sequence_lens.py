@@ -1,4 +1,4 @@
-"""sequence_lens for every form: gather rows before and after it, so that steps need no lengths.
+"""Apply sequence_lens outside of the loop: gather rows before and after it, so steps need no lengths.
 
 Row t*batch + n of [seq*batch, ...] is step t of sequence n. The recurrence runs over all steps. Steps beyond the
 length of a sequence may compute anything, even NaN, so the outputs are gathered: from the computed rows, and from a

@@ -1,4 +1,4 @@
-"""The inputs of a node as tensors; W, R, B and P of each direction as a cell uses them.
+"""The weights of each direction as a cell uses them: W, R, B and P, split and transposed.
 
 Every operation here is one of `Ops`: operations on constants are folded, others are emitted.
 """

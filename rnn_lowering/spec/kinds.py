@@ -1,4 +1,4 @@
-"""The kinds of recurrent nodes."""
+"""The table of recurrent operators, each with the class that reads its nodes."""
 
 from __future__ import annotations
 

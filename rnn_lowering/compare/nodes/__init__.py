@@ -1,1 +1,1 @@
-"""Each lowered node beside its operator in float64."""
+"""Compare each lowered node with its operator in float64."""

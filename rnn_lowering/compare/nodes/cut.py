@@ -1,4 +1,4 @@
-"""Cut a node out of a model: what computes it, as a model of its own that onnxruntime runs."""
+"""Cut a node out of a model, into a small model that onnxruntime runs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a comparison needs of each kind of recurrent nodes."""
+"""The float64 reference of each kind of recurrent nodes, and test inputs for it."""

@@ -1,4 +1,4 @@
-"""The reference of a recurrent node, by its kind."""
+"""The table of references: one for each kind of recurrent nodes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What runs models: onnxruntime, in a child process."""
+"""Run models with onnxruntime in a child process."""

@@ -1,4 +1,4 @@
-"""Arrays in files, as processes pass them to each other: mapped, never copied."""
+"""Pass arrays between processes in mapped files, without copies."""
 
 from __future__ import annotations
 

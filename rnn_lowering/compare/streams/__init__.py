@@ -1,1 +1,1 @@
-"""A stream, chunk by chunk, beside the original on whole sequences."""
+"""Compare a stream, chunk by chunk, with the original on whole sequences."""

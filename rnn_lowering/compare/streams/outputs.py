@@ -1,4 +1,4 @@
-"""Outputs of chunks beside those of whole sequences."""
+"""Compare the outputs of chunks with those of whole sequences."""
 
 from __future__ import annotations
 

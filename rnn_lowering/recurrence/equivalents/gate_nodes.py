@@ -1,5 +1,4 @@
-"""The equivalents of LinearAttentionGate, GatedRMSNorm and GatedDeltaNet, in float32 as in onnxruntime's
-kernels."""
+"""The equivalents of LinearAttentionGate, GatedRMSNorm and GatedDeltaNet, computed in float32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is found of a model on the way through it: the framing of each value, and the edits that a stream needs."""
+"""`Flow`: what following the frames finds: the framing of each value, and the edits that a stream needs."""
 
 from __future__ import annotations
 

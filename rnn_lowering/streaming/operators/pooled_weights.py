@@ -1,4 +1,4 @@
-"""Sums with the weights of a softmax over time, and the variance: frames that a stream can only pool.
+"""Weighted poolings: attention pooling (a softmax over time), and the variance.
 
 The weights of a softmax depend on all frames, and so do deviations from their mean. `Pooled` marks both until a sum
 or a mean of them follows.

@@ -1,5 +1,4 @@
-"""Runtimes that were run by hand and get nothing in place of an operator: emx-onnx-cgen, ezkl, jaxonnxruntime and
-rknn-toolkit2, all from PyPI."""
+"""Runtimes that were tested by hand and need no rewrites: emx-onnx-cgen, ezkl, jaxonnxruntime and rknn-toolkit2."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""onnxruntime-web on WebGPU (`npm install onnxruntime-web`): no node runs on the CPU, so that its graph can be
-captured."""
+"""onnxruntime-web on WebGPU (`npm install onnxruntime-web`): no node runs on the CPU, so graphs can be captured."""
 
 from __future__ import annotations
 
