@@ -296,6 +296,11 @@ class Lowering:
         return target_named(self.target)
 
     @property
+    def widens(self) -> bool:
+        """Whether float16 and bfloat16 nodes are computed in float32."""
+        return self.compute == "float32"
+
+    @property
     def fixes_inputs(self) -> bool:
         """Whether sizes or values of inputs are given."""
         return bool(self.dims or self.input_shapes or self.set_inputs)

@@ -14,7 +14,7 @@ from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.old_opsets import FIRST_OPSET, NEW_OPSET, modernize
 from rnn_lowering.model.scopes import SORTED, RecurrentNode, recurrent_nodes, sort_nodes
 from rnn_lowering.model.sizes import known_inputs
-from rnn_lowering.options import Selection
+from rnn_lowering.options import KEEP, Lowering, Selection
 from rnn_lowering.spec.connections import InputFacts
 from rnn_lowering.spec.kinds import read_spec
 from rnn_lowering.spec.node_spec import NodeSpec, default_opset
@@ -110,14 +110,19 @@ def read_node(model: ir.Model, entry: RecurrentNode, known: InputFacts) -> NodeS
 
 @dataclass(frozen=True)
 class NodeSelection:
-    """Selects nodes by `Lowering.only` and `Lowering.except_`."""
+    """Selects nodes by `Lowering.only` and `Lowering.except_`; recurrent nodes may be `kept`."""
 
     only: Selection
     except_: Selection
+    kept: bool = False
+
+    @classmethod
+    def of(cls, lowering: Lowering) -> NodeSelection:
+        return cls(lowering.only, lowering.except_, lowering.to == KEEP)
 
     def __call__(self, found: Sequence[RecurrentNode]) -> list[RecurrentNode]:
-        """Return the nodes that are to be lowered."""
-        return [entry for entry in found if self.selects(entry.node)]
+        """Return the recurrent nodes that are to be lowered."""
+        return [] if self.kept else [entry for entry in found if self.selects(entry.node)]
 
     def selects(self, node: ir.Node) -> bool:
         """Whether a recurrent node, a Loop or a Scan is to be lowered."""

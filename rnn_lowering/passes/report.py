@@ -10,8 +10,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from rnn_lowering.errors import NodeRef, version
+from rnn_lowering.errors import NodeRef, RnnLoweringError, version
 from rnn_lowering.loops.lowering import LoopReport
+from rnn_lowering.model.plan import NodePlan
 from rnn_lowering.model.scopes import REPEATING, NodePlace, all_graphs
 from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.streaming.host.metadata import StreamPlan
@@ -26,7 +27,7 @@ REFUSED, LEFT = "refused", "left as it is"
 
 @dataclass(frozen=True)
 class Preview:
-    """The form that a recurrent node would get; or a Loop or Scan of the model's own, with `spec` None.
+    """The form that a recurrent node would get; or a Loop or Scan of the model itself, with `spec` None.
 
     Attributes:
         node: Its name, operator and scope.
@@ -45,6 +46,10 @@ class Preview:
     form: str
     reason: str
     hint: str = ""
+
+    @classmethod
+    def refused(cls, error: RnnLoweringError, node: NodeRef, spec: NodeSpec | None = None) -> Preview:
+        return cls(node, spec, REFUSED, error.reason, error.hint)
 
     @property
     def counts(self) -> bool:
@@ -79,7 +84,8 @@ class NodeReport:
     steps: int = field(default=0, repr=False)
 
     @classmethod
-    def of(cls, spec: NodeSpec, form: str, reason: str, place: NodePlace) -> NodeReport:
+    def of(cls, planned: NodePlan) -> NodeReport:
+        spec, choice = planned.spec, planned.choice
         return cls(
             name=spec.node.name,
             operator=spec.node.operator,
@@ -91,10 +97,10 @@ class NodeReport:
             batch_size=spec.batch_size,
             input_size=spec.input_size,
             hidden_size=spec.hidden_size,
-            form=form,
-            reason=reason,
+            form=choice.form,
+            reason=choice.reason,
             warnings=spec.warnings,
-            place=place,
+            place=planned.found.place,
             steps=(spec.seq_length or 0) if spec.repeats else 0,
         )
 
