@@ -89,12 +89,12 @@ class LoopRecurrence:
             number, going: The number of the step of a Loop, and the condition that it gets.
         """
         copy.bring_constants([self.read.body])
-        copy.put(self.state_inputs, states)
+        copy.bind(self.state_inputs, states)
         if isinstance(self.read, LoopBody):
-            copy.put((self.read.number, self.read.going_input), [number, going])
-        copy.put(list(self.xs), rows)
-        copy.localize(self.read.body)
-        copy.nodes(self.read.body, self.used)
+            copy.bind((self.read.number, self.read.going_input), [number, going])
+        copy.bind(list(self.xs), rows)
+        copy.bring_captured_constants(self.read.body)
+        copy.copy_nodes(self.read.body, self.used)
         return [copy.item(value) for value in self.returned]
 
     def results(self, found: Sequence[Item]) -> list[Item]:
@@ -127,7 +127,7 @@ def loop_as_recurrence(
     """
     copy.bring_constants([read.body])
     invariant = read.invariant_states
-    copy.put([read.state_inputs[n] for n in invariant], [items[2 + n] for n in invariant])
+    copy.bind([read.state_inputs[n] for n in invariant], [items[2 + n] for n in invariant])
     counters = Counters(copy, read, items)
     if trips is None:
         try:
@@ -170,11 +170,11 @@ def scan_as_recurrence(
     for value, x, axis, backwards in zip(read.row_inputs, xs, axes, read.backwards, strict=True):
         if value in but:
             continue
-        rows[value] = _in_front(copy, op.given(copy.made(x), x.dtype, x.shape), axis)
+        rows[value] = _in_front(copy, op.given(copy.value_of(x), x.dtype, x.shape), axis)
         if backwards and flips:
             rows[value] = flipped(copy, rows[value], read)
     invariant = read.invariant_states
-    copy.put([read.state_inputs[n] for n in invariant], [items[n] for n in invariant])
+    copy.bind([read.state_inputs[n] for n in invariant], [items[n] for n in invariant])
     body = emptied(copy, read, rows, lambda _: None, [read.state_inputs[n] for n in invariant])
     return _as_recurrence(copy, read, items[:first_row], invariant, body, trips)
 

@@ -1,7 +1,9 @@
-"""Write a copy of a body in which other values stand for its inputs.
+"""Copies of a body, in which other values stand for its inputs.
 
-What follows from constants and sizes is computed (`facts`): counters, conditions and the bounds of slices
-disappear, and an If on a counter becomes its branch. What is the same in two copies is written once.
+What follows from constants and sizes is computed (`facts`): counters, conditions and bounds of slices disappear,
+and an If on a counter becomes its branch. What is the same in two copies is written once. So a body is not
+cloned, as `model/inlining.py` clones a function: 1,000 clones of `if i == 0` would be inferred and folded one by
+one.
 """
 
 from __future__ import annotations
@@ -49,17 +51,19 @@ class LoopLimits:
 
 
 class BodyCopy:
-    """Emits the bodies of a Loop or Scan of one graph.
+    """Copies the body of a Loop or Scan, and the bodies in it.
+
+    An item stands for each value of a body in a step: a value of the graph, a constant, a sequence of items.
 
     Args:
-        op: Emits into that graph.
+        op: Emits into the graph of the Loop or Scan.
         facts: Facts about the model.
-        repeat: Emits what stands for the Loop or Scan.
+        repeat: Emits the equivalent of the Loop or Scan.
         limits: The limits of all nested steps, and of nodes.
-        nested: Emits what stands for those in its body; `repeat` by default.
-        needs_rows: Whether a Scan that takes no rows is refused.
-        stays: Loops and Scans that are copied as they are where they are in a body.
-        some_rows: Whether no size is 0, and only rows that a stream has may be read.
+        nested: Emits the equivalents of those in its body; `repeat` by default.
+        needs_rows: Whether a Scan that scans nothing is refused.
+        stays: Loops and Scans that keep their operators in a body.
+        some_rows: Whether no size is 0, and step i may read row i only, as in a stream.
 
     Attributes:
         steps: The number of steps that were unrolled.
@@ -94,7 +98,7 @@ class BodyCopy:
         self._outermost: NodeRef | None = None
 
     def write(self, node: ir.Node, scope: str) -> list[Item]:
-        """Emit what stands for a Loop or Scan of the graph; return an item for each of its outputs.
+        """Emit the equivalent of a Loop or Scan; return an item for each of its outputs.
 
         Raises:
             InvalidNodeError: It breaks the specification of its operator.
@@ -110,9 +114,8 @@ class BodyCopy:
             for value in body.initializers.values():
                 self._items[value] = self._constant(value)
 
-    def localize(self, body: ir.Graph) -> None:
-        """Emit the constants that a body uses from outside into the open graph: several runtimes misread captured
-        values."""
+    def bring_captured_constants(self, body: ir.Graph) -> None:
+        """Emit the constants that a body captures into the open graph: several runtimes misread captured values."""
         for node in body.all_nodes():
             for value in node.inputs:
                 item = self.item(value)
@@ -137,11 +140,8 @@ class BodyCopy:
         if value is None:
             return None
         if value not in self._items:
-            self._items[value] = self._found(value)
+            self._items[value] = self.facts.known(value) or self.facts.elements(value) or value
         return self._items[value]
-
-    def _found(self, value: ir.Value) -> Item:
-        return self.facts.known(value) or self.facts.elements(value) or value
 
     def _constant(self, value: ir.Value) -> Item:
         """Return an initializer of a body."""
@@ -154,7 +154,7 @@ class BodyCopy:
             except Exception as error:  # whatever damaged tensors raise
                 reason = f"the initializer '{value.name}' cannot be read: {' '.join(str(error).split())}"
                 raise InvalidNodeError(reason, node=self._outermost) from error
-        return self.made(self.op.known(leaf(tensor, value, "const")))
+        return self.value_of(self.op.known(leaf(tensor, value, "const")))
 
     # Values that are emitted
 
@@ -166,13 +166,13 @@ class BodyCopy:
             return item.value
         if isinstance(item, Elements):
             return self._sequence(item)
-        return self.made(self._literal(item))
+        return self.value_of(self._literal(item))
 
     def _literal(self, item: Known) -> Tensor:
         return self.op.known(literal(item.array, ir.DataType.from_numpy(item.array.dtype)))
 
-    def made(self, tensor: Tensor) -> ir.Value:
-        """Return the value of a tensor, whose type and shape are known then."""
+    def value_of(self, tensor: Tensor) -> ir.Value:
+        """Return the value of a tensor, and declare its type and shape."""
         value = self.op.value(tensor)
         if self.facts.kind(value) is None:
             self._learn(value)
@@ -181,8 +181,8 @@ class BodyCopy:
         return value
 
     def declared(self, tensor: Tensor) -> Tensor:
-        """Return a tensor whose type and shape are known then."""
-        self.made(tensor)
+        """Declare the type and shape of a tensor, and return it."""
+        self.value_of(tensor)
         return tensor
 
     def _learn(self, value: ir.Value) -> None:
@@ -220,10 +220,10 @@ class BodyCopy:
         given = [self.value(item) for item in elements.items]
         if not given:
             raise UnsupportedError("an empty sequence cannot be written", node=self._outermost)
-        node = self.new("SequenceConstruct", given)
+        node = self.new_node("SequenceConstruct", given)
         return node.outputs[0]
 
-    def new(
+    def new_node(
         self,
         op_type: str,
         given: Sequence[ir.Value | None],
@@ -231,6 +231,11 @@ class BodyCopy:
         outputs: int = 1,
         domain: str = "",
     ) -> ir.Node:
+        """Return a new node of the open graph.
+
+        Raises:
+            UnsupportedError: There are too many nodes.
+        """
         self._emitted += 1
         if self._emitted > self.limits.nodes:
             raise UnsupportedError(
@@ -248,8 +253,8 @@ class BodyCopy:
         return node
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
-        """What is written in the block is not used after it, nor what stands for values there."""
+    def inner_scope(self) -> Iterator[None]:
+        """In the block, the nodes and items of this scope are seen; after it, those of the block are not."""
         items = dict(self._items)
         self._written.append(dict(self._written[-1]))
         yield
@@ -258,7 +263,7 @@ class BodyCopy:
 
     # Nodes
 
-    def nodes(self, graph: ir.Graph, used: set[ir.Value] | None = None) -> None:
+    def copy_nodes(self, graph: ir.Graph, used: set[ir.Value] | None = None) -> None:
         """Emit the nodes of a body, or those that compute what is used."""
         done: set[ir.Node] = set()
         for node in graph:
@@ -267,7 +272,7 @@ class BodyCopy:
             if node.op_type == "Slice" and (slices := self._split_slices(node)):
                 done.update(slices)
                 continue
-            found = self.results(node)
+            found = self.results_of(node)
             self._items.update(zip(node.outputs, found, strict=False))
 
     def _split_slices(self, node: ir.Node) -> list[ir.Node]:
@@ -290,14 +295,16 @@ class BodyCopy:
         assert self._outermost is not None
         found = self.op.split(self.tensor(item, self._outermost), sizes, axis)
         for n, part in zip(order, found, strict=True):
-            self.put(slices[n].outputs, [self.made(part)])
+            self.bind(slices[n].outputs, [self.value_of(part)])
         return slices
 
-    def results(self, node: ir.Node) -> Sequence[Item]:
+    def results_of(self, node: ir.Node) -> Sequence[Item]:
+        """Return what a node of a body computes in the current step; emit what is not known."""
         items = [self.item(value) for value in node.inputs]
         standard = node.domain in DEFAULT_DOMAIN
         if standard and node.op_type in REPEATING and node not in self.stays:
-            return self._nested(node, items)
+            read = read_body(node, f"{self._outermost} > body", self.facts.opset)
+            return self._repeat_nested(self, read, items)
         if standard and node.op_type == "If" and isinstance(items[0], Known) and items[0].array.size == 1:
             return self._branch(node, "then_branch" if items[0].array.reshape(()) else "else_branch")
         if standard and node.op_type == "Identity":
@@ -311,7 +318,7 @@ class BodyCopy:
         arrays = self.facts.evaluate(node, items) if standard else None
         if arrays is not None and all(array.size <= _SHARED_SIZE or array.dtype.kind != "f" for array in arrays):
             return [Known(array) for array in arrays]
-        return self.copied(node, items)
+        return self.copy_node(node, items)
 
     def _constant_parts(self, node: ir.Node, items: Sequence[Item]) -> list[Item] | None:
         """Return the parts of a constant as constants; None where a Split is of no constant."""
@@ -322,7 +329,7 @@ class BodyCopy:
         axis = node.attributes.get_int("axis", 0) or 0
         known = self.op.known(leaf(source.const_value, source, "const"))
         sizes = self.split_sizes(node, known.shape[axis]) if -known.rank <= axis < known.rank else None
-        return [self.made(part) for part in self.op.split(known, sizes, axis)] if sizes and all(sizes) else None
+        return [self.value_of(part) for part in self.op.split(known, sizes, axis)] if sizes and all(sizes) else None
 
     def integers(self, given: ir.Attr | ir.Value | None) -> list[int] | None:
         """Return the integers of an attribute or an input; None where they are not known."""
@@ -340,12 +347,9 @@ class BodyCopy:
         fits = sizes is not None and len(sizes) == count and length in (None, sum(sizes)) and min(sizes) >= 0
         return sizes if fits else None
 
-    def _nested(self, node: ir.Node, items: Sequence[Item]) -> list[Item]:
-        return self._repeat_nested(self, read_body(node, f"{self._outermost} > body", self.facts.opset), items)
-
     def _branch(self, node: ir.Node, name: str) -> list[Item]:
         (branch,) = graphs_of(node.attributes[name])
-        self.nodes(branch)
+        self.copy_nodes(branch)
         return [self.item(value) for value in branch.outputs]
 
     def is_whole(self, items: Sequence[Item]) -> bool:
@@ -353,7 +357,8 @@ class BodyCopy:
         bounds = known_bounds(items[1:])
         return bounds is not None and all(takes_all(*rest) for _, *rest in bounds)
 
-    def copied(self, node: ir.Node, items: Sequence[Item]) -> list[Item]:
+    def copy_node(self, node: ir.Node, items: Sequence[Item]) -> list[Item]:
+        """Emit a copy of a node, once for equal inputs, and return its outputs."""
         bodies = bodies_of(node)
         key: Hashable = None
         if not bodies and node.op_type not in CHANCE:
@@ -362,7 +367,7 @@ class BodyCopy:
                 return self._written[-1][key]
         given = [self.value(item) for item in items]
         attributes = [self._attribute(attribute) for attribute in node.attributes.values()]
-        copy = self.new(node.op_type, given, attributes, len(node.outputs), domain=node.domain)
+        copy = self.new_node(node.op_type, given, attributes, len(node.outputs), domain=node.domain)
         for old, new in zip(node.outputs, copy.outputs, strict=True):
             new.name = new.name if old.name else ""
             if bodies and isinstance(old.type, ir.TensorType) and old.type.dtype != ir.DataType.UNDEFINED:
@@ -406,13 +411,13 @@ class BodyCopy:
 
     def _graph(self, graph: ir.Graph) -> ir.Graph:
         """Return a copy of a branch or body as it is in this step."""
-        with self.op.body(), self.apart():
+        with self.op.body(), self.inner_scope():
             if not all(value in self._items for value in graph.initializers.values()):
                 self.bring_constants([graph])
             inputs = [self.input_like(value) for value in graph.inputs]
-            self.put(graph.inputs, inputs)
-            self.nodes(graph)
-            return self.finished(inputs, [self.item(v) for v in graph.outputs], [v.type for v in graph.outputs])
+            self.bind(graph.inputs, inputs)
+            self.copy_nodes(graph)
+            return self.body_graph(inputs, [self.item(v) for v in graph.outputs], [v.type for v in graph.outputs])
 
     def input_like(self, value: ir.Value) -> ir.Value:
         """Return a new input of a body in place of one."""
@@ -420,11 +425,11 @@ class BodyCopy:
         self.facts.declare(copy, self.facts.kind(value))
         return copy
 
-    def put(self, values: Sequence[ir.Value], items: Sequence[Item]) -> None:
-        """Let items stand for values of a body."""
+    def bind(self, values: Sequence[ir.Value], items: Sequence[Item]) -> None:
+        """Let items stand for values of a body in the current step."""
         self._items.update(zip(values, items, strict=True))
 
-    def finished(
+    def body_graph(
         self, inputs: Sequence[ir.Value], items: Sequence[Item], types: Sequence[ir.TypeProtocol | None]
     ) -> ir.Graph:
         """Return the open scope as a graph that returns these items."""
@@ -444,12 +449,18 @@ class BodyCopy:
             raise UnsupportedError("one of its outputs has no value", node=self._outermost)
         producer = value.producer()
         if value in others or producer is None or not any(node is producer for node in reversed(self.op.nodes)):
-            copy = self.new("Identity", [value]).outputs[0]
+            copy = self.new_node("Identity", [value]).outputs[0]
             self.facts.declare(copy, self.facts.kind(item))
             return copy
         return value
 
     def stack(self, rows: Sequence[Item], axis: int, ref: NodeRef) -> Item:
+        """Return rows, joined along a new axis.
+
+        Raises:
+            InvalidNodeError: There is no such axis.
+            UnsupportedError: The rows have different shapes, or a rank is not known.
+        """
         if all(isinstance(row, Known) for row in rows):
             arrays = [row.array for row in rows if isinstance(row, Known)]
             if len({array.shape for array in arrays}) == 1 and -arrays[0].ndim - 1 <= axis <= arrays[0].ndim:
@@ -461,7 +472,7 @@ class BodyCopy:
         sizes = list(zip(*(t.shape for t in tensors), strict=False))
         if len({t.rank for t in tensors}) > 1 or any(len({*dims} - {None}) > 1 for dims in sizes):
             raise UnsupportedError("its steps return different shapes, which cannot be stacked", node=ref)
-        return self.made(self.op.concat([self.op.unsqueeze(t, [axis % rank]) for t in tensors], axis % rank))
+        return self.value_of(self.op.concat([self.op.unsqueeze(t, [axis % rank]) for t in tensors], axis % rank))
 
     # Sequences
 
@@ -469,11 +480,11 @@ class BodyCopy:
         """Return what a node makes of a sequence with known elements; None for any other node."""
         name = node.op_type
         if name == "SequenceEmpty":
-            return [Elements((), self.value(self.copied(node, [])[0]))]
+            return [Elements((), self.value(self.copy_node(node, [])[0]))]
         if name == "SequenceConstruct":
             return [Elements(tuple(items))]
         if name == "SplitToSequence":
-            return self._split(node, items)
+            return self._split_to_sequence(node, items)
         if not items or not isinstance(items[0], Elements):
             return None
         elements = items[0].items
@@ -485,13 +496,13 @@ class BodyCopy:
             return [self._joined(node, elements)]
         return None
 
-    def _split(self, node: ir.Node, items: Sequence[Item]) -> list[Item] | None:
+    def _split_to_sequence(self, node: ir.Node, items: Sequence[Item]) -> list[Item] | None:
+        """Return the elements of a SplitToSequence; None where their number is not known, or too large."""
         ref = self._outermost or node_ref(node, "")
-        attribute, keep = node.attributes.get("axis"), node.attributes.get("keepdims")
         kind, sizes = self.facts.kind(items[0]), items[1] if len(items) > 1 else None
         if kind is None or kind.shape is None or not (sizes is None or isinstance(sizes, Known)):
             return None
-        axis = (attribute.as_int() if attribute else 0) % max(len(kind.shape), 1)
+        axis = (node.attributes.get_int("axis", 0) or 0) % max(len(kind.shape), 1)
         length = kind.dims[axis]
         if length is None or length > self.limits.steps:
             return None
@@ -501,11 +512,12 @@ class BodyCopy:
         else:
             parts = sizes.array.tolist()
         found = self.op.split(self.tensor(items[0], ref), parts, axis) if parts else []
-        if sizes is None and keep is not None and not keep.as_int():
+        if sizes is None and not node.attributes.get_int("keepdims", 1):
             found = [self.op.squeeze(part, [axis]) for part in found]
-        return [Elements(tuple(map(self.made, found)))] if found else None
+        return [Elements(tuple(map(self.value_of, found)))] if found else None
 
     def _at(self, name: str, elements: tuple[Item, ...], items: Sequence[Item]) -> list[Item] | None:
+        """Return what an operator makes of one position of a sequence; None where that is not known."""
         at = 2 if name == "SequenceInsert" else 1
         position = items[at] if len(items) > at else None
         if position is not None and not isinstance(position, Known):
@@ -522,13 +534,12 @@ class BodyCopy:
         return [Elements((*elements[:n], *inserted, *elements[n + (name == "SequenceErase") :]))]
 
     def _joined(self, node: ir.Node, elements: Sequence[Item]) -> Item:
-        axis = node.attributes["axis"].as_int()
-        new_axis = node.attributes.get("new_axis")
-        ref = self._outermost or node_ref(node, "")
-        if new_axis is not None and new_axis.as_int():
+        """Return what a ConcatFromSequence makes of these elements."""
+        axis, ref = node.attributes["axis"].as_int(), self._outermost or node_ref(node, "")
+        if node.attributes.get_int("new_axis", 0):
             return self.stack(elements, axis, ref)
         tensors = [self.tensor(element, ref) for element in elements]
-        return self.made(self.op.concat(tensors, axis))
+        return self.value_of(self.op.concat(tensors, axis))
 
 
 def _key(item: Item) -> Hashable:

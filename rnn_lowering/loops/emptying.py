@@ -1,8 +1,8 @@
 """Move out of a body what does not depend on its states.
 
 What is the same in each step is computed once. What depends only on a row of a tensor is computed for the rows of
-all steps at once: X[i] W + b becomes (X W + b)[i]. Only operators that cannot fail on what they get are moved: a
-Loop may have no step. Operators with chance in them stay.
+all steps at once: X[i] W + b becomes (X W + b)[i]. A Loop may have no step, so operators that may fail stay, and so
+do random ones.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class EmptiedBody:
     moved: set[ir.Node] = field(default_factory=set)
 
     def keep_gathers(self) -> None:
-        """Let the rows that a Gather takes in the body stay there, where what is left uses them."""
+        """Leave a Gather in the body if nodes that stay there use its row."""
         for node in [node for node in self.moved if node.op_type == "Gather"]:
             value = node.outputs[0]
             if value in self.rows and any(user not in self.moved for user, _ in value.uses()):
@@ -79,31 +79,33 @@ def emptied(
     varies = {*read.body.inputs} - {*constant}
     for node in read.body:
         inputs = [value for value in node.inputs if value is not None]
-        if node.op_type == "Constant":
-            copy.put(node.outputs, copy.results(node))
+        invariant = varies.isdisjoint(inputs)
+        moves = node.domain in DEFAULT_DOMAIN and bool(inputs) and not bodies_of(node)
+        if node.op_type == "Constant" or (moves and invariant and _is_safe(copy, node)):
+            copy.bind(node.outputs, copy.results_of(node))
             result.moved.add(node)
             continue
-        if node.domain not in DEFAULT_DOMAIN or bodies_of(node) or not inputs:
-            varies.update(node.outputs)
-            continue
-        found: list[Tensor] | None = None
-        if not varies.isdisjoint(inputs):
-            one = _moved(copy, node, result.rows, varies)
-            found = None if one is None else [one]
-            if _reads_row(node, varies):
-                rows_of = find(node)
-                found = None if rows_of is None else [rows_of]
-            elif node.op_type == "Split":
-                found = _split(copy, node, result.rows)
-        elif _is_safe(copy, node):
-            copy.put(node.outputs, copy.results(node))
-            result.moved.add(node)
-            continue
+        found = _of_all_steps(copy, node, result.rows, varies, find) if moves and not invariant else None
         varies.update(node.outputs)
         if found is not None:
             result.rows.update(zip(node.outputs, found, strict=True))
             result.moved.add(node)
     return result
+
+
+def _divides_integers(node: ir.Node, dtype: ir.DataType) -> bool:
+    """Whether a node is a Div of integers, which fails where the divisor is 0."""
+    return node.op_type == "Div" and not dtype.is_floating_point()
+
+
+def _of_all_steps(
+    copy: BodyCopy, node: ir.Node, rows: Mapping[ir.Value, Tensor], varies: set[ir.Value], find: Find
+) -> list[Tensor] | None:
+    """Emit what a node computes in all steps; None where it stays in the body."""
+    if node.op_type == "Split":
+        return _split(copy, node, rows)
+    found = find(node) if _reads_row(node, varies) else _moved(copy, node, rows, varies)
+    return None if found is None else [found]
 
 
 def _reads_row(node: ir.Node, varies: set[ir.Value]) -> bool:
@@ -118,7 +120,7 @@ def _reads_row(node: ir.Node, varies: set[ir.Value]) -> bool:
 
 
 def _is_safe(copy: BodyCopy, node: ir.Node) -> bool:
-    """Whether a node that is the same in each step may run where there is none."""
+    """Whether a node that is the same in each step may run even if there is no step."""
     items = [copy.item(value) for value in node.inputs]
     if all(isinstance(item, Known) for item in items) and copy.facts.evaluate(node, items) is not None:
         return True
@@ -127,8 +129,11 @@ def _is_safe(copy: BodyCopy, node: ir.Node) -> bool:
     kinds = copy.facts.infer(node, items)
     if node.op_type in _MOVING:
         return all(kind is not None and kind.is_static for kind in (*kinds, *map(copy.facts.kind, items)))
-    known = node.op_type in (*_UNARY, *_BINARY, "MatMul", "Transpose", "Unsqueeze", "Shape")
-    return known and all(kind is not None and kind.shape is not None for kind in kinds)
+    if not all(kind is not None and kind.shape is not None for kind in kinds):
+        return False
+    if any(kind is not None and _divides_integers(node, ir.DataType(kind.element)) for kind in kinds):
+        return False
+    return node.op_type in (*_UNARY, *_BINARY, "MatMul", "Transpose", "Unsqueeze", "Shape")
 
 
 def _moved(copy: BodyCopy, node: ir.Node, rows: Mapping[ir.Value, Tensor], varies: set[ir.Value]) -> Tensor | None:
@@ -168,8 +173,8 @@ def _same_type(given: Sequence[Tensor]) -> bool:
 
 def _like(copy: BodyCopy, node: ir.Node, given: Sequence[Tensor], shape: tuple[int | None, ...]) -> Tensor:
     """Emit a node for the rows of all steps."""
-    values = [copy.made(operand) for operand in given]
-    new = copy.new(node.op_type, values, list(node.attributes.values()))
+    values = [copy.value_of(operand) for operand in given]
+    new = copy.new_node(node.op_type, values, list(node.attributes.values()))
     to = node.attributes.get("to") if node.op_type == "Cast" else None
     dtype = given[0].dtype if to is None else ir.DataType(to.as_int())
     return copy.declared(copy.op.given(new.outputs[0], dtype, shape))
@@ -180,6 +185,8 @@ def _elementwise(copy: BodyCopy, node: ir.Node, given: Sequence[Tensor], are_row
     ranks = {operand.rank for operand, is_row in zip(given, are_rows, strict=True) if is_row}
     others = [operand.rank for operand, is_row in zip(given, are_rows, strict=True) if not is_row]
     if not _same_type(given) or len(ranks) > 1 or any(rank >= max(ranks) for rank in others):
+        return None
+    if _divides_integers(node, given[0].dtype):
         return None
     return _like(copy, node, given, broadcast(*(operand.shape for operand in given)))
 

@@ -75,20 +75,20 @@ def _loop(
     op, trips = copy.op, r.trips
     initial = [copy.value(item) for item in r.init]
     if trips is not None:
-        most, first = copy.made(op.squeeze(trips.tensor, [0])), copy.made(op.true())
+        most, first = copy.value_of(op.squeeze(trips.tensor, [0])), copy.value_of(op.true())
     else:
         most, first = (copy.value(items[n]) if len(items) > n else None for n in (0, 1))  # type: ignore[assignment]
     xs = [copy.declared(x) for x in r.xs.values()]
-    with op.body(), copy.apart():
+    with op.body(), copy.inner_scope():
         number, still = op.loop_inputs()
-        i, going = copy.made(number), copy.made(still)
+        i, going = copy.value_of(number), copy.value_of(still)
         states = [copy.input_like(value) for value in r.state_inputs]
-        outputs = r.step(copy, states, [copy.made(op.take(x, number)) for x in xs], i, going)
+        outputs = r.step(copy, states, [copy.value_of(op.take(x, number)) for x in xs], i, going)
         after = copy.item(r.read.going) if isinstance(r.read, LoopBody) and trips is None else going
         kinds = [copy.facts.kind(item) for item in outputs]
         types = [ir.TensorType(_BOOL), *(value.type for value in r.returned)]
-        body = copy.finished([i, going, *states], [after, *outputs], types)
-    loop = copy.new("Loop", [most, first, *initial], [ir.AttrGraph("body", body)], len(outputs))
+        body = copy.body_graph([i, going, *states], [after, *outputs], types)
+    loop = copy.new_node("Loop", [most, first, *initial], [ir.AttrGraph("body", body)], len(outputs))
     for new, state in zip(loop.outputs, states, strict=False):
         copy.facts.declare(new, copy.facts.kind(state))
     return list(loop.outputs), kinds[len(states) :]
@@ -99,22 +99,22 @@ def _scan(copy: BodyCopy, r: LoopRecurrence) -> tuple[list[ir.Value], list[Tenso
     op, trips = copy.op, r.trips
     assert trips is not None
     initial, firsts = [copy.value(item) for item in r.init], [copy.facts.kind(item) for item in r.init]
-    xs = [copy.made(x) for x in r.xs.values()]
-    xs += [copy.made(count(op, trips.tensor))] if _takes_numbers(copy, r) else []
-    with op.body(), copy.apart():
+    xs = [copy.value_of(x) for x in r.xs.values()]
+    xs += [copy.value_of(count(op, trips.tensor))] if _takes_numbers(copy, r) else []
+    with op.body(), copy.inner_scope():
         states = [copy.input_like(value) for value in r.state_inputs]
         for state, kind in zip(states, firsts, strict=True):
             copy.facts.declare(state, kind)
         rows = [_row(copy, x, value) for x, value in zip(r.xs.values(), xs, strict=False)]
-        i = [copy.made(op.body_input("i", _INT64, ()))] if len(xs) > len(rows) else []
+        i = [copy.value_of(op.body_input("i", _INT64, ()))] if len(xs) > len(rows) else []
         outputs = r.step(copy, states, rows, i[0] if i else None, Known(np.asarray(True)))
         kinds = [copy.facts.kind(item) for item in outputs]
-        body = copy.finished([*states, *rows, *i], outputs, [value.type for value in r.returned])
+        body = copy.body_graph([*states, *rows, *i], outputs, [value.type for value in r.returned])
     _check_shapes(copy, r, firsts, kinds)
     for value, kind in zip(body.outputs, kinds, strict=True):
         copy.facts.declare(value, kind)
     attributes = [ir.AttrGraph("body", body), ir.AttrInt64("num_scan_inputs", len(xs))]
-    scan = copy.new("Scan", [*initial, *xs], attributes, len(outputs))
+    scan = copy.new_node("Scan", [*initial, *xs], attributes, len(outputs))
     for new, kind in zip(scan.outputs, firsts, strict=False):
         copy.facts.declare(new, kind)
     return list(scan.outputs), kinds[len(states) :]
@@ -189,28 +189,28 @@ def _in_order(
         x = flipped(copy, x, read) if read.stacked_in_front[n] else x
         axis = checked_axis(read.stacked_axes[n], x.rank, read)
         order = [*range(1, axis + 1), 0, *range(axis + 1, x.rank)]
-        results.append(copy.made(copy.op.transpose(x, order) if axis else x))
+        results.append(copy.value_of(copy.op.transpose(x, order) if axis else x))
     return results
 
 
 def _guarded(copy: BodyCopy, read: LoopBody, items: Sequence[Item], trips: LoopTrips) -> list[Item]:
     """Emit a Scan in an If, for no steps; return an item for each output of the Loop."""
     op = copy.op
-    ran = copy.made(op.squeeze(op.less(op.constant([0]), trips.tensor), [0]))
-    with op.body(), copy.apart():
+    ran = copy.value_of(op.squeeze(op.less(op.constant([0]), trips.tensor), [0]))
+    with op.body(), copy.inner_scope():
         r = loop_as_recurrence(copy, read, items, gathers=True, trips=trips)
         outputs, stacked = _scan(copy, r)
         _in_order(copy, r, outputs, stacked)
         kinds = [copy.facts.kind(value) for value in outputs]
         types = [value.type for value in outputs]
-        some = copy.finished([], outputs, types)
-    with op.body(), copy.apart():
+        some = copy.body_graph([], outputs, types)
+    with op.body(), copy.inner_scope():
         initial = [copy.value(item) for item in r.init]
         rows = zip(stacked, r.stacked, strict=True)
         empty = [_empty(copy, kind, read.rows[n], read) for kind, n in rows]
-        none = copy.finished([], [*initial, *empty], types)
+        none = copy.body_graph([], [*initial, *empty], types)
     branches = [ir.AttrGraph("then_branch", some), ir.AttrGraph("else_branch", none)]
-    found = copy.new("If", [ran], branches, len(outputs))
+    found = copy.new_node("If", [ran], branches, len(outputs))
     for value, kind in zip(found.outputs, kinds, strict=True):
         copy.facts.declare(value, kind)
     return r.results(list(found.outputs))
@@ -228,7 +228,7 @@ def _empty(copy: BodyCopy, kind: TensorKind | None, value: ir.Value, read: LoopB
     op, dtype = copy.op, ir.DataType(kind.element)
     shape = op.concat([op.constant([0]), *(size for size in sizes if size is not None)], 0)
     fill = ir.tensor(np.zeros(1, dtype.numpy()), name="")
-    return copy.made(op.emit("ConstantOfShape", [shape], (0, *kind.dims), dtype, value=fill))
+    return copy.value_of(op.emit("ConstantOfShape", [shape], (0, *kind.dims), dtype, value=fill))
 
 
 def unroll(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) -> list[Item]:
@@ -249,7 +249,7 @@ def unroll(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) -> 
     stacked: list[list[Item]] = []
     while going and len(stacked) < most:
         _count(copy, most, read)
-        copy.put(list(rows), [each[len(stacked)] for each in rows.values()])
+        copy.bind(list(rows), [each[len(stacked)] for each in rows.values()])
         returned = _step(copy, read, states, len(stacked))
         states = returned[: len(states)]
         stacked.append(returned[len(states) :])
@@ -269,11 +269,11 @@ def unroll(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) -> 
 
 def _step(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[Item], number: int) -> list[Item]:
     """Emit a step, whose rows have their items; return the states after it, and what is stacked."""
-    copy.put(read.state_inputs, states)
+    copy.bind(read.state_inputs, states)
     if isinstance(read, LoopBody):
-        copy.put((read.number, read.going_input), [Known(np.asarray(number, np.int64)), Known(np.asarray(True))])
+        copy.bind((read.number, read.going_input), [Known(np.asarray(number, np.int64)), Known(np.asarray(True))])
     with copy.op.under(str(number)):
-        copy.nodes(read.body)
+        copy.copy_nodes(read.body)
         return [copy.item(value) for value in (*read.state_outputs, *read.rows)]
 
 
@@ -309,7 +309,7 @@ def _split(copy: BodyCopy, r: LoopRecurrence, steps: int) -> dict[ir.Value, list
     """Return each row of xs."""
     op = copy.op
     return {
-        value: [copy.made(op.squeeze(part, [0])) for part in op.split(x, [1] * steps, 0)]
+        value: [copy.value_of(op.squeeze(part, [0])) for part in op.split(x, [1] * steps, 0)]
         for value, x in r.xs.items()
     }
 
@@ -379,7 +379,7 @@ def _kinds_of_rows(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[I
         raise UnsupportedError(
             "a Scan of no steps has no result in onnxruntime", hint="fix a length of 1 or more", node=read.ref
         )
-    with copy.op.body(), copy.apart():
+    with copy.op.body(), copy.inner_scope():
         try:
             kinds = [copy.facts.kind(item) for item in _step(copy, read, states, 0)[len(states) :]]
         except UnsupportedError:
@@ -404,5 +404,5 @@ def _empty_constants(copy: BodyCopy, read: LoopBody | ScanBody, kinds: Sequence[
             )
         dtype = ir.DataType(kind.element).numpy()
         row = copy.tensor(Known(np.zeros((1, *(size or 0 for size in kind.dims)), dtype)), read.ref)
-        results.append(copy.made(copy.op.slice(row, 0, 0, 0)))  # OpenVINO takes an empty constant for a scalar
+        results.append(copy.value_of(copy.op.slice(row, 0, 0, 0)))  # OpenVINO takes an empty constant for a scalar
     return results

@@ -151,28 +151,35 @@ def test_chance_is_drawn_in_each_step() -> None:
 
 def products_inside(model: ModelProto) -> int:
     repeated = [body for node, body in bodies(model.graph) if node.op_type in ("Loop", "Scan")]
-    return sum(node.op_type == "MatMul" for body in repeated for node in body.node)
+    return sum(node.op_type in ("MatMul", "Gemm") for body in repeated for node in body.node)
 
 
-ROWS = parsed("""g (float[1,4] h0, float[T,1,3] X, float[3,4] W, float[4] b, float[4,4] U)
+ROWS = """g (float[1,4] h0, float[T,1,3] X, float[3,4] W, float[4] b, float[4,4] U)
     => (float[1,4] h, float[T,1,4] Y) <int64 z = {0}, bool yes = {1}> {
     sh = Shape (X) M = Gather (sh, z)
     h, u, k, Y = Loop (M, yes, h0, W, z) <body = d (int64 i, bool c, float[1,4] s, float[3,4] w, int64 t)
         => (bool c1, float[1,4] s1, float[3,4] w1, int64 t1, float[1,4] o) <int64 one = {1}> {
-        x = Gather (X, t) xw = MatMul (x, w) a = Add (xw, b) hu = MatMul (s, U) r = Add (a, hu) s1 = Tanh (r)
-        w1 = Identity (w) t1 = Add (t, one) o = Identity (s1) c1 = Identity (c) }> }""")
+        x = Gather (X, t) %s hu = MatMul (s, U) r = Add (a, hu) s1 = Tanh (r)
+        w1 = Identity (w) t1 = Add (t, one) o = Identity (s1) c1 = Identity (c) }> }"""
+PRODUCTS = {
+    "MatMul": "xw = MatMul (x, w) a = Add (xw, b)",
+    "Gemm": "a = Gemm (x, w, b)",
+    "Gemm, transposed": "v = Transpose (w) a = Gemm <transB = 1> (x, v, b)",
+}
 
 
+@pytest.mark.parametrize("product", PRODUCTS)
 @pytest.mark.parametrize("form", ["loop", "scan"])
-def test_products_of_rows_leave_the_body(form: str) -> None:
-    lowered = rl.lower(ROWS, form, loops=True)
-    assert (products_inside(ROWS), products_inside(lowered)) == (2, 1)
+def test_products_of_rows_leave_the_body(form: str, product: str) -> None:
+    model = parsed(ROWS % PRODUCTS[product])
+    lowered = rl.lower(model, form, loops=True)
+    assert (products_inside(model), products_inside(lowered)) == (2, 1)
     graphs = [lowered.graph, *(body for _, body in bodies(lowered.graph))]
     gathers = [node for graph in graphs for node in graph.node if node.op_type == "Gather"]
     assert len(gathers) == {"scan": 1, "loop": 2}[form]  # M, and the row of a Loop: those of a Scan are X as it is
     for T in (4, 1, 0):
         feed = {"h0": numbers(1, 4), "X": numbers(T, 1, 3), "W": numbers(3, 4), "b": numbers(4), "U": numbers(4, 4)}
-        assert_same(run(lowered, feed), run(as_meant(ROWS), feed))
+        assert_same(run(lowered, feed), run(as_meant(model), feed))
 
 
 def test_only_rows_that_are_used_are_multiplied() -> None:
@@ -188,10 +195,19 @@ def test_only_rows_that_are_used_are_multiplied() -> None:
     assert_same(run(lowered, feed), run(as_meant(model), feed))
 
 
-def test_what_is_moved_out_is_nothing_that_may_fail() -> None:
-    model = parsed("""g (float[2] a, float[2] X, int64 k, int64 n) => (float[2] p) <bool yes = {1}> {
-        p = Loop (n, yes, a) <body = d (int64 i, bool c, float[2] s) => (bool c1, float[2] s1) {
-            x = Gather (X, k) s1 = Add (s, x) c1 = Identity (c) }> }""")
+@pytest.mark.parametrize(
+    "row",
+    [
+        "x = Gather (X, k)",
+        "q = Div (k, n) x = Cast <to = 1> (q)",
+        "r = Gather (X, i) w = Cast <to = 7> (r) q = Div (w, n) x = Cast <to = 1> (q)",
+    ],
+)
+def test_what_is_moved_out_is_nothing_that_may_fail(row: str) -> None:
+    """There is no row 7, and onnxruntime fails to divide an integer by 0."""
+    model = parsed(f"""g (float[2] a, float[2] X, int64 k, int64 n) => (float[2] p) <bool yes = {{1}}> {{
+        p = Loop (n, yes, a) <body = d (int64 i, bool c, float[2] s) => (bool c1, float[2] s1) {{
+            {row} s1 = Add (s, x) c1 = Identity (c) }}> }}""")
     feed = {"a": numbers(2), "X": numbers(2), "k": np.asarray(7), "n": np.asarray(0)}
     assert_same(run(rl.lower(model, "loop", loops=True), feed), [feed["a"]])
 
@@ -368,11 +384,11 @@ def test_rows_of_states_that_grow_are_stacked(name: str) -> None:
         sn, all = Loop (M, yes, s0, none) <body = d (int64 i, bool c, float[2] s, {before})
             => (bool c1, float[2] s1, {after}) {{ x = Gather (X, i) t = Add (s, x) s1 = Tanh (t) {step}
             c1 = Identity (c) }}> {end} }}""")
-    for form in ("scan", "loop"):
-        lowered = rl.lower(model, form, loops=True)
+    for form in ("scan", "loop", "unroll"):
+        lowered = rl.lower(model, form, loops=True, dims={"T": 4} if form == "unroll" else None)
         assert not any("Sequence" in operator for operator in operators(lowered))
         assert not any(node.op_type == "Concat" for _, body in bodies(lowered.graph) for node in body.node)
-        for T in (1, 4):
+        for T in (4,) if form == "unroll" else (1, 4):
             feed = {"s0": numbers(2), "X": numbers(T, 2)}
             assert_same(run(lowered, feed), run(as_meant(model), feed))
 
