@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -36,9 +36,9 @@ from rnn_lowering.types import Array, array_of
 def node_pairs(original: ir.Model, lowered: ir.Model, tensors: TensorFile | None = None) -> Iterator[NodePair]:
     """Yield every recurrent node of the original that the lowered model no longer has.
 
-    Functions that the lowered model no longer has are inlined first, as the lowering does: only where they are
-    called do the attributes of their nodes become known. Sizes that the lowered model fixes are fixed first, since
-    constants follow from them. The nodes of `original` are sorted in place.
+    Functions that the lowered model no longer has are inlined first, as the lowering does: the attributes of their
+    nodes are known only where they are called. Sizes that the lowered model fixes are fixed first, since constants
+    follow from them. The nodes of `original` are sorted in place.
 
     Args:
         tensors: Where large tensors of the models of single nodes are; None: in those models.
@@ -47,12 +47,12 @@ def node_pairs(original: ir.Model, lowered: ir.Model, tensors: TensorFile | None
         RnnLoweringError: A node of the original cannot be read.
     """
     sort_nodes(original)
-    original = at_sizes_of(original, lowered)
+    original = _at_sizes_of(original, lowered)
     if original.functions.keys() - lowered.functions.keys():
         original = clone(original)
         most = max(Lowering.max_nodes, sum(1 for _ in lowered.graph.all_nodes()))  # a lowering makes no fewer
         inline_functions(original, lambda found: _identifier(found) not in lowered.functions, most)
-    folded = fold_like(original, lowered)
+    folded = _fold_like(original, lowered)
     if folded is not original:
         nodes = list(pairs_of_prepared(folded, lowered, tensors))
         if all(node.cut is not None for node in nodes):
@@ -66,10 +66,11 @@ def pairs_of_prepared(
 ) -> Iterator[NodePair]:
     """Yield the `node_pairs` of an original that has the sizes of the lowered model, inlined and folded as that.
 
-    `inferred`: whether its values declare what inference has found.
+    Args:
+        inferred: Whether its values declare what inference has found.
     """
     found = list(recurrent_nodes(original))
-    values, order = values_by_name(lowered), order_of_nodes(lowered)
+    values = _values_by_name(lowered)
     left = {(entry.path, v.name) for entry in recurrent_nodes(lowered) for v in entry.node.outputs}
     gone = [e for e in found if not left.intersection((e.path, v.name) for v in e.node.outputs if v.name)]
     known = known_inputs(original, gone, inferred=inferred)
@@ -82,40 +83,53 @@ def pairs_of_prepared(
         found_values = [values.get((entry.path, v.name or "")) for v in spec.outputs.values()]
         outputs = [value for value in found_values if value is not None]
         nodes.append(LoweredNode(entry, reference_of(entry.node, spec), feeds, outputs))
-    yield from _pairs(nodes, lowered, order, tensors)
+    yield from _Cutter(nodes, lowered, tensors or TensorFile()).pairs()
 
 
-def _pairs(
-    nodes: Sequence[LoweredNode], lowered: ir.Model, order: Mapping[ir.Node, int], tensors: TensorFile | None
-) -> Iterator[NodePair]:
-    """Yield nodes with the part of the lowered model between their inputs, and those of the nodes beside them, and
-    their outputs. A layer none of whose outputs is left is compared with the layer above it."""
-    pairs: dict[NodePlace, NodePair] = {}
-    used: set[NodePlace] = set()
-    for node in nodes:
-        complete = len(node.outputs) == len(node.reference.spec.outputs)
-        cut = cut_out(lowered, order, [node], tensors) if complete else None
-        beside: list[LoweredNode] = []
-        if cut is None and node.outputs:
-            beside = _beside(node, nodes)
-            cut = cut_out(lowered, order, [node, *beside], tensors)
-        pair = _pair(node, beside, cut, tensors)
-        taken = {value.name for value in cut.graph.input} if cut is not None else set()
-        below, path = _layer_below(node, beside if node.outputs else nodes)
-        if below is not None and pair.feeds.get("X") not in (None, *taken):
-            moves = partial(_moved, path, node.entry.opset)
-            pair = replace(pair, below=_from(taken, pairs.get(below.entry.place)), moves=moves)
-        pairs[node.entry.place] = pair
-    for pair in pairs.values():
-        used |= _places_below(pair) if pair.cut is not None else set()
-    for place, pair in pairs.items():
-        if pair.cut is not None or place not in used:
-            yield pair
+class _Cutter:
+    """Cuts nodes out of a lowered model: the part between their inputs, those of the nodes beside them, and their
+    outputs."""
 
+    def __init__(self, nodes: Sequence[LoweredNode], lowered: ir.Model, tensors: TensorFile) -> None:
+        self._nodes, self._lowered, self._tensors = nodes, lowered, tensors
+        self._order = {node: n for n, node in enumerate(node for scope in scopes(lowered) for node in scope.graph)}
 
-def _places_below(pair: NodePair) -> set[NodePlace]:
-    """Return the places of the layers below one."""
-    return set() if pair.below is None else {pair.below.place} | _places_below(pair.below)
+    def pairs(self) -> Iterator[NodePair]:
+        """Yield all pairs. A layer of which no output is left is compared with the layer above it."""
+        pairs: dict[NodePlace, NodePair] = {}
+        for node in self._nodes:
+            cut, beside = self._cut(node)
+            pair = self._pair(node, beside, cut)
+            taken = {value.name for value in cut.graph.input} if cut is not None else set()
+            below, path = _layer_below(node, beside if node.outputs else self._nodes)
+            if below is not None and pair.feeds.get("X") not in (None, *taken):
+                moves = partial(_moved, path, node.entry.opset)
+                pair = replace(pair, below=_from(taken, pairs.get(below.entry.place)), moves=moves)
+            pairs[node.entry.place] = pair
+        used = {below.place for pair in pairs.values() if pair.cut is not None for below in pair.layers_below()}
+        for place, pair in pairs.items():
+            if pair.cut is not None or place not in used:
+                yield pair
+
+    def _cut(self, node: LoweredNode) -> tuple[onnx.ModelProto | None, Sequence[LoweredNode]]:
+        """Return the model of a node, if there is one, and the nodes that share a loop with it."""
+        if len(node.outputs) == len(node.reference.spec.outputs):
+            cut = cut_out(self._lowered, self._order, [node], self._tensors)
+            if cut is not None:
+                return cut, ()
+        beside = _beside(node, self._nodes) if node.outputs else ()
+        cut = cut_out(self._lowered, self._order, [node, *beside], self._tensors) if node.outputs else None
+        return cut, beside
+
+    def _pair(self, node: LoweredNode, beside: Sequence[LoweredNode], cut: onnx.ModelProto | None) -> NodePair:
+        spec, reference = node.reference.spec, node.reference
+        if cut is not None:
+            spec = spec if quantizes_inputs(cut) else spec.as_floats()
+            left = {value.name for value in cut.graph.output}
+            spec = replace(spec, outputs={s: v for s, v in spec.outputs.items() if v.name in left})
+            reference = reference_of(node.entry.node, spec)
+        whole = partial(original_model, node.entry, spec, node.feeds, self._tensors)
+        return NodePair(node.entry.place, reference, node.feeds, cut, whole, beside)
 
 
 def _from(taken: Collection[str], pair: NodePair | None) -> NodePair | None:
@@ -124,23 +138,6 @@ def _from(taken: Collection[str], pair: NodePair | None) -> NodePair | None:
         return pair
     starts = pair.feeds["X"] in taken
     return replace(pair, below=None if starts else _from(taken, pair.below))
-
-
-def _pair(
-    node: LoweredNode,
-    beside: Sequence[LoweredNode],
-    cut: onnx.ModelProto | None,
-    tensors: TensorFile | None,
-) -> NodePair:
-    spec, reference = node.reference.spec, node.reference
-    if cut is not None and not quantizes_inputs(cut):
-        spec = spec.as_floats()
-    if cut is not None:
-        left = {value.name for value in cut.graph.output}
-        spec = replace(spec, outputs={s: v for s, v in spec.outputs.items() if v.name in left})
-        reference = reference_of(node.entry.node, spec)
-    as_it_was = partial(original_model, node.entry, spec, node.feeds, tensors)
-    return NodePair(node.entry.place, reference, node.feeds, cut, as_it_was, beside)
 
 
 def _beside(node: LoweredNode, others: Sequence[LoweredNode]) -> list[LoweredNode]:
@@ -207,12 +204,7 @@ def _identifier(found: RecurrentNode) -> ir.OperatorIdentifier | None:
     return found.function.identifier() if found.function else None
 
 
-def order_of_nodes(model: ir.Model) -> dict[ir.Node, int]:
-    """Return the position of each node of a model, those of outer scopes first."""
-    return {node: n for n, node in enumerate(node for scope in scopes(model) for node in scope.graph)}
-
-
-def at_sizes_of(original: ir.Model, lowered: ir.Model) -> ir.Model:
+def _at_sizes_of(original: ir.Model, lowered: ir.Model) -> ir.Model:
     """Return the original with the sizes and values that the lowered model fixes; itself if there are none."""
     fixed = {value.name: value.shape for value in lowered.graph.inputs}
     dims: dict[str, int] = {}
@@ -230,7 +222,7 @@ def at_sizes_of(original: ir.Model, lowered: ir.Model) -> ir.Model:
     return at_sizes(original, dims, shapes, arrays).model if dims or shapes or arrays else original
 
 
-def fold_like(original: ir.Model, lowered: ir.Model) -> ir.Model:
+def _fold_like(original: ir.Model, lowered: ir.Model) -> ir.Model:
     """Return the folded original if the lowered model has the outputs of its recurrent nodes, else the original."""
     branches = _count_branches(original) > _count_branches(lowered)
     if not branches and not all(v.shape is not None and v.shape.is_static() for v in lowered.graph.inputs):
@@ -238,7 +230,7 @@ def fold_like(original: ir.Model, lowered: ir.Model) -> ir.Model:
     known = folded(original, decide=branches)
     if known is None:
         return original
-    values = values_by_name(lowered)
+    values = _values_by_name(lowered)
     given = [(entry.path, v) for entry in recurrent_nodes(known) for v in entry.node.outputs]
     kept = all((path, v.name) in values for path, v in given if v.uses() or v.is_graph_output())
     return known if kept else original
@@ -248,7 +240,7 @@ def _count_branches(model: ir.Model) -> int:
     return sum(node.op_type == "If" for node in model.graph.all_nodes())
 
 
-def values_by_name(model: ir.Model) -> dict[tuple[ScopePath, str], ir.Value | None]:
+def _values_by_name(model: ir.Model) -> dict[tuple[ScopePath, str], ir.Value | None]:
     """Return computed values by scope and name, as bodies may share names; None if that is ambiguous."""
     values: dict[tuple[ScopePath, str], ir.Value | None] = {}
     for scope in scopes(model):

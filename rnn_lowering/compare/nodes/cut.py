@@ -29,7 +29,7 @@ _LARGE = 1 << 16
 
 
 def cut_out(
-    model: ir.Model, order: Mapping[ir.Node, int], nodes: Sequence[LoweredNode], tensors: TensorFile | None = None
+    model: ir.Model, order: Mapping[ir.Node, int], nodes: Sequence[LoweredNode], tensors: TensorFile
 ) -> onnx.ModelProto | None:
     """Return the part of a model between the inputs of nodes and the outputs of the first, or None if it needs
     other values.
@@ -59,16 +59,16 @@ def cut_out(
     opset = default_opset(model.opset_imports)
     spec, names = nodes[0].reference.spec, {value.name for value in nodes[0].outputs}
     spec = replace(spec, outputs={symbol: v for symbol, v in spec.outputs.items() if v.name in names})
-    return _model(in_order, initializers, given, spec, opset, tensors or TensorFile())
+    return _model(in_order, initializers, given, spec, opset, tensors)
 
 
 def original_model(
-    entry: RecurrentNode, spec: NodeSpec, feeds: Mapping[str, str], tensors: TensorFile | None = None
+    entry: RecurrentNode, spec: NodeSpec, feeds: Mapping[str, str], tensors: TensorFile
 ) -> onnx.ModelProto:
     """Return the node itself as a model from the values of `feeds` to its connected outputs."""
     constants = {spec.inputs[symbol].name or "": tensor for symbol, tensor in spec.stored.items()}
     given = {name: symbol for symbol, name in feeds.items()}
-    return _model([entry.node], constants, given, spec, entry.opset, tensors or TensorFile())
+    return _model([entry.node], constants, given, spec, entry.opset, tensors)
 
 
 def _model(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -65,6 +65,12 @@ class NodePair:
     def spec(self) -> NodeSpec:
         """What the node specifies."""
         return cast(NodeSpec, self.reference.spec)
+
+    def layers_below(self) -> Iterator[NodePair]:
+        """Yield the layer below, the layer below that one, and so on."""
+        if self.below is not None:
+            yield self.below
+            yield from self.below.layers_below()
 
     def inputs(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """Return all inputs by symbol: the feed and the constants."""

@@ -29,28 +29,16 @@ class SessionError(Exception):
 
     Attributes:
         crashed: Its process died.
-        timed_out: It took longer than the runner's `timeout`.
-        too_large: It needs more memory than the limit allows.
+        over_limit: It took longer, or needs more memory, than allowed: this says nothing about the model.
     """
 
-    def __init__(
-        self, reason: str, *, crashed: bool = False, timed_out: bool = False, too_large: bool = False
-    ) -> None:
-        self.crashed = crashed
-        self.timed_out = timed_out
-        self.too_large = too_large
+    def __init__(self, reason: str, *, crashed: bool = False, over_limit: bool = False) -> None:
+        self.crashed, self.over_limit = crashed, over_limit
         super().__init__(reason)
 
     def about(self, what: object) -> SessionError:
         """Return the same error about a part of the model."""
-        return SessionError(
-            f"{what}: {self}", crashed=self.crashed, timed_out=self.timed_out, too_large=self.too_large
-        )
-
-    @property
-    def over_limit(self) -> bool:
-        """Whether a time or memory limit ended the run, which says nothing about the model."""
-        return self.timed_out or self.too_large
+        return SessionError(f"{what}: {self}", crashed=self.crashed, over_limit=self.over_limit)
 
 
 class NotAcceptedError(SessionError):
@@ -95,8 +83,8 @@ class Run:
     def outputs(self) -> Outputs:
         """Return the outputs by "number of the output:number of its part", a tensor being part 0.
 
-        The arrays are mapped, read-only and in C order, so `reshape(-1)` and slices are views: looking at
-        them in blocks needs memory for a block only. They are valid as long as the runner is.
+        The arrays are mapped files, read-only and in C order: a slice of `reshape(-1)` is a view, so that blocks of
+        a large array need little memory. They are valid as long as the runner is.
         """
         return StoredArrays(self.path)
 
@@ -111,7 +99,7 @@ def tensors_by_name(names: Sequence[str], outputs: Outputs) -> dict[str, Array]:
 
 
 class Alternatives(Sequence[str]):
-    """Names of alternative feeds for one run: the first is made and written at once, others when they are read."""
+    """Names of alternative feeds for one run: the first is written at once, the others when they are read."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._left = iter(names)
@@ -179,10 +167,11 @@ class Chunks:
 class Runner:
     """Runs models one after another in a child process, with a scratch folder; both end with the `with` block.
 
-    Promises: the process is started at once, so that it imports onnxruntime while the caller prepares; at most one
-    session exists at a time, and it serves all groups of a call that have an accepted first feed; a job in whose
-    course the process dies is tried once more in a fresh one, where earlier jobs cannot be the cause; no process
-    outlives the block, nor, however it is killed, the caller.
+    Promises:
+        The process starts at once: it imports onnxruntime while the caller prepares.
+        At most one session exists at a time; it serves all groups of a call whose first feed is accepted.
+        If the process dies during a job, the job is tried once more in a new one: an earlier job may be the cause.
+        No process outlives the block, nor the caller, however that is killed.
 
     Args:
         timeout: Seconds for loading a model and for each of its runs; may be infinite.
@@ -293,7 +282,7 @@ class Runner:
     def _run_or_retry(
         self, session: Session, groups: Sequence[Sequence[str]], ran: Ran, chunks: Chunks | None
     ) -> Outcome:
-        """Run groups, again in a fresh process if the process dies and has done other jobs."""
+        """Run groups; do it again in a new process if the process dies and has done other jobs."""
         used = self._child is not None and self._child.jobs > 0
         try:
             return self._run(session, groups, ran, chunks)
@@ -320,40 +309,27 @@ class Runner:
             yield from self._child.ask(job, self.timeout)
         except ChildError as error:
             if error.late:
-                raise SessionError(_LATE.format(self.timeout), timed_out=True) from None
+                raise SessionError(_LATE.format(self.timeout), over_limit=True) from None
             raise SessionError(f"its process died (exit {error.exit})", crashed=True) from None
 
     def _run(self, session: Session, groups: Sequence[Sequence[str]], ran: Ran, chunks: Chunks | None) -> Outcome:
         out = self._new_path("out")
         out.mkdir()
-        job = {
-            "model": str(session.model),
-            "data": str(session.data or session.model.parent),
-            "optimize": session.optimize,
-            "threads": 1 if session.one_thread or chunks else 0,  # chunks are small: threads would only wait
-            "groups": groups,
-            "chunks": None if chunks is None else asdict(chunks),
-            "out": str(out),
-            "memory": _OWN + RUN_FACTOR * most_bytes() + _COPIES * _bytes_of_files(session),
-        }
         names: tuple[str, ...] | None = None
         runs: list[Run] = []
         seconds = 0.0
         try:
-            for message in self._ask(job):
+            for message in self._ask(_job(session, groups, chunks, out)):
                 if message.get("too_large"):
-                    raise SessionError(_TOO_LARGE.format(RUN_FACTOR * most_bytes() / 1e9), too_large=True)
-                if "names" in message:
-                    names = tuple(message["names"])
-                elif names is None:
-                    raise SessionError(message["error"])
-                else:
-                    group = groups[len(runs)]
-                    feed = group[message["feed"]] if "feed" in message else ""
-                    finite = bool(message.get("finite"))
+                    raise SessionError(_TOO_LARGE.format(RUN_FACTOR * most_bytes() / 1e9), over_limit=True)
+                if names is not None:
+                    runs.append(_run_of(message, groups[len(runs)], names, out))
                     seconds += message.get("seconds", 0.0)
-                    runs.append(Run(feed, message.get("error", ""), finite, names, Path(message.get("out", out))))
                     ran()
+                elif "names" in message:
+                    names = tuple(message["names"])
+                else:
+                    raise SessionError(message["error"])
         except SessionError as error:
             if error.crashed or error.over_limit:
                 self._end_child()
@@ -368,6 +344,25 @@ class Runner:
         if self._child is not None:
             self._child.end()
             self._child = None
+
+
+def _job(session: Session, groups: Sequence[Sequence[str]], chunks: Chunks | None, out: Path) -> Message:
+    return {
+        "model": str(session.model),
+        "data": str(session.data or session.model.parent),
+        "optimize": session.optimize,
+        "threads": 1 if session.one_thread or chunks else 0,  # chunks are small: threads would only wait
+        "groups": groups,
+        "chunks": None if chunks is None else asdict(chunks),
+        "out": str(out),
+        "memory": _OWN + RUN_FACTOR * most_bytes() + _COPIES * _bytes_of_files(session),
+    }
+
+
+def _run_of(message: Message, group: Sequence[str], names: tuple[str, ...], out: Path) -> Run:
+    feed = group[message["feed"]] if "feed" in message else ""
+    finite = bool(message.get("finite"))
+    return Run(feed, message.get("error", ""), finite, names, Path(message.get("out", out)))
 
 
 def _bytes_of_files(session: Session) -> int:

@@ -4,11 +4,11 @@ A job loads one model and runs it:
     model: Path of the model.
     data: Folder of its external data.
     optimize: Whether onnxruntime optimizes the graph.
-    threads: The number of its threads; 0: onnxruntime chooses. It is 1 for a model with DynamicQuantizeLSTM.
-    groups: Lists of feeds, each a file of arrays. The first feed of a group that gives finite outputs is used, or
-        else the first that the model accepts.
-    chunks: The fields of `process.Chunks`, or null. With them the first feed of each group is cut into chunks,
-        which run one after another, and their outputs are read by `read_steps`. Two groups run side by side.
+    threads: The number of its threads; 0: onnxruntime chooses.
+    groups: Lists of feeds, each a file of arrays. The first feed of a group with finite outputs counts, else the
+        first that the model accepts.
+    chunks: The fields of `process.Chunks`, or null. If given, the first feed of each group is cut into chunks,
+        which run one after another; `read_steps` reads their outputs. Two groups run side by side.
     out: Folder for files of outputs, named "number of the output:number of its part".
     memory: The most bytes that the process may allocate.
 
@@ -16,8 +16,8 @@ Its messages, in this order:
     {"names": [...]}: The names of the outputs, once the model is loaded.
     {"feed": index, "out": file, "finite": whether all outputs are} or {"error": text}: One for each group. With
         chunks also "seconds", the time that they took.
-    {"error": text}: Instead of all these, if the model does not load.
-    {"too_large": true}: At any place, and then the last, if the memory is not enough.
+    {"error": text}: In place of all these, if the model does not load.
+    {"too_large": true}: The last message, if the memory is not enough.
 
 A job with "float64" evaluates the model on that feed in float64; its message is {} or {"error": text}.
 """
@@ -121,10 +121,9 @@ def _run_group(session: Any, group: Sequence[str], out: Path) -> Message:
         try:
             arrays = StoredArrays(Path(feed))
             outputs = session.run(None, {name: np.asarray(a) for name, a in arrays.items() if name in inputs})
-        except Exception as error:
-            if _is_of_memory(error):
-                raise MemoryError from error
-            outcome = outcome if "feed" in outcome else {"error": _one_line(error)}
+        except Exception as error:  # whatever onnxruntime raises
+            failed = {"error": _why(error)}
+            outcome = outcome if "feed" in outcome else failed
             continue
         finite = all(np.isfinite(part).all() for part in _flat(outputs) if part.dtype.kind == "f")
         if finite or "feed" not in outcome:
@@ -150,15 +149,24 @@ def _run_chunks(session: Any, chunks: Message, feed: str, sizes: Sequence[int], 
         try:
             outputs = dict(zip(names, session.run(None, given), strict=True))
             given |= {entering: outputs[leaving] for leaving, entering in chunks["carried"].items()}
-        except Exception as error:
-            if _is_of_memory(error):
-                raise MemoryError from error
-            return {"error": _one_line(error)}
+        except Exception as error:  # whatever onnxruntime raises
+            return {"error": _why(error)}
         steps.append({name: _numbers_or_texts(np.asarray(outputs[name])) for name in kept})
         start += size
     seconds = monotonic() - began
     write_steps(out, kept, steps)
     return {"feed": 0, "out": str(out), "finite": True, "seconds": seconds}
+
+
+def _why(error: Exception) -> str:
+    """Return why a model did not run.
+
+    Raises:
+        MemoryError: The memory was not enough.
+    """
+    if _is_of_memory(error):
+        raise MemoryError from error
+    return _one_line(error)
 
 
 def _flat(value: Any) -> list[np.ndarray[Any, Any]]:
