@@ -1,7 +1,7 @@
 """A child process that runs jobs: native code may crash or hang it, and the caller continues.
 
-A message is a line of JSON and the bytes that it announces as "size". A module that does jobs calls `serve` when
-it is run; the child ends when its stdin is closed, also in the middle of a job.
+A message is a line of JSON, followed by as many bytes as its "size" says. A module that does jobs calls `serve`
+when it is run. The child ends when its stdin is closed, even in the middle of a job.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Message = dict[str, Any]
 """What JSON holds, and bytes as "payload"."""
 
 _START = 60.0
-"""Seconds for starting Python and importing what the jobs need, at least."""
+"""The fewest seconds that a child gets to start Python and import what its jobs need."""
 
 
 class ChildError(Exception):
@@ -44,7 +44,7 @@ class Child:
 
     Attributes:
         process: The process.
-        jobs: How many it was given.
+        jobs: The number of jobs that it was given.
     """
 
     def __init__(self, module: str) -> None:
@@ -107,7 +107,7 @@ def serve(do: Callable[[Message], Iterator[Message]], prepare: Callable[[], obje
 
     Args:
         do: Yields the messages about a job, without the last.
-        prepare: What takes long and can be done before the first job comes.
+        prepare: Called before the first job comes, for what takes long.
     """
     answers = os.fdopen(os.dup(1), "wb")  # native code may print to the descriptor that was stdout
     os.dup2(2, 1)

@@ -8,10 +8,10 @@ from contextvars import ContextVar
 from pathlib import Path
 
 MOST_BYTES = 1 << 28
-"""Of one constant that is computed, and of the inputs of one test run."""
+"""The default limit in bytes, for one computed constant and for the inputs of one test run."""
 
 RUN_FACTOR = 16
-"""How many times that the process of a test run may take, beside the weights: a run holds many tensors."""
+"""A test run may take so many times the limit beside the weights: it holds many tensors."""
 
 _most: ContextVar[int] = ContextVar("most", default=MOST_BYTES)
 

@@ -148,7 +148,7 @@ def _inner(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
 class _RandomOperators:
     """Finds the operator that draws random numbers in a node, its bodies or its function; "" for none.
 
-    Each function is searched once, so that one that calls itself, or many others twice, takes no longer.
+    Each function is searched once, even if it calls itself or is called many times.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from rnn_lowering.compare.coverage import setting
+from rnn_lowering.compare.coverage import runs_for, setting
 from rnn_lowering.errors import OptionError, RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import from_proto
 from rnn_lowering.limits import excess
@@ -81,13 +81,12 @@ def candidate_feeds(
         model: The original model; its graph inputs that are not initializers are fed.
         run: Number of the run: each has other sizes for dynamic dimensions.
         seed: Seed of the values.
-        declared: Where the inputs' shapes are taken from, if not from `model`: its lowered form, which may have
-            fixed dimensions.
-        given: Inputs to take as they are.
+        declared: The model that declares the shapes of the inputs, if not `model`: the lowered one may fix sizes.
+        given: Inputs that are not random.
         shapes: Shapes of random inputs, by name; symbolic names in them are those sizes in the other inputs too.
 
     Raises:
-        UnsupportedError: All are larger than the limit; before any is made.
+        UnsupportedError: All would be larger than the limit; none is made.
     """
     given = given or {}
     initializers = {tensor.name for tensor in model.graph.initializer}
@@ -113,9 +112,14 @@ def candidate_feeds(
             yield {**given, **random}
 
 
+def given_in_runs(check: Check, graph: onnx.GraphProto) -> Sequence[Mapping[str, Array]]:
+    """Return the inputs that the user gives for each run; none in runs on random inputs."""
+    return [{}] * runs_for(graph, check.runs) if check.feeds is None else check.feeds
+
+
 def recorded_inputs(original: onnx.ModelProto, lowered: onnx.ModelProto) -> dict[str, Array]:
-    """Return the inputs of the original that are constants of the lowered model; none of what is no model."""
-    with suppress(RnnLoweringError):  # onnxruntime will refuse it
+    """Return the inputs of the original that the lowered model has as constants."""
+    with suppress(RnnLoweringError):  # what is no model is refused by onnxruntime
         return recorded(from_proto(original), from_proto(lowered)) if has_record(lowered) else {}
     return {}
 
@@ -197,7 +201,7 @@ class _Numbers:
     Attributes:
         longest: The length of the longest sequence.
         scale: Standard deviation of real numbers.
-        positive: Whether real numbers are positive: a magnitude may meet a logarithm.
+        positive: Whether real numbers are positive, for models that take a logarithm.
     """
 
     longest: int

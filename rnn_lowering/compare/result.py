@@ -21,7 +21,7 @@ class OutputCheck:
     """One output of the model (or of one node), in one run or over all of them.
 
     Attributes:
-        name: Of an output of the model its name; of one of a node "Y of LSTM node 'name' in scope".
+        name: The name of an output of the model, or "Y of LSTM node 'name' in scope" for one of a node.
         max_abs: The largest absolute difference; infinite where type or shape differ, or only one side is NaN.
         passed: Whether it is within the tolerance.
         reason: Why it is not.
@@ -35,7 +35,7 @@ class OutputCheck:
 
 @dataclass(frozen=True)
 class RunInput:
-    """An input of a run: its name, its shape, and of sequence lengths the least and the greatest."""
+    """An input of a run: its name and shape; the least and the greatest number of an input of sequence lengths."""
 
     name: str
     shape: tuple[int, ...]

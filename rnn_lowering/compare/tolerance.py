@@ -18,14 +18,14 @@ _BY_TYPE = {
 
 
 BLOCK = 1 << 20
-"""Elements that are looked at together: the arrays may be files, larger than memory."""
+"""Elements that are compared at once: the arrays may be files, larger than memory."""
 
 
 def allowance(expected: Array, tolerance: Tolerance) -> Array:
     """Return the allowed difference of each element, in float64.
 
-    The default absolute tolerance of a type is relative to the largest number where that is below 1: what is small
-    throughout is compared as closely as the rest.
+    The default absolute tolerance of a type is relative to the largest number if that is below 1: small outputs are
+    compared as closely as others.
     """
     rtol, atol = _limits(expected, tolerance)
     allowed: Array = atol + rtol * _size(expected)

@@ -161,7 +161,7 @@ def _both_files(
 
 
 def as_file(model: Given, path: Path, trust: bool, pipes: ExitStack) -> ModelSource:
-    """Return a model as a file that onnxruntime can read: its own, or `path`, which is written then.
+    """Return a model as a file that onnxruntime can read: its own file, or `path`, which is then written.
 
     Raises:
         ModelFileError: The file cannot be read, or its data is missing or outside its folder.

@@ -14,8 +14,8 @@ from functools import cached_property
 
 import onnx
 
-from rnn_lowering.compare.coverage import constant_outputs, runs_for, undetermined_outputs, zero_weights
-from rnn_lowering.compare.feeds import candidate_feeds, length_inputs, recorded_inputs
+from rnn_lowering.compare.coverage import constant_outputs, undetermined_outputs, zero_weights
+from rnn_lowering.compare.feeds import candidate_feeds, given_in_runs, length_inputs, recorded_inputs
 from rnn_lowering.compare.nodes.one_by_one import Comparison, NodeComparison
 from rnn_lowering.compare.result import (
     COMPARE_ELSEWHERE,
@@ -97,13 +97,12 @@ class ModelComparison(Comparison):
         """Write the inputs of all runs; return alternatives for each run, of which the first accepted one
         counts."""
         original, lowered, check = self.original.proto, self.lowered.proto, self.check
-        feeds = [{}] * runs_for(original.graph, check.runs) if check.feeds is None else check.feeds
         recorded = recorded_inputs(original, lowered)
         return [
             self.runner.write_feeds(
                 candidate_feeds(original, run, check.seed, lowered, {**feed, **recorded}, check.shapes)
             )
-            for run, feed in enumerate(feeds)
+            for run, feed in enumerate(given_in_runs(check, original.graph))
         ]
 
     def _compare_whole(self, groups: list[Alternatives]) -> Verification:
@@ -245,8 +244,8 @@ class ModelComparison(Comparison):
         return replace(result, nodes=each.outputs, reason="; ".join(filter(None, facts)))
 
     def _undetermined(self, failed: Verification, session: Session, expected: Mapping[str, Outputs]) -> str:
-        """Return why the outputs that differ need not be equal: they are random, or the original differs from run
-        to run; "" if any of them must be equal."""
+        """Return why the outputs that differ need not be equal: they are random, or differ from run to run; "" if
+        one of them must be equal."""
         wrong = {check.name for check in failed.outputs if not check.passed}
         random = undetermined_outputs(self.original.proto)
         feed = next(iter(expected))

@@ -58,7 +58,7 @@ class ModelSource:
 
     @cached_property
     def model(self) -> ir.Model:
-        """One such model, for those who only look."""
+        """One such model, which all callers share: they do not change it."""
         return self.new_model()
 
 
@@ -111,8 +111,9 @@ def parse_file(path: Path, *, trust_external_data: bool = False, piped_from: Pat
 
 @contextmanager
 def readable_again(path: Path) -> Iterator[tuple[Path, Path | None]]:
-    """Yield a file that can be read several times, also by other processes, and the pipe that it is a copy of, if
-    any. A copy is removed after the block.
+    """Yield a file that can be read again, by other processes too, and the pipe that it is a copy of, if any.
+
+    A copy is removed after the block.
 
     Raises:
         ModelFileError: It cannot be read.

@@ -154,7 +154,7 @@ def _beside(node: LoweredNode, others: Sequence[LoweredNode]) -> list[LoweredNod
 
 
 def _layer_below(node: LoweredNode, others: Sequence[LoweredNode]) -> tuple[LoweredNode | None, list[ir.Node]]:
-    """Return the node whose Y becomes X of a node by what nodes move and add to, and these nodes, in order."""
+    """Return the node whose Y becomes X of this node, and the nodes between them, which move or add, in order."""
     by_Y = {other.reference.spec.outputs.get("Y"): other for other in others}
     value, path = node.reference.spec.inputs.get("X"), []
     while value is not None and value not in by_Y and (producer := value.producer()) is not None:

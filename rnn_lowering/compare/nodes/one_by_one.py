@@ -28,7 +28,7 @@ from rnn_lowering.types import NODES as RUNNING_NODES
 from rnn_lowering.types import Array, Progress, counter
 
 _ATTEMPTS = 4
-"""How often a row may differ from a kernel that rounds before it counts as wrong."""
+"""A row is wrong if it differs from the kernel in so many tries."""
 
 BESIDE_KERNEL = Tolerance(rtol=1e-5, atol=1e-6)
 """By how much one row may differ from onnxruntime's kernel."""
@@ -112,8 +112,8 @@ class NodeComparison(Comparison):
     def _until_alike(self, node: NodePair, rows: list[Symbols]) -> Iterator[RunCheck]:
         """Compare a node that rounds to 8 bits with onnxruntime's kernel, fed one row of the batch at a time.
 
-        A row that differs is tried again with other numbers: on processors that add in another order, a rounding
-        may tip over now and then, and what is wrong always shows.
+        A row that differs is tried again with other numbers: processors add in different orders, so a rounding may
+        differ by chance; a fault differs every time.
         """
         left, checks = dict(enumerate(rows)), dict[int, RunCheck]()
         data = node.spec.data
@@ -213,8 +213,10 @@ class NodeComparison(Comparison):
         return True if known else None
 
     def _against_original(self, node: NodePair, values: Mapping[str, Array]) -> tuple[str, bool]:
-        """Run a lowered node on the original's inputs. Return where it is wrong, and whether it differs from the
-        original. Wrong is further from float64 than rounding and the original's kernel explain."""
+        """Run a lowered node on the original's inputs; return where it is wrong, and whether the two differ.
+
+        It is wrong if it is further from float64 than rounding and the original's kernel explain.
+        """
         feed = {symbol: values[name] for symbol, name in node.feeds.items() if name in values}
         named = {symbol: value.name or "" for symbol, value in node.spec.outputs.items()}
         original = {symbol: values[name] for symbol, name in named.items() if name in values}

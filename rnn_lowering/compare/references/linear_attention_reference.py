@@ -38,7 +38,7 @@ _OF_SIZE, _OF_SHOWN = 16, 8
 _ROW_KINDS = ("plain", "weak and strong decays", "equal keys", "positive keys")
 _FEWEST = 3
 _BUDGET = 4e8
-"""Multiplications of the reference for all inputs of one node, about: a large node gets fewer and shorter ones."""
+"""Multiplications of the reference in all runs of one node, about: a large node gets fewer, shorter runs."""
 
 
 def evaluate(attributes: Attributes, inputs: Mapping[str, Array], dtype: Any = np.float64) -> Symbols:
@@ -115,7 +115,7 @@ class LinearAttentionReference(ShapedReference[LinearAttentionSpec]):
         return kept
 
     def _cost(self, N: int, T: int) -> float:
-        """What the reference computes for one run, about, in multiplications."""
+        """Return about how many multiplications one run takes."""
         return 4.0 * T * N * self.spec.state_heads * self.spec.key_size * self.spec.value_size
 
     def shapes(self, N: int, T: int) -> dict[str, tuple[int, ...]]:

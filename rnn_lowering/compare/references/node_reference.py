@@ -56,8 +56,8 @@ class NodeReference(ABC, Generic[Spec]):
 
     @abstractmethod
     def outputs_and_allowed(self, inputs: Mapping[str, Array]) -> tuple[Symbols, Symbols]:
-        """Return its outputs in float64, and by how much a correct lowering may differ from them: two dictionaries
-        of equal shapes, infinite where nothing is compared."""
+        """Return its outputs in float64, and the difference that a correct lowering may have, of the same shapes;
+        infinite where nothing is compared."""
 
     @abstractmethod
     def feeds(self, names: Mapping[str, str], rng: np.random.Generator) -> list[Symbols]:

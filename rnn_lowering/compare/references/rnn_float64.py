@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM in float64 NumPy, and by how much rounding may move their outputs.
+"""RNN, GRU and LSTM in float64 NumPy, and how far rounding may move their outputs.
 
 It is written independently of what it judges: it reads attributes and computes steps on its own. A sequence is
 reversed before the steps and its output after them, each row within its length, so that one loop over time
@@ -25,7 +25,7 @@ from rnn_lowering.types import Array
 Function = Callable[[Array], Array]
 
 ROUNDED = "rounded products"
-"""Key of what happens to rows that have ended, where X and H are rounded (DynamicQuantizeLSTM)."""
+"""The attribute that tells how rows that have ended are rounded with the others (DynamicQuantizeLSTM)."""
 
 
 def evaluate(
@@ -199,12 +199,12 @@ def _step(
 
 
 _FACTORS = {"float32": (4, 16, 8), "float64": (4, 16, 8), "float16": (2, 4, 4), "bfloat16": (1, 1, 2)}
-"""How many roundings are allowed: of 1, which a gate is near to; of the largest number in the row; and of what
-float32 shows. float16 kernels compute in float32 inside and round what enters and leaves them; bfloat16 runs in
-float32 with constants that are rounded."""
+"""How many roundings are allowed: of 1, since gates are near 1; of the largest number in the row; and of the
+difference that float32 shows. float16 kernels compute in float32 and round only their inputs and outputs; bfloat16
+runs in float32 with rounded constants."""
 
 _BAND = 8
-"""How many roundings a pre-activation may be off where a threshold is near."""
+"""A pre-activation near a threshold may be off by so many roundings."""
 
 
 def float64_of_node(

@@ -42,10 +42,10 @@ _LARGEST, _LARGEST_HALF = 1e6, 1e2
 """Bounds of the standard deviation of X."""
 
 _BUDGET = 1e9
-"""Multiplications of the reference for all inputs of one node, about: a large node gets fewer and shorter ones."""
+"""Multiplications of the reference in all runs of one node, about: a large node gets fewer, shorter runs."""
 
 _PER_STEP = 3e5
-"""What a step of the reference costs beside its multiplications, in the same unit."""
+"""The cost of a step of the reference beside its multiplications, in multiplications."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class _InputMaker:
 
 
 _CLEARLY = 20
-"""How many times what rounding may do a term must move the result, for a fault in it to be seen."""
+"""A fault in a term shows if the term moves the result by so many times the allowed difference."""
 
 
 def rows_that_matter(

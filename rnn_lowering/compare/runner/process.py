@@ -56,7 +56,7 @@ _COPIES = 3
 """The most copies of the weights that onnxruntime makes while it folds and rearranges them."""
 
 _COPIES_IN_FLOAT64 = 8
-"""How many times the weights in a file may be held: as messages, as arrays, and both twice as wide."""
+"""The most copies of the weights that an evaluation holds: messages and arrays, both twice as wide."""
 
 _WORKER = "rnn_lowering.compare.runner.worker"
 
@@ -122,7 +122,7 @@ class Alternatives(Sequence[str]):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The names of a model's outputs, one run for each group of feeds, and how many seconds their chunks took."""
+    """The names of a model's outputs, one run for each group of feeds, and the seconds that chunks took."""
 
     names: tuple[str, ...]
     runs: tuple[Run, ...]

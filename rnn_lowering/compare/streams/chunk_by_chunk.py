@@ -1,7 +1,7 @@
 """Compare a stream, chunk by chunk, with the original on whole sequences.
 
-The original runs on whole random sequences; the result on the same in chunks of one frame, of a few and of ragged
-sizes, one sequence after another in one session. Where they differ, values inside both tell the first node.
+The original runs on whole random sequences, the stream on their chunks of one frame, of a few, and of ragged sizes.
+If they differ, values inside both models show the first node that does.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _TOO_SHORT = "no sequence is long enough for two chunks (give longer inputs: --t
 _LOWERED_ORIGINAL = "lowered_original.onnx"
 
 _SECONDS = 20.0
-"""About as much is spent on a long sequence; where it would take more, a shorter one is compared."""
+"""Seconds for one long sequence, about: if it would take more, a shorter one is compared."""
 
 BRIEF_SECONDS = 0.5
-"""As much may be spent on frames that tell nothing new."""
+"""Seconds for frames that cannot show more than those before them."""
 
 
 Steady = Mapping[str, Mapping[str, int]]
-"""Up to which of its frames an output is compared, by name, of each whole sequence."""
+"""The number of frames of an output that are compared, by its name, for each whole sequence."""
 
 
 class StreamComparison:
@@ -208,12 +208,12 @@ class StreamComparison:
         return sorted({self.sequences.in_calls(n) for n in BEGINNINGS}, reverse=True)
 
     def _called(self, lengths: Sequence[int]) -> int:
-        """Return the number of frames, one of these, that run through a stream with calls of a fixed size."""
+        """Return which of these lengths runs through a stream whose calls have a fixed size."""
         enough = self.sequences.enough(lengths)
         return max(n for n in lengths if n <= enough or n * self.seconds_per_frame <= BRIEF_SECONDS)
 
     def _long_sequence(self) -> tuple[str, dict[str, Array]] | None:
-        """Return the longest sequence of those to try that the original takes, and its outputs; None for none."""
+        """Return the longest sequence that the original accepts, and its outputs; None if it accepts none."""
         refused = ""
         for frames in (n for n in self._lengths() if n > self.longest):
             if frames * self.seconds_per_frame > _SECONDS:
@@ -238,7 +238,7 @@ class StreamComparison:
             self.runs.notes.append(f"no sequence of more than {frames} frames was compared ({refused})")
 
     def _beginnings(self, expected: Expected, feed: str, steady: Mapping[str, int]) -> Iterator[RunCheck]:
-        """Compare what the original computes of beginnings with the beginnings of what it computes of the whole."""
+        """Compare the original's outputs for each beginning with the first frames of its outputs for the whole."""
         for begun, outputs in expected.items():
             frames = self.sequences.count(self.runner.feed(begun))
             checks = [
@@ -252,9 +252,9 @@ class StreamComparison:
                 yield RunCheck((), tuple(checks))
 
     def _steady(self, feed: str, outputs: Mapping[str, Array]) -> dict[str, int]:
-        """Return the frame from which on an output is too unstable to compare, by name; 0 for one without frames.
+        """Return for each unstable output the frame up to which it is compared; 0 for one without frames.
 
-        It is unstable where a rounding of the inputs moves it by more than a quarter of the tolerance.
+        An output is unstable where a rounding of the inputs moves it by more than a quarter of the tolerance.
         """
         if self.check.tolerance != Tolerance():
             return {}
@@ -273,7 +273,7 @@ class StreamComparison:
         return found
 
     def _use_lowered_original(self) -> bool:
-        """Use the original with lowered nodes instead, if these agree with float64; return whether it was done."""
+        """Put lowered nodes into the original if they agree with float64; return whether it was done."""
         if self.ran is not self.original or has_fixed(self.original.proto, self.runs.axes):
             return False
         path = self.runner.folder / _LOWERED_ORIGINAL

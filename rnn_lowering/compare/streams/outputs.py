@@ -29,9 +29,9 @@ def compare_output(
         plan: How the stream is driven.
         name: The output.
         sizes: The number of frames of each chunk.
-        expected: What the original gives of the whole.
-        parts: What the stream gives of each chunk, by name.
-        steady: Up to which frame they are compared; None: to the end.
+        expected: The original's output for the whole sequence.
+        parts: The stream's outputs for each chunk, by name.
+        steady: The number of frames to compare; None: all.
     """
     axis = plan.outputs.get(name)
     arrays = [part[name] for part in parts if name in part]
@@ -67,15 +67,14 @@ def compare_beginning(
     tolerance: Tolerance,
     steady: int | None,
 ) -> OutputCheck:
-    """Compare what the original gives of the first frames alone, or of all, with the beginning of what it gives of
-    all.
+    """Compare the original's output for the first frames with the first frames of its output for the whole.
 
     Args:
         plan: How the stream is driven: as many frames as it is late may differ at the end.
         name: The output.
-        frames: How many frames of the inputs the beginning has.
-        beginning, whole: The output of both.
-        steady: Up to which frame they are compared; None: to the end.
+        frames: The number of frames of the inputs of the beginning.
+        beginning, whole: The two outputs.
+        steady: The number of frames to compare; None: all.
     """
     axis = plan.outputs[name] or 0
     if beginning.shape[axis] != plan.frames_of(name, frames):
@@ -90,7 +89,7 @@ def compare_beginning(
 def _first_difference(
     expected: Array, arrays: Sequence[Array], axis: int, sizes: Sequence[int], tolerance: Tolerance
 ) -> str:
-    """Say from which frame on the chunks differ."""
+    """Return a note on the first frame that differs."""
     ends = list(accumulate((array.shape[axis] for array in arrays), initial=0))
     for n, array in enumerate(arrays):
         part = expected.take(range(ends[n], min(ends[n + 1], expected.shape[axis])), axis)
@@ -101,7 +100,7 @@ def _first_difference(
 
 
 def _without_first(arrays: Sequence[Array], axis: int, count: int) -> list[Array]:
-    """Return chunks without so many frames at the start of the first ones."""
+    """Return chunks without their first `count` frames."""
     kept = []
     for array in arrays:
         kept.append(array[(slice(None),) * axis + (slice(min(count, array.shape[axis]), None),)])
@@ -110,10 +109,10 @@ def _without_first(arrays: Sequence[Array], axis: int, count: int) -> list[Array
 
 
 def chunks_differ(whole: Array, arrays: Sequence[Array], tolerance: Tolerance, late: int = 0) -> bool:
-    """Whether chunks of an inner value differ from the whole, along the axis that they add up to.
+    """Whether chunks of an inner value, joined along the axis on which their sizes add up, differ from the whole.
 
     Args:
-        late: By how many frames it may be late.
+        late: The most frames by which it may be late.
     """
     if any(array.ndim != whole.ndim for array in arrays) or whole.dtype.kind != "f":
         return False

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
+from types import MappingProxyType
 
 import numpy as np
 import onnx
 
-from rnn_lowering.compare.coverage import runs_for
-from rnn_lowering.compare.feeds import candidate_feeds, length_inputs, recorded_inputs
+from rnn_lowering.compare.feeds import candidate_feeds, given_in_runs, length_inputs, recorded_inputs
 from rnn_lowering.compare.runner.process import Runner
 from rnn_lowering.options import Check
 from rnn_lowering.streaming.host.metadata import State, StreamPlan
@@ -36,7 +36,7 @@ BEGINNINGS = {
 
 
 _CALLS = 310
-"""So many tell what each call does, if all do the same and none reads frames before half of them."""
+"""So many calls show all that a call can do, if all do the same and no past frame is older than half of them."""
 
 _COUNTED = {"t", "sum", "pool"}
 """States whose meaning depends on the number of frames so far."""
@@ -44,8 +44,13 @@ _COUNTED = {"t", "sum", "pool"}
 
 @dataclass(frozen=True)
 class ChunkedSequence:
-    """A whole sequence by the name of its inputs, the same with the states that the first chunk receives, and the
-    number of frames of each chunk."""
+    """A whole sequence and its chunks.
+
+    Attributes:
+        feed: The name of its inputs.
+        started: The name of its inputs and the states that the first chunk receives.
+        sizes: The number of frames of each chunk.
+    """
 
     feed: str
     started: str
@@ -81,16 +86,17 @@ class Sequences:
         self.lengths = {name for name in length_inputs(whole.graph) if name not in self.axes}
 
     def in_calls(self, frames: int) -> int:
-        """Round up to whole chunks; of units, where these may have any number."""
+        """Round a number of frames up to whole calls; where calls may have any size, take it as one of units."""
         if self.plan.frames is None:
             return frames * self.plan.unit
         return -(-frames // self.plan.frames) * self.plan.frames
 
     def in_units(self, chunks: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+        """Return sizes of chunks in frames, given in units."""
         return tuple(tuple(n * self.plan.unit for n in sizes) for sizes in chunks)
 
     def enough(self, lengths: Sequence[int]) -> int:
-        """Return the least of these numbers of frames that tells what each call of a fixed size does."""
+        """Return the least of these numbers of frames that shows all that a call of a fixed size can do."""
         frames = self.plan.frames or self.plan.unit
         past = self.plan.frames_late + sum(
             _frames_of(state, self.graph.graph) for state in self.plan.states if state.state == "x"
@@ -100,19 +106,21 @@ class Sequences:
         return min((n for n in lengths if n >= _CALLS * frames), default=max(lengths))
 
     def beginning(self, feed: str, frames: int) -> str:
+        """Write the first frames of a sequence; return the name of this feed."""
         given = self.runner.feed(feed)
         cut = {name: given[name].take(range(frames), axis) for name, axis in self.axes.items()}
         return self.runner.write_feed(self._with_lengths_in_range({**given, **cut}))
 
     def feeds(self) -> Iterator[Iterator[dict[str, Array]]]:
         """Yield the alternative inputs of each run."""
-        given = self.check.feeds
-        runs = runs_for(self.whole.graph, self.check.runs) if given is None else len(given)
-        for run in range(runs):
-            yield self.made(run, self._frames(run), None if given is None else given[run])
+        for run, given in enumerate(given_in_runs(self.check, self.whole.graph)):
+            yield self.made(run, self._frames(run), given)
 
-    def made(self, run: int, frames: int, given: Mapping[str, Array] | None = None) -> Iterator[dict[str, Array]]:
-        fixed = {**(given or {}), **self.constants}
+    def made(
+        self, run: int, frames: int, given: Mapping[str, Array] = MappingProxyType({})
+    ) -> Iterator[dict[str, Array]]:
+        """Yield alternative inputs of one run, of so many frames where they are not given."""
+        fixed = {**given, **self.constants}
         for feed in candidate_feeds(
             self.whole, run, self.check.seed, self._declared(frames), fixed, self.check.shapes
         ):
@@ -129,7 +137,7 @@ class Sequences:
         return ended
 
     def _declared(self, frames: int) -> onnx.ModelProto:
-        """The original's inputs as the stream has them, which may have fixed sizes, with so many frames."""
+        """Return the original's inputs with the stream's sizes, some of which may be fixed, and so many frames."""
         fixed = {value.name: value for value in self.graph.graph.input}
         declared = onnx.ModelProto()
         declared.graph.input.extend(fixed.get(value.name, value) for value in self.whole.graph.input)
@@ -151,6 +159,7 @@ class Sequences:
         return {k: np.minimum(a, frames).astype(a.dtype) if k in self.lengths else a for k, a in feed.items()}
 
     def count(self, feed: Mapping[str, Array]) -> int:
+        """Return the number of frames of a sequence."""
         return next(int(feed[name].shape[axis]) for name, axis in self.axes.items())
 
     def in_chunks(self, feed: str, chunks: Sequence[Sequence[int]]) -> Iterator[ChunkedSequence]:
@@ -167,7 +176,7 @@ class Sequences:
                 yield ChunkedSequence(feed, started, sizes)
 
     def _sizes(self, given: Mapping[str, Array]) -> dict[str, int]:
-        """The sizes of open dimensions by name."""
+        """Return the sizes of open dimensions by name."""
         return {
             dim.dim_param: size
             for value in self.graph.graph.input
