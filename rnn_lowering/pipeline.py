@@ -26,7 +26,7 @@ from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.options import Check, Files
 from rnn_lowering.passes.lower import LoweringResult, LowerRecurrentPass
 from rnn_lowering.report.file_report import FileReport, ModelFile
-from rnn_lowering.report.writer import report_writer
+from rnn_lowering.report.writer import ReportWriter
 from rnn_lowering.types import WRITING, Progress
 
 _NOT_KEPT = "the model is not written; --keep-failed FILE (keep_failed=) keeps it"
@@ -61,7 +61,7 @@ class FileLowering:
         """Lower the file; raise what `lower_file` documents."""
         self._check_options()
         with boundary(), ExitStack() as last:
-            write_report = report_writer(self.outputs.report)
+            writer = ReportWriter(self.outputs.report)
             self.outputs.check([self.source])
             file, pipe = last.enter_context(readable_again(self.source))
             original = parse_file(file, trust_external_data=self.files.trust_external_data, piped_from=pipe)
@@ -78,7 +78,7 @@ class FileLowering:
                 after = ModelFile.of(written, written.parent.iterdir(), result.model)
                 done = FileReport.of(result.report, before, after, self.command)
                 both = cache(lambda: until_told.enter_context(self._comparison(original, written, result)))
-                tell = partial(write_report, done, partial(_run_nodes, both), overwrite=outputs.overwrite)
+                tell = partial(writer.write, done, partial(_run_nodes, both), overwrite=outputs.overwrite)
                 if result.modified and self.check.runs:
                     done.verification = self._in_chunks(original, written, runner) if runner else both().result()
                     keep = partial(_keep, result.model, place_of_kept, outputs.overwrite)

@@ -32,6 +32,11 @@ class OutputCheck:
     passed: bool
     reason: str = ""
 
+    @classmethod
+    def of(cls, name: str, max_abs: float, reason: str) -> OutputCheck:
+        """Return the check of an output, which failed if there is a reason."""
+        return cls(name, max_abs, not reason, reason)
+
 
 @dataclass(frozen=True)
 class RunInput:

@@ -278,7 +278,7 @@ class ModelComparison(Comparison):
             if key.split(":")[0] == str(n)
         ]
         reason = next((text for _, text in parts if text), "")
-        return OutputCheck(name, max((d for d, _ in parts), default=0.0), not reason, reason)
+        return OutputCheck.of(name, max((d for d, _ in parts), default=0.0), reason)
 
 
 def _what_changed(original: onnx.ModelProto, lowered: onnx.ModelProto, largest: float) -> list[str]:

@@ -8,10 +8,9 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import onnx
@@ -171,16 +170,9 @@ def _alone(folder: Path) -> Iterator[None]:
             number = os.open(folder, os.O_RDONLY)
             held.callback(os.close, number)
             until = time.monotonic() + _PATIENCE
-            while not _locked(partial(fcntl.flock, number, fcntl.LOCK_EX | fcntl.LOCK_NB)):
-                if time.monotonic() > until:
+            while time.monotonic() < until:
+                with suppress(BlockingIOError):
+                    fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 time.sleep(0.01)
         yield
-
-
-def _locked(lock: Callable[[], None]) -> bool:
-    try:
-        lock()
-    except BlockingIOError:
-        return False
-    return True

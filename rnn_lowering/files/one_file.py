@@ -11,6 +11,7 @@ import mmap
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -148,7 +149,7 @@ def parse(path: Path) -> tuple[onnx.ModelProto, str] | None:
     location = secrets.token_hex(16)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
-            pieces = _pieces(data, 0, size, onnx.ModelProto, _is_large, _Reference(data, location))
+            pieces = _pieces(data, 0, size, onnx.ModelProto, _is_large, partial(_reference, data, location))
             if _size(pieces) * SHARE > size:
                 return None
             proto = onnx.ModelProto.FromString(b"".join(piece for piece in pieces if isinstance(piece, bytes)))
@@ -193,25 +194,18 @@ def _size(pieces: Iterable[_Piece]) -> int:
     return sum(len(piece) if isinstance(piece, bytes) else piece.nbytes for piece in pieces)
 
 
-class _Reference:
-    """Turns tensors in a file into references."""
-
-    def __init__(self, data: Buffer, location: str) -> None:
-        self._data = data
-        self._location = location
-
-    def __call__(self, field: Field) -> list[_Piece]:
-        """Return the serialized reference to a tensor; the tensor itself where it does not only have bytes."""
-        tensor, raw = onnx.TensorProto(), None
-        for inner in fields(self._data, field.content, field.end):
-            if inner.number == _RAW_DATA and inner.wire_type == BYTES:
-                raw = inner
-            else:
-                tensor.MergeFromString(self._data[inner.start : inner.end])
-        if raw is None or not _is_plain(tensor, raw.end - raw.content):
-            return [self._data[field.content : field.end]]
-        refer(tensor, self._location, raw.content, raw.end - raw.content)
-        return [tensor.SerializeToString()]
+def _reference(data: Buffer, location: str, field: Field) -> list[_Piece]:
+    """Return a serialized reference to a tensor in a file, or the tensor if it has more than bytes."""
+    tensor, raw = onnx.TensorProto(), None
+    for inner in fields(data, field.content, field.end):
+        if inner.number == _RAW_DATA and inner.wire_type == BYTES:
+            raw = inner
+        else:
+            tensor.MergeFromString(data[inner.start : inner.end])
+    if raw is None or not _is_plain(tensor, raw.end - raw.content):
+        return [data[field.content : field.end]]
+    refer(tensor, location, raw.content, raw.end - raw.content)
+    return [tensor.SerializeToString()]
 
 
 def _is_plain(tensor: onnx.TensorProto, size: int) -> bool:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 from rnn_lowering.compare.nodes.runs import RunNodes
 from rnn_lowering.errors import UnsupportedError
@@ -19,38 +18,32 @@ Render = Callable[[FileReport, RunNodes], str]
 """Returns the text of a report's file."""
 
 
-class Writer(Protocol):
-    """Writes a report to a temporary file, so that no later step can fail, and replaces the file when the block
-    ends; one that exists only with `overwrite`."""
-
-    def __call__(
-        self, report: FileReport, run_nodes: RunNodes, *, overwrite: bool
-    ) -> AbstractContextManager[None]: ...
-
-
-def report_writer(file: Path | None) -> Writer:
-    """Return a function that writes a report to `file`; with None it writes nothing.
+class ReportWriter:
+    """Writes reports to a file, as JSON or as an HTML page by the ending of its name; None: it writes nothing.
 
     Raises:
         UnsupportedError: The name ends in neither .json nor .html.
         RnnLoweringError: The libraries that a page needs are missing.
     """
-    if file is not None and file.suffix not in KINDS:
-        raise UnsupportedError(f"report '{file}' ends in neither {' nor '.join(KINDS)}")
-    render = _page() if file is not None and file.suffix == ".html" else _json
+
+    def __init__(self, file: Path | None) -> None:
+        if file is not None and file.suffix not in KINDS:
+            raise UnsupportedError(f"report '{file}' ends in neither {' nor '.join(KINDS)}")
+        self._file = file
+        self._render = _page() if file is not None and file.suffix == ".html" else _json
 
     @contextmanager
-    def write(report: FileReport, run_nodes: RunNodes, *, overwrite: bool) -> Iterator[None]:
-        if file is None:
+    def write(self, report: FileReport, run_nodes: RunNodes, *, overwrite: bool) -> Iterator[None]:
+        """Write a report to a temporary file, so that no later step can fail; it replaces the file when the block
+        ends, an existing one only with `overwrite`."""
+        if self._file is None:
             yield
             return
-        text = render(report, run_nodes)
-        with replacing(Place(file), overwrite=overwrite) as temporary:
-            with writing(file):
+        text = self._render(report, run_nodes)
+        with replacing(Place(self._file), overwrite=overwrite) as temporary:
+            with writing(self._file):
                 temporary.write_text(text, encoding="utf-8")
             yield
-
-    return write
 
 
 def _page() -> Render:

@@ -41,10 +41,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning
 
 
 def documented() -> dict[str, list[str]]:
-    """The types of each field of the document."""
+    """The types of each field of the document; `files.*` stands for both files."""
     rows = re.findall(r"^\| `([^`]+)` \| ([^|]+) \|", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(rows) == len(dict(rows))
-    return {field: types.strip().split(" or ") for field, types in rows}
+    return {
+        field.replace("files.*", f"files.{file}"): types.strip().split(" or ")
+        for field, types in rows
+        for file in ("before", "after")
+    }
 
 
 def emitted(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:

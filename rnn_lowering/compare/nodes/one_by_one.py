@@ -133,7 +133,7 @@ class NodeComparison(Comparison):
             for symbol in node.spec.outputs:
                 far, why = compare(kernel[symbol], got[symbol], tolerance)
                 reason = f"{why} compared with onnxruntime's kernel" if why else ""
-                checks.append(OutputCheck(f"{symbol} of {node.spec.node}", far, not why, reason))
+                checks.append(OutputCheck.of(f"{symbol} of {node.spec.node}", far, reason))
             yield RunCheck(_inputs(node, feed), tuple(checks))
 
     def _check_node(self, node: NodePair, given: NodeFeed, got: Symbols) -> tuple[OutputCheck, ...]:
@@ -237,8 +237,7 @@ def _inputs(node: NodePair, feed: Symbols) -> tuple[RunInput, ...]:
 def _check(output: NodeOutput, original: Mapping[str, Array]) -> OutputCheck:
     """Return whether an output is right, or at least as close to float64 as the onnxruntime kernel."""
     passed = output.right or (output.symbol in original and output.no_further(original[output.symbol]))
-    name = f"{output.symbol} of {output.spec.node}"
-    return OutputCheck(name, output.largest, passed, "" if passed else output.reason)
+    return OutputCheck.of(f"{output.symbol} of {output.spec.node}", output.largest, "" if passed else output.reason)
 
 
 def _inputs_and_outputs(nodes: list[NodePair]) -> Iterator[str]:

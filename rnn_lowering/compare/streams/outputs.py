@@ -36,26 +36,24 @@ def compare_output(
     axis = plan.outputs.get(name)
     arrays = [part[name] for part in parts if name in part]
     if len(arrays) < len(parts):
-        return OutputCheck(name, np.inf, False, "the stream does not return it")
+        return OutputCheck.of(name, np.inf, "the stream does not return it")
     if axis is not None and (late := plan.delay.get(name, 0)):
         frames = sum(sizes)
         if expected.shape[axis] != plan.frames_of(name, frames):
-            return OutputCheck(
-                name, np.inf, False, f"it has {expected.shape[axis]} frames for {frames} input frames"
-            )
+            return OutputCheck.of(name, np.inf, f"it has {expected.shape[axis]} frames for {frames} input frames")
         arrays = _without_first(arrays, axis, late)
         expected = expected.take(range(sum(array.shape[axis] for array in arrays)), axis, mode="clip")
     try:
         got = arrays[-1] if axis is None else np.concatenate(arrays, axis)
     except ValueError as error:  # the axis is wrong
-        return OutputCheck(name, np.inf, False, f"its chunks do not fit together along axis {axis}: {error}")
+        return OutputCheck.of(name, np.inf, f"its chunks do not fit together along axis {axis}: {error}")
     if steady is not None and expected.shape == got.shape:
         kept = (slice(0),) if axis is None else (*[slice(None)] * axis, slice(steady))
         expected, got = expected[kept], got[kept]
     largest, reason = compare(expected, got, tolerance)
     if reason and axis is not None:
         reason = f"{reason}; {_first_difference(expected, arrays, axis, sizes, tolerance)}"
-    return OutputCheck(name, largest, not reason, reason)
+    return OutputCheck.of(name, largest, reason)
 
 
 def compare_beginning(
@@ -78,12 +76,12 @@ def compare_beginning(
     """
     axis = plan.outputs[name] or 0
     if beginning.shape[axis] != plan.frames_of(name, frames):
-        return OutputCheck(name, np.inf, False, f"it has {beginning.shape[axis]} frames for {frames} input frames")
+        return OutputCheck.of(name, np.inf, f"it has {beginning.shape[axis]} frames for {frames} input frames")
     sure = plan.frames_of(name, frames) - plan.delay.get(name, 0) + plan.short.get(name, 0)
     count = min(beginning.shape[axis], max(sure, 0), beginning.shape[axis] if steady is None else steady)
     largest, reason = compare(whole.take(range(count), axis), beginning.take(range(count), axis), tolerance)
     told = f"the original computes the first {frames} frames differently if more follow: {reason}"
-    return OutputCheck(name, largest, not reason, told if reason else "")
+    return OutputCheck.of(name, largest, told if reason else "")
 
 
 def _first_difference(
