@@ -5,6 +5,7 @@ import logging
 import re
 import shlex
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,7 @@ import pytest
 from cases import Case, model
 from one_process import run_workers_here
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
-from paths import MODELS as REAL_MODELS
-from paths import PACKAGE, ROOT
+from paths import MODELS, PACKAGE, ROOT
 from running import TOLERANCES, recurrent_left
 
 import rnn_lowering as rl
@@ -187,13 +187,13 @@ def test_tolerances_of_the_documents() -> None:
 EXPORTED = {"Keras": "keras_tf2onnx/k3_lstm_bi_op15.onnx", "Paddle": "paddle/lstm_1l.onnx"}
 
 
-@pytest.mark.skipif(not REAL_MODELS.exists(), reason=f"{REAL_MODELS.name} is not there")
+@pytest.mark.skipif(not MODELS.exists(), reason=f"{MODELS.name} is not there")
 @pytest.mark.parametrize("exporter", EXPORTED)
 def test_what_exporters_wrote_is_lowered(exporter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The line of the document that lowers, on a model of that exporter."""
     run_workers_here(monkeypatch)
     monkeypatch.chdir(tmp_path)
-    shutil.copyfile(REAL_MODELS / "exported" / EXPORTED[exporter], f"{exporter.lower()}.onnx")
+    shutil.copyfile(MODELS / "exported" / EXPORTED[exporter], f"{exporter.lower()}.onnx")
     (line,) = re.findall(r"^report = rl\.lower_file.*$", _section(f"From {exporter}"), re.MULTILINE)
     names: dict[str, Any] = {"rl": rl}
     exec(line, names)
@@ -212,7 +212,6 @@ HERE = {"json", "numpy", "onnx", "onnx_ir", "onnxruntime", "rnn_lowering"}
 """What the Python of a page may import to be run here; the tests of clients run the rest."""
 OTHER_OPSET = "--target executorch"
 """A recipe for a model that is exported again."""
-
 
 STARTS = ("README", "getting-started")
 """The pages that a reader starts with, in an empty folder."""
@@ -249,32 +248,54 @@ def follow(command: str) -> None:
         assert exit_code(arguments) == wanted, command
 
 
-def test_the_pages_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each page is followed as it stands, with the model and the input of getting-started.md."""
-    run_workers_here(monkeypatch)
-    logging.disable(logging.WARNING)  # the quantizer advises to run its own preprocessing
-    blocks = 0
-    for n, (page, text) in enumerate((name, text) for name in PAGES for text in texts(name)):
-        names: dict[str, Any] = {}
-        folder = tmp_path / f"{n} {page}"
-        folder.mkdir()
-        monkeypatch.chdir(folder)
-        if page not in STARTS:
-            for file in SHARED:
-                shutil.copy(tmp_path / "1 getting-started" / file, folder)
-        for step in steps(text):
-            if "\n" not in step:
-                follow(step)
-            elif imports(step) <= HERE:
-                blocks += 1
-                exec(step, names)
-        if page in STARTS:
-            assert recurrent_left(onnx.load("lowered.onnx")) == []
-            assert names["check"]
-            assert recurrent_left(names["new"]) == []
-            assert recurrent_left(onnx_ir.to_proto(names["ir_model"])) == []
+TEXTS = [(page, text) for page in PAGES if DOCS.exists() for text in texts(page) if steps(text)]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the model and the input of getting-started.md, made by its commands."""
+    folder = tmp_path_factory.mktemp("getting-started")
+    with pytest.MonkeyPatch.context() as here:
+        here.chdir(folder)
+        for command in steps(texts("getting-started")[0]):
+            if command.startswith(("cp", "python -c")):
+                follow(command)
+    return folder
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """The quantizer advises to run its own preprocessing."""
+    logging.disable(logging.WARNING)
+    yield
     logging.disable(logging.NOTSET)
-    assert blocks == 7
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize(("page", "text"), TEXTS, ids=[f"{page}-{n}" for n, (page, _) in enumerate(TEXTS)])
+def test_a_page_runs_as_it_stands(
+    page: str, text: str, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_workers_here(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    for file in () if page in STARTS else SHARED:
+        shutil.copy(shared / file, tmp_path)
+    names: dict[str, Any] = {}
+    for step in steps(text):
+        if "\n" not in step:
+            follow(step)
+        elif imports(step) <= HERE:
+            exec(step, names)
+    if page in STARTS:
+        assert recurrent_left(onnx.load("lowered.onnx")) == []
+        assert names["check"]
+        assert recurrent_left(names["new"]) == []
+        assert recurrent_left(onnx_ir.to_proto(names["ir_model"])) == []
+
+
+def test_the_python_of_the_pages_runs_where_it_needs_no_runtime() -> None:
+    blocks = [step for _, text in TEXTS for step in steps(text) if "\n" in step]
+    assert sum(imports(block) <= HERE for block in blocks) == 7
 
 
 def imports(code: str) -> set[str]:
