@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,21 +13,17 @@ import onnx
 import pytest
 from cases import Case, model
 from chains import Link
+from faults import gates
 from one_process import run_workers_here
 from paths import SRC
+from planting import Planting
 from texts import parse
 
 from rnn_lowering.cli.command import main
 
 SYMBOLIC = Case("cli_symbolic", "LSTM", x="symbolic")
-
-
 STATIC = Case("cli_static", "GRU")
-
-
 DISPUTED = Case("cli_disputed", "RNN", {"activations": ["Affine"]})
-
-
 THREE = (
     Link("LSTM", "/encoder/lstm"),
     Link("GRU", "/decoder/gru", {"direction": "bidirectional"}),
@@ -126,17 +122,7 @@ def rnn_lower(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
 @pytest.fixture
 def wrong_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every LSTM be lowered with i and f exchanged."""
-    from rnn_lowering.emit.ops import Ops
-    from rnn_lowering.emit.tensor import Tensor
-    from rnn_lowering.recurrence import cells
-
-    def lstm(op: Ops, k: Any, state: Sequence[Tensor], x: Sequence[Tensor]) -> list[Tensor]:
-        (h, c), (xw,), (R,), H = state, x, k.R, k.hidden_size
-        f, o, i, g = op.split(h @ R + xw, [H, H, H, H])
-        C = k.f(f) * c + k.f(i) * k.g(g)
-        return [k.f(o) * k.h(C), C]
-
-    monkeypatch.setitem(cells.CELLS, "LSTM", lstm)
+    gates("LSTM", 3, lambda op, i, o, f: [f, o, i])(Planting(monkeypatch))
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import onnx
 from cases import Array, Case, model
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, parser
+from oracle import GATES
 from running import scopes
 
 import rnn_lowering as rl
@@ -97,55 +98,49 @@ def exchanged(symbol: str, axis: int, a: int, b: int, parts: int) -> Weights:
     return edit
 
 
-def entering(name: str, nodes: list[onnx.NodeProto], **constants: Any) -> Edit:
-    """Let nodes from an input to "wrong" come before whatever reads it."""
+def entering(name: str, text: str) -> Edit:
+    """Let nodes, as text, that make WRONG of an input come before whatever reads it."""
 
     def edit(lowered: onnx.ModelProto) -> None:
-        _rename(lowered.graph, name)
-        for key, value in constants.items():
-            lowered.graph.initializer.append(numpy_helper.from_array(np.asarray(value), key))
-        for node in reversed(nodes):
+        for node in (node for scope in scopes(lowered.graph) for node in scope.node):
+            node.input[:] = ["WRONG" if given == name else given for given in node.input]
+        made = parser.parse_graph(f"made () => () {{ {text} }}").node
+        for node in reversed(made):
             lowered.graph.node.insert(0, node)
 
     return edit
 
 
-def _rename(graph: onnx.GraphProto, name: str) -> None:
-    for node in (node for scope in scopes(graph) for node in scope.node):
-        node.input[:] = ["wrong" if given == name else given for given in node.input]
-
-
 def at_size(axis: int, op_type: str, size: int) -> Edit:
     """Let X be 1.5 times as large where a size of it equals (Equal), or exceeds (Greater), a number."""
-    nodes = [
-        helper.make_node("Shape", ["X"], ["wrong_shape"]),
-        helper.make_node("Gather", ["wrong_shape", "wrong_axis"], ["wrong_size"]),
-        helper.make_node(op_type, ["wrong_size", "wrong_limit"], ["wrong_case"]),
-        helper.make_node("Where", ["wrong_case", "wrong_factor", "wrong_one"], ["wrong_by"]),
-        helper.make_node("Mul", ["X", "wrong_by"], ["wrong"]),
-    ]
-    floats = {"wrong_factor": np.float32(1.5), "wrong_one": np.float32(1)}
-    return entering("X", nodes, wrong_axis=np.int64(axis), wrong_limit=np.int64(size), **floats)
+    return entering(
+        "X",
+        f"""axis = Constant <value = int64 {{{axis}}}> () limit = Constant <value = int64 {{{size}}}> ()
+            more = Constant <value = float {{1.5}}> () one = Constant <value = float {{1}}> ()
+            sizes = Shape (X) size = Gather (sizes, axis) case = {op_type} (size, limit)
+            factor = Where (case, more, one) WRONG = Mul (X, factor)""",
+    )
 
 
 def bounded(name: str, least: float, most: float) -> Edit:
     """Clip an input."""
-    dtype = np.int32 if name == "sequence_lens" else np.float32
-    node = helper.make_node("Clip", [name, "wrong_least", "wrong_most"], ["wrong"])
-    return entering(name, [node], wrong_least=dtype(least), wrong_most=dtype(most))
+    kind = "int32" if name == "sequence_lens" else "float"
+    return entering(
+        name,
+        f"""least = Constant <value = {kind} {{{least}}}> () most = Constant <value = {kind} {{{most}}}> ()
+            WRONG = Clip ({name}, least, most)""",
+    )
 
 
 def first_row_only(name: str) -> Edit:
     """Let all rows start from the initial state of the first."""
-    nodes = [
-        helper.make_node("Shape", [name], ["wrong_shape"]),
-        helper.make_node("Gather", [name, "wrong_row"], ["wrong_first"], axis=1),
-        helper.make_node("Expand", ["wrong_first", "wrong_shape"], ["wrong"]),
-    ]
-    return entering(name, nodes, wrong_row=np.array([0]))
+    return entering(
+        name,
+        f"""row = Constant <value = int64[1] {{0}}> () shape = Shape ({name})
+            first = Gather <axis = 1> ({name}, row) WRONG = Expand (first, shape)""",
+    )
 
 
-GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 CELLS = {"RNN": {}, "GRU": {}, "GRU_lbr": {"linear_before_reset": 1}, "LSTM": {}}
 
 
