@@ -126,7 +126,7 @@ def test_the_recipe_for_onnxruntime(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_document_lists_the_operators_that_are_known() -> None:
-    known = {*frame_by_frame._RULES, *frame_by_frame.REARRANGING, "Pad", "Slice", *LAYOUT}
+    known = {*frame_by_frame.AXIS_RULES, *frame_by_frame.REARRANGING, "Pad", "Slice", *LAYOUT}
     words = set(
         re.findall(
             r"\b[A-Z]\w+\b",
@@ -138,4 +138,4 @@ def test_the_document_lists_the_operators_that_are_known() -> None:
 
 LAYOUT = {"Cast", "Clip", "Dropout", "Expand", "Identity", "OneHot", "QuantizeLinear", "DequantizeLinear", "Resize"}
 LAYOUT |= {"Tile", "Transpose", "Upsample", "Where"}
-"""Operators of `_ELEMENTWISE` that are not obvious."""
+"""Element-wise operators and the like that are not obvious."""

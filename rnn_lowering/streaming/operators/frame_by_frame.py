@@ -1,9 +1,9 @@
-"""Operators that compute each frame from that frame only: the axes that they couple, and the output framing."""
+"""Operators that compute each frame from that frame only: along which axes they act, and where the frames go."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -15,15 +15,7 @@ from rnn_lowering.streaming.frames.delays import joined
 from rnn_lowering.streaming.frames.flow import Flow
 from rnn_lowering.streaming.frames.framing import Frames, Framing, Unframed
 
-Coupled = Iterable[tuple[int, int]]
-"""Pairs of the number of an input and an axis."""
-
 REARRANGING = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze"))
-
-_BY_ELEMENT = ELEMENTWISE | {
-    *("CastLike", "DequantizeLinear", "Dropout", "Expand", "OneHot", "QuantizeLinear", "Resize", "Tile"),
-    *("Transpose", "Upsample"),  # Resize and Upsample: a size that changes is noticed
-}
 
 _SIZED = frozenset(("Expand", "Tile", "Resize", "Upsample", "Slice", *REARRANGING))
 """Operators whose other inputs may be sizes that depend on the number of frames."""
@@ -55,8 +47,7 @@ def frame_by_frame(flow: Flow, node: ir.Node) -> list[Framing]:
         return [framing] * len(outputs)
     if node.op_type in REARRANGING and node.domain == "":
         return [_rearranged(flow, node, slots[0], v) for v in outputs]
-    _refuse_coupling(flow, node, axes)
-    places = {_moved(flow, node, slot, axis) for slot, axis in axes.items()}
+    places = _places(flow, node, axes)
     if len(places) > 1 or None in places:
         raise flow.refuse(node, "compares frames with each other: they are on different axes of its inputs")
     axis = next(place for place in places if place is not None)
@@ -126,97 +117,58 @@ def _check_spread(flow: Flow, node: ir.Node, data: Sequence[int], framing: Unfra
         )
 
 
-def _moved(flow: Flow, node: ir.Node, slot: int, axis: int) -> int | None:
-    """Return the output axis for an axis of an input, or None if it is not known."""
-    value = input_of(node, slot)
-    rank, after = len(flow.shape(value, node)), len(flow.shape(node.outputs[0], node))
-    if node.op_type in ELEMENTWISE or node.op_type in ("Expand", "Tile"):
-        return axis + after - rank
-    if node.op_type in _MOVED:
-        return _MOVED[node.op_type](flow, node, slot, axis)
-    if node.op_type.startswith("Reduce"):
-        return _kept(node, axis, [a % rank for _, a in _reduction(flow, node)])
-    return axis if slot == 0 or node.op_type in ("Concat", "GatherElements") else None
+def _places(flow: Flow, node: ir.Node, axes: Mapping[int, int]) -> set[int | None]:
+    """Return the axes of the output that hold the frames, given their axis in each input; None for unknown ones.
 
-
-def _kept(node: ir.Node, axis: int, reduced: Iterable[int]) -> int:
-    return axis if node.attributes.get_int("keepdims", 1) else axis - sum(n < axis for n in set(reduced))
-
-
-def _moved_by_matmul(flow: Flow, node: ir.Node, slot: int, axis: int) -> int:
-    ranks, after = [_rank(flow, node, 0), _rank(flow, node, 1)], len(flow.shape(node.outputs[0], node))
-    if ranks[1 - slot] > 1:
-        return axis + after - ranks[slot]
-    return axis if slot == 0 or axis < ranks[1] - 2 else after - 1
-
-
-def _moved_by_gather(flow: Flow, node: ir.Node, slot: int, axis: int) -> int:
-    along = (node.attributes.get_int("axis", 0) or 0) % _rank(flow, node)
-    if slot == 1:
-        return along + axis
-    return axis if axis < along else axis + _rank(flow, node, 1) - 1
-
-
-def _moved_by_one_hot(flow: Flow, node: ir.Node, slot: int, axis: int) -> int:
-    added = (node.attributes.get_int("axis", -1) or 0) % (_rank(flow, node) + 1)
-    return axis if axis < added else axis + 1
-
-
-def _moved_by_einsum(flow: Flow, node: ir.Node, slot: int, axis: int) -> int | None:
-    left, _, right = (node.attributes.get_string("equation", "") or "").replace(" ", "").partition("->")
-    place = right.find(left.split(",")[slot][axis]) if "." not in left else -1
-    return None if place < 0 else place
-
-
-def _moved_by_arg(flow: Flow, node: ir.Node, slot: int, axis: int) -> int:
-    return _kept(node, axis, [(node.attributes.get_int("axis", 0) or 0) % _rank(flow, node)])
-
-
-def _moved_by_transpose(flow: Flow, node: ir.Node, slot: int, axis: int) -> int:
-    rank = _rank(flow, node)
-    return list(node.attributes.get_ints("perm", ()) or reversed(range(rank))).index(axis)
-
-
-def _moved_by_gemm(flow: Flow, node: ir.Node, slot: int, axis: int) -> int:
-    return slot if slot < 2 else axis + 2 - _rank(flow, node, 2)
-
-
-_MOVED: dict[str, Callable[[Flow, ir.Node, int, int], int | None]] = {
-    "ArgMax": _moved_by_arg,
-    "ArgMin": _moved_by_arg,
-    "Einsum": _moved_by_einsum,
-    "Gather": _moved_by_gather,
-    "Gemm": _moved_by_gemm,
-    "MatMul": _moved_by_matmul,
-    "OneHot": _moved_by_one_hot,
-    "Transpose": _moved_by_transpose,
-}
-
-
-def _refuse_coupling(flow: Flow, node: ir.Node, axes: dict[int, int]) -> None:
-    coupled = coupled_axes(flow, node)
-    if coupled is None:
+    Raises:
+        UnsupportedError: The node acts along the frames, or it is not known how it acts.
+    """
+    found = axes_of(flow, node)
+    if found is None:
         raise flow.refuse(
             node,
             "is not known to act on each frame alone",
             "docs/streaming.md lists the operators that a stream can contain",
         )
-    for slot, axis in coupled:
-        if slot in axes and axes[slot] == axis % _rank(flow, node, slot):
-            raise flow.refuse(
-                node, f"looks beyond its frame: it acts along axis {axes[slot]}, which holds the frames"
-            )
+    places: set[int | None] = set()
+    for slot, axis in axes.items():
+        label = found.inputs[slot][axis] if slot in found.inputs else None
+        if label is not None and label not in found.output:
+            raise flow.refuse(node, f"looks beyond its frame: it acts along axis {axis}, which holds the frames")
+        places.add(None if label is None else found.output.index(label))
+    return places
 
 
-def coupled_axes(flow: Flow, node: ir.Node) -> Coupled | None:
-    """Return the axes that a node couples, or None if they are not known."""
+Label = int | str | tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Axes:
+    """How the axes of a node's inputs become those of its output, as the labels of an Einsum say it.
+
+    Attributes:
+        inputs: By slot, a label for each axis; a slot that is absent may not hold frames.
+        output: A label for each axis. An axis along which the node acts has a label that is not here.
+    """
+
+    inputs: Mapping[int, Sequence[Label]]
+    output: Sequence[Label | None]
+
+
+def coupled_axes(flow: Flow, node: ir.Node) -> list[int]:
+    """Return the axes of the first input along which a node acts; none if it is not known how it acts."""
+    found = axes_of(flow, node)
+    return [] if found is None else [n for n, label in enumerate(found.inputs[0]) if label not in found.output]
+
+
+def axes_of(flow: Flow, node: ir.Node) -> Axes | None:
+    """Return how the axes of a node's inputs become those of its output; None if it is not known."""
     if node.domain:
         return None
-    if node.op_type in _BY_ELEMENT:
-        cropped = node.attributes.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize"
-        return None if cropped else ()
-    rule = _RULES.get(node.op_type) or (_reduction if node.op_type.startswith("Reduce") else None)
-    return None if rule is None else list(rule(flow, node))
+    if node.op_type in ELEMENTWISE:
+        return _elementwise(flow, node, [n for n, v in enumerate(node.inputs) if v is not None])
+    rule = AXIS_RULES.get(node.op_type) or (_reduction if node.op_type.startswith("Reduce") else None)
+    return None if rule is None else rule(flow, node)
 
 
 def _rank(flow: Flow, node: ir.Node, slot: int = 0) -> int:
@@ -224,111 +176,164 @@ def _rank(flow: Flow, node: ir.Node, slot: int = 0) -> int:
     return 0 if value is None else len(flow.shape(value, node))
 
 
-def _axis(default: int) -> Callable[[Flow, ir.Node], Coupled]:
-    return lambda flow, node: [(0, node.attributes.get_int("axis", default) or 0)]
+def _axis(node: ir.Node, default: int, rank: int) -> int:
+    return (node.attributes.get_int("axis", default) or 0) % max(rank, 1)
 
 
-def _softmax(flow: Flow, node: ir.Node) -> Coupled:
-    if flow.opset >= 13:
-        return [(0, node.attributes.get_int("axis", -1) or 0)]
-    return _from_axis(1)(flow, node)
+def _elementwise(flow: Flow, node: ir.Node, slots: Sequence[int] = (0,)) -> Axes:
+    """Inputs are broadcast."""
+    after = len(flow.shape(node.outputs[0], node))
+    return Axes({slot: range(after - _rank(flow, node, slot), after) for slot in slots}, range(after))
 
 
-def _from_axis(default: int) -> Callable[[Flow, ir.Node], Coupled]:
-    """Couple all axes from the attribute `axis` on."""
+def _acting(flow: Flow, node: ir.Node, along: Iterable[int], slots: Sequence[int] = (0,)) -> Axes:
+    """The node acts along these axes, and keeps all."""
+    rank = _rank(flow, node)
+    acted = {axis % max(rank, 1) for axis in along}
+    return Axes(dict.fromkeys(slots, range(rank)), [None if n in acted else n for n in range(rank)])
 
-    def rule(flow: Flow, node: ir.Node) -> Coupled:
-        rank, axis = _rank(flow, node), node.attributes.get_int("axis", default) or 0
-        return [(0, n) for n in range(axis % max(rank, 1), rank)]
+
+Rule = Callable[[Flow, ir.Node], Axes | None]
+
+
+def _along(default: int, slots: Callable[[ir.Node], Sequence[int]] = lambda node: (0,)) -> Rule:
+    """Act along the attribute `axis`."""
+    return lambda flow, node: _acting(flow, node, [_axis(node, default, _rank(flow, node))], slots(node))
+
+
+def _from_axis(default: int) -> Rule:
+    """Act along all axes from the attribute `axis` on."""
+
+    def rule(flow: Flow, node: ir.Node) -> Axes:
+        rank = _rank(flow, node)
+        return _acting(flow, node, range(_axis(node, default, rank), rank))
 
     return rule
 
 
-def _all_from(first: int) -> Callable[[Flow, ir.Node], Coupled]:
-    """Couple all axes from `first` on."""
-    return lambda flow, node: [(0, n) for n in range(first, _rank(flow, node))]
+def _all_from(first: int) -> Rule:
+    """Act along all axes from `first` on."""
+    return lambda flow, node: _acting(flow, node, range(first, _rank(flow, node)))
 
 
-def _reduction(flow: Flow, node: ir.Node) -> Coupled:
-    given = flow.known.parameter(node, "axes")
+def _softmax(flow: Flow, node: ir.Node) -> Axes | None:
+    return (_along(-1) if flow.opset >= 13 else _from_axis(1))(flow, node)
+
+
+def _without_kept(node: ir.Node, acting: Axes) -> Axes:
+    """Drop the axes along which a reduction acts, if it does not keep them."""
+    kept = node.attributes.get_int("keepdims", 1)
+    return acting if kept else Axes(acting.inputs, [label for label in acting.output if label is not None])
+
+
+def _reduction(flow: Flow, node: ir.Node) -> Axes:
+    given, rank = flow.known.parameter(node, "axes"), _rank(flow, node)
     held = [] if given is None else [n.constant for n in given]
-    axes = range(_rank(flow, node)) if given is None or None in held else [int(n or 0) for n in held]
-    if not axes and node.attributes.get_int("noop_with_empty_axes"):
-        return []
-    return [(0, axis) for axis in axes or range(_rank(flow, node))]
+    axes = range(rank) if given is None or None in held else [int(n or 0) for n in held]
+    if not axes and not node.attributes.get_int("noop_with_empty_axes"):
+        axes = range(rank)
+    return _without_kept(node, _acting(flow, node, axes))
 
 
-def _input_axis(flow: Flow, node: ir.Node) -> Coupled:
-    """Couple the axis in the second input."""
-    given = node.inputs[1]
-    held = None if given is None else flow.known.constant(given)
-    return [(0, int(held))] if held is not None and held.size == 1 else _all_from(0)(flow, node)
+def _arg(flow: Flow, node: ir.Node) -> Axes:
+    return _without_kept(node, _acting(flow, node, [_axis(node, 0, _rank(flow, node))]))
 
 
-def _mean_variance(flow: Flow, node: ir.Node) -> Coupled:
-    return [(0, axis) for axis in node.attributes.get_ints("axes", None) or (0, 2, 3)]
+def _cum_sum(flow: Flow, node: ir.Node) -> Axes:
+    """Act along the axis in the second input."""
+    held = flow.known.constant(node.inputs[1])
+    known = held is not None and held.size == 1
+    return _acting(
+        flow, node, [int(held.reshape(-1)[0])] if held is not None and known else range(_rank(flow, node))
+    )
 
 
-def _matmul(flow: Flow, node: ir.Node) -> Coupled:
-    return [(0, -1), (1, -2 if _rank(flow, node, 1) > 1 else -1)]
+def _mean_variance(flow: Flow, node: ir.Node) -> Axes:
+    return _acting(flow, node, node.attributes.get_ints("axes", ()) or (0, 2, 3))
 
 
-def _gemm(flow: Flow, node: ir.Node) -> Coupled:
-    transposed = [node.attributes.get_int(name, 0) for name in ("transA", "transB")]
-    return [(0, 0 if transposed[0] else 1), (1, 1 if transposed[1] else 0)]
+def _batch_normalization(flow: Flow, node: ir.Node) -> Axes:
+    training = node.attributes.get_int("training_mode", 0)
+    return _acting(flow, node, range(_rank(flow, node)) if training else [1])
 
 
-def _einsum(flow: Flow, node: ir.Node) -> Coupled:
+def _matmul(flow: Flow, node: ir.Node) -> Axes:
+    ranks = [_rank(flow, node, slot) for slot in (0, 1)]
+    batch: list[list[Label]] = [[("batch", n) for n in range(rank - 2, 0, -1)] for rank in (*ranks, max(ranks))]
+    rows: list[Label] = ["row"] if ranks[0] > 1 else []
+    columns: list[Label] = ["column"] if ranks[1] > 1 else []
+    inputs = {0: [*batch[0], *rows, "inner"], 1: [*batch[1], "inner", *columns]}
+    return Axes(inputs, [*batch[2], *rows, *columns])
+
+
+def _gemm(flow: Flow, node: ir.Node) -> Axes:
+    first, second = (node.attributes.get_int(name, 0) for name in ("transA", "transB"))
+    added = "mn"[2 - _rank(flow, node, 2) :] if len(node.inputs) > 2 else ""
+    return Axes({0: "km" if first else "mk", 1: "nk" if second else "kn", 2: added}, "mn")
+
+
+def _einsum(flow: Flow, node: ir.Node) -> Axes:
     left, arrow, right = (node.attributes.get_string("equation", "") or "").replace(" ", "").partition("->")
     if not arrow or "." in left:
-        return [(slot, axis) for slot in range(len(node.inputs)) for axis in range(_rank(flow, node, slot))]
-    terms = enumerate(left.split(","))
-    return [(slot, axis) for slot, term in terms for axis, label in enumerate(term) if label not in right]
+        return Axes({slot: range(_rank(flow, node, slot)) for slot in range(len(node.inputs))}, [])
+    return Axes(dict(enumerate(left.split(","))), right)
 
 
-def _gather(flow: Flow, node: ir.Node) -> Coupled:
-    return [(0, node.attributes.get_int("axis", 0) or 0)]
+def _gather(flow: Flow, node: ir.Node) -> Axes:
+    data = range(_rank(flow, node))
+    axis, rows = _axis(node, 0, len(data)), [("row", n) for n in range(_rank(flow, node, 1))]
+    return Axes({0: data, 1: rows}, [*data[:axis], *rows, *data[axis + 1 :]])
 
 
-def _batch_normalization(flow: Flow, node: ir.Node) -> Coupled:
-    return _all_from(0)(flow, node) if node.attributes.get_int("training_mode", 0) else [(0, 1)]
+def _one_hot(flow: Flow, node: ir.Node) -> Axes:
+    data = range(_rank(flow, node))
+    added = _axis(node, -1, len(data) + 1)
+    return Axes({0: data}, [*data[:added], None, *data[added:]])
 
 
-def _convolution(flow: Flow, node: ir.Node) -> Coupled:
-    return _all_from(1)(flow, node)  # along time it has a rule of its own
+def _transpose(flow: Flow, node: ir.Node) -> Axes:
+    data = range(_rank(flow, node))
+    return Axes({0: data}, list(node.attributes.get_ints("perm", ()) or reversed(data)))
 
 
-_RULES: dict[str, Callable[[Flow, ir.Node], Coupled]] = {
-    "ArgMax": _axis(0),
-    "ArgMin": _axis(0),
-    "AveragePool": _convolution,
+def _resize(flow: Flow, node: ir.Node) -> Axes | None:
+    """A size that changes is noticed."""
+    cropped = node.attributes.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize"
+    return None if cropped else _acting(flow, node, ())
+
+
+AXIS_RULES: dict[str, Rule] = {
+    **dict.fromkeys(
+        ("CastLike", "DequantizeLinear", "Dropout", "QuantizeLinear"), lambda flow, node: _acting(flow, node, ())
+    ),
+    **dict.fromkeys(("AveragePool", "Conv", "ConvTranspose", "LpPool", "MaxPool"), _all_from(1)),
+    **dict.fromkeys(("Expand", "Tile"), _elementwise),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), _all_from(2)),
+    "ArgMax": _arg,
+    "ArgMin": _arg,
     "BatchNormalization": _batch_normalization,
-    "Concat": lambda flow, node: [
-        (slot, node.attributes.get_int("axis", 1) or 0) for slot in range(len(node.inputs))
-    ],
-    "Conv": _convolution,
-    "ConvTranspose": _convolution,
-    "CumSum": _input_axis,
+    "Concat": _along(1, lambda node: range(len(node.inputs))),
+    "CumSum": _cum_sum,
     "Einsum": _einsum,
     "Gather": _gather,
-    "GatherElements": lambda flow, node: [(slot, node.attributes.get_int("axis", 0) or 0) for slot in (0, 1)],
+    "GatherElements": _along(0, lambda node: (0, 1)),
     "Gemm": _gemm,
-    "GlobalAveragePool": _all_from(2),
-    "GlobalLpPool": _all_from(2),
-    "GlobalMaxPool": _all_from(2),
     "GroupNormalization": _all_from(1),
     "Hardmax": _softmax,
     "InstanceNormalization": _all_from(1),
-    "LRN": lambda flow, node: [(0, 1)],
+    "LRN": lambda flow, node: _acting(flow, node, [1]),
     "LayerNormalization": _from_axis(-1),
     "LogSoftmax": _softmax,
-    "LpNormalization": _axis(-1),
-    "LpPool": _convolution,
+    "LpNormalization": _along(-1),
     "MatMul": _matmul,
-    "MaxPool": _convolution,
     "MeanVarianceNormalization": _mean_variance,
+    "OneHot": _one_hot,
     "RMSNormalization": _from_axis(-1),
+    "Resize": _resize,
     "Softmax": _softmax,
-    "Split": _axis(0),
-    "TopK": _axis(-1),
+    "Split": _along(0),
+    "TopK": _along(-1),
+    "Transpose": _transpose,
+    "Upsample": _resize,
 }
+"""How operators act along axes; along time, some have a rule of their own."""

@@ -16,7 +16,7 @@ from rnn_lowering.streaming.editor import Editor, NodeEdit, input_of
 from rnn_lowering.streaming.frames.delays import without_missing
 from rnn_lowering.streaming.frames.flow import Flow, FramesEdit
 from rnn_lowering.streaming.frames.framing import Frames, Framing, Pooled, Unframed
-from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
+from rnn_lowering.streaming.operators.frame_by_frame import coupled_axes, frame_by_frame
 from rnn_lowering.streaming.operators.pooling import (
     POOLINGS,
     RunningPool,
@@ -24,7 +24,6 @@ from rnn_lowering.streaming.operators.pooling import (
     is_exact,
     log_of_sum,
     lowest,
-    reduced_axes,
     running_pool,
 )
 
@@ -79,7 +78,7 @@ class RunningWeightedSum(NodeEdit):
 
 def softmaxed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     """Return the framing of the output of a Softmax. Weights over the frames must be summed later."""
-    if reduced_axes(flow, node) != {framing.axis}:
+    if coupled_axes(flow, node) != [framing.axis]:
         return None
     if not is_exact(framing):
         raise flow.refuse(node, "weighs all frames, after some were padded, cut or moved")
@@ -198,13 +197,13 @@ def _as_frames(flow: Flow, node: ir.Node, held: Pooled) -> Frames:
 
 def _of_pooling(flow: Flow, node: ir.Node, held: Pooled) -> Unframed | None:
     """Return the framing of a pooling of weights or deviations, or None if a stream cannot pool them."""
-    pool, axes = running_pool(flow, node, held.frames), reduced_axes(flow, node)
-    sums = node.op_type == "ReduceSum" and axes == {held.frames.axis}
+    pool, axes = running_pool(flow, node, held.frames), coupled_axes(flow, node)
+    sums = node.op_type == "ReduceSum" and axes == [held.frames.axis]
     mean = flow.means.get(held.origin.inputs[1]) if held.kind == "squares" else None  # type: ignore[arg-type]
     if pool is not None and held.kind == "weighted" and sums:
         squeezed = None if node.attributes.get_int("keepdims", 1) else held.axis
         flow.edits.append(RunningWeightedSum(node, pool, held, squeezed))
-    elif pool is not None and mean and reduced_axes(flow, mean) == axes and (node.op_type == "ReduceMean" or sums):
+    elif pool is not None and mean and coupled_axes(flow, mean) == axes and (node.op_type == "ReduceMean" or sums):
         flow.edits.append(RunningVariance(node, pool, held, mean))
     else:
         return None

@@ -149,7 +149,7 @@ def pooled(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
 def running_pool(flow: Flow, node: ir.Node, frames: Frames) -> RunningPool | None:
     """Return the edit of a node that pools frames; None if it does not, or a stream cannot."""
     value, shape = node.inputs[0], flow.shape(node.outputs[0], node)
-    if value is None or not shape or frames.axis not in reduced_axes(flow, node):
+    if value is None or not shape or frames.axis not in coupled_axes(flow, node):
         return None
     place = flow.at(node, value, frames)
     if not is_exact(frames):
@@ -162,12 +162,6 @@ def running_pool(flow: Flow, node: ir.Node, frames: Frames) -> RunningPool | Non
     if not edit.dtype.is_floating_point() and node.op_type in ("ReduceL2", "ReduceLogSumExp", *_MEANS):
         raise flow.refuse(node, f"pools frames of type {edit.dtype.name.lower()}", "cast them to float before it")
     return edit
-
-
-def reduced_axes(flow: Flow, node: ir.Node) -> set[int]:
-    """Return the axes along which a node computes one value, or that it couples otherwise."""
-    value = input_of(node)
-    return {axis % len(flow.shape(value, node)) for _, axis in coupled_axes(flow, node) or ()}
 
 
 def is_exact(framing: Frames) -> bool:
