@@ -1,6 +1,6 @@
-"""Models with one feature of ONNX's recurrent operators each, and what runtimes make of them.
+"""The conformance suite: models with one feature of a recurrent operator each, and how runtimes run them.
 
-Feature tables live here; the cases and the float64 equations are those of tests/support.
+The cases and the float64 equations come from tests/support.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""python -m conformance: write the suite, run it in a runtime, write the scoreboard."""
+"""python -m conformance: write the suite, run it in a runtime, and write the page of results."""
 
 import argparse
 import json
@@ -18,16 +18,16 @@ def main(arguments: list[str]) -> int:
     """Run the command line; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m conformance", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    written = commands.add_parser("write", help="write the models and their inputs and outputs into a folder")
+    written = commands.add_parser("write", help="write the models, their inputs and outputs to a folder")
     written.add_argument("folder", type=Path, help="a new folder")
-    run = commands.add_parser("run", help="run all models; store and print what became of each")
+    run = commands.add_parser("run", help="run all models in a runtime; store and print the outcomes")
     which = run.add_mutually_exclusive_group(required=True)
+    which.add_argument("--runtime", choices=CLIENTS, help="a runtime of tests/clients; it is installed first")
     which.add_argument(
-        "--runtime", choices=CLIENTS, help="one that tests/clients knows; it is installed if need be"
+        "--command", dest="tool", help="your program; {model}, {data} and {output} are replaced with paths"
     )
-    which.add_argument("--command", dest="tool", help="yours: {model}, {data} and {output} are replaced by paths")
-    run.add_argument("--only", default="", help="features whose name contains this")
-    commands.add_parser("table", help="write docs/conformance.md from what is stored")
+    run.add_argument("--only", default="", help="only features whose name contains this text")
+    commands.add_parser("table", help="write docs/conformance.md from the stored outcomes")
     given = parser.parse_args(arguments)
     if given.command == "write":
         print(f"{suite.write(given.folder)} models in {given.folder}")

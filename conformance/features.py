@@ -1,4 +1,4 @@
-"""Every feature of the suite: a model, its inputs and its outputs, which are derived in float64."""
+"""The features of the suite: for each a model, its inputs, and its outputs in float64."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

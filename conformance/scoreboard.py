@@ -1,4 +1,4 @@
-"""The page docs/conformance.md, from stored outcomes."""
+"""Write the page docs/conformance.md from the stored outcomes."""
 
 import json
 from collections import Counter
