@@ -135,7 +135,9 @@ def _sections(report: FileReport, run_nodes: RunNodes) -> list[Section]:
     except RnnLoweringError as error:
         return [Section((f"No plots: {error}.",))] * len(shown)
     return [
-        _section(done[node.place], f"node{n}") if node.place in done else Section(("It cannot be run on its own.",))
+        _section(done[node.place], f"node{n}")
+        if node.place in done
+        else Section(("This node cannot be run on its own.",))
         for n, node in enumerate(shown)
     ]
 
@@ -143,7 +145,11 @@ def _sections(report: FileReport, run_nodes: RunNodes) -> list[Section]:
 def _section(run: NodeRun, salt: str) -> Section:
     series = NodeSeries(run)
     length, _, batch, _ = series.series(run.expected).shape
-    what = f"{length} steps" if series.over_time else "its final states, as no output of all steps is connected"
+    what = (
+        f"{length} steps"
+        if series.over_time
+        else "its final states, since the output of all steps is not connected"
+    )
     ran = f"Run on one random input, batch {batch}: {what}."
     missing = (f"No result, {name}: {reason}" for name, reason in run.failures.items())
     return Section((ran, *missing), tuple(_plots(series, salt)), _step(run.node, salt), series.largest())

@@ -259,7 +259,7 @@ def test_a_node_that_onnxruntime_does_not_run(tmp_path: Path) -> None:
     case = Case("page_layout", "GRU", {"layout": 1}, outputs=("Y_h",), dtype="float16")
     parsed = Page(written(tmp_path, model(case, 17)))
     assert "each node against float64 NumPy" in parsed.text
-    assert "its final states, as no output of all steps is connected" in parsed.text
+    assert "its final states, since the output of all steps is not connected" in parsed.text
     assert "No result, original in onnxruntime: GRU node 'recurrent'" in parsed.text
     assert "Colored: the operator specification in float64." in parsed.text
     assert parsed.tags["svg"] == 3
@@ -271,7 +271,7 @@ def test_a_node_that_cannot_run_on_its_own(tmp_path: Path, monkeypatch: pytest.M
     parsed = Page(written(tmp_path, model(case, 17)))
     assert parsed.tags["svg"] == 0
     assert "Verified" in parsed.text
-    assert "No plots" in parsed.text or "It cannot be run on its own." in parsed.text
+    assert "No plots" in parsed.text or "This node cannot be run on its own." in parsed.text
 
 
 @pytest.mark.parametrize("attributes", [{}, {"direction": "bidirectional", "clip": 0.5}], ids=["size", "more"])
