@@ -438,7 +438,7 @@ def test_nothing_else_is_declared(body: str, way: str, tmp_path: Path, monkeypat
     else:
         if way == "a large file":
             monkeypatch.setattr(one_file, "LARGE", 1)
-            monkeypatch.setattr(one_file, "_TENSOR", 64)
+            monkeypatch.setattr(one_file, "TENSOR_BYTES", 64)
         onnx.save(original, tmp_path / "in.onnx")
         policy = "always" if way == "a data file" else "never"
         rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", "unroll", external_data=policy)
