@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -95,8 +96,7 @@ def groups_of(plan: Sequence[NodePlan]) -> list[Group]:
         if not _may_join(planned):
             groups.append(Group([planned]))
             continue
-        place = levels[planned.found.node], planned.found.graph, planned.opset, planned.choice.form
-        key = *place, _sizes(planned)
+        key = levels[planned.found.node], *_place(planned), *_sizes(planned)
         group = open_groups.get(key)
         if group and can_join(planned.choice.dialect, planned.opset, [*map(_rnn, group.members), _rnn(planned)]):
             group.members.append(planned)
@@ -120,30 +120,7 @@ def _may_join(planned: NodePlan) -> bool:
 
 def _stacks(plan: Sequence[NodePlan], levels: Mapping[ir.Node, int]) -> list[Group]:
     """Return the layers that one loop can compute, as groups of several nodes."""
-    by_Y = {
-        p.spec.outputs["Y"]: p
-        for p in plan
-        if _may_join(p) and p.choice.dialect.stack_up_to and "Y" in p.spec.outputs
-    }
-    below: dict[ir.Node, tuple[NodePlan, Between]] = {}
-    for planned in plan:
-        source, between = _source_of_X(planned) if _may_join(planned) else (None, Between())
-        layer = None if source is None else by_Y.get(source)
-        others = [v for s, v in planned.spec.inputs.items() if s != "X"]
-        first = all((node := v.producer()) is None or not levels.get(node) for v in others)
-        same = layer is not None and (layer.found.graph, layer.opset, layer.choice.form) == (
-            planned.found.graph,
-            planned.opset,
-            planned.choice.form,
-        )
-        if (
-            layer is not None
-            and same
-            and first
-            and _adds_to_H(planned, layer, between)
-            and _can_pass_end(layer, between)
-        ):
-            below[planned.found.node] = layer, between
+    below = _layers_below(plan, levels)
     groups: dict[ir.Node, Group] = {}
     for planned in plan:
         if planned.found.node not in below:
@@ -159,6 +136,34 @@ def _stacks(plan: Sequence[NodePlan], levels: Mapping[ir.Node, int]) -> list[Gro
     return list({id(group): group for group in groups.values()}.values())
 
 
+def _layers_below(
+    plan: Sequence[NodePlan], levels: Mapping[ir.Node, int]
+) -> dict[ir.Node, tuple[NodePlan, Between]]:
+    """Return, by node, the layer below that it may share a loop with, and what is between them."""
+    joinable = [planned for planned in plan if _may_join(planned)]
+    stackable = [planned for planned in joinable if planned.choice.dialect.stack_up_to]
+    by_Y = {planned.spec.outputs["Y"]: planned for planned in stackable if "Y" in planned.spec.outputs}
+    below = {}
+    for planned in joinable:
+        source, between = _source_of_X(planned)
+        layer = None if source is None else by_Y.get(source)
+        others = [v.producer() for s, v in planned.spec.inputs.items() if s != "X"]
+        if (
+            layer is not None
+            and _place(layer) == _place(planned)
+            and not any(levels.get(node) for node in others if node is not None)
+            and _adds_to_H(planned, layer, between)
+            and _can_pass_end(layer, between)
+        ):
+            below[planned.found.node] = layer, between
+    return below
+
+
+def _place(planned: NodePlan) -> tuple[ir.Graph, int, str]:
+    """Return what nodes of one loop have in common."""
+    return planned.found.graph, planned.opset, planned.choice.form
+
+
 def _source_of_X(planned: NodePlan) -> tuple[ir.Value | None, Between]:
     """Follow X back through Transpose, Squeeze and similar, and additions of constants, to the Y it comes from."""
     spec, opset = planned.spec, planned.found.opset
@@ -167,19 +172,27 @@ def _source_of_X(planned: NodePlan) -> tuple[ir.Value | None, Between]:
     moves: list[tuple[ir.Node, int]] = []
     added: list[ir.Value] = []
     while (node := value.producer()) is not None and node.domain in DEFAULT_DOMAIN:
-        out = _Output(node, 0, len(axes), opset)
-        place = 0
-        before = _MOVES[node.op_type](out, axes) if node.op_type in _MOVES else None
-        if node.op_type == "Add" and (constant := _place_added(out, axes)) is not None:
-            place, before = 1 - constant, axes
-            added += [v for v in (node.inputs[constant],) if v is not None]
-        source = node.inputs[place] if before is not None else None
-        if source is None or before is None:
+        found = _moved(_Output(node, 0, len(axes), opset), axes)
+        source = None if found is None else node.inputs[found[0]]
+        if found is None or source is None:
             break
+        place, axes = found
+        added += [v for v in node.inputs[:2] if v is not None and v is not source] if node.op_type == "Add" else []
         moves.append((node, place))
-        value, axes = source, before
+        value = source
     wanted = ["N", "T", "1", "H"] if _rnn(planned).layout else ["T", "1", "N", "H"]
     return (value if axes == wanted else None), Between(moves, added)
+
+
+def _moved(out: _Output, axes: list[str]) -> tuple[int, list[str]] | None:
+    """Return the input whose elements an output has, moved or plus a constant, as its number and its axes."""
+    if out.node.op_type in _MOVES:
+        found = _RULES[out.node.op_type](out)
+        return None if found is None else (found[0], ["1" if n is None else axes[n] for n in found[1]])
+    if out.node.op_type == "Reshape" and _merges_directions(out) and axes[2:] == ["H"]:
+        return 0, [*axes[:2], "1", "H"]
+    constant = _place_added(out, axes) if out.node.op_type == "Add" else None
+    return None if constant is None else (1 - constant, axes)
 
 
 def _place_added(out: _Output, axes: list[str]) -> int | None:
@@ -218,38 +231,12 @@ def _can_pass_end(layer: NodePlan, between: Between) -> bool:
     return _rnn(layer).seq_length is not None or (set(outputs) == {"Y"} and between.is_all_of(outputs["Y"]))
 
 
-def _unmoved(_: _Output, axes: list[str]) -> list[str] | None:
-    return axes
-
-
-def _untransposed(out: _Output, axes: list[str]) -> list[str] | None:
-    perm = out.attribute("perm") or list(reversed(range(out.rank)))
-    return [axes[perm.index(n)] for n in range(out.rank)] if sorted(perm) == list(range(out.rank)) else None
-
-
-def _unsqueezed_again(out: _Output, axes: list[str]) -> list[str] | None:
-    """Handle a Squeeze: each dropped axis has size 1."""
-    given = out.axes()
-    if given is None:
-        return None
-    rank, left = len(axes) + len(given), iter(axes)
-    dropped = {n % rank for n in given}
-    return ["1" if n in dropped else next(left) for n in range(rank)] if len(dropped) == len(given) else None
-
-
-def _squeezed_again(out: _Output, axes: list[str]) -> list[str] | None:
-    given = out.axes()
-    added = {n % out.rank for n in given or ()}
-    return None if given is None else [axis for n, axis in enumerate(axes) if n not in added]
-
-
-def _unmerged(out: _Output, axes: list[str]) -> list[str] | None:
-    """Handle a Reshape to [0, 0, -1] of a value of rank 4: exporters merge directions and hidden size so."""
+def _merges_directions(out: _Output) -> bool:
+    """Return whether a Reshape merges directions and hidden size as exporters do: rank 4 to [0, 0, -1]."""
     shape = out.constant(1)
     if shape is None or out.attribute("allowzero") or _rank(out.node.inputs[0]) != 4:
-        return None
-    merges = array_of(shape).reshape(-1).tolist() == [0, 0, -1] and axes[2:] == ["H"]
-    return [*axes[:2], "1", "H"] if merges else None
+        return False
+    return array_of(shape).reshape(-1).tolist() == [0, 0, -1]
 
 
 def _rank(value: ir.Value | None) -> int | None:
@@ -261,15 +248,6 @@ def _rank(value: ir.Value | None) -> int | None:
     if perm is not None and not perm.is_ref():
         return len(perm.as_ints())
     return None if value.shape is None else value.shape.rank()
-
-
-_MOVES: dict[str, Callable[[_Output, list[str]], list[str] | None]] = {
-    "Identity": _unmoved,
-    "Transpose": _untransposed,
-    "Squeeze": _unsqueezed_again,
-    "Unsqueeze": _squeezed_again,
-    "Reshape": _unmerged,
-}
 
 
 def _rnn(planned: NodePlan) -> RecurrentSpec:
@@ -302,82 +280,85 @@ def _origin(value: ir.Value, axis: int, opset: int) -> tuple[ir.Value, int]:
     """Follow an axis of a value of rank 3 back while its size stays the same."""
     rank = 3
     while (node := value.producer()) is not None and node.domain in DEFAULT_DOMAIN and node.op_type in _RULES:
-        found = _RULES[node.op_type](_Output(node, value.index() or 0, rank, opset), axis)
-        source = None if found is None else node.inputs[found[0]]
-        if found is None or source is None:
+        place, axes = _RULES[node.op_type](_Output(node, value.index() or 0, rank, opset)) or (0, [])
+        source = node.inputs[place]
+        if source is None or axis not in axes:
             break
-        value, (_, axis, rank) = source, found
+        value, axis, rank = source, axes.index(axis), len(axes)
     return value, axis
 
 
-Found = tuple[int, int, int] | None
-"""The number of an input of a node, the axis of it that has the size of an axis of an output, and its rank."""
+_Source = tuple[int, list[int | None]] | None
+"""The number of an input of a node, and for each axis of that input the axis of the output that has its size; None
+where none has. A rule returns None where nothing is known."""
 
 
-def _kept(out: _Output, axis: int) -> Found:
-    return None if out.number else (0, axis, out.rank)
+def _kept(out: _Output) -> _Source:
+    return None if out.number else (0, [*range(out.rank)])
 
 
-def _transposed(out: _Output, axis: int) -> Found:
+def _transposed(out: _Output) -> _Source:
     perm = out.attribute("perm") or list(reversed(range(out.rank)))
-    return (0, perm[axis], out.rank) if len(perm) == out.rank else None
+    return (0, [perm.index(n) for n in range(out.rank)]) if sorted(perm) == [*range(out.rank)] else None
 
 
-def _apart_from_its_axis(out: _Output, axis: int) -> Found:
-    return None if (out.attribute("axis") or 0) % out.rank == axis else (0, axis, out.rank)
-
-
-def _sliced(out: _Output, axis: int) -> Found:
-    axes = out.axes()
-    return None if axes is None or axis in {n % out.rank for n in axes} else (0, axis, out.rank)
-
-
-def _squeezed(out: _Output, axis: int) -> Found:
+def _squeezed(out: _Output) -> _Source:
     axes = out.axes()
     if axes is None:
         return None
-    before = out.rank + len(axes)
-    left = [n for n in range(before) if n not in {m % before for m in axes}]
-    return (0, left[axis], before)
+    before, left = out.rank + len(axes), iter(range(out.rank))
+    dropped = {n % before for n in axes}
+    return (0, [None if n in dropped else next(left) for n in range(before)]) if len(dropped) == len(axes) else None
 
 
-def _unsqueezed(out: _Output, axis: int) -> Found:
+def _unsqueezed(out: _Output) -> _Source:
     axes = out.axes()
-    added = {n % out.rank for n in axes or ()}
-    if axes is None or axis in added:
+    return None if axes is None else (0, [n for n in range(out.rank) if n not in {m % out.rank for m in axes}])
+
+
+def _sliced(out: _Output) -> _Source:
+    axes = out.axes()
+    return None if axes is None else (0, _but(out, axes))
+
+
+def _split_or_joined(out: _Output) -> _Source:
+    return 0, _but(out, [out.attribute("axis") or 0])
+
+
+def _but(out: _Output, axes: Sequence[int]) -> list[int | None]:
+    """Return the axes of an output, None in place of these."""
+    changed = {n % out.rank for n in axes}
+    return [None if n in changed else n for n in range(out.rank)]
+
+
+def _reshaped(out: _Output) -> _Source:
+    """Handle a Reshape that copies the first axes."""
+    shape, rank = out.constant(1), _rank(out.node.inputs[0])
+    if shape is None or rank is None or out.attribute("allowzero"):
         return None
-    return (0, axis - sum(n < axis for n in added), out.rank - len(added))
+    copied = [*takewhile(lambda size: size == 0, array_of(shape).reshape(-1))]
+    return 0, [n if n < len(copied) else None for n in range(rank)]
 
 
-def _reshaped(out: _Output, axis: int) -> Found:
-    """Handle a Reshape that copies this axis and all axes before."""
-    shape, given = out.constant(1), out.node.inputs[0]
-    if shape is None or given is None or given.shape is None or out.attribute("allowzero"):
-        return None
-    kept = not array_of(shape).reshape(-1)[: axis + 1].any()
-    return (0, axis, given.shape.rank()) if kept and axis < given.shape.rank() else None
-
-
-def _multiplied(out: _Output, axis: int) -> Found:
+def _multiplied(out: _Output) -> _Source:
     """Handle a product with a constant matrix."""
     matrix = out.constant(1)
-    return (0, axis, out.rank) if matrix is not None and len(matrix.shape) == 2 and axis < out.rank - 1 else None
+    return (0, _but(out, [-1])) if matrix is not None and len(matrix.shape) == 2 else None
 
 
-def _with_constant(out: _Output, axis: int) -> Found:
-    """Handle an element-wise operator with a constant operand of size 1 along the axis."""
+def _with_constant(out: _Output) -> _Source:
+    """Handle an element-wise operator with a constant operand: where that has size 1, the other has the size."""
     for place in (1, 0):
         tensor = out.constant(place)
         if tensor is not None and len(tensor.shape) < out.rank:
-            shape = (1,) * (out.rank - len(tensor.shape)) + tuple(tensor.shape.numpy())
-            return (1 - place, axis, out.rank) if shape[axis] == 1 else None
+            sizes = (1,) * (out.rank - len(tensor.shape)) + tuple(tensor.shape.numpy())
+            return 1 - place, [n if size == 1 else None for n, size in enumerate(sizes)]
     return None
 
 
-def _recurrent(out: _Output, axis: int) -> Found:
+def _recurrent(out: _Output) -> _Source:
     """Handle Y [seq, directions, batch, hidden], with layout 1 [batch, seq, directions, hidden]."""
-    axes = {0: 0, 1: 1} if out.attribute("layout") else {0: 0, 2: 1}
-    return (0, axes[axis], 3) if out.number == 0 and axis in axes else None
+    return None if out.number else (0, [0, 1 if out.attribute("layout") else 2, None])
 
 
 _ELEMENTWISE = (
@@ -386,10 +367,13 @@ _ELEMENTWISE = (
     *("LayerNormalization", "BatchNormalization", "InstanceNormalization"),
 )
 
-_RULES: dict[str, Callable[[_Output, int], Found]] = {
+_MOVES = ("Identity", "Transpose", "Squeeze", "Unsqueeze")
+"""Operators whose output has the elements of the input."""
+
+_RULES: dict[str, Callable[[_Output], _Source]] = {
     **dict.fromkeys(_ELEMENTWISE, _kept),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow"), _with_constant),
-    **dict.fromkeys(("Split", "Concat"), _apart_from_its_axis),
+    **dict.fromkeys(("Split", "Concat"), _split_or_joined),
     **dict.fromkeys(GATES, _recurrent),
     "Transpose": _transposed,
     "Slice": _sliced,
