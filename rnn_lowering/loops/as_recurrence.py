@@ -204,7 +204,7 @@ def _as_recurrence(
     body: EmptiedBody,
     trips: LoopTrips | None,
 ) -> LoopRecurrence:
-    """Return what is left of a body, without states and outputs that nothing uses."""
+    """Return what is left of a Loop or Scan, without states and outputs that nothing uses."""
     copy.moved |= body.moved
     stacked = [n for n, value in enumerate(read.stacked) if value.name and _is_used(value)]
     final = [read.state_inputs[n] for n, value in enumerate(read.results) if _is_used(value)]
@@ -305,7 +305,7 @@ def _check_row_of_stream(counters: Counters, index: ir.Value, trips: LoopTrips, 
 
 
 def _positions(counters: Counters, index: ir.Value, trips: LoopTrips) -> Tensor | None:
-    """Return what a number is in each step, as an int64 [steps]; None where it does not grow with each step."""
+    """Return the number in each step as an int64 [steps]; None if it is the same in each, or not linear."""
     op, line = counters.copy.op, counters.line(index)
     if line is None or not line.rate:
         return None
@@ -316,8 +316,8 @@ def _positions(counters: Counters, index: ir.Value, trips: LoopTrips) -> Tensor 
 
 
 def _rows_at(copy: BodyCopy, x: Tensor, axis: int, positions: Tensor, steps: int | None, *, splits: bool) -> Tensor:
-    """Return the rows of a tensor at positions: one after the other they are a Slice, others with
-    `splits` parts of a Split; pnnx misreads a Gather."""
+    """Return the rows of a tensor at positions: a Slice if they are consecutive; otherwise with `splits` parts of a
+    Split, since pnnx misreads a Gather."""
     length = x.shape[axis]
     numbers = positions.value.read().tolist() if isinstance(positions.value, Constant) else []
     if length is not None and numbers and 0 <= min(numbers) <= max(numbers) < length:

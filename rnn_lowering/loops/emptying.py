@@ -16,7 +16,7 @@ from rnn_lowering.emit.tensor import Tensor, broadcast
 from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import Item, Known
-from rnn_lowering.loops.gate_products import gates_apart
+from rnn_lowering.loops.gate_products import split_weights_of_gates
 from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 
@@ -74,7 +74,7 @@ def emptied(
         constant: The states that never change.
     """
     if copy.op.dialect.gemm_per_activation:
-        gates_apart(copy, read, constant)
+        split_weights_of_gates(copy, read, constant)
     result = EmptiedBody(dict(rows))
     varies = {*read.body.inputs} - {*constant}
     for node in read.body:

@@ -121,7 +121,7 @@ def _scan(copy: BodyCopy, r: LoopRecurrence) -> tuple[list[ir.Value], list[Tenso
 
 
 def _takes_numbers(copy: BodyCopy, r: LoopRecurrence) -> bool:
-    """Whether a Scan scans the numbers of its steps: a step uses them, or there are no rows.
+    """Whether a Scan takes the numbers of its steps too: a step uses them, or there are no rows.
 
     Raises:
         UnsupportedError: The runtime needs rows, and the steps can be unrolled or use no numbers.
@@ -174,7 +174,7 @@ def _check_shapes(
 def _in_order(
     copy: BodyCopy, r: LoopRecurrence, found: Sequence[ir.Value], kinds: Sequence[TensorKind | None]
 ) -> list[Item]:
-    """Return the outputs of an emitted Loop or Scan, stacked as those of the original."""
+    """Return the outputs of an emitted Loop or Scan, stacked along the axes of the original."""
     read, states = r.read, len(r.states)
     length = None if r.trips is None else r.trips.known
     results: list[Item] = list(found[:states])
@@ -194,7 +194,7 @@ def _in_order(
 
 
 def _guarded(copy: BodyCopy, read: LoopBody, items: Sequence[Item], trips: LoopTrips) -> list[Item]:
-    """Emit a Scan in an If, for no steps; return an item for each output of the Loop."""
+    """Emit an If: a Scan, or no steps. Return an item for each output of the Loop."""
     op = copy.op
     ran = copy.value_of(op.squeeze(op.less(op.constant([0]), trips.tensor), [0]))
     with op.body(), copy.inner_scope():
@@ -217,7 +217,7 @@ def _guarded(copy: BodyCopy, read: LoopBody, items: Sequence[Item], trips: LoopT
 
 
 def _empty(copy: BodyCopy, kind: TensorKind | None, value: ir.Value, read: LoopBody) -> ir.Value:
-    """Return what no steps stack."""
+    """Emit the stacked output of no steps."""
     sizes = None if kind is None or kind.shape is None else [copy.size(size) for size in kind.shape]
     if kind is None or sizes is None or None in sizes:
         raise UnsupportedError(
@@ -248,7 +248,7 @@ def unroll(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) -> 
         rows = _rows_of_scan(copy, read, items, most)
     stacked: list[list[Item]] = []
     while going and len(stacked) < most:
-        _count(copy, most, read)
+        _count_step(copy, most, read)
         copy.bind(list(rows), [each[len(stacked)] for each in rows.values()])
         returned = _step(copy, read, states, len(stacked))
         states = returned[: len(states)]
@@ -268,7 +268,7 @@ def unroll(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) -> 
 
 
 def _step(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[Item], number: int) -> list[Item]:
-    """Emit a step, whose rows have their items; return the states after it, and what is stacked."""
+    """Emit a step, given its rows, and return the states after it and what is stacked."""
     copy.bind(read.state_inputs, states)
     if isinstance(read, LoopBody):
         copy.bind((read.number, read.going_input), [Known(np.asarray(number, np.int64)), Known(np.asarray(True))])
@@ -349,7 +349,12 @@ def _length(copy: BodyCopy, read: ScanBody, items: Sequence[Item]) -> int:
     return steps
 
 
-def _count(copy: BodyCopy, most: int, read: LoopBody | ScanBody) -> None:
+def _count_step(copy: BodyCopy, most: int, read: LoopBody | ScanBody) -> None:
+    """Count a step.
+
+    Raises:
+        UnsupportedError: It is over the limit.
+    """
     copy.steps += 1
     if copy.steps > copy.limits.steps:
         known = copy.steps < most < _ENDLESS
@@ -370,7 +375,7 @@ def _too_many(copy: BodyCopy, needed: str, limit: str, read: LoopBody | ScanBody
 
 
 def _kinds_of_rows(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[Item]) -> list[TensorKind | None]:
-    """Return what the first step of a Loop would stack, without writing it.
+    """Return the types and shapes of what the first step of a Loop would stack.
 
     Raises:
         UnsupportedError: It is a Scan.
@@ -390,7 +395,7 @@ def _kinds_of_rows(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[I
 
 
 def _empty_constants(copy: BodyCopy, read: LoopBody | ScanBody, kinds: Sequence[TensorKind | None]) -> list[Item]:
-    """Return what a Loop without steps stacks."""
+    """Return the stacked outputs of a Loop that has no step."""
     results: list[Item] = []
     for value, kind in zip(read.stacked, kinds, strict=False):
         if not value.name:

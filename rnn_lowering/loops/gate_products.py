@@ -1,12 +1,11 @@
-"""One product for each gate in a body, as onnxruntime runs fastest: Split(h R + b) becomes h R0 + b0 and so on.
+"""One product for each gate in a body, which onnxruntime runs fastest: Split(h R + b) becomes h R0 + b0 and so on.
 
-What is added to a gate is added to its part of b first, since it leaves the body with b where it does not depend on
-the states.
+What a gate adds is added to its part of b first: the sum leaves the body unless it depends on the states.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -28,8 +27,8 @@ class _Product:
     sizes: Sequence[int]
 
 
-def gates_apart(copy: BodyCopy, read: LoopBody | ScanBody, constant: Container[ir.Value]) -> None:
-    """Split the weights of products with a state instead of the products, in the body, in place.
+def split_weights_of_gates(copy: BodyCopy, read: LoopBody | ScanBody, constant: Container[ir.Value]) -> None:
+    """Split the weights of the products with a state instead of these products, in the body, in place.
 
     Args:
         copy: Copies the body later; it has items for the values that never change.
@@ -43,7 +42,7 @@ def gates_apart(copy: BodyCopy, read: LoopBody | ScanBody, constant: Container[i
             changing.update(node.outputs)
         product = _product(copy, node, changing) if node.op_type == "Split" else None
         if product is not None:
-            _apart(copy, node, product, changing)
+            _replace_split(copy, node, product, changing)
 
 
 def _is_float(copy: BodyCopy, value: ir.Value | None) -> bool:
@@ -52,7 +51,7 @@ def _is_float(copy: BodyCopy, value: ir.Value | None) -> bool:
 
 
 def _product(copy: BodyCopy, split: ir.Node, changing: Container[ir.Value]) -> _Product | None:
-    """Return the product that only a Split along its columns uses; None where there is none."""
+    """Return the product that a Split along its columns takes, and nothing else; None where there is none."""
     value, bias = split.inputs[0], None
     node = _only_for(value, split)
     if node is not None and node.op_type == "Add":
@@ -74,7 +73,7 @@ def _product(copy: BodyCopy, split: ir.Node, changing: Container[ir.Value]) -> _
 
 
 def _only_for(value: ir.Value | None, user: ir.Node) -> ir.Node | None:
-    """Return the node of a body that computes a value for one other only."""
+    """Return the node that computes a value, if only one other node of the body uses it."""
     node = None if value is None or value.is_graph_output() or len(value.uses()) != 1 else value.producer()
     return node if node is not None and node.graph is user.graph and node.domain in DEFAULT_DOMAIN else None
 
@@ -89,25 +88,23 @@ def _rank(copy: BodyCopy, split: ir.Node, h: ir.Value) -> int | None:
     return next((len(kind.shape) for kind in kinds if kind is not None and kind.shape is not None), None)
 
 
-def _apart(copy: BodyCopy, split: ir.Node, product: _Product, changing: set[ir.Value]) -> None:
+def _replace_split(copy: BodyCopy, split: ir.Node, product: _Product, changing: set[ir.Value]) -> None:
     """Put a product for each part in the place of a Split."""
-    body = split.graph
-    assert isinstance(body, ir.Graph)
-    weights = _parts(copy, body, split, product.weights, product.sizes, 1)
-    biases = None if product.bias is None else _parts(copy, body, split, product.bias, product.sizes, 0)
+    weights = _parts(copy, split, product.weights, product.sizes, 1)
+    biases = None if product.bias is None else _parts(copy, split, product.bias, product.sizes, 0)
     for n, part in enumerate(split.outputs):
         if not part.uses() and not part.is_graph_output():
             continue
-        new = _node(copy, body, split, "MatMul", product.h, weights[n])
+        (new,) = _insert(copy, split, "MatMul", [product.h, weights[n]])
         changing.add(new)
         user, other = _sum_with(part, changing)
         if biases is not None and user is not None and other is not None and other not in changing:
-            added = _node(copy, body, user, "Add", other, biases[n])
+            (added,) = _insert(copy, user, "Add", [other, biases[n]])
             user.replace_input_with(0, new)
             user.replace_input_with(1, added)
             continue
         if biases is not None:
-            new = _node(copy, body, split, "Add", new, biases[n])
+            (new,) = _insert(copy, split, "Add", [new, biases[n]])
             changing.add(new)
         if user is not None and other is not None:
             user.replace_input_with(1, other)
@@ -115,26 +112,14 @@ def _apart(copy: BodyCopy, split: ir.Node, product: _Product, changing: set[ir.V
         part.replace_all_uses_with(new, replace_graph_outputs=True)
 
 
-def _parts(
-    copy: BodyCopy, body: ir.Graph, before: ir.Node, value: ir.Value, sizes: Sequence[int], axis: int
-) -> Sequence[ir.Value]:
-    """Return the parts of a value that never changes, by a Split in the body, which leaves it."""
+def _parts(copy: BodyCopy, before: ir.Node, value: ir.Value, sizes: Sequence[int], axis: int) -> Sequence[ir.Value]:
+    """Return the parts of a value that never changes, by a Split in the body, which then leaves it (`emptying`)."""
 
     def constant(numbers: Sequence[int]) -> ir.Value:
-        held = ir.Node(
-            "", "Constant", [], [ir.AttrInt64s("value_ints", numbers)], name=copy.op.unique_name("Constant")
-        )
-        held.outputs[0].name = held.name
-        body.insert_before(before, held)
-        return held.outputs[0]
+        return _insert(copy, before, "Constant", [], {"value_ints": numbers})[0]
 
     inputs, attributes = placed("Split", copy.facts.opset, [value], {"axis": axis, "split": list(sizes)}, constant)
-    given = [ir.AttrInt64(n, a) if n == "axis" else ir.AttrInt64s(n, a) for n, a in attributes.items()]
-    node = ir.Node("", "Split", inputs, given, num_outputs=len(sizes), name=copy.op.unique_name("Split"))
-    for n, output in enumerate(node.outputs):
-        output.name = f"{node.name}.{n}"
-    body.insert_before(before, node)
-    return node.outputs
+    return _insert(copy, before, "Split", inputs, attributes, len(sizes))
 
 
 def _sum_with(part: ir.Value, changing: Container[ir.Value]) -> tuple[ir.Node | None, ir.Value | None]:
@@ -146,8 +131,18 @@ def _sum_with(part: ir.Value, changing: Container[ir.Value]) -> tuple[ir.Node | 
     return (users[0], others[0]) if len(others) == 1 and users[0].graph is node.graph else (None, None)
 
 
-def _node(copy: BodyCopy, body: ir.Graph, before: ir.Node, op_type: str, *inputs: ir.Value) -> ir.Value:
-    node = ir.Node("", op_type, inputs, name=copy.op.unique_name(op_type))
-    node.outputs[0].name = node.name
-    body.insert_before(before, node)
-    return node.outputs[0]
+def _insert(
+    copy: BodyCopy,
+    before: ir.Node,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    attributes: Mapping[str, int | Sequence[int]] | None = None,
+    outputs: int = 1,
+) -> Sequence[ir.Value]:
+    """Insert a node before one of the body; return its outputs."""
+    node = ir.node(op_type, inputs, attributes, num_outputs=outputs, name=copy.op.unique_name(op_type))
+    for n, output in enumerate(node.outputs):
+        output.name = node.name if outputs == 1 else f"{node.name}.{n}"
+    assert before.graph is not None
+    before.graph.insert_before(before, node)
+    return node.outputs

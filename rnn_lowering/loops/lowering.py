@@ -78,15 +78,15 @@ class LoopForms:
     """The forms that a Loop or Scan may get.
 
     Attributes:
-        forms: The preferred one first; none where it stays.
-        reason: Why.
-        nested_stay: Whether those in its body keep their operators.
-        left: Whether it is left as it is inside a body that is lowered, too.
-        without_steps: Whether a Loop that stays becomes its initial states if it has no step.
-        optional: Whether it stays where it can have none of them.
+        forms: The preferred one first; empty to keep the node.
+        reason: The reason for the preferred one.
+        nested_stay: Whether Loops and Scans in its body keep their operators.
+        left: Whether the node also stays in a body that is lowered.
+        without_steps: Whether a kept Loop becomes its initial states if it has no step.
+        optional: Whether the node stays if it can have none of the forms, instead of an error.
         scans_need_rows: As in `Target`.
-        check: Raises an error if the operators that are emitted for a node are not supported.
-        dialect, instead, finish: What shapes what is emitted: see `Ops`.
+        check: Raises an error if one of the operators emitted for a node is not supported.
+        dialect, instead, finish: Arguments of `Ops`.
     """
 
     forms: Sequence[str]
@@ -121,14 +121,15 @@ _FORMS: dict[str, RepeatBody] = {"unroll": unroll, "loop": to_loop, "scan": to_s
 def lower_loops(
     model: ir.Model, choose: Choose, limits: LoopLimits, refused: dict[NodeRef, UnsupportedError] | None = None
 ) -> tuple[ir.Model, list[LoopReport], list[str]]:
-    """Return a copy of a model in which Loops and Scans have the chosen forms, what was done, and notes; the model
-    itself where none is chosen.
+    """Give Loops and Scans the chosen forms in a copy of a model; return it, a report of each, and notes.
+
+    Where nothing changes, the model itself is returned.
 
     Args:
         model: The model.
         choose: Returns the forms of a Loop or Scan.
         limits: The limits of unrolling.
-        refused: For a stream: takes the errors of those that cannot have their form, which stay; no size is 0.
+        refused: For a stream, in which no size is 0: takes the error of each node that cannot have its form.
 
     Raises:
         InvalidNodeError: A node breaks the specification of its operator.
@@ -154,6 +155,7 @@ def lower_loops(
 
 
 def _chosen(choose: Choose, node: ir.Node, scope: Scope) -> LoopForms:
+    """Return the forms of a node; an error names it."""
     try:
         return choose(node)
     except UnsupportedError as error:
@@ -182,7 +184,7 @@ class _LoopLowering:
         self._shared: dict[ir.Graph, dict[Hashable, ir.Value]] = {}
 
     def graph(self, scope: Scope) -> None:
-        """Lower those of a graph and of the bodies in it."""
+        """Lower the Loops and Scans of a graph and of the bodies in it."""
         for node in list(scope.graph):
             if node.graph is None:  # what was emitted for a Loop before it has its place
                 continue
@@ -206,7 +208,7 @@ class _LoopLowering:
                     self.graph(inner)
 
     def _has_no_step(self, node: ir.Node) -> bool:
-        """Whether a Loop ends before its first step, for certain."""
+        """Whether a Loop is known to have no step."""
         if node.op_type != "Loop":
             return False
         known = [None if value is None else self.facts.known(value) for value in node.inputs[:2]]
@@ -278,7 +280,7 @@ class _LoopLowering:
         )
 
     def _put(self, node: ir.Node, graph: ir.Graph, copy: BodyCopy, items: Sequence[Item]) -> None:
-        """Put what was emitted in the place of a node."""
+        """Replace a node with what was emitted, whose outputs have these items."""
         op = copy.op
         taken: list[tuple[ir.Value, Item, ir.Value]] = []
         pairs = [(old, item) for old, item in zip(node.outputs, items, strict=False) if old.name]
@@ -299,7 +301,7 @@ class _LoopLowering:
         drop_unused(used)
 
     def _follow_sequence(self, node: ir.Node, scope: Scope) -> None:
-        """Record the elements of a sequence, or replace what takes its elements apart."""
+        """Record the elements of a sequence, or replace a node that takes elements from one."""
         if node.op_type == "SequenceEmpty":
             self.facts.record_elements(node.outputs[0], ())
             return

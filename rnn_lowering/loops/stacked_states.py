@@ -28,7 +28,7 @@ from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 
 @dataclass(frozen=True)
 class _Joined:
-    """A value after the Loop that consists of the rows.
+    """A value after the Loop that the rows become.
 
     Attributes:
         value: The value.
@@ -67,8 +67,8 @@ class _StackedState:
 def stack_rows_of_states(
     facts: Facts, node: ir.Node, emitter: Callable[[], Ops], *, written_only: bool = False
 ) -> ir.Node:
-    """Return a Loop that stacks rows instead of carrying them in states, in the place of one; itself if there are
-    no such states.
+    """Replace a Loop whose states get rows by one that stacks these rows; return it, or the given one if it has no
+    such states.
 
     Args:
         facts: Facts about the model.
@@ -125,7 +125,7 @@ def _replaced(facts: Facts, node: ir.Node, body: ir.Graph, stacked: Sequence[_St
 def _stacked_state(
     facts: Facts, node: ir.Node, body: ir.Graph, n: int, scratch: Ops, *, written_only: bool
 ) -> _StackedState | None:
-    """Return a state that gets a row in each step; None where it is another, or that is not certain."""
+    """Return a state that gets a row in each step; None where that is not certain."""
     before, after, first, final = body.inputs[2 + n], body.outputs[1 + n], node.inputs[2 + n], node.outputs[n]
     step = after.producer()
     if step is None or step.graph is not body or step.domain not in DEFAULT_DOMAIN or first is None:
@@ -153,7 +153,7 @@ def _users(body: ir.Graph, value: ir.Value) -> dict[ir.Node, None]:
 
 
 def _only_gets_rows(body: ir.Graph, before: ir.Value, after: ir.Value, row: ir.Value) -> bool:
-    """Whether a body returns nothing that depends on a state but the state, to which it gives a row of its own."""
+    """Whether a body gives a state a row of its own, and returns nothing else that depends on the state."""
     source = row.producer()
     if (row.graph if source is None else source.graph) is not body:
         return False
@@ -163,7 +163,7 @@ def _only_gets_rows(body: ir.Graph, before: ir.Value, after: ir.Value, row: ir.V
 
 
 def _listed(facts: Facts, node: ir.Node, step: ir.Node, n: int) -> _StackedState | None:
-    """Return a list to which each step appends a row, where its elements are only joined."""
+    """Return a list to which each step appends a row; None if its elements are used otherwise than joined."""
     row, final, first = step.inputs[1], node.outputs[n], node.inputs[2 + n]
     source = None if first is None else first.producer()
     users = [use.node for use in final.uses()]
@@ -178,7 +178,7 @@ def _listed(facts: Facts, node: ir.Node, step: ir.Node, n: int) -> _StackedState
 
 
 def _joined_list(facts: Facts, user: ir.Node, row: ir.Value) -> _Joined | None:
-    """Return what a ConcatFromSequence makes of rows; None where more than one row has a place on its axis."""
+    """Return what a ConcatFromSequence makes of rows; None if the size of a row along its axis is not 1."""
     kind, new_axis = facts.kind(row), bool(user.attributes.get_int("new_axis", 0))
     if kind is None or kind.shape is None:
         return None
@@ -220,7 +220,7 @@ def _written(facts: Facts, node: ir.Node, step: ir.Node, n: int, scratch: Ops) -
 
 
 def _join(facts: Facts, op: Ops, node: ir.Node, state: _StackedState, rows: ir.Value) -> None:
-    """Emit what the rows of all steps become after the Loop, in the place of what was."""
+    """Emit the values that the rows of all steps become after the Loop, and replace the original ones."""
     kind = facts.kind(state.row)
     assert kind is not None
     facts.declare(rows, TensorKind(kind.element, (state.steps, *(kind.shape or ()))))

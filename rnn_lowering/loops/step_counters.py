@@ -83,7 +83,7 @@ class Counters:
         self._holders: dict[Length | ir.Value, ir.Value] = {}
 
     def line(self, value: ir.Value) -> Line | None:
-        """Return a value as a line; None where it is none."""
+        """Return a value of the body or from outside as a line; None if it is not linear."""
         read = self.read
         if value is read.number:
             return STEP
@@ -125,7 +125,7 @@ class Counters:
         return None if source is None else self.line_of_outside(source)
 
     def item_of_outside(self, value: ir.Value) -> Item:
-        """Return the item of a value that is no part of the body, or that a constant of it is."""
+        """Return the item of a value that is outside of the body, or that follows from constants in it."""
         node, body = value.producer(), self.read.body
         if node is not None and node.graph is body:
             found = self.copy.facts.evaluate(node, [self.copy.item(v) for v in node.inputs])

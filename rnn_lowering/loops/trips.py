@@ -119,7 +119,7 @@ def number_of_trips(counters: Counters) -> LoopTrips:
 
 
 def runs_once_per_row(counters: Counters, item: Item, axis: int) -> bool:
-    """Whether the number of steps, which is not known, is that of the rows of a value along an axis.
+    """Whether there is a step for each row of a value along an axis, where their number is not known.
 
     Raises:
         UnsupportedError: It depends on data.
@@ -136,9 +136,9 @@ class _Limits:
     Attributes:
         lines: The Loop goes on as long as all of them are negative.
         most: The most steps; None for no limit.
-        length: The number of steps, where there is one, if every limit is the same size.
-        most_is_length: Whether it is the most steps too.
-        first_follows: Whether the first step is taken where that size is at least 1.
+        length: The size that every limit gives as the number of steps, if there is a step.
+        most_is_length: Whether `most` is that size.
+        first_follows: Whether the first step is taken wherever that size is at least 1.
     """
 
     lines: Sequence[Line]
@@ -166,7 +166,7 @@ def _first(items: Sequence[Item]) -> Item:
 
 
 def _length(lines: Sequence[Line], limit: Line | None) -> Line | None:
-    """Return the number of steps, where there is one, if it is a size by every condition."""
+    """Return the size that every limit gives as the number of steps, if there is a step; None if there is none."""
     found = [Line(1).plus(line.start, -1) if line.rate == 1 else None for line in lines]
     found += [] if limit is None else [limit]
     least = min((line for line in found if line is not None), key=lambda line: line.constant, default=None)
@@ -187,7 +187,7 @@ def _follows(counters: Counters, first: Item, length: Line) -> bool:
 
 
 def _comparisons(counters: Counters, going: ir.Value, home: ir.Graph | None) -> list[Line]:
-    """Return lines that are negative as long as a condition is true.
+    """Return lines that are all negative as long as a condition is true.
 
     Args:
         counters: The numbers of the Loop.

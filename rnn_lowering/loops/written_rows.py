@@ -99,8 +99,8 @@ def _written_rows(facts: Facts, node: ir.Node, write: ir.Node, initial: ir.Value
 
 
 def _row(facts: Facts, write: ir.Node, shape: tuple[SizeOrName, ...]) -> tuple[ir.Value | None, int]:
-    """Return the first value that has the elements of what is written, in the shape of a row with axes of size 1 in
-    front, and the number of these axes."""
+    """Return the value behind the one that is written that has the shape of a row, and the number of axes of size 1
+    in front of it."""
     value = write.inputs[2]
     found: tuple[ir.Value | None, int] = None, 0
     while value is not None:
@@ -166,7 +166,7 @@ def _numbers(counters: Counters, values: Sequence[ir.Value], number: Line) -> di
 
 
 def _computed(facts: Facts, node: ir.Node, arrays: dict[ir.Value, _GrowingArray]) -> list[_GrowingArray]:
-    """Return what a node computes; nothing where its numbers are not known."""
+    """Return the outputs of a node; nothing if its numbers are not known."""
     known = [facts.known(value) for value in node.outputs]
     if all(item is not None for item in known):
         return [(item.array, np.zeros_like(item.array)) for item in known if item is not None]

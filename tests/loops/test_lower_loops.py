@@ -411,13 +411,3 @@ def test_a_row_may_be_a_state_but_nothing_outside(row: str, stacked: bool) -> No
     for T in (1, 4):
         feed = {"s0": numbers(2), "w": numbers(2) + 1, "X": numbers(T, 2)}
         assert_same(run(lowered, feed), run(as_meant(model), feed))
-
-
-def test_a_list_that_is_read_otherwise_is_refused_as_a_scan() -> None:
-    model = parsed("""g (float[2] s0, float[T,2] X) => (float[2] Y) <bool yes = {1}, int64 M = {3}> {
-        none = SequenceEmpty () sn, all = Loop (M, yes, s0, none) <body = d
-            (int64 i, bool c, float[2] s, seq(float[2]) l) => (bool c1, float[2] s1, seq(float[2]) l1) {
-            x = Gather (X, i) s1 = Add (s, x) l1 = SequenceInsert (l, s1) c1 = Identity (c) }>
-        Y = SequenceAt (all, M) }""")
-    with pytest.raises(rl.UnsupportedError, match="its state 'l' is a sequence, which a Scan cannot carry"):
-        rl.lower(model, "scan", loops=True)

@@ -269,7 +269,7 @@ TRAPS = [
             {{ x = Gather (X, i) s1 = Add (s, x) l1 = SequenceInsert (l, s1) c1 = Identity (c) }}>
           Y = ConcatFromSequence <axis = 0, new_axis = 1> (list) L = SequenceAt (list, last) }}""",
         [{"a": S, "X": X}],
-        refused={"scan": "sequence"},
+        refused={"scan": "its state 'l' is a sequence, which a Scan cannot carry"},
     ),
     Trap(
         "the elements of a split sequence",
