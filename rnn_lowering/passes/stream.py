@@ -100,7 +100,7 @@ class StreamPass(ir.passes.InPlacePass):
         return result
 
     def _streamed(self, model: ir.Model) -> tuple[StreamResult, str]:
-        """Return the result, and a warning where it carries nothing."""
+        """Return the result, and a warning if no state is carried, else ""."""
         with restored_on_failure(model):
             sort_nodes(model)  # a copy needs that
             work = _prepared(model)
@@ -127,7 +127,7 @@ class StreamPass(ir.passes.InPlacePass):
 
 
 def _prepared(model: ir.Model) -> ir.Model:
-    """Return a copy without functions, of an opset that is edited, its recurrent nodes valid."""
+    """Return a copy without functions, with valid recurrent nodes, at an opset that can be edited."""
     work = clone(model)
     inline_all(work, Lowering.max_nodes)
     read(work, list(recurrent_nodes(work)))  # every node is validated before the first edit
@@ -144,7 +144,7 @@ def _prepared(model: ir.Model) -> ir.Model:
 def _with_scans(
     work: ir.Model, time: TimeInputs
 ) -> tuple[ir.Model, list[LoopReport], dict[NodeRef, UnsupportedError]]:
-    """Return the model with Scans for Loops that depend on the stream, these, and the errors of those that stay."""
+    """Return the model with Scans for Loops that read the stream, their reports, and the errors of others."""
     _open_time(work, time)
     reached: dict[ir.Value, bool] = {}
 
@@ -159,7 +159,7 @@ def _with_scans(
 
 
 def _open_time(work: ir.Model, time: TimeInputs) -> None:
-    """Open the time axes: steps that are as many as the frames of the model now are not those of a stream."""
+    """Make the time axes symbolic: no Loop may depend on the number of frames that the model has now."""
     for value in work.graph.inputs:
         name = value.name or ""
         if name in time.axes:
@@ -190,7 +190,7 @@ def _reads(value: ir.Value, time: TimeInputs, reached: dict[ir.Value, bool]) -> 
 
 
 def _nothing_carried(work: ir.Model, time: TimeInputs, flow: Flow) -> str:
-    """Say that no node depends on the frames before, and along which axes recurrent nodes run."""
+    """Return a warning that no state is carried, with the axes along which recurrent nodes run."""
     axes = " and ".join(f"axis {axis} of '{name}' ({time.others[name][axis]})" for name, axis in time.axes.items())
     states: dict[str, None] = {}
     runs: dict[str, NodeRef] = {}
@@ -224,7 +224,7 @@ def _check_unit(flow: Flow, time: TimeInputs, axes: Sequence[str]) -> None:
 
 
 def _check_delay(flow: Flow, work: ir.Model, most: bool | int) -> None:
-    """Refuse a stream whose outputs would be later than they may be."""
+    """Refuse a stream whose outputs are later than the option allows."""
     framings = [framing for v in work.graph.outputs if isinstance(framing := flow.framings.get(v), Frames)]
     frames = max((math.ceil(framing.delay.frames / framing.rate) for framing in framings), default=0)
     if not frames:
@@ -267,5 +267,5 @@ def _declare(work: ir.Model, flow: Flow, time: TimeInputs) -> None:
 
 
 def _denotations(shape: ir.Shape) -> list[str | None]:
-    """What the model declares that the axes of a shape stand for."""
+    """Return the denotations of the axes of a shape."""
     return [shape.get_denotation(axis) for axis in range(len(shape))]

@@ -220,8 +220,7 @@ class Editor:
         return value
 
     def add_output(self, name: str, inner: ir.Value, past: ir.Value, path: Path) -> ir.Value:
-        """Give `inner`, a value in the branches `path`, out of them and out of the model; in other branches the
-        state stays as it is."""
+        """Make `inner`, a value in the branches `path`, an output of the model; other branches return `past`."""
         value = inner
         for node, branch in reversed(path):
             for other in _BRANCHES:
@@ -309,8 +308,7 @@ class Editor:
 
 
 def unused(model: ir.Model, others: Iterable[ir.Node] = ()) -> set[ir.Node | ir.Value]:
-    """Return the nodes and initializers from which neither an output of a model nor any of the other nodes is
-    computed."""
+    """Return the nodes and initializers on which no output of a model and none of the other nodes depends."""
     used: set[ir.Node | ir.Value] = set()
     pending: list[ir.Node | ir.Value | None] = [*model.graph.outputs, *others]
     while pending:

@@ -40,7 +40,7 @@ def state_dim(flow: Flow, value: ir.Value, axis: int) -> Dim:
 
 
 class StateExposer:
-    """Exposes the states of one model."""
+    """Makes the states of one model its inputs and outputs."""
 
     def __init__(
         self, work: ir.Model, flow: Flow, time: TimeInputs, count_type: ir.DataType = ir.DataType.INT64
@@ -48,7 +48,9 @@ class StateExposer:
         self.work, self.flow, self.time = work, flow, time
         self.editor = Editor(work, flow.opset, time, count_type)
         self.positions = {value: n for n, value in enumerate(work.graph.outputs)}
-        """Of the outputs: an edit may put another value in the place of one."""
+        """The position of each output: an edit may replace its value."""
+        self.sharing: dict[str, dict[str, None]] = {}
+        """The nodes that share a state, by its input."""
 
     def expose(self, states: States) -> StreamPlan:
         """Edit the model and return the plan for its host."""
@@ -96,9 +98,7 @@ class StateExposer:
         node = state.recurrent.node
         if state.kind not in ("h", "c"):
             return state_dims(self.flow, self._alike(state))
-        x, r = node.inputs[0], node.inputs[2]
-        assert x is not None
-        assert r is not None
+        x, r = input_of(node), input_of(node, 2)
         batch_axis = steps_and_batch(node)[1]
         batch, hidden = state_dim(self.flow, x, batch_axis), state_dim(self.flow, r, 2)
         return (1, batch, hidden) if batch_axis else (batch, 1, hidden)
@@ -146,9 +146,8 @@ class StateExposer:
 
     def _dtype_of(self, state: NodeState) -> ir.DataType:
         """Return the element type of a state: the type of R, or of a value like the state."""
-        value = state.recurrent.node.inputs[2] if state.kind in ("h", "c") else self._alike(state)
-        assert value is not None
-        return self.flow.known.types[value]
+        of_cell = state.kind in ("h", "c")
+        return self.flow.known.types[input_of(state.recurrent.node, 2) if of_cell else self._alike(state)]
 
     def _alike(self, state: NodeState) -> ir.Value:
         """Return a value with the type and shape of a state of a LinearAttention or Scan."""
@@ -169,8 +168,9 @@ class StateExposer:
         for n, known in enumerate(self.editor.states):
             if known.input == past.name:
                 ref = node_ref(node, self.flow.scope).name
-                both = known.node if ref in known.node.split(", ") else f"{known.node}, {ref}"
-                self.editor.states[n] = replace(known, node=both)
+                nodes = self.sharing.setdefault(known.input, {known.node: None})
+                nodes[ref] = None
+                self.editor.states[n] = replace(known, node=", ".join(nodes))
                 return
         present = self.work.graph.outputs[self.positions[output]]
         self.editor.add_state(past, present, node, kind, initial, dims)
@@ -190,11 +190,11 @@ def _axis(framing: Framing) -> int | None:
     return framing.axis if isinstance(framing, Frames) else None
 
 
-# Sizes that are the same in every call become constants: most runtimes fold none of them
+# Sizes that are equal in every call become constants, since most runtimes do not fold them
 
 
 _MOST = 64
-"""Values of more elements stay as they are computed."""
+"""Values of more elements do not become constants."""
 
 
 def _hold_known_sizes(flow: Flow, editor: Editor) -> None:

@@ -241,7 +241,7 @@ def _carried(flow: Flow) -> int:
 
 
 def _check_same_branch(flow: Flow, node: ir.Node, condition: ir.Value) -> None:
-    """Refuse states in branches if another call may take another branch: an input decides."""
+    """Refuse states in branches that an input chooses: another call may take another branch."""
     seen, inner = {condition}, set[ir.Value]()
     left = [condition]
     while left:
@@ -266,7 +266,7 @@ def _check_same_branch(flow: Flow, node: ir.Node, condition: ir.Value) -> None:
 
 
 def _has_steady_sizes(flow: Flow, value: ir.Value) -> bool:
-    """Whether the sizes of a value are the same in all calls: those of inputs, or computed from these."""
+    """Whether the sizes of a value are equal in all calls, as those of an input are."""
     dims = flow.known.shapes.get(value)
     named = dims is not None and all(isinstance(symbol, str) for dim in dims for symbol in dim.symbols)
     return value.is_graph_input() or named

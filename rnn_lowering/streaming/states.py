@@ -212,8 +212,7 @@ def _example(flow: Flow, graph: ir.Graph) -> dict[Symbol, int]:
 
 
 def _numbered_elements(flow: Flow, graph: ir.Graph) -> dict[ir.Value, Array]:
-    """Give each element of the inputs that may be states a number; return the numbers in every value that only
-    rearranges them."""
+    """Number the elements of inputs that may be states; return the numbers in every value that rearranges them."""
     labels: dict[ir.Value, Array] = {}
     start, sizes = 1, _example(flow, graph)
     for value in graph.inputs:
@@ -267,7 +266,7 @@ def _rearranged(flow: Flow, graph: ir.Graph, labels: dict[ir.Value, Array]) -> d
 
 
 def _parameter(flow: Flow, value: ir.Value, sizes: Mapping[Symbol, int]) -> Array | None:
-    """What a node is told of how to rearrange elements, at these sizes of open axes."""
+    """Return a parameter of a node, such as the target of a Reshape, at these sizes of open axes."""
     numbers = flow.known.numbers(value)
     if numbers is None or any(not number.symbols <= set(sizes) for number in numbers):
         return flow.known.constant(value)

@@ -16,10 +16,10 @@ class TimeInputs:
     """The axes of inputs that hold frames.
 
     Attributes:
-        axes: Axis by the name of the input.
-        frames: How many frames each call is to give; None: any number.
-        others: The sizes of the other axes of all inputs: numbers, or names, made up where they have none.
-        static: The number of frames that the model has now, where that is fixed.
+        axes: The axis by the name of the input.
+        frames: The number of frames of each call; None: any number.
+        others: The sizes of all axes by the name of the input: numbers or names.
+        static: The number of frames that the model has now; None if it is open.
     """
 
     axes: Mapping[str, int]
@@ -29,7 +29,7 @@ class TimeInputs:
 
     @property
     def symbol(self) -> str:
-        """The name of the time axis: that of the model, where it is of nothing else."""
+        """The name of the time axis: that of the model, unless another axis has that name."""
         names = {d for name, axis in self.axes.items() if isinstance(d := self.others[name][axis], str)}
         if len(names) == 1 and not names & self.symbols:
             return names.pop()
@@ -99,7 +99,7 @@ def time_inputs(model: ir.Model, stream: Mapping[str, int | None]) -> TimeInputs
 
 
 def _named(text: str, others: Mapping[str, tuple[int | str, ...]], model: ir.Model) -> list[tuple[str, int]]:
-    """The axes of inputs that a text names."""
+    """Return the inputs and axes that a text names."""
     found = [(name, axis) for name, dims in others.items() for axis, d in enumerate(dims) if d == text]
     doubled = [name for name in dict(found) if sum(n == name for n, _ in found) > 1]
     if doubled:
@@ -127,7 +127,7 @@ def _declared(model: ir.Model, name: str, axis: int) -> str | None:
 
 
 def _dims(name: str, value: ir.Value) -> tuple[int | str, ...]:
-    """Sizes and names of the axes of an input; one without a name is given one."""
+    """Return the sizes of the axes of an input: numbers or names; an axis without either gets a name."""
     dims = []
     for axis, dim in enumerate(value.shape or ()):
         known = dim if isinstance(dim, int) else dim.value

@@ -1,5 +1,8 @@
 """Values with a delay: a node before them reads future frames.
 
+An operator that looks ahead returns a late value (`Frames.known`). Where values meet, `joined` decides their common
+delay, and `Wait` adds it to the earlier ones. `without_missing` replaces the frames that are missing at the start.
+
 A value with delay 2 starts with 2 missing frames. Until frame 0 comes, states keep their initial values, and nodes
 read the padding. A state counts the frames so far, and so tells which frames are missing.
 

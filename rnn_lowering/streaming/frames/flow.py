@@ -173,7 +173,7 @@ class Flow:
         return found
 
     def counted_by_size(self, value: ir.Value, node: ir.Node) -> tuple[Frames, int]:
-        """Return the framing that the size of a value tells, and how many frames the value lacks in each chunk."""
+        """Return the framing that follows from the size of a value, and how many frames each chunk lacks."""
         axes = [axis for axis, dim in enumerate(self.known.shapes[value]) if dim.timed]
         if len(axes) == 1:
             dim = self.known.shapes[value][axes[0]]

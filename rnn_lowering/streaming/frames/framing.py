@@ -26,7 +26,7 @@ from rnn_lowering.types import Array
 
 @dataclass(frozen=True)
 class Delay:
-    """By how many of its frames a value is late, and its rate: frames of the value per frame of the stream.
+    """The delay of a value in its own frames, and its rate: its frames per frame of the stream.
 
     A delay of 0 frames is false.
     """
@@ -150,7 +150,7 @@ class Pooled:
     Attributes:
         kind: "weights" of a softmax over them, frames that are "weighted" so, "deviations" from their mean, or the
             "squares" of these.
-        frames: How they are held.
+        frames: Their framing.
         origin: The Softmax, or the node that subtracts the mean.
         moves: The nodes that rearranged the weights.
         axis: The axis of the frames in the weights.
@@ -165,4 +165,4 @@ class Pooled:
 
 
 Framing = Frames | Pooled | Unframed | WholeSequenceValue | FirstFrame | Counter | None
-"""None: it does not depend on the stream, but for its length where its shape or numbers say so."""
+"""None: the value does not depend on the frames. Its shape or numbers may depend on how many there are."""

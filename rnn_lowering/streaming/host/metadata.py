@@ -122,11 +122,11 @@ class StreamPlan:
         frames: Frames per call; None: any number.
         inputs, outputs: The axis of the frames by name, None where there is none. States are not among them.
         states: The values to pass from call to call.
-        unit: Each call needs a multiple of so many frames.
+        unit: The number of frames of each call is a multiple of this.
         rates: How many frames an output has for each frame of the inputs, by name: "1", "15" or "1/8".
-        delay: By how many of its own frames an output is late, by name; absent: none. So many at the start mean
-            nothing, and as many come after the end of the sequence.
-        short: How many frames fewer than the sequence an output has, by name; absent: none.
+        delay: The delay of an output in its own frames, by name; absent: 0. So many at the start mean nothing, and
+            as many come after the end of the sequence.
+        short: How many frames fewer than the sequence an output has, by name; absent: 0.
 
     Examples:
         >>> plan = rl.Stream(rl.lower(model, stream="seq=1").SerializeToString()).plan

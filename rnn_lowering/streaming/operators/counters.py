@@ -71,7 +71,7 @@ class Count(NodeEdit):
 
 
 def counts(flow: Flow) -> list[Count]:
-    """The counters that nodes read as numbers."""
+    """Return the edits of the counters that nodes read as numbers."""
     found = []
     for value, nodes in flow.counted.items():
         counter = flow.framings[value]
@@ -218,7 +218,7 @@ def _at(frames: Frames, axis: int) -> Frames:
 
 
 def _calculated(flow: Flow, node: ir.Node) -> Counter | None:
-    """A counter of integers plus, minus or times constants that are the same in each frame."""
+    """Return a counter plus, minus or times a constant that is equal in each frame."""
     counter, dtype = _counter(flow, node), flow.known.types.get(node.outputs[0])
     if counter is None or dtype is None or not dtype.is_integer():
         return None
@@ -244,7 +244,7 @@ def _checked(flow: Flow, node: ir.Node, counter: Counter) -> Counter | None:
 
 
 def _rows(flow: Flow, node: ir.Node) -> list[Framing] | None:
-    """The framing of a table that is cut to the number of frames."""
+    """Return the framing of a table that a Slice cuts to the number of frames."""
     table, output = node.inputs[0], node.outputs[0]
     shape = None if table is None else flow.known.shapes.get(table)
     if table is None or shape is None or flow.is_timed(table) or any(d.constant is None for d in shape):

@@ -1,4 +1,4 @@
-"""Windows along the frames, with strides: convolutions and poolings make one result of each, Col2Im adds them."""
+"""Operators that read windows of frames (convolutions, poolings, STFT) or add to them (ConvTranspose, Col2Im)."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class _Window:
     pads: tuple[int, ...]
 
     def without(self, axis: int, left: int = 0, right: int = 0) -> tuple[int, ...]:
-        """The paddings with others along one spatial axis."""
+        """Return the paddings with others along one spatial axis."""
         rank = len(self.pads) // 2
         return tuple(left if n == axis else right if n == axis + rank else pad for n, pad in enumerate(self.pads))
 
 
 def windowed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
-    """The framing of a convolution's or pooling's output; its past frames become a state."""
+    """Return the framing of the output of a convolution or pooling. Its past frames become a state."""
     if framing.axis < 2:
         return None
     window = _window(flow, node, framing)
@@ -54,7 +54,7 @@ def windowed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None
 
 
 def transformed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
-    """The framing of an STFT's output: a window of samples for each frame, as of a convolution without paddings."""
+    """Return the framing of the output of an STFT, which reads windows as a convolution without paddings."""
     steps = flow.known.given(node, 1)
     lengths = flow.known.given(node, 3) or list((shape_of(flow.known, node, 2) or ())[:1])
     step, length = ((v[0].constant if v and len(v) == 1 else None) for v in (steps, lengths))
@@ -64,10 +64,9 @@ def transformed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | N
 
 
 def transposed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
-    """The framing of a transposed convolution's output: each frame adds to `stride` results and to later ones.
+    """Return the framing of the output of a transposed convolution, in which each frame adds to several results.
 
-    The frames that still add to a chunk's results are its past; what they and the last frames add beyond the chunk
-    is cut off by paddings.
+    Past frames that add to the results of a chunk become a state. Paddings cut off what lies outside the chunk.
     """
     axis = framing.axis - 2
     if axis < 0:
@@ -93,7 +92,7 @@ def transposed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | No
 
 
 def _window(flow: Flow, node: ir.Node, framing: Frames) -> _Window:
-    """What a node reads along the frames."""
+    """Return the window that a node reads along the frames."""
     if not framing.plain or any(v is not None and flow.is_timed(v) for v in node.inputs[1:]):
         raise flow.refuse(node, "its frames are merged with another axis, or its weights depend on them")
     if len([v for v in node.outputs if v.name]) > 1:
@@ -115,7 +114,7 @@ def _window(flow: Flow, node: ir.Node, framing: Frames) -> _Window:
 
 
 def _pads(flow: Flow, node: ir.Node, framing: Frames, spans: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """The paddings of all spatial axes, first those at the starts."""
+    """Return the paddings of all spatial axes, first those at the starts."""
     value = input_of(node)
     sizes = [
         size(framing.extra + stride) if axis == framing.axis and framing.extra % stride == 0 else dim
@@ -138,7 +137,7 @@ def _pads(flow: Flow, node: ir.Node, framing: Frames, spans: Sequence[int], stri
 
 
 def _same_total(flow: Flow, node: ir.Node, length: Size, span: int, stride: int) -> int:
-    """The paddings that give one result for every `stride`."""
+    """Return the padding of an axis that gives one result for every `stride`."""
     if stride == 1:
         return span
     number = length.constant
@@ -199,7 +198,7 @@ class OverlapAdd(FramesEdit):
 
 
 def overlapped(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
-    """The framing of a Col2Im's output: each column adds to `stride` results and those behind."""
+    """Return the framing of the output of a Col2Im, in which each column adds to several results."""
     image, block = flow.known.given(node, 1), flow.known.given(node, 2)
     if image is None or block is None or framing.axis != 2 or not framing.plain:
         raise flow.refuse(node, "its columns are not the frames, or its sizes are not known")
