@@ -1,10 +1,9 @@
-"""What all tests share: the tests in folders of a kind are marked as such, and child processes are kept."""
+"""What all tests share: child processes are kept from test to test."""
 
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,16 +15,6 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 pytest_plugins = ["commands"]
 """Fixtures of the command."""
-
-FOLDERS = {"clients": pytest.mark.clients}
-"""Folder -> the mark of the tests in it."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        for folder in Path(item.path).relative_to(Path(__file__).parent).parts[:-1]:
-            if folder in FOLDERS:
-                item.add_marker(FOLDERS[folder])
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,6 @@
-"""Tests of an environment that is absent are skipped, with the reason."""
+"""The tests of this folder have the mark `clients`; those of an environment that is absent are skipped."""
+
+from pathlib import Path
 
 import pytest
 
@@ -6,6 +8,12 @@ from clients.environments import why_absent
 
 PARAMETERS = ("client", "exporter", "tool")
 """Those of tests that name an environment."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.clients)
 
 
 @pytest.fixture(autouse=True)
