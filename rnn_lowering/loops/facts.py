@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
-from rnn_lowering.inference.polynomials import size
+from rnn_lowering.inference.polynomials import Size, size
 from rnn_lowering.inference.shape_arithmetic import can_evaluate, compute_exactly, element_of, evaluate
 from rnn_lowering.inference.shape_inference import infer
 from rnn_lowering.inference.symbolic_values import SymbolicValues
@@ -211,7 +211,39 @@ class Facts:
                 kind.add_to(values, value)
         return values
 
-    # Numbers
+    # Sizes and numbers outside of the bodies
+
+    def size_of_axis(self, value: ir.Value, axis: int) -> Size | None:
+        """Return the size of an axis, as a polynomial of other sizes; None where the rank is not known."""
+        self._record(value)
+        shape = self._outside.shapes.get(value)
+        return None if shape is None else shape[axis]
+
+    def size_in(self, value: ir.Value) -> Size | None:
+        """Return the size that a value of one element holds: one that an axis has, and that is not known."""
+        self.known(value)
+        held = self._outside.numbers(value)
+        sizes = {dim for shape in self._outside.shapes.values() for dim in shape if dim.constant is None}
+        return held[0] if held is not None and len(held) == 1 and held[0] in sizes else None
+
+    def _record(self, value: ir.Value) -> None:
+        """Record the type and shape of a value; sizes without a name are followed from node to node."""
+        values, nodes = self._outside, list[ir.Node]()
+        while value not in values.types:
+            kind, node = self.kind(value), value.producer()
+            if kind is None:
+                break
+            kind.add_to(values, value)
+            if node is None or None not in (kind.shape or ()) or not node.inputs or node.inputs[0] is None:
+                break
+            nodes.append(node)
+            value = node.inputs[0]
+        for node in reversed(nodes):
+            for other in node.inputs[1:]:
+                kind = None if other is None or other in values.types else self.kind(other)
+                if other is not None and kind is not None:
+                    kind.add_to(values, other)
+            _inferred_kinds(values, node)
 
     def elements(self, value: ir.Value) -> Elements | None:
         """Return the elements of a sequence that is computed outside of bodies, as far as they were found."""
@@ -274,9 +306,8 @@ class Facts:
         if node.op_type not in _EVALUATED or not is_of_default_domain(node):
             return
         for value in (*node.inputs, *node.outputs):
-            kind = None if value is None or value in values.types else self.kind(value)
-            if value is not None and kind is not None:
-                kind.add_to(values, value)
+            if value is not None:
+                self._record(value)
         if not can_evaluate(values, node):
             return
         if any(values.static_type(v) is None for v in node.outputs if v.name):

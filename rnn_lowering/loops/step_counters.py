@@ -13,10 +13,10 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.inference.polynomials import Size
 from rnn_lowering.loops.body import LoopBody, behind_identities
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import Item, Known
-from rnn_lowering.loops.lengths import Length, length_in, length_of_axis
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 
 _SHAPING = ("Identity", "Squeeze", "Unsqueeze", "Reshape")
@@ -31,11 +31,11 @@ class Line:
     """
 
     constant: int = 0
-    terms: tuple[tuple[Length | ir.Value, int], ...] = ()
+    terms: tuple[tuple[Size | ir.Value, int], ...] = ()
     rate: int = 0
 
     def plus(self, other: Line, sign: int = 1) -> Line:
-        sums: dict[Length | ir.Value, int] = dict(self.terms)
+        sums: dict[Size | ir.Value, int] = dict(self.terms)
         for value, factor in other.terms:
             sums[value] = sums.get(value, 0) + sign * factor
         terms = tuple((value, factor) for value, factor in sums.items() if factor)
@@ -80,7 +80,7 @@ class Counters:
         self.items = items
         self._invariant = read.invariant_states
         self._entered: set[ir.Value] = set()
-        self._holders: dict[Length | ir.Value, ir.Value] = {}
+        self._holders: dict[Size | ir.Value, ir.Value] = {}
 
     def line(self, value: ir.Value) -> Line | None:
         """Return a value of the body or from outside as a line; None if it is not linear."""
@@ -117,7 +117,7 @@ class Counters:
         if kind is None or kind.shape is None or any(size != 1 for size in kind.shape):
             return None
         if ir.DataType(kind.element).is_integer():
-            found = length_in(self.copy.facts, item) if isinstance(item, ir.Value) else None
+            found = self.copy.facts.size_in(item) if isinstance(item, ir.Value) else None
             self._holders.setdefault(found or value, value)
             return Line(terms=((found or value, 1),))
         node = value.producer()
@@ -139,7 +139,8 @@ class Counters:
         size = None if kind is None else kind.dims[axis]
         if size is not None or not isinstance(item, ir.Value):
             return None if size is None else Line(size)
-        return Line(terms=((length_of_axis(self.copy.facts, item, axis), 1),))
+        found = self.copy.facts.size_of_axis(item, axis)
+        return None if found is None else Line(terms=((found, 1),))
 
     def emit(self, line: Line) -> Tensor:
         """Emit the number in step 0 as an int64 [1]."""
