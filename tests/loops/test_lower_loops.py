@@ -182,6 +182,23 @@ def test_products_of_rows_leave_the_body(form: str, product: str) -> None:
         assert_same(run(lowered, feed), run(as_meant(model), feed))
 
 
+def test_as_many_rows_as_steps_are_found_where_their_number_has_no_name() -> None:
+    model = parsed("""g (float[2] a, float[N,2] X) => (float[2] p)
+        <bool yes = {1}, int64 three = {3}, int64 zero = {0}> {
+        p = Loop (three, yes, a) <body = d (int64 i, bool c, float[2] s) => (bool c1, float[2] s2) {
+            z = Add (X, s) both = Concat <axis = 0> (z, X) rows = Tanh (both) sizes = Shape (both)
+            M = Gather (sizes, zero)
+            s2 = Loop (M, yes, s) <body = e (int64 j, bool g, float[2] t) => (bool g1, float[2] t1) {
+                row = Gather (rows, j) t1 = Add (t, row) g1 = Identity (g) }>
+            c1 = Identity (c) }> }""")
+    lowered = rl.lower(model, "scan", loops=True)
+    graphs = [lowered.graph, *(body for _, body in bodies(lowered.graph))]
+    assert sum(node.op_type == "Gather" for graph in graphs for node in graph.node) == 1  # M: rows are scanned
+    for N in (3, 1, 0):
+        feed = {"a": numbers(2), "X": numbers(N, 2)}
+        assert_same(run(lowered, feed), run(as_meant(model), feed))
+
+
 def test_only_rows_that_are_used_are_multiplied() -> None:
     model = parsed("""g (float[2,4] h0, float[1000,2,3] X, float[3,4] W) => (float[2,4] h)
         <int64 M = {3}, int64 last = {999}, bool yes = {1}> {
