@@ -111,7 +111,7 @@ def lower_file(
 ) -> FileReport:
     """Lower the model in a file, compare both in onnxruntime, and write the result.
 
-    Files are written at once or not at all, a model together with its data file. None may be one of the input's, a
+    A model and its data file are written together or not at all. An output cannot be a file of the input, a
     symbolic link, a folder, a FIFO or a device.
 
     Args:
@@ -120,28 +120,28 @@ def lower_file(
         lowering: Which nodes to lower and how, or a form: "auto", "scan", "loop", "unroll" or "keep".
         check: How to compare the models; `Check(runs=0)` for no comparison.
         keep_failed: A file for a model that fails the comparison.
-        report: A file to write about all this, also when the comparison fails: data where its name ends in .json
-            (docs/report.md), a page with plots where it ends in .html.
-        external_data: "auto": tensors go to a file beside the model where the input has such a file or they are
-            too large for one; "always"; "never"; or the name of that file.
+        report: A file for the report, also if the comparison fails: data if its name ends in .json
+            (docs/report.md), a page with plots if it ends in .html.
+        external_data: "auto": tensors go to a file beside the model if the input has one, or if they are too large
+            for one file; "always"; "never"; or the name of that file.
         trust_external_data: Read data files outside the model's folder.
         require_verified: Write nothing if no comparison is possible.
         overwrite: Replace existing files.
-        progress: Called as progress(phase, done, total): after each written tensor, when they go to a file of their
-            own, and after each run of the verification. The phases are words for the user.
+        progress: Called as progress(phase, done, total) after each tensor that goes to a data file, and after each
+            run of the verification. The phases are words for the user.
         options: The attributes of `Lowering` and `Check` as keywords: `verify` is the number of runs, `test_shapes`
             are the shapes of random inputs, the others have the same names.
 
     Returns:
-        What was lowered. `report.verification.status` is "verified", or "not verified" where onnxruntime cannot run
-        the original; without recurrent nodes it is None, and the destination is a copy of the source.
+        What was lowered. `report.verification.status` is "verified", or "not verified" if nothing could be
+        compared; without recurrent nodes it is None, and the destination is a copy of the source.
 
     Raises:
         ModelFileError: A file cannot be read or written, or exists.
         VerificationError: The outputs differ; `destination` is not written. The error also tells if
             `report` or `keep_failed` could not be written.
         NotVerifiedError: `require_verified` is given and no comparison was possible; nothing is written.
-        UnsupportedError: As in `lower`; or a file to write is one of the input's, or two of them are one.
+        UnsupportedError: As in `lower`; or an output is a file of the input, or two outputs are the same file.
         InvalidNodeError, OptionError: As in `lower`; an input or a shape for the comparison that the model does not
             have.
 

@@ -242,8 +242,7 @@ class NotVerifiedError(VerificationError):
 
 
 class RnnLoweringWarning(UserWarning):
-    """The specification of a node is ambiguous, and the message says how it was interpreted; or what is asked for
-    is probably not meant, or takes long.
+    """A node is ambiguous, and the message says how it was read; or a request is probably a mistake, or takes long.
 
     Examples:
         >>> import warnings

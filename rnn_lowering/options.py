@@ -98,8 +98,9 @@ def _stream(_: str, given: Any) -> Stream:
 class Tolerance:
     """Values that count as equal: |a - b| <= atol + rtol * |a|; NaN equals NaN, infinity equals the same infinity.
 
-    None: by the element type (float32: rtol 1e-4, atol 1e-5; float64: 1e-9, 1e-10; float16: 1e-2, 2e-3; bfloat16:
-    8e-2, 4e-2; others exactly equal). Where the largest number is below 1, this atol is multiplied by it.
+    Without values, by the element type (float32: rtol 1e-4, atol 1e-5; float64: 1e-9, 1e-10; float16: 1e-2, 2e-3;
+    bfloat16: 8e-2, 4e-2; others exactly equal). If the largest number is below 1, the default atol is multiplied by
+        it.
 
     Examples:
         >>> rl.verify(model, rl.lower(model), tolerance=rl.Tolerance(rtol=1e-3), runs=1).status
@@ -125,13 +126,14 @@ class Lowering:
         to: The form: "scan", "loop", "unroll" (straight-line, for a known sequence length), "chunked" (several
             steps at once, for LinearAttention; straight-line for a known length), "auto" (straight-line at
             length 1, otherwise the form that the target prefers), or "keep" (nodes stay as they are, in streams).
-        target: The runtime that the result is for, a name in `TARGETS`: which forms and operators it supports.
+        target: The runtime that will run the result, a name in `TARGETS`.
         only: Lower only nodes whose operator or name matches this, or one of several (names as shell globs), or
             those for which a function of the onnx_ir node is true. A pattern that matches no node is an error.
         except_: Do not lower nodes that match this.
         max_unroll: The maximum number of steps to unroll.
         max_nodes: The maximum number of nodes after inlining functions with recurrent nodes.
-        max_bytes: The most bytes of a constant that is computed at lowering time; a larger one stays a computation.
+        max_bytes: The most bytes of a constant that is computed while lowering; a larger one is computed at run
+            time.
         compute: "native" keeps each node's element type; "float32" casts the inputs of float16 and bfloat16 nodes
             to float32 and their outputs back, as onnxruntime's float16 kernels do; so a bfloat16 model runs on its
             CPU.
@@ -140,8 +142,8 @@ class Lowering:
             is lowered, it goes down as far as the other nodes allow, since most runtimes refuse 27.
         loops: Lower every Loop and Scan of the model too, in the form that `to` or the target says. Otherwise only
             those that the target does not run are lowered.
-        join: Compute small nodes that do not depend on each other, and both directions of a node, in one loop where
-            the target runs that faster.
+        join: Compute small nodes that do not depend on each other, and both directions of a node, in one loop, if
+            that is faster in the target.
         dims: Sizes of symbolic dimensions, by name. If T is still unknown then, constants that depend on the sizes
             are folded.
         input_shapes: Shapes of inputs, by input name.
@@ -149,11 +151,11 @@ class Lowering:
             inputs, and an If whose condition depends on them only is replaced by its branch. A number or an array.
         stream: The time axis of a model to call chunk by chunk, with states as inputs and outputs:
             "time", "time=1" for one frame in each call, or {"X:1": None} for axis 1 of X and any number of frames.
-        delay: By how many frames a stream may be late, where nodes look ahead; True: by any number.
+        delay: By how many frames a stream may be late if its nodes look ahead; True: by any number.
 
     Raises:
-        OptionError: A form, target or way of computing that does not exist, a negative limit, a pattern that is no
-            text, or a number of frames that is not possible.
+        OptionError: A form, target or option that does not exist, a negative limit, a pattern that is not text, or
+            an impossible number of frames.
 
     Examples:
         >>> lowering = rl.Lowering("unroll", dims={"seq": 16})
@@ -336,11 +338,11 @@ class Check:
         runs: The number of runs with random inputs, each with other sizes of dynamic dimensions; 0: no comparison.
         seed: Seed of the random inputs.
         tolerance: Values that count as equal.
-        feeds: Inputs to compare with, one run each; inputs that a feed does not name are random.
+        feeds: Inputs to compare with, one run each; inputs that you do not name are random.
         shapes: Shapes of the random inputs, by name.
-        timeout: Time limit in seconds for loading a model and for each of its runs, may be infinite; a slower model
-            is not verified.
-        max_bytes: The most bytes of the inputs of a run. Its process may use 16 times that besides the weights; a
+        timeout: Time limit in seconds for loading a model and for each run; it may be infinite. A slower model is
+            not verified.
+        max_bytes: The most bytes of the inputs of a run. The process may use 16 times as much, plus the weights; a
             model that needs more is not verified.
 
     Raises:

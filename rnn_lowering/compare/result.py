@@ -69,7 +69,7 @@ class Verification:
     """The result of `verify`.
 
     Attributes:
-        status: "verified", "failed", or "not verified" where nothing could be compared.
+        status: "verified", "failed", or "not verified" if nothing could be compared.
         method: How it was compared: `WHOLE`, `NODES`, `JUDGED`, or `CHUNKED` and the sizes of the chunks.
         runs: How many runs were compared.
         outputs: One entry per output of the model over all runs; with `NODES` per output of each node.

@@ -54,8 +54,8 @@ def verify(
         A result that is true only if something was compared and agreed in every run.
 
     Raises:
-        UnsupportedError: Sizes are fixed at which neither model runs.
-        OptionError: An option has a value that does not exist, or a given input or shape is not one of the models'.
+        UnsupportedError: Neither model runs at the fixed sizes.
+        OptionError: An option has a value that does not exist, or the models do not have a given input or shape.
         ModelFileError: A file cannot be read, or its data is missing or outside its folder.
 
     Examples:
@@ -85,13 +85,13 @@ def verify_stream(
 
     Args:
         original: A model or its path.
-        stepped: The stream that was made of it, or its path.
+        stepped: The stream that was made from it, or its path.
         check: How they are compared: `runs` is the number of sequences.
         trust_external_data: Read data files outside the folders of the models.
         progress: Called as progress(phase, done, total) when a phase begins and after each run.
 
     Returns:
-        A result that is true only when every sequence agreed in every chunking; `method` names these.
+        A result that is true only if every sequence agreed with every chunk size; `method` names the sizes.
 
     Raises:
         ModelFileError: `stepped` is not a stream.

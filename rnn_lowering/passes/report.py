@@ -133,8 +133,8 @@ class Report:
         loops: The Loops and Scans of the model that were lowered.
         left: Recurrent nodes that were not lowered, and why, as text.
         notes: Other changes to the model.
-        set_inputs: Inputs that became constants: the lowered model lacks them.
-        operators_before, operators_after: How often the model has each operator, in all scopes together.
+        set_inputs: Inputs that became constants; the lowered model does not have them.
+        operators_before, operators_after: The number of nodes of each operator, in the whole model.
         stream: How to call the result, if it is a stream.
 
     Examples:

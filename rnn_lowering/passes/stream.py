@@ -51,7 +51,7 @@ class StreamPass(ir.passes.InPlacePass):
     """Turn a model of whole sequences into one that is called chunk by chunk: states become inputs and outputs.
 
     Recurrent nodes stay recurrent nodes. Convolutions, poolings and paddings along time keep their past frames.
-    Nothing runs; a model that is refused is exactly as it was.
+    Nothing runs. A refused model stays as it was.
 
     Args:
         stream: The time axis, or the number of frames of a chunk by axis: None for any number.
@@ -59,13 +59,13 @@ class StreamPass(ir.passes.InPlacePass):
         count_type: The type in which frames are counted, INT64 or INT32: some runtimes have no int64.
 
     Raises:
-        OptionError: An axis that no input has, or a number of frames that is not possible.
-        UnsupportedError: A node looks beyond its frame, or further than the delay allows, or a state cannot be
-            brought out.
+        OptionError: An axis that no input has, or an impossible number of frames.
+        UnsupportedError: A node looks beyond its frame, or further than the delay allows, or a state cannot become
+            an input and an output.
         InvalidNodeError: A recurrent node specifies what its operator does not allow.
 
     Warns:
-        RnnLoweringWarning: No state is carried from chunk to chunk: the axis is probably not that of time.
+        RnnLoweringWarning: No state is carried from chunk to chunk: the axis is probably not the time axis.
 
     Examples:
         >>> work = onnx_ir.load("model.onnx")

@@ -66,7 +66,7 @@ class FileReport(Report):
     Attributes:
         original, lowered: The model files.
         command: The command line; empty if Python called `lower_file`.
-        verification: How both were compared; None where nothing was to be.
+        verification: How both were compared; None if nothing was compared.
 
     Examples:
         >>> report = rl.lower_file("model.onnx", "lowered.onnx", verify=0, overwrite=True)

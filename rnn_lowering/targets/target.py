@@ -38,7 +38,7 @@ class Target:
         name: Its name for `--target`.
         other_names: Other names for `--target`, in lowercase letters and digits.
         measured: The tested version, or the version that the document describes.
-        forms: The forms that it supports, the preferred one first; "chunked" is repeated in one of them.
+        forms: The forms that it supports, the preferred one first.
         exported_forms: Those in which it runs Loops and Scans of exporters; None for all of `forms`.
         runs_exported: Whether it runs Loops of exporters as they are, where it runs Loop.
         newest_opset, oldest_opset: The opsets of models that it supports; None where no limit is known.

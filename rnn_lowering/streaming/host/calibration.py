@@ -24,8 +24,8 @@ class Calibration(CalibrationDataReader):  # type: ignore[misc]
 
     Args:
         model: The path of a stream, or an onnx.ModelProto.
-        sequences: For each sequence its inputs by name, with all frames. Those that do not fill a call are dropped.
-        state_bits: 8, or 16 for states in QUInt16: small steps of a state then are not lost.
+        sequences: The inputs of each sequence by name, with all frames. Frames that do not fill a call are dropped.
+        state_bits: 8, or 16 for states in QUInt16, which keeps small steps of a state.
 
     Attributes:
         extra_options: For `quantize_static`: the ranges of the states.

@@ -49,8 +49,8 @@ class State:
             frames; "sum": the sum so far; "pool": a pooled value so far; "t": the number of frames so far.
         shape: Its shape.
         dtype: The name of its NumPy type.
-        initial: What the first call receives: "zeros", or nested lists of numbers that broadcast to `shape`, of
-            which those that JSON lacks are the texts "Infinity", "-Infinity" and "NaN".
+        initial: What the first call receives: "zeros", or nested lists of numbers that broadcast to `shape`.
+            Infinities and NaN, which JSON lacks, are the texts "Infinity", "-Infinity" and "NaN".
 
     Examples:
         >>> plan = rl.Stream(rl.lower(model, stream="seq").SerializeToString()).plan
@@ -120,7 +120,7 @@ class StreamPlan:
 
     Attributes:
         frames: Frames per call; None: any number.
-        inputs, outputs: The axis of the frames by name, None where there is none. States are not among them.
+        inputs, outputs: The axis of the frames of each, by name; None if it has none. States are not among them.
         states: The values to pass from call to call.
         unit: The number of frames of each call is a multiple of this.
         rates: How many frames an output has for each frame of the inputs, by name: "1", "15" or "1/8".

@@ -29,12 +29,12 @@ class Stream:
     returns the last ones.
 
     Attributes:
-        plan: What the metadata specify.
+        plan: How to call it, from the metadata.
         states: The states that the next call receives, by the names of the inputs; empty before the first call.
 
     Raises:
-        ModelFileError: The model has no such metadata, or damaged ones.
-        OptionError: What is given is not a model.
+        ModelFileError: The model has no such metadata, or they are damaged.
+        OptionError: The argument is not a model.
 
     Examples:
         >>> stream = rl.Stream(rl.lower(model, stream="seq").SerializeToString())
