@@ -57,7 +57,7 @@ def _forms_of(lowering: Lowering, opset: int, node: ir.Node) -> LoopForms:
         LoopForms,
         optional=runs and not lowering.loops,
         scans_need_rows=runtime.scans_need_rows,
-        check=partial(_check_operators, lowering),
+        check=partial(check_operators, target=runtime),
         dialect=runtime.loop_dialect or PLAIN,
         instead=runtime.rules(opset),
         finish=(*runtime.finish, *runtime.loop_finish),
@@ -73,13 +73,6 @@ def _forms_of(lowering: Lowering, opset: int, node: ir.Node) -> LoopForms:
         faster = ("scan",) if own == "loop" and "scan" in forms[: forms.index(own)] else ()
         return shaped((*faster, own), "requested", nested_stay={"scan", "loop"} <= {*forms})
     return shaped(forms, f"first choice for target {runtime.name}")
-
-
-def _check_operators(lowering: Lowering, operators: frozenset[str], node: NodeRef) -> None:
-    """Check what is emitted for a Loop or Scan, or is in its body, against the document of a target."""
-    runtime = lowering.runtime
-    if runtime.documented is not None:
-        check_operators(operators, node, runtime, runtime.documented)
 
 
 def nodes_left(model: ir.Model, lowering: Lowering) -> Iterator[tuple[NodeRef, str]]:
@@ -100,7 +93,7 @@ def refusals(model: ir.Model, lowering: Lowering) -> Iterator[UnsupportedError]:
     own = [(ref, node) for ref, node in exported_loops(model) if selected.selects(node)]
     for ref, node in own:
         try:
-            _check_operators(lowering, operators_in([node]), ref)
+            check_operators(operators_in([node]), ref, runtime)
         except UnsupportedError as error:
             yield error
     for ref, node in own:

@@ -80,41 +80,166 @@ def choose(
         UnknownSizeError: The form or the target needs a size that is not known.
     """
     check_node(spec, opset, target)
-    forms = _forms(spec, target)
-    if to not in ("auto", *forms):
-        reason = spec.why_not(to) or f"{target.name} does not support the form {to}"
-        raise UnsupportedError(reason, hint=_use(forms), node=spec.node)
+    return _Chooser(spec, opset, max_unroll, target, emitted).choose(to)
 
-    def checked(form: str, reason: str) -> Choice:
-        _check_form(form, spec, opset, max_unroll, target)
-        return _emitting(_choice(form, reason, spec, opset, target), spec, target, emitted)
 
-    if spec.needs_no_loop and not _needs_loop(spec, opset):
-        choice = _choice("unroll", spec.needs_no_loop, spec, opset, target)
-        return _emitting(choice, spec, target, emitted)
-    if to != "auto":
+@dataclass(frozen=True)
+class _Chooser:
+    """Chooses the form of one node; the fields are the arguments of `choose`."""
+
+    spec: NodeSpec
+    opset: int
+    max_unroll: int
+    target: Target
+    emitted: Emitted
+
+    def choose(self, to: str) -> Choice:
+        spec, forms = self.spec, self._forms()
+        if to not in ("auto", *forms):
+            reason = spec.why_not(to) or f"{self.target.name} does not support the form {to}"
+            raise UnsupportedError(reason, hint=_use(forms), node=spec.node)
+        if spec.needs_no_loop and not self._needs_loop:
+            return self._choice("unroll", spec.needs_no_loop)
+        if to == "auto":
+            return self._first_possible()
         try:
-            return checked(to, "requested")
+            return self._checked(to, "requested")
         except UnsupportedError as error:
-            possible = [form for form in forms if form != to and _is_possible(checked, form)]
-            error.advise(error.hint, _use(possible))
+            error.advise(error.hint, _use(form for form in forms if form != to and self._is_possible(form)))
             raise
-    reason = f"first choice for target {target.name}"
-    forms = _preferred(spec, opset, target)
-    for form in forms:
+
+    def _first_possible(self) -> Choice:
+        reason = f"first choice for target {self.target.name}"
+        *others, last = self._preferred()
+        for form in others:
+            try:
+                return self._checked(form, reason)
+            except UnsupportedError as error:
+                reason = error.reason
+        return self._checked(last, reason)
+
+    def _forms(self) -> list[str]:
+        """Return the forms that the target supports for this kind of nodes."""
+        every = [form for form in (*self.target.forms, CHUNKED) if not self.spec.why_not(form)]
+        attention = CHUNKED in every and not self.spec.needs_no_loop
+        return list(self.target.attention or every) if attention else every
+
+    def _preferred(self) -> list[str]:
+        """Return the forms that the target supports, the fastest for this node first."""
+        spec, target = self.spec, self.target
+        forms, fastest = self._forms(), spec.first_form()
+        if spec.seq_length is None and fastest != forms[0]:
+            fastest = ""  # a single step of a chunk costs as much as all of it
+        first = fastest or target.forms[0]
+        if self._is_recognized:
+            first = "scan"
+        elif not fastest and spec.seq_length is not None and spec.seq_length <= target.unroll_up_to:
+            first = "unroll"
+        elif spec.hidden_size is not None and spec.hidden_size >= target.loop_from:
+            first = "loop"
+        return sorted(forms, key=lambda form: form != first)
+
+    def _is_possible(self, form: str) -> bool:
         try:
-            return checked(form, reason)
-        except UnsupportedError as error:
-            if form == forms[-1]:
-                raise
-            reason = error.reason
-    raise AssertionError(f"{target.name} supports no form")
+            self._checked(form, "")
+        except UnsupportedError:
+            return False
+        return True
 
+    def _checked(self, form: str, reason: str) -> Choice:
+        self._check_form(form)
+        return self._choice(form, reason)
 
-def _forms(spec: NodeSpec, target: Target) -> list[str]:
-    """Return the forms that a target supports for a kind of nodes."""
-    every = [form for form in (*target.forms, CHUNKED) if not spec.why_not(form)]
-    return list(target.attention or every) if CHUNKED in every and not spec.needs_no_loop else every
+    def _choice(self, form: str, reason: str) -> Choice:
+        """Return a form, whose operators the target is known to support."""
+        target = self.target
+        # onnxruntime fuses a Gemm with its activation in float32 only.
+        tuned = form != "unroll" and self.spec.dtype == ir.DataType.FLOAT and self.opset >= LOOP_DIALECT_OPSET
+        dialect = target.loop_dialect if tuned and target.loop_dialect else target.dialect
+        choice = Choice(
+            form,
+            reason,
+            self._repeat(form),
+            replace(dialect, recognized_lstm=form == "scan" and self._is_recognized),
+            target.rules(self.opset),
+            (*target.finish, *(target.loop_finish if tuned else ())),
+            target.outputs_apart,
+        )
+        if target.documented is not None:
+            check_operators(self.emitted(choice), self.spec.node, target)
+        return choice
+
+    def _repeat(self, form: str) -> Repeat:
+        if form != CHUNKED:
+            return _REPEATS[form]
+        few = _REPEATS[self.target.forms[0]] if self.target.dialect.by_length else None
+        return partial(chunked, repeat=_REPEATS[self._form_of_chunks], few=few)
+
+    @property
+    def _form_of_chunks(self) -> str:
+        """The form in which chunks are repeated: straight-line where their number is known, unless the runtime is
+        faster in a loop."""
+        loops = [form for form in self.target.forms if form != "unroll"]
+        return loops[0] if loops and (self.spec.seq_length is None or self.target.loops_of_chunks) else "unroll"
+
+    @property
+    def _is_recognized(self) -> bool:
+        recognizes = self.target.recognized_lstm and self.opset >= LOOP_DIALECT_OPSET
+        return recognizes and isinstance(self.spec, RecurrentSpec) and is_recognizable(self.spec)
+
+    @property
+    def _needs_loop(self) -> bool:
+        """Whether even an unrolled node would need a Loop: to number the rows of an unknown batch size."""
+        return count_needs_loop(self.opset) and self.spec.batch_size is None and "sequence_lens" in self.spec.inputs
+
+    def _check_form(self, form: str) -> None:
+        if form == CHUNKED:
+            self._check_chunks()
+            return
+        spec, first = self.spec, first_opset(_REPEATS[form])
+        if self.opset < first:
+            raise UnsupportedError(
+                f"{form.title()} needs opset {first}, but the model has {self.opset}",
+                hint=f"convert the model to opset {first} or later (onnx.version_converter)",
+                node=spec.node,
+            )
+        if form == "scan" and self.target.constants_in_scan and (computed := _computed_in_body(spec)):
+            verb = "is" if len(computed) == 1 else "are"
+            constants = f"{self.target.name} supports only constants in the body of a Scan"
+            raise UnsupportedError(f"{constants}: {' and '.join(computed)} {verb} not", node=spec.node)
+        if form == "unroll":
+            self._check_unroll()
+
+    def _check_unroll(self) -> None:
+        spec = self.spec
+        if spec.seq_length is None:
+            raise UnknownSizeError(
+                "the sequence length is not known, so the steps cannot be unrolled", node=spec.node, sizes=("T",)
+            )
+        self._check_count(spec.seq_length, "steps")
+        if self._needs_loop:
+            raise UnknownSizeError(
+                f"sequence_lens with an unknown batch size cannot be unrolled at opset {self.opset}",
+                hint="convert the model to opset 9 or later (onnx.version_converter)",
+                node=spec.node,
+                sizes=("N",),
+            )
+
+    def _check_chunks(self) -> None:
+        """Check that steps can be joined into chunks: so many as are unrolled, or in a loop."""
+        T = self.spec.seq_length
+        if self._form_of_chunks != "unroll" or T is None:
+            self._check_form(self._form_of_chunks)
+        else:
+            self._check_count(-(-T // self.spec.steps_of_chunk), "chunks")
+
+    def _check_count(self, count: int, what: str) -> None:
+        if count > self.max_unroll:
+            raise UnsupportedError(
+                f"{count} {what} are more than the limit of {self.max_unroll} for unrolling",
+                hint=f"raise the limit (--max-unroll {count})",
+                node=self.spec.node,
+            )
 
 
 def _use(forms: Iterable[str]) -> str:
@@ -122,133 +247,6 @@ def _use(forms: Iterable[str]) -> str:
     return " or ".join(f"--to {form}" for form in forms).replace("--to", "use --to", 1)
 
 
-def _is_possible(checked: Callable[[str, str], Choice], form: str) -> bool:
-    try:
-        checked(form, "")
-    except UnsupportedError:
-        return False
-    return True
-
-
-def _emitting(choice: Choice, spec: NodeSpec, target: Target, emitted: Emitted) -> Choice:
-    """Return a choice whose operators the target is known to support."""
-    if target.documented is not None:
-        check_operators(emitted(choice), spec.node, target, target.documented)
-    return choice
-
-
-def _choice(form: str, reason: str, spec: NodeSpec, opset: int, target: Target) -> Choice:
-    # onnxruntime fuses a Gemm with its activation in float32 only.
-    tuned = form != "unroll" and spec.dtype == ir.DataType.FLOAT and opset >= LOOP_DIALECT_OPSET
-    dialect = target.loop_dialect if tuned and target.loop_dialect else target.dialect
-    return Choice(
-        form,
-        reason,
-        _repeat(form, spec, target),
-        replace(dialect, recognized_lstm=form == "scan" and _is_recognized(spec, opset, target)),
-        target.rules(opset),
-        (*target.finish, *(target.loop_finish if tuned else ())),
-        target.outputs_apart,
-    )
-
-
-def _repeat(form: str, spec: NodeSpec, target: Target) -> Repeat:
-    if form != CHUNKED:
-        return _REPEATS[form]
-    few = _REPEATS[target.forms[0]] if target.dialect.by_length else None
-    return partial(chunked, repeat=_REPEATS[_repeated(spec, target)], few=few)
-
-
-def _repeated(spec: NodeSpec, target: Target) -> str:
-    """Return the form in which chunks are repeated: straight-line where their number is known, unless the runtime
-    is faster in a loop."""
-    loops = [form for form in target.forms if form != "unroll"]
-    return loops[0] if loops and (spec.seq_length is None or target.loops_of_chunks) else "unroll"
-
-
-def _preferred(spec: NodeSpec, opset: int, target: Target) -> list[str]:
-    """Return the forms that a target supports, the fastest for this node first."""
-    forms, fastest = _forms(spec, target), spec.first_form()
-    if spec.seq_length is None and fastest != forms[0]:
-        fastest = ""  # a single step of a chunk costs as much as all of it
-    first = fastest or target.forms[0]
-    if _is_recognized(spec, opset, target):
-        first = "scan"
-    elif not fastest and spec.seq_length is not None and spec.seq_length <= target.unroll_up_to:
-        first = "unroll"
-    elif spec.hidden_size is not None and spec.hidden_size >= target.loop_from:
-        first = "loop"
-    return sorted(forms, key=lambda form: form != first)
-
-
-def _is_recognized(spec: NodeSpec, opset: int, target: Target) -> bool:
-    return (
-        target.recognized_lstm
-        and opset >= LOOP_DIALECT_OPSET
-        and isinstance(spec, RecurrentSpec)
-        and is_recognizable(spec)
-    )
-
-
-def _needs_loop(spec: NodeSpec, opset: int) -> bool:
-    """Return whether even an unrolled node would need a Loop: to number the rows of an unknown batch size."""
-    return count_needs_loop(opset) and spec.batch_size is None and "sequence_lens" in spec.inputs
-
-
-def _check_form(form: str, spec: NodeSpec, opset: int, max_unroll: int, target: Target) -> None:
-    if form == CHUNKED:
-        _check_chunks(spec, opset, max_unroll, target)
-        return
-    first = first_opset(_REPEATS[form])
-    if opset < first:
-        raise UnsupportedError(
-            f"{form.title()} needs opset {first}, but the model has {opset}",
-            hint=f"convert the model to opset {first} or later (onnx.version_converter)",
-            node=spec.node,
-        )
-    if form == "scan" and target.constants_in_scan and (computed := _computed_in_body(spec)):
-        verb = "is" if len(computed) == 1 else "are"
-        reason = f"{target.name} supports only constants in the body of a Scan: {' and '.join(computed)} {verb} not"
-        raise UnsupportedError(reason, node=spec.node)
-    if form == "unroll":
-        _check_unroll(spec, opset, max_unroll)
-
-
 def _computed_in_body(spec: NodeSpec) -> list[str]:
     """Return the inputs of a node that every step uses and that are not constants."""
     return [s for s in spec.used_by_steps if s in spec.inputs and s not in spec.constants]
-
-
-def _check_unroll(spec: NodeSpec, opset: int, max_unroll: int) -> None:
-    if spec.seq_length is None:
-        raise UnknownSizeError(
-            "the sequence length is not known, so the steps cannot be unrolled", node=spec.node, sizes=("T",)
-        )
-    if spec.seq_length > max_unroll:
-        raise UnsupportedError(
-            f"{spec.seq_length} steps are more than the limit of {max_unroll} for unrolling",
-            hint=f"raise the limit (--max-unroll {spec.seq_length})",
-            node=spec.node,
-        )
-    if _needs_loop(spec, opset):
-        raise UnknownSizeError(
-            f"sequence_lens with an unknown batch size cannot be unrolled at opset {opset}",
-            hint="convert the model to opset 9 or later (onnx.version_converter)",
-            node=spec.node,
-            sizes=("N",),
-        )
-
-
-def _check_chunks(spec: NodeSpec, opset: int, max_unroll: int, target: Target) -> None:
-    """Check that steps can be joined into chunks: so many as are unrolled, or in a loop."""
-    repeated, T = _repeated(spec, target), spec.seq_length
-    if repeated != "unroll" or T is None:
-        _check_form(repeated, spec, opset, max_unroll, target)
-        return
-    count = -(-T // spec.steps_of_chunk)
-    if count > max_unroll:
-        raise UnsupportedError(
-            f"{count} chunks are more than the limit of {max_unroll} for unrolling",
-            hint=f"raise the limit (--max-unroll {count})",
-            node=spec.node,
-        )

@@ -10,7 +10,6 @@ from rnn_lowering.emit.integer_product import integer_product
 from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import NodeRef, UnknownLengthsError, UnknownSizeError, UnsupportedError
 from rnn_lowering.spec.node_spec import NodeSpec
-from rnn_lowering.targets.documented import Documented
 from rnn_lowering.targets.target import Target
 
 _INTEGERS_OPSET = first_opset(integer_product)
@@ -67,14 +66,16 @@ def check_types(dtypes: Collection[ir.DataType | None], node: NodeRef | None, ta
         raise UnsupportedError(f"{target.name} has no {' and '.join(missing)}", hint=hint, node=node)
 
 
-def check_operators(emitted: frozenset[str], node: NodeRef, target: Target, known: Documented) -> None:
+def check_operators(emitted: frozenset[str], node: NodeRef, target: Target) -> None:
     """Check the operators that are emitted for a node, or are in its body, against the list of a documented target.
+    Any other target runs them all.
 
     Raises:
         UnsupportedError: The list lacks one.
     """
-    missing = emitted - known.operators
-    if not missing:
+    known = target.documented
+    missing = emitted - known.operators if known else frozenset()
+    if known is None or not missing:
         return
     reason = f"{target.name} is not known to support {' and '.join(sorted(missing))} ({known.source}, {known.date})"
     that = "that" if len(missing) == 1 else "those"
