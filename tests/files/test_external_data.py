@@ -3,7 +3,6 @@
 import errno
 import hashlib
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -373,27 +372,6 @@ def test_a_model_in_memory_without_its_data_is_refused(source: Path) -> None:
 # Files that cannot be written
 
 
-PLACES = ["file/out.onnx", "none/out.onnx", "folder.onnx", "n" * 300, "a\0b.onnx", "/dev/full/out.onnx"]
-
-
-@pytest.mark.parametrize("place", PLACES, ids=lambda p: ascii(p)[:30])
-def test_a_place_that_cannot_be_written(place: str, source: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("not a folder")
-    (tmp_path / "folder.onnx").mkdir()
-    before = state(tmp_path)
-    with pytest.raises(rl.ModelFileError, match="cannot write"):
-        rl.lower_file(source, tmp_path / place, verify=0, external_data="never")
-    assert state(tmp_path) == before
-
-
-def test_no_data_is_left_where_the_model_cannot_be_written(source: Path, tmp_path: Path) -> None:
-    (tmp_path / "folder.onnx").mkdir()
-    before = state(tmp_path)
-    with pytest.raises(rl.ModelFileError, match="cannot write"):
-        rl.lower_file(source, tmp_path / "folder.onnx", verify=0)
-    assert state(tmp_path) == before
-
-
 @pytest.fixture
 def existing(out: Path) -> Iterator[Path]:
     """An earlier output with data, which must be kept."""
@@ -424,40 +402,22 @@ def test_an_error_of_the_writer(
 
 
 CHILD = """
-import os, resource, signal, sys
+import resource, sys
 import rnn_lowering as rl
-limit, kill_at = int(sys.argv[3]), int(sys.argv[4])
-if limit:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-def progress(phase, done, count):
-    if done == kill_at:
-        os.kill(os.getpid(), signal.SIGKILL)
+resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
 try:
-    rl.lower_file(sys.argv[1], sys.argv[2], overwrite=True, verify=0, progress=progress)
+    rl.lower_file(sys.argv[1], sys.argv[2], overwrite=True, verify=0)
 except rl.ModelFileError as error:
     sys.exit(f"refused: {error}")
 """
 
 
-def in_a_child(source: Path, out: Path, limit: int = 0, kill_at: int = -1) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-B", "-c", CHILD, str(source), str(out), str(limit), str(kill_at)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def test_files_that_may_not_grow(source: Path, existing: Path) -> None:
-    done = in_a_child(source, existing, limit=3000)
+    # -B: bytecode would be cut off, too, and break later imports
+    command = [sys.executable, "-B", "-c", CHILD, str(source), str(existing)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert "refused: cannot write" in done.stderr
-
-
-def test_a_killed_process_leaves_the_earlier_output(source: Path, out: Path) -> None:
-    out.write_bytes(b"earlier model")
-    out.with_name("out.onnx.data").write_bytes(b"earlier data")
-    assert in_a_child(source, out, kill_at=3).returncode == -signal.SIGKILL
-    assert out.read_bytes() == b"earlier model"
-    assert out.with_name("out.onnx.data").read_bytes() == b"earlier data"
-    rl.lower_file(source, out, verify=0, overwrite=True)
-    assert_right(out)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError, RuntimeError])

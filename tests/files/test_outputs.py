@@ -83,6 +83,9 @@ NEVER: dict[str, tuple[dict[str, Any], str]] = {
     "output is a folder": ({"out": "sub"}, "it is a folder"),
     "output is in no folder": ({"out": "none/out.onnx"}, "folder does not exist"),
     "output is in a file": ({"out": "notes.txt/out.onnx"}, "cannot write"),
+    "output is in a device": ({"out": "/dev/full/out.onnx"}, "cannot write"),
+    "output has too long a name": ({"out": "n" * 300}, "cannot write"),
+    "output has a name with a null": ({"out": "a\0b.onnx"}, "cannot write"),
 }
 
 
