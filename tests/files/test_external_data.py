@@ -175,44 +175,6 @@ def test_a_node_whose_constant_is_external(tmp_path: Path, out: Path) -> None:
     assert_close(run(onnx.load(out), feed), run(onnx.load(path), feed))
 
 
-# What would destroy the input
-
-
-@pytest.mark.parametrize("spelling", ["weights.bin", "./weights.bin", "../source/weights.bin"])
-def test_data_that_would_replace_the_inputs_is_refused(spelling: str, source: Path) -> None:
-    with pytest.raises(rl.UnsupportedError, match=r"the same file|cannot write external data"):
-        rl.lower_file(source, source.with_name("out.onnx"), verify=0, external_data=spelling)
-    assert set(state(source.parent)) == {"in.onnx", "weights.bin"}
-
-
-def test_data_that_would_replace_the_inputs_through_a_link_is_refused(source: Path, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(source.parent)
-    with pytest.raises(rl.UnsupportedError, match="the same file"):
-        rl.lower_file(source, tmp_path / "link" / "out.onnx", verify=0, external_data="weights.bin")
-
-
-def test_data_that_would_replace_the_model_is_refused(source: Path) -> None:
-    before = source.read_bytes()
-    try:
-        with pytest.raises(rl.RnnLoweringError):
-            rl.lower_file(source, source.with_name("out.onnx"), verify=0, external_data="in.onnx")
-        assert source.read_bytes() == before
-    finally:
-        source.write_bytes(before)
-
-
-@pytest.mark.parametrize("policy", ["auto", "never", "other.bin"])
-def test_an_output_that_would_replace_the_inputs_data_is_refused(policy: str, source: Path) -> None:
-    data = source.with_name("weights.bin")
-    before = data.read_bytes()
-    try:
-        with pytest.raises(rl.RnnLoweringError):
-            rl.lower_file(source, data, verify=0, external_data=policy)
-        assert data.read_bytes() == before
-    finally:
-        data.write_bytes(before)
-
-
 NAMES = ["", ".", "..", "a/b", "/tmp/x", "sub/", "out.onnx", "a\0b", "n" * 300]
 
 
@@ -265,23 +227,6 @@ def test_an_output_among_links(tmp_path: Path) -> None:
     rl.lower_file(model, model.with_name("out.onnx"), verify=0)
     assert {name: h for name, h in state(tmp_path / "hub").items() if name in before} == before
     assert_right(model.with_name("out.onnx"))
-
-
-def test_an_output_that_is_a_link_to_the_input_is_refused(source: Path) -> None:
-    link = source.with_name("out.onnx")
-    link.symlink_to(source)
-    with pytest.raises(rl.UnsupportedError, match="the same file"):
-        rl.lower_file(source, link, verify=0)
-
-
-def test_an_output_that_is_a_link_to_the_inputs_data_leaves_it_alone(source: Path) -> None:
-    link = source.with_name("out.onnx")
-    link.symlink_to(source.with_name("weights.bin"))
-    try:
-        rl.lower_file(source, link, verify=0)
-    except rl.RnnLoweringError:
-        return
-    assert_right(link)
 
 
 def test_a_loop_of_links_is_refused(source: Path, out: Path) -> None:

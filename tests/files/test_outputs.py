@@ -62,8 +62,14 @@ NEVER: dict[str, tuple[dict[str, Any], str]] = {
     "output is a hard link to the input": ({"out": "hard.onnx"}, "same file"),
     "output is a link to the input": ({"out": "soft.onnx"}, "same file"),
     "output is the input's data": ({"out": "w.bin"}, "same file"),
+    "output is the input's data, with none of its own": ({"out": "w.bin", "external_data": "never"}, "same file"),
+    "output is the input's data, with other data": ({"out": "w.bin", "external_data": "d.bin"}, "same file"),
+    "output is a link to the input's data": ({"out": "soft.bin"}, "it is a symbolic link"),
     "data is the input": ({"external_data": IN}, "same file"),
     "data is the input's data": ({"external_data": "w.bin"}, "same file"),
+    "data is the input's data by another spelling": ({"external_data": "./w.bin"}, "cannot write external data"),
+    "data is the input's data through a link": ({"out": "here/new.onnx", "external_data": "w.bin"}, "same file"),
+    "data is a link to the input's data": ({"external_data": "soft.bin"}, "same file"),
     "data is a hard link to the input's data": ({"external_data": "hard.bin"}, "same file"),
     "kept is the input": ({"keep_failed": IN}, "same file"),
     "kept is the input's data": ({"keep_failed": "w.bin"}, "same file"),
@@ -96,6 +102,7 @@ def test_what_is_never_written(folder: Path, case: str, overwrite: bool) -> None
     (folder / "here").symlink_to(".")
     (folder / "hard.onnx").hardlink_to(folder / IN)
     (folder / "soft.onnx").symlink_to(IN)
+    (folder / "soft.bin").symlink_to("w.bin")
     (folder / "hard.bin").hardlink_to(folder / "w.bin")
     write(folder / "w.onnx", "w.data")
     write(folder / "v.onnx", "w.json")
