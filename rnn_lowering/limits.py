@@ -11,7 +11,7 @@ MOST_BYTES = 1 << 28
 """The default limit in bytes, for one computed constant and for the inputs of one test run."""
 
 RUN_FACTOR = 16
-"""A test run may take so many times the limit beside the weights: it holds many tensors."""
+"""A test run may take this many times the limit, plus the weights: it holds many tensors."""
 
 _most: ContextVar[int] = ContextVar("most", default=MOST_BYTES)
 

@@ -32,7 +32,7 @@ def zeros(op: Ops, sizes: Sequence[Tensor]) -> Tensor:
 
 
 def followed_by_zeros(op: Ops, x: Tensor, count: Tensor) -> Tensor:
-    """Return x [batch, seq, ...] with so many more rows of zeros along axis 1; `count` is an int64 [1]."""
+    """Return x [batch, seq, ...] with `count` more rows of zeros along axis 1; `count` is an int64 [1]."""
     if count.number == 0:
         return x
     if count.number is not None and x.shape[0] is None:
@@ -61,7 +61,7 @@ def _padded_11(op: Ops, x: Tensor, count: int) -> Tensor:
 
 @since(1)
 def _full_of_zeros(op: Ops, shape: Tensor, dims: Dims) -> Tensor:
-    """Return zeros of the recurrence's type and of a shape that is computed; `dims` is what is known of it."""
+    """Return zeros of the recurrence's type and of a computed shape; `dims` are its known sizes."""
     return op.emit("Tile", [op.known(zeros_of(op.dtype, (1,) * len(dims))), shape], dims)
 
 

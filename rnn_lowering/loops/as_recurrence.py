@@ -58,7 +58,7 @@ class LoopRecurrence:
 
     @property
     def init(self) -> list[Item]:
-        """What stands for the states before the first step."""
+        """The values of the states before the first step."""
         return [self.carried[n] for n in self.states]
 
     @property
@@ -68,7 +68,7 @@ class LoopRecurrence:
 
     @property
     def returned(self) -> list[ir.Value]:
-        """What a step returns: the states after it, and what is stacked."""
+        """The results of a step: the next states, and the rows to stack."""
         states = (self.read.state_outputs[n] for n in self.states)
         return [*states, *(self.read.rows[n] for n in self.stacked)]
 
@@ -80,7 +80,7 @@ class LoopRecurrence:
         number: Item = None,
         going: Item = None,
     ) -> list[Item]:
-        """Emit a step into the open body; return the states after it, and what is stacked.
+        """Emit a step into the open body; return the next states and the rows to stack.
 
         Args:
             copy: Copies the body.
@@ -204,7 +204,7 @@ def _as_recurrence(
     body: EmptiedBody,
     trips: LoopTrips | None,
 ) -> LoopRecurrence:
-    """Return what is left of a Loop or Scan, without states and outputs that nothing uses."""
+    """Return a Loop or Scan without the states and outputs that nothing uses."""
     copy.moved |= body.moved
     stacked = [n for n, value in enumerate(read.stacked) if value.name and _is_used(value)]
     final = [read.state_inputs[n] for n, value in enumerate(read.results) if _is_used(value)]

@@ -299,7 +299,7 @@ class BodyCopy:
         return slices
 
     def results_of(self, node: ir.Node) -> Sequence[Item]:
-        """Return what a node of a body computes in the current step; emit what is not known."""
+        """Return the outputs of a node of a body in the current step; emit those that are not known."""
         items = [self.item(value) for value in node.inputs]
         standard = node.domain in DEFAULT_DOMAIN
         if standard and node.op_type in REPEATING and node not in self.stays:
@@ -410,7 +410,7 @@ class BodyCopy:
         return attribute
 
     def _graph(self, graph: ir.Graph) -> ir.Graph:
-        """Return a copy of a branch or body as it is in this step."""
+        """Return a copy of a branch or body for this step."""
         with self.op.body(), self.inner_scope():
             if not all(value in self._items for value in graph.initializers.values()):
                 self.bring_constants([graph])

@@ -120,7 +120,7 @@ def _reads_row(node: ir.Node, varies: set[ir.Value]) -> bool:
 
 
 def _is_safe(copy: BodyCopy, node: ir.Node) -> bool:
-    """Whether a node that is the same in each step may run even if there is no step."""
+    """Whether a node may run before the loop, even if the loop has no step."""
     items = [copy.item(value) for value in node.inputs]
     if all(isinstance(item, Known) for item in items) and copy.facts.evaluate(node, items) is not None:
         return True

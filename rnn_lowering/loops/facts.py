@@ -91,7 +91,7 @@ class TensorKind:
 
 
 def common_kind(kinds: Sequence[TensorKind | None]) -> TensorKind | None:
-    """Return what is the same in all kinds."""
+    """Return the kind that all these have in common."""
     known = [kind for kind in kinds if kind is not None]
     if not known or len(known) < len(kinds) or len({kind.element for kind in known}) != 1:
         return None
@@ -275,7 +275,7 @@ class Facts:
         return self._known[value]
 
     def _needed(self, node: ir.Node) -> list[ir.Value]:
-        """Return the inputs whose numbers a node needs: Shape and Size those of which no shape was inferred."""
+        """Return the inputs whose numbers a node needs; Shape and Size need those without an inferred shape."""
         if node.op_type not in _EVALUATED:
             return []
         given = [v for v in node.inputs if v is not None]
@@ -357,7 +357,7 @@ class Facts:
 
 @contextmanager
 def _names_kept(model: ir.Model) -> Iterator[None]:
-    """Let names of sizes that look like those of ONNX's inference be others in the block: tf2onnx writes such."""
+    """Rename, in the block, sizes with names like those that ONNX's inference makes: tf2onnx writes some."""
     shapes = [(value, value.shape) for value in model.graph.inputs]
     for value, shape in shapes:
         if shape is not None and any(map(is_anonymous, shape)):

@@ -268,7 +268,7 @@ def unroll(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) -> 
 
 
 def _step(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[Item], number: int) -> list[Item]:
-    """Emit a step, given its rows, and return the states after it and what is stacked."""
+    """Emit a step, given its rows; return the next states and the rows to stack."""
     copy.bind(read.state_inputs, states)
     if isinstance(read, LoopBody):
         copy.bind((read.number, read.going_input), [Known(np.asarray(number, np.int64)), Known(np.asarray(True))])

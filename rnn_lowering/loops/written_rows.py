@@ -31,7 +31,7 @@ _MOST_NODES = 256
 """The most nodes that compute the index of a row."""
 
 _GrowingArray = tuple[Array, Array]
-"""What a tensor of integers is in step 0, and how much it grows in each step."""
+"""The value of a tensor of integers in step 0, and its growth in each step."""
 
 
 @dataclass(frozen=True)

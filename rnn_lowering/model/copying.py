@@ -140,7 +140,7 @@ def restored(model: ir.Model) -> Iterator[None]:
 
 @contextmanager
 def changed(model: ir.Model, work: ir.Model) -> Iterator[tuple[ir.Model, ir.Model]]:
-    """Yield a model to change, and the original beside it. If the block succeeds, the given model has the graph,
+    """Yield a model to change, and the original. If the block succeeds, the given model has the graph,
     functions, IR version and metadata of the changed one, otherwise those that it had.
 
     Args:

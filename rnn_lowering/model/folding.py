@@ -19,7 +19,7 @@ from rnn_lowering.types import in_memory
 
 _MOST_PASSES = 4
 _SHARE = 16
-"""What is folded is written: a tensor may have this share of the limit."""
+"""The share of the limit that one folded tensor may have, since it is written to the file."""
 
 
 def folded(model: ir.Model, *, decide: bool = False, inferred: Inferred | None = None) -> ir.Model | None:

@@ -54,7 +54,7 @@ class _Output:
 
 @dataclass(frozen=True)
 class Between:
-    """What is between Y of a layer and X of the layer above.
+    """The nodes between Y of a layer and X of the layer above.
 
     Attributes:
         moves: The nodes, from X on, each with the number of its input that comes from Y.

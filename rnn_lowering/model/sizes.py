@@ -90,7 +90,7 @@ def computed_values(model: ir.Model) -> Iterator[ir.Value]:
 
 
 def _initial(model: ir.Model, carried: list[_LoopValue]) -> _AssumedShapes:
-    """Infer shapes, assuming those of initial values; return what is assumed.
+    """Infer shapes on the assumption that states keep the shapes of their initial values; return the assumption.
 
     Initial values of inner and later loops get their shapes from the assumptions for other loops.
     """
@@ -106,7 +106,7 @@ def _initial(model: ir.Model, carried: list[_LoopValue]) -> _AssumedShapes:
 
 
 def _infer(model: ir.Model, assumed: _AssumedShapes) -> None:
-    """Remove all shapes of computed values and infer them with what is assumed."""
+    """Remove all shapes of computed values, and infer them on the assumptions."""
     for graph in model.graphs():
         for node in graph:
             for value in (*node.outputs, *_inputs_of_body(node)):

@@ -18,7 +18,7 @@ from rnn_lowering.types import Dims
 
 @dataclass(frozen=True)
 class ValueFacts:
-    """What is known of a value beside what its model declares."""
+    """What is known of a value in addition to its declared type."""
 
     dtype: ir.DataType | None
     shape: ir.Shape | None

@@ -76,7 +76,7 @@ class GatedDeltaNetSpec(NodeSpec):
 
     @property
     def least_square(self) -> float:
-        """What qk_l2_norm adds to the square of a length, as measured in onnxruntime 1.32: no document tells it."""
+        """What qk_l2_norm adds to the square of a length: measured in onnxruntime 1.32, not documented."""
         return 1e-12 if self.lower_bound is None else 1e-6
 
     @property

@@ -143,7 +143,7 @@ class LinearAttentionSpec(NodeSpec):
 
     @property
     def output_heads(self) -> int:
-        """Heads of the output: those of the query, or of the state where these are more."""
+        """Heads of the output: as many as the query has, or the state if it has more."""
         return max(self.query_heads, self.state_heads)
 
     @property
@@ -250,7 +250,7 @@ class _Sizes:
         return None if shape is None else shape[2]
 
     def _one_size(self, noun: str, axis: int, heads: Mapping[str, int]) -> int:
-        """Return d_k or d_v: from the width of an input with so many heads, or from an axis of past_state."""
+        """Return d_k or d_v, from the width of an input with this many heads or from an axis of past_state."""
         for symbol, count in heads.items():
             width = self.width(symbol)
             if width is None:

@@ -50,7 +50,7 @@ MOVING = frozenset(
         *("Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
     )
 )
-"""Operators that move elements, those of all inputs (Concat) or of the first."""
+"""Operators that move elements of all inputs (Concat) or of the first one."""
 
 
 def moved_inputs(node: ir.Node) -> int:

@@ -25,12 +25,12 @@ DEFAULT_DOMAIN = ("", "ai.onnx")
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 AxisName = Literal["T", "N"] | None
-"""What runs along an axis: the steps, the rows of the batch, or something else."""
+"""What an axis holds: the steps, the rows of the batch, or something else."""
 
 
 @dataclass(frozen=True)
 class InputRole:
-    """What an input of a recurrent node is, as far as its slot tells.
+    """The role of an input of a recurrent node, by its slot.
 
     Attributes:
         axes: What runs along its first axes.
@@ -151,7 +151,7 @@ class NodeSpec(ABC):
     @property
     @abstractmethod
     def details(self) -> str:
-        """What else it specifies, in a few words, for tables."""
+        """Its other attributes in a few words, for tables."""
 
     @abstractmethod
     def axes(self, symbol: str) -> tuple[AxisName, ...]:

@@ -196,7 +196,7 @@ _AXES: dict[str, tuple[tuple[AxisName, ...], tuple[AxisName, ...]]] = {
     **dict.fromkeys(("B", "P"), ((None, None), (None, None))),
     **dict.fromkeys(("W", "R"), ((None, None, None), (None, None, None))),
 }
-"""What runs along the axes of inputs and outputs, by layout."""
+"""What the axes of inputs and outputs hold, by layout."""
 
 
 def _directions(reader: NodeReader) -> tuple[str, ...]:

@@ -65,7 +65,7 @@ class NodeEdit(ABC):
 
     node: ir.Node
     carries: bool = True
-    """Whether it has one of its own."""
+    """Whether the change adds a state."""
 
     @abstractmethod
     def apply(self, editor: Editor) -> None:
@@ -247,7 +247,7 @@ class Editor:
         return Emitter(self, home(node), before=node)
 
     def after(self, node: ir.Node) -> Emitter:
-        """Return what emits nodes behind a node."""
+        """Return an emitter of nodes behind a node."""
         return Emitter(self, home(node), after=node)
 
     def node(

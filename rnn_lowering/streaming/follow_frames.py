@@ -266,7 +266,7 @@ def _check_same_branch(flow: Flow, node: ir.Node, condition: ir.Value) -> None:
 
 
 def _has_steady_sizes(flow: Flow, value: ir.Value) -> bool:
-    """Whether the sizes of a value are equal in all calls, as those of an input are."""
+    """Whether the sizes of a value are equal in all calls, as those of inputs are."""
     dims = flow.known.shapes.get(value)
     named = dims is not None and all(isinstance(symbol, str) for dim in dims for symbol in dim.symbols)
     return value.is_graph_input() or named

@@ -34,7 +34,7 @@ _LARGEST = 1 << 28
 """No state has more elements than these."""
 
 Dim = int | str
-"""A size; the name of an open dimension of the inputs; or "2*name", so many times that."""
+"""A size, the name of an open dimension of the inputs, or a multiple of it such as "2*name"."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ _OF_A_RUNTIME = {
     "ncnn": "pnnx writes the batch axis of each blob into *_ncnn.py: "
     "ncnn.Mat(array, batch_index=...) and mat.numpy(batch_index=...) need it",
 }
-"""What a host must know of a runtime, by target."""
+"""Advice for hosts, by target."""
 
 
 def _rate(text: str) -> str:

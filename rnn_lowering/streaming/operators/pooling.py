@@ -165,7 +165,7 @@ def running_pool(flow: Flow, node: ir.Node, frames: Frames) -> RunningPool | Non
 
 
 def is_exact(framing: Frames) -> bool:
-    """Whether the frames of all chunks are those of the whole: none is padding, or comes after the end."""
+    """Whether the chunks have exactly the frames of the whole: none is padding, none comes after the end."""
     return framing.plain and not framing.overlap and framing.extra == framing.known
 
 

@@ -163,7 +163,7 @@ def _check_lengths(flow: Flow, node: ir.Node, lengths: ir.Value, framing: Frames
 
 
 def _check_only_lengths(flow: Flow, value: ir.Value, name: str) -> None:
-    """Refuse lengths that a node reads as data: the lengths of a chunk differ from those of the whole."""
+    """Refuse lengths that a node reads as data: those of a chunk differ from those of the whole."""
     for use in value.uses():
         node = use.node
         if is_recurrent(node) and use.idx == 4:

@@ -69,7 +69,7 @@ def scanned(flow: Flow, node: ir.Node) -> list[Framing]:
 
 @dataclass(frozen=True)
 class StatesHeld(NodeEdit):
-    """Keep the states of a Scan as they are in steps whose frames are missing because of a delay."""
+    """Keep the states of a Scan in steps whose frames are missing because of a delay."""
 
     node: ir.Node
     delay: Delay
