@@ -104,9 +104,13 @@ def _replaced(facts: Facts, node: ir.Node, body: ir.Graph, stacked: Sequence[_St
     for state, value in zip(stacked, new.outputs[len(outputs) :], strict=True):
         value.name = op.unique_name("rows")
         _join(facts, op, node, state, value)
-    rows = list(body.outputs)[1 + states :]
+    copies = [ir.node("Identity", [state.row], name=op.unique_name("Identity")) for state in stacked]
+    for copy in copies:  # a row may be an input of the body, or an output already: runtimes misread such bodies
+        copy.outputs[0].name = copy.name
+        body.append(copy)
     carried = [body.outputs[0], *(body.outputs[1 + n] for n in kept)]
-    body.outputs[:] = [*carried, *rows, *(state.row for state in stacked)]
+    rows = [*list(body.outputs)[1 + states :], *(copy.outputs[0] for copy in copies)]
+    body.outputs[:] = [*carried, *rows]
     for n in sorted(places, reverse=True):
         for user in reversed(_users(body, body.inputs[2 + n])):
             detach(user)

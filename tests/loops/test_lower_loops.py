@@ -428,3 +428,18 @@ def test_a_row_may_be_a_state_but_nothing_outside(row: str, stacked: bool) -> No
     for T in (1, 4):
         feed = {"s0": numbers(2), "w": numbers(2) + 1, "X": numbers(T, 2)}
         assert_same(run(lowered, feed), run(as_meant(model), feed))
+
+
+@pytest.mark.parametrize("row", ["s", "s1"])
+def test_a_body_that_stays_returns_values_of_its_own_once(row: str) -> None:
+    """The second Loop stacks its rows before it turns out that it has too many nodes for the form."""
+    small = """b = Loop (z, yes, s0) <body = e (int64 j, bool d, float[2] u) => (bool d1, float[2] u1) {
+        u1 = Abs (u) d1 = Identity (d) }> shape"""
+    text = (LISTS % row).replace("Loop (M, yes, s0", "Loop (M, yes, b").replace("shape", small, 1)
+    model = parsed(text)
+    lowered = rl.lower(model, target="openvino", max_nodes=3)
+    (body,) = [body for node, body in bodies(lowered.graph) if len(node.input) > 2 and len(body.node) > 3]
+    returned = [value.name for value in body.output]
+    assert len({*returned} - {value.name for value in body.input}) == len(returned)
+    feed = {"s0": numbers(2), "w": numbers(2) + 1, "X": numbers(4, 2)}
+    assert_same(run(lowered, feed), run(as_meant(model), feed))
