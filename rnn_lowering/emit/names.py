@@ -76,22 +76,19 @@ class Prefix:
 
     def rename(self, value: object, symbol: str) -> None:
         """Give a value the name of a symbol, where a node computes it that is in no graph yet."""
-        node = value.producer() if isinstance(value, ir.Value) else None
-        if isinstance(value, ir.Value) and node is not None and node.graph is None:
-            value.name = self.name(symbol)
-            if node.metadata_props:
-                _set_symbol(value, symbol)
+        if not isinstance(value, ir.Value) or (node := value.producer()) is None or node.graph is not None:
+            return
+        value.name = self.name(symbol)
+        if node.metadata_props:
+            _set_symbol(node, node.outputs.index(value), symbol)
 
     def constant(self, hint: str) -> str:
         """Return a unique name for a constant, which steps share."""
         return self.names.unique(f"{self.node}/{self.part}{hint}")
 
 
-def _set_symbol(value: ir.Value, symbol: str) -> None:
-    """Add the symbol of a value to the metadata of the node that computes it."""
-    node, index = value.producer(), value.index()
-    if node is None or index is None:
-        return
+def _set_symbol(node: ir.Node, index: int, symbol: str) -> None:
+    """Add the symbol of an output to the metadata of a node."""
     symbols = node.metadata_props.get(SYMBOLS, "").split(",")
     symbols += [""] * (index + 1 - len(symbols))
     symbols[index] = symbol

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
 from rnn_lowering.spec.integer_weights import QuantizedTensor
+from rnn_lowering.spec.node_spec import NodeReader
 from rnn_lowering.types import Array, array_of, dequantized_numbers
 
 OPERATOR = "DynamicQuantizeLSTM"
@@ -22,44 +22,42 @@ _INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 def stored_weights(
-    ref: NodeRef, constants: Mapping[str, ir.TensorProtocol], dirs: int, given: Mapping[str, ir.Value]
+    reader: NodeReader, constants: Mapping[str, ir.TensorProtocol], dirs: int
 ) -> dict[str, QuantizedTensor]:
     """Return W and R in the layout of LSTM, [dirs, 4*hidden, ...], by symbol.
 
     Args:
-        ref: The node.
+        reader: The node.
         constants: Its constant inputs as they are.
         dirs: The number of its directions.
-        given: Its connected inputs.
 
     Raises:
-        InvalidNodeError: An input is missing, or has a type, shape or number that the kernel does not allow.
+        InvalidNodeError: An input has a type, shape or number that the kernel does not allow.
         UnsupportedError: One is not a constant.
     """
-    return {symbol: _stored(ref, symbol, constants, dirs, given) for symbol in "WR"}
+    return {symbol: _stored(reader, symbol, constants, dirs) for symbol in "WR"}
 
 
 def _stored(
-    ref: NodeRef, symbol: str, constants: Mapping[str, ir.TensorProtocol], dirs: int, given: Mapping[str, ir.Value]
+    reader: NodeReader, symbol: str, constants: Mapping[str, ir.TensorProtocol], dirs: int
 ) -> QuantizedTensor:
     names = symbol, f"{symbol}_scale", f"{symbol}_zero_point"
     for name in names:
-        if name not in given:
-            raise InvalidNodeError(f"input {name} is missing", node=ref)
         if name not in constants:
-            raise UnsupportedError(f"input {name} is not constant", hint="make it an initializer", node=ref)
+            raise reader.unsupported(f"input {name} is not constant", "make it an initializer")
     weight, scale, zero_point = (constants[name] for name in names)
-    for name, dtype in ((symbol, weight.dtype), (names[2], zero_point.dtype)):
-        if dtype not in _INTEGERS or dtype != weight.dtype:
-            allowed = "INT8 or UINT8" if name == symbol else f"{weight.dtype.name} as {symbol} is"
-            raise InvalidNodeError(f"{name} is of type {dtype.name}, not {allowed}", node=ref)
+    if weight.dtype not in _INTEGERS:
+        raise reader.invalid(f"{symbol} is of type {weight.dtype.name}, not INT8 or UINT8")
     if scale.dtype != ir.DataType.FLOAT:
-        raise InvalidNodeError(f"{names[1]} is of type {scale.dtype.name}, not FLOAT", node=ref)
+        raise reader.invalid(f"{names[1]} is of type {scale.dtype.name}, not FLOAT")
+    if zero_point.dtype != weight.dtype:
+        wanted = f"{weight.dtype.name} as {symbol} is"
+        raise reader.invalid(f"{names[2]} is of type {zero_point.dtype.name}, not {wanted}")
     shape = [int(size) for size in weight.shape.numpy()]
     if len(shape) != 3 or shape[0] != dirs or shape[2] % 4:
-        raise InvalidNodeError(f"{symbol} has shape {shape}, not [{dirs}, ..., 4*hidden_size]", node=ref)
+        raise reader.invalid(f"{symbol} has shape {shape}, not [{dirs}, ..., 4*hidden_size]")
     numbers = scale.numpy(), zero_point.numpy()
-    _check(ref, names[1:], numbers, (dirs, shape[2]), weight.dtype)
+    _check_numbers(reader, names[1:], numbers, (dirs, shape[2]), weight.dtype)
     columns = [part.reshape(dirs, -1, 1) for part in numbers]
     columns[1] = columns[1][:, :1]  # the kernel reads the first of each direction
     turned = shape[0], shape[2], shape[1]
@@ -74,26 +72,27 @@ def _stored(
     )
 
 
-def _check(
-    ref: NodeRef, names: tuple[str, ...], numbers: tuple[Array, Array], most: tuple[int, int], dtype: ir.DataType
+def _check_numbers(
+    reader: NodeReader,
+    names: tuple[str, ...],
+    numbers: tuple[Array, Array],
+    most: tuple[int, int],
+    dtype: ir.DataType,
 ) -> None:
     """Refuse scales and zero points that the kernel refuses or misreads."""
     for name, part in zip(names, numbers, strict=True):
         if part.shape not in (most[:1], most):
-            raise InvalidNodeError(
-                f"{name} has shape {list(part.shape)}, not [{most[0]}] or [{most[0]}, {most[1]}]", node=ref
-            )
+            raise reader.invalid(f"{name} has shape {list(part.shape)}, not {list(most[:1])} or {list(most)}")
     scale, zero_point = numbers
     if most[0] == 2 and scale.ndim != zero_point.ndim:
-        raise InvalidNodeError(
+        raise reader.invalid(
             f"{names[0]} and {names[1]} have the different ranks {scale.ndim} and {zero_point.ndim}",
-            hint="give both per direction or both per column: the kernel misreads them otherwise",
-            node=ref,
+            "give both per direction or both per column: the kernel misreads them otherwise",
         )
     if zero_point.ndim == 2 and dtype == ir.DataType.INT8 and zero_point.any():
-        raise InvalidNodeError(f"{names[1]} per column must be 0 for INT8 weights", node=ref)
+        raise reader.invalid(f"{names[1]} per column must be 0 for INT8 weights")
     if zero_point.ndim == 2 and (zero_point != zero_point.flat[0]).any():
-        raise InvalidNodeError(f"{names[1]} per column has different values", node=ref)
+        raise reader.invalid(f"{names[1]} per column has different values")
 
 
 def floats(weight: QuantizedTensor) -> ir.TensorProtocol:

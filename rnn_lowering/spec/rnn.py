@@ -159,9 +159,7 @@ class RecurrentSpec(NodeSpec):
         connections = RnnConnections(reader.node, reader.ref, reader.schema, reader.opset, reader.known)
         directions, stored = _directions(reader), dict(connections.constants)
         if rounds:
-            connections.quantized = dynamic_quantize_lstm.stored_weights(
-                reader.ref, stored, len(directions), connections.inputs
-            )
+            connections.quantized = dynamic_quantize_lstm.stored_weights(reader, stored, len(directions))
             connections.constants |= {s: dynamic_quantize_lstm.floats(q) for s, q in connections.quantized.items()}
         layout = reader.choice("layout", 0, (0, 1))
         hidden_size = connections.hidden_size(reader.attribute("hidden_size", None), GATES[op_type])
