@@ -45,6 +45,7 @@ class GatedDeltaNetSpec(NodeSpec):
 
     operators = frozenset({(DOMAIN, "GatedDeltaNet")})
     data = "query"
+    in_float32 = True
 
     @classmethod
     def read(cls, reader: NodeReader) -> GatedDeltaNetSpec:
@@ -93,9 +94,6 @@ class GatedDeltaNetSpec(NodeSpec):
 
     def dtype_of(self, symbol: str) -> ir.DataType:
         return self.dtype if symbol in ("query", "key", "value", "output") else ir.DataType.FLOAT
-
-    def computes_in(self, *, widen: bool) -> ir.DataType:
-        return ir.DataType.FLOAT
 
     @property
     def steps_of_chunk(self) -> int:

@@ -17,21 +17,7 @@ from rnn_lowering.types import Dims
 
 
 @dataclass(frozen=True, kw_only=True)
-class _GateSpec(NodeSpec):
-    """A node without steps, which computes in float32 whatever its type is."""
-
-    repeats = False
-
-    @property
-    def needs_no_loop(self) -> str:
-        return "it has no steps"
-
-    def computes_in(self, *, widen: bool) -> ir.DataType:
-        return ir.DataType.FLOAT
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttentionGateSpec(_GateSpec):
+class AttentionGateSpec(NodeSpec):
     """A validated LinearAttentionGate: decay = decay_scale * Softplus(a + dt_bias), beta = Sigmoid(b).
 
     Attributes:
@@ -46,6 +32,7 @@ class AttentionGateSpec(_GateSpec):
 
     operators = frozenset({(DOMAIN, "LinearAttentionGate")})
     data = "a"
+    repeats, in_float32 = False, True
 
     @classmethod
     def read(cls, reader: NodeReader) -> AttentionGateSpec:
@@ -80,7 +67,7 @@ class AttentionGateSpec(_GateSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatedNormSpec(_GateSpec):
+class GatedNormSpec(NodeSpec):
     """A validated GatedRMSNorm: Y = X / sqrt(mean(X^2) + epsilon) * scale * activation(gate).
 
     Attributes:
@@ -101,6 +88,7 @@ class GatedNormSpec(_GateSpec):
 
     operators = frozenset({(DOMAIN, "GatedRMSNorm")})
     data = "X"
+    repeats, in_float32 = False, True
 
     @classmethod
     def read(cls, reader: NodeReader) -> GatedNormSpec:

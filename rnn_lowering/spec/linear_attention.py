@@ -82,6 +82,7 @@ class LinearAttentionSpec(NodeSpec):
 
     operators: ClassVar = frozenset({("", OPERATOR), (DOMAIN, OPERATOR)})
     data: ClassVar = "query"
+    in_float32: ClassVar = True  # so the operator specification computes every step
 
     update_rule: str
     query_heads: int
@@ -156,10 +157,6 @@ class LinearAttentionSpec(NodeSpec):
 
     def dtype_of(self, symbol: str) -> ir.DataType:
         return self.state_dtype if symbol in _STATES else self.dtype
-
-    def computes_in(self, *, widen: bool) -> ir.DataType:
-        """Return float32, in which the operator specification computes every step."""
-        return ir.DataType.FLOAT
 
     @property
     def steps_of_chunk(self) -> int:

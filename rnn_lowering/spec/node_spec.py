@@ -99,6 +99,9 @@ class NodeSpec(ABC):
     repeats: ClassVar[bool] = True
     """Whether it has steps; otherwise it is a straight line at any length."""
 
+    in_float32: ClassVar[bool] = False
+    """Whether it computes in float32 whatever its element type is."""
+
     @classmethod
     def parse(
         cls, node: ir.Node, opset: int, scope: str = "main graph", known: InputFacts = MappingProxyType({})
@@ -172,7 +175,7 @@ class NodeSpec(ABC):
 
     def computes_in(self, *, widen: bool) -> ir.DataType:
         """Return the element type to compute in; with `widen`, float32 in place of half precision."""
-        return ir.DataType.FLOAT if widen and self.dtype in _HALF else self.dtype
+        return ir.DataType.FLOAT if self.in_float32 or (widen and self.dtype in _HALF) else self.dtype
 
     def as_floats(self) -> Self:
         """Return the node with floats for weights that are stored as integers."""
@@ -181,6 +184,8 @@ class NodeSpec(ABC):
     @property
     def needs_no_loop(self) -> str:
         """Why it is a straight line in any form; empty where it is not."""
+        if not self.repeats:
+            return "it has no steps"
         T = self.seq_length
         return f"sequence length {T} needs no loop" if T is not None and T <= 1 else ""
 
