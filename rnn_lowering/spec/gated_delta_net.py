@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
-import onnx
 import onnx_ir as ir
 
 from rnn_lowering.spec.connections import SpecifiedShape
@@ -44,6 +44,10 @@ class GatedDeltaNetSpec(NodeSpec):
     normalizes: bool
 
     operators = frozenset({(DOMAIN, "GatedDeltaNet")})
+    roles: ClassVar = {
+        **dict.fromkeys((0, 1, 2, 4, 5), InputRole(("N", "T"), is_data=True)),
+        6: InputRole(("N",), is_state=True),
+    }
     data = "query"
     in_float32 = True
 
@@ -68,12 +72,6 @@ class GatedDeltaNetSpec(NodeSpec):
             normalizes=bool(reader.attribute("qk_l2_norm", 0)),
             squashes_beta=beta == "sigmoid",
         )
-
-    @classmethod
-    def role(cls, node: onnx.NodeProto, slot: int) -> InputRole:
-        if slot == 6:
-            return InputRole(("N",), is_state=True)
-        return InputRole(("N", "T"), is_data=True) if slot in (0, 1, 2, 4, 5) else InputRole()
 
     @property
     def least_square(self) -> float:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import onnx
 import onnx_ir as ir
 
 from rnn_lowering.spec.connections import SpecifiedShape
@@ -31,6 +30,7 @@ class AttentionGateSpec(NodeSpec):
     heads: int | None
 
     operators = frozenset({(DOMAIN, "LinearAttentionGate")})
+    roles = dict.fromkeys((0, 3), InputRole(("N", "T"), is_data=True))
     data = "a"
     repeats, in_float32 = False, True
 
@@ -50,10 +50,6 @@ class AttentionGateSpec(NodeSpec):
             heads=sizes.get("heads"),
             input_size=sizes.get("heads"),
         )
-
-    @classmethod
-    def role(cls, node: onnx.NodeProto, slot: int) -> InputRole:
-        return InputRole(("N", "T"), is_data=True) if slot in (0, 3) else InputRole()
 
     @property
     def details(self) -> str:
@@ -87,6 +83,7 @@ class GatedNormSpec(NodeSpec):
     silu: bool
 
     operators = frozenset({(DOMAIN, "GatedRMSNorm")})
+    roles = dict.fromkeys((0, 2), InputRole(("N",), is_data=True))
     data = "X"
     repeats, in_float32 = False, True
 
@@ -114,10 +111,6 @@ class GatedNormSpec(NodeSpec):
             epsilon=float(reader.attribute("epsilon", 1e-5)),
             silu=activation != "sigmoid",
         )
-
-    @classmethod
-    def role(cls, node: onnx.NodeProto, slot: int) -> InputRole:
-        return InputRole(("N",), is_data=True) if slot in (0, 2) else InputRole()
 
     @property
     def details(self) -> str:

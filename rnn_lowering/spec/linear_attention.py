@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import onnx
 import onnx_ir as ir
 
 from rnn_lowering.spec.connections import Connections, SpecifiedShape
@@ -51,8 +50,8 @@ RULES = {
 DEFAULT_RULE = "gated_delta"
 
 _STATES = ("past_state", "present_state")
-_BOUNDS = {1: (-0.15, 0.15), 4: (-1.0, 0.0), 5: (0.0, 1.0)}
-"""Ranges of random keys, decays and betas that keep states from growing, by input slot."""
+_BOUNDS = {0: None, 1: (-0.15, 0.15), 2: None, 4: (-1.0, 0.0), 5: (0.0, 1.0)}
+"""By slot of an input with a row for each token: the range of random numbers that keeps states from growing."""
 _SHORT = 16
 """More steps with a value size of 1 are faster in a loop."""
 
@@ -81,6 +80,10 @@ class LinearAttentionSpec(NodeSpec):
     """
 
     operators: ClassVar = frozenset({("", OPERATOR), (DOMAIN, OPERATOR)})
+    roles: ClassVar = {
+        **{slot: InputRole(("N", "T"), is_data=True, bounds=bounds) for slot, bounds in _BOUNDS.items()},
+        3: InputRole(("N",), is_state=True),
+    }
     data: ClassVar = "query"
     in_float32: ClassVar = True  # so the operator specification computes every step
 
@@ -120,12 +123,6 @@ class LinearAttentionSpec(NodeSpec):
             decay_size=sizes.decay_size,
             beta_heads=sizes.width("beta"),
         )
-
-    @classmethod
-    def role(cls, node: onnx.NodeProto, slot: int) -> InputRole:
-        if slot == 3:
-            return InputRole(("N",), is_state=True)
-        return InputRole(("N", "T"), is_data=True, bounds=_BOUNDS.get(slot))
 
     @classmethod
     def fits(cls, node: ir.Node) -> bool:

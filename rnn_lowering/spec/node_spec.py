@@ -93,6 +93,9 @@ class NodeSpec(ABC):
     operators: ClassVar[frozenset[tuple[str, str]]]
     """The (domain, operator) of the nodes of this kind; "" for ONNX's own domain."""
 
+    roles: ClassVar[Mapping[int, InputRole]] = MappingProxyType({})
+    """By slot, the inputs that are no weights, where no attribute decides."""
+
     data: ClassVar[str]
     """The input that has a row for each step, and every row of the batch."""
 
@@ -132,9 +135,9 @@ class NodeSpec(ABC):
         """Return what a node of this kind specifies; its attributes have the names and types of its operator's."""
 
     @classmethod
-    @abstractmethod
     def role(cls, node: onnx.NodeProto, slot: int) -> InputRole:
         """Return what input number `slot` of a node is, which may not be valid."""
+        return cls.roles.get(slot, InputRole())
 
     @classmethod
     def fits(cls, node: ir.Node) -> bool:
