@@ -488,7 +488,7 @@ FAULTS: dict[tuple[str, int], dict[str, Fault]] = {
         "overridable initializers are constants": lambda at: at.reading(overridable_as_constants),
     },
     ("RNN_x_unknown", 9): {
-        "Scan's Y forward at opset 9": method(Ops, "emit", output_directions_forward),
+        "Scan's Y forward at opset 9": method(Ops, "emit_all", output_directions_forward),
         "Loop counts up in reverse": function(repetition.loop, forward_where_it_cannot_flip),
     },
     ("GRU_clip_bidirectional", 13): {
