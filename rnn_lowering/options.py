@@ -60,7 +60,7 @@ def parse_stream(stream: Stream) -> dict[str, int | None]:
     """Return the number of frames by axis, from "AXIS", "AXIS=FRAMES" or a mapping.
 
     Raises:
-        OptionError: FRAMES is no positive integer, or no axis is named.
+        OptionError: FRAMES is not a positive integer, or no axis is named.
     """
     if isinstance(stream, str):
         stream = dict([_parsed(stream)])
@@ -493,7 +493,7 @@ def lowering_of(given: Lowering | str, options: LoweringOptions, function: Calla
 
 
 def check_of(given: Check | None, options: CheckOptions, function: Callable[..., Any]) -> Check:
-    """Return a check from an object, with keywords of a function, which take precedence; None is no keyword.
+    """Return a check from an object, with keywords of a function, which take precedence; None counts as no keyword.
 
     Raises:
         OptionError: As `Check`.

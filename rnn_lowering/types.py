@@ -319,7 +319,7 @@ def given_progress(progress: Progress | None) -> Progress | None:
     """Return a callback that a caller gave; its exceptions pass all boundaries unchanged.
 
     Raises:
-        OptionError: It is no function.
+        OptionError: It is not a function.
     """
     return None if progress is None else callers(function("progress", progress))
 

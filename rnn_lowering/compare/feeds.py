@@ -119,7 +119,7 @@ def given_in_runs(check: Check, graph: onnx.GraphProto) -> Sequence[Mapping[str,
 
 def recorded_inputs(original: onnx.ModelProto, lowered: onnx.ModelProto) -> dict[str, Array]:
     """Return the inputs of the original that the lowered model has as constants."""
-    with suppress(RnnLoweringError):  # what is no model is refused by onnxruntime
+    with suppress(RnnLoweringError):  # onnxruntime refuses what is not a model
         return recorded(from_proto(original), from_proto(lowered)) if has_record(lowered) else {}
     return {}
 

@@ -41,7 +41,7 @@ class QuantParameters:
         return [part.reshaped((*extra, *part.shape)) for part in parts] if self.block else [*parts]
 
     def attributes(self, extra: int) -> dict[str, int]:
-        """Return the attributes for integers with so many extra leading axes."""
+        """Return the attributes for integers with this many extra leading axes."""
         found = {} if self.axis is None else {"axis": self.axis + extra}
         return found | ({"block_size": self.block} if self.block else {})
 

@@ -22,7 +22,7 @@ INLINE_LIMIT = 1_800_000_000
 """The most bytes of tensors in one file: protobuf supports less than 2 GiB in all."""
 
 _SMALL = 256
-"""Tensors of at most so many bytes stay in the model: runtimes need to see shapes and the sizes of a Split."""
+"""Tensors of at most this many bytes stay in the model: runtimes need to see shapes and the sizes of a Split."""
 
 Written = Callable[[int, int], None]
 """Called with the number of written tensors and of all."""

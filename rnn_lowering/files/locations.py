@@ -108,7 +108,7 @@ def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 
 
 ALIGNMENT = 64
-"""Each tensor in a data file begins at a multiple of so many bytes."""
+"""Each tensor in a data file begins at a multiple of this many bytes."""
 
 
 def refer(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:

@@ -153,7 +153,7 @@ def parse(path: Path) -> tuple[onnx.ModelProto, str] | None:
             if _size(pieces) * SHARE > size:
                 return None
             proto = onnx.ModelProto.FromString(b"".join(piece for piece in pieces if isinstance(piece, bytes)))
-        except Exception:  # it is no model: parsing it whole tells why
+        except Exception:  # not a model: parsing it whole tells why
             return None
     mixed = any(entry.value != location for _, entry in external_entries(proto))
     return None if mixed else (proto, location)
@@ -174,7 +174,7 @@ def _pieces(
     """Return a serialized message with changed initializers, in pieces.
 
     Raises:
-        ValueError, IndexError: It is no message.
+        ValueError, IndexError: It is not a message.
     """
     pieces: list[_Piece] = []
     for field in fields(data, start, end):

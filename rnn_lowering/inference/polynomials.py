@@ -16,7 +16,7 @@ TIME, CHUNK = 0, 1
 """The symbols of the frames of a stream and of what a chunk has more than the whole."""
 
 Symbol = int | str
-"""TIME, CHUNK, a larger number for a size that nothing tells, a negative one for at most so many of the frames, or
+"""TIME, CHUNK, a larger number for a size that nothing tells, a negative one for at most that many of the frames, or
 the name of an open axis of the inputs."""
 
 Monomial = tuple[Symbol, ...]
@@ -126,7 +126,7 @@ class Size:
     __rmul__ = __mul__
 
     def divided(self, other: Term) -> Size | None:
-        """Return the exact quotient; None if it is no polynomial."""
+        """Return the exact quotient; None if it is not a polynomial."""
         divisor, rest, quotient = size(other), self, size(0)
         if not divisor.terms:
             return None

@@ -54,7 +54,7 @@ class EmptiedBody:
 
 
 Find = Callable[[ir.Node], "Tensor | None"]
-"""Returns the rows that a Gather takes, one in each step; None where it is no such Gather."""
+"""Returns the rows that a Gather takes, one in each step; None if it is another Gather."""
 
 
 def emptied(

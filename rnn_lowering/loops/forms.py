@@ -52,7 +52,7 @@ def to_scan(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) ->
     """Emit a Scan; return an item for each output of a Loop or Scan.
 
     Raises:
-        UnsupportedError: The number of steps is not known before the Loop starts, or a state is no tensor of one
+        UnsupportedError: The number of steps is not known before the Loop starts, or a state is not a tensor of one
             shape.
     """
     if isinstance(read, LoopBody):

@@ -63,7 +63,7 @@ class LoopTrips:
         tensor: The number as an int64 [1]; no step where it is 0 or less.
         known: The number, where it is known at lowering time.
         positive: Whether there is a step for certain.
-        length: The size that the number is, where there is a step; None where it is no size.
+        length: The size that the number is, if there is a step; None if it is not a size.
     """
 
     tensor: Tensor

@@ -39,7 +39,7 @@ _MINUTES = 512
 
 
 def long_work(nodes: Iterable[NodeReport]) -> list[str]:
-    """Return a warning where so many steps are unrolled that all that follows takes minutes."""
+    """Return a warning if so much is unrolled that everything after it takes minutes."""
     steps = sum(node.steps for node in nodes if node.form == "unroll")
     if steps <= _MINUTES:
         return []

@@ -42,7 +42,7 @@ class Connections:
         warnings: What the model declares wrongly and is ignored.
 
     Raises:
-        InvalidNodeError: The operator does not have so many, or one that it needs is missing.
+        InvalidNodeError: There are too many, or a required one is missing.
     """
 
     def __init__(

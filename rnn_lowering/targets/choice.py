@@ -226,7 +226,7 @@ class _Chooser:
             )
 
     def _check_chunks(self) -> None:
-        """Check that steps can be joined into chunks: so many as are unrolled, or in a loop."""
+        """Check that steps can be joined into chunks: as many as are unrolled, or any number in a loop."""
         T = self.spec.seq_length
         if self._form_of_chunks != "unroll" or T is None:
             self._check_form(self._form_of_chunks)

@@ -28,7 +28,7 @@ from rnn_lowering.types import NODES as RUNNING_NODES
 from rnn_lowering.types import Array, Progress, counter
 
 _ATTEMPTS = 4
-"""A row is wrong if it differs from the kernel in so many tries."""
+"""A row is wrong if it differs from the kernel in this many tries."""
 
 BESIDE_KERNEL = Tolerance(rtol=1e-5, atol=1e-6)
 """By how much one row may differ from onnxruntime's kernel."""

@@ -73,7 +73,7 @@ class NodeReference(ABC, Generic[Spec]):
 
     @abstractmethod
     def usual_feed(self, names: Mapping[str, str], rng: np.random.Generator, steps: int) -> Symbols:
-        """Return inputs of one ordinary run, of so many steps where the node leaves that open; see `feeds`."""
+        """Return inputs of one ordinary run, of this many steps if the node leaves that open; see `feeds`."""
 
     def single_rows(self, feeds: Sequence[Mapping[str, Array]]) -> list[Symbols]:
         """Return a feed for each row of the batch, where rows are compared with onnxruntime's kernel, not with

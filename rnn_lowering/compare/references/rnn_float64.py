@@ -204,7 +204,7 @@ difference that float32 shows. float16 kernels compute in float32 and round only
 runs in float32 with rounded constants."""
 
 _BAND = 8
-"""A pre-activation near a threshold may be off by so many roundings."""
+"""A pre-activation near a threshold may be off by this many roundings."""
 
 
 def float64_of_node(

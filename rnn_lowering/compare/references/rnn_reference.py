@@ -232,7 +232,7 @@ class _InputMaker:
 
 
 _CLEARLY = 20
-"""A fault in a term shows if the term moves the result by so many times the allowed difference."""
+"""A fault in a term shows if the term moves the result by this many times the allowed difference."""
 
 
 def rows_that_matter(

@@ -13,7 +13,7 @@ import numpy as np
 from rnn_lowering.types import Array
 
 _ALIGNED = 64
-"""Each array in a file begins at a multiple of so many bytes."""
+"""Each array in a file begins at a multiple of this many bytes."""
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:

@@ -22,7 +22,7 @@ from rnn_lowering.spec.kinds import is_recurrent, role_of
 
 @dataclass(frozen=True)
 class Session:
-    """A model as it is to be run.
+    """A model that is prepared for a run.
 
     Attributes:
         model: Path of the model.

@@ -68,7 +68,7 @@ def compare_beginning(
     """Compare the original's output for the first frames with the first frames of its output for the whole.
 
     Args:
-        plan: How the stream is driven: as many frames as it is late may differ at the end.
+        plan: How the stream is called: the frames that come late may differ at the end.
         name: The output.
         frames: The number of frames of the inputs of the beginning.
         beginning, whole: The two outputs.

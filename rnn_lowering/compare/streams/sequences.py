@@ -119,7 +119,7 @@ class Sequences:
     def made(
         self, run: int, frames: int, given: Mapping[str, Array] = MappingProxyType({})
     ) -> Iterator[dict[str, Array]]:
-        """Yield alternative inputs of one run, of so many frames where they are not given."""
+        """Yield alternative inputs of one run, of this many frames where they are not given."""
         fixed = {**given, **self.constants}
         for feed in candidate_feeds(
             self.whole, run, self.check.seed, self._declared(frames), fixed, self.check.shapes
@@ -137,7 +137,7 @@ class Sequences:
         return ended
 
     def _declared(self, frames: int) -> onnx.ModelProto:
-        """Return the original's inputs with the stream's sizes, some of which may be fixed, and so many frames."""
+        """Return the original's inputs with the stream's sizes, some of which may be fixed, and this many frames."""
         fixed = {value.name: value for value in self.graph.graph.input}
         declared = onnx.ModelProto()
         declared.graph.input.extend(fixed.get(value.name, value) for value in self.whole.graph.input)

@@ -306,7 +306,7 @@ def array_of_type(what: str, given: ArrayLike, dtype: np.dtype[Any] | None) -> A
     """Return an array of a type, in native byte order: onnxruntime reads no other.
 
     Raises:
-        OptionError: It is an array of another type, or holds what is no number.
+        OptionError: It is an array of another type, or does not hold numbers.
     """
     if np.ma.is_masked(given):
         raise OptionError(f"{what} has masked elements", hint="fill them")
