@@ -137,7 +137,7 @@ class Sequences:
         return ended
 
     def _declared(self, frames: int) -> onnx.ModelProto:
-        """Return the original's inputs with the stream's sizes, some of which may be fixed, and this many frames."""
+        """Return the original's inputs with the sizes of the stream, of which some may be fixed."""
         fixed = {value.name: value for value in self.graph.graph.input}
         declared = onnx.ModelProto()
         declared.graph.input.extend(fixed.get(value.name, value) for value in self.whole.graph.input)
