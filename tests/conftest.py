@@ -1,5 +1,6 @@
 """What all tests share: child processes are kept from test to test."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -30,6 +31,14 @@ def _children(request: pytest.FixtureRequest, kept: None, monkeypatch: pytest.Mo
         keep_processes(monkeypatch)
         if "workers_here" in request.fixturenames:
             run_workers_here(monkeypatch)
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """Libraries log nothing below errors: the quantizer advises to run its own preprocessing."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture

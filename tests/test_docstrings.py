@@ -1,7 +1,6 @@
 """Each public class and function has an example in its docstring, and the examples run."""
 
 import doctest
-import logging
 import shutil
 import warnings
 from pathlib import Path
@@ -21,6 +20,7 @@ NAMES = sorted(name for name in rl.__all__ if callable(getattr(rl, name)))
 pytestmark = pytest.mark.skipif(not MODEL.exists(), reason="only in a checkout are there examples")
 
 
+@pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_example_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder with model.onnx, which is `model`."""
@@ -31,8 +31,6 @@ def test_the_example_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     test = doctest.DocTestParser().get_doctest(getattr(rl, name).__doc__ or "", names, name, None, None)
     assert test.examples
     said: list[str] = []
-    logging.disable(logging.WARNING)
     with warnings.catch_warnings():
         doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test, out=said.append)
-    logging.disable(logging.NOTSET)
     assert said == []

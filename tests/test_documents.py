@@ -1,11 +1,9 @@
 """The documents: their commands run, their messages are those that appear, their links lead somewhere."""
 
 import ast
-import logging
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -262,14 +260,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if command.startswith(("cp", "python -c")):
                 follow(command)
     return folder
-
-
-@pytest.fixture
-def quiet() -> Iterator[None]:
-    """The quantizer advises to run its own preprocessing."""
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.usefixtures("quiet")

@@ -11,9 +11,9 @@ import onnx
 import onnxruntime
 import pytest
 from cases import Arrays
-from onnx.parser import parse_model
 from running import assert_close, run
 from stored_models import entries, load, variants
+from texts import FORMS, parse
 
 import rnn_lowering as rl
 from clients.driving import Job, read, write
@@ -36,7 +36,6 @@ UNKNOWN_LENGTH = "the sequence length is not known, so the steps cannot be unrol
 OF_SUMS = ("fuse_matmul_add_bias_into_gemm", "fuse_matmul_add_bias_into_gemm_batched")
 """Passes of onnxsim that fail where only a body uses the sum."""
 
-FORMS = ("scan", "loop", "unroll")
 Optimized: TypeAlias = dict[str, onnx.ModelProto | str]
 
 
@@ -122,25 +121,25 @@ def test_before_and_after(tool: str, tmp_path: Path) -> None:
 
 # What the optimizers get wrong themselves: once they do not, docs/troubleshooting.md is to say so.
 
-CAPTURED_SUM = """<ir_version: 8, opset_import: ["": 17]> g (float[3, 2] x, bool c) => (float[3, 2] y)
+CAPTURED_SUM = """g (float[3, 2] x, bool c) => (float[3, 2] y)
     <float[2, 2] W = {1, 2, 3, 4}, float[2] B = {1, 2}> {
     product = MatMul (x, W) sum = Add (product, B)
     y = If (c) <then_branch = t () => (float[3, 2] p) { p = Relu (sum) },
                 else_branch = e () => (float[3, 2] q) { q = Tanh (sum) }> }"""
-OLD = """<ir_version: 3, opset_import: ["": 8]> g (float[2] x) => (float[2] y) {
+OLD = """g (float[2] x) => (float[2] y) {
     a = Constant <value = float[1] {2}> () b = Constant <value = float[1] {2}> ()
     c = Cast <to = 7> (a) d = Cast <to = 1> (c) e = Mul (x, b) f = Add (e, a) y = Add (f, d) }"""
 
 
 @pytest.mark.parametrize("tool", ["onnxsim", "onnxsim-prebuilt"])
 def test_onnxsim_fails_with_a_sum_that_only_bodies_use(tool: str, tmp_path: Path) -> None:
-    job = {"sum": (parse_model(CAPTURED_SUM), Arrays())}
+    job = {"sum": (parse(CAPTURED_SUM), Arrays())}
     assert "eraseOutput: Assertion" in str(optimized(tool, job, tmp_path / "1", ())["sum"])
     assert isinstance(optimized(tool, job, tmp_path / "2")["sum"], onnx.ModelProto)
 
 
 def test_onnxruntime_asks_for_constants_of_ir_version_3(tmp_path: Path) -> None:
-    saved = by_onnxruntime("basic", parse_model(OLD), tmp_path)
+    saved = by_onnxruntime("basic", parse(OLD, opset=8, ir_version=3), tmp_path)
     session = onnxruntime.InferenceSession(saved.SerializeToString(), providers=["CPUExecutionProvider"])
     assert len(session.get_inputs()) > 1
 
@@ -148,7 +147,7 @@ def test_onnxruntime_asks_for_constants_of_ir_version_3(tmp_path: Path) -> None:
 def test_onnxruntime_gives_one_name_twice(tmp_path: Path) -> None:
     """Its fusion of MatMul and Add names an initializer gemm_input_shape, also where there is one."""
     one, other = (
-        parse_model(f"""<ir_version: 8, opset_import: ["": 17]> g (float[3, 2, 2] x{n}) => (float[3, 2, 2] y{n})
+        parse(f"""g (float[3, 2, 2] x{n}) => (float[3, 2, 2] y{n})
         <float[2, 2] W{n} = {{1, 2, 3, 4}}, float[2] B{n} = {{1, 2}}> {{
         p{n} = MatMul (x{n}, W{n}) y{n} = Add (p{n}, B{n}) }}""")
         for n in (1, 2)

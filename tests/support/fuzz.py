@@ -6,10 +6,9 @@ models, or read with damaged metadata; `found` are those that earlier campaigns 
 
     python tests/support/fuzz.py CLASS FIRST COUNT
 
-lowers so many of a class and prints those whose outcome is neither a result, which the checker accepts where it
-accepted the model, nor an `RnnLoweringError` that says what is wrong; of a net, those whose stream computes
-something else. Batches run in processes of their own, since
-native code may end its process; what ended one is printed too.
+lowers so many of a class and prints those that end in anything else than a result or an `RnnLoweringError`, or in a
+result that the checker refuses where it accepts the model; of a net, those whose stream computes something else.
+Native code may end its process, so batches run in processes of their own; what ended one is printed too.
 """
 
 import contextlib
