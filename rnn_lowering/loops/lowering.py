@@ -13,7 +13,7 @@ from rnn_lowering.emit.dialect import PLAIN, Dialect
 from rnn_lowering.emit.names import Names
 from rnn_lowering.emit.ops import Finish, Ops, Rule
 from rnn_lowering.errors import NodeRef, UnsupportedError, boundary
-from rnn_lowering.loops.body import LoopBody, ScanBody
+from rnn_lowering.loops.body import LoopBody, ScanBody, read_body
 from rnn_lowering.loops.body_copy import BodyCopy, LoopLimits, RepeatBody
 from rnn_lowering.loops.facts import Elements, Facts, Item
 from rnn_lowering.loops.forms import to_loop, to_scan, unroll
@@ -221,9 +221,10 @@ class _LoopLowering:
             wanted, reason = replace(wanted, forms=(*_EMPTY.forms, *wanted.forms)), _EMPTY.reason
         for form in wanted.forms:
             try:
-                if node.op_type == "Loop":
+                read = read_body(node, scope.text, self.opset)
+                if isinstance(read, LoopBody):
                     emitter = partial(self._emitter, node, scope.graph)
-                    node = stack_rows_of_states(self.facts, node, emitter, written_only=form == "unroll")
+                    node = stack_rows_of_states(self.facts, read, emitter, written_only=form == "unroll")
                 steps = self._replace(node, scope, form, wanted)
             except UnsupportedError as error:
                 if form != wanted.forms[-1]:

@@ -19,10 +19,11 @@ import onnx_ir as ir
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.run_time_sizes import flip
 from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.loops.body import LoopBody
 from rnn_lowering.loops.facts import Facts, SizeOrName, TensorKind
 from rnn_lowering.loops.written_rows import written_rows
 from rnn_lowering.model.replace import drop_unused, take_over
-from rnn_lowering.model.scopes import detach, graphs_of, values_used
+from rnn_lowering.model.scopes import detach, values_used
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 
 
@@ -65,36 +66,30 @@ class _StackedState:
 
 
 def stack_rows_of_states(
-    facts: Facts, node: ir.Node, emitter: Callable[[], Ops], *, written_only: bool = False
+    facts: Facts, read: LoopBody, emitter: Callable[[], Ops], *, written_only: bool = False
 ) -> ir.Node:
     """Replace a Loop whose states get rows by one that stacks these rows; return it, or the given one if it has no
     such states.
 
     Args:
         facts: Facts about the model.
-        node: A Loop.
-        emitter: Returns what emits into the graph of the node.
+        read: The Loop.
+        emitter: Returns what emits into the graph of the Loop.
         written_only: Whether only rows that a ScatterND writes count.
     """
-    attribute, states = node.attributes.get("body"), len(node.inputs) - 2
-    bodies = () if attribute is None else graphs_of(attribute)
-    if len(bodies) != 1 or len(bodies[0].inputs) != states + 2 or len(bodies[0].outputs) <= states:
-        return node
-    if len(node.outputs) < states:
-        return node
-    (body,), scratch = bodies, emitter()
-    found = [_stacked_state(facts, node, body, n, scratch, written_only=written_only) for n in range(states)]
+    scratch = emitter()
+    found = [_stacked_state(facts, read, n, scratch, written_only=written_only) for n in range(len(read.results))]
     stacked = [each for each in found if each is not None]
-    return _replaced(facts, node, body, stacked, emitter()) if stacked else node
+    return _replaced(facts, read, stacked, emitter()) if stacked and len(found) == len(read.initial) else read.node
 
 
-def _replaced(facts: Facts, node: ir.Node, body: ir.Graph, stacked: Sequence[_StackedState], op: Ops) -> ir.Node:
+def _replaced(facts: Facts, read: LoopBody, stacked: Sequence[_StackedState], op: Ops) -> ir.Node:
     """Replace a Loop by one without these states, which stacks their rows, and return it."""
-    graph, states = node.graph, len(node.inputs) - 2
+    node, body, graph, states = read.node, read.body, read.node.graph, len(read.initial)
     assert graph is not None
     places = {each.number for each in stacked}
     kept = [n for n in range(states) if n not in places]
-    inputs = [*node.inputs[:2], *(node.inputs[2 + n] for n in kept)]
+    inputs = [*node.inputs[:2], *(read.initial[n] for n in kept)]
     outputs = [node.outputs[n] for n in (*kept, *range(states, len(node.outputs)))]
     count = len(outputs) + len(stacked)
     new = ir.Node("", "Loop", inputs, [ir.AttrGraph("body", body)], num_outputs=count, name=node.name)
@@ -108,9 +103,8 @@ def _replaced(facts: Facts, node: ir.Node, body: ir.Graph, stacked: Sequence[_St
     for copy in copies:  # a row may be an input of the body, or an output already: runtimes misread such bodies
         copy.outputs[0].name = copy.name
         body.append(copy)
-    carried = [body.outputs[0], *(body.outputs[1 + n] for n in kept)]
-    rows = [*list(body.outputs)[1 + states :], *(copy.outputs[0] for copy in copies)]
-    body.outputs[:] = [*carried, *rows]
+    carried = [read.going, *(read.state_outputs[n] for n in kept)]
+    body.outputs[:] = [*carried, *read.rows, *(copy.outputs[0] for copy in copies)]
     for n in sorted(places, reverse=True):
         for user in reversed(_users(body, body.inputs[2 + n])):
             detach(user)
@@ -127,23 +121,23 @@ def _replaced(facts: Facts, node: ir.Node, body: ir.Graph, stacked: Sequence[_St
 
 
 def _stacked_state(
-    facts: Facts, node: ir.Node, body: ir.Graph, n: int, scratch: Ops, *, written_only: bool
+    facts: Facts, read: LoopBody, n: int, scratch: Ops, *, written_only: bool
 ) -> _StackedState | None:
     """Return a state that gets a row in each step; None where that is not certain."""
-    before, after, first, final = body.inputs[2 + n], body.outputs[1 + n], node.inputs[2 + n], node.outputs[n]
+    before, after, first = read.state_inputs[n], read.state_outputs[n], read.initial[n]
     step = after.producer()
-    if step is None or step.graph is not body or step.domain not in DEFAULT_DOMAIN or first is None:
+    if step is None or step.graph is not read.body or step.domain not in DEFAULT_DOMAIN or first is None:
         return None
     if len(step.inputs) < 2 or step.inputs[0] is not before:
         return None
     state: _StackedState | None = None
     if step.op_type == "ScatterND":
-        state = _written(facts, node, step, n, scratch) if final.name else None
+        state = _written(facts, read, step, n, first, scratch)
     elif step.op_type == "SequenceInsert" and not written_only:
-        state = _listed(facts, node, step, n)
+        state = _listed(facts, read, step, n, first)
     elif step.op_type == "Concat" and not written_only:
-        state = _concatenated(facts, node, step, n)
-    return state if state is not None and _only_gets_rows(body, before, after, state.row) else None
+        state = _concatenated(facts, read, step, n, first)
+    return state if state is not None and _only_gets_rows(read.body, before, after, state.row) else None
 
 
 def _users(body: ir.Graph, value: ir.Value) -> dict[ir.Node, None]:
@@ -166,15 +160,14 @@ def _only_gets_rows(body: ir.Graph, before: ir.Value, after: ir.Value, row: ir.V
     return returned.count(after) == 1 and depends.isdisjoint({*returned, row} - {after})
 
 
-def _listed(facts: Facts, node: ir.Node, step: ir.Node, n: int) -> _StackedState | None:
+def _listed(facts: Facts, read: LoopBody, step: ir.Node, n: int, first: ir.Value) -> _StackedState | None:
     """Return a list to which each step appends a row; None if its elements are used otherwise than joined."""
-    row, final, first = step.inputs[1], node.outputs[n], node.inputs[2 + n]
-    source = None if first is None else first.producer()
+    row, final, source = step.inputs[1], read.results[n], first.producer()
     users = [use.node for use in final.uses()]
     empty = source is not None and source.op_type == "SequenceEmpty"
     if row is None or len(step.inputs) > 2 or not empty or final.is_graph_output():
         return None
-    if not all(user.op_type == "ConcatFromSequence" and user.graph is node.graph for user in users):
+    if not all(user.op_type == "ConcatFromSequence" and user.graph is read.node.graph for user in users):
         return None
     found = [_joined_list(facts, user, row) for user in users]
     joined = [each for each in found if each is not None]
@@ -193,28 +186,28 @@ def _joined_list(facts: Facts, user: ir.Node, row: ir.Value) -> _Joined | None:
     return _Joined(user.outputs[0], axis, dropped=() if new_axis else (axis,))
 
 
-def _concatenated(facts: Facts, node: ir.Node, step: ir.Node, n: int) -> _StackedState | None:
+def _concatenated(facts: Facts, read: LoopBody, step: ir.Node, n: int, first: ir.Value) -> _StackedState | None:
     """Return a tensor to which each step joins a row."""
-    row, first = step.inputs[1], node.inputs[2 + n]
+    row = step.inputs[1]
     kind = facts.kind(row)
     if row is None or len(step.inputs) > 2 or kind is None or not kind.shape or facts.kind(first) is None:
         return None
     axis = (step.attributes.get_int("axis", 0) or 0) % len(kind.shape)
-    joined = _Joined(node.outputs[n], axis, dropped=(axis,), before=first)
+    joined = _Joined(read.results[n], axis, dropped=(axis,), before=first)
     return _StackedState(n, row, [joined]) if kind.shape[axis] == 1 else None
 
 
-def _written(facts: Facts, node: ir.Node, step: ir.Node, n: int, scratch: Ops) -> _StackedState | None:
+def _written(
+    facts: Facts, read: LoopBody, step: ir.Node, n: int, first: ir.Value, scratch: Ops
+) -> _StackedState | None:
     """Return a tensor into which each step writes a row."""
-    first = node.inputs[2 + n]
-    assert first is not None
     plain = step.attributes.get_string("reduction", "none") == "none" and len(step.inputs) == 3
-    rows = written_rows(facts, node, step, first, scratch) if plain else None
+    rows = written_rows(facts, read, step, first, scratch) if plain and read.results[n].name else None
     kind = facts.kind(first)
     if rows is None or kind is None or kind.shape is None:
         return None
     joined = _Joined(
-        node.outputs[n],
+        read.results[n],
         rows.axis,
         dropped=range(rows.ones),
         backwards=rows.backwards,

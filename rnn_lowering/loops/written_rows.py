@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import InvalidNodeError, UnsupportedError
-from rnn_lowering.loops.body import LoopBody, read_body
+from rnn_lowering.loops.body import LoopBody
 from rnn_lowering.loops.body_copy import BodyCopy, LoopLimits
 from rnn_lowering.loops.facts import Facts, Known, SizeOrName
 from rnn_lowering.loops.forms import unroll
@@ -53,24 +53,24 @@ class WrittenRows:
     steps: int | None
 
 
-def written_rows(facts: Facts, node: ir.Node, write: ir.Node, initial: ir.Value, op: Ops) -> WrittenRows | None:
+def written_rows(facts: Facts, read: LoopBody, write: ir.Node, initial: ir.Value, op: Ops) -> WrittenRows | None:
     """Return the rows that a ScatterND in the body of a Loop writes; None where that is not certain.
 
     Args:
         facts: Facts about the model.
-        node: The Loop.
+        read: The Loop.
         write: The ScatterND.
         initial: The tensor before the first step.
         op: Emits into a graph of its own, which is dropped.
     """
     try:
         with op.body():
-            return _written_rows(facts, node, write, initial, op)
+            return _written_rows(facts, read, write, initial, op)
     except (InvalidNodeError, UnsupportedError):
         return None
 
 
-def _written_rows(facts: Facts, node: ir.Node, write: ir.Node, initial: ir.Value, op: Ops) -> WrittenRows | None:
+def _written_rows(facts: Facts, read: LoopBody, write: ir.Node, initial: ir.Value, op: Ops) -> WrittenRows | None:
     index, kind = write.inputs[1], facts.kind(initial)
     at = facts.kind(index)
     columns = at.dims[-1] if at is not None and at.shape else None
@@ -80,11 +80,9 @@ def _written_rows(facts: Facts, node: ir.Node, write: ir.Node, initial: ir.Value
     row, ones = _row(facts, write, (*kind.shape[:axis], *kind.shape[columns:]))
     if row is None:
         return None
-    read = read_body(node, "", facts.opset)
-    assert isinstance(read, LoopBody)
     copy = BodyCopy(op, facts, unroll, LoopLimits(0, 0))
     copy.bring_constants([read.body])
-    items = [copy.item(value) for value in node.inputs]
+    items = [copy.item(value) for value in read.node.inputs]
     counters, length, front = Counters(copy, read, items), kind.dims[axis], kind.dims[:axis]
     steps = simulated_trips(copy, read, items)
     fills = runs_once_per_row(counters, initial, axis) if steps is None else steps == length
