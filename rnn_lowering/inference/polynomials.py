@@ -16,8 +16,7 @@ TIME, CHUNK = 0, 1
 """The symbols of the frames of a stream and of what a chunk has more than the whole."""
 
 Symbol = int | str
-"""TIME, CHUNK, a larger number for an unknown size, a negative one, -n, for min(frames, n), or
-the name of an open axis of the inputs."""
+"""TIME, CHUNK, a larger number for an unknown size, -n for min(frames, n), or the name of an open axis."""
 
 Monomial = tuple[Symbol, ...]
 

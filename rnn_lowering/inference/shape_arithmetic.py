@@ -1,8 +1,8 @@
-"""Evaluate nodes that compute with sizes: the results are numbers, or exact polynomials of open sizes.
+"""Evaluate nodes that read constants and sizes only: the results are numbers, or polynomials of open sizes.
 
-A node runs (with onnx's reference evaluator) only where all that it reads is constant. Numbers that depend on sizes
-are moved as labels, calculated by the rules of polynomials, and compared only where the answer is the same at every
-size. What depends on the number of frames in another way is `UnfollowedError`.
+A node whose inputs are constants runs in onnx's reference evaluator. Polynomials are moved as labels, added and
+multiplied exactly, and compared only if the answer is the same at every size. A number that depends on the frames
+in another way raises `UnfollowedError`.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class UnfollowedError(Exception):
 
 
 def evaluate(known: SymbolicValues, node: ir.Node) -> None:
-    """Evaluate a node whose inputs are constants or sizes, and add its outputs.
+    """Evaluate a node that reads constants and sizes only, and add the numbers of its outputs.
 
     Raises:
-        UnfollowedError: They depend on the number of frames in a way that no polynomial tells.
+        UnfollowedError: They depend on the number of frames, but not as a polynomial.
     """
     if not is_of_default_domain(node) or node.op_type in RANDOM or bodies_of(node):
         return
@@ -55,7 +55,7 @@ def evaluate(known: SymbolicValues, node: ir.Node) -> None:
 
 
 def can_evaluate(known: SymbolicValues, node: ir.Node) -> bool:
-    """Whether the numbers that a node reads are known, and the shape of which it is a Shape or Size."""
+    """Return whether the numbers that a node reads are known; of a Shape or Size, whether the shape is."""
     if node.op_type in ("Shape", "Size"):
         return shape_of(known, node) is not None
     return all(value in known.contents for value in _read(node))
@@ -95,12 +95,12 @@ def _of_constants(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None
 def compute_exactly(
     alone: NodeModel, arrays: Sequence[Array | None], expected: Sequence[tuple[int, Sequence[int | None]] | None]
 ) -> list[Array] | None:
-    """Return what a node computes from constants; None where onnxruntime may compute something else.
+    """Return what a node computes from constants; None if onnxruntime may compute something else.
 
     Args:
         alone: The node.
         arrays: Its inputs.
-        expected: The element type and the shape of each output, where they are known.
+        expected: The element type and the shape of each output; None if they are not known.
     """
     if _differs_from_onnxruntime(alone.node.op_type, arrays, expected[0]):
         return None
@@ -117,7 +117,7 @@ def compute_exactly(
 
 
 def _integer_quotient(arrays: Sequence[Array | None]) -> list[Array | None] | None:
-    """Divide integers, rounded towards 0: the evaluator of some versions of onnx rounds down."""
+    """Divide integers and round towards 0, as ONNX says; the evaluator of some versions of onnx rounds down."""
     first, second = arrays
     if first is None or second is None or first.dtype.kind not in "iu":
         return None
@@ -128,7 +128,7 @@ def _integer_quotient(arrays: Sequence[Array | None]) -> list[Array | None] | No
 def _differs_from_onnxruntime(
     op_type: str, arrays: Sequence[Array | None], expected: tuple[int, Sequence[int | None]] | None
 ) -> bool:
-    """Whether the reference evaluator may compute something else than onnxruntime, or nothing is specified."""
+    """Return whether the evaluator and onnxruntime may differ, or ONNX does not specify the result."""
     given = [array for array in arrays if array is not None]
     if op_type in ("Div", "Mod") and given[0].dtype.kind in "iu":
         return not np.all(given[1])

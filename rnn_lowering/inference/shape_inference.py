@@ -1,7 +1,7 @@
-"""Infer the types and shapes of what a node computes: ONNX's inference, then our own rules.
+"""Infer the types and shapes of a node's outputs: ONNX's inference first, then our own rules.
 
-ONNX's inference carries a symbolic dimension through most operators and never guesses. Here each polynomial is such
-a symbol; the operators that calculate with sizes have a rule of their own. Nothing runs.
+ONNX's inference carries a symbolic dimension through most operators and never guesses. It gets each polynomial as
+such a symbol, and loses it where an operator computes a size (Reshape, Concat, Slice): these have a rule here.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import onnx_ir as ir
 from rnn_lowering.emit.versions import TO_THE_END
 from rnn_lowering.inference.polynomials import TIME, Size, first_frames, product, size
 from rnn_lowering.inference.symbolic_values import PartialShape, Shape, SizingError, SymbolicValues, has, shape_of
-from rnn_lowering.model.contrib_shapes import like_inputs
+from rnn_lowering.model.contrib_shapes import heads_of, like_inputs
 from rnn_lowering.spec.node_outputs import ELEMENTWISE, SAME_SHAPE, infer_outputs
 
 Outputs = Sequence[PartialShape | None]
 
 
 def infer(known: SymbolicValues, node: ir.Node) -> None:
-    """Add the types and shapes of the outputs of a node, as far as they follow from its inputs.
+    """Add the types and shapes of a node's outputs, as far as they follow from its inputs.
 
     Raises:
         SizingError: The node does not accept the sizes that it gets.
@@ -68,7 +68,7 @@ def _infer_like(known: SymbolicValues, node: ir.Node, like: Sequence[tuple[int, 
 def _infer_first_state(known: SymbolicValues, node: ir.Node) -> None:
     """Add the type and shape of the state that a LinearAttention makes when it is given none."""
     query, value = shape_of(known, node), shape_of(known, node, 2)
-    readers, states = (node.attributes.get_int(f"{name}_num_heads", 1) or 1 for name in ("q", "kv"))
+    readers, states = heads_of(node)
     if query is None or value is None or len(query) != 3 or len(value) != 3 or node.inputs[0] is None:
         return
     output, sizes = node.outputs[1], (query[2] * Fraction(1, readers), value[2] * Fraction(1, states))
@@ -162,7 +162,7 @@ def _range(known: SymbolicValues, node: ir.Node) -> Outputs:
 
 
 def _is_size(known: SymbolicValues, number: Size) -> bool:
-    """Whether a number is never negative, as far as `any_size` asks."""
+    """Return whether a number is never negative; without `any_size`, one with symbols counts as such."""
     return number.at_least(0) or (number.constant is None and not known.any_size)
 
 
@@ -190,12 +190,12 @@ def slice_bounds(known: SymbolicValues, node: ir.Node, rank: int) -> dict[int, t
 
 
 def position(bound: Size, length: Size, any_size: bool = False) -> Size | None:
-    """Return a bound of a Slice as a position from 0 to the length; None if it differs between lengths.
+    """Return a bound of a Slice as a position from 0 to the length; None if no polynomial is right for all lengths.
 
     Args:
         bound: The bound.
         length: The size of the axis.
-        any_size: Whether the axis may be shorter than a negative bound asks.
+        any_size: Whether the axis may have fewer rows than a negative bound counts back.
     """
     constant = bound.constant
     if constant is not None and constant >= TO_THE_END:

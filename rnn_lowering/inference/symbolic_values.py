@@ -1,6 +1,6 @@
-"""What is known of the values of a graph before it runs: types, shapes, and numbers that follow from both.
+"""What is known of each value before a model runs: its type, its shape, and the numbers that follow from shapes.
 
-Sizes are exact polynomials of the number of frames and of other open sizes.
+Sizes are polynomials of sizes that are open.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Shape = tuple[Size, ...]
 PartialShape = Sequence[Size | None]
 
 LARGEST = 1 << 22
-"""Constants of more elements are not evaluated: only their shapes are known."""
+"""The most elements of a constant that is evaluated; of a larger one only the shape is known."""
 
 LARGEST_UNIT = 1 << 16
-"""No stream is called with a multiple of more frames than these, unless the strides of its nodes need it."""
+"""The largest multiple of frames that a stream takes per call, unless the strides of its nodes need more."""
 
-_SENT = 1 << 12
-"""Constants of so few elements are shown to the inference of shapes."""
+_LARGEST_SENT = 1 << 12
+"""The most elements of a constant that ONNX's inference gets."""
 
 
 class SizingError(Exception):
@@ -44,18 +44,18 @@ class SizingError(Exception):
 
 @dataclass
 class SymbolicValues:
-    """Holds types, shapes and contents of the values in a main graph and the branches of its Ifs.
+    """Types, shapes and numbers of values, as far as they are known.
 
     Attributes:
         opsets: The version of each domain.
         types: Element types by value.
         shapes: By value; values of an unknown rank are absent.
-        contents: What follows from constants and sizes alone: an array that broadcasts to the shape. Numbers that
-            depend on sizes are `Size`, in an array of objects.
-        any_size: Whether what is inferred holds for axes of any size, 0 included. Otherwise, for a stream, an axis
-            is as long as the Slices of it ask.
-        unit: What divides the number of frames.
-        wanted: What would have to divide it, so that all sizes were integers.
+        contents: Numbers by value, if they follow from constants and sizes: an array that broadcasts to the shape.
+            Numbers that depend on open sizes are `Size`, in an array of objects.
+        any_size: Whether results must hold for axes of any size, 0 included. If not, as for a stream, an axis has
+            as many rows as its Slices take: `x[-3:]` has 3.
+        unit: The number of frames is a multiple of it.
+        wanted: The number of frames must be a multiple of it for all sizes to be integers.
     """
 
     opsets: Mapping[str, int]
@@ -75,7 +75,7 @@ class SymbolicValues:
         return self.opsets[""]
 
     def is_whole(self, number: Size) -> bool:
-        """Whether a size is an integer at every number of frames. If not, note the chunk size that it needs."""
+        """Return whether a size is an integer for every number of frames; if not, `wanted` gets its unit."""
         unit = number.unit
         if unit is not None and self.unit % unit and unit <= LARGEST_UNIT:
             self.wanted = math.lcm(self.wanted, unit)
@@ -94,7 +94,7 @@ class SymbolicValues:
     def numbers(self, value: ir.Value | None) -> list[Size] | None:
         """Return the elements of a value that holds sizes; None if they are not known."""
         held = None if value is None else self.contents.get(value)
-        if held is None or value not in self.shapes or held.size > _SENT or held.dtype.kind not in "iufO":
+        if held is None or value not in self.shapes or held.size > _LARGEST_SENT or held.dtype.kind not in "iufO":
             return None
         shape = [dim.constant for dim in self.shapes[value]]
         if None in shape or list(held.shape) != shape or (held.dtype.kind == "f" and not np.isfinite(held).all()):
@@ -106,7 +106,7 @@ class SymbolicValues:
         return self.numbers(node.inputs[slot]) if has(node, slot) else None
 
     def parameter(self, node: ir.Node, name: str) -> list[Size] | None:
-        """The numbers of a parameter, an attribute or an input; none where it is absent, None where not known."""
+        """Return the numbers of an attribute or input: none if it is absent, None if they are not known."""
         held = parameter(node, name, self.opset)
         if isinstance(held, ir.Value):
             return self.numbers(held)
@@ -120,13 +120,13 @@ class SymbolicValues:
         return self._unknown[key]
 
     def number_or_name(self, dim: Size) -> int | str | None:
-        """Return a size as a number, or as the key of an `unknown` one; None for what is computed from such."""
+        """Return a size as a number, or as the key of an `unknown` size; None if it is computed from others."""
         if dim.constant is not None:
             return int(dim.constant)
         return next((key for key, symbol in self._unknown.items() if key and symbol == dim), None)
 
     def static_type(self, value: ir.Value) -> tuple[int, tuple[int, ...]] | None:
-        """Return the element type and the shape of a value; None where one is not known."""
+        """Return the element type and the shape of a value; None if one of them is not known."""
         dims = [dim.constant for dim in self.shapes[value]] if value in self.shapes else [None]
         if value not in self.types or None in dims:
             return None
@@ -140,7 +140,7 @@ class SymbolicValues:
                 self.set_shape(value, [self._size(dim) for dim in found.tensor_type.shape.dim])
 
     def set_shape(self, value: ir.Value, dims: PartialShape) -> None:
-        """Set the sizes of a value; those that are None stay as they were, or are unknown."""
+        """Set the sizes of a value; None keeps the size that it has, or is a new unknown one."""
         before = self.shapes.get(value, ())
         fallback = before if len(before) == len(dims) else [None] * len(dims)
         self.shapes[value] = tuple(
@@ -158,7 +158,7 @@ class SymbolicValues:
         return onnx.helper.make_tensor_type_proto(int(self.types[value]), dims)
 
     def _number_or_label(self, dim: Size) -> int | str:
-        """Return a size as ONNX's inference takes it: a number, or a name; different sizes may print alike."""
+        """Return a number, or a name for ONNX's inference; not its text, which two sizes may share."""
         constant = dim.constant
         if constant is not None:
             return int(constant)
@@ -167,10 +167,10 @@ class SymbolicValues:
         return label
 
     def data(self, value: ir.Value) -> Array | None:
-        """Return the numbers of a value for ONNX's inference; None where they are not known, or too many."""
+        """Return the numbers of a value for ONNX's inference; None if they are not known, or too many."""
         known = value in self.contents and self.types[value] != ir.DataType.STRING
         held = self.constant(value) if known else None
-        return None if held is None or held.size > _SENT else np.ascontiguousarray(held).reshape(held.shape)
+        return None if held is None or held.size > _LARGEST_SENT else np.ascontiguousarray(held).reshape(held.shape)
 
 
 def start(model: ir.Model, inputs: Mapping[str, Shape]) -> SymbolicValues:

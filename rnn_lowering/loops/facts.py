@@ -1,8 +1,7 @@
-"""What follows from constants and sizes about the values of a model: their types, shapes and numbers.
+"""The types, shapes and numbers of the values of a model and of one step of a Loop.
 
-Only operators that onnx's reference evaluator computes as onnxruntime does are evaluated, on small tensors, in the
-numbers of their own type: a float32 counter is rounded at each step. Shapes are those that ONNX infers, node by
-node; nothing that a body declares is believed.
+`inference/` computes them, node by node, and `Facts` remembers them. Sizes may be 0 (`any_size`). Numbers are
+computed in their own type: a float32 counter is rounded in each step. Declared shapes of a body are ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from rnn_lowering.spec.node_outputs import (
 from rnn_lowering.types import Array
 
 _LARGEST_READ, _LARGEST_MADE, _LARGEST_FLOATS = 1 << 16, 1 << 14, 64
-"""The most elements of a tensor that is read, that is computed, and that is computed if it has floats."""
+"""The most elements of a tensor that is read, of one that is computed, and of floats that are computed."""
 
 _EVALUATED = frozenset(
     (
@@ -52,7 +51,7 @@ _FIRST_OF_SIZES = {
     **{"Squeeze": 1, "Unsqueeze": 1, "ReduceSum": 1, "ReduceMean": 1, "ReduceMax": 1, "ReduceMin": 1, "TopK": 1},
     **{"ReduceProd": 1, "ReduceL2": 1, "ReduceL1": 1, "Resize": 1, "OneHot": 1, "CenterCropPad": 1},
 }
-"""The first input of an operator whose numbers decide the shape of the result."""
+"""By operator, the first input whose numbers decide the shape of the result."""
 
 SizeOrName = int | str | None
 """A size, the name of one that is not known, or None."""
@@ -253,8 +252,7 @@ class Facts:
         self._elements[value] = Elements(tuple(items), value)
 
     def known(self, value: ir.Value) -> Known | None:
-        """Return the tensor of a value outside of the bodies that are repeated, where it follows from constants and
-        sizes, and is small."""
+        """Return the tensor of a value outside of bodies, if it is small and follows from constants and sizes."""
         pending = [value]
         while pending:
             current = pending[-1]
@@ -318,7 +316,7 @@ class Facts:
             self._known |= {v: Known(np.array(array), v) for v, array in found if array is not None}
 
     def evaluate(self, node: ir.Node, items: Sequence[Item]) -> list[Array] | None:
-        """Return what a node computes, where that is small and follows from its items."""
+        """Return what a node computes from these items, if it is small and they are known."""
         if node.op_type not in _EVALUATED or not is_of_default_domain(node):
             return None
         if node.op_type in ("Shape", "Size"):
@@ -344,7 +342,7 @@ class Facts:
         )
 
     def _shape(self, node: ir.Node, items: Sequence[Item]) -> list[Array] | None:
-        """Return what a Shape or Size gives, where it is known."""
+        """Return what a Shape or Size returns, if it is known."""
         key = node, self.kind(items[0])
         if key not in self._shapes:
             values = self._values(node, items)
@@ -397,7 +395,7 @@ def _inferred_kinds(values: SymbolicValues, node: ir.Node) -> list[TensorKind | 
 
 
 def _sizes_in(node: ir.Node, items: Sequence[Item]) -> dict[int, Known]:
-    """Return the known inputs, by their place, whose numbers decide the shape of the result."""
+    """Return, by their place, the known inputs whose numbers decide the shape of the result."""
     first = _FIRST_OF_SIZES.get(node.op_type, len(items))
     return {n: item for n, item in enumerate(items) if n >= first and isinstance(item, Known)}
 

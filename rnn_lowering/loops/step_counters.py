@@ -27,7 +27,8 @@ _WIDE = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.FLOAT, ir.DataType.DO
 class Line:
     """A whole number that is linear in the number of the step: constant + the sum of terms + rate * i.
 
-    A term is a size, or a value of one element, and its factor.
+    A term is a size, or a value of one element, and its factor. A polynomial would not do: a value may hold 2 N
+    where none holds N, and what is emitted needs a value.
     """
 
     constant: int = 0

@@ -6,7 +6,7 @@ outputs have the shapes of the node's. So one inference finds the sizes behind a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import onnx
 import onnx_ir as ir
@@ -50,18 +50,24 @@ def like_inputs(node: ir.Node) -> list[tuple[int, int]]:
     axis 2 is repeated; an empty list for other nodes."""
     if node.domain != _CONTRIB or node.op_type not in _LIKE_INPUTS:
         return []
-    heads = {name: node.attributes.get_int(name, 1) or 1 for name in _HEADS}
+    copies = _repeats(*heads_of(node))
     slots = _LIKE_INPUTS[node.op_type][: len(node.outputs)]
-    return [(slot, 1 if n else _repeats(heads)) for n, slot in enumerate(slots)]
+    return [(slot, 1 if n else copies) for n, slot in enumerate(slots)]
+
+
+def heads_of(node: ir.Node) -> tuple[int, int]:
+    """Return how many heads the query and the state of a LinearAttention have; 1 for other nodes."""
+    query, state = (node.attributes.get_int(name, 1) or 1 for name in _HEADS)
+    return query, state
 
 
 def _copies(node: onnx.NodeProto) -> int:
     """Return how many heads of a LinearAttention's query read one of its value; 1 for other nodes."""
-    return _repeats({a.name: a.i for a in node.attribute if a.name in _HEADS})
+    heads = {a.name: a.i for a in node.attribute}
+    return _repeats(*(heads.get(name, 1) for name in _HEADS))
 
 
-def _repeats(heads: Mapping[str, int]) -> int:
-    query, state = (heads.get(name, 1) for name in _HEADS)
+def _repeats(query: int, state: int) -> int:
     return query // state if 0 < state <= query <= _MOST_HEADS else 1
 
 
