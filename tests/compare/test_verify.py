@@ -708,7 +708,7 @@ def test_a_missing_model_is_an_error(kind: str, tmp_path: Path) -> None:
         verify(models["original"], models["lowered"])
 
 
-def test_a_lowered_model_that_onnxruntimes_optimizer_refuses() -> None:
+def test_a_model_that_onnxruntimes_optimizer_refuses() -> None:
     """It makes names that a model which it saved has already, and does not look."""
     original = model(Case("token", "LSTM", outputs=("Y_h",), T=3, N=2), 17)
     result = original.graph.output[0].name

@@ -29,10 +29,10 @@ from rnn_lowering.compare.runner.session import (
     nodes_by_output,
     session_with,
 )
-from rnn_lowering.compare.streams.outputs import chunks_differ, compare_beginning, compare_output
+from rnn_lowering.compare.streams.outputs import StreamOutput, chunks_differ
 from rnn_lowering.compare.streams.sequences import BEGINNINGS, CHUNKS_OF, FEW, RAGGED, ChunkedSequence
 from rnn_lowering.compare.streams.stream_runs import Expected, StreamRuns
-from rnn_lowering.compare.tolerance import allowance, compare, distance
+from rnn_lowering.compare.tolerance import compare
 from rnn_lowering.compare.whole import ModelComparison
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.files.external_data import save
@@ -167,7 +167,7 @@ class StreamComparison:
         for n, sequence in enumerate(sequences):
             parts, until = outcome.steps(n), (steady or {}).get(sequence.feed, {})
             checks = [
-                compare_output(self.plan, name, sequence.sizes, array, parts, self.check.tolerance, until.get(name))
+                self._output(name).compare_chunks(array, parts, sequence.sizes, until.get(name))
                 for name, array in expected[sequence.feed].items()
             ]
             given = self.runner.feed(sequence.feed)
@@ -242,20 +242,18 @@ class StreamComparison:
         for begun, outputs in expected.items():
             frames = self.sequences.count(self.runner.feed(begun))
             checks = [
-                compare_beginning(
-                    *(self.plan, name, frames, array, expected[feed][name], self.check.tolerance), steady.get(name)
-                )
+                self._output(name).compare_beginning(array, expected[feed][name], frames, steady.get(name))
                 for name, array in outputs.items()
                 if self.plan.outputs.get(name) is not None and array.ndim == expected[feed][name].ndim
             ]
             if any(not check.passed for check in checks):
                 yield RunCheck((), tuple(checks))
 
-    def _steady(self, feed: str, outputs: Mapping[str, Array]) -> dict[str, int]:
-        """Return for each unstable output the frame up to which it is compared; 0 for one without frames.
+    def _output(self, name: str) -> StreamOutput:
+        return StreamOutput(self.plan, name, self.check.tolerance)
 
-        An output is unstable where a rounding of the inputs moves it by more than a quarter of the tolerance.
-        """
+    def _steady(self, feed: str, outputs: Mapping[str, Array]) -> dict[str, int]:
+        """Return the `steady_frames` of each unstable output; nothing is unstable with a given tolerance."""
         if self.check.tolerance != Tolerance():
             return {}
         try:
@@ -264,12 +262,10 @@ class StreamComparison:
             return {}
         found = {}
         for name, array in outputs.items():
-            axis = self.plan.outputs.get(name)
-            far = distance(array, moved_outputs[name]) > allowance(array, self.check.tolerance) / 4
-            if far.any():
-                others = tuple(a for a in range(far.ndim) if a != axis)
-                found[name] = 0 if axis is None else int(far.any(axis=others).argmax())
-                self.unsteady[name] = min(found[name], self.unsteady.get(name, found[name]))
+            frames = self._output(name).steady_frames(array, moved_outputs[name])
+            if frames is not None:
+                found[name] = frames
+                self.unsteady[name] = min(frames, self.unsteady.get(name, frames))
         return found
 
     def _use_lowered_original(self) -> bool:

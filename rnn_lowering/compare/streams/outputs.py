@@ -3,98 +3,123 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 
 from rnn_lowering.compare.result import OutputCheck
-from rnn_lowering.compare.tolerance import compare
+from rnn_lowering.compare.tolerance import allowance, compare, distance
 from rnn_lowering.options import Tolerance
 from rnn_lowering.streaming.host.metadata import StreamPlan
 from rnn_lowering.types import Array
 
 
-def compare_output(
-    plan: StreamPlan,
-    name: str,
-    sizes: Sequence[int],
-    expected: Array,
-    parts: Sequence[Mapping[str, Array]],
-    tolerance: Tolerance,
-    steady: int | None = None,
-) -> OutputCheck:
-    """Compare an output of the chunks of a sequence with that of the whole.
+@dataclass(frozen=True)
+class StreamOutput:
+    """An output of a stream, and how it is compared.
 
-    Args:
-        plan: How the stream is driven.
-        name: The output.
-        sizes: The number of frames of each chunk.
-        expected: The original's output for the whole sequence.
-        parts: The stream's outputs for each chunk, by name.
-        steady: The number of frames to compare; None: all.
+    Attributes:
+        plan: How the stream is called.
+        name: Its name.
+        tolerance: The allowed differences.
     """
-    axis = plan.outputs.get(name)
-    arrays = [part[name] for part in parts if name in part]
-    if len(arrays) < len(parts):
-        return OutputCheck.of(name, np.inf, "the stream does not return it")
-    if axis is not None and (late := plan.delay.get(name, 0)):
-        frames = sum(sizes)
-        if expected.shape[axis] != plan.frames_of(name, frames):
-            return OutputCheck.of(name, np.inf, f"it has {expected.shape[axis]} frames for {frames} input frames")
-        arrays = _without_first(arrays, axis, late)
-        expected = expected.take(range(sum(array.shape[axis] for array in arrays)), axis, mode="clip")
-    try:
-        got = arrays[-1] if axis is None else np.concatenate(arrays, axis)
-    except ValueError as error:  # the axis is wrong
-        return OutputCheck.of(name, np.inf, f"its chunks do not fit together along axis {axis}: {error}")
-    if steady is not None and expected.shape == got.shape:
-        kept = (slice(0),) if axis is None else (*[slice(None)] * axis, slice(steady))
-        expected, got = expected[kept], got[kept]
-    largest, reason = compare(expected, got, tolerance)
-    if reason and axis is not None:
-        reason = f"{reason}; {_first_difference(expected, arrays, axis, sizes, tolerance)}"
-    return OutputCheck.of(name, largest, reason)
 
+    plan: StreamPlan
+    name: str
+    tolerance: Tolerance
 
-def compare_beginning(
-    plan: StreamPlan,
-    name: str,
-    frames: int,
-    beginning: Array,
-    whole: Array,
-    tolerance: Tolerance,
-    steady: int | None,
-) -> OutputCheck:
-    """Compare the original's output for the first frames with the first frames of its output for the whole.
+    @property
+    def axis(self) -> int | None:
+        """The axis of its frames; None if it has none."""
+        return self.plan.outputs.get(self.name)
 
-    Args:
-        plan: How the stream is called: the frames that come late may differ at the end.
-        name: The output.
-        frames: The number of frames of the inputs of the beginning.
-        beginning, whole: The two outputs.
-        steady: The number of frames to compare; None: all.
-    """
-    axis = plan.outputs[name] or 0
-    if beginning.shape[axis] != plan.frames_of(name, frames):
-        return OutputCheck.of(name, np.inf, f"it has {beginning.shape[axis]} frames for {frames} input frames")
-    sure = plan.frames_of(name, frames) - plan.delay.get(name, 0) + plan.short.get(name, 0)
-    count = min(beginning.shape[axis], max(sure, 0), beginning.shape[axis] if steady is None else steady)
-    largest, reason = compare(whole.take(range(count), axis), beginning.take(range(count), axis), tolerance)
-    told = f"the original computes the first {frames} frames differently if more follow: {reason}"
-    return OutputCheck.of(name, largest, told if reason else "")
+    def compare_chunks(
+        self, expected: Array, parts: Sequence[Mapping[str, Array]], sizes: Sequence[int], steady: int | None
+    ) -> OutputCheck:
+        """Compare the output of the chunks of a sequence with that of the whole.
 
+        Args:
+            expected: The original's output for the whole sequence.
+            parts: The stream's outputs for each chunk, by name.
+            sizes: The number of frames of each chunk.
+            steady: The number of frames to compare; None: all.
+        """
+        axis = self.axis
+        arrays = [part[self.name] for part in parts if self.name in part]
+        if len(arrays) < len(parts):
+            return self._wrong("the stream does not return it")
+        if axis is not None and (late := self.plan.delay.get(self.name, 0)):
+            if fault := self._fault_of_length(expected, sum(sizes)):
+                return self._wrong(fault)
+            arrays = _without_first(arrays, axis, late)
+            expected = expected.take(range(sum(array.shape[axis] for array in arrays)), axis, mode="clip")
+        try:
+            got = arrays[-1] if axis is None else np.concatenate(arrays, axis)
+        except ValueError as error:  # the axis is wrong
+            return self._wrong(f"its chunks do not fit together along axis {axis}: {error}")
+        if steady is not None and expected.shape == got.shape:
+            kept = (slice(0),) if axis is None else (*[slice(None)] * axis, slice(steady))
+            expected, got = expected[kept], got[kept]
+        largest, reason = compare(expected, got, self.tolerance)
+        if reason and axis is not None:
+            reason = f"{reason}; {self._first_difference(expected, arrays, axis, sizes)}"
+        return OutputCheck.of(self.name, largest, reason)
 
-def _first_difference(
-    expected: Array, arrays: Sequence[Array], axis: int, sizes: Sequence[int], tolerance: Tolerance
-) -> str:
-    """Return a note on the first frame that differs."""
-    ends = list(accumulate((array.shape[axis] for array in arrays), initial=0))
-    for n, array in enumerate(arrays):
-        part = expected.take(range(ends[n], min(ends[n + 1], expected.shape[axis])), axis)
-        if compare(part, array, tolerance)[1]:
-            text = ", ".join(map(str, sizes[:6])) + (", ..." if len(sizes) > 6 else "")
-            return f"first in call {n + 1} (chunks of {text} frames), from frame {sum(sizes[:n])} on"
-    return ""
+    def compare_beginning(self, beginning: Array, whole: Array, frames: int, steady: int | None) -> OutputCheck:
+        """Compare the original's output for the first frames with the first frames of its output for the whole.
+
+        The frames that come late may differ at the end of the beginning.
+
+        Args:
+            beginning, whole: The two outputs.
+            frames: The number of frames of the inputs of the beginning.
+            steady: The number of frames to compare; None: all.
+        """
+        axis, plan = self.axis or 0, self.plan
+        if fault := self._fault_of_length(beginning, frames):
+            return self._wrong(fault)
+        sure = plan.frames_of(self.name, frames) - plan.delay.get(self.name, 0) + plan.short.get(self.name, 0)
+        count = min(beginning.shape[axis], max(sure, 0), beginning.shape[axis] if steady is None else steady)
+        largest, reason = compare(
+            whole.take(range(count), axis), beginning.take(range(count), axis), self.tolerance
+        )
+        told = f"the original computes the first {frames} frames differently if more follow: {reason}"
+        return OutputCheck.of(self.name, largest, told if reason else "")
+
+    def steady_frames(self, array: Array, moved: Array) -> int | None:
+        """Return how many frames can be compared; None: all, 0 if it has no frames.
+
+        The others are unstable: a rounding of the inputs moves them by more than a quarter of the tolerance.
+
+        Args:
+            array: The original's output.
+            moved: Its output after each number of the inputs is moved by half a rounding.
+        """
+        far = distance(array, moved) > allowance(array, self.tolerance) / 4
+        if not far.any():
+            return None
+        others = tuple(a for a in range(far.ndim) if a != self.axis)
+        return 0 if self.axis is None else int(far.any(axis=others).argmax())
+
+    def _wrong(self, reason: str) -> OutputCheck:
+        return OutputCheck.of(self.name, np.inf, reason)
+
+    def _fault_of_length(self, array: Array, frames: int) -> str:
+        found = array.shape[self.axis or 0]
+        return f"it has {found} frames for {frames} input frames" * (
+            found != self.plan.frames_of(self.name, frames)
+        )
+
+    def _first_difference(self, expected: Array, arrays: Sequence[Array], axis: int, sizes: Sequence[int]) -> str:
+        """Return a note on the first frame that differs."""
+        ends = list(accumulate((array.shape[axis] for array in arrays), initial=0))
+        for n, array in enumerate(arrays):
+            part = expected.take(range(ends[n], min(ends[n + 1], expected.shape[axis])), axis)
+            if compare(part, array, self.tolerance)[1]:
+                text = ", ".join(map(str, sizes[:6])) + (", ..." if len(sizes) > 6 else "")
+                return f"first in call {n + 1} (chunks of {text} frames), from frame {sum(sizes[:n])} on"
+        return ""
 
 
 def _without_first(arrays: Sequence[Array], axis: int, count: int) -> list[Array]:
