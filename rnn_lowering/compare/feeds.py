@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import product, zip_longest
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ class _Use:
     """How nodes use an input.
 
     Attributes:
-        roles: "batch", "seq" or None for each axis, as a recurrent node reads it.
+        axes: What runs along each axis, as a recurrent node reads it.
         bound: Indices are less than this.
         lengths: Whether it is the lengths of sequences.
         compared: The integers that it is compared with.
@@ -54,7 +54,7 @@ class _Use:
         bounds: Real numbers are between these.
     """
 
-    roles: tuple[str | None, ...] = ()
+    axes: tuple[AxisName, ...] = ()
     bound: int | None = None
     lengths: bool = False
     compared: tuple[int, ...] = ()
@@ -104,7 +104,7 @@ def candidate_feeds(
     for sizes, seq in _within_limit(
         made, [(_dimension_sizes(inputs, uses, *pair, fixed), pair[1]) for pair in tried]
     ):
-        longest = next((_length(sizes[v.name], uses[v.name]) for v in inputs if "seq" in uses[v.name].roles), seq)
+        longest = next((_length(sizes[v.name], uses[v.name]) for v in inputs if "T" in uses[v.name].axes), seq)
         lengths = (longest, 1) if any(use.lengths for use in uses.values()) else (longest,)
         for length, positive in product(lengths, (False, True)):
             rng, numbers = np.random.default_rng((seed, run)), _Numbers(length, scale, positive)
@@ -156,7 +156,7 @@ def length_inputs(graph: onnx.GraphProto) -> set[str]:
 
 
 def _length(shape: list[int], use: _Use) -> int:
-    axis = use.roles.index("seq")
+    axis = use.axes.index("T")
     return shape[axis] if axis < len(shape) else 1
 
 
@@ -164,34 +164,36 @@ def _dimension_sizes(
     inputs: list[onnx.ValueInfoProto], uses: dict[str, _Use], batch: int, seq: int, fixed: dict[str, list[int]]
 ) -> dict[str, list[int]]:
     """Return the shapes of all inputs; a symbolic dimension has the same size everywhere."""
-    by_role = {"batch": batch, "seq": seq}
+    by_axis: dict[AxisName, int] = {"N": batch, "T": seq}
     named: dict[str, int] = {}
     for value in inputs:
-        for size, dim in zip(fixed.get(value.name, ()), value.type.tensor_type.shape.dim, strict=False):
+        for size, dim in zip(fixed.get(value.name, ()), _dims(value), strict=False):
             named.setdefault(dim.dim_param, size)
     for value in inputs:
-        for role, dim in zip(uses[value.name].roles, value.type.tensor_type.shape.dim, strict=False):
-            if role and dim.dim_param:
-                named.setdefault(dim.dim_param, by_role[role])
+        for axis, dim in zip(uses[value.name].axes, _dims(value), strict=False):
+            if axis and dim.dim_param:
+                named.setdefault(dim.dim_param, by_axis[axis])
     sizes: dict[str, list[int]] = {}
     for value in inputs:
-        dims = list(value.type.tensor_type.shape.dim)
-        roles = [*uses[value.name].roles, *[None] * len(dims)]
         chosen = []
-        for axis, dim in enumerate(dims):
-            role = roles[axis] or _role_by_name(dim.dim_param, axis)
-            size = dim.dim_value if dim.HasField("dim_value") else by_role[role]
+        for axis, (n, dim) in zip_longest(uses[value.name].axes[: len(_dims(value))], enumerate(_dims(value))):
+            size = dim.dim_value if dim.HasField("dim_value") else by_axis[axis or _axis_by_name(dim.dim_param, n)]
             chosen.append(named.setdefault(dim.dim_param, size) if dim.dim_param else size)
         sizes[value.name] = fixed.get(value.name, chosen)
     return sizes
 
 
-def _role_by_name(name: str, axis: int) -> str:
+def _dims(value: onnx.ValueInfoProto) -> Sequence[onnx.TensorShapeProto.Dimension]:
+    dims: Sequence[onnx.TensorShapeProto.Dimension] = value.type.tensor_type.shape.dim
+    return dims
+
+
+def _axis_by_name(name: str, number: int) -> AxisName:
     if re.search(r"batch|^b$|^n$|bs\b", name.lower()):
-        return "batch"
+        return "N"
     if re.search(r"seq|time|len|^t$|frame|step|width", name.lower()):
-        return "seq"
-    return "seq" if axis else "batch"
+        return "T"
+    return "T" if number else "N"
 
 
 @dataclass(frozen=True)
@@ -234,22 +236,18 @@ class _Numbers:
         return numbers
 
 
-_ROLES: dict[AxisName, str | None] = {"T": "seq", "N": "batch", None: None}
-
-
 def _use(graph: onnx.GraphProto, name: str) -> _Use:
     for node, slot in _consumers(graph, name, depth=3):
         role = role_of(node, slot) if is_recurrent(node) else InputRole()
         if role.axes or role.is_lengths:
-            roles = tuple(_ROLES[axis] for axis in role.axes)
-            return _Use(roles=roles, lengths=role.is_lengths, bounds=role.bounds)
+            return _Use(axes=role.axes, lengths=role.is_lengths, bounds=role.bounds)
         if node.op_type == "ReverseSequence" and slot == 1:
             return _Use(lengths=True)
         if node.op_type.startswith("Gather") and slot == 1:
             table = next((t for t in graph.initializer if t.name == node.input[0]), None)
             return _Use(bound=table.dims[0] if table is not None else 1)
     if _starts_a_state(graph, {name}):
-        return _Use(roles=(None, "batch"))
+        return _Use(axes=(None, "N"))
     return _Use(compared=tuple(_compared(graph, name)))
 
 
@@ -350,8 +348,7 @@ def _check_sizes(declared: Mapping[str, onnx.ValueInfoProto], shapes: Shapes) ->
         value = declared[name]
         if not value.type.tensor_type.HasField("shape"):
             continue
-        dims = value.type.tensor_type.shape.dim
-        wanted = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in dims]
+        wanted = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in _dims(value)]
         if not _fits(wanted, shape, named):
             sizes = {symbol: size for symbol, size in named.items() if symbol in wanted}
             known = f" with {', '.join(f'{s} = {n}' for s, n in sizes.items())}" if sizes else ""

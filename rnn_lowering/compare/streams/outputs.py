@@ -107,9 +107,8 @@ class StreamOutput:
 
     def _fault_of_length(self, array: Array, frames: int) -> str:
         found = array.shape[self.axis or 0]
-        return f"it has {found} frames for {frames} input frames" * (
-            found != self.plan.frames_of(self.name, frames)
-        )
+        right = found == self.plan.frames_of(self.name, frames)
+        return "" if right else f"it has {found} frames for {frames} input frames"
 
     def _first_difference(self, expected: Array, arrays: Sequence[Array], axis: int, sizes: Sequence[int]) -> str:
         """Return a note on the first frame that differs."""
