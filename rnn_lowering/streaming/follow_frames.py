@@ -216,13 +216,13 @@ def _branches(flow: Flow, node: ir.Node) -> list[Framing]:
     before = _carried(flow)
     for name in taken:
         graph = node.attributes[name].as_graph()
-        flow.scope, flow.path = f"{scope} > {node_ref(node, '').name} (If) {name}", (*path, (node, name))
-        _follow_graph(flow, graph)
-        found.append([flow.framings.get(v) for v in graph.outputs])
-        ends.append(list(graph.outputs))
         if len(graph.outputs) != len(node.outputs):
             raise flow.refuse(node, "its branches have different numbers of outputs")
-    flow.scope, flow.path = scope, path
+        flow.scope, flow.path = f"{scope} > {node_ref(node, '').name} (If) {name}", (*path, (node, name))
+        _follow_graph(flow, graph)
+        flow.scope, flow.path = scope, path
+        found.append([flow.framings.get(v) for v in graph.outputs])
+        ends.append(list(graph.outputs))
     if held is None and condition is not None and _carried(flow) > before:
         _check_same_branch(flow, node, condition)
     for framing in (framing for framings in found for framing in framings):

@@ -87,8 +87,6 @@ def time_inputs(model: ir.Model, stream: Mapping[str, int | None]) -> TimeInputs
     if len(frames) > 1:
         raise UnsupportedError("the time axes have different numbers of frames", hint="give all the same number")
     (count,) = frames
-    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
-        raise UnsupportedError(f"a call cannot have {count} frames", hint="give 1 or more, or none for any number")
     sizes = {d for name, axis in axes.items() if isinstance(d := others[name][axis], int)}
     if len(sizes) > 1:
         raise UnsupportedError(

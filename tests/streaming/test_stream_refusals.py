@@ -22,6 +22,7 @@ WEIGHTS = {
     "one": np.ones((), np.int64),
     "front": np.array([0, 0, 4, 0, 0, 0]),
     "row": np.array([1, 0, 0, 0]),
+    "above": np.array([1, 0, 0, 0, 0, 0]),
     "block": np.array([1, 2]),
     "image": np.array([1, 6]),
     "flat": np.array([-1, 3]),
@@ -32,6 +33,21 @@ WEIGHTS = {
 }
 LATE = "c = Conv <pads = [1, 1]> (X, K)  x = Transpose <perm = [2, 0, 1]> (c)"
 IMAGE = "s = Shape (X)  n = Slice (s, i2, i3)"
+
+
+def scan(frames: str, read: str, directions: str = "0", more: str = "") -> tuple[str, str]:
+    """A Scan over frames, whose step adds what it reads to its state."""
+    step = f"m = ReduceMax <keepdims = 0> ({read})  t = Add (s, m)  y = Add (x, t)"
+    given = f"(float[batch, 3] s, float[batch, 3] x) => (float[batch, 3] t, float[batch, 3] y) {{ {step} }}"
+    kinds = f"num_scan_inputs = 1, scan_input_directions = [{directions}]"
+    return f"{ROWS}, float[batch, 3] S", f"{more}  F, Y = Scan <{kinds}, body = b {given}> (S, {frames})"
+
+
+def choice(kind: str, first: str, second: str, more: str = "") -> str:
+    """An If whose branches compute y."""
+    then = f"left () => ({kind} y{more}) {{ {first}{'  z = ReduceMax <keepdims = 0> (K)' * bool(more)} }}"
+    return f"If (c) < then_branch = {then}, else_branch = right () => ({kind} y) {{ {second} }} >"
+
 
 REFUSED: dict[str, tuple[str, ...]] = {
     "a stride of 2 over time does not fit the frames that are cut off before it": (
@@ -167,9 +183,25 @@ REFUSED: dict[str, tuple[str, ...]] = {
     ),
     "the frames of its branches differ in axis, rate or position": (
         f"{CONV}, bool c",
-        """Y = If (c) < then_branch = left () => (float[d, e, f] y1) { y1 = Slice (X, i0, minus1, i2) },
-                         else_branch = right () => (float[d, e, f] y2) { y2 = Neg (X) } >""",
+        f"Y = {choice('float[a, b, n]', 'y = Slice (X, i0, minus1, i2)', 'y = Neg (X)')}",
     ),
+    "its branches have different numbers of frames": (
+        f"{CONV}, bool c",
+        f"{IMAGE}  z = {choice('float[d]', 'y = ConstantOfShape (n)', 'm = Add (n, i1)  y = ConstantOfShape (m)')}"
+        "  Y = Add (X, z)",
+    ),
+    "its branches depend on the number of frames in different ways": (
+        f"{CONV}, bool c",
+        f"{IMAGE}  z = {choice('int64[1]', 'y = Neg (n)', 'y = Abs (n)')}  Y = Slice (X, i0, z, i2)",
+    ),
+    "If node '-> Y' in main graph: its branches have different numbers of outputs": (
+        f"{CONV}, bool c",
+        f"Y = {choice('float[a, b, n]', 'y = Neg (X)', 'y = Neg (X)', more=', float z')}",
+    ),
+    "goes backwards: it starts at the last frame, which a stream has not seen yet": scan("X", "x", "1"),
+    "does not read one frame for each of the stream": scan("l", "x", more="l = Pad (X, above)"),
+    "reads the first frame of the stream, 'f', in every step": scan("X", "f", more="f = Slice (X, i0, i1, i0)"),
+    "reads 'X', which has all frames of the stream or depends on them, in every step": scan("X", "X"),
     "output 'Y' holds the frames of several rows, one row after another": (
         "float[batch, time, 3] X",
         "Y = Reshape (X, flat)",
