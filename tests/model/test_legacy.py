@@ -145,20 +145,26 @@ def test_report(tmp_path: Any) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Rest:
-    """What follows a GRU: nodes from Y [T, 1, N, H] to `out`, and the same in NumPy."""
+    """What follows a GRU: nodes from Y [T, 1, N, H] to `out`, one a line, and the same in NumPy."""
 
-    nodes: Callable[[], list[onnx.NodeProto]]
+    text: str
     numpy: Callable[[Array, Arrays], Array]
     tensors: Arrays = field(default_factory=dict)
     opsets: Sequence[int] = tuple(OPSETS)
+
+    @property
+    def nodes(self) -> list[onnx.NodeProto]:
+        return [node(line) for line in self.text.splitlines()]
 
 
 GRU = Case("legacy_rest", "GRU", outputs=("Y", "Y_h"), N=3, H=4, T=5)
 SQUARE = replace(GRU, name="legacy_square", N=4, H=4, T=4)
 
 
-def node(op_type: str, inputs: Sequence[str], output: str, **attributes: Any) -> onnx.NodeProto:
-    return helper.make_node(op_type, inputs, [output], f"make_{output}", **attributes)
+def node(text: str) -> onnx.NodeProto:
+    made = onnx.parser.parse_node(text)
+    made.name = f"make_{made.output[0]}"
+    return made
 
 
 def numbers(*shape: int, low: float = -1.0) -> Array:
@@ -170,16 +176,12 @@ def broadcast(op_type: str, function: Any, shape: tuple[int, ...], axis: int | N
     """Y op b, with b broadcast from `axis` on; without it from the right."""
 
     def compute(Y: Array, t: Arrays) -> Array:
-        first = Y.ndim - len(shape) if axis is None else axis
+        first = Y.ndim - len(shape) if axis is None else axis % Y.ndim
         result: Array = function(Y, t["b"].reshape([*shape, *[1] * (Y.ndim - first - len(shape))]))
         return result
 
-    attributes = {} if axis is None else {"axis": axis}
-    return Rest(
-        lambda: [node(op_type, ["Y", "b"], "out", broadcast=1, **attributes)],
-        compute,
-        {"b": numbers(*shape, low=0.5)},
-    )
+    more = "" if axis is None else f", axis={axis}"
+    return Rest(f"out = {op_type} <broadcast=1{more}> (Y, b)", compute, {"b": numbers(*shape, low=0.5)})
 
 
 def normalized(Y: Array, t: Arrays) -> Array:
@@ -190,151 +192,102 @@ def normalized(Y: Array, t: Arrays) -> Array:
     return result
 
 
-def batch_normalization(**attributes: Any) -> list[onnx.NodeProto]:
-    inputs = ["turned", "scale", "bias", "mean", "variance"]
-    return [
-        node("Transpose", ["Y"], "turned", perm=[2, 3, 0, 1]),
-        node("BatchNormalization", inputs, "out", **attributes),
-    ]
-
-
+NORMALIZATION = """turned = Transpose <perm=[2,3,0,1]> (Y)
+out = BatchNormalization <is_test=1{}> (turned, scale, bias, mean, variance)"""
 STATISTICS = {name: numbers(4, low=0.5) + n for n, name in enumerate(("scale", "bias", "mean", "variance"))}
-IN_PLACE = {"consumed_inputs": [0]}
 RESTS = {
     "add to the right": broadcast("Add", np.add, (4,), None),
     "add two axes": broadcast("Add", np.add, (3, 4), None),
     "mul seq": broadcast("Mul", np.multiply, (5,), 0),
     "div batch": broadcast("Div", np.divide, (3,), 2),
     "sub middle axes": broadcast("Sub", np.subtract, (1, 3), 1),
-    "sub from the end": replace(
-        broadcast("Sub", np.subtract, (4,), None),
-        nodes=lambda: [node("Sub", ["Y", "b"], "out", broadcast=1, axis=-1)],
-    ),
+    "sub from the end": broadcast("Sub", np.subtract, (4,), -1),
     "sub a number": broadcast("Sub", np.subtract, (), None),
     "pow": Rest(
-        lambda: [node("Pow", ["Y", "b"], "out", broadcast=1)],
+        "out = Pow <broadcast=1> (Y, b)",
         lambda Y, t: Y ** t["b"],
         {"b": np.array([2.0, 1.0, 3.0, 2.0], np.float32)},
     ),
     "chain of broadcasts": Rest(
-        lambda: [
-            node("Add", ["Y", "a"], "first", broadcast=1),
-            node("Mul", ["first", "b"], "second", broadcast=1, axis=0),
-            node("Sub", ["second", "Y"], "out"),
-        ],
+        "first = Add <broadcast=1> (Y, a)\nsecond = Mul <broadcast=1, axis=0> (first, b)\nout = Sub (second, Y)",
         lambda Y, t: (Y + t["a"]) * t["b"].reshape(5, 1, 1, 1) - Y,
         {"a": numbers(4), "b": numbers(5)},
     ),
     "batch normalization 1": Rest(
-        lambda: batch_normalization(is_test=1, consumed_inputs=[0, 0, 0, 1, 1]), normalized, STATISTICS, range(1, 6)
+        NORMALIZATION.format(", consumed_inputs=[0,0,0,1,1]"), normalized, STATISTICS, range(1, 6)
     ),
-    "batch normalization 6": Rest(lambda: batch_normalization(is_test=1), normalized, STATISTICS, [6]),
-    "batch normalization, spatial": Rest(
-        lambda: batch_normalization(is_test=1, spatial=1), normalized, STATISTICS, [6]
-    ),
+    "batch normalization 6": Rest(NORMALIZATION.format(""), normalized, STATISTICS, [6]),
+    "batch normalization, spatial": Rest(NORMALIZATION.format(", spatial=1"), normalized, STATISTICS, [6]),
     "dropout 1": Rest(
-        lambda: [node("Dropout", ["Y"], "out", is_test=1, ratio=0.9, **IN_PLACE)], lambda Y, t: Y, {}, range(1, 6)
+        "out = Dropout <is_test=1, ratio=0.9, consumed_inputs=[0]> (Y)", lambda Y, t: Y, {}, range(1, 6)
     ),
-    "dropout 6": Rest(lambda: [node("Dropout", ["Y"], "out", is_test=1, ratio=0.9)], lambda Y, t: Y, {}, [6]),
-    "relu 1": Rest(
-        lambda: [node("Relu", ["Y"], "out", **IN_PLACE)], lambda Y, t: np.maximum(Y, 0), {}, range(1, 6)
-    ),
-    "clip": Rest(
-        lambda: [node("Clip", ["Y"], "out", min=-0.1, max=0.1)], lambda Y, t: np.clip(Y, -0.1, 0.1), {}, [6]
-    ),
-    "squeeze": Rest(
-        lambda: [node("Squeeze", ["Y"], "thin", axes=[1]), node("Unsqueeze", ["thin"], "out", axes=[0])],
-        lambda Y, t: Y[:, 0][None],
-    ),
-    "reshape 1": Rest(
-        lambda: [node("Reshape", ["Y"], "out", shape=[5, -1])], lambda Y, t: Y.reshape(5, -1), {}, range(1, 5)
-    ),
+    "dropout 6": Rest("out = Dropout <is_test=1, ratio=0.9> (Y)", lambda Y, t: Y, {}, [6]),
+    "relu 1": Rest("out = Relu <consumed_inputs=[0]> (Y)", lambda Y, t: np.maximum(Y, 0), {}, range(1, 6)),
+    "clip": Rest("out = Clip <min=-0.1, max=0.1> (Y)", lambda Y, t: np.clip(Y, -0.1, 0.1), {}, [6]),
+    "squeeze": Rest("thin = Squeeze <axes=[1]> (Y)\nout = Unsqueeze <axes=[0]> (thin)", lambda Y, t: Y[:, 0][None]),
+    "reshape 1": Rest("out = Reshape <shape=[5,-1]> (Y)", lambda Y, t: Y.reshape(5, -1), {}, range(1, 5)),
     "reshape 5": Rest(
-        lambda: [node("Reshape", ["Y", "sizes"], "out")],
-        lambda Y, t: Y.reshape(5, -1),
-        {"sizes": np.array([5, -1])},
-        [5, 6],
+        "out = Reshape (Y, sizes)", lambda Y, t: Y.reshape(5, -1), {"sizes": np.array([5, -1])}, [5, 6]
     ),
-    "concat": Rest(lambda: [node("Concat", ["Y", "Y"], "out", axis=3)], lambda Y, t: np.concatenate([Y, Y], 3)),
-    "split": Rest(
-        lambda: [helper.make_node("Split", ["Y"], ["out", "other"], "cut", axis=3, split=[1, 3])],
-        lambda Y, t: Y[..., :1],
-        {},
-        range(2, 7),
-    ),
-    "slice": Rest(lambda: [node("Slice", ["Y"], "out", axes=[0], starts=[1], ends=[3])], lambda Y, t: Y[1:3]),
+    "concat": Rest("out = Concat <axis=3> (Y, Y)", lambda Y, t: np.concatenate([Y, Y], 3)),
+    "split": Rest("out, other = Split <axis=3, split=[1,3]> (Y)", lambda Y, t: Y[..., :1], {}, range(2, 7)),
+    "slice": Rest("out = Slice <axes=[0], starts=[1], ends=[3]> (Y)", lambda Y, t: Y[1:3]),
     "gemm": Rest(
-        lambda: [
-            node("Squeeze", ["Y_h"], "flat", axes=[0]),
-            node("Gemm", ["flat", "k", "b"], "out", broadcast=1, alpha=0.5),
-        ],
+        "flat = Squeeze <axes=[0]> (Y_h)\nout = Gemm <broadcast=1, alpha=0.5> (flat, k, b)",
         lambda Y, t: 0.5 * Y[-1, 0] @ t["k"] + t["b"],
         {"k": numbers(4, 2), "b": numbers(2)},
     ),
     "softmax": Rest(
-        lambda: [node("Reshape", ["Y", "sizes"], "flat"), node("Softmax", ["flat"], "out")],
+        "flat = Reshape (Y, sizes)\nout = Softmax (flat)",
         lambda Y, t: np.exp(Y.reshape(15, 4)) / np.exp(Y.reshape(15, 4)).sum(1, keepdims=True),
         {"sizes": np.array([15, 4])},
         [5, 6],
     ),
-    "sum and max": Rest(
-        lambda: [node("Sum", ["Y", "Y"], "twice"), node("Max", ["twice", "Y"], "out")],
-        lambda Y, t: np.maximum(2 * Y, Y),
-        {},
-        [6],
-    ),
+    "sum and max": Rest("twice = Sum (Y, Y)\nout = Max (twice, Y)", lambda Y, t: np.maximum(2 * Y, Y), {}, [6]),
 }
 HARD = {
     "compare": Rest(
-        lambda: [node("Greater", ["Y", "b"], "above", broadcast=1), node("Cast", ["above"], "out", to=1)],
+        "above = Greater <broadcast=1> (Y, b)\nout = Cast <to=1> (above)",
         lambda Y, t: np.greater(Y, t["b"]).astype(np.float32),
         {"b": np.zeros(4, np.float32)},
         [6],
     ),
     "compare to the right of the middle": Rest(
-        lambda: [node("Less", ["Y", "b"], "below", broadcast=1, axis=2), node("Cast", ["below"], "out", to=1)],
+        "below = Less <broadcast=1, axis=2> (Y, b)\nout = Cast <to=1> (below)",
         lambda Y, t: np.less(Y, t["b"].reshape(3, 1)).astype(np.float32),
         {"b": np.zeros(3, np.float32)},
         [6],
     ),
     "slope": Rest(
-        lambda: [node("PRelu", ["Y", "slope"], "out")],
+        "out = PRelu (Y, slope)",
         lambda Y, t: np.where(Y < 0, Y * t["slope"], Y),
         {"slope": np.array([0.25], np.float32)},
         [6],
     ),
     "softmax of all but the first axis": Rest(
-        lambda: [node("Softmax", ["Y"], "out")],
-        lambda Y, t: np.exp(Y) / np.exp(Y).sum((1, 2, 3), keepdims=True),
-        {},
-        [1, 6],
+        "out = Softmax (Y)", lambda Y, t: np.exp(Y) / np.exp(Y).sum((1, 2, 3), keepdims=True), {}, [1, 6]
     ),
     "log softmax of the last axes": Rest(
-        lambda: [node("LogSoftmax", ["Y"], "out", axis=2)],
+        "out = LogSoftmax <axis=2> (Y)",
         lambda Y, t: np.log(np.exp(Y) / np.exp(Y).sum((2, 3), keepdims=True)),
         {},
         [1, 6],
     ),
-    "concat of the default axis": Rest(
-        lambda: [node("Concat", ["Y", "Y"], "out")], lambda Y, t: np.concatenate([Y, Y], 1), {}, [1, 3]
-    ),
+    "concat of the default axis": Rest("out = Concat (Y, Y)", lambda Y, t: np.concatenate([Y, Y], 1), {}, [1, 3]),
     "tile 1": Rest(
-        lambda: [node("Tile", ["Y", "times", "axis"], "out")],
+        "out = Tile (Y, times, axis)",
         lambda Y, t: np.concatenate([Y, Y], 3),
         {"times": np.array([2.0], np.float32), "axis": np.array([3.0], np.float32)},
         [1],
     ),
     "pad 1": Rest(
-        lambda: [node("Pad", ["Y"], "out", paddings=[0, 0, 0, 1, 0, 0, 0, 0])],
+        "out = Pad <paddings=[0,0,0,1,0,0,0,0]> (Y)",
         lambda Y, t: np.pad(Y, [(0, 0), (0, 0), (0, 0), (1, 0)]),
         {},
         [1],
     ),
     "upsample": Rest(
-        lambda: [node("Upsample", ["Y"], "out", width_scale=2.0, height_scale=1.0)],
-        lambda Y, t: Y.repeat(2, axis=3),
-        {},
-        [1, 6],
+        "out = Upsample <width_scale=2.0, height_scale=1.0> (Y)", lambda Y, t: Y.repeat(2, axis=3), {}, [1, 6]
     ),
 }
 """What a converter may not know: right or refused."""
@@ -348,7 +301,7 @@ def extended(case: Case, opset: int, rest: Rest) -> onnx.ModelProto:
         if proto.ir_version < 4:
             elem_type = TensorProto.INT64 if array.dtype == np.int64 else TensorProto.FLOAT
             graph.input.append(helper.make_tensor_value_info(name, elem_type, array.shape))
-    graph.node.extend(rest.nodes())
+    graph.node.extend(rest.nodes)
     del graph.output[:]
     rank = rest.numpy(np.zeros((case.T, 1, case.N, case.H), np.float32), rest.tensors).ndim
     graph.output.append(helper.make_tensor_value_info("out", TensorProto.FLOAT, [None] * rank))
@@ -399,13 +352,7 @@ def test_stacked_nodes() -> None:
         proto.graph.initializer.append(tensor)
     gru = other.graph.node[0]
     gru.name, gru.input[:3], gru.output[:] = "second", ["x", "W2", "R2"], ["Y2", "Y_h2"]
-    proto.graph.node.extend(
-        [
-            node("Add", ["Y", "bias"], "sum", broadcast=1),
-            node("Squeeze", ["sum"], "x", axes=[1]),
-            gru,
-        ]
-    )
+    proto.graph.node.extend([node("sum = Add <broadcast=1> (Y, bias)"), node("x = Squeeze <axes=[1]> (sum)"), gru])
     proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("Y2", TensorProto.FLOAT, [5, 1, 3, 4]))
     x = (expected(first)["Y"] + bias)[:, 0]
     want = evaluate("GRU", {}, {**values(second), "X": x})["Y"]
@@ -418,7 +365,7 @@ def test_stacked_nodes() -> None:
 
 @pytest.mark.parametrize("opset", [1, 6])
 def test_a_broadcast_of_unknown_shapes_is_refused(opset: int) -> None:
-    rest = Rest(lambda: [node("Mul", ["Y", "unknown"], "out", broadcast=1, axis=0)], lambda Y, t: Y, {}, [opset])
+    rest = Rest("out = Mul <broadcast=1, axis=0> (Y, unknown)", lambda Y, t: Y, {}, [opset])
     proto = extended(GRU, opset, rest)
     proto.graph.input.append(helper.make_tensor_value_info("unknown", TensorProto.FLOAT, None))
     assert_refused(proto, opset)
@@ -459,7 +406,7 @@ def test_a_function_with_a_recurrent_node() -> None:
 def test_other_functions_are_refused() -> None:
     proto = model(Case("legacy_other_function", "LSTM"), 6)
     proto.ir_version = 8
-    body = [node("Relu", ["a"], "b")]
+    body = [node("b = Relu (a)")]
     function = helper.make_function("test", "Other", ["a"], ["b"], body, [helper.make_opsetid("", 6)])
     proto.functions.append(function)
     proto.opset_import.append(helper.make_opsetid("test", 1))
@@ -472,7 +419,7 @@ def test_other_functions_are_refused() -> None:
 def test_a_model_without_recurrent_nodes_keeps_its_opset(opset: int) -> None:
     value = helper.make_tensor_value_info("X", TensorProto.FLOAT, [2])
     out = helper.make_tensor_value_info("out", TensorProto.FLOAT, [2])
-    graph = helper.make_graph([node("Tanh", ["X"], "out")], "plain", [value], [out])
+    graph = helper.make_graph([node("out = Tanh (X)")], "plain", [value], [out])
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=3)
     assert rl.lower(proto) == proto
     selected = model(Case("legacy_left", "LSTM"), opset)
