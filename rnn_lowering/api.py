@@ -15,7 +15,7 @@ from rnn_lowering.files.reading import from_proto, load_model, refuse_external
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inlining import inline_functions
-from rnn_lowering.model.plan import read
+from rnn_lowering.model.preparation import read
 from rnn_lowering.model.scopes import recurrent_nodes
 from rnn_lowering.options import (
     Check,

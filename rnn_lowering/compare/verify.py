@@ -26,7 +26,7 @@ from rnn_lowering.files.one_file import LARGE, move_out, text_format
 from rnn_lowering.files.reading import ModelSource, from_proto, parse_file, readable_again
 from rnn_lowering.limits import limited
 from rnn_lowering.model.onnx_checks import one_child
-from rnn_lowering.model.plan import PreparedModel
+from rnn_lowering.model.preparation import PreparedModel
 from rnn_lowering.options import Check, CheckOptions, check_of
 from rnn_lowering.types import PathLike, Progress, given_progress
 

@@ -12,7 +12,7 @@ from rnn_lowering.emit.names import NODE, OPERATOR, Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.substitutes import as_transpose
 from rnn_lowering.errors import boundary
-from rnn_lowering.model.plan import NodePlan
+from rnn_lowering.model.preparation import NodePlan
 from rnn_lowering.model.scopes import all_graphs, all_names, detach, sort_nodes, values_used, with_bodies
 from rnn_lowering.model.siblings import Between, Group, groups_of, shared_loops
 from rnn_lowering.model.sizes import merged

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import parameter
-from rnn_lowering.model.plan import NodePlan
+from rnn_lowering.model.preparation import NodePlan
 from rnn_lowering.model.scopes import values_used
 from rnn_lowering.recurrence.directions import can_join
 from rnn_lowering.recurrence.layers import can_stack

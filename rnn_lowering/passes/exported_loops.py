@@ -13,7 +13,7 @@ from rnn_lowering.loops.body_copy import LoopLimits
 from rnn_lowering.loops.lowering import LoopForms, lower_loops
 from rnn_lowering.loops.trips import UnknownTripsError
 from rnn_lowering.model.folding import with_constants
-from rnn_lowering.model.plan import NodeSelection
+from rnn_lowering.model.preparation import NodeSelection
 from rnn_lowering.model.scopes import exported_loops, foreign_nodes, operators_in
 from rnn_lowering.options import KEEP, Lowering
 from rnn_lowering.passes.advice import open_trips

@@ -18,7 +18,7 @@ from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.copying import changed, clone, restored_on_failure
 from rnn_lowering.model.fixed_inputs import input_arrays, record
 from rnn_lowering.model.opset_import import import_opset
-from rnn_lowering.model.plan import PreparedModel, export_faults
+from rnn_lowering.model.preparation import PreparedModel, export_faults
 from rnn_lowering.model.replace import replace_nodes
 from rnn_lowering.model.scopes import drop_unused_constants, nodes_with_functions
 from rnn_lowering.model.sizes import ensure_valid, forget_names

@@ -21,7 +21,7 @@ from rnn_lowering.model.folding import folded, with_constants
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.onnx_checks import fault_of
 from rnn_lowering.model.opset_import import is_new, opset_without
-from rnn_lowering.model.plan import NodePlan, NodeSelection, PreparedModel, prepare, read
+from rnn_lowering.model.preparation import NodePlan, NodeSelection, PreparedModel, prepare, read
 from rnn_lowering.model.replace import operators_for, prefix_of, replace_nodes, shorten_convolutions
 from rnn_lowering.model.scopes import SORTED, RecurrentNode, recurrent_nodes, repeating_nodes, sort_nodes
 from rnn_lowering.options import KEEP, Lowering

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, OptionError, RnnLoweringError, UnsupportedError
 from rnn_lowering.model.copying import restored
-from rnn_lowering.model.plan import NodeSelection, PreparedModel, read_node
+from rnn_lowering.model.preparation import NodeSelection, PreparedModel, read_node
 from rnn_lowering.model.scopes import RecurrentNode, recurrent_nodes
 from rnn_lowering.model.siblings import groups_of, shared_loops
 from rnn_lowering.model.sizes import known_inputs

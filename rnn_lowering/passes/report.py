@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, RnnLoweringError, version
 from rnn_lowering.loops.lowering import LoopReport
-from rnn_lowering.model.plan import NodePlan
+from rnn_lowering.model.preparation import NodePlan
 from rnn_lowering.model.scopes import REPEATING, NodePlace, all_graphs
 from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.streaming.host.metadata import StreamPlan

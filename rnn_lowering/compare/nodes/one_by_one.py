@@ -21,7 +21,7 @@ from rnn_lowering.compare.runner.session import session_with
 from rnn_lowering.compare.tolerance import allowance, compare
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.files.reading import ModelSource
-from rnn_lowering.model.plan import PreparedModel
+from rnn_lowering.model.preparation import PreparedModel
 from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.options import Check, Tolerance
 from rnn_lowering.types import NODES as RUNNING_NODES

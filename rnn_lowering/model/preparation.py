@@ -1,4 +1,4 @@
-"""Plan which nodes are lowered, in which form, before the first edit."""
+"""Find the recurrent nodes that a user wants to lower, in a model where they can be read and replaced."""
 
 from __future__ import annotations
 
