@@ -1,1 +1,1 @@
-"""The equations of RNN, GRU and LSTM, their repetition over time, and the equivalent of a whole node."""
+"""The step equations of recurrent nodes, their repetition over time, and the equivalents of whole nodes."""

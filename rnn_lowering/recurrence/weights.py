@@ -137,9 +137,7 @@ def _of_direction(
     B: Tensor,
     P: Tensor,
 ) -> Operands:
-    H, rows, clip = spec.hidden_size, GATES[spec.op_type] * spec.hidden_size, spec.clip
-    if clip is not None and clip > float(ml_dtypes.finfo(op.dtype.numpy()).max):  # type: ignore[no-untyped-call]
-        clip = None  # no finite number of this type is beyond it
+    H, rows = spec.hidden_size, GATES[spec.op_type] * spec.hidden_size
     Wb, Rb = op.split(B, [rows, rows])
     Rbh = op.zero((H,))
     if spec.op_type == "GRU" and spec.linear_before_reset:
@@ -164,7 +162,7 @@ def _of_direction(
         f=f,
         g=g,
         h=h,
-        clip=(lambda x: x) if clip is None else (lambda x: op.clip(x, clip)),
+        clip=_clip(op, spec.clip),
         hidden_size=H,
         input_forget=spec.input_forget,
         linear_before_reset=spec.linear_before_reset,
@@ -196,6 +194,13 @@ def _groups(op: Ops, spec: RecurrentSpec) -> tuple[list[int], list[int]]:
     if spec.op_type != "GRU":
         return together, together
     return apart, together if spec.linear_before_reset else apart
+
+
+def _clip(op: Ops, bound: float | None) -> Function:
+    """Return what clips a pre-activation: nothing if no finite number of the type is beyond the bound."""
+    if bound is None or bound > float(ml_dtypes.finfo(op.dtype.numpy()).max):  # type: ignore[no-untyped-call]
+        return lambda x: x
+    return lambda x: op.clip(x, bound)
 
 
 def _function(op: Ops, activation: Activation) -> Function:

@@ -94,6 +94,7 @@ CASES: dict[str, tuple[Emission, list[Array], Any]] = {
     ),
     "cast": (lambda op, a: op.cast(a, ir.DataType.INT64), [A], A.astype(np.int64)),
     "transpose": (lambda op, a: op.transpose(a, [1, 0, 2]), [A], A.transpose(1, 0, 2)),
+    "transpose_last": (lambda op, a: op.transpose_last(a), [A], A.transpose(0, 2, 1)),
     "split": (lambda op, a: op.split(a, [1, 2]), [A], [A[..., :1], A[..., 1:]]),
     "split of axis 0": (lambda op, a: op.split(a, [1, 2, 1], 0), [A], [A[:1], A[1:3], A[3:]]),
     "concat": (lambda op, a: op.concat([a, a, op.zero((1, 2, 3))], 0), [A], np.concatenate([A, A, 0 * A[:1]])),
@@ -111,6 +112,7 @@ EMITTED_ONLY: dict[str, tuple[Emission, list[Array], Any]] = {
     "flatten": (lambda op, a: op.flatten(a), [A], FLAT),
     "take": (lambda op, a: op.take(a, op.constant([2, 0])), [A], A[[2, 0]]),
     "reshape": (lambda op, a: op.reshape(a, (3, 8)), [A], A.reshape(3, 8)),
+    "reshape that keeps a size": (lambda op, a: op.reshape(a, (None, 6)), [A], A.reshape(4, 6)),
     "reshape to sizes": (
         lambda op, a: op.reshape(a, (3, None), [op.constant([n]) for n in (3, 8)]),
         [A],
