@@ -9,51 +9,33 @@ one.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.constants import leaf, literal
+from rnn_lowering.emit.constants import leaf
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.emit.versions import parameter
-from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
 from rnn_lowering.loops.body import LoopBody, ScanBody, read_body
+from rnn_lowering.loops.body_values import SHARED_SIZE, BodyValues, LoopLimits, is_constant
 from rnn_lowering.loops.facts import (
     CHANCE,
     Elements,
     Facts,
     Item,
     Known,
-    SizeOrName,
     TensorKind,
     common_kind,
-    is_plain,
     known_bounds,
     takes_all,
 )
-from rnn_lowering.model.scopes import LOWERED, REPEATING, bodies_of, graphs_of
+from rnn_lowering.model.scopes import REPEATING, bodies_of, graphs_of
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, node_ref
-from rnn_lowering.types import array_of
-
-_SHARED_SIZE = 1024
-"""Constants of bodies up to this size are compared by their numbers; larger ones are not read."""
 
 
-@dataclass(frozen=True)
-class LoopLimits:
-    """The most steps to unroll, and the most nodes that they may have, nested ones included."""
-
-    steps: int
-    nodes: int
-
-
-class BodyCopy:
+class BodyCopy(BodyValues):
     """Copies the body of a Loop or Scan, and the bodies in it.
-
-    An item stands for each value of a body in a step: a value of the graph, a constant, a sequence of items.
 
     Args:
         op: Emits into the graph of the Loop or Scan.
@@ -82,9 +64,7 @@ class BodyCopy:
         stays: Collection[ir.Node] = (),
         some_rows: bool = False,
     ) -> None:
-        self.op = op
-        self.facts = facts
-        self.limits = limits
+        super().__init__(op, facts, limits)
         self.needs_rows = needs_rows
         self.stays = stays
         self.some_rows = some_rows
@@ -92,10 +72,7 @@ class BodyCopy:
         self.moved: set[ir.Node] = set()
         self._repeat = repeat
         self._repeat_nested = nested or repeat
-        self._emitted = 0
-        self._items: dict[ir.Value, Item] = {}
         self._written: list[dict[Hashable, list[Item]]] = [{}]
-        self._outermost: NodeRef | None = None
 
     def write(self, node: ir.Node, scope: str) -> list[Item]:
         """Emit the equivalent of a Loop or Scan; return an item for each of its outputs.
@@ -105,163 +82,15 @@ class BodyCopy:
             UnsupportedError: It cannot be repeated so, or a limit is exceeded.
         """
         read = read_body(node, scope, self.facts.opset)
-        self._outermost = read.ref
+        self.outermost = read.ref
         return self._repeat(self, read, [self.item(value) for value in node.inputs])
-
-    def bring_constants(self, bodies: Sequence[ir.Graph]) -> None:
-        """Emit the constants of bodies into the open graph."""
-        for body in bodies:
-            for value in body.initializers.values():
-                self._items[value] = self._constant(value)
-
-    def bring_captured_constants(self, body: ir.Graph) -> None:
-        """Emit the constants that a body captures into the open graph: several runtimes misread captured values."""
-        for node in body.all_nodes():
-            for value in node.inputs:
-                item = self.item(value)
-                source = item.value if isinstance(item, Known) else item
-                if value is not None and isinstance(source, ir.Value) and _is_constant(source):
-                    self._items[value] = self._constant(source)
-
-    def size(self, size: SizeOrName) -> Tensor | None:
-        """Return a size as an int64 [1]; None where no input has it."""
-        if isinstance(size, int):
-            return self.op.constant([size])
-        place = None if size is None else self.facts.place(size)
-        if place is None:
-            return None
-        value, axis = place
-        kind = self.facts.kind(value)
-        assert kind is not None
-        return self.op.dim(self.op.given(value, ir.DataType(kind.element), kind.dims), axis)
-
-    def item(self, value: ir.Value | None) -> Item:
-        """Return what stands for a value in the current step."""
-        if value is None:
-            return None
-        if value not in self._items:
-            self._items[value] = self.facts.known(value) or self.facts.elements(value) or value
-        return self._items[value]
-
-    def _constant(self, value: ir.Value) -> Item:
-        """Return an initializer of a body."""
-        tensor = value.const_value
-        if tensor is None:
-            raise InvalidNodeError(f"the initializer '{value.name}' has no tensor", node=self._outermost)
-        if tensor.size <= _SHARED_SIZE and is_plain(tensor.dtype):
-            try:
-                return Known(array_of(tensor))
-            except Exception as error:  # whatever damaged tensors raise
-                reason = f"the initializer '{value.name}' cannot be read: {' '.join(str(error).split())}"
-                raise InvalidNodeError(reason, node=self._outermost) from error
-        return self.value_of(self.op.known(leaf(tensor, value, "const")))
-
-    # Values that are emitted
-
-    def value(self, item: Item) -> ir.Value | None:
-        """Return a value of the graph for an item."""
-        if item is None or isinstance(item, ir.Value):
-            return item
-        if item.value is not None:
-            return item.value
-        if isinstance(item, Elements):
-            return self._sequence(item)
-        return self.value_of(self._literal(item))
-
-    def _literal(self, item: Known) -> Tensor:
-        return self.op.known(literal(item.array, ir.DataType.from_numpy(item.array.dtype)))
-
-    def value_of(self, tensor: Tensor) -> ir.Value:
-        """Return the value of a tensor, and declare its type and shape."""
-        value = self.op.value(tensor)
-        if self.facts.kind(value) is None:
-            self._learn(value)
-        if self.facts.kind(value) is None:
-            self.facts.declare(value, TensorKind(int(tensor.dtype), tensor.shape))
-        return value
-
-    def declared(self, tensor: Tensor) -> Tensor:
-        """Declare the type and shape of a tensor, and return it."""
-        self.value_of(tensor)
-        return tensor
-
-    def _learn(self, value: ir.Value) -> None:
-        """Infer the type and shape of a value that was emitted, with the names of sizes."""
-        node = value.producer()
-        if node is None:
-            return
-        items: list[Item] = []
-        for given in node.inputs:
-            if given is not None and self.facts.kind(given) is None:
-                self._learn(given)
-            constant = None if given is None else given.const_value
-            items.append(given)
-            if constant is not None and constant.size <= _SHARED_SIZE and is_plain(constant.dtype):
-                with suppress(Exception):  # as in `Facts`
-                    items[-1] = Known(array_of(constant), given)
-        for output, kind in zip(node.outputs, self.facts.infer(node, items), strict=True):
-            if kind is not None and kind.shape is not None:
-                self.facts.declare(output, kind)
-
-    def tensor(self, item: Item, ref: NodeRef) -> Tensor:
-        """Return an item as a tensor of known rank."""
-        if isinstance(item, Known):
-            return self._literal(item)
-        kind = self.facts.kind(item)
-        if not isinstance(item, ir.Value) or kind is None or kind.shape is None:
-            raise UnsupportedError(
-                "the rank of a value that it scans or stacks is not known",
-                hint="fix the shapes of the inputs (--input-shape)",
-                node=ref,
-            )
-        return self.op.given(item, ir.DataType(kind.element), kind.dims)
-
-    def _sequence(self, elements: Elements) -> ir.Value:
-        given = [self.value(item) for item in elements.items]
-        if not given:
-            raise UnsupportedError("an empty sequence cannot be written", node=self._outermost)
-        node = self.new_node("SequenceConstruct", given)
-        return node.outputs[0]
-
-    def new_node(
-        self,
-        op_type: str,
-        given: Sequence[ir.Value | None],
-        attributes: Sequence[ir.Attr] = (),
-        outputs: int = 1,
-        domain: str = "",
-    ) -> ir.Node:
-        """Return a new node of the open graph.
-
-        Raises:
-            UnsupportedError: There are too many nodes.
-        """
-        self._emitted += 1
-        if self._emitted > self.limits.nodes:
-            raise UnsupportedError(
-                f"its steps would be more than {self.limits.nodes:,} nodes",
-                hint="raise the limit (--max-nodes N) if this is intended",
-                node=self._outermost,
-            )
-        name = self.op.unique_name(op_type)
-        node = ir.Node(domain, op_type, given, attributes, num_outputs=outputs, name=name)
-        for n, output in enumerate(node.outputs):
-            output.name = name if outputs == 1 else f"{name}.{n}"
-        if op_type in REPEATING:
-            node.meta[LOWERED] = True
-        self.op.nodes.append(node)
-        return node
 
     @contextmanager
     def inner_scope(self) -> Iterator[None]:
-        """In the block, the nodes and items of this scope are seen; after it, those of the block are not."""
-        items = dict(self._items)
-        self._written.append(dict(self._written[-1]))
-        yield
-        self._written.pop()
-        self._items = items
-
-    # Nodes
+        with super().inner_scope():
+            self._written.append(dict(self._written[-1]))
+            yield
+            self._written.pop()
 
     def copy_nodes(self, graph: ir.Graph, used: set[ir.Value] | None = None) -> None:
         """Emit the nodes of a body, or those that compute what is used."""
@@ -292,8 +121,8 @@ class BodyCopy:
         order = sorted(range(len(slices)), key=lambda n: starts[n])
         ends = [*(starts[n] for n in order[1:]), kind.dims[axis] or 0]
         sizes = [end - starts[n] for n, end in zip(order, ends, strict=True)]
-        assert self._outermost is not None
-        found = self.op.split(self.tensor(item, self._outermost), sizes, axis)
+        assert self.outermost is not None
+        found = self.op.split(self.tensor(item, self.outermost), sizes, axis)
         for n, part in zip(order, found, strict=True):
             self.bind(slices[n].outputs, [self.value_of(part)])
         return slices
@@ -303,7 +132,7 @@ class BodyCopy:
         items = [self.item(value) for value in node.inputs]
         standard = node.domain in DEFAULT_DOMAIN
         if standard and node.op_type in REPEATING and node not in self.stays:
-            read = read_body(node, f"{self._outermost} > body", self.facts.opset)
+            read = read_body(node, f"{self.outermost} > body", self.facts.opset)
             return self._repeat_nested(self, read, items)
         if standard and node.op_type == "If" and isinstance(items[0], Known) and items[0].array.size == 1:
             return self._branch(node, "then_branch" if items[0].array.reshape(()) else "else_branch")
@@ -316,7 +145,7 @@ class BodyCopy:
         if found is not None:
             return found
         arrays = self.facts.evaluate(node, items) if standard else None
-        if arrays is not None and all(array.size <= _SHARED_SIZE or array.dtype.kind != "f" for array in arrays):
+        if arrays is not None and all(array.size <= SHARED_SIZE or array.dtype.kind != "f" for array in arrays):
             return [Known(array) for array in arrays]
         return self.copy_node(node, items)
 
@@ -324,28 +153,12 @@ class BodyCopy:
         """Return the parts of a constant as constants; None where a Split is of no constant."""
         source = items[0].value if isinstance(items[0], Known) else items[0]
         absent = parameter(node, "split", self.facts.opset) is None
-        if absent or not isinstance(source, ir.Value) or not _is_constant(source) or source.const_value is None:
+        if absent or not isinstance(source, ir.Value) or not is_constant(source) or source.const_value is None:
             return None
         axis = node.attributes.get_int("axis", 0) or 0
         known = self.op.known(leaf(source.const_value, source, "const"))
         sizes = self.split_sizes(node, known.shape[axis]) if -known.rank <= axis < known.rank else None
         return [self.value_of(part) for part in self.op.split(known, sizes, axis)] if sizes and all(sizes) else None
-
-    def integers(self, given: ir.Attr | ir.Value | None) -> list[int] | None:
-        """Return the integers of an attribute or an input; None where they are not known."""
-        if isinstance(given, ir.Attr):
-            return list(given.as_ints())
-        item = self.item(given)
-        return item.array.ravel().tolist() if isinstance(item, Known) else None
-
-    def split_sizes(self, node: ir.Node, length: int | None) -> list[int] | None:
-        """Return the sizes of the parts of a Split along an axis of this size; None where they are not known."""
-        given, count = parameter(node, "split", self.facts.opset), len(node.outputs)
-        if given is None:
-            return [length // count] * count if length is not None and length % count == 0 else None
-        sizes = self.integers(given)
-        fits = sizes is not None and len(sizes) == count and length in (None, sum(sizes)) and min(sizes) >= 0
-        return sizes if fits else None
 
     def _branch(self, node: ir.Node, name: str) -> list[Item]:
         (branch,) = graphs_of(node.attributes[name])
@@ -419,61 +232,6 @@ class BodyCopy:
             self.copy_nodes(graph)
             return self.body_graph(inputs, [self.item(v) for v in graph.outputs], [v.type for v in graph.outputs])
 
-    def input_like(self, value: ir.Value) -> ir.Value:
-        """Return a new input of a body in place of one."""
-        copy = ir.Value(name=self.op.unique_name("in"), type=value.type)
-        self.facts.declare(copy, self.facts.kind(value))
-        return copy
-
-    def bind(self, values: Sequence[ir.Value], items: Sequence[Item]) -> None:
-        """Let items stand for values of a body in the current step."""
-        self._items.update(zip(values, items, strict=True))
-
-    def body_graph(
-        self, inputs: Sequence[ir.Value], items: Sequence[Item], types: Sequence[ir.TypeProtocol | None]
-    ) -> ir.Graph:
-        """Return the open scope as a graph that returns these items."""
-        outputs: list[ir.Value] = []
-        for item, given in zip(items, types, strict=True):
-            value = self.own_value(item, outputs)
-            value.type = value.type or given
-            outputs.append(value)
-        self.op.finish(outputs)
-        name = self.op.unique_name("body")
-        return ir.Graph(inputs, outputs, nodes=self.op.nodes, initializers=self.op.initializers, name=name)
-
-    def own_value(self, item: Item, others: Sequence[ir.Value]) -> ir.Value:
-        """Return a value that a node of the open graph computes, and that is none of others."""
-        value = self.value(item)
-        if value is None:
-            raise UnsupportedError("one of its outputs has no value", node=self._outermost)
-        producer = value.producer()
-        if value in others or producer is None or not any(node is producer for node in reversed(self.op.nodes)):
-            copy = self.new_node("Identity", [value]).outputs[0]
-            self.facts.declare(copy, self.facts.kind(item))
-            return copy
-        return value
-
-    def stack(self, rows: Sequence[Item], axis: int, ref: NodeRef) -> Item:
-        """Return rows, joined along a new axis.
-
-        Raises:
-            InvalidNodeError: There is no such axis.
-            UnsupportedError: The rows have different shapes, or a rank is not known.
-        """
-        if all(isinstance(row, Known) for row in rows):
-            arrays = [row.array for row in rows if isinstance(row, Known)]
-            if len({array.shape for array in arrays}) == 1 and -arrays[0].ndim - 1 <= axis <= arrays[0].ndim:
-                return Known(np.stack(arrays, axis))
-        tensors = [self.tensor(row, ref) for row in rows]
-        rank = tensors[0].rank + 1
-        if not -rank <= axis < rank:
-            raise InvalidNodeError(f"it stacks along axis {axis}, but the result has {rank} axes", node=ref)
-        sizes = list(zip(*(t.shape for t in tensors), strict=False))
-        if len({t.rank for t in tensors}) > 1 or any(len({*dims} - {None}) > 1 for dims in sizes):
-            raise UnsupportedError("its steps return different shapes, which cannot be stacked", node=ref)
-        return self.value_of(self.op.concat([self.op.unsqueeze(t, [axis % rank]) for t in tensors], axis % rank))
-
     # Sequences
 
     def results_of_sequence(self, node: ir.Node, items: Sequence[Item]) -> list[Item] | None:
@@ -498,7 +256,7 @@ class BodyCopy:
 
     def _split_to_sequence(self, node: ir.Node, items: Sequence[Item]) -> list[Item] | None:
         """Return the elements of a SplitToSequence; None where their number is not known, or too large."""
-        ref = self._outermost or node_ref(node, "")
+        ref = self.outermost or node_ref(node, "")
         kind, sizes = self.facts.kind(items[0]), items[1] if len(items) > 1 else None
         if kind is None or kind.shape is None or not (sizes is None or isinstance(sizes, Known)):
             return None
@@ -535,7 +293,7 @@ class BodyCopy:
 
     def _joined(self, node: ir.Node, elements: Sequence[Item]) -> Item:
         """Return what a ConcatFromSequence makes of these elements."""
-        axis, ref = node.attributes["axis"].as_int(), self._outermost or node_ref(node, "")
+        axis, ref = node.attributes["axis"].as_int(), self.outermost or node_ref(node, "")
         if node.attributes.get_int("new_axis", 0):
             return self.stack(elements, axis, ref)
         tensors = [self.tensor(element, ref) for element in elements]
@@ -550,10 +308,6 @@ def _key(item: Item) -> Hashable:
 
 RepeatBody = Callable[[BodyCopy, "LoopBody | ScanBody", Sequence[Item]], "list[Item]"]
 """Emits what stands for a Loop or Scan, of whose inputs it gets the items; returns an item for each output."""
-
-
-def _is_constant(value: ir.Value) -> bool:
-    return value.const_value is not None and value.producer() is None and not value.is_graph_input()
 
 
 def _parts_of(

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.dialect import PLAIN
 from rnn_lowering.errors import NodeRef, UnsupportedError
-from rnn_lowering.loops.body_copy import LoopLimits
+from rnn_lowering.loops.body_values import LoopLimits
 from rnn_lowering.loops.lowering import LoopForms, lower_loops
 from rnn_lowering.loops.trips import UnknownTripsError
 from rnn_lowering.model.folding import with_constants

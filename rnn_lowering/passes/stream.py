@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from rnn_lowering import types
 from rnn_lowering.errors import NodeRef, UnsupportedError, boundary, warn
-from rnn_lowering.loops.body_copy import LoopLimits
+from rnn_lowering.loops.body_values import LoopLimits
 from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
 from rnn_lowering.model.copying import clone, replace_content, restored_on_failure
 from rnn_lowering.model.fixed_inputs import fix_dimensions

@@ -1,0 +1,279 @@
+"""What stands for the values of a body in one step, and the values of the graph that is emitted for it.
+
+An item is a value of the graph, a constant, or a sequence of items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.emit.constants import leaf, literal
+from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.emit.versions import parameter
+from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
+from rnn_lowering.loops.facts import Elements, Facts, Item, Known, SizeOrName, TensorKind, is_plain
+from rnn_lowering.model.scopes import LOWERED, REPEATING
+from rnn_lowering.types import array_of
+
+SHARED_SIZE = 1024
+"""Constants of bodies up to this size are compared by their numbers; larger ones are not read."""
+
+
+@dataclass(frozen=True)
+class LoopLimits:
+    """The most steps to unroll, and the most nodes that they may have, nested ones included."""
+
+    steps: int
+    nodes: int
+
+
+class BodyValues:
+    """The items of the values of a body, and what is emitted for them.
+
+    Args:
+        op: Emits into the graph of the Loop or Scan.
+        facts: Facts about the model.
+        limits: The limits of all nested steps, and of nodes.
+
+    Attributes:
+        outermost: The Loop or Scan, in messages.
+    """
+
+    def __init__(self, op: Ops, facts: Facts, limits: LoopLimits) -> None:
+        self.op = op
+        self.facts = facts
+        self.limits = limits
+        self.outermost: NodeRef | None = None
+        self._emitted = 0
+        self._items: dict[ir.Value, Item] = {}
+
+    def bring_constants(self, bodies: Sequence[ir.Graph]) -> None:
+        """Emit the constants of bodies into the open graph."""
+        for body in bodies:
+            for value in body.initializers.values():
+                self._items[value] = self._constant(value)
+
+    def bring_captured_constants(self, body: ir.Graph) -> None:
+        """Emit the constants that a body captures into the open graph: several runtimes misread captured values."""
+        for node in body.all_nodes():
+            for value in node.inputs:
+                item = self.item(value)
+                source = item.value if isinstance(item, Known) else item
+                if value is not None and isinstance(source, ir.Value) and is_constant(source):
+                    self._items[value] = self._constant(source)
+
+    def _constant(self, value: ir.Value) -> Item:
+        """Return an initializer of a body."""
+        tensor = value.const_value
+        if tensor is None:
+            raise InvalidNodeError(f"the initializer '{value.name}' has no tensor", node=self.outermost)
+        if tensor.size <= SHARED_SIZE and is_plain(tensor.dtype):
+            try:
+                return Known(array_of(tensor))
+            except Exception as error:  # whatever damaged tensors raise
+                reason = f"the initializer '{value.name}' cannot be read: {' '.join(str(error).split())}"
+                raise InvalidNodeError(reason, node=self.outermost) from error
+        return self.value_of(self.op.known(leaf(tensor, value, "const")))
+
+    def item(self, value: ir.Value | None) -> Item:
+        """Return what stands for a value in the current step."""
+        if value is None:
+            return None
+        if value not in self._items:
+            self._items[value] = self.facts.known(value) or self.facts.elements(value) or value
+        return self._items[value]
+
+    def bind(self, values: Sequence[ir.Value], items: Sequence[Item]) -> None:
+        """Let items stand for values of a body in the current step."""
+        self._items.update(zip(values, items, strict=True))
+
+    @contextmanager
+    def inner_scope(self) -> Iterator[None]:
+        """In the block, the nodes and items of this scope are seen; after it, those of the block are not."""
+        items = dict(self._items)
+        yield
+        self._items = items
+
+    def value(self, item: Item) -> ir.Value | None:
+        """Return a value of the graph for an item."""
+        if item is None or isinstance(item, ir.Value):
+            return item
+        if item.value is not None:
+            return item.value
+        if isinstance(item, Elements):
+            return self._sequence(item)
+        return self.value_of(self._literal(item))
+
+    def _literal(self, item: Known) -> Tensor:
+        return self.op.known(literal(item.array, ir.DataType.from_numpy(item.array.dtype)))
+
+    def _sequence(self, elements: Elements) -> ir.Value:
+        given = [self.value(item) for item in elements.items]
+        if not given:
+            raise UnsupportedError("an empty sequence cannot be written", node=self.outermost)
+        node = self.new_node("SequenceConstruct", given)
+        return node.outputs[0]
+
+    def value_of(self, tensor: Tensor) -> ir.Value:
+        """Return the value of a tensor, and declare its type and shape."""
+        value = self.op.value(tensor)
+        if self.facts.kind(value) is None:
+            self._learn(value)
+        if self.facts.kind(value) is None:
+            self.facts.declare(value, TensorKind(int(tensor.dtype), tensor.shape))
+        return value
+
+    def declared(self, tensor: Tensor) -> Tensor:
+        """Declare the type and shape of a tensor, and return it."""
+        self.value_of(tensor)
+        return tensor
+
+    def _learn(self, value: ir.Value) -> None:
+        """Infer the type and shape of a value that was emitted, with the names of sizes."""
+        node = value.producer()
+        if node is None:
+            return
+        items: list[Item] = []
+        for given in node.inputs:
+            if given is not None and self.facts.kind(given) is None:
+                self._learn(given)
+            constant = None if given is None else given.const_value
+            items.append(given)
+            if constant is not None and constant.size <= SHARED_SIZE and is_plain(constant.dtype):
+                with suppress(Exception):  # as in `Facts`
+                    items[-1] = Known(array_of(constant), given)
+        for output, kind in zip(node.outputs, self.facts.infer(node, items), strict=True):
+            if kind is not None and kind.shape is not None:
+                self.facts.declare(output, kind)
+
+    def tensor(self, item: Item, ref: NodeRef) -> Tensor:
+        """Return an item as a tensor of known rank."""
+        if isinstance(item, Known):
+            return self._literal(item)
+        kind = self.facts.kind(item)
+        if not isinstance(item, ir.Value) or kind is None or kind.shape is None:
+            raise UnsupportedError(
+                "the rank of a value that it scans or stacks is not known",
+                hint="fix the shapes of the inputs (--input-shape)",
+                node=ref,
+            )
+        return self.op.given(item, ir.DataType(kind.element), kind.dims)
+
+    def size(self, size: SizeOrName) -> Tensor | None:
+        """Return a size as an int64 [1]; None where no input has it."""
+        if isinstance(size, int):
+            return self.op.constant([size])
+        place = None if size is None else self.facts.place(size)
+        if place is None:
+            return None
+        value, axis = place
+        kind = self.facts.kind(value)
+        assert kind is not None
+        return self.op.dim(self.op.given(value, ir.DataType(kind.element), kind.dims), axis)
+
+    def integers(self, given: ir.Attr | ir.Value | None) -> list[int] | None:
+        """Return the integers of an attribute or an input; None where they are not known."""
+        if isinstance(given, ir.Attr):
+            return list(given.as_ints())
+        item = self.item(given)
+        return item.array.ravel().tolist() if isinstance(item, Known) else None
+
+    def split_sizes(self, node: ir.Node, length: int | None) -> list[int] | None:
+        """Return the sizes of the parts of a Split along an axis of this size; None where they are not known."""
+        given, count = parameter(node, "split", self.facts.opset), len(node.outputs)
+        if given is None:
+            return [length // count] * count if length is not None and length % count == 0 else None
+        sizes = self.integers(given)
+        fits = sizes is not None and len(sizes) == count and length in (None, sum(sizes)) and min(sizes) >= 0
+        return sizes if fits else None
+
+    def stack(self, rows: Sequence[Item], axis: int, ref: NodeRef) -> Item:
+        """Return rows, joined along a new axis.
+
+        Raises:
+            InvalidNodeError: There is no such axis.
+            UnsupportedError: The rows have different shapes, or a rank is not known.
+        """
+        if all(isinstance(row, Known) for row in rows):
+            arrays = [row.array for row in rows if isinstance(row, Known)]
+            if len({array.shape for array in arrays}) == 1 and -arrays[0].ndim - 1 <= axis <= arrays[0].ndim:
+                return Known(np.stack(arrays, axis))
+        tensors = [self.tensor(row, ref) for row in rows]
+        rank = tensors[0].rank + 1
+        if not -rank <= axis < rank:
+            raise InvalidNodeError(f"it stacks along axis {axis}, but the result has {rank} axes", node=ref)
+        sizes = list(zip(*(t.shape for t in tensors), strict=False))
+        if len({t.rank for t in tensors}) > 1 or any(len({*dims} - {None}) > 1 for dims in sizes):
+            raise UnsupportedError("its steps return different shapes, which cannot be stacked", node=ref)
+        return self.value_of(self.op.concat([self.op.unsqueeze(t, [axis % rank]) for t in tensors], axis % rank))
+
+    def new_node(
+        self,
+        op_type: str,
+        given: Sequence[ir.Value | None],
+        attributes: Sequence[ir.Attr] = (),
+        outputs: int = 1,
+        domain: str = "",
+    ) -> ir.Node:
+        """Return a new node of the open graph.
+
+        Raises:
+            UnsupportedError: There are too many nodes.
+        """
+        self._emitted += 1
+        if self._emitted > self.limits.nodes:
+            raise UnsupportedError(
+                f"its steps would be more than {self.limits.nodes:,} nodes",
+                hint="raise the limit (--max-nodes N) if this is intended",
+                node=self.outermost,
+            )
+        name = self.op.unique_name(op_type)
+        node = ir.Node(domain, op_type, given, attributes, num_outputs=outputs, name=name)
+        for n, output in enumerate(node.outputs):
+            output.name = name if outputs == 1 else f"{name}.{n}"
+        if op_type in REPEATING:
+            node.meta[LOWERED] = True
+        self.op.nodes.append(node)
+        return node
+
+    def input_like(self, value: ir.Value) -> ir.Value:
+        """Return a new input of a body in place of one."""
+        copy = ir.Value(name=self.op.unique_name("in"), type=value.type)
+        self.facts.declare(copy, self.facts.kind(value))
+        return copy
+
+    def body_graph(
+        self, inputs: Sequence[ir.Value], items: Sequence[Item], types: Sequence[ir.TypeProtocol | None]
+    ) -> ir.Graph:
+        """Return the open scope as a graph that returns these items."""
+        outputs: list[ir.Value] = []
+        for item, given in zip(items, types, strict=True):
+            value = self.own_value(item, outputs)
+            value.type = value.type or given
+            outputs.append(value)
+        self.op.finish(outputs)
+        name = self.op.unique_name("body")
+        return ir.Graph(inputs, outputs, nodes=self.op.nodes, initializers=self.op.initializers, name=name)
+
+    def own_value(self, item: Item, others: Sequence[ir.Value]) -> ir.Value:
+        """Return a value that a node of the open graph computes, and that is none of others."""
+        value = self.value(item)
+        if value is None:
+            raise UnsupportedError("one of its outputs has no value", node=self.outermost)
+        producer = value.producer()
+        if value in others or producer is None or not any(node is producer for node in reversed(self.op.nodes)):
+            copy = self.new_node("Identity", [value]).outputs[0]
+            self.facts.declare(copy, self.facts.kind(item))
+            return copy
+        return value
+
+
+def is_constant(value: ir.Value) -> bool:
+    """Whether a value is an initializer that no user can set."""
+    return value.const_value is not None and value.producer() is None and not value.is_graph_input()
