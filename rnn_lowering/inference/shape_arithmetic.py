@@ -24,7 +24,6 @@ from rnn_lowering.spec.node_outputs import (
     MOVING,
     RANDOM,
     NodeModel,
-    compute_node,
     is_of_default_domain,
     moved_inputs,
     numbered,
@@ -90,6 +89,12 @@ def _of_constants(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None
         arrays[1] = np.zeros((), known.types[node.inputs[1]].numpy())
     expected = [known.static_type(v) for v in node.outputs]
     return compute_exactly(NodeModel.of(node, known.opset), arrays, expected) or []
+
+
+def compute_node(node: ir.Node, arrays: Mapping[ir.Value, Array], opset: int) -> list[Array]:
+    """Return what a node computes from arrays, by input; nothing if that is not possible."""
+    given = [None if value is None else arrays.get(value) for value in node.inputs]
+    return compute_exactly(NodeModel.of(node, opset), given, [None] * len(node.outputs)) or []
 
 
 def compute_exactly(
@@ -202,9 +207,8 @@ def _spread(known: SymbolicValues, node: ir.Node, given: Sequence[ir.Value]) -> 
         return [arrays[0].reshape((1,) * (len(shape) - arrays[0].ndim) + arrays[0].shape)]
     if any(array.dtype == object for array in arrays):
         return _rearranged_spread(known, node)
-    feed = {v.name or "": array for v, array in zip(given, arrays, strict=True)}
     if node.op_type in ELEMENTWISE or node.op_type in ("CastLike", "Transpose", "Unsqueeze"):
-        return compute_node(node, feed, known.opset)
+        return compute_node(node, known.contents, known.opset)
     if node.op_type == "Concat":
         return _joined(known, node, given)
     return _rearranged_spread(known, node)
@@ -237,16 +241,13 @@ def _rearranged_spread(known: SymbolicValues, node: ir.Node) -> Sequence[Array |
     axis = node.attributes.get_int("axis", 0) or 0
     along = {axis % array.ndim} if node.op_type in ("Gather", "Split") else None
     if node.op_type == "Slice":
-        held = known.parameter(node, "axes")
-        along = {int(n.constant or 0) % array.ndim for n in held or ()} or set(range(array.ndim))
+        axes = known.parameter(node, "axes")
+        along = {int(n.constant or 0) % array.ndim for n in axes or ()} or set(range(array.ndim))
     if along is None or any(shape[n] != size(array.shape[n]) for n in along):
         return []
-    parameters = {v.name or "": known.constant(v) for v in node.inputs[1:] if v is not None}
-    if any(p is None for p in parameters.values()):
-        return []
-    return compute_node(
-        node, {value.name or "": array, **{k: p for k, p in parameters.items() if p is not None}}, known.opset
-    )
+    others = [v for v in node.inputs[1:] if v is not None]
+    feed = {v: held for v in others if (held := known.constant(v)) is not None}
+    return compute_node(node, {**feed, value: array}, known.opset) if len(feed) == len(set(others)) else []
 
 
 # Numbers that depend on sizes
@@ -286,14 +287,13 @@ def _is_full(known: SymbolicValues, value: ir.Value | None) -> bool:
 def _moved(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None] | None:
     """Return the outputs of a node that only moves elements, by running it on labels of them."""
     data = [v for v in node.inputs[: moved_inputs(node)] if v is not None]
-    rest = {v: known.constant(v) for v in node.inputs if v is not None and v not in data}
-    if any(held is None for held in rest.values()) or not all(_is_full(known, v) for v in data):
+    others = {v for v in node.inputs if v is not None and v not in data}
+    feed = {v: held for v in others if (held := known.constant(v)) is not None}
+    if len(feed) < len(others) or not all(_is_full(known, v) for v in data):
         return None
     arrays = [known.contents[value] for value in data]
     sizes = [size(n) for array in arrays for n in array.reshape(-1).tolist()]
-    feed = {v.name or "": held for v, held in rest.items() if held is not None}
-    feed |= {v.name or "": numbers for v, numbers in zip(data, numbered(arrays), strict=True)}
-    found = compute_node(node, feed, known.opset)
+    found = compute_node(node, feed | dict(zip(data, numbered(arrays), strict=True)), known.opset)
     return [_objects([sizes[n] for n in array.reshape(-1).astype(int)], array.shape) for array in found]
 
 

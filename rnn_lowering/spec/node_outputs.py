@@ -146,15 +146,6 @@ class NodeModel:
         return [None if result is None else np.asarray(result) for result in found]
 
 
-def compute_node(node: ir.Node, feed: Mapping[str, Array], opset: int) -> list[Array]:
-    """Evaluate a node on arrays by name; return nothing where that is not possible. Absent outputs are empty."""
-    try:
-        found = NodeModel.of(node, opset).run([None if v is None else feed[v.name or ""] for v in node.inputs])
-    except Exception:  # the evaluator has no common error; what it cannot do is not known
-        return []
-    return [np.empty(0) if array is None else array for array in found]
-
-
 def _alone(node: ir.Node, present: Iterable[bool]) -> onnx.NodeProto:
     proto = onnx.NodeProto()
     ir.serde.serialize_node_into(proto, node)

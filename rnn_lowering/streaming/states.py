@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.inference.polynomials import Symbol
+from rnn_lowering.inference.shape_arithmetic import compute_node
 from rnn_lowering.spec.kinds import is_recurrent
-from rnn_lowering.spec.node_outputs import compute_node
 from rnn_lowering.streaming.frames.flow import Flow, StatefulNode
 from rnn_lowering.streaming.operators.frame_by_frame import data_slots
 from rnn_lowering.streaming.operators.recurrent_states import state_slots, steps_and_batch
@@ -256,9 +256,9 @@ def _rearranged(flow: Flow, graph: ir.Graph, labels: dict[ir.Value, Array]) -> d
         if node.domain or node.op_type not in _REARRANGING or not any(v in known for v in node.inputs):
             continue
         data = [node.inputs[n] for n in (data_slots(node) if node.op_type == "Concat" else [0])]
-        feed = {v.name or "": known[v] for v in data if v in known}
+        feed = {v: known[v] for v in data if v is not None and v in known}
         rest = [v for v in node.inputs if v is not None and v not in known]
-        parameters = {v.name or "": held for v in rest if (held := _parameter(flow, v, sizes)) is not None}
+        parameters = {v: held for v in rest if (held := _parameter(flow, v, sizes)) is not None}
         if len(feed) == len(set(data)) and len(parameters) == len(set(rest)):
             rearranged = compute_node(node, feed | parameters, flow.opset)
             known.update((v, a) for v, a in zip(node.outputs, rearranged, strict=False) if v.name)

@@ -15,8 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.inference.polynomials import in_chunk, size
+from rnn_lowering.inference.shape_arithmetic import compute_node
 from rnn_lowering.inference.shape_inference import slice_bounds
-from rnn_lowering.spec.node_outputs import compute_node
 from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, input_of, producer
 from rnn_lowering.streaming.frames.flow import Flow
 from rnn_lowering.streaming.frames.frame_counts import frames_before, of_type
@@ -188,7 +188,7 @@ def _run(flow: Flow, node: ir.Node, counter: Counter, axis_size: int) -> Array |
         if value is not None:
             held = frames if isinstance(flow.framings.get(value), Counter) else flow.known.constant(value)
             assert held is not None
-            feed[value.name or ""] = held
+            feed[value] = held
     found = compute_node(node, feed, flow.opset)
     return found[0] if found else None
 
