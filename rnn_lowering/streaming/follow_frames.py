@@ -137,7 +137,11 @@ def _without_stream(flow: Flow, node: ir.Node, read: Sequence[ir.Value]) -> list
 
 def _not_a_size(flow: Flow, node: ir.Node) -> WholeSequenceValue:
     if node.op_type == "Range":
-        return WholeSequenceValue(flow.refuse(node, "counts frames in a way that needs the whole sequence"))
+        return WholeSequenceValue(
+            flow.refuse(
+                node, "counts frames in a way that needs the whole sequence", "start the Range at a constant"
+            )
+        )
     return WholeSequenceValue(
         flow.refuse(
             node,
@@ -207,7 +211,9 @@ def _branches(flow: Flow, node: ir.Node) -> list[Framing]:
     if condition is not None and flow.is_timed(condition):
         if isinstance(lost := flow.framings.get(condition), WholeSequenceValue):
             raise lost.error
-        raise flow.refuse(node, "its condition depends on the stream")
+        raise flow.refuse(
+            node, "its condition depends on the stream", "compute both branches, then choose with Where"
+        )
     held = flow.known.constant(condition)
     taken = ("then_branch", "else_branch") if held is None else ("then_branch" if held.all() else "else_branch",)
     scope, path = flow.scope, flow.path
@@ -217,7 +223,9 @@ def _branches(flow: Flow, node: ir.Node) -> list[Framing]:
     for name in taken:
         graph = node.attributes[name].as_graph()
         if len(graph.outputs) != len(node.outputs):
-            raise flow.refuse(node, "its branches have different numbers of outputs")
+            raise flow.refuse(
+                node, "its branches have different numbers of outputs", "check the model with onnx.checker"
+            )
         flow.scope, flow.path = f"{scope} > {node_ref(node, '').name} (If) {name}", (*path, (node, name))
         _follow_graph(flow, graph)
         flow.scope, flow.path = scope, path
@@ -229,7 +237,11 @@ def _branches(flow: Flow, node: ir.Node) -> list[Framing]:
         if isinstance(framing, Pooled):
             raise framing.error
     if any(framings != found[0] for framings in found):
-        raise flow.refuse(node, "the frames of its branches differ in axis, rate or position")
+        raise flow.refuse(
+            node,
+            "the frames of its branches differ in axis, rate or position",
+            "compute both branches, then choose with Where",
+        )
     for output, values in zip(node.outputs, zip(*ends, strict=True), strict=True):
         _agree(flow, node, output, values)
     return [framing for v, framing in zip(node.outputs, found[0], strict=True) if v.name]
@@ -280,12 +292,20 @@ def _agree(flow: Flow, node: ir.Node, output: ir.Value, values: Sequence[ir.Valu
     shapes = {known.shapes.get(v) for v in values}
     contents = {str(known.contents[v].tolist()) if v in known.contents else "" for v in values}
     if any(depends_on_time(known, v) for v in values) and len(contents) > 1:
-        raise flow.refuse(node, "its branches depend on the number of frames in different ways")
+        raise flow.refuse(
+            node,
+            "its branches depend on the number of frames in different ways",
+            "compute both branches, then choose with Where",
+        )
     ranks = {None if shape is None else len(shape) for shape in shapes}
     if len(ranks) == 1 and None not in ranks:
         dims = [list(dict.fromkeys(d)) for d in zip(*(shape for shape in shapes if shape is not None), strict=True)]
         if any(len(d) > 1 and any(dim.timed for dim in d) for d in dims):
-            raise flow.refuse(node, "its branches have different numbers of frames")
+            raise flow.refuse(
+                node,
+                "its branches have different numbers of frames",
+                "compute both branches, then choose with Where",
+            )
         known.shapes[output] = tuple(d[0] if len(d) == 1 else known.unknown() for d in dims)
     if len(contents) == len(shapes) == 1 and values[0] in known.contents:
         known.contents[output] = known.contents[values[0]]
@@ -299,7 +319,11 @@ def _repeats(flow: Flow, node: ir.Node) -> UnsupportedError:
     recurrent = next((n for graph in bodies_of(node) for n in graph.all_nodes() if is_recurrent(n)), None)
     if recurrent is not None:
         scope = f"{flow.scope} > {node_ref(node, '').name} ({node.op_type}) body"
-        return UnsupportedError("a node in a loop body has a state per iteration", node=node_ref(recurrent, scope))
+        return UnsupportedError(
+            "a node in a loop body has a state per iteration",
+            hint="export without the loop",
+            node=node_ref(recurrent, scope),
+        )
     return flow.refuse(
         node, "loops over values of the stream in a way that is not supported", "export without the loop"
     )
@@ -318,6 +342,8 @@ def _check_outputs(flow: Flow, graph: ir.Graph) -> None:
             raise flow.refuse(node, f"output '{value.name}' has {more} the stream", "trim it with a Slice")
         if framing.outer != size(1):
             raise flow.refuse(
-                node, f"output '{value.name}' holds the frames of several rows, one row after another"
+                node,
+                f"output '{value.name}' holds the frames of several rows, one row after another",
+                "undo the Reshape before it",
             )
         flow.framings[value] = framing

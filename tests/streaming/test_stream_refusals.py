@@ -257,12 +257,13 @@ def given(head: str, nodes: str, outputs: str, opset: int) -> onnx.ModelProto:
 
 
 def refusal(model: onnx.ModelProto, stream: str = "time") -> str:
-    """The error, after which the model is what it was."""
+    """The error, which has a hint, and after which the model is what it was."""
     held = onnx_ir.from_proto(model)
     before = onnx_ir.to_proto(held).SerializeToString(deterministic=True)
     with pytest.raises(rl.UnsupportedError) as caught:
         rl.StreamPass(stream, delay=True)(held)
     assert onnx_ir.to_proto(held).SerializeToString(deterministic=True) == before
+    assert caught.value.hint
     return str(caught.value)
 
 

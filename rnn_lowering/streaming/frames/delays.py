@@ -47,10 +47,14 @@ def joined(flow: Flow, node: ir.Node, slots: Sequence[int]) -> tuple[Frames | Un
             framed[slot] = found
         last = last or found is Unframed.LAST
     if last and framed:
-        raise flow.refuse(node, "joins each frame with a value that is known only after the last one")
+        raise flow.refuse(
+            node, "joins each frame with a value that is known only after the last one", "make that value an output"
+        )
     kinds = sorted({replace(held, axis=0) for held in framed.values()}, key=lambda kind: kind.known)
     if len({replace(kind, known=0) for kind in kinds}) > 1:
-        raise flow.refuse(node, f"joins values whose frames are not aligned: {_apart(kinds)}")
+        raise flow.refuse(
+            node, f"joins values whose frames are not aligned: {_apart(kinds)}", "trim the longer one with a Slice"
+        )
     for slot, held in framed.items():
         if held.known > kinds[0].known:
             _wait(flow, node, slot, held, kinds[0])
@@ -83,7 +87,11 @@ def _wait(flow: Flow, node: ir.Node, slot: int, framing: Frames, later: Frames) 
     """Delay an input of a node until it has the delay of the other inputs."""
     value = input_of(node, slot)
     if not framing.plain:
-        raise flow.refuse(node, f"joins values whose frames are not aligned: {_apart([framing, later])}")
+        raise flow.refuse(
+            node,
+            f"joins values whose frames are not aligned: {_apart([framing, later])}",
+            "trim the longer one with a Slice",
+        )
     past = later.delay.frames - framing.delay.frames
     drop = past + framing.overlap - later.overlap
     flow.edits.append(Wait(*flow.at(node, value, framing), slot, past, drop))

@@ -133,7 +133,11 @@ class Flow:
     def shape(self, value: ir.Value, node: ir.Node) -> Shape:
         """The shape of a value."""
         if value not in self.known.shapes:
-            raise self.refuse(node, f"the shape of '{value.name}' is not known, so its time axis cannot be found")
+            raise self.refuse(
+                node,
+                f"the shape of '{value.name}' is not known, so its time axis cannot be found",
+                "fix sizes with --set-dim (dims=)",
+            )
         return self.known.shapes[value]
 
     def at(
@@ -169,7 +173,11 @@ class Flow:
         """Return the framing of a counter, or of a value that is equal in every frame, from its size."""
         found, lacking = self.counted_by_size(value, node)
         if lacking:
-            raise self.refuse(node, f"'{value.name}' lacks {lacking} of the frames of each chunk")
+            raise self.refuse(
+                node,
+                f"'{value.name}' lacks {lacking} of the frames of each chunk",
+                "count as many frames as the other inputs have",
+            )
         return found
 
     def counted_by_size(self, value: ir.Value, node: ir.Node) -> tuple[Frames, int]:
@@ -186,15 +194,16 @@ class Flow:
         raise self.refuse(
             node,
             f"the shape of '{value.name}' depends on the number of frames in a way that a stream cannot follow",
+            "an axis may have the number of frames, times a constant, plus a constant",
         )
 
     def framed(self, node: ir.Node, output: ir.Value, framing: Frames) -> Frames:
         """Return the framing of an output with one result per frame, checked against its shape."""
         shape = self.shape(output, node)
         if any(dim.timed for axis, dim in enumerate(shape) if axis != framing.axis):
-            raise self.refuse(node, "compares frames with each other")
+            raise self.refuse(node, "compares frames with each other", "let it act on each frame alone")
         if framing.axis >= len(shape) or shape[framing.axis] != framing.size():
-            raise self.refuse(node, "does not return one result per frame")
+            raise self.refuse(node, "does not return one result per frame", "let it act on each frame alone")
         return framing
 
     def resized(self, node: ir.Node, output: ir.Value, framing: Frames) -> Frames:

@@ -179,7 +179,9 @@ def with_past(
     drop, past = after.known - found.known, past_of(before, found, left, stride)
     if drop and stride > 1:
         raise flow.refuse(
-            node, f"a stride of {stride} over time does not fit the frames that are cut off before it"
+            node,
+            f"a stride of {stride} over time does not fit the frames that are cut off before it",
+            "cut off a multiple of the stride",
         )
     if past or left or right:
         keep(flow, node, before, past, left=left, initial=initial, slot=slot, drop=drop, pads=pads, first=first)

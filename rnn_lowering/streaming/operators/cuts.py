@@ -42,14 +42,16 @@ def sliced(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     shape = flow.shape(value, node)
     bounds = slice_bounds(flow.known, node, len(shape))
     if bounds is None:
-        raise flow.refuse(node, "starts or ends are not constant")
+        raise flow.refuse(node, "starts or ends are not constant", "cut by constants")
     if any(b.timed for axis, held in bounds.items() if axis != framing.axis for b in held):
-        raise flow.refuse(node, "cuts other axes by the number of frames")
+        raise flow.refuse(node, "cuts other axes by the number of frames", "cut by constants")
     if framing.axis not in bounds:
         return [flow.framed(node, output, framing)]
     first, last, step = bounds[framing.axis]
     if step.constant is None or step.constant < 1:
-        raise flow.refuse(node, "reverses the frames, or its steps are not constant")
+        raise flow.refuse(
+            node, "reverses the frames, or its steps are not constant", "cut by constants, with positive steps"
+        )
     length = shape[framing.axis]
     begin, end = position(first, length), position(last, length)
     begin = first if begin is None and (first.constant or 0) > 0 else begin
@@ -132,7 +134,9 @@ def _around(flow: Flow, node: ir.Node, framing: Frames, counter: Counter) -> lis
     """Return the framing of windows that a table of frame numbers picks."""
     frames, offsets = counter.frames, counter.offsets
     if not framing.plain or counter.step < 1 or frames.rate * counter.step != framing.rate:
-        raise flow.refuse(node, "picks frames at another rate than that of its table")
+        raise flow.refuse(
+            node, "picks frames at another rate than that of its table", "give the table one row for each frame"
+        )
     if int(offsets.min()) < 0:
         raise flow.refuse(node, "picks a frame before the first one, which is the last one", "pad them in front")
     there = framing.windows(int(offsets.max()) + 1, counter.step).known

@@ -49,7 +49,11 @@ def frame_by_frame(flow: Flow, node: ir.Node) -> list[Framing]:
         return [_rearranged(flow, node, slots[0], v) for v in outputs]
     places = _places(flow, node, axes)
     if len(places) > 1 or None in places:
-        raise flow.refuse(node, "compares frames with each other: they are on different axes of its inputs")
+        raise flow.refuse(
+            node,
+            "compares frames with each other: they are on different axes of its inputs",
+            "transpose one of them",
+        )
     axis = next(place for place in places if place is not None)
     framed = flow.resized if len(flow.edits) > edits else flow.framed
     return [framed(node, v, replace(framing, axis=axis)) for v in outputs]
@@ -93,9 +97,13 @@ def _check_sizes(flow: Flow, node: ir.Node, data: Sequence[int]) -> None:
     for value in (v for n, v in enumerate(node.inputs) if v is not None and n not in data):
         if flow.framings.get(value) is not None:
             flow.framing(value, node)
-            raise flow.refuse(node, f"takes a size from the stream: '{value.name}'")
+            raise flow.refuse(node, f"takes a size from the stream: '{value.name}'", "compute it from a shape")
         if depends_on_time(flow.known, value) and node.op_type not in _SIZED:
-            raise flow.refuse(node, f"'{value.name}' depends on the number of frames, which a stream never knows")
+            raise flow.refuse(
+                node,
+                f"'{value.name}' depends on the number of frames, which a stream never knows",
+                "only sizes may depend on it",
+            )
 
 
 def _check_spread(flow: Flow, node: ir.Node, data: Sequence[int], framing: Unframed | None) -> None:
@@ -104,7 +112,11 @@ def _check_spread(flow: Flow, node: ir.Node, data: Sequence[int], framing: Unfra
     if not any(depends_on_time(flow.known, v) for v in sizes):
         return
     if framing is Unframed.LAST:
-        raise flow.refuse(node, "spreads a value that is known only after the last frame over all frames")
+        raise flow.refuse(
+            node,
+            "spreads a value that is known only after the last frame over all frames",
+            "make that value an output",
+        )
     value = node.inputs[data[0]]
     before = () if value is None else flow.shape(value, node)
     after = flow.shape(node.outputs[0], node)
@@ -114,6 +126,7 @@ def _check_spread(flow: Flow, node: ir.Node, data: Sequence[int], framing: Unfra
         raise flow.refuse(
             node,
             f"gives '{node.outputs[0].name}' a size that depends on the number of frames, but no data with frames",
+            "compute it from values with frames",
         )
 
 
@@ -134,7 +147,11 @@ def _places(flow: Flow, node: ir.Node, axes: Mapping[int, int]) -> set[int | Non
     for slot, axis in axes.items():
         label = found.inputs[slot][axis] if slot in found.inputs else None
         if label is not None and label not in found.output:
-            raise flow.refuse(node, f"looks beyond its frame: it acts along axis {axis}, which holds the frames")
+            raise flow.refuse(
+                node,
+                f"looks beyond its frame: it acts along axis {axis}, which holds the frames",
+                "let it act along another axis",
+            )
         places.add(None if label is None else found.output.index(label))
     return places
 

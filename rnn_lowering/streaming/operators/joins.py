@@ -23,7 +23,11 @@ def padded(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     amounts = pads(flow.known, node, rank)
     left, right = (None if amounts is None else amounts[n].constant for n in (framing.axis, framing.axis + rank))
     if amounts is None or left is None or right is None:
-        raise flow.refuse(node, "pads the frames by an amount that depends on their number, or is not known")
+        raise flow.refuse(
+            node,
+            "pads the frames by an amount that depends on their number, or is not known",
+            "give the paddings as numbers",
+        )
     if left == right == 0:
         return [flow.framed(node, node.outputs[0], framing)]
     numbers = [pad.constant for pad in amounts]
@@ -35,7 +39,7 @@ def padded(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
             "pad with a constant, or in front with the first frame (mode edge)",
         )
     if not framing.plain or None in numbers:
-        raise flow.refuse(node, "pads frames that are merged with another axis")
+        raise flow.refuse(node, "pads frames that are merged with another axis", "pad before the Reshape")
     without = tuple(0 if n % rank == framing.axis else int(pad or 0) for n, pad in enumerate(numbers))
     made, first = framing.padded(int(left), int(right)), mode == "edge"
     if first and (left < 0 or framing.delay):
@@ -59,7 +63,9 @@ def _filling(flow: Flow, node: ir.Node) -> float:
         return float(node.attributes.get_float("value", 0.0) or 0.0)
     held = flow.known.constant(value)
     if held is None:
-        raise flow.refuse(node, "pads the frames with a number that is not constant")
+        raise flow.refuse(
+            node, "pads the frames with a number that is not constant", "give the number as a constant"
+        )
     return float(held.reshape(-1)[0])
 
 
@@ -126,7 +132,11 @@ def _check_shortest(flow: Flow, node: ir.Node, framing: Frames, constants: Seque
     """Refuse constants that lose frames in a shorter sequence, unless a cut removes as many."""
     short = [v for v in constants if any(dim.timed for dim in flow.known.shapes[v])]
     if short and (len(constants) > 1 or framing.known or not left or left != -framing.extra):
-        raise flow.refuse(node, f"'{short[0].name}' has fewer frames in a shorter sequence")
+        raise flow.refuse(
+            node,
+            f"'{short[0].name}' has fewer frames in a shorter sequence",
+            "keep the last frames in an input of the model",
+        )
 
 
 def _constant_frames(flow: Flow, value: ir.Value, axis: int) -> Array | None:

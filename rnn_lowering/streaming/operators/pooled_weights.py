@@ -81,7 +81,9 @@ def softmaxed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | Non
     if coupled_axes(flow, node) != [framing.axis]:
         return None
     if not is_exact(framing):
-        raise flow.refuse(node, "weighs all frames, after some were padded, cut or moved")
+        raise flow.refuse(
+            node, "weighs all frames, after some were padded, cut or moved", "pad on the left only, or not at all"
+        )
     flow.edits.append(RunningSoftmax(*flow.at(node, input_of(node), framing)))
     error = flow.refuse(
         node, "weighs each frame by all of them", "a stream can only have the sum of the weighted frames"

@@ -200,8 +200,10 @@ def summed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     if axis is None or int(axis.reshape(-1)[0]) % len(flow.shape(value, node)) != framing.axis:
         return None
     if node.attributes.get_int("reverse", 0):
-        raise flow.refuse(node, "sums from the last frame on, which a stream has not seen yet")
+        raise flow.refuse(
+            node, "sums from the last frame on, which a stream has not seen yet", "sum without reverse"
+        )
     if not framing.plain:
-        raise flow.refuse(node, "its frames are merged with another axis")
+        raise flow.refuse(node, "its frames are merged with another axis", "undo the Reshape before it")
     flow.edits.append(RunningSum(*flow.at(node, value, framing)))
     return [flow.framed(node, node.outputs[0], framing)]

@@ -34,11 +34,15 @@ def recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
     outputs = [v for v in node.outputs if v.name]
     others = {n: v for n, v in enumerate(node.inputs[1:], 1) if v is not None}
     if any(flow.is_timed(others[n]) for n in (1, 2, 3, 7) if n in others):
-        raise flow.refuse(node, "its weights depend on the stream")
+        raise flow.refuse(node, "its weights depend on the stream", "make them constant")
     if not isinstance(framing, Frames):
         common, _ = joined(flow, node, [n for n, v in enumerate(node.inputs) if v is not None])
         if isinstance(common, Frames):
-            raise flow.refuse(node, "its initial states or lengths have frames, but its input does not")
+            raise flow.refuse(
+                node,
+                "its initial states or lengths have frames, but its input does not",
+                "export with dynamic axes",
+            )
         return [common] * len(outputs)
     if node.domain:
         raise flow.refuse(
@@ -50,7 +54,7 @@ def recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
     if framing.axis == batch:
         return _frames_as_batch(flow, node, framing)
     if framing.axis != sequence or framing.outer != size(1):
-        raise flow.refuse(node, "its frames are merged with another axis")
+        raise flow.refuse(node, "its frames are merged with another axis", "undo the Reshape before it")
     _check_onward(flow, node, others, framing)
     if 4 in others:
         _check_lengths(flow, node, others[4], framing)
@@ -69,7 +73,11 @@ def _attention(flow: Flow, node: ir.Node) -> list[Framing]:
     if not isinstance(framing, Frames):
         return [framing] * len(node.outputs)
     if set(axes.values()) != {1} or len(axes) < len(data) or not framing.plain:
-        raise flow.refuse(node, "its frames are not along axis 1 of all its inputs")
+        raise flow.refuse(
+            node,
+            "its frames are not along axis 1 of all its inputs",
+            "transpose its inputs to [batch, frames, ...]",
+        )
     if not framing.even or framing.rate != 1:
         raise flow.refuse(node, "does not read one frame for each of the stream", "trim its inputs with a Slice")
     flow.recurrent.append(StatefulNode(node, flow.path, framing.delay))
@@ -96,7 +104,9 @@ def _frames_as_batch(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing
                 "did the exporter fix a length of 1? Export with a dynamic time axis",
             )
         raise flow.refuse(
-            node, "its frames are its batch, but its initial states or lengths have a fixed batch size"
+            node,
+            "its frames are its batch, but its initial states or lengths have a fixed batch size",
+            "export with dynamic axes",
         )
     return [
         flow.framed(node, v, replace(framing, axis=2 * batch if n == 0 else batch))
@@ -137,7 +147,7 @@ def _check_lengths(flow: Flow, node: ir.Node, lengths: ir.Value, framing: Frames
     """Refuse lengths that are not the number of frames, nor an input that only recurrent nodes read."""
     if flow.framings.get(lengths) is not None:
         flow.framing(lengths, node)
-        raise flow.refuse(node, "its sequence_lens are computed from the stream")
+        raise flow.refuse(node, "its sequence_lens are computed from the stream", "make them an input of the model")
     held = flow.known.contents.get(lengths)
     if held is not None:
         if any(size(n) != framing.size() for n in held.reshape(-1).tolist()):
@@ -157,7 +167,11 @@ def _check_lengths(flow: Flow, node: ir.Node, lengths: ir.Value, framing: Frames
             )
         value = producer.inputs[0]
     if framing.rate != 1 or framing.extra:
-        raise flow.refuse(node, "its sequence_lens count other frames than those of the stream")
+        raise flow.refuse(
+            node,
+            "its sequence_lens count other frames than those of the stream",
+            "give the lengths of that layer as an input of the model",
+        )
     if value is not None:
         _check_only_lengths(flow, value, value.name or "")
 
@@ -179,4 +193,6 @@ def _check_only_lengths(flow: Flow, value: ir.Value, name: str) -> None:
             "give it its own input",
         )
     if value.is_graph_output():
-        raise UnsupportedError(f"'{name}', the sequence lengths, is also an output, but differs in a chunk")
+        raise UnsupportedError(
+            f"'{name}', the sequence lengths, is also an output, but differs in a chunk", hint="drop that output"
+        )

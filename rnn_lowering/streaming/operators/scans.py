@@ -45,7 +45,9 @@ def scanned(flow: Flow, node: ir.Node) -> list[Framing]:
     numbers = [checked_axis(axis, rank, read) for axis, rank in zip(read.axes, ranks, strict=True)]
     scanned_axes = dict(zip(slots, numbers, strict=True))
     if axes != scanned_axes or not framing.plain:
-        raise flow.refuse(node, "its frames are not along the axis that it scans")
+        raise flow.refuse(
+            node, "its frames are not along the axis that it scans", "scan along the axis of the frames"
+        )
     if any((*read.backwards, *read.stacked_in_front)):
         raise flow.refuse(
             node,
@@ -108,7 +110,11 @@ def _check_captured(flow: Flow, node: ir.Node, value: ir.Value) -> None:
     if not flow.is_timed(value):
         return
     if isinstance(flow.framings.get(value), FirstFrame):
-        raise flow.refuse(node, f"reads the first frame of the stream, '{value.name}', in every step")
+        raise flow.refuse(
+            node,
+            f"reads the first frame of the stream, '{value.name}', in every step",
+            "a step may read its own frame only",
+        )
     flow.framing(value, node)
     raise flow.refuse(
         node,
@@ -124,7 +130,9 @@ def _infer_outputs(flow: Flow, node: ir.Node, read: ScanBody, framing: Frames) -
     given = [*read.initial, *read.xs]
     for value, outer in zip((*read.state_inputs, *read.row_inputs), given, strict=True):
         if outer is None or outer not in known.types or outer not in known.shapes:
-            raise flow.refuse(node, f"the shape of '{outer and outer.name}' is not known")
+            raise flow.refuse(
+                node, f"the shape of '{outer and outer.name}' is not known", "fix sizes with --set-dim (dims=)"
+            )
         known.types[value], known.shapes[value] = known.types[outer], known.shapes[outer]
     for value, axis in zip(read.row_inputs, read.axes, strict=True):
         shape = list(known.shapes[value])
@@ -140,7 +148,11 @@ def _infer_outputs(flow: Flow, node: ir.Node, read: ScanBody, framing: Frames) -
         known.types[value], known.shapes[value] = known.types[first], known.shapes[first]
     for value, row, axis in zip(read.stacked, read.rows, read.stacked_axes, strict=False):
         if row not in known.types or row not in known.shapes:
-            raise flow.refuse(node, f"the shape of '{row.name}', which its steps return, is not known")
+            raise flow.refuse(
+                node,
+                f"the shape of '{row.name}', which its steps return, is not known",
+                "fix sizes with --set-dim (dims=)",
+            )
         shape = list(known.shapes[row])
         shape.insert(checked_axis(axis, len(shape) + 1, read), framing.size())
         known.types[value], known.shapes[value] = known.types[row], tuple(shape)

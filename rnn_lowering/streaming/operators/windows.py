@@ -59,7 +59,11 @@ def transformed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | N
     lengths = flow.known.given(node, 3) or list((shape_of(flow.known, node, 2) or ())[:1])
     step, length = ((v[0].constant if v and len(v) == 1 else None) for v in (steps, lengths))
     if framing.axis != 1 or not framing.plain or not step or not length:
-        raise flow.refuse(node, "its signal is not the stream, or its frames have no constant length and step")
+        raise flow.refuse(
+            node,
+            "its signal is not the stream, or its frames have no constant length and step",
+            "give a constant frame_step, and a window of known length",
+        )
     return with_past(flow, node, framing, framing.windows(int(length), int(step)), stride=int(step))
 
 
@@ -94,9 +98,13 @@ def transposed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | No
 def _window(flow: Flow, node: ir.Node, framing: Frames) -> _Window:
     """Return the window that a node reads along the frames."""
     if not framing.plain or any(v is not None and flow.is_timed(v) for v in node.inputs[1:]):
-        raise flow.refuse(node, "its frames are merged with another axis, or its weights depend on them")
+        raise flow.refuse(
+            node,
+            "its frames are merged with another axis, or its weights depend on them",
+            "undo the Reshape before it, and make the weights constant",
+        )
     if len([v for v in node.outputs if v.name]) > 1:
-        raise flow.refuse(node, "returns positions, which would restart in each chunk")
+        raise flow.refuse(node, "returns positions, which would restart in each chunk", "drop the second output")
     n, attributes = framing.axis - 2, node.attributes
     value, weights = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
     assert value is not None
@@ -105,7 +113,11 @@ def _window(flow: Flow, node: ir.Node, framing: Frames) -> _Window:
     if not kernel and weights is not None:
         kernel = [int(k) for dim in flow.shape(weights, node)[2:] if (k := dim.constant) is not None]
     if len(kernel or ()) != rank or attributes.get_int("ceil_mode") or attributes.get_ints("output_shape"):
-        raise flow.refuse(node, "ceil_mode, output_shape or a missing kernel_shape do not fit chunks")
+        raise flow.refuse(
+            node,
+            "ceil_mode, output_shape or a missing kernel_shape do not fit chunks",
+            "give the kernel and the paddings as numbers",
+        )
     dilations = attributes.get_ints("dilations", ()) or [1] * rank
     strides = attributes.get_ints("strides", ()) or [1] * rank
     spans = [(k - 1) * d for k, d in zip(kernel, dilations, strict=True)]
@@ -201,7 +213,9 @@ def overlapped(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | No
     """Return the framing of the output of a Col2Im, in which each column adds to several results."""
     image, block = flow.known.given(node, 1), flow.known.given(node, 2)
     if image is None or block is None or framing.axis != 2 or not framing.plain:
-        raise flow.refuse(node, "its columns are not the frames, or its sizes are not known")
+        raise flow.refuse(
+            node, "its columns are not the frames, or its sizes are not known", "give one column for each frame"
+        )
     rank = len(image)
     strides, dilations = (
         list(node.attributes.get_ints(name, ()) or [1] * rank) for name in ("strides", "dilations")
@@ -210,11 +224,17 @@ def overlapped(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | No
     spans = [(int(k.constant or 1) - 1) * d + 1 for k, d in zip(block, dilations, strict=True)]
     alone = all(image[n] == size(spans[n]) for n in range(rank) if n not in axes)
     if len(axes) != 1 or not alone or any(node.attributes.get_ints("pads", ())):
-        raise flow.refuse(node, "adds its columns along several axes, or cuts some of the result off")
+        raise flow.refuse(
+            node,
+            "adds its columns along several axes, or cuts some of the result off",
+            "add along time only, without pads",
+        )
     (axis,) = axes
     span, stride = spans[axis], strides[axis]
     if span < stride or image[axis] != (framing.size() - 1) * stride + span:
-        raise flow.refuse(node, "its size is not that of all its columns together")
+        raise flow.refuse(
+            node, "its size is not that of all its columns together", "make the image as long as all columns"
+        )
     made = framing.repeated(stride).padded(0, span - stride)
     found = settled(flow, node, framing, made, span - stride)
     cut = span - stride + made.known - found.known
