@@ -263,6 +263,15 @@ def test_unrolled_rows_are_taken_in_reverse_without_a_flip() -> None:
     assert_same(run(lowered, feed), run(as_meant(BOTH_WAYS), feed))
 
 
+@pytest.mark.parametrize("form", ["loop", "unroll"])
+def test_one_known_length_of_a_scan_is_the_number_of_steps(form: str) -> None:
+    model = onnx.ModelProto()
+    model.CopyFrom(BOTH_WAYS)
+    model.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "T"
+    feed = {"X": numbers(4, 2), "Z": numbers(4, 2) * 2 - 1, "a": numbers(2)}
+    assert_same(run(rl.lower(model, form, loops=True), feed), run(as_meant(model), feed))
+
+
 def test_rows_one_after_the_other_are_a_slice() -> None:
     model = parsed("""g (float[5,2] X, float[2] a) => (float[2] p)
         <bool yes = {1}, int64 M = {3}, int64 one = {1}> {
