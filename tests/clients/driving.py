@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from cases import Arrays
 from running import assert_close
+from stream_models import initial_states, plan_of, with_zeros_behind
 
 from clients.environments import HERE, ROOT, python
 
@@ -27,19 +28,18 @@ OUTCOMES = ("right", "wrong", "rejects", "crashes")
 
 
 def drive(
-    client: str, jobs: Mapping[str, Job], folder: Path, fed_back: Mapping[str, Mapping[str, str]] | None = None
+    client: str, jobs: Mapping[str, Job], folder: Path, calls: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dict[str, Arrays | str]:
     """Run models in a client; return the outputs of each, or its error: "rejects: ..." or "crashes: ...".
 
     Args:
-        fed_back: By job, the outputs that the next call takes as the inputs of these names: the model is called for
-            each token of its feed.
+        calls: By job, how the model is called for so many frames of its feed: see `once` in drivers/jobs.py.
     """
     folders = {name: folder / f"{n:03}" for n, name in enumerate(jobs)}
     for name, (model, feed) in jobs.items():
         write(folders[name], model, feed)
-        if fed_back:
-            (folders[name] / "states.json").write_text(json.dumps(fed_back[name]))
+        if calls:
+            (folders[name] / "calls.json").write_text(json.dumps(calls[name]))
     driver = HERE / "drivers" / f"run_{client.replace('-', '_')}.py"
     done = subprocess.run(
         [python(client), driver, folder, str(SECONDS_PER_JOB)],
@@ -70,6 +70,37 @@ def assert_right(client: str, jobs: Mapping[str, Job], expected: Mapping[str, Ar
     got = drive(client, jobs, folder)
     outcomes = {name: judge(got[name], expected[name]) for name in jobs}
     assert outcomes == dict.fromkeys(jobs, ("right", ""))
+
+
+def in_calls(client: str, streams: Mapping[str, Job], folder: Path) -> dict[str, Arrays | str]:
+    """Run streams on whole sequences call by call, driven by nothing but their metadata; see `drive`."""
+    plans = {name: plan_of(step) for name, (step, _) in streams.items()}
+    jobs = {
+        name: (step, with_zeros_behind(plans[name], feed) | initial_states(plans[name], {}))
+        for name, (step, feed) in streams.items()
+    }
+    calls = {
+        name: {
+            "frames": plan["frames"],
+            "axes": plan["inputs"] | plan["outputs"],
+            "fed_back": {state["output"]: state["input"] for state in plan["states"]},
+        }
+        for name, plan in plans.items()
+    }
+    return drive(client, jobs, folder, calls)
+
+
+def fault(plan: Mapping[str, Any], got: Arrays | str, expected: Arrays, atol: float) -> str:
+    """Return the error, or "wrong: ..." where outputs differ from those of the whole sequence; "" for none."""
+    if isinstance(got, str):
+        return got
+    for name, axis in plan["outputs"].items():
+        array, first = got[name], plan["delay"].get(name, 0)
+        if axis is not None:
+            array = array.take(range(first, first + expected[name].shape[axis]), axis)
+        if array.shape != expected[name].shape or not np.allclose(array, expected[name], rtol=0, atol=atol):
+            return f"wrong: {name} {array.shape}"
+    return ""
 
 
 def run_python(client: str, *arguments: str | Path, lent: Sequence[str | Path] = (), **options: Any) -> str:

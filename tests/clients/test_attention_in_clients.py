@@ -43,13 +43,14 @@ def test_prefill_and_decode(client: str, tmp_path: Path, monkeypatch: pytest.Mon
     }
     got = drive(client, prompts, tmp_path / "prefill")
     assert {n: judge(got[n], expected[n][0]) for n in CHOSEN} == dict.fromkeys(CHOSEN, ("right", ""))
-    tokens, fed_back = {}, {}
+    tokens, calls = {}, {}
     for name, outputs in got.items():
         assert not isinstance(outputs, str)
         states = next_states(outputs)
         tokens[name] = (lowered(name, client, 1), {"hidden": given[name]["hidden"][:, PREFILL:], **states})
-        fed_back[name] = {state.replace("past", "present"): state for state in states}
-    got = drive(client, tokens, tmp_path / "decode", fed_back)
+        fed_back = {state.replace("past", "present"): state for state in states}
+        calls[name] = {"frames": 1, "axes": {"hidden": 1, "output": 1}, "fed_back": fed_back}
+    got = drive(client, tokens, tmp_path / "decode", calls)
     assert {n: judge(got[n], expected[n][1]) for n in CHOSEN} == dict.fromkeys(CHOSEN, ("right", ""))
 
 

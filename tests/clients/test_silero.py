@@ -10,7 +10,7 @@ from loop_models import operators
 from paths import EXAMPLES, MODELS
 from running import assert_close, run
 
-from clients.driving import LENT, drive, run_python
+from clients.driving import LENT, Job, drive, run_python
 from rnn_lowering.cli.command import main
 
 SILERO = MODELS / "github" / "snakers4__silero-vad" / "silero_vad_v6_op16.onnx"
@@ -45,11 +45,15 @@ def test_the_example(client: str, static: Path) -> None:
 def test_other_runtimes_take_the_same_file(client: str, static: Path, tmp_path: Path) -> None:
     """With the state of the call before. ncnn gives the probability a third axis."""
     original, model = onnx.load(SILERO), onnx.load(static)
-    frames = np.random.default_rng(0).standard_normal((3, 1, 576)).astype(np.float32) / 10
-    state = wanted_state = np.zeros((2, 1, 128), np.float32)
-    for n, frame in enumerate(frames):
-        wanted = run(original, {"input": frame, "state": wanted_state, "sr": np.asarray(16_000)})
-        found = drive(client, {"frame": (model, {"input": frame, "state": state})}, tmp_path / str(n))["frame"]
-        assert not isinstance(found, str), found
-        assert_close({"output": found["output"].reshape(1, 1), "stateN": found["stateN"]}, wanted, "float32")
-        state, wanted_state = found["stateN"], wanted["stateN"]
+    frames = np.random.default_rng(0).standard_normal((3, 576)).astype(np.float32) / 10
+    first = state = np.zeros((2, 1, 128), np.float32)
+    wanted = []
+    for frame in frames:
+        wanted.append(run(original, {"input": frame[None], "state": state, "sr": np.asarray(16_000)}))
+        state = wanted[-1]["stateN"]
+    calls = {"frames": 1, "axes": {"input": 0, "output": 0}, "fed_back": {"stateN": "state"}}
+    job: Job = (model, {"input": frames, "state": first})
+    found = drive(client, {"frames": job}, tmp_path, {"frames": calls})["frames"]
+    assert not isinstance(found, str), found
+    expected = {"output": np.concatenate([each["output"] for each in wanted]), "stateN": state}
+    assert_close(found | {"output": found["output"].reshape(3, 1)}, expected, "float32")

@@ -16,7 +16,7 @@ from paths import MODELS
 from stream_models import expected_of, plan_of, random
 
 import rnn_lowering as rl
-from clients.calls import fault, in_calls
+from clients.driving import fault, in_calls
 
 STREAMS = MODELS / "streams"
 CLIENTS = ("tract", "tvm", "ncnn", "openvino", "mnn", "opencv", "onnxruntime-web", "onnxruntime-webgpu")
@@ -59,7 +59,7 @@ def test_the_stored_nets_call_by_call(client: str, tmp_path: Path) -> None:
     said = {}
     nets = steps(client)
     streams = {name: (step, feed) for name, (_, step, feed) in nets.items()}
-    for name, got in in_calls(client, streams, CALLS, tmp_path).items():
+    for name, got in in_calls(client, streams, tmp_path).items():
         model, step, feed = nets[name]
         plan, names = plan_of(step), {value.name for value in model.graph.input}
         expected = expected_of(plan, model, {n: array for n, array in feed.items() if n in names})

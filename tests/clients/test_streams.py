@@ -8,8 +8,7 @@ import pytest
 from stream_models import CHUNKINGS, chunked, plan_of, random, streamed, whole
 
 import rnn_lowering as rl
-from clients.calls import fault, in_calls
-from clients.driving import PACKAGES, run_python
+from clients.driving import PACKAGES, fault, in_calls, run_python
 from clients.environments import HERE
 from clients.recipes import run_commands
 from clients.trials import FRAMES, nets
@@ -36,7 +35,7 @@ def test_states_are_fed_back(client: str, tmp_path: Path) -> None:
         names = {dim.dim_param for dim in model.graph.input[0].type.tensor_type.shape.dim} - {time, ""}
         steps[name] = rl.lower(model, target=client, stream={time: 1}, dims=dict.fromkeys(names, 1))
     streams = {name: (step, models[name][1]) for name, step in steps.items()}
-    for name, got in in_calls(client, streams, FRAMES, tmp_path).items():
+    for name, got in in_calls(client, streams, tmp_path).items():
         model, feed, _ = models[name]
         assert fault(plan_of(steps[name]), got, whole(model, feed), atol=1e-5) == "", name
 

@@ -1,9 +1,9 @@
 """What the drivers share: a folder of jobs, each run in a process of its own, since some runtimes abort.
 
 A job is a folder with model.onnx, feed.npz (the inputs in the order of the graph), outputs.txt (the names of the
-outputs, one a line) and, for a model of one token, states.json (see `once`). It ends with result.npz, or with
-error.txt: "rejects: ..." where the runtime raised an error, "crashes: ..." where it took its process down or was
-not done in time. Only NumPy is needed, whatever the runtime.
+outputs, one a line) and, for a model that is called several times, calls.json (see `once`). It ends with result.npz
+or with error.txt: "rejects: ..." where the runtime raised an error, "crashes: ..." where it took its process down
+or was not done in time. Only NumPy is needed, whatever the runtime.
 """
 
 import json
@@ -36,27 +36,37 @@ def main(run: Run) -> None:
 
 
 def once(load: Load) -> Run:
-    """Return what loads a model and runs it once, or once for each row along axis 1 of its inputs. Then states.json
-    has the inputs that are states, by the outputs of the call before."""
+    """Return what loads a model and calls it once, or as calls.json says, once for so many frames of its inputs:
+
+    "frames" of each call; "axes" of inputs and outputs, null for those that have no frames; "fed_back": the inputs
+    that are states, by the outputs of the call before.
+    """
 
     def run(model: Path, feed: Feed, names: list[str]) -> Arrays:
-        told = model.with_name("states.json")
+        told = model.with_name("calls.json")
         if not told.exists():
             return load(model, feed, names)()
-        fed_back: dict[str, str] = json.loads(told.read_text())
+        plan = json.loads(told.read_text())
+        axes, fed_back = plan["axes"], plan["fed_back"]
         states = {name: feed[name] for name in fed_back.values()}
-        tokens = {name: array for name, array in feed.items() if name not in states}
-        call, outputs = None, []
-        for t in range(len(next(iter(tokens.values()))[0])):
-            rows = {name: array[:, t : t + 1].copy() for name, array in tokens.items()}
-            given = {name: (rows | states)[name] for name in feed}
-            call = call or load(model, given, names)
-            outputs.append(call(given))
-            states = {name: outputs[-1][output] for output, name in fed_back.items()}
-        parts = {name: [each[name] for each in outputs] for name in names}
-        return {name: x[-1] if name in fed_back else np.concatenate(x, axis=1) for name, x in parts.items()}
+        length = next(array.shape[axes[name]] for name, array in feed.items() if axes.get(name) is not None)
+        call, calls = None, []
+        for start in range(0, length, plan["frames"]):
+            frames = range(start, start + plan["frames"])
+            own = {n: a if axes.get(n) is None else a.take(frames, axes[n]) for n, a in feed.items()} | states
+            call = call or load(model, own, names)
+            calls.append(call(own))
+            new = {name: calls[-1][output] for output, name in fed_back.items()}
+            states = {name: a.reshape(states[name].shape).astype(states[name].dtype) for name, a in new.items()}
+        parts = {name: [outputs[name] for outputs in calls] for name in names}
+        return {n: x[-1] if axes.get(n) is None else np.concatenate(x, axes[n]) for n, x in parts.items()}
 
     return run
+
+
+def each_time(run: Run) -> Load:
+    """Return what loads a model anew for each call."""
+    return lambda model, feed, names: lambda given=feed: run(model, given, names)
 
 
 def _attempt(run: Run, folder: Path, seconds: float) -> None:

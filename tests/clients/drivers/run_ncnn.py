@@ -15,7 +15,7 @@ from jobs import Arrays, main, once
 KINDS = {"float32": "f32", "float16": "f16", "int32": "i32", "int64": "i64"}
 
 
-def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[[], Arrays]:
+def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[..., Arrays]:
     shapes = [f"[{','.join(map(str, a.shape))}]{KINDS[a.dtype.name]}" for a in feed.values()]
     convert(model, shapes)
     missing = [op for op in operators(model.with_suffix(".ncnn.param")) if "." in op or op[0].islower()]
@@ -29,7 +29,7 @@ def load(model: Path, feed: Mapping[str, Any], names: list[str]) -> Callable[[],
     if net.load_param(f"{model.stem}.ncnn.param") or net.load_model(f"{model.stem}.ncnn.bin"):
         raise RuntimeError("ncnn does not load the converted model")
 
-    def call() -> Arrays:
+    def call(feed: Mapping[str, Any] = feed) -> Arrays:
         with net.create_extractor() as extractor:
             for n, array in enumerate(feed.values()):
                 extractor.input(f"in{n}", ncnn.Mat(array, batch_index=batch[f"in{n}"]).clone())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from jobs import Arrays, main
+from jobs import Arrays, each_time, main, once
 
 SCRIPT = Path(__file__).with_name("onnxruntime_web.mjs")
 LIBRARY = Path(sys.prefix, "node_modules", "onnxruntime-web", "dist", "ort.wasm.bundle.min.mjs")
@@ -46,4 +46,4 @@ if __name__ == "__main__":
                 raise RuntimeError(answer["error"])
             return {name: read(answer["outputs"][name]) for name in names}
 
-        main(run)
+        main(once(each_time(run)))

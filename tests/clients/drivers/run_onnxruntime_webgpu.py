@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-from jobs import Arrays, main
+from jobs import Arrays, each_time, main, once
 from run_onnxruntime_web import read, written
 
 HERE = Path(__file__).parent
@@ -86,5 +86,5 @@ if __name__ == "__main__":
         address = f"http://127.0.0.1:{server.server_port}"
         page = f"{address}/{FILES[0].name}"
         with subprocess.Popen([*headless_gpu(Path(folder, "profile")), page], stderr=subprocess.DEVNULL) as browser:
-            main(partial(run, f"{address}/run"))
+            main(once(each_time(partial(run, f"{address}/run"))))
             browser.terminate()
