@@ -163,9 +163,7 @@ def _open_time(work: ir.Model, time: TimeInputs) -> None:
     for value in work.graph.inputs:
         name = value.name or ""
         if name in time.axes:
-            dims = list(time.others[name])
-            dims[time.axes[name]] = time.symbol
-            value.shape = ir.Shape(dims, None if value.shape is None else _denotations(value.shape))
+            value.shape = ir.Shape(time.opened(name), None if value.shape is None else _denotations(value.shape))
 
 
 def _reads(value: ir.Value, time: TimeInputs, reached: dict[ir.Value, bool]) -> bool:
@@ -252,10 +250,7 @@ def _declare(work: ir.Model, flow: Flow, time: TimeInputs) -> None:
     for value in work.graph.inputs:
         name = value.name or ""
         if name in time.others:
-            dims = list(time.others[name])
-            if name in time.axes:
-                dims[time.axes[name]] = time.symbol
-            value.shape = ir.Shape(dims)
+            value.shape = ir.Shape(time.opened(name))
     for value in computed:
         shape = flow.known.shapes.get(value)
         if shape is not None and any(dim.timed for dim in shape):

@@ -48,6 +48,10 @@ class TimeInputs:
             if isinstance(d, str) and axis != self.axes.get(name)
         }
 
+    def opened(self, name: str) -> list[int | str]:
+        """Return the sizes of the axes of an input, with a name for the time axis."""
+        return [self.symbol if axis == self.axes.get(name) else d for axis, d in enumerate(self.others[name])]
+
     def sizes(self) -> dict[str, tuple[Size, ...]]:
         """Return the shapes of all inputs, the time axes as the number of frames."""
         return {

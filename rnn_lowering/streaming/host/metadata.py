@@ -161,17 +161,7 @@ class StreamPlan:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as in the JSON."""
         states = [asdict(state) | {"shape": list(state.shape)} for state in self.states]
-        return {
-            "version": VERSION,
-            "frames": self.frames,
-            "inputs": dict(self.inputs),
-            "outputs": dict(self.outputs),
-            "states": states,
-            "unit": self.unit,
-            "rates": dict(self.rates),
-            "delay": dict(self.delay),
-            "short": dict(self.short),
-        }
+        return {"version": VERSION, **asdict(self), "states": states}
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), allow_nan=False)
@@ -193,16 +183,8 @@ class StreamPlan:
                 raise ModelFileError(f"the stream's metadata has version {held['version']}, not {VERSION}")
             states = tuple(_state(s) for s in held["states"])
             rates = {name: _rate(rate) for name, rate in held.get("rates", {}).items()}
-            plan = cls(
-                held["frames"],
-                held["inputs"],
-                held["outputs"],
-                states,
-                held.get("unit", 1),
-                rates,
-                held.get("delay", {}),
-                held.get("short", {}),
-            )
+            late = held.get("delay", {}), held.get("short", {})
+            plan = cls(held["frames"], held["inputs"], held["outputs"], states, held.get("unit", 1), rates, *late)
             plan._check()
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ZeroDivisionError) as error:
             raise ModelFileError(f"the stream's metadata is damaged: {error!r}") from error
