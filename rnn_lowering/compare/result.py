@@ -9,7 +9,7 @@ from typing import Any
 from rnn_lowering.types import Array
 
 WHOLE = "onnxruntime"
-NODES = "each node against float64 NumPy"
+EACH_NODE = "each node against float64 NumPy"
 CHUNKED = "onnxruntime, in chunks"
 COMPARE_ELSEWHERE = "compare both models in a runtime that supports the original"
 OPTIMIZATIONS = "onnxruntime's optimizations change the original's outputs: compared without them"
@@ -70,9 +70,9 @@ class Verification:
 
     Attributes:
         status: "verified", "failed", or "not verified" if nothing could be compared.
-        method: How it was compared: `WHOLE`, `NODES`, `JUDGED`, or `CHUNKED` and the sizes of the chunks.
+        method: How it was compared: `WHOLE`, `EACH_NODE`, `JUDGED`, or `CHUNKED` and the sizes of the chunks.
         runs: How many runs were compared.
-        outputs: One entry per output of the model over all runs; with `NODES` per output of each node.
+        outputs: One entry per output of the model over all runs; with `EACH_NODE` per output of each node.
         reason: Why the comparison failed or was not possible, or which part was not possible.
         each_run: The runs one by one.
         nodes: One entry per output of each node that was also compared on its own with float64, over all its runs.
@@ -97,7 +97,7 @@ class Verification:
     @property
     def whole(self) -> bool:
         """Whether the outputs of the two models were compared, not only those of single nodes."""
-        return bool(self.runs) and self.method != NODES
+        return bool(self.runs) and self.method != EACH_NODE
 
     @property
     def max_abs(self) -> float:
@@ -111,8 +111,8 @@ class Verification:
         if self.status != "verified":
             return f"not verified: {self.reason}"
         numbers = f"{self.runs} runs, largest difference {self.max_abs:.2g}"
-        if self.method == NODES:
-            return f"nodes verified, not the whole model ({NODES}): {numbers}; {self.reason}"
+        if self.method == EACH_NODE:
+            return f"nodes verified, not the whole model ({EACH_NODE}): {numbers}; {self.reason}"
         line = f"verified ({self.method}): {numbers}"
         return f"{line}; {self.reason}" if self.reason else line
 

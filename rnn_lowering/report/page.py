@@ -12,7 +12,7 @@ import onnx
 import onnxruntime
 
 from rnn_lowering.compare.nodes.node_pair import NodePair
-from rnn_lowering.compare.nodes.runs import LOWERED, ORIGINAL, NodeRun, RunNodes
+from rnn_lowering.compare.nodes.runs import LOWERED_NODE, ORIGINAL_NODE, NodeRun, RunNodes
 from rnn_lowering.compare.result import Verification
 from rnn_lowering.errors import RnnLoweringError, printable, version
 from rnn_lowering.report.file_report import FileReport, Port
@@ -157,7 +157,7 @@ def _section(run: NodeRun, salt: str) -> Section:
 
 def _plots(series: NodeSeries, salt: str) -> Iterator[Picture]:
     outputs, expected = series.run.outputs, series.run.expected
-    if LOWERED not in outputs or not expected[series.symbol].size:
+    if LOWERED_NODE not in outputs or not expected[series.symbol].size:
         return
     yield Picture(
         Markup(plot_errors(series.errors(), series.along, f"{salt}-errors")),
@@ -166,9 +166,9 @@ def _plots(series: NodeSeries, salt: str) -> Iterator[Picture]:
         if series.over_time
         else "The largest over batch and directions, by hidden unit.",
     )
-    before = series.signals(outputs.get(ORIGINAL, expected), MOST_SIGNALS)
-    after = series.signals(outputs[LOWERED], MOST_SIGNALS)
-    colored = ORIGINAL if ORIGINAL in outputs else "the operator specification in float64"
+    before = series.signals(outputs.get(ORIGINAL_NODE, expected), MOST_SIGNALS)
+    after = series.signals(outputs[LOWERED_NODE], MOST_SIGNALS)
+    colored = ORIGINAL_NODE if ORIGINAL_NODE in outputs else "the operator specification in float64"
     yield Picture(
         Markup(plot_signals(before, after, series.along, f"{salt}-signals")),
         f"Signals of {series.symbol}",

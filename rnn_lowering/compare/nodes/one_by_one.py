@@ -15,7 +15,7 @@ from rnn_lowering.compare.nodes.judgement import NodeOutput, as_close, blocks_of
 from rnn_lowering.compare.nodes.node_pair import NodeFeed, NodePair
 from rnn_lowering.compare.nodes.runs import NodeRun, node_runs, run_node
 from rnn_lowering.compare.references.node_reference import Symbols
-from rnn_lowering.compare.result import NODES, OutputCheck, RunCheck, RunInput, Verification, over_all
+from rnn_lowering.compare.result import EACH_NODE, OutputCheck, RunCheck, RunInput, Verification, over_all
 from rnn_lowering.compare.runner.process import Outputs, Runner, SessionError
 from rnn_lowering.compare.runner.session import session_with
 from rnn_lowering.compare.tolerance import allowance, compare
@@ -24,8 +24,7 @@ from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.preparation import PreparedModel
 from rnn_lowering.model.scopes import NodePlace
 from rnn_lowering.options import Check, Tolerance
-from rnn_lowering.types import NODES as RUNNING_NODES
-from rnn_lowering.types import Array, Progress, counter
+from rnn_lowering.types import NODES, Array, Progress, counter
 
 _ATTEMPTS = 4
 """A row is wrong if it differs from the kernel in this many tries."""
@@ -78,19 +77,21 @@ class NodeComparison(Comparison):
         try:
             each_run = tuple(self._node_runs())
         except (SessionError, RnnLoweringError) as error:
-            return Verification("not verified", NODES, reason=f"{reason}; a lowered node cannot be run: {error}")
+            return Verification(
+                "not verified", EACH_NODE, reason=f"{reason}; a lowered node cannot be run: {error}"
+            )
         checks = over_all(each_run)
         if not checks:
             return Verification("not verified", reason=reason)
         wrong = next((f"{c.name}: {c.reason}" for c in checks if not c.passed), "")
         status = "failed" if wrong else "verified"
-        return Verification(status, NODES, len(each_run), checks, wrong or reason, each_run, checks)
+        return Verification(status, EACH_NODE, len(each_run), checks, wrong or reason, each_run, checks)
 
     def _node_runs(self) -> Iterator[RunCheck]:
         """Run each node on inputs chosen for it; yield the first run of all, then the second."""
         rng = np.random.default_rng(self.check.seed)
         nodes = self.pairs
-        ran = counter(self.progress, RUNNING_NODES, len(nodes))
+        ran = counter(self.progress, NODES, len(nodes))
         checks = []
         for node in nodes:
             checks.append(list(self._check_runs(node, node.runs(rng))))

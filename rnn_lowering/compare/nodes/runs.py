@@ -76,7 +76,7 @@ def _named(
     return {n: a.astype(np.float32) if a.dtype.name == "bfloat16" else a for n, a in arrays.items()}
 
 
-ORIGINAL, LOWERED = "original in onnxruntime", "lowered"
+ORIGINAL_NODE, LOWERED_NODE = "original in onnxruntime", "lowered"
 
 _STEPS = 48
 """The sequence length of a node for which it is not fixed."""
@@ -89,7 +89,7 @@ class NodeRun:
     Attributes:
         node: The node and its lowered form.
         expected: Its outputs by the operator specification, computed in float64.
-        outputs: The outputs of the `ORIGINAL` and of the `LOWERED` node in onnxruntime, if they ran.
+        outputs: The outputs of the original and of the lowered node in onnxruntime, by `ORIGINAL_NODE` and `LOWERED_NODE`, if they ran.
         failures: The reason why a node did not run, by the same names.
     """
 
@@ -114,9 +114,9 @@ def node_runs(nodes: Iterable[NodePair], runner: Runner) -> Iterator[NodeRun]:
 
 def _node_run(node: NodePair, given: NodeFeed, runner: Runner) -> NodeRun:
     run = NodeRun(node, node.float64(given.feed), {}, {})
-    for name in (ORIGINAL, LOWERED):
+    for name in (ORIGINAL_NODE, LOWERED_NODE):
         try:
-            (outputs,) = run_node(node, [given], runner, original=name == ORIGINAL)
+            (outputs,) = run_node(node, [given], runner, original=name == ORIGINAL_NODE)
         except SessionError as error:
             run.failures[name] = str(error)
             continue
