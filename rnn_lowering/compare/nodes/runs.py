@@ -89,7 +89,7 @@ class NodeRun:
     Attributes:
         node: The node and its lowered form.
         expected: Its outputs by the operator specification, computed in float64.
-        outputs: The outputs of the original and of the lowered node in onnxruntime, by `ORIGINAL_NODE` and `LOWERED_NODE`, if they ran.
+        outputs: The outputs in onnxruntime of the nodes that ran, by `ORIGINAL_NODE` and `LOWERED_NODE`.
         failures: The reason why a node did not run, by the same names.
     """
 
