@@ -141,7 +141,7 @@ class Dequantized(Constant):
         return Dequantized(self.dtype, integers.shape, self.name, integers, scale, zero_point)
 
 
-def dequantized(integers: Constant, scale: Constant, zero_point: Constant) -> Dequantized:
+def dequantized_constant(integers: Constant, scale: Constant, zero_point: Constant) -> Dequantized:
     """Return dequantized integers as a constant, of the type of their scale."""
     return Dequantized(scale.dtype, integers.shape, integers.name, integers, scale, zero_point)
 

@@ -20,8 +20,8 @@ from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.draft import Draft
 from rnn_lowering.emit.integer_constants import Dequantized, QuantParameters
 from rnn_lowering.emit.names import STEP, Names, Prefix, add_weights
-from rnn_lowering.emit.tensor import Tensor, broadcast, concatenated, static
-from rnn_lowering.emit.versions import TO_THE_END, placed, since
+from rnn_lowering.emit.tensor import Tensor, broadcast_shape, concat_shape, static
+from rnn_lowering.emit.versions import TO_THE_END, inputs_and_attributes, since
 from rnn_lowering.types import Dims
 
 _FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
@@ -191,18 +191,18 @@ class Ops:
         **attributes: Any,
     ) -> list[Tensor]:
         """Append a node with several outputs, as `emit` does."""
-        placed_inputs, attributes = placed(op_type, self.opset, inputs, attributes, self.constant)
+        given, attributes = inputs_and_attributes(op_type, self.opset, inputs, attributes, self.constant)
         node = ir.Node(
             "",
             op_type,
-            [None if t is None else self.value(t) for t in placed_inputs],
+            [None if t is None else self.value(t) for t in given],
             [ir.convenience.convert_attribute(k, v) for k, v in attributes.items()],
             num_outputs=len(shapes),
             name=self._prefix.name(op_type),
             metadata_props=dict(self._origin),
         )
         if node.metadata_props:
-            constants = (t.value for t in placed_inputs if t is not None)
+            constants = (t.value for t in given if t is not None)
             add_weights(node, (c.symbol for c in constants if isinstance(c, Constant)))
         for n, value in enumerate(node.outputs):
             value.name = self._prefix.names.unique(f"{node.name}.{n}") if len(shapes) > 1 else node.name
@@ -332,7 +332,7 @@ class Ops:
     def binary(self, op_type: str, a: Tensor, b: Tensor) -> Tensor:
         """Emit Add, Sub, Mul, Div or MatMul, for + - * / @ of tensors."""
         is_product = op_type == "MatMul"
-        shape = _product_shape(a.shape, b.shape) if is_product else broadcast(a.shape, b.shape)
+        shape = _product_shape(a.shape, b.shape) if is_product else broadcast_shape(a.shape, b.shape)
         if a.is_zero or b.is_zero:
             return self._with_zero(op_type, a, b, shape)
         if isinstance(a.value, Constant) and isinstance(b.value, Constant) and not is_product:
@@ -428,12 +428,12 @@ class Ops:
 
     @_less.since(9)
     def _less_9(self, a: Tensor, b: Tensor) -> Tensor:
-        less = self.emit("Less", [a, b], broadcast(a.shape, b.shape), ir.DataType.BOOL)
+        less = self.emit("Less", [a, b], broadcast_shape(a.shape, b.shape), ir.DataType.BOOL)
         self.declare([less])  # jaxonnxruntime casts declared values only
         return less
 
     def both(self, a: Tensor, b: Tensor) -> Tensor:
-        return self.emit("And", [a, b], broadcast(a.shape, b.shape))
+        return self.emit("And", [a, b], broadcast_shape(a.shape, b.shape))
 
     def above(self, x: Tensor, threshold: float) -> Tensor:
         """Return 1 where x > threshold, else 0, of the type of x."""
@@ -451,7 +451,7 @@ class Ops:
     @since(9)
     def where(self, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
         """Return a where the condition is true, else b."""
-        return self.emit("Where", [condition, a, b], broadcast(condition.shape, a.shape, b.shape), a.dtype)
+        return self.emit("Where", [condition, a, b], broadcast_shape(condition.shape, a.shape, b.shape), a.dtype)
 
     def largest(self, x: Tensor) -> Tensor:
         """Return the largest number of all, with the rank of x."""
@@ -505,7 +505,7 @@ class Ops:
         if len(parts) == 1:
             return parts[0]
         axis %= parts[0].rank
-        shape = concatenated([p.shape for p in parts], axis)
+        shape = concat_shape([p.shape for p in parts], axis)
         if all(p.is_zero for p in parts):
             return self.zero(shape)
         parts = [self.known(zeros_of(p.dtype, static(p.shape))) if p.is_zero else p for p in parts]
@@ -577,4 +577,4 @@ class Ops:
 
 def _product_shape(a: Dims, b: Dims) -> Dims:
     """Return the shape of [..., m, k] @ [..., k, n]."""
-    return (*broadcast(a[:-2], b[:-2]), a[-2], b[-1])
+    return (*broadcast_shape(a[:-2], b[:-2]), a[-2], b[-1])

@@ -25,7 +25,7 @@ def constant_minus(op: Ops, a: Tensor, b: Tensor) -> Tensor | None:
     return b * op.known(literal(-1.0, b.dtype)) + a
 
 
-def bounded(op: Ops, x: Tensor, bound: float) -> Tensor:
+def as_max_and_min(op: Ops, x: Tensor, bound: float) -> Tensor:
     """Bound x to [-bound, bound] by Max and Min."""
     floored = op.emit("Max", [x, op.constant(-bound)], x.shape)
     return op.emit("Min", [floored, op.constant(bound)], x.shape)
@@ -122,7 +122,7 @@ def sum_of_parts(op: Ops, x: Tensor, axis: int) -> Tensor | None:
 
 COMPOSED: dict[str, Rule] = {
     "Ceil": ceiling,
-    "Clip": bounded,
+    "Clip": as_max_and_min,
     "Conv": taps,
     "Gather": rows_by_product,
     "Identity": as_transpose,

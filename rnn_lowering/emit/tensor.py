@@ -74,7 +74,7 @@ class Tensor:
         return self.binary("MatMul", self, other)
 
 
-def broadcast(*shapes: Dims) -> Dims:
+def broadcast_shape(*shapes: Dims) -> Dims:
     """Return the shape of an element-wise result, None for dimensions that are not known."""
     if all(shape == shapes[0] for shape in shapes):
         return shapes[0]
@@ -89,7 +89,7 @@ def broadcast(*shapes: Dims) -> Dims:
     return tuple(one(dims) for dims in zip(*padded, strict=True))
 
 
-def concatenated(shapes: Sequence[Dims], axis: int) -> Dims:
+def concat_shape(shapes: Sequence[Dims], axis: int) -> Dims:
     """Return the shape of a concatenation, None for dimensions that are not known."""
     sizes = [shape[axis] for shape in shapes]
     total = None if None in sizes else sum(s for s in sizes if s is not None)

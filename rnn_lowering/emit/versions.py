@@ -11,7 +11,7 @@ A function has variants by opset: `@since(13)`.
 `split(op, x)` calls the newest variant that is not newer than `op.opset`. Methods are called in the same way.
 
 A parameter such as `axes`, `starts`, `pads` or `split` is an attribute in some opsets and an input in others: the
-schema of the operator tells which (`placed`, `parameter`).
+schema of the operator tells which (`inputs_and_attributes`, `parameter`).
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def parameter(node: ir.Node, name: str, opset: int) -> ir.Attr | ir.Value | None
     return None if held is None or held.is_ref() else held
 
 
-def placed(
+def inputs_and_attributes(
     op_type: str,
     opset: int,
     inputs: Sequence[V],

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from rnn_lowering.emit.tensor import Tensor, broadcast
+from rnn_lowering.emit.tensor import Tensor, broadcast_shape
 from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import Item, Known
@@ -188,7 +188,7 @@ def _elementwise(copy: BodyCopy, node: ir.Node, given: Sequence[Tensor], are_row
         return None
     if _divides_integers(node, given[0].dtype):
         return None
-    return _like(copy, node, given, broadcast(*(operand.shape for operand in given)))
+    return _like(copy, node, given, broadcast_shape(*(operand.shape for operand in given)))
 
 
 def _gemm(copy: BodyCopy, node: ir.Node, given: Sequence[Tensor]) -> Tensor | None:

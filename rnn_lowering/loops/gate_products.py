@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from rnn_lowering.emit.versions import placed
+from rnn_lowering.emit.versions import inputs_and_attributes
 from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.model.scopes import values_used
@@ -118,7 +118,9 @@ def _parts(copy: BodyCopy, before: ir.Node, value: ir.Value, sizes: Sequence[int
     def constant(numbers: Sequence[int]) -> ir.Value:
         return _insert(copy, before, "Constant", [], {"value_ints": numbers})[0]
 
-    inputs, attributes = placed("Split", copy.facts.opset, [value], {"axis": axis, "split": list(sizes)}, constant)
+    inputs, attributes = inputs_and_attributes(
+        "Split", copy.facts.opset, [value], {"axis": axis, "split": list(sizes)}, constant
+    )
     return _insert(copy, before, "Split", inputs, attributes, len(sizes))
 
 

@@ -11,7 +11,7 @@ from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.weights import Operands
 
 
-def with_added(op: Ops, k: Operands, added: Sequence[Constant]) -> Operands:
+def with_added_constants(op: Ops, k: Operands, added: Sequence[Constant]) -> Operands:
     """Return the operands of a cell whose input is X plus constants: (X + c) W + b = X W + (c W + b).
 
     W must be constant; each constant has size 1 or [input].
@@ -23,7 +23,7 @@ def with_added(op: Ops, k: Operands, added: Sequence[Constant]) -> Operands:
     return k
 
 
-def joined(op: Ops, ks: Sequence[Operands]) -> Operands:
+def side_by_side_operands(op: Ops, ks: Sequence[Operands]) -> Operands:
     """Return the operands of one recurrence that computes several side by side; its hidden size is their sum.
 
     The gates of the parts are interleaved. Each R must be constant; the joined R is block diagonal. The joined W is
@@ -40,27 +40,27 @@ def joined(op: Ops, ks: Sequence[Operands]) -> Operands:
         peepholes = Pi, Po, Pf
     return replace(
         first,
-        W=interleaved(op, [k.W for k in ks], sizes) if alike else first.W,
-        Wb=interleaved(op, [k.Wb for k in ks], sizes),
+        W=interleaved_gates(op, [k.W for k in ks], sizes) if alike else first.W,
+        Wb=interleaved_gates(op, [k.Wb for k in ks], sizes),
         groups=[size // sizes[0] * sum(sizes) for size in first.groups],
         R=tuple(_block_diagonal(op, parts, sizes) for parts in zip(*(k.R for k in ks), strict=True)),
         Rbh=op.concat([k.Rbh for k in ks], 0),
-        Rb=tuple(interleaved(op, parts, sizes) for parts in zip(*(k.Rb for k in ks), strict=True)),
+        Rb=tuple(interleaved_gates(op, parts, sizes) for parts in zip(*(k.Rb for k in ks), strict=True)),
         P=peepholes,
         hidden_size=sum(sizes),
     )
 
 
-def stacked(op: Ops, ks: Sequence[Operands], *, hidden_apart: bool) -> tuple[Operands, Tensor | None]:
+def layered_operands(op: Ops, ks: Sequence[Operands], *, hidden_apart: bool) -> tuple[Operands, Tensor | None]:
     """Return the operands of one recurrence of layers: X of each layer is H of the layer below.
 
     Example: two layers with states [h0, h1]. R is [[R0, W1], [0, R1]]: layer 0 gets h0 R0, layer 1 gets
     h0 W1 + h1 R1. W is [W0, 0]. With `hidden_apart` (GRU), a second matrix holds W of the last gate, because the
     reset gate does not apply to X.
     """
-    sizes, k = [each.hidden_size for each in ks], joined(op, ks)
+    sizes, k = [each.hidden_size for each in ks], side_by_side_operands(op, ks)
     above = [op.zero((ks[0].W.shape[0] or 0, each.W.shape[1] or 0)) for each in ks[1:]]
-    W = interleaved(op, [ks[0].W, *above], sizes)
+    W = interleaved_gates(op, [ks[0].W, *above], sizes)
     Ws = [_gates(op, each.W, each.hidden_size) for each in ks]
     Rs = [[gate for group in each.R for gate in _gates(op, group, each.hidden_size)] for each in ks]
     zeros = [[op.zero((H, size)) for size in sizes] for H in sizes]
@@ -99,7 +99,7 @@ def _block_diagonal(op: Ops, parts: Sequence[Tensor], sizes: Sequence[int]) -> T
     return op.concat(rows, 0)
 
 
-def interleaved(op: Ops, parts: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+def interleaved_gates(op: Ops, parts: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     """Return gate 0 of each part, gate 1 of each, ...: parts [..., G*H], with an H for each, -> [..., G*sum(H)]."""
     gates = [_gates(op, x, H) for x, H in zip(parts, sizes, strict=True)]
     return op.concat([gate for same in zip(*gates, strict=True) for gate in same], -1)

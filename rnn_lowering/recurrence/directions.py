@@ -13,7 +13,7 @@ from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.run_time_sizes import can_flip, flip, zeros
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.recurrence.block_weights import interleaved, joined
+from rnn_lowering.recurrence.block_weights import interleaved_gates, side_by_side_operands
 from rnn_lowering.recurrence.cells import CELLS
 from rnn_lowering.recurrence.openvino_lstm import recognized_step
 from rnn_lowering.recurrence.recurrence import Recurrence, Repeat, Step, Tensors
@@ -190,13 +190,13 @@ def _joined(op: Ops, parts: Sequence[_Part], turned: Sequence[bool], flip: Flip)
         flip: Reverses a tensor in time.
     """
     spec, sizes = parts[0].node.spec, [part.k.hidden_size for part in parts]
-    k = joined(op, [part.k for part in parts])
+    k = side_by_side_operands(op, [part.k for part in parts])
     if not any(turned) and len({part.node.X.value for part in parts}) == 1:
         xs = input_products(op, spec, k, parts[0].node.X)
     else:
         each = [input_products(op, part.node.spec, part.k, part.node.X) for part in parts]
         flipped = [[flip(x) for x in xw] if turn else xw for xw, turn in zip(each, turned, strict=True)]
-        xs = [interleaved(op, of_group, sizes) for of_group in zip(*flipped, strict=True)]
+        xs = [interleaved_gates(op, of_group, sizes) for of_group in zip(*flipped, strict=True)]
     batch = op.dim(xs[0], 1)
     init = each_side_by_side(op, [part.init for part in parts], batch)
     outputs = {symbol: value for part in parts for symbol, value in part.node.spec.outputs.items()}

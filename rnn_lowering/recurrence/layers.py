@@ -9,7 +9,7 @@ from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.run_time_sizes import flip, zeros
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.recurrence.block_weights import stacked, with_added
+from rnn_lowering.recurrence.block_weights import layered_operands, with_added_constants
 from rnn_lowering.recurrence.cells import CELLS
 from rnn_lowering.recurrence.directions import (
     OPEN_BATCH,
@@ -73,7 +73,7 @@ class _Stack:
 
     def __init__(self, op: Ops, layers: Sequence[NodeInputs]) -> None:
         self.op, self.specs = op, [layer.spec for layer in layers]
-        self.ks = [with_added(op, operands(op, layer.spec)[0], layer.added) for layer in layers]
+        self.ks = [with_added_constants(op, operands(op, layer.spec)[0], layer.added) for layer in layers]
         self.sizes = [k.hidden_size for k in self.ks]
         self.last = len(self.ks) - 1
         self.reverse = self.specs[0].directions == ("reverse",)
@@ -141,7 +141,7 @@ class _Stack:
     def _joint(self, layers: slice) -> tuple[Operands, Callable[[Tensors, Tensors], Tensors]]:
         """Return the operands of some layers as one, and their cell: it takes states and a row."""
         op, ks, kind = self.op, self.ks[layers], self.specs[0].op_type
-        k, between = stacked(op, ks, hidden_apart=kind == "GRU") if len(ks) > 1 else (ks[0], None)
+        k, between = layered_operands(op, ks, hidden_apart=kind == "GRU") if len(ks) > 1 else (ks[0], None)
 
         def cell(states: Tensors, row: Tensors) -> Tensors:
             return CELLS[kind](op, k if between is None else _with_W(k, between, states[0]), states, row)

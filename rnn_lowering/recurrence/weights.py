@@ -14,7 +14,7 @@ import ml_dtypes
 import onnx_ir as ir
 
 from rnn_lowering.emit.constants import Constant, leaf
-from rnn_lowering.emit.integer_constants import dequantized
+from rnn_lowering.emit.integer_constants import dequantized_constant
 from rnn_lowering.emit.integer_product import integer_product
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
@@ -98,7 +98,7 @@ def _integers(spec: NodeSpec, symbol: str) -> Constant | None:
     weight, source = spec.quantized.get(symbol), spec.inputs[symbol]
     if weight is None:
         return None
-    return dequantized(
+    return dequantized_constant(
         leaf(weight.integers, (source, "integers"), symbol),
         leaf(weight.scale, (source, "scale"), symbol),
         leaf(weight.zero_point, (source, "zero_point"), symbol),

@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.emit.names import Names
-from rnn_lowering.emit.versions import placed
+from rnn_lowering.emit.versions import inputs_and_attributes
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.inference.polynomials import Size
 from rnn_lowering.model.scopes import all_names, bodies_of
@@ -267,7 +267,7 @@ class Editor:
         def constant(held: Sequence[int] | ir.Value) -> ir.Value:
             return held if isinstance(held, ir.Value) else self.constant(np.array(held, np.int64), graph)
 
-        given, kept = placed(op_type, self.opset, inputs, attributes, constant)
+        given, kept = inputs_and_attributes(op_type, self.opset, inputs, attributes, constant)
         return self._named(op_type, given, [ir.convenience.convert_attribute(*each) for each in kept.items()])
 
     def again(self, node: ir.Node, value: ir.Value) -> ir.Node:

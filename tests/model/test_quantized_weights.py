@@ -15,7 +15,7 @@ from texts import FORMS, assert_same, graphs, parse, random_feed
 
 import rnn_lowering as rl
 from rnn_lowering.emit.constants import Constant, literal
-from rnn_lowering.emit.integer_constants import Dequantized, dequantized
+from rnn_lowering.emit.integer_constants import Dequantized, dequantized_constant
 from rnn_lowering.spec import constant_values
 
 MODEL = """
@@ -254,7 +254,7 @@ SHAPE = (4, 6)
 
 
 def uniform() -> Dequantized:
-    return dequantized(integers(), literal(0.5, ir.DataType.FLOAT), literal(3, ir.DataType.INT8))
+    return dequantized_constant(integers(), literal(0.5, ir.DataType.FLOAT), literal(3, ir.DataType.INT8))
 
 
 def integers() -> Constant:
@@ -264,7 +264,7 @@ def integers() -> Constant:
 def varying(axis: int) -> Dequantized:
     ramp = np.expand_dims(np.arange(1, SHAPE[axis] + 1), 1 - axis)
     scale = literal(np.broadcast_to(ramp, SHAPE), ir.DataType.FLOAT)
-    return dequantized(integers(), scale, literal(np.zeros(SHAPE), ir.DataType.INT8))
+    return dequantized_constant(integers(), scale, literal(np.zeros(SHAPE), ir.DataType.INT8))
 
 
 MOVES = {

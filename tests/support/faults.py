@@ -422,7 +422,9 @@ FAULTS: dict[tuple[str, int], dict[str, Fault]] = {
     },
     ("RNN_initial_states_bidirectional", 13): {
         "bidirectional is reverse first": function(node.lower_node, bidirectional_is_reverse_first),
-        "directions joined the other way": function(block_weights.joined, lambda join, op, ks: join(op, ks[::-1])),
+        "directions joined the other way": function(
+            block_weights.side_by_side_operands, lambda join, op, ks: join(op, ks[::-1])
+        ),
         "joined Y not turned back": run_with(
             lambda op, joined, finals, ys: (finals, [ys[0], flip(op, ys[1])] if joined and ys else ys)
         ),
@@ -496,7 +498,7 @@ FAULTS: dict[tuple[str, int], dict[str, Fault]] = {
     },
     ("GRU_initial_states_bidirectional", 13): {
         "gates of two directions not interleaved": function(
-            block_weights.interleaved, lambda _, op, parts, sizes: op.concat(list(parts), -1)
+            block_weights.interleaved_gates, lambda _, op, parts, sizes: op.concat(list(parts), -1)
         ),
     },
     ("GRU_linear_before_reset_2", 13): {
