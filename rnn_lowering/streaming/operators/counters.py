@@ -170,26 +170,17 @@ _MOVING = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Uns
 _CALCULATING = frozenset(("Add", "Mul", "Sub"))
 
 
-def _counter(flow: Flow, node: ir.Node) -> Counter | None:
-    """Return the counter that a node reads if its other inputs are constant."""
-    value = next((v for v in node.inputs if isinstance(flow.framings.get(v), Counter)), None)  # type: ignore[arg-type]
-    others = [v for v in node.inputs if v is not None and v is not value]
-    if value is None or any(flow.known.constant(v) is None for v in others):
-        return None
-    held = flow.framings[value]
-    return held if isinstance(held, Counter) and held.offsets.size <= _MOST else None
+def _counter(flow: Flow, node: ir.Node) -> tuple[int, Counter] | None:
+    """Return the input of a node that counts frames, and its counter, if all other inputs are constant."""
+    slots = [n for n, v in enumerate(node.inputs) if v is not None and flow.known.constant(v) is None]
+    held = flow.framings.get(input_of(node, slots[0])) if len(slots) == 1 else None
+    return (slots[0], held) if isinstance(held, Counter) and held.offsets.size <= _MOST else None
 
 
-def _run(flow: Flow, node: ir.Node, counter: Counter, axis_size: int) -> Array | None:
-    """Run a node on the offsets, with a number of frames."""
-    frames = np.repeat(counter.offsets, axis_size, counter.frames.axis)
-    feed = {}
-    for value in node.inputs:
-        if value is not None:
-            held = frames if isinstance(flow.framings.get(value), Counter) else flow.known.constant(value)
-            assert held is not None
-            feed[value] = held
-    found = compute_node(node, feed, flow.opset)
+def _run(flow: Flow, node: ir.Node, slot: int, frames: Array) -> Array | None:
+    """Run a node on frames of its counter."""
+    constants = {v: held for v in node.inputs if v is not None and (held := flow.known.constant(v)) is not None}
+    found = compute_node(node, {**constants, input_of(node, slot): frames}, flow.opset)
     return found[0] if found else None
 
 
@@ -201,46 +192,42 @@ _PLACE = 997
 
 
 def _moved(flow: Flow, node: ir.Node) -> Counter | None:
-    counter = _counter(flow, node)
-    if counter is None or node.inputs[0] is None or not isinstance(flow.framings.get(node.inputs[0]), Counter):
+    """Return a counter whose axes or type a node changes."""
+    found = _counter(flow, node)
+    narrow = node.op_type == "Cast" and ir.DataType(node.attributes.get_int("to", 1) or 1).itemsize < 4
+    if found is None or found[0] != 0 or narrow or _PLACE in found[1].offsets.shape:
         return None
-    if node.op_type == "Cast" and ir.DataType(node.attributes.get_int("to", 1) or 1).itemsize < 4:
-        return None
-    array = _run(flow, node, counter, _PLACE)
+    counter = found[1]
+    array = _run(flow, node, 0, np.repeat(counter.offsets, _PLACE, counter.frames.axis))
     places = [] if array is None else [n for n, length in enumerate(array.shape) if length == _PLACE]
-    if array is None or len(places) != 1 or _PLACE in counter.offsets.shape:
+    if array is None or len(places) != 1:
         return None
-    return _checked(flow, node, Counter(_at(counter.frames, places[0]), counter.step, array.take([0], places[0])))
-
-
-def _at(frames: Frames, axis: int) -> Frames:
-    return Frames(axis, extra=frames.extra, known=frames.known, rate=frames.rate)
+    return _checked(flow, node, counter, places[0], counter.step, array.take([0], places[0]))
 
 
 def _calculated(flow: Flow, node: ir.Node) -> Counter | None:
     """Return a counter plus, minus or times a constant that is equal in each frame."""
-    counter, dtype = _counter(flow, node), flow.known.types.get(node.outputs[0])
-    if counter is None or dtype is None or not dtype.is_integer():
+    found, dtype = _counter(flow, node), flow.known.types.get(node.outputs[0])
+    if found is None or dtype is None or not dtype.is_integer():
         return None
-    first = isinstance(flow.framings.get(node.inputs[0]), Counter)  # type: ignore[arg-type]
-    other = flow.known.constant(node.inputs[1 if first else 0])
-    if other is None or (node.op_type == "Sub" and not first) or (node.op_type == "Mul" and other.size != 1):
+    slot, counter = found
+    other = flow.known.constant(node.inputs[1 - slot])
+    if other is None or (node.op_type == "Sub" and slot != 0) or (node.op_type == "Mul" and other.size != 1):
         return None
     step = counter.step * int(other.reshape(-1)[0]) if node.op_type == "Mul" else counter.step
-    array = _run(flow, node, counter, 1)
+    array = _run(flow, node, slot, counter.offsets)
     if array is None:
         return None
     axis = counter.frames.axis + array.ndim - counter.offsets.ndim
-    return _checked(flow, node, Counter(_at(counter.frames, axis), step, array)) if array.shape[axis] == 1 else None
+    return _checked(flow, node, counter, axis, step, array) if array.shape[axis] == 1 else None
 
 
-def _checked(flow: Flow, node: ir.Node, counter: Counter) -> Counter | None:
-    """Return the counter if its shape matches the output."""
-    shape = tuple(
-        counter.frames.size() if n == counter.frames.axis else size(length)
-        for n, length in enumerate(counter.offsets.shape)
-    )
-    return counter if flow.known.shapes.get(node.outputs[0]) == shape else None
+def _checked(flow: Flow, node: ir.Node, counter: Counter, axis: int, step: int, offsets: Array) -> Counter | None:
+    """Return the counter that a node computes of another one, if its shape matches the output."""
+    before = counter.frames
+    frames = Frames(axis, extra=before.extra, known=before.known, rate=before.rate)
+    shape = tuple(frames.size() if n == axis else size(length) for n, length in enumerate(offsets.shape))
+    return Counter(frames, step, offsets) if flow.known.shapes.get(node.outputs[0]) == shape else None
 
 
 def _rows(flow: Flow, node: ir.Node) -> list[Framing] | None:
