@@ -25,10 +25,7 @@ from rnn_lowering.inference.shape_arithmetic import depends_on_time
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.editor import Editor, home, input_of
 from rnn_lowering.streaming.frames.flow import Flow, FramesEdit
-from rnn_lowering.streaming.frames.frame_counts import (
-    LengthSoFar,
-    frame_indices,
-)
+from rnn_lowering.streaming.frames.frame_counts import LengthSoFar, frame_indices
 from rnn_lowering.streaming.frames.framing import Delay, Frames, Framing, Unframed, WholeSequenceValue
 from rnn_lowering.types import ArrayLike
 

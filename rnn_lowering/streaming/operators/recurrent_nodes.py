@@ -15,7 +15,7 @@ from rnn_lowering.streaming.editor import input_of
 from rnn_lowering.streaming.frames.delays import joined, last_state
 from rnn_lowering.streaming.frames.flow import Flow, StatefulNode
 from rnn_lowering.streaming.frames.framing import Frames, Framing, Unframed
-from rnn_lowering.streaming.operators.recurrent_states import steps_and_batch
+from rnn_lowering.streaming.operators.recurrent_states import state_slots, steps_and_batch
 
 _RESHAPED = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 """Operators that lengths may go through on their way to a recurrent node."""
@@ -65,9 +65,10 @@ def recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
 
 def _attention(flow: Flow, node: ir.Node) -> list[Framing]:
     """Carry the state of a LinearAttention if all its inputs have the frames along axis 1."""
-    data = [n for n, v in enumerate(node.inputs) if v is not None and n != _PAST_STATE]
+    ((slot, _),) = state_slots(node).values()
+    data = [n for n, v in enumerate(node.inputs) if v is not None and n != slot]
     framing, axes = joined(flow, node, data)
-    past = node.inputs[_PAST_STATE] if len(node.inputs) > _PAST_STATE else None
+    past = node.inputs[slot] if len(node.inputs) > slot else None
     if past is not None and flow.is_timed(past):
         raise flow.refuse(node, "its past_state is computed from the stream", "make it an input of the model")
     if not isinstance(framing, Frames):
@@ -82,10 +83,6 @@ def _attention(flow: Flow, node: ir.Node) -> list[Framing]:
         raise flow.refuse(node, "does not read one frame for each of the stream", "trim its inputs with a Slice")
     flow.recurrent.append(StatefulNode(node, flow.path, framing.delay))
     return [flow.framed(node, node.outputs[0], replace(framing, axis=1)), Unframed.LAST]
-
-
-_PAST_STATE = 3
-"""The number of that input of a LinearAttention."""
 
 
 def _frames_as_batch(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing]:
