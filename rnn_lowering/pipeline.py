@@ -120,8 +120,8 @@ class FileLowering:
         )
 
     def _started_early(self) -> AbstractContextManager[Runner | None]:
-        """Return what runs the models of a stream: it imports onnxruntime while the stream is made. Return nothing
-        where a comparison is not certain."""
+        """Return the process that compares a stream, which imports onnxruntime while the stream is made; None if
+        nothing or no stream is compared."""
         certain = self.check.runs and self.lowers.lowering.stream is not None
         return Runner(self.check.timeout) if certain else nullcontext()
 

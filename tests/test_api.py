@@ -8,6 +8,7 @@ import types
 import warnings
 from collections.abc import Callable
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -205,9 +206,17 @@ def test_which_nodes(options: Any, left: list[str]) -> None:
 def test_a_pattern_that_matches_nothing(option: str, given: Any) -> None:
     options: Any = {option: given}
     names = "there are LSTM 'first', GRU 'second', RNN 'third'"
-    for call in (rl.lower, rl.preview):
+    calls: tuple[Callable[..., Any], ...] = rl.lower, rl.preview
+    for call, to in product(calls, ("auto", "keep")):
         with pytest.raises(rl.OptionError, match=names):
-            call(chain(*THREE), **options)
+            call(chain(*THREE), to, **options)
+
+
+def test_a_node_that_is_kept_says_so() -> None:
+    """In the report and in the preview."""
+    _, report = rl.lower(chain(*THREE), "keep", full=True)
+    assert report.left[0] == "LSTM node 'first' in main graph: kept"
+    assert {each.reason for each in rl.preview(chain(*THREE), "keep")} == {"kept"}
 
 
 @pytest.mark.parametrize("given", [3, [3], [None], [["LSTM"]]], ids=str)

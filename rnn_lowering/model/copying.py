@@ -145,7 +145,7 @@ def changed(model: ir.Model, work: ir.Model) -> Iterator[tuple[ir.Model, ir.Mode
 
     Args:
         model: The model.
-        work: A changed copy of it, which is changed further; or itself, then the original is a copy.
+        work: A copy of it, to be changed further; or `model` itself: then the original is a copy.
     """
     before = clone(model) if work is model else model
     try:

@@ -1,4 +1,4 @@
-"""Constant folding: it makes more sizes known, and removes Ifs with constant conditions."""
+"""Fold constants, which makes more sizes known and removes Ifs with constant conditions."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _SHARE = 16
 
 
 def folded(model: ir.Model, *, decide: bool = False, inferred: Inferred | None = None) -> ir.Model | None:
-    """Return a copy in which constants are folded; None if no more sizes and lengths of recurrent nodes are known.
+    """Return a copy with folded constants; None if no further size or length of a recurrent node is known then.
 
     Only shapes that follow from the model's inputs are used: declared shapes of computed values may be wrong.
 
     Args:
         model: The model.
-        decide: Also return the copy if it has fewer If nodes, because their conditions are constant.
+        decide: Also return a copy that has fewer Ifs, since their conditions are constant.
         inferred: What follows from the model's inputs, where that is known.
     """
     best, trial = None, _inferred(model, inferred)

@@ -168,8 +168,8 @@ def _is_moderate_alone(graph: onnx.GraphProto) -> bool:
 
 
 def _complete(graph: onnx.GraphProto) -> Iterator[Callable[[], None]]:
-    """Add the shapes of inputs and outputs and the types of outputs that are missing, which the checker requires
-    and inference does not; yield functions that remove them again."""
+    """Add the missing types of outputs, and the missing shapes of inputs and outputs, for the checker; yield
+    functions that remove them again."""
     for info in (*graph.input, *graph.output):
         if info.type.WhichOneof("value") is None and info in graph.output:
             info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT

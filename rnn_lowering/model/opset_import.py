@@ -69,8 +69,8 @@ _EXTENDED: Mapping[tuple[str, int], Callable[[ir.Node], bool]] = {
     ("SpaceToDepth", 28): _always,
     ("Split", 18): _with_sizes,
 }
-"""Versions whose text differs from that of the version before, by what they add: attributes, inputs, element types;
-and for which nodes their meaning is the same without. Any other version with another text has another meaning."""
+"""Versions that only add attributes, inputs or element types to the one before, each with a test whether a node
+uses none of them. Any other version whose text differs has another meaning."""
 
 
 def is_new(node: ir.Node, opset: int) -> bool:
@@ -125,7 +125,7 @@ def _nodes(graph: ir.Graph, without: Collection[ir.Node]) -> Iterator[ir.Node]:
 
 
 def _first_version(node: ir.Node, opset: int, types: frozenset[str]) -> int:
-    """Return the first version of its operator, but no less than the floor, at which a node means what it does."""
+    """Return the oldest version of its operator, from the floor on, at which a node means the same."""
     if not onnx.defs.has(node.op_type, opset, ""):
         return opset  # the checker refuses it
     newer = onnx.defs.get_schema(node.op_type, opset, "")
@@ -138,7 +138,7 @@ def _first_version(node: ir.Node, opset: int, types: frozenset[str]) -> int:
 
 
 def _means_the_same(node: ir.Node, older: OpSchema, newer: OpSchema) -> bool:
-    """Whether a node has nothing that the newer version added, and that version changed nothing else."""
+    """Whether a node uses nothing that the newer version added, and that version changed nothing else."""
     if older.deprecated or newer.deprecated:
         return False
     if _text(older) != _text(newer):

@@ -1,4 +1,4 @@
-"""Find siblings: independent recurrent nodes of the same sequence length and batch size. One loop can compute them.
+"""Group the nodes that one loop can compute: siblings, which are independent and of equal sizes, and layers.
 
 The level of a node is the number of recurrent nodes on the longest path to the node. Nodes of one level are
 independent. A group has nodes of one level only, so groups never depend on each other in a circle.

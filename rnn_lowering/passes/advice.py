@@ -23,7 +23,7 @@ _SAME_NUMBERS = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")
 _MOST_CANDIDATES = 12
 
 _SHAPES = {"Reshape": 1, "Expand": 1, "Tile": 1, "ConstantOfShape": 0, "Range": 0, "Slice": 1, "Pad": 1, "Split": 1}
-"""The first input of an operator that holds sizes or positions, not data; so do all after it."""
+"""By operator, its first input that holds sizes or positions instead of data; so do all later ones."""
 
 _SIZES_ONLY = ("Shape", "Size")
 
@@ -31,8 +31,7 @@ NO_LENGTHS = "export the model without lengths, or with constant lengths"
 """The hint where no input of the model decides sequence_lens."""
 
 _MANY_STEPS = 32
-"""Compilers take 0.03 to 0.3 s for each unrolled step, and more for each the more there are."""
-
+"""Compilers take 0.03 to 0.3 s for each unrolled step, and more for each if there are more."""
 
 _MINUTES = 512
 """More unrolled steps take minutes to write, to compare and to compile."""

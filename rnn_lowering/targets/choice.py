@@ -34,9 +34,9 @@ class Choice:
         form: "scan", "loop", "unroll" or "chunked".
         reason: Why it was chosen.
         repeat: The function that emits it.
-        dialect: What shapes what it emits.
+        dialect: The shape of loops.
         instead: By operator, what is emitted in its place.
-        finish: What changes finished bodies.
+        finish: Rewrites of finished bodies.
         outputs_apart: As in `Target`.
     """
 

@@ -20,8 +20,8 @@ class Documented:
         source: A URL, or a repository on GitHub and a path in it.
         date: Of the source.
         named: The operators of the default domain that it names as supported, separated by white space.
-        left_out: Those of them that count as not supported, because of the limit that it names.
-        unchecked: Limits that it names and that a lowering does not check.
+        left_out: Named operators that count as unsupported, each with the limit that the document names.
+        unchecked: Limits that the document names and a lowering does not check.
 
     Examples:
         >>> rl.TARGETS["tensorrt"].documented.source

@@ -42,10 +42,10 @@ class Target:
         exported_forms: Those in which it runs Loops and Scans of exporters; None for all of `forms`.
         runs_exported: Whether it runs Loops of exporters as they are, where it runs Loop.
         newest_opset, oldest_opset: The opsets of models that it supports; None where no limit is known.
-        unsupported: Operators that it does not support, or computes wrongly (Softplus where it is infinite from 89
-            on); others are emitted instead. Gather: only that of rows by an index of rank 2.
-        attention: The forms of a LinearAttention that were run in it, that for an open length first. For
-            the others they are those of `forms`, and "chunked".
+        unsupported: Operators that it lacks or computes wrongly; others are emitted instead. "Softplus": it is
+            infinite from 89 on. "Gather": only that of rows by an index of rank 2.
+        attention: The forms in which LinearAttention was run, the one for an unknown length first; () for those of
+            `forms` and "chunked".
         lacks: Recurrent operators whose equivalents it cannot run in any form, each with the reason.
         lacks_types: Element types that it computes in no node.
         sequence_lens: Whether it supports sequence_lens that are known only at run time.
@@ -59,17 +59,17 @@ class Target:
         since: Operators that it supports from an opset on only: as `unsupported` before.
         recognized_lstm: Whether it runs a Scan as its own LSTM where it can (see `recurrence.openvino_lstm`).
         dialect: What shapes its loops, in every form.
-        instead: By operator, what is emitted in its place: see `Rule`; beside those of `unsupported`.
-        finish: What changes a finished body, or the finished equivalent of a node: see `Finish`.
+        instead: More substitutes, by operator: see `Rule`.
+        finish: Rewrites of a finished body, or of the finished equivalent of a node: see `Finish`.
         outputs_apart: Whether the runtime forbids a graph output that a node also reads. Such an output gets its
             own Transpose.
         unroll_up_to: The longest sequence that it runs fastest unrolled.
         loop_from: The hidden size from which on it runs Loops fastest.
         loops_of_chunks: Whether it runs chunks fastest in a loop, those of a known number of steps too.
         loop_dialect: The dialect in loops of float32 from `LOOP_DIALECT_OPSET` on; None for `dialect`.
-        loop_finish: What changes a finished body there, beside `finish`.
+        loop_finish: More rewrites where `loop_dialect` is used.
         converted_only: Whether lowered models were converted for it and not run.
-        documented: What a document names, of a runtime that was not run: nothing else is emitted for it.
+        documented: For a runtime that was not run: the operators that its document names; no others are emitted.
 
     Examples:
         >>> target = rl.TARGETS["tvm"]
@@ -113,10 +113,10 @@ class Target:
 
     @property
     def evidence(self) -> str:
-        """Where the row comes from: measured, converted or documented.
+        """Where the row comes from.
 
         "measured": lowered models were run in it; "converted": they were converted for it, on a machine that cannot
-        run them; "documented": the row is what a public document names.
+        run them; "documented": a public document says so.
         """
         if self.documented:
             return "documented"
