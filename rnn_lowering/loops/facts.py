@@ -228,21 +228,25 @@ class Facts:
     def _record(self, value: ir.Value) -> None:
         """Record the type and shape of a value; sizes without a name are followed from node to node."""
         values, nodes = self._outside, list[ir.Node]()
-        while value not in values.types:
-            kind, node = self.kind(value), value.producer()
-            if kind is None:
-                break
-            kind.add_to(values, value)
-            if node is None or None not in (kind.shape or ()) or not node.inputs or node.inputs[0] is None:
+        kind = self._record_kind(value)
+        while kind is not None and None in (kind.shape or ()):
+            node = value.producer()
+            if node is None or not node.inputs or node.inputs[0] is None:
                 break
             nodes.append(node)
             value = node.inputs[0]
+            kind = self._record_kind(value)
         for node in reversed(nodes):
             for other in node.inputs[1:]:
-                kind = None if other is None or other in values.types else self.kind(other)
-                if other is not None and kind is not None:
-                    kind.add_to(values, other)
+                self._record_kind(other)
             _inferred_kinds(values, node)
+
+    def _record_kind(self, value: ir.Value | None) -> TensorKind | None:
+        """Record the type and shape of a value; return them if they are new."""
+        kind = None if value is None or value in self._outside.types else self.kind(value)
+        if value is not None and kind is not None:
+            kind.add_to(self._outside, value)
+        return kind
 
     def elements(self, value: ir.Value) -> Elements | None:
         """Return the elements of a sequence that is computed outside of bodies, as far as they were found."""
