@@ -276,7 +276,8 @@ def _resize(known: SymbolicValues, node: ir.Node) -> Outputs:
     if scales is not None and len(scales) == len(shape):
         grown = [dim * scale for dim, scale in zip(shape, scales, strict=True)]
         return [[dim if known.is_whole(dim) else None for dim in grown]]
-    return [sizes] if sizes is not None and len(sizes) == len(shape) else []
+    keeps_ratio = node.attributes.get_string("keep_aspect_ratio_policy", "stretch") != "stretch"
+    return [sizes] if sizes is not None and len(sizes) == len(shape) and not keeps_ratio else []
 
 
 def _col2im(known: SymbolicValues, node: ir.Node) -> Outputs:

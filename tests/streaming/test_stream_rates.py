@@ -339,6 +339,12 @@ def test_rates_of_what_is_late(label: str) -> None:
 REFUSED: dict[str, tuple[str, str]] = {
     "linear": ('Y = Resize <mode = "linear"> (X, , by3)', "interpolates between frames, so it looks ahead"),
     "half a pixel ahead": ('Y = Resize <mode = "nearest"> (X, , by3)', "interpolates between frames"),
+    "a ratio of axes that it keeps": (
+        "b = Shape <end = 2> (X)  t = Shape <start = 2> (X)  d = Mul (t, i2)  z = Concat <axis = 0> (b, d)"
+        '  Y = Resize <keep_aspect_ratio_policy = "not_larger", mode = "nearest", nearest_mode = "floor", '
+        'coordinate_transformation_mode = "asymmetric"> (X, , , z)',
+        "does not return one result per frame",
+    ),
     "rates that differ": (
         "a = Slice (X, i0, far, i2, i2)  b = Slice (a, i0, far, i2, i2)  Y = Concat <axis = 1> (a, b)",
         "not aligned: .* 1/2 for each of the stream and .* 1/4",
