@@ -69,7 +69,7 @@ def _read(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, o
                 yield value, infos[value.name]
 
 
-_SECONDS, _INFERENCE_SECONDS = 30, 10
+CHECK_SECONDS, INFERENCE_SECONDS = 30, 10
 """Time limits of a conversion, and of the inference of an invalid model: each needs about a second if large."""
 
 _LARGEST = 2**31 - 1
@@ -221,7 +221,7 @@ class _Native:
         if infer and self._crashed:
             raise NativeError("onnx's own code crashed on the model before")
         self._child = self._child or Child("rnn_lowering.model.onnx_checks")
-        seconds = _INFERENCE_SECONDS if infer else _SECONDS
+        seconds = INFERENCE_SECONDS if infer else CHECK_SECONDS
         job = {"task": task, "memory": RUN_FACTOR * most_bytes(), "payload": proto.SerializeToString()}
         try:
             (answer,) = self._child.ask(job, seconds)

@@ -22,7 +22,8 @@ FOLDABLE = frozenset(
 )
 """Operators of the default domain that exporters put between a constant and a recurrent node."""
 
-_KEPT_BYTES = 1 << 24
+KEPT_BYTES = 1 << 24
+"""The most bytes of a computed constant that is kept; a larger one is computed again when it is read."""
 
 
 def constant_of(value: ir.Value, opset: int) -> ir.TensorProtocol | None:
@@ -54,7 +55,7 @@ def computed(
         tensor = evaluate()
     except Exception:  # the evaluator has no common error; what it cannot do stays in the graph
         return None
-    if tensor.nbytes <= _KEPT_BYTES:
+    if tensor.nbytes <= KEPT_BYTES:
         return tensor
     return ir.LazyTensor(evaluate, tensor.dtype, ir.Shape(tensor.shape.numpy()), name=value.name)
 

@@ -82,7 +82,7 @@ def test_a_conversion_that_crashes_is_refused(opset: int, value: Any) -> None:
 
 
 def test_what_hangs_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_checks, "_SECONDS", 0)
+    monkeypatch.setattr(onnx_checks, "CHECK_SECONDS", 0)
     assert "does not finish" in refusal(lambda: rl.lower(model(Case("native_old", "GRU"), 6)))
 
 

@@ -196,7 +196,7 @@ def test_pairs_around_activations_stay() -> None:
 
 
 def test_large_integers_are_moved_when_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constant_values, "_KEPT_BYTES", 0)
+    monkeypatch.setattr(constant_values, "KEPT_BYTES", 0)
     for name in ("transposed", "joined"):
         original = model(*CASES[name])
         assert not large_floats(assert_same(original, random_feed(original)))

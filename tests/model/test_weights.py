@@ -123,7 +123,7 @@ def test_a_chain_that_is_computed_late_needs_nothing_of_the_graph(
     name: str, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large constant is computed when the result is written: its nodes have left the graph by then."""
-    monkeypatch.setattr(constant_values, "_KEPT_BYTES", 0)
+    monkeypatch.setattr(constant_values, "KEPT_BYTES", 0)
     tensors, chain = LARGE_CHAINS[name]
     original = parse(LARGE.format(tensors=tensors, chain=chain))
     new = assert_same(original, random_feed(original), form)
@@ -168,7 +168,7 @@ VERY_LARGE = {
 def test_a_chain_above_the_limit(name: str) -> None:
     """As the test before, with weights that really are so large."""
     original = VERY_LARGE[name]()
-    assert WIDE * 256 * 4 > constant_values._KEPT_BYTES
+    assert WIDE * 256 * 4 > constant_values.KEPT_BYTES
     new = rl.lower(original, "unroll")
     feed = {"X": np.random.default_rng(2).standard_normal((2, 1, WIDE), np.float32)}
     assert_close(run(new, feed), run(original, feed))
