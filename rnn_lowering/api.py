@@ -52,11 +52,11 @@ def lower(
 def lower(
     model: M, lowering: Lowering | str = "auto", *, full: bool = False, **options: Unpack[LoweringOptions]
 ) -> M | tuple[M, Report]:
-    """Replace the RNN, GRU and LSTM nodes of a model with primitive operators.
+    """Replace the recurrent nodes of a model with primitive operators.
 
     Args:
         model: A ModelProto, which stays as it is, or an onnx_ir Model, which is changed in place.
-        lowering: Which nodes to lower and how, or a form: "auto", "scan", "loop", "unroll" or "keep".
+        lowering: Which nodes to lower and how, or a form: "auto", "scan", "loop", "unroll", "chunked" or "keep".
         full: Also return the report.
         options: The attributes of `Lowering` as keywords.
 
@@ -117,7 +117,7 @@ def lower_file(
     Args:
         source: An ONNX file, which is never changed, or a pipe, which is read once.
         destination: The file to write.
-        lowering: Which nodes to lower and how, or a form: "auto", "scan", "loop", "unroll" or "keep".
+        lowering: Which nodes to lower and how, or a form: "auto", "scan", "loop", "unroll", "chunked" or "keep".
         check: How to compare the models; `Check(runs=0)` for no comparison.
         keep_failed: A file for a model that fails the comparison.
         report: A file for the report, also if the comparison fails: data if its name ends in .json

@@ -282,6 +282,11 @@ NAME, LINE = 120, 800
 """The most characters that are shown of a name, and of a line."""
 
 
+def counted(number: int, noun: str) -> str:
+    """Return "1 frame", "2 frames"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def printable(text: object, most: int = LINE) -> str:
     """Return text as one line. Control characters, line ends, marks that change the direction of writing and lone
     surrogates are escaped. If it has more than `most` characters, the middle is left out.

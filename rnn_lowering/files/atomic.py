@@ -117,7 +117,7 @@ def replacing(place: Place, *, overwrite: bool = False) -> Iterator[Path]:
 
     After each step the model is either the old one with its old data or the new one with its new data: the new
     data file gets an unused name, then the new model replaces the old one, then the old data file is removed.
-    Processes that replace the same file do so one after another.
+    A lock on the folder keeps other processes out meanwhile; there is none on Windows, nor after waiting for 10 s.
 
     Args:
         place: The file to write, and the name of the data file that the block writes beside the yielded path.

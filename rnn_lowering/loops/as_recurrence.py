@@ -10,8 +10,8 @@ Each of these is decided in turn:
 5. What depends on rows and constants only leaves the step and is computed for all steps at once (`emptying`). The
    results are xs too.
 
-`forms` repeats the result. Those of recurrence/ cannot: they carry tensors of known rank with a batch axis. A Loop
-carries lists and scalars too, may end on a condition, and an unrolled `if i == 0` differs in each step.
+`body_repetition` repeats the result. The forms of recurrence/ cannot: they carry tensors of known rank with a batch
+axis. A Loop carries lists and scalars too, may end on a condition, and an unrolled `if i == 0` differs by step.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LoopRecurrence:
 
     Attributes:
         read: The Loop or Scan.
-        carried: What stands for its first carried values, constants included.
+        carried: Its carried values before the first step, constants of the loop included.
         states: Which of them are states that something depends on.
         stacked: Which of the stacked outputs are used.
         xs: By value of the body, which is a row in each step, the rows of all steps, [steps, ...].
@@ -149,7 +149,7 @@ def scan_as_recurrence(
     copy: BodyCopy,
     read: ScanBody,
     items: Sequence[Item],
-    but: Container[ir.Value] = (),
+    excluded: Container[ir.Value] = (),
     *,
     flips: bool = True,
 ) -> LoopRecurrence:
@@ -159,7 +159,7 @@ def scan_as_recurrence(
         copy: Copies the body later.
         read: The Scan.
         items: What stands for its inputs.
-        but: Rows that are not among xs.
+        excluded: Rows that are not among xs.
         flips: Whether rows that are read backwards are put into the order of the steps.
     """
     op, first_row = copy.op, len(read.initial)
@@ -168,7 +168,7 @@ def scan_as_recurrence(
     trips = LoopTrips(op.dim(xs[0], axes[0]), length, positive=True)
     rows = {}
     for value, x, axis, backwards in zip(read.row_inputs, xs, axes, read.backwards, strict=True):
-        if value in but:
+        if value in excluded:
             continue
         rows[value] = _in_front(copy, op.given(copy.value_of(x), x.dtype, x.shape), axis)
         if backwards and flips:

@@ -15,9 +15,9 @@ from rnn_lowering.emit.ops import Finish, Ops, Rule
 from rnn_lowering.errors import NodeRef, UnsupportedError, boundary
 from rnn_lowering.loops.body import LoopBody, ScanBody, read_body
 from rnn_lowering.loops.body_copy import BodyCopy, RepeatBody
+from rnn_lowering.loops.body_repetition import to_loop, to_scan, unroll
 from rnn_lowering.loops.body_values import LoopLimits
 from rnn_lowering.loops.facts import Elements, Facts, Item
-from rnn_lowering.loops.forms import to_loop, to_scan, unroll
 from rnn_lowering.loops.stacked_states import stack_rows_of_states
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inlining import inline_holding

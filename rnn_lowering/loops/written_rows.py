@@ -16,9 +16,9 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import InvalidNodeError, UnsupportedError
 from rnn_lowering.loops.body import LoopBody
 from rnn_lowering.loops.body_copy import BodyCopy
+from rnn_lowering.loops.body_repetition import unroll
 from rnn_lowering.loops.body_values import LoopLimits
 from rnn_lowering.loops.facts import Facts, Known, SizeOrName
-from rnn_lowering.loops.forms import unroll
 from rnn_lowering.loops.step_counters import STEP, Counters, Line
 from rnn_lowering.loops.trips import runs_once_per_row, simulated_trips
 from rnn_lowering.spec.node_outputs import MOVING, moved_inputs

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from rnn_lowering import types
-from rnn_lowering.errors import NodeRef, UnsupportedError, boundary, warn
+from rnn_lowering.errors import NodeRef, UnsupportedError, boundary, counted, warn
 from rnn_lowering.loops.body_values import LoopLimits
 from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
 from rnn_lowering.model.copying import clone, replace_content, restored_on_failure
@@ -234,7 +234,7 @@ def _check_delay(flow: Flow, work: ir.Model, most: bool | int) -> None:
     if most is True or (most is not False and frames <= most):
         return
     ref, ahead = flow.ahead[0]
-    own, all_ = (f"{n} frame{'s' if n > 1 else ''}" for n in (ahead, frames))
+    own, all_ = (counted(n, "frame") for n in (ahead, frames))
     raise UnsupportedError(
         f"looks {own} ahead, so the stream would need a delay of {all_}"
         + (f", more than the {most} that are allowed" if most else ""),

@@ -15,10 +15,10 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.constants import Constant, leaf
 from rnn_lowering.emit.integer_constants import dequantized_constant
-from rnn_lowering.emit.integer_product import integer_product
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.recurrence.activations import FORMULAS
+from rnn_lowering.recurrence.integer_product import integer_product
 from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.spec.rnn import GATES, Activation, RecurrentSpec
 from rnn_lowering.types import Dims, array_of
@@ -32,12 +32,12 @@ class Operands:
 
     Attributes:
         W: Transposed input weights [input, G*hidden].
-        Wb: Sum of the biases that is added to X W^T [G*hidden]; for a GRU with linear_before_reset without Rbh.
+        Wb: Wb + Rb, [G*hidden]; with linear_before_reset without Rbh, which the reset gate multiplies.
         groups: The sizes of the gate groups of that sum, which a cell receives one by one.
         R: Transposed recurrent weights by gate group, each [hidden, ...].
         product: Multiplies X by W, or H by a group of R: as tensors or, for a DynamicQuantizeLSTM, as integers.
         Rbh: GRU with linear_before_reset: the recurrent bias of the hidden gate [hidden]; else zero.
-        Rb: The same by gate group of R, with zero for the other gates.
+        Rb: Rbh split like R, with zeros for the other gates.
         P: LSTM: the peepholes i, o, f, each [hidden]; None without them.
         b, Pb: DynamicQuantizeLSTM: the bias, which follows the sum of both products and the peephole: by gate group
             of R, and by peephole; else zero.
@@ -69,7 +69,7 @@ class Operands:
 
 
 _MAY_BE_ZERO = frozenset(("B", "P", "initial_h", "initial_c", "bias", "past_state"))
-"""Inputs of which zeros mean the same as none."""
+"""Inputs for which zeros mean the same as no input."""
 
 
 def node_input(op: Ops, spec: NodeSpec, symbol: str, shape: Dims) -> Tensor:

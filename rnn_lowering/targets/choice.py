@@ -34,10 +34,10 @@ class Choice:
         form: "scan", "loop", "unroll" or "chunked".
         reason: Why it was chosen.
         repeat: The function that emits it.
-        dialect: The shape of loops.
+        dialect: The dialect of loops.
         instead: By operator, what is emitted in its place.
         finish: Rewrites of finished bodies.
-        outputs_apart: As in `Target`.
+        outputs_apart: Whether a graph output that nodes read too gets its own Transpose.
     """
 
     form: str

@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
-from rnn_lowering.emit.integer_product import integer_product
 from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import NodeRef, UnknownLengthsError, UnknownSizeError, UnsupportedError
+from rnn_lowering.recurrence.integer_product import integer_product
 from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.targets.target import Target
 

@@ -11,7 +11,7 @@ from cases import Array
 from onnx.reference import ReferenceEvaluator
 from running import run
 
-from rnn_lowering.emit import integer_product, run_time_sizes
+from rnn_lowering.emit import run_time_sizes
 from rnn_lowering.emit.constants import Literal, literal
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.names import Names
@@ -20,6 +20,7 @@ from rnn_lowering.emit.run_time_sizes import can_flip, count, flip, zeros
 from rnn_lowering.emit.substitutes import COMPOSED
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.emit.versions import Versioned
+from rnn_lowering.recurrence import integer_product
 
 OPSETS = (7, 8, 9, 10, 11, 12, 13, 17, 18, 21, 24)
 DTYPES = {"float32": ir.DataType.FLOAT, "float64": ir.DataType.DOUBLE}

@@ -34,7 +34,7 @@ from rnn_lowering.compare.streams.sequences import BEGINNINGS, CHUNKS_OF, FEW, R
 from rnn_lowering.compare.streams.stream_runs import Expected, StreamRuns
 from rnn_lowering.compare.tolerance import compare
 from rnn_lowering.compare.whole import ModelComparison
-from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.errors import UnsupportedError, counted
 from rnn_lowering.files.external_data import save
 from rnn_lowering.files.reading import ModelSource, parse_file
 from rnn_lowering.model.scopes import recurrent_nodes
@@ -285,7 +285,7 @@ class StreamComparison:
     def _method(self) -> str:
         sizes = f"of 1, of {FEW} and of {', '.join(map(str, RAGGED))} frames"
         if self.plan.frames is not None:
-            sizes = f"of {self.plan.frames} frame{'s'[: self.plan.frames > 1]}"
+            sizes = f"of {counted(self.plan.frames, 'frame')}"
         elif self.plan.unit > 1:
             sizes = sizes.replace(" frames", f" times {self.plan.unit} frames")
         return f"{CHUNKED} {sizes}" + (f", sequences of up to {self.longest} frames" if self.longest else "")

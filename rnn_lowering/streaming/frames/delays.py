@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.errors import UnsupportedError, counted
 from rnn_lowering.inference.polynomials import TIME, Size
 from rnn_lowering.inference.shape_arithmetic import depends_on_time
 from rnn_lowering.spec.node_spec import node_ref
@@ -120,7 +120,7 @@ def last_state(
         return Unframed.LAST
     error = flow.refuse(
         node,
-        f"returns its last state, which comes {late} frame{'s'[: late != 1]} after the sequence has ended",
+        f"returns its last state, which comes {counted(late, 'frame')} after the sequence has ended",
         "drop that output, since the stream carries the state, or give the node an initial state to return",
     )
     if framing.extra > 0 or flow.path:

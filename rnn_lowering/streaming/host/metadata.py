@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.errors import ModelFileError
+from rnn_lowering.errors import ModelFileError, counted
 from rnn_lowering.types import Array
 
 KEY = "rnn_lowering.stream"
@@ -28,10 +28,10 @@ _TYPES = (
 )
 
 _LONGEST = 1 << 22
-"""No delay has more frames than these."""
+"""The largest delay, in frames, that metadata may name."""
 
 _LARGEST = 1 << 28
-"""No state has more elements than these."""
+"""The most elements of a state that metadata may name."""
 
 Dim = int | str
 """A size, the name of an open dimension of the inputs, or a multiple of it such as "2*name"."""
@@ -124,8 +124,8 @@ class StreamPlan:
         states: The values to pass from call to call.
         unit: The number of frames of each call is a multiple of this.
         rates: How many frames an output has for each frame of the inputs, by name: "1", "15" or "1/8".
-        delay: The delay of an output in its own frames, by name; absent: 0. So many at the start mean nothing, and
-            as many come after the end of the sequence.
+        delay: The delay of an output in its own frames, by name; absent: 0. Drop so many frames at the start;
+            the last ones come after zeros that follow the sequence (`frames_late`).
         short: How many frames fewer than the sequence an output has, by name; absent: 0.
 
     Examples:
@@ -229,18 +229,14 @@ def host_loop(plan: StreamPlan, target: str) -> str:
         target: The runtime that it is for.
     """
     several = f" of a multiple of {plan.unit} frames" if plan.unit > 1 else ""
-    chunk = (
-        f"each chunk{several}"
-        if plan.frames is None
-        else f"each chunk of {plan.frames} frame{'s'[: plan.frames > 1]}"
-    )
+    chunk = f"each chunk{several}" if plan.frames is None else f"each chunk of {counted(plan.frames, 'frame')}"
     given = ", ".join(f'"{name}": {name}' for name in plan.inputs)
     lines = ["states = {"]
     lines += [f'    "{s.input}": {_start(s)},' for s in plan.states]
     lines += ["}", f"for {chunk}{_axes(plan.inputs)}:", f"    outputs = run({{{given}, **states}})"]
     lines += ["    states = {", *(f'        "{s.input}": outputs["{s.output}"],' for s in plan.states), "    }"]
     if plan.frames_late:
-        lines.append(f"then the same with {_frames(plan.frames_late)} of zeros, since the stream is late")
+        lines.append(f"then the same with {counted(plan.frames_late, 'frame')} of zeros, since the stream is late")
     for name, axis in plan.outputs.items():
         told = "after the last chunk" if axis is None else f"joined along axis {axis}"
         lines.append(f'outputs["{name}"]: {told}{_late(plan, name)}')
@@ -254,12 +250,8 @@ def _late(plan: StreamPlan, output: str) -> str:
         return ""
     count = " as many as the sequence has" if rate == 1 else f" {rate} for each of the sequence"
     less = f", {short} less" if short else ""
-    first = f"without the first {_frames(late)}, which come before the sequence's, " if late else ""
+    first = f"without the first {counted(late, 'frame')}, which come before the sequence's, " if late else ""
     return f", {first}and then{count}{less}" if late else f":{count}{less}"
-
-
-def _frames(count: int) -> str:
-    return f"{count} frame{'s'[: count > 1]}"
 
 
 def _start(state: State) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.errors import UnsupportedError, counted
 from rnn_lowering.inference.polynomials import size
 from rnn_lowering.spec.kinds import has_steps, is_recurrent, kind_of
 from rnn_lowering.spec.node_spec import node_ref
@@ -137,7 +137,7 @@ def _check_onward(flow: Flow, node: ir.Node, others: dict[int, ir.Value], framin
 
 def number_of_frames(framing: Frames) -> str:
     more = framing.extra
-    return f"{more} frame{'s'[: more != 1]} more than" if more > 0 else "not as many frames as"
+    return f"{counted(more, 'frame')} more than" if more > 0 else "not as many frames as"
 
 
 def _check_lengths(flow: Flow, node: ir.Node, lengths: ir.Value, framing: Frames) -> None:

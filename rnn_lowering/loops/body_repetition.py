@@ -133,7 +133,7 @@ def _takes_numbers(copy: BodyCopy, r: LoopRecurrence) -> bool:
     long = trips is None or trips.known is None or trips.known > copy.limits.steps
     if copy.needs_rows and not (numbered and long):
         taken = "the numbers of its steps" if numbered else "no rows"
-        raise UnsupportedError(f"a Scan would take {taken}, which tract refuses", hint=_WAY, node=read.ref)
+        raise UnsupportedError(f"a Scan would take {taken}, which the target refuses", hint=_WAY, node=read.ref)
     return True
 
 
