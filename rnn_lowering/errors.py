@@ -19,7 +19,7 @@ PAGES = {
     "cli.signals": "",
     "compare": "verification.md#what-is-compared",
     "loops": "loops.md#what-is-refused",
-    "model.fixed_inputs": _SIZES,
+    "model.sizes.fixed_inputs": _SIZES,
     "passes.stream": "streaming.md#my-net-is-refused-because",
     "spec": _SUPPORTED,
     "spec.causal_conv": _LINEAR,

@@ -21,8 +21,9 @@ import rnn_lowering as rl
 from rnn_lowering.cli.command import main, parser
 from rnn_lowering.compare.nodes.counterparts import node_pairs
 from rnn_lowering.limits import limited
-from rnn_lowering.model import folding, inlining
+from rnn_lowering.model import inlining
 from rnn_lowering.model.copying import clone_graph
+from rnn_lowering.model.sizes import folding
 from rnn_lowering.spec.constant_values import constant_of
 
 MIB = 1 << 20

@@ -18,8 +18,8 @@ from rnn_lowering.compare.coverage import runs_for, setting
 from rnn_lowering.errors import OptionError, RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import from_proto
 from rnn_lowering.limits import excess
-from rnn_lowering.model.fixed_inputs import has_record, recorded
 from rnn_lowering.model.messages import bodies_in, nodes_in
+from rnn_lowering.model.sizes.fixed_inputs import has_record, recorded
 from rnn_lowering.options import Check
 from rnn_lowering.spec.kinds import is_recurrent, role_of
 from rnn_lowering.spec.node_spec import AxisName, InputRole

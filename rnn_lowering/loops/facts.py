@@ -21,7 +21,7 @@ from rnn_lowering.inference.shape_inference import infer
 from rnn_lowering.inference.symbolic_values import SymbolicValues
 from rnn_lowering.model.onnx_checks import is_anonymous
 from rnn_lowering.model.scopes import bodies_of
-from rnn_lowering.model.sizes import VARIES, inferred_values
+from rnn_lowering.model.sizes.model_sizes import VARIES, inferred_values
 from rnn_lowering.spec.constant_values import constant_of
 from rnn_lowering.spec.node_outputs import (
     RANDOM,

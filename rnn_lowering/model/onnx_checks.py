@@ -19,8 +19,8 @@ from onnx import shape_inference, version_converter
 
 from rnn_lowering.child import Child, ChildError, Message, serve
 from rnn_lowering.limits import RUN_FACTOR, limit_memory, most_bytes
-from rnn_lowering.model.contrib_shapes import call_functions
 from rnn_lowering.model.messages import described, graphs_in, pairs_in
+from rnn_lowering.model.sizes.contrib_shapes import call_functions
 
 
 def infer_shapes(model: ir.Model) -> None:

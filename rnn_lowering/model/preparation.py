@@ -13,7 +13,7 @@ from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.old_opsets import FIRST_OPSET, NEW_OPSET, modernize
 from rnn_lowering.model.scopes import SORTED, RecurrentNode, recurrent_nodes, sort_nodes
-from rnn_lowering.model.sizes import known_inputs
+from rnn_lowering.model.sizes.model_sizes import known_inputs
 from rnn_lowering.options import KEEP, Lowering, Selection
 from rnn_lowering.spec.connections import InputFacts
 from rnn_lowering.spec.kinds import read_spec

@@ -15,7 +15,7 @@ from rnn_lowering.errors import boundary
 from rnn_lowering.model.preparation import NodePlan
 from rnn_lowering.model.scopes import all_graphs, all_names, detach, sort_nodes, values_used, with_bodies
 from rnn_lowering.model.siblings import Between, Group, groups_of, shared_loops
-from rnn_lowering.model.sizes import merged
+from rnn_lowering.model.sizes.model_sizes import merged
 from rnn_lowering.recurrence.equivalents.causal_conv_node import conv_of_one_frame
 from rnn_lowering.recurrence.equivalents.node import lower_node, lower_nodes
 from rnn_lowering.spec.causal_conv import CausalConvSpec

@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import RnnLoweringError
 from rnn_lowering.model.copying import clone
-from rnn_lowering.model.fixed_inputs import fix_dimensions, input_arrays
-from rnn_lowering.model.folding import folded
 from rnn_lowering.model.scopes import bodies_of
-from rnn_lowering.model.sizes import inferred_values
+from rnn_lowering.model.sizes.fixed_inputs import fix_dimensions, input_arrays
+from rnn_lowering.model.sizes.folding import folded
+from rnn_lowering.model.sizes.model_sizes import inferred_values
 from rnn_lowering.passes.report import NodeReport
 from rnn_lowering.spec.constant_values import constant_of
 from rnn_lowering.spec.node_spec import default_opset

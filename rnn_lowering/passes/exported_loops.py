@@ -12,9 +12,9 @@ from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.loops.body_values import LoopLimits
 from rnn_lowering.loops.lowering import LoopForms, lower_loops
 from rnn_lowering.loops.trips import UnknownTripsError
-from rnn_lowering.model.folding import with_constants
 from rnn_lowering.model.preparation import NodeSelection
 from rnn_lowering.model.scopes import exported_loops, foreign_nodes, operators_in
+from rnn_lowering.model.sizes.folding import with_constants
 from rnn_lowering.options import KEEP, Lowering
 from rnn_lowering.passes.advice import open_trips
 from rnn_lowering.passes.report import Report

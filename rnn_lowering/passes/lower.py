@@ -16,12 +16,12 @@ from rnn_lowering.errors import boundary, warn
 from rnn_lowering.limits import limited
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.copying import changed, clone, restored_on_failure
-from rnn_lowering.model.fixed_inputs import input_arrays, record
 from rnn_lowering.model.opset_import import import_opset
 from rnn_lowering.model.preparation import PreparedModel, export_faults
 from rnn_lowering.model.replace import replace_nodes
 from rnn_lowering.model.scopes import drop_unused_constants, nodes_with_functions
-from rnn_lowering.model.sizes import ensure_valid, forget_names
+from rnn_lowering.model.sizes.fixed_inputs import input_arrays, record
+from rnn_lowering.model.sizes.model_sizes import ensure_valid, forget_names
 from rnn_lowering.options import Lowering, LoweringOptions, lowering_of
 from rnn_lowering.passes.advice import long_work, many_steps
 from rnn_lowering.passes.exported_loops import refusals

@@ -16,14 +16,14 @@ from rnn_lowering.errors import (
     UnsupportedError,
 )
 from rnn_lowering.model.copying import clone
-from rnn_lowering.model.fixed_inputs import at_sizes, input_arrays
-from rnn_lowering.model.folding import folded, with_constants
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.onnx_checks import fault_of
 from rnn_lowering.model.opset_import import is_new, opset_without
 from rnn_lowering.model.preparation import NodePlan, NodeSelection, PreparedModel, prepare, read
 from rnn_lowering.model.replace import operators_for, prefix_of, replace_nodes, shorten_convolutions
 from rnn_lowering.model.scopes import SORTED, RecurrentNode, recurrent_nodes, repeating_nodes, sort_nodes
+from rnn_lowering.model.sizes.fixed_inputs import at_sizes, input_arrays
+from rnn_lowering.model.sizes.folding import folded, with_constants
 from rnn_lowering.options import KEEP, Lowering
 from rnn_lowering.passes.advice import NO_LENGTHS, deciding_input, open_lengths, open_sizes
 from rnn_lowering.passes.exported_loops import UNSELECTED, lower_exported, nodes_left

@@ -11,7 +11,7 @@ from rnn_lowering.model.copying import restored
 from rnn_lowering.model.preparation import NodeSelection, PreparedModel, read_node
 from rnn_lowering.model.scopes import RecurrentNode, recurrent_nodes
 from rnn_lowering.model.siblings import groups_of, shared_loops
-from rnn_lowering.model.sizes import known_inputs
+from rnn_lowering.model.sizes.model_sizes import known_inputs
 from rnn_lowering.options import Lowering
 from rnn_lowering.passes.exported_loops import nodes_left, refusals
 from rnn_lowering.passes.planning import ModelPlanner

@@ -16,12 +16,12 @@ from rnn_lowering.errors import NodeRef, UnsupportedError, boundary, counted, wa
 from rnn_lowering.loops.body_values import LoopLimits
 from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
 from rnn_lowering.model.copying import clone, replace_content, restored_on_failure
-from rnn_lowering.model.fixed_inputs import fix_dimensions
 from rnn_lowering.model.inlining import inline_all
 from rnn_lowering.model.old_opsets import FIRST_OPSET, modernize
 from rnn_lowering.model.onnx_checks import infer_shapes, is_sound
 from rnn_lowering.model.preparation import read
 from rnn_lowering.model.scopes import recurrent_nodes, sort_nodes, values_used
+from rnn_lowering.model.sizes.fixed_inputs import fix_dimensions
 from rnn_lowering.options import Lowering, Stream, parse_delay, parse_stream
 from rnn_lowering.spec.node_spec import default_opset
 from rnn_lowering.streaming.editor import remove_unused, unused

@@ -13,7 +13,6 @@ from scope_models import LOCAL
 from texts import FORMS, parse, random_feed
 
 import rnn_lowering as rl
-from rnn_lowering.model import sizes
 from rnn_lowering.passes import lower
 
 LSTM = """
@@ -41,7 +40,7 @@ def test_stale_shapes_are_replaced(dims: list[int], form: str, tmp_path: Path) -
     source, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
     onnx.save(declared(dims), source)
     report = rl.lower_file(source, out, form, verify=0)
-    assert report.notes == [sizes.STALE]
+    assert report.notes == [model_sizes.STALE]
     lowered = onnx.load(out)
     onnx.checker.check_model(lowered, full_check=True)
     shapes = {value.name: shape(value) for value in (*lowered.graph.value_info, *lowered.graph.output)}
@@ -102,7 +101,7 @@ def test_a_result_that_is_invalid_is_not_returned() -> None:
 
 def test_stale_shapes_are_replaced_in_memory() -> None:
     new, report = rl.lower(declared([5, 1, 2, 8]), full=True)
-    assert report.notes == [sizes.STALE]
+    assert report.notes == [model_sizes.STALE]
     onnx.checker.check_model(new, full_check=True)
 
 

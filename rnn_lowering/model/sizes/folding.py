@@ -13,7 +13,7 @@ from rnn_lowering.limits import most_bytes
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.onnx_checks import is_sound
 from rnn_lowering.model.scopes import recurrent_nodes
-from rnn_lowering.model.sizes import Inferred, computed_values, inferred_values, merged
+from rnn_lowering.model.sizes.model_sizes import Inferred, computed_values, inferred_values, merged
 from rnn_lowering.spec.constant_values import constant_of
 from rnn_lowering.types import in_memory
 

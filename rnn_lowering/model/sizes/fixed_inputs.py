@@ -15,9 +15,9 @@ import onnx_ir as ir
 
 from rnn_lowering.errors import OptionError, UnsupportedError
 from rnn_lowering.model.copying import clone
-from rnn_lowering.model.folding import folded
 from rnn_lowering.model.onnx_checks import fault_of
-from rnn_lowering.model.sizes import Inferred, computed_values, fixed, infer_anew, with_sizes
+from rnn_lowering.model.sizes.folding import folded
+from rnn_lowering.model.sizes.model_sizes import Inferred, computed_values, fixed, infer_anew, with_sizes
 from rnn_lowering.spec.node_spec import default_opset
 from rnn_lowering.types import Array, ArrayLike, Shapes
 
