@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rnn_lowering.emit.constants import Constant, row_product
@@ -63,18 +63,13 @@ def layered_operands(op: Ops, ks: Sequence[Operands], *, hidden_apart: bool) -> 
     W = interleaved_gates(op, [ks[0].W, *above], sizes)
     Ws = [_gates(op, each.W, each.hidden_size) for each in ks]
     Rs = [[gate for group in each.R for gate in _gates(op, group, each.hidden_size)] for each in ks]
-    zeros = [[op.zero((H, size)) for size in sizes] for H in sizes]
     gates = range(len(Rs[0]))
 
     def matrix(gate: int, *, of_R: bool, of_W: bool) -> Tensor:
-        rows = []
-        for m, _ in enumerate(ks):
-            row = list(zeros[m])
-            row[m] = Rs[m][gate] if of_R else row[m]
-            if of_W and m + 1 < len(ks):
-                row[m + 1] = Ws[m + 1][gate]
-            rows.append(op.concat(row, 1))
-        return op.concat(rows, 0)
+        rows = [{n: R[gate]} if of_R else {} for n, R in enumerate(Rs)]
+        for n, W in enumerate(Ws[1:] if of_W else [], 1):
+            rows[n - 1][n] = W[gate]
+        return _block_matrix(op, rows, sizes)
 
     apart = gates[-1] if hidden_apart else None
     wide = [matrix(gate, of_R=True, of_W=gate != apart) for gate in gates]
@@ -92,11 +87,19 @@ def _gates(op: Ops, matrix: Tensor, H: int) -> list[Tensor]:
 
 def _block_diagonal(op: Ops, parts: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     """Return one block diagonal R for several R, each [H, G*H]."""
-    rows = []
-    for n, (part, H) in enumerate(zip(parts, sizes, strict=True)):
-        columns = [g if m == n else op.zero((H, size)) for g in _gates(op, part, H) for m, size in enumerate(sizes)]
-        rows.append(op.concat(columns, 1))
-    return op.concat(rows, 0)
+    gates = zip(*(_gates(op, part, H) for part, H in zip(parts, sizes, strict=True)), strict=True)
+    return op.concat([_block_matrix(op, [{n: R} for n, R in enumerate(gate)], sizes) for gate in gates], 1)
+
+
+def _block_matrix(op: Ops, rows: Sequence[Mapping[int, Tensor]], sizes: Sequence[int]) -> Tensor:
+    """Return a matrix of blocks: each row has some by column, the others are zero."""
+    return op.concat(
+        [
+            op.concat([row[n] if n in row else op.zero((H, size)) for n, size in enumerate(sizes)], 1)
+            for row, H in zip(rows, sizes, strict=True)
+        ],
+        0,
+    )
 
 
 def interleaved_gates(op: Ops, parts: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
