@@ -1,4 +1,4 @@
-"""Replace RNN, GRU and LSTM nodes in ONNX models with primitive operators.
+"""Replace the recurrent nodes of ONNX models with primitive operators.
 
 import rnn_lowering as rl
 new = rl.lower(model)                          # ModelProto -> new ModelProto; ir.Model in place
