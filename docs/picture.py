@@ -13,7 +13,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import rnn_lowering as rl
-from rnn_lowering.report import step_graph
+from rnn_lowering.report import plots
 
 PICTURE = Path(__file__).with_name("lstm.svg")
 INPUTS, OUTPUTS = ("X", "W", "R", "B"), ("Y", "Y_h", "Y_c")
@@ -46,8 +46,8 @@ def as_it_was() -> nx.DiGraph:
 def picture() -> str:
     """The node on the left, the body of the Scan on the right, as SVG in the colors of the report."""
     lowered = rl.lower(lstm(), to="scan")
-    after = step_graph.step_graph(lowered.graph, {name: name for name in ("X", *OUTPUTS)})
-    panels = [step_graph.draw_step(graph, salt)[0] for graph, salt in ((as_it_was(), "before"), (after, "after"))]
+    after = plots.step_graph(lowered.graph, {name: name for name in ("X", *OUTPUTS)})
+    panels = [plots.draw_step(graph, salt)[0] for graph, salt in ((as_it_was(), "before"), (after, "after"))]
     sizes = [tuple(map(float, re.findall(r"[\d.]+", panel.split('"')[1])[2:])) for panel in panels]
     (before_width, before_height), (width, height) = sizes
     left, top, gap = 16.0, 42.0, 64.0
@@ -72,7 +72,7 @@ def picture() -> str:
 
 def _colors() -> str:
     """The colors of the report, by day and by night."""
-    page = Path(step_graph.__file__).with_name("page.html.j2").read_text(encoding="utf-8")
+    page = Path(plots.__file__).with_name("page.html.j2").read_text(encoding="utf-8")
     day, night = re.findall(r":root \{(.*?)\}", page, re.DOTALL)[:2]
     return " ".join(f":root {{{day}}} @media (prefers-color-scheme: dark) {{ :root {{{night}}} }}".split())
 

@@ -37,17 +37,15 @@ if TYPE_CHECKING:
     from rnn_lowering.passes.stream import StreamPass
     from rnn_lowering.report.file_report import FileReport
     from rnn_lowering.spec.causal_conv import CausalConvSpec
-    from rnn_lowering.spec.gated_delta_net import GatedDeltaNetSpec
-    from rnn_lowering.spec.gates import AttentionGateSpec, GatedNormSpec
+    from rnn_lowering.spec.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
     from rnn_lowering.spec.linear_attention import LinearAttentionSpec
     from rnn_lowering.spec.node_spec import NodeSpec
     from rnn_lowering.spec.rnn import RecurrentSpec
-    from rnn_lowering.streaming.host.calibration import Calibration
-    from rnn_lowering.streaming.host.metadata import State, StreamPlan
-    from rnn_lowering.streaming.host.stream_runner import Stream
-    from rnn_lowering.targets.documented import Documented
+    from rnn_lowering.streaming.calibration import Calibration
+    from rnn_lowering.streaming.metadata import State, StreamPlan
+    from rnn_lowering.streaming.stream_runner import Stream
     from rnn_lowering.targets.table import TARGETS
-    from rnn_lowering.targets.target import Target
+    from rnn_lowering.targets.target import Documented, Target
     from rnn_lowering.types import Progress
 
 _MODULES = {
@@ -69,17 +67,15 @@ _MODULES = {
     "passes.stream": ("StreamPass",),
     "report.file_report": ("FileReport",),
     "spec.causal_conv": ("CausalConvSpec",),
-    "spec.gated_delta_net": ("GatedDeltaNetSpec",),
-    "spec.gates": ("AttentionGateSpec", "GatedNormSpec"),
+    "spec.gated_delta_net": ("AttentionGateSpec", "GatedDeltaNetSpec", "GatedNormSpec"),
     "spec.linear_attention": ("LinearAttentionSpec",),
     "spec.node_spec": ("NodeSpec",),
     "spec.rnn": ("RecurrentSpec",),
-    "streaming.host.calibration": ("Calibration",),
-    "streaming.host.stream_runner": ("Stream",),
-    "streaming.host.metadata": ("State", "StreamPlan"),
-    "targets.documented": ("Documented",),
+    "streaming.calibration": ("Calibration",),
+    "streaming.stream_runner": ("Stream",),
+    "streaming.metadata": ("State", "StreamPlan"),
     "targets.table": ("TARGETS",),
-    "targets.target": ("Target",),
+    "targets.target": ("Documented", "Target"),
     "types": ("Progress",),
     "compare.result": ("Verification",),
     "compare.verify": ("verify", "verify_stream"),

@@ -10,7 +10,7 @@ from paths import PACKAGE
 ORDER = [
     *("errors", "types", "child", "limits"),
     *("spec", "emit", "recurrence", "targets", "options", "model", "inference", "loops", "streaming"),
-    *("passes", "files", "compare", "report", "pipeline", "api", "olive", "cli", "__init__", "__main__"),
+    *("passes", "files", "compare", "report", "api", "olive", "cli", "__init__", "__main__"),
 ]
 """Folders and modules at the top: each imports from those before it only."""
 

@@ -82,7 +82,7 @@ def _asks_for_axes(args: argparse.Namespace) -> bool:
 def _axes(args: argparse.Namespace) -> RnnLoweringError:
     """Return an error that names the axes of the model's inputs."""
     from rnn_lowering.files.reading import load_model
-    from rnn_lowering.streaming.time_inputs import time_inputs
+    from rnn_lowering.streaming.frames import time_inputs
 
     model = load_model(args.input, trust_external_data=options_of(Files, args).trust_external_data)
     try:
@@ -148,9 +148,9 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _lower(args: argparse.Namespace) -> int:
+    from rnn_lowering.api import FileLowering
     from rnn_lowering.cli.console import print_report, progress_bar
     from rnn_lowering.passes.lower import LowerRecurrentPass
-    from rnn_lowering.pipeline import FileLowering
 
     with unwinding():
         with _warnings(args.quiet), nullcontext() if args.quiet else progress_bar() as show:

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from rnn_lowering.errors import NAME, printable
 from rnn_lowering.model.scopes import REPEATING
-from rnn_lowering.streaming.host.metadata import host_loop
+from rnn_lowering.streaming.metadata import host_loop
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rnn_lowering.passes.report import Preview, Report
     from rnn_lowering.report.file_report import FileReport
     from rnn_lowering.spec.node_spec import NodeSpec
-    from rnn_lowering.streaming.host.metadata import StreamPlan
+    from rnn_lowering.streaming.metadata import StreamPlan
     from rnn_lowering.types import Progress
 
 

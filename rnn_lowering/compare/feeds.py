@@ -14,16 +14,16 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from rnn_lowering.compare.coverage import runs_for, setting
+from rnn_lowering.compare.result import runs_for, setting
 from rnn_lowering.errors import OptionError, RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import from_proto
 from rnn_lowering.limits import excess
+from rnn_lowering.model.fixed_inputs import has_record, recorded
 from rnn_lowering.model.messages import bodies_in, nodes_in
-from rnn_lowering.model.sizes.fixed_inputs import has_record, recorded
 from rnn_lowering.options import Check
 from rnn_lowering.spec.kinds import is_recurrent, role_of
 from rnn_lowering.spec.node_spec import AxisName, InputRole
-from rnn_lowering.streaming.host.stream_runner import array_of_type
+from rnn_lowering.streaming.stream_runner import array_of_type
 from rnn_lowering.types import Array, Shapes
 
 Feed = dict[str, Array]

@@ -1,12 +1,19 @@
-"""Compare arrays within a tolerance."""
+"""Compare arrays within a tolerance.
+
+Judge the outputs of a lowered node by float64.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 
+from rnn_lowering.compare.references.node_reference import NodeReference
 from rnn_lowering.options import Tolerance
+from rnn_lowering.spec.node_spec import AxisName, NodeSpec
 from rnn_lowering.types import Array
 
 _BY_TYPE = {
@@ -84,3 +91,105 @@ def compare(expected: Array | None, actual: Array | None, tolerance: Tolerance) 
         largest,
         f"largest difference {largest:.2g}, {wrong} of {expected.size} out of tolerance" if wrong else "",
     )
+
+
+@dataclass(frozen=True, eq=False)
+class NodeOutput:
+    """An output of a lowered node, and what it should be.
+
+    Attributes:
+        reference: The node in float64.
+        symbol: Its name in the operator specification.
+        got: The output of the lowered node.
+        expected: The output by the operator specification, in float64.
+        allowed: The allowed difference, of the same shape; infinite for entries that are not compared.
+    """
+
+    reference: NodeReference[Any]
+    symbol: str
+    got: Array
+    expected: Array
+    allowed: Array
+
+    @property
+    def spec(self) -> NodeSpec:
+        """What the node specifies."""
+        return cast(NodeSpec, self.reference.spec)
+
+    @property
+    def comparable(self) -> bool:
+        return bool(self.got.shape == self.expected.shape)
+
+    @property
+    def largest(self) -> float:
+        """The largest absolute difference; infinite where the shapes differ."""
+        return float(self._far(self.got).max(initial=0.0)) if self.comparable else np.inf
+
+    @property
+    def right(self) -> bool:
+        return self.comparable and not bool(self._wrong().any())
+
+    def no_further(self, original: Array) -> bool:
+        """Whether no row is further from float64 than what the original node computed, to within a rounding."""
+        if not self.comparable or original.shape != self.expected.shape or original.dtype != self.got.dtype:
+            return False
+        axes = self.reference.axes_of_a_row(self.symbol)
+        ours, theirs = (self._far(x).max(axis=axes, initial=0.0) for x in (self.got, original))
+        return bool((ours <= theirs + np.finfo(original.dtype).eps).all())
+
+    @property
+    def reason(self) -> str:
+        """The reason why the output is wrong."""
+        if not self.comparable:
+            return f"shape {list(self.expected.shape)} became {list(self.got.shape)}"
+        wrong = self._wrong()
+        wide = f"{wrong.sum()} of {wrong.size} out of tolerance{self._first(wrong)}"
+        return f"largest difference {self.largest:.2g}, {wide}"
+
+    def _far(self, array: Array) -> Array:
+        return np.where(np.isfinite(self.allowed), distance(self.expected, array), 0.0)
+
+    def _wrong(self) -> Array:
+        wrong: Array = self._far(self.got) > self.allowed
+        return wrong
+
+    def _first(self, wrong: Array) -> str:
+        axes = self.spec.axes(self.symbol)
+        if "T" not in axes:
+            return ""
+        time = axes.index("T")
+        order = np.flatnonzero(wrong.any(axis=tuple(axis for axis in range(wrong.ndim) if axis != time)))
+        return f", from time step {order[-1 if self.spec.direction == 'reverse' else 0]}"
+
+
+_ELEMENTS_AT_ONCE = 1 << 23
+"""Numbers of the outputs of the rows that are judged together."""
+
+
+def blocks_of_rows(spec: NodeSpec, data: Array, outputs: Mapping[str, Array]) -> Iterator[slice]:
+    """Yield slices of the batch for which the outputs are small; all of it where an output does not have these
+    rows."""
+    rows = data.shape[spec.axes(spec.data).index("N")]
+    largest = max((array.size for array in outputs.values()), default=0)
+    at_once = max(1, _ELEMENTS_AT_ONCE * rows // max(1, largest))
+    if at_once >= rows or not all(_has_rows(array, spec.axes(symbol), rows) for symbol, array in outputs.items()):
+        yield slice(None)
+        return
+    for start in range(0, rows, at_once):
+        yield slice(start, start + at_once)
+
+
+def _has_rows(array: Array, axes: tuple[AxisName, ...], rows: int) -> bool:
+    return array.ndim == len(axes) and array.shape[axes.index("N")] == rows
+
+
+_TIMES = 4
+"""How many times as far from float64 as the original another rounding may be."""
+
+
+def as_close(truth: Array | None, before: Array, after: Array) -> bool:
+    """Whether an output is about as close to float64 as the original's."""
+    if truth is None or before.dtype.kind != "f" or not truth.shape == before.shape == after.shape:
+        return False
+    theirs, ours = (float(distance(truth, x).max(initial=0.0)) for x in (before, after))
+    return bool(np.isfinite(ours)) and ours <= _TIMES * theirs

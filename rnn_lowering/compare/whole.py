@@ -14,7 +14,6 @@ from functools import cached_property
 
 import onnx
 
-from rnn_lowering.compare.coverage import constant_outputs, undetermined_outputs, zero_weights
 from rnn_lowering.compare.feeds import candidate_feeds, given_in_runs, length_inputs, recorded_inputs
 from rnn_lowering.compare.nodes.one_by_one import Comparison, NodeComparison
 from rnn_lowering.compare.result import (
@@ -25,7 +24,10 @@ from rnn_lowering.compare.result import (
     RunCheck,
     RunInput,
     Verification,
+    constant_outputs,
     over_all,
+    undetermined_outputs,
+    zero_weights,
 )
 from rnn_lowering.compare.runner.process import (
     Alternatives,
@@ -46,7 +48,7 @@ from rnn_lowering.compare.runner.session import (
 from rnn_lowering.compare.tolerance import compare
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.options import Tolerance
-from rnn_lowering.spec.dynamic_quantize_lstm import OPERATOR
+from rnn_lowering.spec.rnn import DYNAMIC_QUANTIZE_LSTM
 from rnn_lowering.types import LOWERED, ORIGINAL, counter
 
 _Pairs = Mapping[str, tuple[Outputs, Outputs]]
@@ -288,10 +290,13 @@ def _what_changed(original: onnx.ModelProto, lowered: onnx.ModelProto, largest: 
         largest: The largest difference of the outputs.
     """
     before = operator_counts(original)
-    if OPERATOR not in before:
+    if DYNAMIC_QUANTIZE_LSTM not in before:
         return []
     after = operator_counts(lowered)
-    facts = [f"ran with one thread: the results of {OPERATOR} depend on the number of threads"]
-    if after[OPERATOR] < before[OPERATOR] and after["DynamicQuantizeLinear"] <= before["DynamicQuantizeLinear"]:
+    facts = [f"ran with one thread: the results of {DYNAMIC_QUANTIZE_LSTM} depend on the number of threads"]
+    if (
+        after[DYNAMIC_QUANTIZE_LSTM] < before[DYNAMIC_QUANTIZE_LSTM]
+        and after["DynamicQuantizeLinear"] <= before["DynamicQuantizeLinear"]
+    ):
         facts.append(f"X and H are not rounded to 8 bits any more, so outputs differ by up to {largest:.2g}")
     return facts

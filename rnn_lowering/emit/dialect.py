@@ -22,7 +22,7 @@ class Dialect:
         stack_up_to: Lower layers, one above the other, to one loop up to this sum of hidden sizes; 0: never.
         reverse_in_loop: Reverse a Scan of unknown length by its direction attributes, and a Loop by counting down,
             instead of flipping rows before and after.
-        recognized_lstm: Emit LSTM steps that OpenVINO recognizes (see `recurrence.openvino_lstm`); no loop outputs
+        recognized_lstm: Emit LSTM steps that OpenVINO recognizes (see `recurrence.cells`); no loop outputs
             a state through an Unsqueeze alone.
         dequantize_inside: Dequantize integer weights in the body, right before their product, instead of once
             outside of all bodies and behind a Reshape.

@@ -15,11 +15,17 @@ from typing import Any, TypeAlias
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.emit.constants import Constant, Zeros, elementwise, literal, zeros_of
+from rnn_lowering.emit.constants import (
+    Constant,
+    Dequantized,
+    QuantParameters,
+    Zeros,
+    elementwise,
+    literal,
+    zeros_of,
+)
 from rnn_lowering.emit.dialect import Dialect
-from rnn_lowering.emit.draft import Draft
-from rnn_lowering.emit.integer_constants import Dequantized, QuantParameters
-from rnn_lowering.emit.names import STEP, Names, Prefix, add_weights
+from rnn_lowering.emit.draft import STEP, Draft, Names, Prefix, add_weights
 from rnn_lowering.emit.tensor import Tensor, broadcast_shape, concat_shape, static
 from rnn_lowering.emit.versions import TO_THE_END, inputs_and_attributes, since
 from rnn_lowering.types import Dims

@@ -16,8 +16,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.inference.polynomials import Size, product, size
-from rnn_lowering.inference.symbolic_values import LARGEST, SymbolicValues, shape_of
+from rnn_lowering.inference.symbolic_values import LARGEST, Size, SymbolicValues, product, shape_of, size
 from rnn_lowering.model.scopes import bodies_of
 from rnn_lowering.spec.node_outputs import (
     ELEMENTWISE,

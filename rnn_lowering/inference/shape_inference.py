@@ -13,9 +13,20 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
-from rnn_lowering.inference.polynomials import TIME, Size, first_frames, product, size
-from rnn_lowering.inference.symbolic_values import PartialShape, Shape, SizingError, SymbolicValues, has, shape_of
-from rnn_lowering.model.sizes.contrib_shapes import heads_of, like_inputs
+from rnn_lowering.inference.symbolic_values import (
+    TIME,
+    PartialShape,
+    Shape,
+    Size,
+    SizingError,
+    SymbolicValues,
+    first_frames,
+    has,
+    product,
+    shape_of,
+    size,
+)
+from rnn_lowering.model.onnx_checks import heads_of, like_inputs
 from rnn_lowering.spec.node_outputs import ELEMENTWISE, SAME_SHAPE, infer_outputs
 
 Outputs = Sequence[PartialShape | None]

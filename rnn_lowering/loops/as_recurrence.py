@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from rnn_lowering.emit.composites import can_flip, count, flip
 from rnn_lowering.emit.constants import Constant
-from rnn_lowering.emit.run_time_sizes import can_flip, count, flip
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.emit.versions import parameter
 from rnn_lowering.errors import InvalidNodeError, UnsupportedError
@@ -30,8 +30,7 @@ from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.emptying import EmptiedBody, emptied
 from rnn_lowering.loops.facts import Item, Known
-from rnn_lowering.loops.step_counters import STEP, Counters
-from rnn_lowering.loops.trips import LoopTrips, UnknownTripsError, number_of_trips
+from rnn_lowering.loops.trips import STEP, Counters, LoopTrips, UnknownTripsError, number_of_trips
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.emit.run_time_sizes import count
+from rnn_lowering.emit.composites import count
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.loops.as_recurrence import (
@@ -23,8 +23,14 @@ from rnn_lowering.loops.as_recurrence import (
 from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import Elements, Item, Known, TensorKind
-from rnn_lowering.loops.step_counters import Counters
-from rnn_lowering.loops.trips import LoopTrips, UnknownTripsError, depends_on_data, number_of_trips, simulated_trips
+from rnn_lowering.loops.trips import (
+    Counters,
+    LoopTrips,
+    UnknownTripsError,
+    depends_on_data,
+    number_of_trips,
+    simulated_trips,
+)
 from rnn_lowering.model.scopes import detach
 
 _INT64, _BOOL = ir.DataType.INT64, ir.DataType.BOOL

@@ -15,13 +15,12 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
-from rnn_lowering.inference.polynomials import Size, size
 from rnn_lowering.inference.shape_arithmetic import can_evaluate, compute_exactly, element_of, evaluate
 from rnn_lowering.inference.shape_inference import infer
-from rnn_lowering.inference.symbolic_values import SymbolicValues
+from rnn_lowering.inference.symbolic_values import Size, SymbolicValues, size
+from rnn_lowering.model.model_sizes import VARIES, inferred_values
 from rnn_lowering.model.onnx_checks import is_anonymous
 from rnn_lowering.model.scopes import bodies_of
-from rnn_lowering.model.sizes.model_sizes import VARIES, inferred_values
 from rnn_lowering.spec.constant_values import constant_of
 from rnn_lowering.spec.node_outputs import (
     RANDOM,

@@ -10,7 +10,7 @@ from functools import partial
 import onnx_ir as ir
 
 from rnn_lowering.emit.dialect import PLAIN, Dialect
-from rnn_lowering.emit.names import Names
+from rnn_lowering.emit.draft import Names
 from rnn_lowering.emit.ops import Finish, Ops, Rule
 from rnn_lowering.errors import NodeRef, UnsupportedError, boundary
 from rnn_lowering.loops.body import LoopBody, ScanBody, read_body
@@ -20,7 +20,7 @@ from rnn_lowering.loops.body_values import LoopLimits
 from rnn_lowering.loops.facts import Elements, Facts, Item
 from rnn_lowering.loops.stacked_states import stack_rows_of_states
 from rnn_lowering.model.copying import clone
-from rnn_lowering.model.inlining import inline_holding
+from rnn_lowering.model.preparation import inline_holding
 from rnn_lowering.model.replace import drop_unused, take_over
 from rnn_lowering.model.scopes import (
     ORIGIN,

@@ -3,23 +3,223 @@
 A condition decides on the next step. Where it compares numbers that are linear in the number of the step
 (`step_counters`), the last step follows by a division: p + q i < b is true up to i = max(0, ceil((b - p) / q)), and
 the number of steps is one more.
+
+Find counters in a body: numbers that are linear in the number of the step.
+
+A state is one where it grows by the same amount in each step. Integers that are cast to floats count as integers,
+which is the same below 2^24.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import NodeRef, UnsupportedError
+from rnn_lowering.inference.symbolic_values import Size
 from rnn_lowering.loops.body import LoopBody, behind_identities
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import Item, Known
-from rnn_lowering.loops.step_counters import Counters, Line
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
+
+_SHAPING = ("Identity", "Squeeze", "Unsqueeze", "Reshape")
+_WIDE = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.FLOAT, ir.DataType.DOUBLE)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A whole number that is linear in the number of the step: constant + the sum of terms + rate * i.
+
+    A term is a size, or a value of one element, and its factor. A polynomial would not do: a value may hold 2 N
+    where none holds N, and what is emitted needs a value.
+    """
+
+    constant: int = 0
+    terms: tuple[tuple[Size | ir.Value, int], ...] = ()
+    rate: int = 0
+
+    def plus(self, other: Line, sign: int = 1) -> Line:
+        sums: dict[Size | ir.Value, int] = dict(self.terms)
+        for value, factor in other.terms:
+            sums[value] = sums.get(value, 0) + sign * factor
+        terms = tuple((value, factor) for value, factor in sums.items() if factor)
+        return Line(self.constant + sign * other.constant, terms, self.rate + sign * other.rate)
+
+    def times(self, factor: int) -> Line:
+        terms = tuple((value, n * factor) for value, n in self.terms)
+        return Line(self.constant * factor, terms, self.rate * factor)
+
+    @property
+    def start(self) -> Line:
+        """The number in step 0."""
+        return replace(self, rate=0)
+
+    @property
+    def number(self) -> int | None:
+        """The number, where it is known and the same in each step."""
+        return None if self.terms or self.rate else self.constant
+
+    @property
+    def is_size(self) -> bool:
+        """Whether it is a size, and nothing else."""
+        ((term, factor),) = self.terms if len(self.terms) == 1 else ((None, 0),)
+        return not isinstance(term, ir.Value | None) and (self.constant, factor, self.rate) == (0, 1, 0)
+
+
+STEP = Line(rate=1)
+"""The number of the step."""
+
+
+class Counters:
+    """The numbers of a Loop that are linear in the number of the step.
+
+    Args:
+        copy: Copies the body later; it has items for the values outside.
+        read, items: The Loop, and what stands for its inputs.
+    """
+
+    def __init__(self, copy: BodyCopy, read: LoopBody, items: Sequence[Item]) -> None:
+        self.copy = copy
+        self.read = read
+        self.items = items
+        self._invariant = read.invariant_states
+        self._entered: set[ir.Value] = set()
+        self._holders: dict[Size | ir.Value, ir.Value] = {}
+
+    def line(self, value: ir.Value) -> Line | None:
+        """Return a value of the body or from outside as a line; None if it is not linear."""
+        read = self.read
+        if value is read.number:
+            return STEP
+        if value in read.state_inputs:
+            return self._line_of_state(list(read.state_inputs).index(value))
+        node = value.producer()
+        if node is None or node.graph is not read.body:
+            return self.line_of_outside(value)
+        if node.op_type == "Constant":
+            return _whole(self.item_of_outside(value))
+        if node.domain not in DEFAULT_DOMAIN or not node.inputs or node.inputs[0] is None:
+            return None
+        if _keeps_number(node):
+            return self.line(node.inputs[0])
+        if node.op_type not in ("Add", "Sub", "Mul") or node.inputs[1] is None:
+            return None
+        a, b = self.line(node.inputs[0]), self.line(node.inputs[1])
+        if a is None or b is None:
+            return None
+        if node.op_type != "Mul":
+            return a.plus(b, 1 if node.op_type == "Add" else -1)
+        factor, other = (a, b) if a.number is not None else (b, a)
+        return None if factor.number is None else other.times(factor.number)
+
+    def line_of_outside(self, value: ir.Value, item: Item = None) -> Line | None:
+        """Return a value from around the Loop as a line."""
+        item = item or self.copy.item(value)
+        if isinstance(item, Known):
+            return _whole(item)
+        kind = self.copy.facts.kind(item)
+        if kind is None or kind.shape is None or any(size != 1 for size in kind.shape):
+            return None
+        if ir.DataType(kind.element).is_integer():
+            found = self.copy.facts.size_in(item) if isinstance(item, ir.Value) else None
+            self._holders.setdefault(found or value, value)
+            return Line(terms=((found or value, 1),))
+        node = value.producer()
+        source = node.inputs[0] if node is not None and _keeps_number(node) else None
+        return None if source is None else self.line_of_outside(source)
+
+    def item_of_outside(self, value: ir.Value) -> Item:
+        """Return the item of a value that is outside of the body, or that follows from constants in it."""
+        node, body = value.producer(), self.read.body
+        if node is not None and node.graph is body:
+            found = self.copy.facts.evaluate(node, [self.copy.item(v) for v in node.inputs])
+            return Known(found[0]) if found else None
+        is_input = value.graph is body and node is None and value.is_graph_input()
+        return None if is_input else self.copy.item(value)
+
+    def count_of_rows(self, item: Item, axis: int) -> Line | None:
+        """Return how many rows a value has along an axis."""
+        kind = self.copy.facts.kind(item)
+        size = None if kind is None else kind.dims[axis]
+        if size is not None or not isinstance(item, ir.Value):
+            return None if size is None else Line(size)
+        found = self.copy.facts.size_of_axis(item, axis)
+        return None if found is None else Line(terms=((found, 1),))
+
+    def emit(self, line: Line) -> Tensor:
+        """Emit the number in step 0 as an int64 [1]."""
+        op = self.copy.op
+        total = op.constant([line.constant])
+        for term, factor in line.terms:
+            given = self.copy.tensor(self.copy.item(self._holders[term]), self.read.ref)
+            flat = op.cast(given if given.shape == (1,) else op.reshape(given, (1,)), ir.DataType.INT64)
+            total = total + (flat if factor == 1 else flat * op.constant([factor]))
+        return total
+
+    def _line_of_state(self, n: int) -> Line | None:
+        read = self.read
+        initial = read.initial[n]
+        if initial is None or read.state_inputs[n] in self._entered:
+            return None
+        start = self.line_of_outside(initial, self.items[2 + n])
+        if start is None or n in self._invariant:
+            return start
+        growth = self._growth(read.state_outputs[n], read.state_inputs[n])
+        return None if growth is None else start.plus(Line(rate=growth))
+
+    def _growth(self, value: ir.Value, state: ir.Value) -> int | None:
+        """Return how much a state grows in a step: a constant."""
+        value = behind_identities(value)
+        if value is state:
+            return 0
+        node = value.producer()
+        if node is None or node.graph is not self.read.body or node.domain not in DEFAULT_DOMAIN:
+            return None
+        if _keeps_number(node) and node.inputs[0] is not None:
+            return self._growth(node.inputs[0], state)
+        a, b = (*node.inputs[:2], None, None)[:2]
+        if node.op_type not in ("Add", "Sub", "Mul") or a is None or b is None:
+            return None
+        for base, other in ((a, b), (b, a)):
+            number = self._number(other, state)
+            if node.op_type == "Mul":
+                if number == 1:  # paddle2onnx writes i * 1 + 1
+                    return self._growth(base, state)
+            elif number is not None and (node.op_type == "Add" or base is a):
+                growth = self._growth(base, state)
+                if growth is not None:
+                    return growth + (number if node.op_type == "Add" else -number)
+        return None
+
+    def _number(self, value: ir.Value, state: ir.Value) -> int | None:
+        """Return the number that a value is in each step, whatever a state is."""
+        self._entered.add(state)
+        line = self.line(value)
+        self._entered.discard(state)
+        return None if line is None else line.number
+
+
+def _keeps_number(node: ir.Node) -> bool:
+    """Whether a node returns the whole number that it is given, in another type or shape."""
+    if node.domain not in DEFAULT_DOMAIN:
+        return False
+    single = node.op_type == "Concat" and len(node.inputs) == 1
+    return (
+        single or node.op_type in _SHAPING or (node.op_type == "Cast" and node.attributes["to"].as_int() in _WIDE)
+    )
+
+
+def _whole(item: Item) -> Line | None:
+    """Return a known whole number."""
+    if not isinstance(item, Known) or item.array.size != 1:
+        return None
+    number = item.array.reshape(()).item()
+    return Line(int(number)) if np.isfinite(number) and number == int(number) else None
+
 
 _INT64 = ir.DataType.INT64
 _RANGE_OPSET = 11

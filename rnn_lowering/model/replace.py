@@ -7,17 +7,16 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from rnn_lowering.emit.composites import as_transpose
 from rnn_lowering.emit.constants import Constant, leaf
-from rnn_lowering.emit.names import NODE, OPERATOR, Names
+from rnn_lowering.emit.draft import NODE, OPERATOR, Names
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.substitutes import as_transpose
 from rnn_lowering.errors import boundary
+from rnn_lowering.model.model_sizes import merged
 from rnn_lowering.model.preparation import NodePlan
 from rnn_lowering.model.scopes import all_graphs, all_names, detach, sort_nodes, values_used, with_bodies
 from rnn_lowering.model.siblings import Between, Group, groups_of, shared_loops
-from rnn_lowering.model.sizes.model_sizes import merged
-from rnn_lowering.recurrence.equivalents.causal_conv_node import conv_of_one_frame
-from rnn_lowering.recurrence.equivalents.node import lower_node, lower_nodes
+from rnn_lowering.recurrence.equivalents import conv_of_one_frame, lower_node, lower_nodes
 from rnn_lowering.spec.causal_conv import CausalConvSpec
 from rnn_lowering.spec.constant_values import FOLDABLE, constant_of
 from rnn_lowering.spec.node_spec import NodeSpec

@@ -16,18 +16,15 @@ from rnn_lowering.errors import boundary, warn
 from rnn_lowering.limits import limited
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.copying import changed, clone, restored_on_failure
-from rnn_lowering.model.opset_import import import_opset
+from rnn_lowering.model.fixed_inputs import input_arrays, record
+from rnn_lowering.model.model_sizes import ensure_valid, forget_names
+from rnn_lowering.model.opsets import import_opset
 from rnn_lowering.model.preparation import PreparedModel, export_faults
 from rnn_lowering.model.replace import replace_nodes
 from rnn_lowering.model.scopes import drop_unused_constants, nodes_with_functions
-from rnn_lowering.model.sizes.fixed_inputs import input_arrays, record
-from rnn_lowering.model.sizes.model_sizes import ensure_valid, forget_names
 from rnn_lowering.options import Lowering, LoweringOptions, lowering_of
-from rnn_lowering.passes.advice import long_work, many_steps
-from rnn_lowering.passes.exported_loops import refusals
-from rnn_lowering.passes.planning import ModelPlan, ModelPlanner, without_collector
-from rnn_lowering.passes.preview import preview_model
-from rnn_lowering.passes.report import NodeReport, Preview, Report, count_operators
+from rnn_lowering.passes.planning import ModelPlan, ModelPlanner, preview_model, refusals, without_collector
+from rnn_lowering.passes.report import NodeReport, Preview, Report, count_operators, long_work, many_steps
 from rnn_lowering.spec.node_spec import NodeSpec, default_opset
 from rnn_lowering.targets.target import Target
 

@@ -1,37 +1,159 @@
-"""Plan a lowering: its steps run in the order of `ModelPlanner.plan`, on copies; then each node has its form."""
+"""Plan a lowering: its steps run in the order of `ModelPlanner.plan`, on copies; then each node has its form.
+
+The Loops and Scans of the model itself: which are lowered, which stay, and what the target cannot run.
+
+Preview a lowering: the form that each node would get, or why it stays or is refused.
+"""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import onnx_ir as ir
 
+from rnn_lowering.emit.dialect import PLAIN
 from rnn_lowering.errors import (
     InvalidNodeError,
+    NodeRef,
+    OptionError,
+    RnnLoweringError,
     UnknownLengthsError,
     UnknownSizeError,
     UnsupportedError,
 )
-from rnn_lowering.model.copying import clone
-from rnn_lowering.model.inlining import inline_functions
+from rnn_lowering.loops.body_values import LoopLimits
+from rnn_lowering.loops.lowering import LoopForms, lower_loops
+from rnn_lowering.loops.trips import UnknownTripsError
+from rnn_lowering.model.copying import clone, restored
+from rnn_lowering.model.fixed_inputs import at_sizes, folded, input_arrays, with_constants
+from rnn_lowering.model.model_sizes import known_inputs
 from rnn_lowering.model.onnx_checks import fault_of
-from rnn_lowering.model.opset_import import is_new, opset_without
-from rnn_lowering.model.preparation import NodePlan, NodeSelection, PreparedModel, prepare, read
+from rnn_lowering.model.opsets import is_new, opset_without
+from rnn_lowering.model.preparation import (
+    NodePlan,
+    NodeSelection,
+    PreparedModel,
+    inline_functions,
+    prepare,
+    read,
+    read_node,
+)
 from rnn_lowering.model.replace import operators_for, prefix_of, replace_nodes, shorten_convolutions
-from rnn_lowering.model.scopes import SORTED, RecurrentNode, recurrent_nodes, repeating_nodes, sort_nodes
-from rnn_lowering.model.sizes.fixed_inputs import at_sizes, input_arrays
-from rnn_lowering.model.sizes.folding import folded, with_constants
+from rnn_lowering.model.scopes import (
+    SORTED,
+    RecurrentNode,
+    exported_loops,
+    foreign_nodes,
+    operators_in,
+    recurrent_nodes,
+    repeating_nodes,
+    sort_nodes,
+)
+from rnn_lowering.model.siblings import groups_of, shared_loops
 from rnn_lowering.options import KEEP, Lowering
-from rnn_lowering.passes.advice import NO_LENGTHS, deciding_input, open_lengths, open_sizes
-from rnn_lowering.passes.exported_loops import UNSELECTED, lower_exported, nodes_left
-from rnn_lowering.passes.report import NodeReport, Report, SetInput
+from rnn_lowering.passes.report import (
+    LEFT,
+    NO_LENGTHS,
+    NodeReport,
+    Preview,
+    Report,
+    SetInput,
+    deciding_input,
+    open_lengths,
+    open_sizes,
+    open_trips,
+)
 from rnn_lowering.passes.stream import StreamPass
+from rnn_lowering.spec.connections import InputFacts
 from rnn_lowering.spec.kinds import has_steps
 from rnn_lowering.spec.node_spec import NodeSpec, default_opset
 from rnn_lowering.targets.choice import Choice, choose
+from rnn_lowering.targets.target import check_operators, check_types
+
+FOREIGN = "not an operator of ONNX"
+UNSELECTED = "not selected"
+_WRITTEN = "a Loop or Scan of the model; --loops lowers it"
+_RUNTIMES_OF_FOREIGN = ("portable", "onnxruntime")
+
+
+def lower_exported(model: ir.Model, lowering: Lowering, report: Report) -> ir.Model:
+    """Return the model, or a copy in which Loops and Scans are lowered as the options or the target ask."""
+    limits = LoopLimits(lowering.max_unroll, lowering.max_nodes)
+    forms = partial(_forms_of, lowering, default_opset(model.opset_imports))
+    try:
+        lowered, loops, notes = lower_loops(model, forms, limits)
+    except UnknownTripsError as error:
+        error.advise(open_trips(model, error.value), error.hint)
+        raise
+    report.notes += notes
+    report.loops += loops
+    if loops and lowering.runtime.loop_forms == ("unroll",):
+        return with_constants(lowered, sizes=True) or lowered
+    return lowered
+
+
+def _forms_of(lowering: Lowering, opset: int, node: ir.Node) -> LoopForms:
+    """Return the forms that a Loop or Scan may get."""
+    runtime, own = lowering.runtime, node.op_type.lower()
+    forms = runtime.loop_forms
+    runs = own in forms
+    if not NodeSelection.of(lowering).selects(node):
+        return LoopForms((), left=True)
+    if lowering.to == KEEP or (runs and not lowering.loops and runtime.runs_exported):
+        return LoopForms((), without_steps=lowering.to != KEEP)
+    check_types([value.dtype for value in (*node.inputs, *node.outputs) if value is not None], None, runtime)
+    shaped = partial(
+        LoopForms,
+        optional=runs and not lowering.loops,
+        scans_need_rows=runtime.scans_need_rows,
+        check=partial(check_operators, target=runtime),
+        dialect=runtime.loop_dialect or PLAIN,
+        instead=runtime.rules(opset),
+        finish=(*runtime.finish, *runtime.loop_finish),
+    )
+    if lowering.to in forms:
+        return shaped((lowering.to,), "requested")
+    if lowering.to != "auto":
+        raise UnsupportedError(
+            f"{runtime.name} does not support the form {lowering.to} of an exported {node.op_type}",
+            hint=f"use --to {' or --to '.join(forms)}",
+        )
+    if runs:
+        faster = ("scan",) if own == "loop" and "scan" in forms[: forms.index(own)] else ()
+        return shaped((*faster, own), "requested", nested_stay={"scan", "loop"} <= {*forms})
+    return shaped(forms, f"first choice for target {runtime.name}")
+
+
+def nodes_left(model: ir.Model, lowering: Lowering) -> Iterator[tuple[NodeRef, str]]:
+    """Yield the foreign nodes, and the Loops and Scans of the model itself that stay, each with the reason."""
+    for ref in foreign_nodes(model):
+        yield ref, FOREIGN
+    for ref, node in exported_loops(model):
+        yield ref, _WRITTEN if NodeSelection.of(lowering).selects(node) else UNSELECTED
+
+
+def refusals(model: ir.Model, lowering: Lowering) -> Iterator[UnsupportedError]:
+    """Yield an error for each node of a model that is not lowered and that the target cannot run."""
+    runtime, selected = lowering.runtime, NodeSelection.of(lowering)
+    if runtime.name not in _RUNTIMES_OF_FOREIGN:
+        for ref in foreign_nodes(model):
+            reason = f"{runtime.name} does not support it: {FOREIGN}"
+            yield UnsupportedError(reason, hint="export the model without it, or drop --target", node=ref)
+    own = [(ref, node) for ref, node in exported_loops(model) if selected.selects(node)]
+    for ref, node in own:
+        try:
+            check_operators(operators_in([node]), ref, runtime)
+        except UnsupportedError as error:
+            yield error
+    for ref, node in own:
+        if node.op_type.lower() not in runtime.loop_forms:
+            hint = "export the model with its steps unrolled, or drop --target"
+            yield UnsupportedError(f"{runtime.name} does not support {ref.operator}", hint=hint, node=ref)
+
 
 _FOLDED = "computed the values that follow from the fixed sizes"
 _CONSTANTS = "computed the values that follow from constants"
@@ -266,3 +388,88 @@ def without_collector() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def preview_model(model: ir.Model, lowering: Lowering) -> tuple[list[Preview], Report]:
+    """Return previews of the recurrent nodes, and of the Loops and Scans of the model itself, and a report of what
+    else would be done to the model, which stays as it is.
+
+    Raises:
+        InvalidNodeError, UnsupportedError: A selected node cannot be read.
+    """
+    planner = ModelPlanner(lowering, Report(lowering.target))
+    planner.check_selection(model)
+    with restored(model):
+        given, loops = _without_loops(planner, planner.as_stream(planner.at_given_sizes(model)))
+        prepared, refusal = _prepared(planner, given)
+        with suppress(RnnLoweringError):  # it is said of each node
+            plan = planner.with_known_sizes(prepared)
+            prepared = plan.prepared
+            planner.report.notes += shared_loops(groups_of(plan.nodes))
+        planner.tell(prepared)
+        known = known_inputs(prepared.model, prepared.found)
+        nodes = [_of_node(planner, entry, prepared, known, refusal) for entry in prepared.found]
+        return [*nodes, *_others(prepared.model, lowering, loops).values()], planner.report
+
+
+def _without_loops(planner: ModelPlanner, model: ir.Model) -> tuple[ir.Model, dict[NodeRef, Preview]]:
+    """Return the model without the Loops and Scans that are lowered, and their previews; where one is refused the
+    model itself and the preview of that one."""
+    try:
+        lowered = planner.without_loops(model)
+    except OptionError:
+        raise
+    except RnnLoweringError as error:
+        if error.node is None:
+            raise
+        return model, {error.node: Preview.refused(error, error.node)}
+    return lowered, {each.ref: Preview(each.ref, None, each.form, each.reason) for each in planner.report.loops}
+
+
+def _prepared(planner: ModelPlanner, model: ir.Model) -> tuple[PreparedModel, UnsupportedError | None]:
+    """Return the prepared model; where that is refused, the model itself and the error."""
+    try:
+        return planner.prepare(model), None
+    except OptionError:
+        raise
+    except UnsupportedError as error:
+        found = list(recurrent_nodes(model))
+        return PreparedModel(model, found, NodeSelection.of(planner.lowering)(found)), error
+
+
+def _others(model: ir.Model, lowering: Lowering, loops: dict[NodeRef, Preview]) -> dict[NodeRef, Preview]:
+    """Return the previews of nodes that are not recurrent, or foreign: those that stay, those of `loops`, then
+    those that the target cannot run."""
+    stay = {ref: Preview(ref, None, LEFT, why) for ref, why in nodes_left(model, lowering)}
+    found = stay | loops
+    for error in refusals(model, lowering):
+        assert error.node is not None
+        if found.get(error.node) is stay.get(error.node):
+            found[error.node] = Preview.refused(error, error.node)
+    return found
+
+
+def _of_node(
+    planner: ModelPlanner,
+    entry: RecurrentNode,
+    prepared: PreparedModel,
+    known: InputFacts,
+    refusal: UnsupportedError | None,
+) -> Preview:
+    if entry not in prepared.wanted:
+        return Preview(entry.ref, _readable(prepared.model, entry, known), LEFT, planner.why_left)
+    if refusal is not None:
+        return Preview.refused(refusal, entry.ref, _readable(prepared.model, entry, known))
+    spec = read_node(prepared.model, entry, known)
+    try:
+        choice = planner.planned(entry, spec, prepared.model, planner.opset(prepared)).choice
+    except UnsupportedError as error:
+        return Preview.refused(error, entry.ref, spec)
+    return Preview(entry.ref, spec, choice.form, choice.reason)
+
+
+def _readable(model: ir.Model, entry: RecurrentNode, known: InputFacts) -> NodeSpec | None:
+    try:
+        return read_node(model, entry, known)
+    except RnnLoweringError:
+        return None

@@ -16,23 +16,20 @@ from rnn_lowering.errors import NodeRef, UnsupportedError, boundary, counted, wa
 from rnn_lowering.loops.body_values import LoopLimits
 from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
 from rnn_lowering.model.copying import clone, replace_content, restored_on_failure
-from rnn_lowering.model.inlining import inline_all
-from rnn_lowering.model.old_opsets import FIRST_OPSET, modernize
+from rnn_lowering.model.fixed_inputs import fix_dimensions
 from rnn_lowering.model.onnx_checks import infer_shapes, is_sound
-from rnn_lowering.model.preparation import read
+from rnn_lowering.model.opsets import FIRST_OPSET, modernize
+from rnn_lowering.model.preparation import inline_all, read
 from rnn_lowering.model.scopes import recurrent_nodes, sort_nodes, values_used
-from rnn_lowering.model.sizes.fixed_inputs import fix_dimensions
 from rnn_lowering.options import Lowering, Stream, parse_delay, parse_stream
 from rnn_lowering.spec.node_spec import default_opset
 from rnn_lowering.streaming.editor import remove_unused, unused
-from rnn_lowering.streaming.expose_states import StateExposer, state_dim
+from rnn_lowering.streaming.flow import Flow
 from rnn_lowering.streaming.follow_frames import follow
-from rnn_lowering.streaming.frames.flow import Flow
-from rnn_lowering.streaming.frames.framing import Frames
-from rnn_lowering.streaming.host.metadata import StreamPlan
-from rnn_lowering.streaming.operators.recurrent_states import lengths_of, steps_and_batch
-from rnn_lowering.streaming.states import states_of
-from rnn_lowering.streaming.time_inputs import TimeInputs, time_inputs
+from rnn_lowering.streaming.frames import Frames, TimeInputs, time_inputs
+from rnn_lowering.streaming.metadata import StreamPlan
+from rnn_lowering.streaming.operators.recurrences import lengths_of, steps_and_batch
+from rnn_lowering.streaming.states import StateExposer, state_dim, states_of
 
 _MOVING = ("Identity", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Gather", "Split", "Reshape")
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from rnn_lowering.emit.composites import count
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.run_time_sizes import count
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.recurrence.recurrence import Recurrence, Repeat, Tensors
+from rnn_lowering.recurrence.repetition import Recurrence, Repeat, Tensors
 
 
 @dataclass(frozen=True)

@@ -11,20 +11,19 @@ from importlib.resources import files
 import onnx
 import onnxruntime
 
-from rnn_lowering.compare.nodes.node_pair import NodePair
-from rnn_lowering.compare.nodes.runs import LOWERED_NODE, ORIGINAL_NODE, NodeRun, RunNodes
+from rnn_lowering.compare.nodes.cut import NodePair
+from rnn_lowering.compare.nodes.one_by_one import LOWERED_NODE, ORIGINAL_NODE, NodeRun, RunNodes
 from rnn_lowering.compare.result import Verification
 from rnn_lowering.errors import RnnLoweringError, printable, version
 from rnn_lowering.report.file_report import FileReport, Port
-from rnn_lowering.streaming.host.metadata import host_loop
+from rnn_lowering.streaming.metadata import host_loop
 
 try:
     import jinja2
     import networkx as nx
     from markupsafe import Markup
 
-    from rnn_lowering.report.plots import MOST_SIGNALS, NodeSeries, plot_errors, plot_signals
-    from rnn_lowering.report.step_graph import draw_step, step_graph
+    from rnn_lowering.report.plots import MOST_SIGNALS, NodeSeries, draw_step, plot_errors, plot_signals, step_graph
 except ImportError as missing:
     raise RnnLoweringError(
         f"an HTML report needs jinja2, matplotlib and networkx ({missing})", hint="pip install rnn-lowering[html]"

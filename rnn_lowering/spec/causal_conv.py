@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from rnn_lowering.spec.connections import SpecifiedShape
-from rnn_lowering.spec.contrib_schemas import DOMAIN
+from rnn_lowering.spec.node_outputs import DOMAIN
 from rnn_lowering.spec.node_spec import AxisName, InputRole, NodeReader, NodeSpec
 
 OPERATOR = "CausalConvWithState"

@@ -10,8 +10,7 @@ import onnx_ir as ir
 
 from rnn_lowering.spec.causal_conv import CausalConvSpec
 from rnn_lowering.spec.connections import InputFacts
-from rnn_lowering.spec.gated_delta_net import GatedDeltaNetSpec
-from rnn_lowering.spec.gates import AttentionGateSpec, GatedNormSpec
+from rnn_lowering.spec.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
 from rnn_lowering.spec.linear_attention import LinearAttentionSpec
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, InputRole, NodeSpec
 from rnn_lowering.spec.rnn import RecurrentSpec

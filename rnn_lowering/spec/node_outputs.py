@@ -1,6 +1,11 @@
 """What one node computes: types and shapes by ONNX's inference, numbers by onnx's reference evaluator.
 
 Names of its graph do not matter: a node is taken alone, between inputs i0, i1, ... and outputs o0, o1, ...
+
+The schemas of the recurrent operators of com.microsoft, which the onnx package does not have.
+
+Sources in onnxruntime: docs/ContribOperators.md and core/graph/contrib_ops/quantization_defs.cc. In the texts, "?"
+marks what is optional.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+from onnx.defs import OpSchema
 from onnx.reference import ReferenceEvaluator
 
 from rnn_lowering.types import Array, array_of
@@ -153,3 +159,97 @@ def _alone(node: ir.Node, present: Iterable[bool]) -> onnx.NodeProto:
     proto.input.extend(f"i{n}" if given else "" for n, given in enumerate(present))
     proto.output.extend(f"o{n}" if value.name else "" for n, value in enumerate(node.outputs))
     return proto
+
+
+DOMAIN = "com.microsoft"
+
+_FLOATS = ("float", "float16", "bfloat16")
+
+
+def _schema(
+    operator: str,
+    inputs: str,
+    outputs: str,
+    attributes: str = "",
+    types: Mapping[str, Sequence[str]] = {"T": _FLOATS},
+) -> OpSchema:
+    """Return a schema from the names and types of inputs, outputs and attributes.
+
+    Args:
+        operator: The name of the operator.
+        inputs, outputs: "name: type parameter, ...".
+        attributes: "name: type, ...".
+        types: The element types of each type parameter.
+    """
+    return OpSchema(
+        operator,
+        DOMAIN,
+        1,
+        inputs=_parameters(inputs),
+        outputs=_parameters(outputs),
+        type_constraints=[(name, [f"tensor({t})" for t in allowed], "") for name, allowed in types.items()],
+        attributes=[
+            OpSchema.Attribute(name, getattr(OpSchema.AttrType, kind), required=not optional)
+            for name, kind, optional in _entries(attributes)
+        ],
+    )
+
+
+def _parameters(text: str) -> list[OpSchema.FormalParameter]:
+    options = OpSchema.FormalParameterOption
+    return [
+        OpSchema.FormalParameter(name, kind, param_option=options.Optional if optional else options.Single)
+        for name, kind, optional in _entries(text)
+    ]
+
+
+def _entries(text: str) -> list[tuple[str, str, bool]]:
+    """Return the name and type of each entry, and whether it is optional."""
+    pairs = (entry.split(": ") for entry in text.split(", ") if entry)
+    return [(name.rstrip("?"), kind, name.endswith("?")) for name, kind in pairs]
+
+
+_ALL = (
+    _schema(
+        "DynamicQuantizeLSTM",  # the types are those that `dynamic_quantize_lstm` checks
+        "X: T, W: T, R: T, B?: T, sequence_lens?: T, initial_h?: T, initial_c?: T, P?: T, "
+        "W_scale: T, W_zero_point: T, R_scale: T, R_zero_point: T",
+        "Y?: T, Y_h?: T, Y_c?: T",
+        "activation_alpha?: FLOATS, activation_beta?: FLOATS, activations?: STRINGS, clip?: FLOAT, "
+        "direction?: STRING, hidden_size?: INT, input_forget?: INT",
+        {"T": ["float"]},
+    ),
+    _schema(
+        "LinearAttention",
+        "query: T, key: T, value: T, past_state?: S, decay?: T, beta?: T",
+        "output: T, present_state: S",
+        "q_num_heads: INT, kv_num_heads: INT, update_rule?: STRING, scale?: FLOAT, chunk_size?: INT, "
+        "state_window?: INT",
+        {"T": _FLOATS, "S": _FLOATS},
+    ),
+    _schema(
+        "CausalConvWithState",
+        "input: T, weight: T, bias?: T, past_state?: T",
+        "output: T, present_state: T",
+        "activation?: STRING, ndim?: INT, dilation?: INT, channels_last?: INT, state_window?: INT",
+    ),
+    _schema(
+        "LinearAttentionGate",
+        "a: T, dt_bias: TF, decay_scale: TF, b?: T",
+        "decay: T, beta?: T",
+        types={"T": _FLOATS, "TF": ["float"]},
+    ),
+    _schema("GatedRMSNorm", "X: T, scale: T, gate: T", "Y: T", "activation?: STRING, epsilon?: FLOAT"),
+    _schema(
+        "GatedDeltaNet",
+        "query: T, key?: T, value?: T, cu_seqlens?: TI, decay?: TS, beta?: TS, initial_state?: TS, a_log?: TS, "
+        "dt_bias?: TS, capture_count?: TI, state_update_active?: TI",
+        "output: T, final_state?: TS, state_update?: TS",
+        "gate_activation?: STRING, beta_activation?: STRING, update_rule?: STRING, state_update_capacity?: INT, "
+        "chunk_size?: INT, qk_l2_norm?: INT, scale?: FLOAT, gate_lower_bound?: FLOAT",
+        {"T": _FLOATS, "TS": ["float"], "TI": ["int32"]},
+    ),
+)
+
+CONTRIB_SCHEMAS = {schema.name: schema for schema in _ALL}
+"""By operator."""

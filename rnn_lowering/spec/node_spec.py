@@ -15,8 +15,8 @@ from typing_extensions import Self
 
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError, boundary
 from rnn_lowering.spec.connections import REQUIRED, Connections, InputFacts
-from rnn_lowering.spec.contrib_schemas import CONTRIB_SCHEMAS, DOMAIN
-from rnn_lowering.spec.integer_weights import QuantizedTensor
+from rnn_lowering.spec.constant_values import QuantizedTensor
+from rnn_lowering.spec.node_outputs import CONTRIB_SCHEMAS, DOMAIN
 from rnn_lowering.types import Array
 
 DEFAULT_DOMAIN = ("", "ai.onnx")
@@ -51,7 +51,7 @@ class InputRole:
 class NodeSpec(ABC):
     """A validated recurrent node. A kind of recurrent nodes is a subclass, listed in `kinds.KINDS`.
 
-    A kind also needs its equivalent, in `recurrence.equivalents.node`, and its float64 and random inputs, in
+    A kind also needs its equivalent, in `recurrence.equivalents`, and its float64 and random inputs, in
     `compare.references`.
 
     Attributes:

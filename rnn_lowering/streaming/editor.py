@@ -16,14 +16,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.emit.names import Names
+from rnn_lowering.emit.draft import Names
 from rnn_lowering.emit.versions import inputs_and_attributes
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.inference.polynomials import Size
+from rnn_lowering.inference.symbolic_values import Size
 from rnn_lowering.model.scopes import all_names, bodies_of
 from rnn_lowering.spec.node_spec import node_ref
-from rnn_lowering.streaming.host.metadata import Dim, State, initial_of
-from rnn_lowering.streaming.time_inputs import TimeInputs
+from rnn_lowering.streaming.frames import TimeInputs
+from rnn_lowering.streaming.metadata import Dim, State, initial_of
 from rnn_lowering.types import Array, ArrayLike
 
 Path = Sequence[tuple[ir.Node, str]]

@@ -9,25 +9,28 @@ from shlex import quote
 import onnx_ir as ir
 
 from rnn_lowering.errors import NodeRef, UnsupportedError
-from rnn_lowering.inference.polynomials import size
 from rnn_lowering.inference.shape_arithmetic import UnfollowedError, depends_on_time, evaluate
 from rnn_lowering.inference.shape_inference import infer
-from rnn_lowering.inference.symbolic_values import LARGEST_UNIT, SizingError, add_initializers, start
+from rnn_lowering.inference.symbolic_values import LARGEST_UNIT, SizingError, add_initializers, size, start
 from rnn_lowering.model.scopes import bodies_of, values_used
 from rnn_lowering.spec.kinds import is_recurrent
 from rnn_lowering.spec.node_spec import node_ref
-from rnn_lowering.streaming.frames.flow import Flow
-from rnn_lowering.streaming.frames.framing import FirstFrame, Frames, Framing, Pooled, Unframed, WholeSequenceValue
+from rnn_lowering.streaming.flow import Flow
+from rnn_lowering.streaming.frames import (
+    FirstFrame,
+    Frames,
+    Framing,
+    Pooled,
+    TimeInputs,
+    Unframed,
+    WholeSequenceValue,
+)
 from rnn_lowering.streaming.operators.counters import counting
-from rnn_lowering.streaming.operators.cuts import picked, resized, sliced
+from rnn_lowering.streaming.operators.cuts_and_joins import joined_along, padded, picked, resized, sliced
 from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
-from rnn_lowering.streaming.operators.joins import joined_along, padded
-from rnn_lowering.streaming.operators.pooled_weights import deviating, of_pooled, softmaxed
-from rnn_lowering.streaming.operators.pooling import POOLINGS, pooled, summed
-from rnn_lowering.streaming.operators.recurrent_nodes import number_of_frames, recurrent
-from rnn_lowering.streaming.operators.scans import scanned
+from rnn_lowering.streaming.operators.pooling import POOLINGS, deviating, of_pooled, pooled, softmaxed, summed
+from rnn_lowering.streaming.operators.recurrences import number_of_frames, recurrent, scanned
 from rnn_lowering.streaming.operators.windows import overlapped, transformed, transposed, windowed
-from rnn_lowering.streaming.time_inputs import TimeInputs
 
 
 def follow(model: ir.Model, time: TimeInputs, loops: Mapping[NodeRef, UnsupportedError]) -> Flow:

@@ -8,19 +8,17 @@ from functools import partial
 
 import onnx_ir as ir
 
+from rnn_lowering.emit.composites import count_needs_loop
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Finish, Rule
-from rnn_lowering.emit.run_time_sizes import count_needs_loop
 from rnn_lowering.emit.versions import first_opset
 from rnn_lowering.errors import UnknownSizeError, UnsupportedError
+from rnn_lowering.recurrence.cells import is_recognizable
 from rnn_lowering.recurrence.chunks import chunked
-from rnn_lowering.recurrence.openvino_lstm import is_recognizable
-from rnn_lowering.recurrence.recurrence import Repeat
-from rnn_lowering.recurrence.repetition import loop, scan, unroll
+from rnn_lowering.recurrence.repetition import Repeat, loop, scan, unroll
 from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.spec.rnn import RecurrentSpec
-from rnn_lowering.targets.support import check_node, check_operators
-from rnn_lowering.targets.target import LOOP_DIALECT_OPSET, Target
+from rnn_lowering.targets.target import LOOP_DIALECT_OPSET, Target, check_node, check_operators
 
 _REPEATS: dict[str, Repeat] = {"scan": scan, "loop": loop, "unroll": unroll}
 CHUNKED = "chunked"

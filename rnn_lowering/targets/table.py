@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rnn_lowering.emit.composites import constant_minus
 from rnn_lowering.emit.dialect import Dialect
-from rnn_lowering.emit.substitutes import constant_minus
 from rnn_lowering.errors import OptionError
-from rnn_lowering.targets.documented import Documented, rows
 from rnn_lowering.targets.runtimes import (
     by_hand,
     iree,
@@ -23,7 +22,7 @@ from rnn_lowering.targets.runtimes import (
     tract,
     tvm,
 )
-from rnn_lowering.targets.target import COMPOSED, Target
+from rnn_lowering.targets.target import COMPOSED, Documented, Target, rows
 
 
 def _documented(row: Mapping[str, Any]) -> Target:

@@ -1,17 +1,72 @@
-"""`Target`: what a runtime supports, and what is emitted in place of other operators."""
+"""`Target`: what a runtime supports, and what is emitted in place of other operators.
+
+Check that a target supports a node: its opset, lengths, sizes and emitted operators.
+
+Runtimes that are known from public documents only, listed in documented.json.
+
+An operator is listed only if its source names it as supported.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from importlib.resources import files
+from typing import Any
 
 import onnx_ir as ir
 
-from rnn_lowering.emit import substitutes
+from rnn_lowering.emit import composites
 from rnn_lowering.emit.dialect import PLAIN, Dialect
 from rnn_lowering.emit.ops import Finish, Rule
-from rnn_lowering.recurrence.activations import FORMULAS, Formula
-from rnn_lowering.targets.documented import Documented
+from rnn_lowering.emit.versions import first_opset
+from rnn_lowering.errors import NodeRef, UnknownLengthsError, UnknownSizeError, UnsupportedError
+from rnn_lowering.recurrence.weights import FORMULAS, Formula, integer_product
+from rnn_lowering.spec.node_spec import NodeSpec
+
+
+@dataclass(frozen=True)
+class Documented:
+    """The operators that a public document or source lists.
+
+    Attributes:
+        source: A URL, or a repository on GitHub and a path in it.
+        date: Of the source.
+        named: The operators of the default domain that it names as supported, separated by white space.
+        left_out: Named operators that count as unsupported, each with the limit that the document names.
+        unchecked: Limits that the document names and a lowering does not check.
+
+    Examples:
+        >>> rl.TARGETS["tensorrt"].documented.source
+        'onnx/onnx-tensorrt: docs/operators.md'
+    """
+
+    source: str
+    date: str
+    named: str
+    left_out: tuple[tuple[str, str], ...] = ()
+    unchecked: str = ""
+
+    @property
+    def operators(self) -> frozenset[str]:
+        """The operators that may be emitted."""
+        return frozenset(self.named.split()) - {operator for operator, _ in self.left_out}
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Documented:
+        """Return the operators in a row of `rows`."""
+        left_out = tuple(row.get("left_out", {}).items())
+        return cls(row["source"], row["date"], " ".join(row["operators"]), left_out, row.get("unchecked", ""))
+
+
+def rows() -> list[dict[str, Any]]:
+    """Return the rows of documented.json: name, other_names, version, forms, limits (attributes of `Target`),
+    source, date, operators, left_out, unchecked; constant_minus is false where that runs in software."""
+    found: list[dict[str, Any]] = json.loads(files(__package__).joinpath("documented.json").read_text("utf-8"))
+    return found
+
 
 LOOP_DIALECT_OPSET = 10
 """The first opset at which `Target.loop_dialect` is used: before, rows of unknown number cannot be flipped."""
@@ -24,7 +79,7 @@ def _composing(formula: Formula) -> Rule:
     return lambda op, x, alpha=0.0, beta=0.0: formula(op, x, alpha, beta)
 
 
-COMPOSED: dict[str, Rule] = substitutes.COMPOSED | {
+COMPOSED: dict[str, Rule] = composites.COMPOSED | {
     name: _composing(formula.compose) for name, formula in FORMULAS.items() if formula.compose is not None
 }
 """By operator, what is emitted in its place where a runtime does not support it."""
@@ -57,7 +112,7 @@ class Target:
         named_sizes: Whether the declared shapes of computed values may have names for unknown sizes.
         unused_constants: Whether a model may have initializers that nothing uses.
         since: Operators that it supports from an opset on only: as `unsupported` before.
-        recognized_lstm: Whether it runs a Scan as its own LSTM where it can (see `recurrence.openvino_lstm`).
+        recognized_lstm: Whether it runs a Scan as its own LSTM where it can (see `recurrence.cells`).
         dialect: What shapes its loops, in every form.
         instead: More substitutes, by operator: see `Rule`.
         finish: Rewrites of a finished body, or of the finished equivalent of a node: see `Finish`.
@@ -143,3 +198,99 @@ class Target:
         """Return the substitutes for operators at an opset, by operator."""
         lacks = (*self.unsupported, *(name for name, first in self.since if opset < first))
         return {name: COMPOSED[name] for name in lacks} | dict(self.instead)
+
+
+_INTEGERS_OPSET = first_opset(integer_product)
+_NAMES = {"T": "sequence length", "N": "batch size"}
+
+
+def check_node(spec: NodeSpec, opset: int, target: Target) -> None:
+    """Check opset, sizes and lengths, which no form changes.
+
+    Raises:
+        UnsupportedError: The target does not support such a node.
+        UnknownSizeError: The target needs a size that is not known.
+        UnknownLengthsError: The target needs lengths that are not known.
+    """
+    newest, oldest = target.newest_opset, target.oldest_opset
+    limit = f"{newest} or earlier" if newest and opset > newest else ""
+    limit = f"{oldest} or later" if oldest and opset < oldest else limit
+    if limit:
+        raise UnsupportedError(
+            f"{target.name} supports opset {limit}, but the model has {opset}",
+            hint="export it at a supported opset, or convert it (onnx.version_converter)",
+            node=spec.node,
+        )
+    if reason := dict(target.lacks).get(spec.node.operator):
+        hint = "use another runtime, or drop --target"
+        raise UnsupportedError(f"{target.name} cannot run its equivalent: {reason}", hint=hint, node=spec.node)
+    check_types([spec.dtype], spec.node, target)
+    if spec.rounds:
+        _check_integers(spec, opset, target)
+    if not target.sequence_lens and _has_open_lengths(spec):
+        raise UnknownLengthsError(f"{target.name} needs constant sequence_lens", node=spec.node)
+    unknown = tuple(size for size in _unknown(spec) if size in target.sizes)
+    if unknown:
+        raise UnknownSizeError(
+            f"{target.name} needs a known {' and '.join(_NAMES[u] for u in unknown)}", node=spec.node, sizes=unknown
+        )
+    if target.batch_size not in (None, spec.batch_size):
+        raise UnsupportedError(
+            f"{target.name} supports only batch size {target.batch_size}, not {spec.batch_size}",
+            hint=f"export the model with batch size {target.batch_size}",
+            node=spec.node,
+        )
+
+
+def check_types(dtypes: Collection[ir.DataType | None], node: NodeRef | None, target: Target) -> None:
+    """Check the element types of a node.
+
+    Raises:
+        UnsupportedError: The target computes nothing of one of them.
+    """
+    missing = [str(dtype.numpy()) for dtype in target.lacks_types if dtype in dtypes]
+    if missing:
+        hint = "export the model in float32, use another runtime, or drop --target"
+        raise UnsupportedError(f"{target.name} has no {' and '.join(missing)}", hint=hint, node=node)
+
+
+def check_operators(emitted: frozenset[str], node: NodeRef, target: Target) -> None:
+    """Check the operators that are emitted for a node, or are in its body, against the list of a documented target.
+    Any other target runs them all.
+
+    Raises:
+        UnsupportedError: The list lacks one.
+    """
+    known = target.documented
+    missing = emitted - known.operators if known else frozenset()
+    if known is None or not missing:
+        return
+    reason = f"{target.name} is not known to support {' and '.join(sorted(missing))} ({known.source}, {known.date})"
+    that = "that" if len(missing) == 1 else "those"
+    hint = f"if it does support {that}, use --target portable --to {target.forms[0]}"
+    if missing == {"DequantizeLinear"}:
+        hint = "convert the weights to floats (--dequantize)"
+    if missing == {"Constant"}:
+        hint = "convert the model to IR version 4 or later"
+    raise UnsupportedError(reason, hint=hint, node=node)
+
+
+def _check_integers(spec: NodeSpec, opset: int, target: Target) -> None:
+    """Raise if the opset or the target has no integer products."""
+    hint = "convert the weights to floats (--dequantize)"
+    if opset < _INTEGERS_OPSET:
+        reason = f"DynamicQuantizeLinear needs opset {_INTEGERS_OPSET}, but the model has {opset}"
+        raise UnsupportedError(reason, hint=hint, node=spec.node)
+    if not target.integer_products:
+        lacks = "does not support" if target.integer_products is False else "is not known to support"
+        reason = f"{target.name} {lacks} DynamicQuantizeLinear and MatMulInteger"
+        raise UnsupportedError(reason, hint=hint, node=spec.node)
+
+
+def _has_open_lengths(spec: NodeSpec) -> bool:
+    return "sequence_lens" in spec.inputs and "sequence_lens" not in spec.constants
+
+
+def _unknown(spec: NodeSpec) -> tuple[str, ...]:
+    """Return those of T and N that are unknown."""
+    return tuple(name for name, size in (("T", spec.seq_length), ("N", spec.batch_size)) if size is None)

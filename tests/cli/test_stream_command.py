@@ -164,7 +164,7 @@ def test_many_unrolled_steps_are_warned_of_before_they_are_compared(
         said.append(capsys.readouterr().err)
         raise rl.UnsupportedError("stopped")
 
-    monkeypatch.setattr("rnn_lowering.pipeline.open_comparison", run)
+    monkeypatch.setattr("rnn_lowering.api.open_comparison", run)
     assert main([*paths, "--to", "unroll", "--set-dim", "time=200"]) == 1
     assert said == [
         "rnn-lower: warning: 600 steps are unrolled in total: lowering and compiling will take minutes\n"

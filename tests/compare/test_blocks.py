@@ -13,10 +13,9 @@ from stream_models import net, random
 
 import rnn_lowering as rl
 from rnn_lowering.compare import tolerance
-from rnn_lowering.compare.nodes import judgement
 from rnn_lowering.compare.nodes.one_by_one import NodeComparison
-from rnn_lowering.compare.runner.arrays import StoredArrays, write_arrays
 from rnn_lowering.compare.runner.process import Runner
+from rnn_lowering.compare.runner.worker import StoredArrays, write_arrays
 from rnn_lowering.compare.tolerance import compare
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.recurrence import cells
@@ -104,7 +103,7 @@ def test_nodes_are_judged_a_few_rows_at_a_time(layout: int, wrong: bool, monkeyp
     lowered = rl.lower(original)
     found = []
     for block in (1 << 23, 1):
-        monkeypatch.setattr(judgement, "BLOCK", block)
+        monkeypatch.setattr(tolerance, "_ELEMENTS_AT_ONCE", block)
         found.append(nodes_of(original, lowered))
     whole, by_row = found
     assert [(c.name, c.passed) for c in whole] == [(c.name, c.passed) for c in by_row]

@@ -9,7 +9,7 @@ from cases import Case, model
 from onnx import helper, numpy_helper
 
 import rnn_lowering as rl
-from rnn_lowering.compare.coverage import undetermined_outputs
+from rnn_lowering.compare.result import undetermined_outputs
 
 pytestmark = pytest.mark.usefixtures("workers_here")
 

@@ -16,9 +16,9 @@ from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.child import Child
-from rnn_lowering.compare.runner.arrays import StoredArrays, write_arrays
 from rnn_lowering.compare.runner.process import Chunks, Runner, SessionError
 from rnn_lowering.compare.runner.session import Session
+from rnn_lowering.compare.runner.worker import StoredArrays, write_arrays
 from rnn_lowering.limits import limited
 
 pytestmark = pytest.mark.usefixtures("own_processes")

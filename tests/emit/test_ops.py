@@ -11,16 +11,15 @@ from cases import Array
 from onnx.reference import ReferenceEvaluator
 from running import run
 
-from rnn_lowering.emit import run_time_sizes
+from rnn_lowering.emit import composites
+from rnn_lowering.emit.composites import COMPOSED, can_flip, count, flip, zeros
 from rnn_lowering.emit.constants import Literal, literal
 from rnn_lowering.emit.dialect import Dialect
-from rnn_lowering.emit.names import Names
+from rnn_lowering.emit.draft import Names
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.run_time_sizes import can_flip, count, flip, zeros
-from rnn_lowering.emit.substitutes import COMPOSED
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.emit.versions import Versioned
-from rnn_lowering.recurrence import integer_product
+from rnn_lowering.recurrence import weights
 
 OPSETS = (7, 8, 9, 10, 11, 12, 13, 17, 18, 21, 24)
 DTYPES = {"float32": ir.DataType.FLOAT, "float64": ir.DataType.DOUBLE}
@@ -179,7 +178,7 @@ def test_rows_are_picked_by_products() -> None:
 
 
 def versioned() -> Iterator[tuple[str, Versioned[Any, Any, Any]]]:
-    for name, value in (vars(Ops) | vars(run_time_sizes) | vars(integer_product)).items():
+    for name, value in (vars(Ops) | vars(composites) | vars(weights)).items():
         if isinstance(value, Versioned):
             yield name, value
 

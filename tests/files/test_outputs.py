@@ -412,12 +412,12 @@ if moment == "import":
 else:
     from pathlib import Path
     import subprocess
-    from rnn_lowering import pipeline
+    from rnn_lowering import api
     from rnn_lowering.cli import console
     place, name, when = {
-        "read": (pipeline, "parse_file", before),
-        "write": (pipeline, "save", before),
-        "written": (pipeline, "save", after),
+        "read": (api, "parse_file", before),
+        "write": (api, "save", before),
+        "written": (api, "save", after),
         "folder made": (Path, "mkdir", after),
         "start of the worker": (subprocess.Popen, "__init__", before),
         "worker runs": (subprocess.Popen, "__init__", after),

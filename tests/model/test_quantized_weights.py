@@ -14,8 +14,7 @@ from running import assert_close, nodes, run
 from texts import FORMS, assert_same, graphs, parse, random_feed
 
 import rnn_lowering as rl
-from rnn_lowering.emit.constants import Constant, literal
-from rnn_lowering.emit.integer_constants import Dequantized, dequantized_constant
+from rnn_lowering.emit.constants import Constant, Dequantized, dequantized_constant, literal
 from rnn_lowering.spec import constant_values
 
 MODEL = """

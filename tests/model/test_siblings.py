@@ -21,7 +21,7 @@ from rnn_lowering.compare.nodes.one_by_one import NodeComparison
 from rnn_lowering.compare.result import Verification
 from rnn_lowering.compare.runner.process import Runner
 from rnn_lowering.files.reading import ModelSource
-from rnn_lowering.recurrence import block_weights
+from rnn_lowering.recurrence import weights
 
 SEQ, BATCH, WIDTH = 6, 2, 5
 
@@ -277,7 +277,7 @@ def test_joined_nodes_are_compared_with_float64(members: list[Member]) -> None:
 
 
 def test_a_loop_that_mixes_its_nodes_fails_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    Planting(monkeypatch).function(block_weights.side_by_side_operands, lambda join, op, ks: join(op, ks[::-1]))
+    Planting(monkeypatch).function(weights.side_by_side_operands, lambda join, op, ks: join(op, ks[::-1]))
     given = of_halves(Member(X="A"), Member(X="C"))
     result = compared(given)
     assert result.status == "failed"

@@ -20,7 +20,7 @@ from rnn_lowering.compare.nodes.one_by_one import NodeComparison
 from rnn_lowering.compare.result import Verification
 from rnn_lowering.compare.runner.process import Runner
 from rnn_lowering.files.reading import ModelSource
-from rnn_lowering.recurrence import block_weights
+from rnn_lowering.recurrence import weights
 
 BATCH, WIDTH = 2, 3
 MOVES = {
@@ -324,7 +324,7 @@ def test_a_wrong_product_between_layers_fails_the_comparison(monkeypatch: pytest
     def with_R(stack: Any, op: Any, ks: Any, **given: Any) -> Any:
         return stack(op, [ks[0], *(replace(k, W=k.R[0]) for k in ks[1:])], **given)
 
-    Planting(monkeypatch).function(block_weights.layered_operands, with_R)
+    Planting(monkeypatch).function(weights.layered_operands, with_R)
     stack = Stack("RNN", (4, 4), outputs=())
     result = compared(stack)
     assert result.status == "failed"

@@ -13,7 +13,7 @@ from scope_models import LOCAL
 from texts import FORMS, parse, random_feed
 
 import rnn_lowering as rl
-from rnn_lowering.model.sizes import model_sizes
+from rnn_lowering.model import model_sizes
 from rnn_lowering.passes import lower
 
 LSTM = """

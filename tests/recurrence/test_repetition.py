@@ -10,11 +10,10 @@ from cases import Array
 from running import run
 
 from rnn_lowering.emit.dialect import Dialect
-from rnn_lowering.emit.names import Names
+from rnn_lowering.emit.draft import Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
-from rnn_lowering.recurrence.recurrence import Recurrence, Tensors
-from rnn_lowering.recurrence.repetition import loop, scan, unroll
+from rnn_lowering.recurrence.repetition import Recurrence, Tensors, loop, scan, unroll
 from rnn_lowering.targets.runtimes.onnxruntime import gemms
 
 T, N, K, V = 5, 2, 3, 4

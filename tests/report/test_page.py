@@ -27,8 +27,7 @@ from rnn_lowering.compare.nodes import counterparts
 from rnn_lowering.compare.nodes.counterparts import node_pairs
 from rnn_lowering.recurrence import cells
 from rnn_lowering.report import page
-from rnn_lowering.report.plots import plot_errors
-from rnn_lowering.report.step_graph import step_graph
+from rnn_lowering.report.plots import plot_errors, step_graph
 
 pytestmark = pytest.mark.usefixtures("workers_here")
 RAGGED = Case("page", "LSTM", {"direction": "bidirectional"}, x="symbolic", optional=("sequence_lens",))

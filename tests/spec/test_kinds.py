@@ -1,7 +1,7 @@
 """Every kind of recurrent nodes has all that it needs."""
 
 from rnn_lowering.compare.references.every_kind import REFERENCES
-from rnn_lowering.recurrence.equivalents.node import EQUIVALENTS
+from rnn_lowering.recurrence.equivalents import EQUIVALENTS
 from rnn_lowering.spec.kinds import KINDS
 
 

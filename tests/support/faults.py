@@ -10,14 +10,20 @@ import onnx_ir as ir
 from onnx import helper
 from planting import Fault, Planting
 
+from rnn_lowering.emit.composites import can_flip, flip
 from rnn_lowering.emit.constants import Constant
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.run_time_sizes import can_flip, flip
-from rnn_lowering.recurrence import block_weights, cells, directions, repetition, sequence_lens, weights
-from rnn_lowering.recurrence.activations import FORMULAS
-from rnn_lowering.recurrence.equivalents import node
-from rnn_lowering.recurrence.recurrence import Recurrence
+from rnn_lowering.recurrence import (
+    cells,
+    directions,
+    equivalents,
+    repetition,
+    sequence_lens,
+    weights,
+)
+from rnn_lowering.recurrence.repetition import Recurrence
 from rnn_lowering.recurrence.sequence_lens import Lengths
+from rnn_lowering.recurrence.weights import FORMULAS
 
 
 def function(original: Any, fault: Callable[..., Any]) -> Fault:
@@ -268,7 +274,9 @@ def each_operands(change: Callable[[Any, Any], dict[str, Any]]) -> Fault:
 
 def outputs(change: Callable[[Any, Any, dict[str, Any]], dict[str, Any]]) -> Fault:
     """A node has other outputs: change(op, spec, outputs)."""
-    return function(node.lower_node, lambda lower, op, spec, repeat: change(op, spec, lower(op, spec, repeat)))
+    return function(
+        equivalents.lower_node, lambda lower, op, spec, repeat: change(op, spec, lower(op, spec, repeat))
+    )
 
 
 def states_swapped(op: Any, spec: Any, found: dict[str, Any]) -> dict[str, Any]:
@@ -421,9 +429,9 @@ FAULTS: dict[tuple[str, int], dict[str, Fault]] = {
         "the second of two names": reading(second_of_two_names),
     },
     ("RNN_initial_states_bidirectional", 13): {
-        "bidirectional is reverse first": function(node.lower_node, bidirectional_is_reverse_first),
+        "bidirectional is reverse first": function(equivalents.lower_node, bidirectional_is_reverse_first),
         "directions joined the other way": function(
-            block_weights.side_by_side_operands, lambda join, op, ks: join(op, ks[::-1])
+            weights.side_by_side_operands, lambda join, op, ks: join(op, ks[::-1])
         ),
         "joined Y not turned back": run_with(
             lambda op, joined, finals, ys: (finals, [ys[0], flip(op, ys[1])] if joined and ys else ys)
@@ -498,7 +506,7 @@ FAULTS: dict[tuple[str, int], dict[str, Fault]] = {
     },
     ("GRU_initial_states_bidirectional", 13): {
         "gates of two directions not interleaved": function(
-            block_weights.interleaved_gates, lambda _, op, parts, sizes: op.concat(list(parts), -1)
+            weights.interleaved_gates, lambda _, op, parts, sizes: op.concat(list(parts), -1)
         ),
     },
     ("GRU_linear_before_reset_2", 13): {
@@ -542,7 +550,7 @@ FAULTS: dict[tuple[str, int], dict[str, Fault]] = {
         "C is clipped": with_operands("LSTM", h=lambda k: lambda x: k.h(k.clip(x))),
     },
     ("LSTM_initial_states_reverse", 13): {
-        "initial_c ignored": function(node.lower_node, initial_c_is_h),
+        "initial_c ignored": function(equivalents.lower_node, initial_c_is_h),
     },
     ("LSTM_input_forget_1", 13): {
         "input_forget ignored": with_operands("LSTM", input_forget=lambda k: False),

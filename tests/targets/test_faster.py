@@ -17,7 +17,7 @@ from texts import FORMS
 from thinning import thinned
 
 import rnn_lowering as rl
-from rnn_lowering.emit.substitutes import by_columns
+from rnn_lowering.emit.composites import by_columns
 from rnn_lowering.targets.table import TARGETS
 
 OPSETS = [7, 10, 11, 13, 18, 21]

@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 
 from rnn_lowering.emit.dialect import Dialect
-from rnn_lowering.emit.names import Names
+from rnn_lowering.emit.draft import Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.targets.runtimes.onnxruntime import gemms

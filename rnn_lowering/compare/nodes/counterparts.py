@@ -9,13 +9,14 @@ from functools import partial
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.compare.nodes.cut import TensorFile, cut_out, needs, original_model
-from rnn_lowering.compare.nodes.node_pair import LoweredNode, NodePair
+from rnn_lowering.compare.nodes.cut import LoweredNode, NodePair, TensorFile, cut_out, needs, original_model
 from rnn_lowering.compare.references.every_kind import reference_of
 from rnn_lowering.compare.runner.process import SessionError
 from rnn_lowering.compare.runner.session import quantizes_inputs
 from rnn_lowering.model.copying import clone
-from rnn_lowering.model.inlining import inline_functions
+from rnn_lowering.model.fixed_inputs import at_sizes, folded, recorded
+from rnn_lowering.model.model_sizes import known_inputs
+from rnn_lowering.model.preparation import inline_functions
 from rnn_lowering.model.scopes import (
     NodePlace,
     RecurrentNode,
@@ -24,9 +25,6 @@ from rnn_lowering.model.scopes import (
     scopes,
     sort_nodes,
 )
-from rnn_lowering.model.sizes.fixed_inputs import at_sizes, recorded
-from rnn_lowering.model.sizes.folding import folded
-from rnn_lowering.model.sizes.model_sizes import known_inputs
 from rnn_lowering.options import Lowering
 from rnn_lowering.spec.constant_values import computed, constant_of
 from rnn_lowering.spec.kinds import read_spec

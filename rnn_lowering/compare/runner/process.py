@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import overload
 
 from rnn_lowering.child import Child, ChildError, Message
-from rnn_lowering.compare.runner.arrays import StoredArrays, read_steps, write_arrays
 from rnn_lowering.compare.runner.session import Session
+from rnn_lowering.compare.runner.worker import StoredArrays, read_steps, write_arrays
 from rnn_lowering.files.locations import external_entries
 from rnn_lowering.files.scratch import scratch_folder
 from rnn_lowering.limits import RUN_FACTOR, most_bytes

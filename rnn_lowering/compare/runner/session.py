@@ -12,12 +12,12 @@ from pathlib import Path
 
 import onnx
 
-from rnn_lowering.compare.coverage import conditions
+from rnn_lowering.compare.result import conditions
 from rnn_lowering.files.locations import from_the_root
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.messages import bodies_in, graphs_in, nodes_in
-from rnn_lowering.spec.dynamic_quantize_lstm import OPERATOR
 from rnn_lowering.spec.kinds import is_recurrent, role_of
+from rnn_lowering.spec.rnn import DYNAMIC_QUANTIZE_LSTM
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def operator_counts(proto: onnx.ModelProto) -> Counter[str]:
 
 def depends_on_threads(proto: onnx.ModelProto) -> bool:
     """Whether onnxruntime's results depend on its number of threads."""
-    return OPERATOR in operator_counts(proto)
+    return DYNAMIC_QUANTIZE_LSTM in operator_counts(proto)
 
 
 def quantizes_inputs(proto: onnx.ModelProto) -> bool:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from rnn_lowering.inference.polynomials import ONE, Size, product
 from rnn_lowering.inference.shape_arithmetic import depends_on_time
+from rnn_lowering.inference.symbolic_values import ONE, Size, product
 from rnn_lowering.spec.node_outputs import ELEMENTWISE
+from rnn_lowering.streaming.delays import joined
 from rnn_lowering.streaming.editor import input_of
-from rnn_lowering.streaming.frames.delays import joined
-from rnn_lowering.streaming.frames.flow import Flow
-from rnn_lowering.streaming.frames.framing import Frames, Framing, Unframed
+from rnn_lowering.streaming.flow import Flow
+from rnn_lowering.streaming.frames import Frames, Framing, Unframed
 
 REARRANGING = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze"))
 

@@ -10,13 +10,11 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
-from rnn_lowering.inference.polynomials import Size, size
-from rnn_lowering.inference.symbolic_values import shape_of
+from rnn_lowering.inference.symbolic_values import Size, shape_of, size
+from rnn_lowering.streaming.delays import keep, resampled, settled, with_past, without_missing
 from rnn_lowering.streaming.editor import Editor, input_of
-from rnn_lowering.streaming.frames.delays import resampled, without_missing
-from rnn_lowering.streaming.frames.flow import Flow, FramesEdit
-from rnn_lowering.streaming.frames.framing import Frames, Framing
-from rnn_lowering.streaming.frames.past_frames import keep, settled, with_past
+from rnn_lowering.streaming.flow import Flow, FramesEdit
+from rnn_lowering.streaming.frames import Frames, Framing
 
 
 @dataclass(frozen=True)

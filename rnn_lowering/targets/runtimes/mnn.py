@@ -7,10 +7,10 @@ from functools import partial
 
 import onnx_ir as ir
 
+from rnn_lowering.emit.composites import by_columns
 from rnn_lowering.emit.constants import zeros_of
 from rnn_lowering.emit.dialect import Dialect
 from rnn_lowering.emit.ops import Ops
-from rnn_lowering.emit.substitutes import by_columns
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.targets.target import Target
 from rnn_lowering.types import Dims

@@ -8,7 +8,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from rnn_lowering.emit.dialect import Dialect
-from rnn_lowering.emit.names import WEIGHTS, add_weights
+from rnn_lowering.emit.draft import WEIGHTS, add_weights
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.targets.target import Target
 

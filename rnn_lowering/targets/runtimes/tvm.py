@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from rnn_lowering.emit.substitutes import by_columns
+from rnn_lowering.emit.composites import by_columns
 from rnn_lowering.targets.target import Target
 
 LEAST_COLUMNS = 48

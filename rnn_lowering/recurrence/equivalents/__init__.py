@@ -1,1 +1,0 @@
-"""The equivalents of nodes: what is emitted in place of each kind."""

@@ -1,0 +1,213 @@
+"""`Flow`: what following the frames finds: the framing of each value, and the edits that a stream needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from rnn_lowering.emit.versions import TO_THE_END
+from rnn_lowering.errors import NodeRef, UnsupportedError
+from rnn_lowering.inference.shape_arithmetic import depends_on_time
+from rnn_lowering.inference.symbolic_values import CHUNK, TIME, Shape, Size, SymbolicValues
+from rnn_lowering.model.scopes import ORIGIN
+from rnn_lowering.spec.node_spec import node_ref
+from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, Path, dim_of
+from rnn_lowering.streaming.frames import (
+    Counter,
+    Delay,
+    FirstFrame,
+    Frames,
+    Framing,
+    Pooled,
+    Unframed,
+    WholeSequenceValue,
+)
+
+
+@dataclass(frozen=True)
+class StatefulNode:
+    """A node whose state is carried from chunk to chunk.
+
+    Attributes:
+        node: The node.
+        path: The If nodes around the node, each with its branch.
+        delay: Delay of the input; the state keeps its initial value until frame 0 comes.
+    """
+
+    node: ir.Node
+    path: tuple[tuple[ir.Node, str], ...]
+    delay: Delay | None = None
+
+
+@dataclass(frozen=True)
+class FramesEdit(NodeEdit):
+    """An edit of a node along the frames, which adds a state.
+
+    Attributes:
+        node: The node.
+        frames: The framing of what it reads.
+        path: The If nodes around it, each with its branch.
+        shape, dtype: Shape and element type of what it reads.
+    """
+
+    node: ir.Node
+    frames: Frames
+    path: Path
+    shape: Shape
+    dtype: ir.DataType
+
+    def past_input(self, editor: Editor, kind: str, name: str | None, count: int = 1) -> ir.Value:
+        """Add an input that takes `count` frames of the value `name` from call to call."""
+        axis = self.frames.axis
+        dims = [count if n == axis else dim_of(dim, n, name) for n, dim in enumerate(self.shape)]
+        return editor.add_past(self.node, kind, self.dtype, dims)
+
+    def last(self, emit: Emitter, value: ir.Value, count: int) -> ir.Value:
+        """Return the last `count` frames of the chunk, for the next call, of a value that ends with its frames."""
+        overlap = self.frames.overlap
+        return emit.sliced(value, [self.frames.axis], [-(count + overlap)], [-overlap or TO_THE_END])
+
+
+@dataclass
+class Flow:
+    """The framings and edits found so far, node by node.
+
+    Attributes:
+        known: Types, shapes and constants.
+        scope: Name of the graph that is being read.
+        path: The nodes If around that graph, each with the name of the branch.
+        framings: Framing by value; a value without an entry does not depend on the stream.
+        recurrent, edits: The changes that a stream needs, in the order of the model.
+        units: Pairs of a node and the number that must divide the number of frames.
+        counted: Counters that a node reads as data. They must continue in the next chunk.
+        caches: By output the Concat nodes that put frames before those of the stream which an input may hold.
+        tails: Values with the last frames of a cache, as many as the cache holds.
+        means: By value the nodes that pool all frames to their mean.
+        ahead: Pairs of a node that reads future frames and the number of these, in frames of the stream.
+        late_states: Last states that are late, with the error of an output that is not their next value.
+        loops: Loops that are no Scans, each with the reason.
+    """
+
+    known: SymbolicValues
+    scope: str = "main graph"
+    path: tuple[tuple[ir.Node, str], ...] = ()
+    framings: dict[ir.Value, Framing] = field(default_factory=dict)
+    recurrent: list[StatefulNode] = field(default_factory=list)
+    edits: list[NodeEdit] = field(default_factory=list)
+    units: list[tuple[NodeRef | None, int]] = field(default_factory=list)
+    counted: dict[ir.Value, list[ir.Node]] = field(default_factory=dict)
+    caches: dict[ir.Value, ir.Node] = field(default_factory=dict)
+    tails: dict[ir.Value, ir.Node] = field(default_factory=dict)
+    means: dict[ir.Value, ir.Node] = field(default_factory=dict)
+    ahead: list[tuple[NodeRef, int]] = field(default_factory=list)
+    late_states: dict[ir.Value, UnsupportedError] = field(default_factory=dict)
+    loops: Mapping[NodeRef, UnsupportedError] = field(default_factory=dict)
+
+    @property
+    def opset(self) -> int:
+        return self.known.opset
+
+    def refuse(self, node: ir.Node, reason: str, hint: str = "") -> UnsupportedError:
+        return UnsupportedError(reason, hint=hint, node=node.meta.get(ORIGIN) or node_ref(node, self.scope))
+
+    @property
+    def unit(self) -> int:
+        """The number that must divide the number of frames."""
+        return self.known.unit
+
+    def require_multiple(self, node: NodeRef | None, unit: int) -> None:
+        """Require that `unit` divides the number of frames, for a node."""
+        if self.unit % unit:
+            self.units.append((node, unit))
+            self.known.unit = math.lcm(self.unit, unit)
+
+    def resampled(self, node: ir.Node, output: ir.Value, framing: Frames) -> Frames:
+        """Return the framing of an output with another rate."""
+        self.require_multiple(node_ref(node, self.scope), framing.rate.denominator)
+        return self.resized(node, output, framing)
+
+    def shape(self, value: ir.Value, node: ir.Node) -> Shape:
+        """The shape of a value."""
+        if value not in self.known.shapes:
+            raise self.refuse(
+                node,
+                f"the shape of '{value.name}' is not known, so its time axis cannot be found",
+                "fix sizes with --set-dim (dims=)",
+            )
+        return self.known.shapes[value]
+
+    def at(
+        self, node: ir.Node, value: ir.Value, frames: Frames
+    ) -> tuple[ir.Node, Frames, Path, Shape, ir.DataType]:
+        """Return the fields of a `FramesEdit` of a node, for a value of the type and shape that it reads."""
+        return node, frames, self.path, self.shape(value, node), self.known.types[value]
+
+    def is_timed(self, value: ir.Value) -> bool:
+        """Whether a value depends on the stream or on its length."""
+        timed = any(dim.timed for dim in self.known.shapes.get(value, ()))
+        return self.framings.get(value) is not None or timed or depends_on_time(self.known, value)
+
+    def framing(self, value: ir.Value, node: ir.Node) -> Frames | Unframed | None:
+        """Return the framing of a value that a node reads as data."""
+        framing = self.framings.get(value)
+        if isinstance(framing, WholeSequenceValue | FirstFrame | Pooled):
+            raise framing.error
+        if isinstance(framing, Counter):
+            self.counted.setdefault(value, []).append(node)
+            return framing.frames
+        if framing is not None:
+            return framing
+        if depends_on_time(self.known, value):
+            raise self.refuse(
+                node,
+                f"'{value.name}' depends on the number of frames, which a stream never knows",
+                "only sizes may depend on it",
+            )
+        return self.by_size(value, node) if any(dim.timed for dim in self.known.shapes.get(value, ())) else None
+
+    def by_size(self, value: ir.Value, node: ir.Node) -> Frames:
+        """Return the framing of a counter, or of a value that is equal in every frame, from its size."""
+        found, lacking = self.counted_by_size(value, node)
+        if lacking:
+            raise self.refuse(
+                node,
+                f"'{value.name}' lacks {lacking} of the frames of each chunk",
+                "count as many frames as the other inputs have",
+            )
+        return found
+
+    def counted_by_size(self, value: ir.Value, node: ir.Node) -> tuple[Frames, int]:
+        """Return the framing that follows from the size of a value, and how many frames each chunk lacks."""
+        axes = [axis for axis, dim in enumerate(self.known.shapes[value]) if dim.timed]
+        if len(axes) == 1:
+            dim = self.known.shapes[value][axes[0]]
+            rate, extra = dim.coefficient(TIME), dim.coefficient()
+            if rate > 0 and extra.denominator == 1:
+                known = int(extra + dim.coefficient(CHUNK))
+                found, lacking = Frames(axes[0], extra=int(extra), known=max(known, 0), rate=rate), max(-known, 0)
+                if found.size() - Size.symbol(CHUNK) * lacking == dim:
+                    return found, lacking
+        raise self.refuse(
+            node,
+            f"the shape of '{value.name}' depends on the number of frames in a way that a stream cannot follow",
+            "an axis may have the number of frames, times a constant, plus a constant",
+        )
+
+    def framed(self, node: ir.Node, output: ir.Value, framing: Frames) -> Frames:
+        """Return the framing of an output with one result per frame, checked against its shape."""
+        shape = self.shape(output, node)
+        if any(dim.timed for axis, dim in enumerate(shape) if axis != framing.axis):
+            raise self.refuse(node, "compares frames with each other", "let it act on each frame alone")
+        if framing.axis >= len(shape) or shape[framing.axis] != framing.size():
+            raise self.refuse(node, "does not return one result per frame", "let it act on each frame alone")
+        return framing
+
+    def resized(self, node: ir.Node, output: ir.Value, framing: Frames) -> Frames:
+        """Return the framing of an output whose operator changes the number of frames."""
+        shape = list(self.shape(output, node))
+        shape[framing.axis] = framing.size()
+        self.known.shapes[output] = tuple(shape)
+        return self.framed(node, output, framing)

@@ -1,0 +1,189 @@
+"""Numbers of frames that a stream computes in each call, at the start of the main graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Concatenate, ParamSpec
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.model.scopes import ORIGIN
+from rnn_lowering.spec.node_spec import node_ref
+from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, home
+from rnn_lowering.streaming.frames import Delay
+
+P = ParamSpec("P")
+_OfModel = Callable[Concatenate[Editor, P], ir.Value]
+
+
+def _computed_once(compute: _OfModel[P]) -> _OfModel[P]:
+    """Let all edits of a model share the value that a function computes."""
+
+    def shared(editor: Editor, /, *args: P.args, **kwargs: P.kwargs) -> ir.Value:
+        key = (compute.__name__, args, tuple(kwargs.items()))
+        if key not in editor.made:
+            editor.made[key] = compute(editor, *args, **kwargs)
+        return editor.made[key]
+
+    return shared
+
+
+@_computed_once
+def _so_far(editor: Editor) -> ir.Value:
+    """Return the number of frames of the stream before this call, which is a state."""
+    past = editor.add_input(editor.name("past_frames_t"), editor.count_type, [1])
+    total = editor.start("Add", past, _given(editor))
+    present = editor.add_output(editor.name("present_frames_t"), total, past, ())
+    editor.add_state(past, present, None, "t")
+    return past
+
+
+def _given(editor: Editor) -> ir.Value:
+    """Return the number of frames of the stream in this call."""
+    assert editor.time is not None
+    fixed = editor.time.frames
+    return _counted(editor) if fixed is None else editor.start.counts([fixed])
+
+
+@_computed_once
+def _counted(editor: Editor) -> ir.Value:
+    """Return the number of frames of the stream in this call, by the size of an input."""
+    assert editor.time is not None
+    name, axis = next(iter(editor.time.axes.items()))
+    source = next(v for v in editor.model.graph.inputs if v.name == name)
+    start = editor.start
+    given = start("Gather", start("Shape", source), start.constant([axis]), axis=0)
+    return given if editor.count_type == ir.DataType.INT64 else start("Cast", given, to=int(editor.count_type))
+
+
+@_computed_once
+def frames_before(editor: Editor, rate: Fraction) -> ir.Value:
+    """Return the number of frames before this call of a value with this rate and no delay."""
+    return _at_rate(editor.start, _so_far(editor), rate)
+
+
+@_computed_once
+def _frames_in_call(editor: Editor, rate: Fraction) -> ir.Value:
+    return _at_rate(editor.start, _given(editor), rate)
+
+
+def _at_rate(emit: Emitter, number: ir.Value, rate: Fraction) -> ir.Value:
+    for op_type, factor in (("Mul", rate.numerator), ("Div", rate.denominator)):
+        if factor != 1:
+            number = emit(op_type, number, emit.counts([factor]))
+    return number
+
+
+def numbers_in_call(editor: Editor, rate: Fraction) -> tuple[ir.Value, ir.Value]:
+    """Return the number n of frames of a value in this call, and the indices 0 to n - 1."""
+    count = editor.own_frames(rate)
+    if count is not None:
+        return editor.start.counts([count]), editor.start.counts(range(count))
+    if editor.opset < 11:
+        raise UnsupportedError(
+            "a stream that looks ahead, with any number of frames in a call, needs opset 11",
+            hint="convert the model first, or give the number of frames",
+        )
+    return _frames_in_call(editor, rate), _indices_in_call(editor, rate)
+
+
+@_computed_once
+def _indices_in_call(editor: Editor, rate: Fraction) -> ir.Value:
+    start, number = editor.start, _frames_in_call(editor, rate)
+    first, step = (start.constant(n, editor.count_type) for n in (0, 1))
+    return start("Range", first, start("Squeeze", number, axes=[0]), step)
+
+
+@_computed_once
+def frame_indices(editor: Editor, rate: Fraction) -> ir.Value:
+    """Return the index of each frame of a value in this call, without its delay."""
+    first = frames_before(editor, rate)
+    alone = editor.own_frames(rate) == 1
+    return first if alone else editor.start("Add", first, numbers_in_call(editor, rate)[1])
+
+
+@_computed_once
+def _frames_after(editor: Editor, rate: Fraction) -> ir.Value:
+    return editor.start("Add", frames_before(editor, rate), _frames_in_call(editor, rate))
+
+
+def counts_so_far(editor: Editor, delay: Delay) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """Return three counts of frames: real before this call, all in this call, real so far (at least 1)."""
+    before, own, start = frames_before(editor, delay.rate), _frames_in_call(editor, delay.rate), editor.start
+    if not delay:
+        return before, own, _frames_after(editor, delay.rate)
+    missing, bounds = start.counts([delay.frames]), []
+    for number, least in ((before, 0), (start("Add", before, own), 1)):
+        bound = start.counts([least])
+        true = start("Sub", number, missing)
+        bounds.append(start("Where", start("Less", true, bound), bound, true))
+    return bounds[0], own, bounds[1]
+
+
+@_computed_once
+def _has_begun(editor: Editor) -> ir.Value:
+    """Return whether there were frames before this call."""
+    zero = editor.start.counts([0])
+    return editor.start("Less", zero, _so_far(editor))
+
+
+def after_the_start(editor: Editor, node: ir.Node, past: ir.Value, first: ir.Value) -> ir.Value:
+    """Return `past` if there were frames before this call, else `first`, for a node."""
+    chosen = editor.before(node)("Where", _has_begun(editor), past, first)
+    chosen.type = past.type
+    return chosen
+
+
+def of_type(emit: Emitter, node: ir.Node, number: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """Return a number of frames in a type.
+
+    Args:
+        emit: What emits a Cast if the number has another type.
+        node: The node that reads it.
+
+    Raises:
+        UnsupportedError: It is needed in int64 by a runtime that counts in other integers.
+    """
+    editor = emit.editor
+    if dtype == editor.count_type:
+        return number
+    if dtype == ir.DataType.INT64:
+        scope = "main graph" if home(node) is editor.model.graph else f"branch '{home(node).name}'"
+        raise UnsupportedError(
+            f"reads numbers of frames as int64, and the target counts frames in {editor.count_type.name.lower()}",
+            hint="cast the numbers to float in the model, or drop --target",
+            node=node.meta.get(ORIGIN) or node_ref(node, scope),
+        )
+    return emit("Cast", number, to=int(dtype))
+
+
+@dataclass(frozen=True)
+class LengthSoFar(NodeEdit):
+    """A number computed from the length, recomputed from the frames seen so far.
+
+    Attributes:
+        slot: The input slot of the number.
+        factor, offset: The number is frames * `factor` + `offset`.
+        shape, dtype: Shape and element type of the number.
+    """
+
+    node: ir.Node
+    slot: int
+    factor: Fraction
+    offset: Fraction
+    shape: tuple[int, ...]
+    dtype: ir.DataType
+    carries = False
+
+    def apply(self, editor: Editor) -> None:
+        emit = editor.before(self.node)
+        _, _, total = counts_so_far(editor, Delay(0, Fraction(1)))
+        number = of_type(emit, self.node, total, self.dtype)
+        for op_type, by in (("Mul", self.factor), ("Add", self.offset)):
+            held = np.array([float(by)]).astype(self.dtype.numpy())
+            number = emit(op_type, number, emit.constant(held, self.dtype))
+        self.node.replace_input_with(self.slot, emit("Reshape", number, emit.constant(self.shape)))

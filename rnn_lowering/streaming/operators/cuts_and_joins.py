@@ -1,0 +1,324 @@
+"""Frames that are cut out of the stream, picked from it or repeated: Slice, also with steps, Gather and Resize.
+
+Frames that Pad and Concat add before and after the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from rnn_lowering.emit.versions import TO_THE_END, parameter
+from rnn_lowering.inference.shape_inference import pads, position, slice_bounds
+from rnn_lowering.inference.symbolic_values import Size, first_frames, size
+from rnn_lowering.streaming.delays import Wait, keep, past_of, resampled, settled, with_past
+from rnn_lowering.streaming.editor import Editor, NodeEdit, input_of
+from rnn_lowering.streaming.flow import Flow
+from rnn_lowering.streaming.frames import Counter, FirstFrame, Frames, Framing, Unframed, WholeSequenceValue
+from rnn_lowering.types import Array
+
+
+@dataclass(frozen=True)
+class Trim(NodeEdit):
+    """A Slice over the frames, with its starts and ends in a chunk for all axes."""
+
+    node: ir.Node
+    axes: tuple[int, ...]
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    steps: tuple[int, ...]
+    carries = False
+
+    def apply(self, editor: Editor) -> None:
+        """Set the starts and ends of the Slice to those in a chunk."""
+        node, emit, value = self.node, editor.before(self.node), input_of(self.node)
+        whole = set(self.starts) == {0} and set(self.ends) == {TO_THE_END} and set(self.steps) == {1}
+        own = value if whole else emit.sliced(value, self.axes, self.starts, self.ends, self.steps)
+        editor.replace(node.outputs[0], own, emit.graph)
+        emit.graph.remove(node, safe=True)
+
+
+def sliced(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
+    """Return the framing of the output of a Slice. If the Slice trims frames, record its cut of a chunk."""
+    value, output = input_of(node), node.outputs[0]
+    shape = flow.shape(value, node)
+    bounds = slice_bounds(flow.known, node, len(shape))
+    if bounds is None:
+        raise flow.refuse(node, "starts or ends are not constant", "cut by constants")
+    if any(b.timed for axis, held in bounds.items() if axis != framing.axis for b in held):
+        raise flow.refuse(node, "cuts other axes by the number of frames", "cut by constants")
+    if framing.axis not in bounds:
+        return [flow.framed(node, output, framing)]
+    first, last, step = bounds[framing.axis]
+    if step.constant is None or step.constant < 1:
+        raise flow.refuse(
+            node, "reverses the frames, or its steps are not constant", "cut by constants, with positive steps"
+        )
+    length = shape[framing.axis]
+    begin, end = position(first, length), position(last, length)
+    begin = first if begin is None and (first.constant or 0) > 0 else begin
+    left = None if begin is None else begin.whole().constant
+    right = None if end is None else (length - end).whole().constant
+    if left == right == 0 and step == size(1) and _stays_whole(first, last, length):
+        return [flow.resized(node, output, framing)]
+    if step == size(1) and end == length and (count := _last_frames(framing, length, begin)):
+        cache = flow.caches.get(value)
+        if cache is not None and len(bounds) == 1 and count == framing.known:
+            flow.tails[output] = cache
+        return [Unframed.LAST]
+    alone = framing.plain and not framing.delay and len(bounds) == 1
+    if step == size(1) and begin == size(0) and end == size(1) and alone:
+        return [FirstFrame(framing.axis, _by_position(flow, node).error)]
+    if left is None or right is None or not framing.plain:
+        return [_by_position(flow, node)]
+    return _trimmed(flow, node, framing, bounds, int(left), int(right))
+
+
+def _last_frames(framing: Frames, length: Size, begin: Size | None) -> int:
+    """Return the number of last frames from `begin` on, or 0 if a chunk may lack some of them."""
+    count = None if begin is None else (length - begin).constant
+    surely = framing.plain and framing.extra == framing.known and count is not None
+    return int(count or 0) if surely and count is not None and 1 <= count <= framing.overlap + 1 else 0
+
+
+def _stays_whole(first: Size, last: Size, length: Size) -> bool:
+    """Return whether bounds that keep all frames of the whole also keep all frames of a chunk."""
+    return first.constant is not None and (last.constant is not None or last == length)
+
+
+def _by_position(flow: Flow, node: ir.Node) -> WholeSequenceValue:
+    return WholeSequenceValue(
+        flow.refuse(
+            node,
+            "picks frames by their position in the whole sequence",
+            "only the last one can be picked"
+            + (
+                "; a stream never knows whether it is shorter than a constant end"
+                if node.op_type == "Slice"
+                else ""
+            ),
+        )
+    )
+
+
+def _trimmed(
+    flow: Flow, node: ir.Node, framing: Frames, bounds: dict[int, tuple[Size, Size, Size]], left: int, right: int
+) -> list[Framing]:
+    step = int(bounds[framing.axis][2].constant or 1)
+    made = framing.padded(-left, -right).windows(1, step)
+    found = settled(flow, node, framing, made)
+    numbers = {axis: [b.constant for b in held] for axis, held in bounds.items() if axis != framing.axis}
+    if any(None in held for held in numbers.values()):
+        raise flow.refuse(node, "cuts frames and an axis of another size that is not fixed", "use two Slices")
+    here = {axis: [max(min(int(n or 0), TO_THE_END), -TO_THE_END) for n in held] for axis, held in numbers.items()}
+    cut = (made.known - found.known) * step
+    here[framing.axis] = [-past_of(framing, found, -left, step), -cut or TO_THE_END, step]
+    starts, ends, steps = zip(*here.values(), strict=True)
+    flow.edits.append(Trim(node, tuple(here), starts, ends, steps))
+    return resampled(flow, node, framing, found)
+
+
+def picked(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
+    """Return the framing of the output of a Gather that picks the last frame, or a window around each frame."""
+    shape, index = flow.shape(input_of(node), node), input_of(node, 1)
+    if (node.attributes.get_int("axis", 0) or 0) % len(shape) != framing.axis:
+        return None
+    if isinstance(counter := flow.framings.get(index), Counter):
+        return _around(flow, node, framing, counter)
+    numbers = flow.known.numbers(index)
+    last = index not in flow.framings and numbers in ([size(-1)], [shape[framing.axis] - 1])
+    if last and _last_frames(framing, shape[framing.axis], shape[framing.axis] - 1):
+        return [Unframed.LAST]
+    return [_by_position(flow, node)]
+
+
+def _around(flow: Flow, node: ir.Node, framing: Frames, counter: Counter) -> list[Framing]:
+    """Return the framing of windows that a table of frame numbers picks."""
+    frames, offsets = counter.frames, counter.offsets
+    if not framing.plain or counter.step < 1 or frames.rate * counter.step != framing.rate:
+        raise flow.refuse(
+            node, "picks frames at another rate than that of its table", "give the table one row for each frame"
+        )
+    if int(offsets.min()) < 0:
+        raise flow.refuse(node, "picks a frame before the first one, which is the last one", "pad them in front")
+    there = framing.windows(int(offsets.max()) + 1, counter.step).known
+    found = replace(frames, axis=framing.axis + frames.axis, known=min(there, frames.known))
+    table = input_of(node, 1)
+    if beyond := frames.known - found.overlap:  # windows at the end of the table read frames of the next chunk
+        flow.edits.append(Wait(*flow.at(node, table, frames), slot=1, past=0, drop=beyond))
+    if past := past_of(framing, found, stride=counter.step):
+        keep(flow, node, framing, past)
+    return resampled(flow, node, framing, found)
+
+
+def resized(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
+    """Return the framing of the output of a Resize or Upsample that repeats each frame."""
+    before, after = (flow.shape(v, node)[framing.axis] for v in (input_of(node), node.outputs[0]))
+    ratio = after.divided(before)
+    times = None if ratio is None else ratio.constant
+    if times == 1 or times is None or any(v is not None and flow.framings.get(v) for v in node.inputs[1:]):
+        return None
+    if times.denominator > 1 or not framing.plain or not _repeats(node):
+        raise flow.refuse(
+            node,
+            "interpolates between frames, so it looks ahead",
+            "use mode nearest, nearest_mode floor, coordinates asymmetric, and a whole number as the scale",
+        )
+    return resampled(flow, node, framing, framing.repeated(int(times)))
+
+
+def _repeats(node: ir.Node) -> bool:
+    """Return whether each result is the frame at or before its position."""
+    if node.attributes.get_string("mode", "nearest") != "nearest":
+        return False
+    if node.op_type == "Upsample":
+        return True
+    coordinates = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
+    rounded = node.attributes.get_string("nearest_mode", "round_prefer_floor")
+    return coordinates == "asymmetric" and rounded == "floor"
+
+
+def padded(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
+    """Return the framing of the output of a Pad. Frames added before the stream become a state."""
+    rank = len(flow.shape(input_of(node), node))
+    amounts = pads(flow.known, node, rank)
+    left, right = (None if amounts is None else amounts[n].constant for n in (framing.axis, framing.axis + rank))
+    if amounts is None or left is None or right is None:
+        raise flow.refuse(
+            node,
+            "pads the frames by an amount that depends on their number, or is not known",
+            "give the paddings as numbers",
+        )
+    if left == right == 0:
+        return [flow.framed(node, node.outputs[0], framing)]
+    numbers = [pad.constant for pad in amounts]
+    mode = node.attributes.get_string("mode", "constant") or "constant"
+    if mode != "constant" and (mode != "edge" or right or sum(pad is None or pad != 0 for pad in numbers) > 1):
+        raise flow.refuse(
+            node,
+            f"pads with other frames (mode {mode}), which a stream has not seen yet",
+            "pad with a constant, or in front with the first frame (mode edge)",
+        )
+    if not framing.plain or None in numbers:
+        raise flow.refuse(node, "pads frames that are merged with another axis", "pad before the Reshape")
+    without = tuple(0 if n % rank == framing.axis else int(pad or 0) for n, pad in enumerate(numbers))
+    made, first = framing.padded(int(left), int(right)), mode == "edge"
+    if first and (left < 0 or framing.delay):
+        raise flow.refuse(
+            node, "repeats or cuts off the first frame of a value that comes late", "pad with a constant"
+        )
+    lead, initial = (0, None) if first else (None, _filling(flow, node))
+    return with_past(
+        *(flow, node, framing, made),
+        left=int(left),
+        right=int(right),
+        initial=initial,
+        pads=without,
+        first=lead,
+    )
+
+
+def _filling(flow: Flow, node: ir.Node) -> float:
+    value = parameter(node, "constant_value", flow.opset)
+    if not isinstance(value, ir.Value):  # its name was another where it was an attribute
+        return float(node.attributes.get_float("value", 0.0) or 0.0)
+    held = flow.known.constant(value)
+    if held is None:
+        raise flow.refuse(
+            node, "pads the frames with a number that is not constant", "give the number as a constant"
+        )
+    return float(held.reshape(-1)[0])
+
+
+def joined_along(flow: Flow, node: ir.Node) -> list[Framing] | None:
+    """Return the framing of the output of a Concat. Frames before the stream become a state."""
+    values = [v for v in node.inputs if v is not None]
+    rank = len(flow.shape(values[0], node))
+    axis = (node.attributes.get_int("axis", 1) or 0) % max(rank, 1)
+    rest = {n: held for n, v in enumerate(values) if (held := _constant_frames(flow, v, axis)) is not None}
+    computed = _computed_frames(flow, values, axis)
+    framings = {n: flow.framing(v, node) for n, v in enumerate(values) if n not in rest and n != computed}
+    along = [n for n, m in framings.items() if isinstance(m, Frames) and m.axis == axis]
+    if not along:
+        return None
+    framing = framings[along[0]]
+    if len(framings) > 1 or not isinstance(framing, Frames) or not framing.plain:
+        raise flow.refuse(
+            node,
+            "joins frames with others along the time axis",
+            "only constants, an input or the first frame can be joined there, in front",
+        )
+    slot = node.inputs.index(values[along[0]])
+    if computed is not None:
+        return _behind_computed(flow, node, framing, slot, bool(rest))
+    lead = [held for n, held in rest.items() if n < along[0]]
+    left = sum(held.shape[axis] for held in lead)
+    right = sum(held.shape[axis] for n, held in rest.items() if n > along[0])
+    _check_shortest(flow, node, framing, [values[n] for n in rest], left)
+    before = _concatenated(lead, axis) if left else 0.0
+    made = framing.padded(left, right)
+    return with_past(flow, node, framing, made, left=left, right=right, initial=before, slot=slot)
+
+
+def _computed_frames(flow: Flow, values: Sequence[ir.Value], axis: int) -> int | None:
+    """Return the index of the value with frames of the first chunk only: frame 0, or frames from an input."""
+    known = flow.known
+    fixed = [v in known.shapes and known.shapes[v][axis].constant is not None for v in values]
+    given = [not flow.is_timed(v) and v not in known.contents for v in values]
+    first = [isinstance(flow.framings.get(v), FirstFrame) for v in values]
+    found = [n for n in range(len(values)) if first[n] or (given[n] and fixed[n])]
+    return found[0] if len(found) == 1 and any(v in flow.framings for v in values[found[0] + 1 :]) else None
+
+
+def _behind_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int, others: bool) -> list[Framing]:
+    """Return the framing of a stream after frames from an input, or after copies of frame 0."""
+    lead = input_of(node)
+    first = flow.framings.get(lead)
+    if others or slot != 1 or (isinstance(first, FirstFrame) and first.axis != framing.axis):
+        raise flow.refuse(node, "joins the frames of the stream with others and with constants", "use two Concats")
+    if framing.delay:
+        raise flow.refuse(
+            node,
+            "puts computed frames before frames that come late",
+            "put constants there: the stream keeps past frames itself",
+        )
+    left = int(flow.shape(lead, node)[framing.axis].constant or 0)
+    if framing.even and first is None:
+        flow.caches[node.outputs[0]] = node
+    made = framing.padded(left, 0)
+    return with_past(flow, node, framing, made, left=left, initial=None, slot=slot, first=0)
+
+
+def _check_shortest(flow: Flow, node: ir.Node, framing: Frames, constants: Sequence[ir.Value], left: int) -> None:
+    """Refuse constants that lose frames in a shorter sequence, unless a cut removes as many."""
+    short = [v for v in constants if any(dim.timed for dim in flow.known.shapes[v])]
+    if short and (len(constants) > 1 or framing.known or not left or left != -framing.extra):
+        raise flow.refuse(
+            node,
+            f"'{short[0].name}' has fewer frames in a shorter sequence",
+            "keep the last frames in an input of the model",
+        )
+
+
+def _constant_frames(flow: Flow, value: ir.Value, axis: int) -> Array | None:
+    """Return a constant that Concat joins to frames, in full size along the axis of the frames."""
+    held, shape = flow.known.contents.get(value), flow.known.shapes.get(value)
+    if held is None or shape is None or held.dtype == object:
+        return None
+    symbol = next(iter(shape[axis].symbols), 0)
+    short = isinstance(symbol, int) and symbol < 0 and shape[axis] == first_frames(-symbol)
+    count = -symbol if short and isinstance(symbol, int) else shape[axis].constant
+    if count is None:
+        return None
+    return np.broadcast_to(held, (*held.shape[:axis], int(count), *held.shape[axis + 1 :]))
+
+
+def _concatenated(arrays: Sequence[Array], axis: int) -> Array:
+    shape = np.broadcast_shapes(*(a.take([0], axis).shape for a in arrays if a.shape[axis]))
+    return np.concatenate(
+        [np.broadcast_to(a, (*shape[:axis], a.shape[axis], *shape[axis + 1 :])) for a in arrays if a.shape[axis]],
+        axis,
+    )

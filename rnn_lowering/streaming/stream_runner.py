@@ -1,0 +1,338 @@
+"""Run a model chunk by chunk, with only onnxruntime and the model's metadata."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError
+from rnn_lowering.streaming.metadata import KEY, State, StreamPlan
+from rnn_lowering.types import Array, ArrayLike, wrong
+
+_TYPES = {"float": "float32", "double": "float64"}
+"""NumPy's names of onnxruntime's types, where they differ."""
+
+_FLUSHED = 1024
+"""Frames of zeros in a call of `flush`, where any number is allowed."""
+
+
+class Stream:
+    """Run a model made by `--stream` chunk by chunk; it keeps the states between calls.
+
+    Args:
+        model: The path of the model, its bytes, or an onnxruntime.InferenceSession.
+
+    The first frames of a delayed output mean nothing and are dropped: a call may return fewer frames, and `flush`
+    returns the last ones.
+
+    Attributes:
+        plan: How to call it, from the metadata.
+        states: The states that the next call receives, by the names of the inputs; empty before the first call.
+
+    Raises:
+        ModelFileError: The model has no such metadata, or they are damaged.
+        OptionError: The argument is not a model.
+
+    Examples:
+        >>> stream = rl.Stream(rl.lower(model, stream="seq").SerializeToString())
+        >>> stream({"X": np.zeros((4, 1, 80), np.float32)})["Y"].shape  # the next 4 frames
+        (4, 1, 80)
+        >>> stream.reset()  # a new sequence
+    """
+
+    def __init__(self, model: str | os.PathLike[str] | bytes | Any) -> None:
+        self.session = _session(model)
+        text = self.session.get_modelmeta().custom_metadata_map.get(KEY)
+        if text is None:
+            raise ModelFileError(
+                "the model is not a stream: its metadata has no " + KEY, hint="make one with --stream"
+            )
+        self.plan = StreamPlan.from_json(text)
+        self._declared = {value.name: value.shape for value in self.session.get_inputs()}
+        self._types = {value.name: _dtype(value.type) for value in self.session.get_inputs()}
+        self._outputs = [value.name for value in self.session.get_outputs()]
+        self._check_plan()
+        self.states: dict[str, Array] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start with no frames given and no states."""
+        self._frames, self._last, self._ended = 0, dict[str, Array](), False
+        self._returned = dict.fromkeys(self.plan.outputs, 0)
+
+    def _check_plan(self) -> None:
+        """Raise if the metadata do not match the inputs and outputs of the model."""
+        plan, states = self.plan, {s.input: s for s in self.plan.states}
+        for what, named, held in (
+            ("inputs", [*plan.inputs, *states], self._declared),
+            ("outputs", [*plan.outputs, *(s.output for s in plan.states)], self._outputs),
+        ):
+            others = sorted(set(named) ^ set(held))
+            if others or len(named) > len(held):
+                raise ModelFileError(
+                    f"the stream's metadata and the model have other {what}: {', '.join(others) or 'one twice'}",
+                    hint="make the stream again",
+                )
+        for name, axis in plan.inputs.items():
+            declared = self._declared[name]
+            if axis is not None and (axis >= len(declared) or _size(declared[axis]) != plan.frames):
+                raise ModelFileError(f"the stream's metadata has the frames of input '{name}' on axis {axis}")
+        for name, state in states.items():
+            declared = self._declared[name]
+            fits = len(declared) == len(state.shape) and all(
+                own == dim or isinstance(dim, str) or not isinstance(own, int)
+                for own, dim in zip(declared, state.shape, strict=True)
+            )
+            own = self._types[name]
+            if not fits or (own is not None and own != _dtype(state.dtype)):
+                raise ModelFileError(
+                    f"the stream's metadata has a state '{name}' of {state.dtype} {list(state.shape)}, "
+                    f"but the model has one of {own} {declared}"
+                )
+
+    def __call__(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
+        """Run the next chunk.
+
+        Args:
+            inputs: The inputs by name, without states: arrays of the types that the model has, or lists of numbers.
+
+        Returns:
+            The outputs by name, without states.
+
+        Raises:
+            OptionError: An input is missing or unknown, its type or shape is not what the model expects, or the
+                sequence was flushed.
+            UnsupportedError: onnxruntime cannot run the chunk; the states stay as they are.
+        """
+        if self._ended:
+            raise OptionError("the sequence has ended with flush", hint="reset the stream before the next one")
+        given = self._arrays(inputs, "input", self.plan.inputs)
+        outputs = self._run(given)
+        self._check_frames(outputs, self._count(given))
+        self._last = given
+        self._frames += self._count(given)
+        return {name: self._kept(name, array) for name, array in outputs.items()}
+
+    def feed(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
+        """Return the inputs of the model for the next chunk: these arrays and the states.
+
+        Raises:
+            OptionError: As for a call.
+        """
+        given = self._arrays(inputs, "input", self.plan.inputs)
+        return {**given, **self._with_states(given)}
+
+    def flush(self) -> dict[str, Array]:
+        """End the sequence: return the last frames of the outputs that are late.
+
+        Frames of zeros follow the sequence, as many as the stream is late. Only `reset` begins another one.
+
+        Returns:
+            The outputs that are late, by name.
+
+        Raises:
+            OptionError: Nothing was given since the last reset.
+            UnsupportedError: onnxruntime cannot run a chunk.
+
+        Example:
+            >>> stream = rl.Stream(rl.lower(model, stream="seq").SerializeToString())
+            >>> _ = stream({"X": np.zeros((4, 1, 80), np.float32)})
+            >>> stream.flush()  # no output is late
+            {}
+        """
+        if not self._last:
+            raise OptionError("nothing was given since the last reset", hint="give a chunk first")
+        parts: dict[str, list[Array]] = {name: [] for name in self.plan.delay}
+        left = 0 if self._ended else self.plan.frames_late
+        self._ended = True
+        while left > 0:
+            size = self.plan.frames or min(left, max(_FLUSHED // self.plan.unit, 1) * self.plan.unit)
+            outputs = self._run({name: self._zeros(name, array, size) for name, array in self._last.items()})
+            for name in parts:
+                parts[name].append(self._kept(name, outputs[name]))
+            left -= size
+        return {n: np.concatenate(arrays, self.plan.outputs[n] or 0) for n, arrays in parts.items() if arrays}
+
+    def _check_frames(self, outputs: Mapping[str, Array], frames: int) -> None:
+        """Raise if an output has another number of frames than the metadata say."""
+        for name, axis in self.plan.outputs.items():
+            shape = outputs[name].shape
+            if axis is not None and (axis >= len(shape) or shape[axis] != frames * self.plan.rate(name)):
+                raise ModelFileError(
+                    f"output '{name}' has shape {list(shape)}; "
+                    f"in the stream's metadata its frames are on axis {axis}",
+                    hint="make the stream again",
+                )
+
+    def _count(self, given: Mapping[str, Array]) -> int:
+        return next((given[n].shape[axis] for n, axis in self.plan.inputs.items() if axis is not None), 0)
+
+    def _zeros(self, name: str, array: Array, frames: int) -> Array:
+        """Return an input for after the sequence: frames of zeros; an input without frames unchanged."""
+        axis = self.plan.inputs[name]
+        if axis is None:
+            return array
+        return np.zeros((*array.shape[:axis], frames, *array.shape[axis + 1 :]), array.dtype)
+
+    def _kept(self, name: str, array: Array) -> Array:
+        """Return an output without the frames before and after the sequence."""
+        axis, late = self.plan.outputs[name], self.plan.delay.get(name, 0)
+        if axis is None or not late:
+            return array
+        first = self._returned[name]
+        self._returned[name] += array.shape[axis]
+        end = late + self.plan.frames_of(name, self._frames) if self._ended else self._returned[name]
+        return array[(slice(None),) * axis + (slice(max(late - first, 0), max(end - first, 0)),)]
+
+    def _run(self, given: Mapping[str, Array]) -> dict[str, Array]:
+        """Run the model on the next chunk; keep the states."""
+        self.states = self._with_states(given)
+        try:
+            results = self.session.run(None, {**given, **self.states})
+        except Exception as error:  # onnxruntime's errors have no common class
+            raise UnsupportedError(f"onnxruntime cannot run this chunk: {' '.join(str(error).split())}") from error
+        outputs = dict(zip(self._outputs, results, strict=True))
+        self.states = {state.input: outputs[state.output] for state in self.plan.states}
+        return {name: outputs[name] for name in self._outputs if name in self.plan.outputs}
+
+    def _with_states(self, given: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the states for the next chunk: the last ones, or the initial ones."""
+        sizes, states = self._sizes(given), dict(self.states)
+        for state in self.plan.states:
+            if state.input not in states:
+                states[state.input] = self._initial(state, sizes)
+            self._check_state(state, states[state.input], sizes)
+        return states
+
+    def reset(self, states: Mapping[str, ArrayLike] | None = None) -> None:
+        """Start a new sequence.
+
+        Args:
+            states: What to start from, by the names of the inputs; others start from their initial values.
+
+        Raises:
+            OptionError: No state has such a name, or its type is not what the model expects.
+        """
+        self.states = self._arrays(states or {}, "state", [state.input for state in self.plan.states])
+        self._begin()
+
+    def _arrays(self, given: Mapping[str, ArrayLike], what: str, known: Collection[str]) -> dict[str, Array]:
+        """Return the inputs as arrays that onnxruntime reads correctly.
+
+        Args:
+            given: Arrays, or what NumPy converts to them, by name.
+            what: Which of "input" and "state" they are.
+            known: The names that there are; all inputs must be given.
+        """
+        if not isinstance(given, Mapping):
+            raise OptionError(f"a {type(given).__name__} is given", hint=f"give arrays by {what} name")
+        if what == "input" and given.keys() != set(known):
+            names = ", ".join(sorted(map(str, given))) or "none"
+            raise OptionError(
+                f"got the inputs {names}, expected {', '.join(sorted(known))}",
+                hint="the stream keeps its states; set them with reset",
+            )
+        unknown = sorted(str(name) for name in given.keys() - set(known))
+        if unknown:
+            hint = f"its states: {', '.join(known) or 'none'}"
+            raise OptionError(f"the model has no state '{unknown[0]}'", hint=hint)
+        return {name: array_of_type(f"{what} '{name}'", held, self._types[name]) for name, held in given.items()}
+
+    def _sizes(self, inputs: Mapping[str, Array]) -> dict[str, int]:
+        """Return the sizes of open dimensions by name; raise if an input has an unexpected shape."""
+        sizes: dict[str, int] = {}
+        for name, array in inputs.items():
+            declared, shape = self._declared[name], np.shape(array)
+            fits = len(shape) == len(declared) and all(
+                (size == d) if isinstance(d, int) else sizes.setdefault(d, size) == size
+                for size, d in zip(shape, declared, strict=True)
+            )
+            if not fits:
+                expected = ", ".join(f"{d}={sizes[d]}" if d in sizes else str(d) for d in declared)
+                axis = self.plan.inputs[name]
+                raise OptionError(
+                    f"input '{name}' has shape {list(shape)}, expected [{expected}]"
+                    + ("" if axis is None else f", with the frames of the chunk on axis {axis}"),
+                    hint="the batch size is fixed until reset",
+                )
+            axis = self.plan.inputs[name]
+            if axis is not None and shape[axis] % self.plan.unit:
+                raise OptionError(
+                    f"a chunk of input '{name}' has {shape[axis]} frames on axis {axis}",
+                    hint=f"give a multiple of {self.plan.unit}",
+                )
+        return sizes
+
+    def _initial(self, state: State, sizes: Mapping[str, int]) -> Array:
+        self._shape(state, sizes)
+        try:
+            return state.first(sizes)
+        except (ValueError, TypeError, OverflowError, MemoryError) as error:
+            raise ModelFileError(f"the initial value of state '{state.input}' does not fit: {error}") from error
+
+    def _check_state(self, state: State, array: Array, sizes: Mapping[str, int]) -> None:
+        shape, held = self._shape(state, sizes), array.shape
+        if held != shape:
+            raise OptionError(
+                f"state '{state.input}' has shape {list(held)}, but these inputs need {list(shape)}",
+                hint="reset the stream to change the batch size",
+            )
+
+    def _shape(self, state: State, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        try:
+            return state.sizes(sizes)
+        except (KeyError, ValueError) as error:
+            raise ModelFileError(f"the size {error} of state '{state.input}' is not that of an input") from error
+
+
+def _size(dim: int | str | None) -> int | None:
+    """Return the size of a dimension; None if it is open."""
+    return dim if isinstance(dim, int) else None
+
+
+def _dtype(text: str) -> np.dtype[Any] | None:
+    """Return the NumPy type for a type of onnxruntime, such as "tensor(float)"; None if there is none."""
+    name = text.removeprefix("tensor(").removesuffix(")")
+    try:
+        return np.dtype(_TYPES.get(name, name))
+    except TypeError:
+        return None
+
+
+def array_of_type(what: str, given: ArrayLike, dtype: np.dtype[Any] | None) -> Array:
+    """Return an array of a type, in native byte order: onnxruntime reads no other.
+
+    Raises:
+        OptionError: It is an array of another type, or does not hold numbers.
+    """
+    if np.ma.is_masked(given):
+        raise OptionError(f"{what} has masked elements", hint="fill them")
+    listed = isinstance(given, list | tuple | int | float)
+    try:
+        array = np.asarray(given)
+        if listed and dtype is not None and np.can_cast(array.dtype, dtype, "same_kind"):
+            array = np.asarray(given, dtype)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise OptionError(
+            f"{what} is not an array of numbers: {error}", hint="give rows of equal length"
+        ) from error
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if dtype is not None and dtype.kind not in "OSU" and array.dtype != dtype:
+        raise OptionError(f"{what} has type {array.dtype}, expected {dtype}", hint=f'use .astype("{dtype}")')
+    return array
+
+
+def _session(model: Any) -> Any:
+    if hasattr(model, "get_modelmeta"):
+        return model
+    import onnxruntime
+
+    if not isinstance(model, bytes | str | os.PathLike):
+        raise wrong("model", model, "a path, the bytes of a model (model.SerializeToString()) or a session")
+    try:
+        return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's errors have no common class
+        raise ModelFileError(f"onnxruntime cannot load the model: {' '.join(str(error).split())}") from error
