@@ -104,14 +104,11 @@ def test_nodes_are_judged_a_few_rows_at_a_time(layout: int, wrong: bool, monkeyp
     found = []
     for block in (1 << 23, 1):
         monkeypatch.setattr(tolerance, "_ELEMENTS_AT_ONCE", block)
-        found.append(nodes_of(original, lowered))
+        with Runner() as runner:
+            files = [ModelSource(runner.folder / f"{n}.onnx", proto) for n, proto in enumerate((original, lowered))]
+            comparison = NodeComparison(files[0], files[1], runner, rl.Check(), None)
+            found.append(comparison.result("asked for").nodes)
     whole, by_row = found
     assert [(c.name, c.passed) for c in whole] == [(c.name, c.passed) for c in by_row]
     assert all(c.passed != wrong for c in whole)
     assert [c.max_abs for c in whole] == pytest.approx([c.max_abs for c in by_row], rel=1e-6)
-
-
-def nodes_of(original: onnx.ModelProto, lowered: onnx.ModelProto) -> tuple[Any, ...]:
-    with Runner() as runner:
-        files = [ModelSource(runner.folder / f"{n}.onnx", proto) for n, proto in enumerate((original, lowered))]
-        return NodeComparison(files[0], files[1], runner, rl.Check(), None).result("asked for").nodes

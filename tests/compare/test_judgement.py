@@ -1,77 +1,35 @@
-"""What a difference of outputs means: random numbers, rounding that a network amplifies, or a fault."""
+"""What a difference of outputs means: random numbers, rounding that a network amplifies, a fault of onnxruntime, or
+one of the lowered model; and how models are judged that onnxruntime does not run."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
-from cases import Case, model
+from cases import ALL_OPTIONAL, Case, model
+from chains import Link, chain
 from onnx import helper, numpy_helper
+from running import optimizations_change, runs_in_onnxruntime
+from stream_models import net, random, recurrent
+from texts import parse
 
 import rnn_lowering as rl
+from rnn_lowering import verify
 from rnn_lowering.compare.result import undetermined_outputs
 
 pytestmark = pytest.mark.usefixtures("workers_here")
 
-PLAIN = Case("judgement", "LSTM", x="symbolic")
 
-
-def followed_by(*nodes: onnx.NodeProto, **constants: object) -> onnx.ModelProto:
-    """A model in which nodes from "Y_before" to "Y" follow the recurrent one."""
-    proto = model(PLAIN, 17)
-    proto.graph.node[0].output[0] = "Y_before"
-    proto.graph.node.extend(nodes)
-    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items())
-    del proto.graph.value_info[:]
-    return proto
-
-
-def noisy(op_type: str) -> onnx.ModelProto:
-    """Random numbers are added to Y."""
-    if op_type == "Bernoulli":
-        first = [helper.make_node("Sigmoid", ["Y_before"], ["p"]), helper.make_node("Bernoulli", ["p"], ["noise"])]
-    elif op_type == "Dropout":
-        first = [helper.make_node("Dropout", ["Y_before", "ratio", "training"], ["noise"])]
-    else:
-        first = [helper.make_node(op_type, ["Y_before"], ["noise"])]
-    used = {"ratio": np.float32(0.5), "training": np.array(True)} if op_type == "Dropout" else {}
-    return followed_by(*first, helper.make_node("Add", ["Y_before", "noise"], ["Y"]), **used)
-
-
-@pytest.mark.parametrize("op_type", ["RandomNormalLike", "RandomUniformLike", "Bernoulli"])
-def test_what_is_random_is_compared_node_by_node(op_type: str) -> None:
-    original = noisy(op_type)
-    assert undetermined_outputs(original).keys() == {"Y"}
-    check = rl.verify(original, rl.lower(original))
-    assert check
-    assert not check.whole
-    assert "do not determine the outputs 'Y'" in check.reason
-    assert op_type in check.reason
-    assert not rl.verify(original, rl.lower(scaled(original, "R", 1.001)))
-
-
-def test_dropout_in_training_is_random() -> None:
-    """onnxruntime may draw the same numbers for both models."""
-    original = noisy("Dropout")
-    assert undetermined_outputs(original) == {"Y": "Dropout in training mode"}
-    assert rl.verify(original, rl.lower(original))
-
-
-def test_functions_that_call_themselves_or_others_twice() -> None:
-    """Each function is looked through once: the model names 2^60 calls, and one that never ends."""
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
-
-    def function(name: str, *calls: str) -> onnx.FunctionProto:
-        nodes = [helper.make_node(call, [f"x{n}"], [f"x{n + 1}"], domain="local") for n, call in enumerate(calls)]
-        return helper.make_function("local", name, ["x0"], [f"x{len(calls)}"], nodes, imports)
-
-    original = followed_by(helper.make_node("twice59", ["Y_before"], ["Y"], domain="local"))
-    drawing = helper.make_node("RandomNormalLike", ["x0"], ["x1"])
-    original.functions.append(helper.make_function("local", "drawn", ["x0"], ["x1"], [drawing], imports))
-    original.functions.append(function("endless", "endless"))
-    calls = [("endless", "drawn"), *((f"twice{n}",) * 2 for n in range(59))]
-    original.functions.extend(function(f"twice{n}", *names) for n, names in enumerate(calls))
-    assert undetermined_outputs(original) == {"Y": "RandomNormalLike"}
+def lstm(end: str, tensors: str = "float one = {1}") -> onnx.ModelProto:
+    """An LSTM with nodes behind its `y`."""
+    return parse(
+        f"""main (float[T,N,2] X) => (float[a,b,c,d] Y, float[1,N,4] Y_h)
+        <float[1,16,2] W = {{}}, float[1,16,4] R = {{}}, float[1,32] B = {{}}, {tensors}>
+        {{ y, Y_h = LSTM <hidden_size = 4> (X, W, R, B) {end} }}""",
+        domains=', "com.example": 1',
+    )
 
 
 def scaled(original: onnx.ModelProto, name: str, factor: float) -> onnx.ModelProto:
@@ -83,85 +41,279 @@ def scaled(original: onnx.ModelProto, name: str, factor: float) -> onnx.ModelPro
     return copy
 
 
+# Random numbers and rounding
+
+
+NOISE = {
+    "RandomNormalLike": "n = RandomNormalLike (y) Y = Add (y, n)",
+    "RandomUniformLike": "n = RandomUniformLike (y) Y = Add (y, n)",
+    "Bernoulli": "p = Sigmoid (y) n = Bernoulli (p) Y = Add (y, n)",
+}
+
+
+@pytest.mark.parametrize("op_type", NOISE)
+def test_what_is_random_is_compared_node_by_node(op_type: str) -> None:
+    original = lstm(NOISE[op_type])
+    assert undetermined_outputs(original).keys() == {"Y"}
+    check = verify(original, rl.lower(original))
+    assert check
+    assert not check.whole
+    assert "do not determine the outputs 'Y'" in check.reason
+    assert op_type in check.reason
+    assert not verify(original, rl.lower(scaled(original, "R", 1.001)))
+
+
 def test_random_numbers_do_not_excuse_other_outputs() -> None:
-    original = noisy("RandomNormalLike")
-    wrong = onnx.ModelProto()
-    wrong.CopyFrom(rl.lower(original))
+    original = lstm(NOISE["Bernoulli"])
+    wrong = rl.lower(original)
     for node in wrong.graph.node:
         node.output[:] = ["before" if name == "Y_h" else name for name in node.output]
     wrong.graph.node.append(helper.make_node("Neg", ["before"], ["Y_h"]))
-    check = rl.verify(original, wrong)
+    check = verify(original, wrong)
     assert check.status == "failed"
     assert "'Y_h'" in check.reason
 
 
-@pytest.mark.parametrize("training", [None, False])
-def test_dropout_that_draws_nothing(training: bool | None) -> None:
-    inputs = ["Y_before"] if training is None else ["Y_before", "", "training"]
-    original = followed_by(
-        helper.make_node("Dropout", inputs, ["Y"]), **({} if training is None else {"training": training})
+@pytest.mark.parametrize(
+    ("inputs", "drawn"),
+    [("y, ratio, yes", {"Y": "Dropout in training mode"}), ("y, ratio, no", {}), ("y", {})],
+)
+def test_dropout_is_random_in_training_only(inputs: str, drawn: dict[str, str]) -> None:
+    """onnxruntime may draw the same numbers for both models."""
+    tensors = "float ratio = {0.5}, bool yes = {1}, bool no = {0}"
+    original = lstm(f"Y = Dropout ({inputs})", tensors)
+    assert undetermined_outputs(original) == drawn
+    check = verify(original, rl.lower(original))
+    assert check
+    assert drawn or check.whole
+
+
+def test_functions_that_call_themselves_or_others_twice() -> None:
+    """Each function is looked through once: the model names 2^60 calls, and one that never ends."""
+    calls = {"endless": ("endless", "drawn"), **{f"twice{n}": (f"twice{n - 1}",) * 2 for n in range(1, 60)}}
+    calls["twice0"] = ("endless", "drawn")
+    texts = [f"f {name} (x) => (z) {{ y = f.{a} (x) z = f.{b} (y) }}" for name, (a, b) in calls.items()]
+    header = '<domain: "f", opset_import: ["": 17, "f": 1]>'
+    texts = [text.replace("f ", f"{header} ", 1) for text in texts]
+    original = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17, "f": 1]> g (float[2] X) => (float[2] Y) {{ Y = f.twice59 (X) }}
+        {header} drawn (x) => (z) {{ z = RandomNormalLike (x) }} {" ".join(texts)}"""
     )
-    assert undetermined_outputs(original) == {}
-    assert rl.verify(original, rl.lower(original)).whole
+    assert undetermined_outputs(original) == {"Y": "RandomNormalLike"}
 
 
-def steep() -> onnx.ModelProto:
-    """A network that makes much of a rounding: the sine of a large multiple of Y."""
-    nodes = [helper.make_node("Mul", ["Y_before", "factor"], ["large"]), helper.make_node("Sin", ["large"], ["Y"])]
-    return followed_by(*nodes, factor=np.float32(3e4))
-
-
-def test_rounding_that_a_network_amplifies() -> None:
-    original = steep()
-    check = rl.verify(original, rl.lower(original))
+def test_rounding_that_a_network_amplifies_is_told_from_faults() -> None:
+    """The sine of a large multiple of y."""
+    original = lstm("large = Mul (y, factor) Y = Sin (large)", "float factor = {30000}")
+    check = verify(original, rl.lower(original))
     assert check, check.reason
     assert check.max_abs > 1e-4
     assert check.method == "onnxruntime, differences judged by float64 NumPy"
     assert "as close to float64" in check.reason
+    for name in ("R", "factor"):
+        assert verify(original, rl.lower(scaled(original, name, 1.001))).status == "failed"
 
 
-@pytest.mark.parametrize("name", ["R", "factor"])
-def test_a_fault_that_a_network_amplifies(name: str) -> None:
-    original = steep()
-    assert rl.verify(original, rl.lower(scaled(original, name, 1.001))).status == "failed"
-
-
-@pytest.mark.parametrize("name", ["out.json", "out.textproto", "out.pbtxt"])
-def test_results_in_text(name: str, tmp_path: Path) -> None:
-    onnx.save(model(PLAIN, 17), tmp_path / "in.onnx")
-    report = rl.lower_file(tmp_path / "in.onnx", tmp_path / name)
-    assert report.verification is not None
-    assert report.verification.status == "verified"
-    assert rl.verify(tmp_path / "in.onnx", tmp_path / name, runs=1)
-    assert rl.inspect(tmp_path / name) == []
-
-
-def test_text_that_cannot_hold_the_result(tmp_path: Path) -> None:
-    onnx.save(model(PLAIN, 17), tmp_path / "in.onnx")
-    with pytest.raises(rl.OptionError, match=r"\.textproto"):
-        rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnxtxt")
-    assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
-
-
-def traced() -> onnx.ModelProto:
-    """A model whose exporter wrote the sizes of its example, T = 5 and N = 3, into a Reshape."""
-    return followed_by(helper.make_node("Reshape", ["Y_before", "traced"], ["Y"]), traced=np.array([5, 3, 4]))
-
-
-def test_sizes_at_which_the_original_does_not_run(tmp_path: Path) -> None:
-    onnx.save(traced(), tmp_path / "in.onnx")
-    with pytest.raises(rl.UnsupportedError, match="neither does the original"):
-        rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", input_shapes={"X": [4, 2, 2]})
-    assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
-    report = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", input_shapes={"X": [5, 3, 2]})
-    assert report.verification is not None
-    assert report.verification.whole
-
-
-@pytest.mark.parametrize("factor", [1.0, 0.5])
-def test_constants_of_bfloat16_are_rounded(factor: float) -> None:
+def test_constants_of_bfloat16_are_rounded() -> None:
     """The sum of two biases is, too."""
     case = Case("judgement_bfloat16", "LSTM", {"direction": "bidirectional"}, dtype="bfloat16", x="symbolic")
     original = model(case, 22)
-    check = rl.verify(original, rl.lower(scaled(original, "R", factor)))
-    assert check.status == ("verified" if factor == 1 else "failed")
+    assert verify(original, rl.lower(original)).status == "verified"
+    assert verify(original, rl.lower(scaled(original, "R", 0.5))).status == "failed"
+
+
+# What onnxruntime cannot run
+
+
+CUSTOM = lstm("Y = com.example.Special (y)")
+NOT_RUNNABLE = {
+    "layout": model(Case("verify_layout", "LSTM", {"layout": 1}, optional=ALL_OPTIONAL), 17),
+    "layout, symbolic": model(
+        Case("verify_layout_symbolic", "GRU", {"layout": 1}, optional=ALL_OPTIONAL, x="symbolic"), 17
+    ),
+    "double RNN": model(Case("verify_double", "RNN", {"direction": "reverse"}, dtype="float64"), 17),
+    "double GRU": model(Case("verify_double", "GRU", dtype="float64", optional=ALL_OPTIONAL), 17),
+    "bfloat16": model(Case("verify_bfloat16", "LSTM", dtype="bfloat16"), 22),
+    "custom operator": CUSTOM,
+    "old opset": model(Case("verify_old", "LSTM"), 6),
+}
+if not runs_in_onnxruntime(newest := model(Case("verify_new", "LSTM", optional=ALL_OPTIONAL), 28)):  # 1.32 does
+    NOT_RUNNABLE["new opset"] = newest
+
+
+@pytest.mark.parametrize("name", NOT_RUNNABLE)
+def test_an_original_that_does_not_run_is_judged_by_its_nodes(name: str) -> None:
+    original = NOT_RUNNABLE[name]
+    check = verify(original, rl.lower(original), runs=2)
+    assert check.status == "verified", check.reason
+    assert check.method == "each node against float64 NumPy"
+    assert check.runs == len(check.each_run) >= 2
+    assert all("recurrent" in output.name or "LSTM" in output.name for output in check.outputs)
+    assert not check.whole
+    assert str(check).startswith("nodes verified, not the whole model")
+    assert "float64" in str(check)
+    check = verify(original, rl.lower(scaled(original, "B", 1.5)), runs=1)
+    assert check.status == "failed"
+    assert any(op_type in check.reason for op_type in ("LSTM", "GRU", "RNN"))
+
+
+def test_an_original_of_an_opset_that_onnxruntime_has_unreleased_is_run_as_a_whole() -> None:
+    original = model(Case("verify_unreleased", "LSTM", optional=ALL_OPTIONAL), 27)
+    check = verify(original, rl.lower(original), runs=1)
+    assert check.whole
+    assert check.status == "verified", check.reason
+
+
+def test_nothing_to_judge_by() -> None:
+    check = verify(CUSTOM, CUSTOM)
+    assert check.status == "not verified"
+    assert not check
+    assert check.reason.startswith("onnxruntime cannot run the original: ")
+    assert "Special" in check.reason
+    assert "\n" not in check.reason
+    assert check.reason.endswith("; compare both models in a runtime that supports the original")
+    assert check.outputs == ()
+    assert str(check) == f"not verified: {check.reason}"
+
+
+def test_sizes_at_which_the_original_does_not_run(tmp_path: Path) -> None:
+    """Its exporter wrote those of the example, T = 5 and N = 3, into a Reshape."""
+    source, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    onnx.save(lstm("Y = Reshape (y, traced)", "int64[4] traced = {5, 3, 4, 1}"), source)
+    with pytest.raises(rl.UnsupportedError, match="neither does the original"):
+        rl.lower_file(source, out, input_shapes={"X": [4, 2, 2]})
+    assert not out.exists()
+    check = rl.lower_file(source, out, input_shapes={"X": [5, 3, 2]}).verification
+    assert check is not None
+    assert check.whole
+
+
+# Nodes that run on their own
+
+
+def test_nodes_in_functions_run_on_their_own() -> None:
+    original = model(Case("verify_function", "GRU", {"clip": 0.5}, scope="function", optional=ALL_OPTIONAL), 17)
+    check = verify(original, rl.lower(original), runs=1)
+    assert check
+    assert check.reason == ""
+    assert [node.name.split()[0] for node in check.nodes] == ["Y", "Y_h"]
+
+
+def branches(name: str, first: str = "W0") -> onnx.ModelProto:
+    """RNN nodes with other weights in the branches of two Ifs; the values have equal names."""
+    branch = "{}_branch = g () => (float[seq,1,2,4] Y) {{ Y = RNN <hidden_size = 4> (X, {}, R) }}"
+    weights = (("a", first, "W1"), ("b", "W1", "W2"))
+    ifs = [f"{o} = If (c) <{branch.format('then', w)}, {branch.format('else', v)}>" for o, w, v in weights]
+    proto = parse(
+        f"""main (bool c, float[seq,2,3] X) => (float[seq,1,2,4] a, float[seq,1,2,4] b)
+        <float[1,4,3] W0 = {{}}, float[1,4,3] W1 = {{}}, float[1,4,3] W2 = {{}}, float[1,4,4] R = {{}}>
+        {{ {" ".join(ifs)} }}"""
+    )
+    for node in proto.graph.node:
+        node.name = name
+    onnx.checker.check_model(proto, full_check=True)
+    return proto
+
+
+@pytest.mark.parametrize(("name", "nodes"), [("", 4), ("same", 2)])
+def test_branches_whose_values_have_equal_names_are_told_apart(name: str, nodes: int) -> None:
+    """onnxruntime does not run the one in which the nodes have one name, too: their scopes have a path."""
+    original = branches(name)
+    check = verify(original, rl.lower(original), runs=4)
+    assert check.status == "verified", check.reason
+    assert len(check.nodes) == nodes
+    assert not verify(original, rl.lower(branches(name, "W2")), runs=4)
+
+
+def test_nodes_of_an_unsorted_model_run_on_their_own() -> None:
+    original = chain(Link("LSTM", "first"), Link("GRU", "second"))
+    original.graph.node.sort(key=[*original.graph.node][::-1].index)
+    check = verify(original, rl.lower(original), runs=1)
+    assert check.reason == ""
+    assert len(check.nodes) == 2
+
+
+# Faults of onnxruntime do not make a right model fail
+
+
+def test_a_model_that_onnxruntimes_optimizer_refuses() -> None:
+    """It makes names that a model which it saved has already, and does not look."""
+    names = ["gemm_input_shape", *(f"gemm_input_shape_token_{n}" for n in range(11))]
+    reshapes = [f"h{n + 1} = Reshape (h{n}, {name})" for n, name in enumerate(names)]
+    original = parse(
+        f"""main (float[3,2,2] X) => (float[1,2,4] h12) <float[1,16,2] W = {{}}, float[1,16,4] R = {{}},
+        float[1,32] B = {{}}, {", ".join(f"int64[3] {name} = {{1,2,4}}" for name in names)}>
+        {{ y, h0 = LSTM <hidden_size = 4> (X, W, R, B) {" ".join(reshapes)} }}"""
+    )
+    lowered = rl.lower(original)
+    with pytest.raises(Exception, match="replace the existing tensor"):
+        ort.InferenceSession(lowered.SerializeToString(), providers=["CPUExecutionProvider"])
+    for models, which in (((original, lowered), "lowered model"), ((lowered, original), "original")):
+        check = verify(*models, runs=1)
+        assert check
+        assert f"the {which} runs only with onnxruntime's optimizations disabled" in check.reason
+
+
+@pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
+def test_an_absent_output_beside_an_absent_state(op_type: str) -> None:
+    """Both are called "": the original runs in onnxruntime all the same."""
+    optional = ("B", "P") if op_type == "LSTM" else ("B",)
+    original = model(Case("absent", op_type, outputs=("Y_h",), optional=optional), 17)
+    node = next(n for n in original.graph.node if n.op_type == op_type)
+    node.input.extend([""] * (6 - len(node.input)))
+    check = verify(original, rl.lower(original), runs=1)
+    assert check
+    assert check.method == "onnxruntime"
+
+
+BODIES = {
+    "swapped states": """(float[2, 4] t, float[2, 4] u, float[2, 4] z) { u = Add (s, x)  z = Add (t, x) }""",
+    "a state that stays": """(float[2, 4] u, float[2, 4] t, float[2, 4] s) { u = Add (s, x) }""",
+    "one value twice": """(float[2, 4] u, float[2, 4] u, float[2, 4] u) { u = Add (s, t) }""",
+    "right": """(float[2, 4] u, float[2, 4] v, float[2, 4] w) { u = Add (s, t) v = Neg (u) w = Abs (x) }""",
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_a_body_that_returns_its_own_input(body: str) -> None:
+    """The model that should be its equal has an Identity there: as onnxruntime should read the original."""
+    original = net(
+        f"""g (float[time, 2, 3] X) => (float[time, 2, 4] Z, float[2, 4] p, float[2, 4] q) {{
+            Y = LSTM <hidden_size = 4> (X, W, R, B)  y = Squeeze (Y, axis)
+            p, q, Z = Scan <num_scan_inputs = 1, body = b
+            (float[2, 4] s, float[2, 4] t, float[2, 4] x) => {BODIES[body]}> (zero, one, y) }}""",
+        {**recurrent("LSTM", 3, 4), "axis": np.array([1]), "zero": random((2, 4), 1), "one": random((2, 4), 2)},
+    )
+    equal = rl.lower(original)
+    (scan,) = (node for node in equal.graph.node if "Z" in node.output)
+    (graph,) = (a.g for a in scan.attribute if a.name == "body")
+    for n, value in enumerate(graph.output):
+        graph.node.append(helper.make_node("Identity", [value.name], [f"other_{n}"]))
+        value.name = f"other_{n}"
+    check = verify(original, equal)
+    assert check, check.reason
+    for fact in ("onnxruntime misreads a body that returns its own input", "Scan node 'p'"):
+        assert (fact in check.reason) == (body != "right")
+    assert verify(original, rl.lower(original))
+
+
+def pooled(pad: str, far: float = 9) -> onnx.ModelProto:
+    """Zeros before a maximum: onnxruntime takes them for minus infinity."""
+    constants: dict[str, Any] = {"axis": [1], "far": np.float32(far), "pads": [0, 0, 2, 0, 0, 0], "more": [4, 2]}
+    return net(
+        f"""g (float[time, batch, 3] X) => (float[batch, 4, t] Z) {{
+            Y = GRU <hidden_size = 4> (X, W, R, B)  y = Squeeze (Y, axis)  low = Sub (y, far)
+            x = Transpose <perm = [1, 2, 0]> (low)  {pad}  Z = MaxPool <kernel_shape = [3]> (p) }}""",
+        {**recurrent("GRU", 3, 4), **{name: np.array(held) for name, held in constants.items()}},
+    )
+
+
+def test_an_optimization_that_changes_the_original() -> None:
+    original = pooled("p = Pad (x, pads)")
+    assert verify(original, rl.lower(pooled("p = Pad (x, pads)", 9.5))).status == "failed"
+    if not optimizations_change(original, {"X": random((9, 2, 3))}):
+        pytest.skip("this onnxruntime does not have the fault")
+    zeros = "n = Shape <start = 1, end = 2> (X) sizes = Concat <axis = 0> (n, more) z = ConstantOfShape (sizes)"
+    check = verify(original, rl.lower(pooled(f"{zeros} p = Concat <axis = 2> (z, x)")))
+    assert check, check.reason
+    assert "onnxruntime's optimizations change the original's outputs" in check.reason

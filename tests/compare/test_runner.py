@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from chains import Link, chain
-from onnx import TensorProto, helper, numpy_helper
+from texts import parse
 from thinning import thinned
 
 import rnn_lowering as rl
@@ -23,34 +23,22 @@ from rnn_lowering.limits import limited
 
 pytestmark = pytest.mark.usefixtures("own_processes")
 ONE = (Link("GRU", "first", hidden=4),)
-
-
-def endless(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with a Loop of 2^60 steps behind its first output."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    body = onnx.GraphProto(name="body")
-    body.input.append(helper.make_tensor_value_info("step", TensorProto.INT64, []))
-    body.input.append(helper.make_tensor_value_info("go_in", TensorProto.BOOL, []))
-    body.input.append(helper.make_tensor_value_info("state", TensorProto.INT64, []))
-    body.node.append(helper.make_node("Identity", ["go_in"], ["go_out"]))
-    body.node.append(helper.make_node("Add", ["state", "step"], ["state_out"]))
-    body.output.append(helper.make_tensor_value_info("go_out", TensorProto.BOOL, []))
-    body.output.append(helper.make_tensor_value_info("state_out", TensorProto.INT64, []))
-    for name, number in {"trips": np.array(2**60), "go": np.array(True), "zero": np.array(0)}.items():
-        copy.graph.initializer.append(numpy_helper.from_array(number, name))
-    copy.graph.node.append(helper.make_node("Loop", ["trips", "go", "zero"], ["sum"], body=body))
-    copy.graph.output.append(helper.make_tensor_value_info("sum", TensorProto.INT64, []))
-    return copy
+ENDLESS = """g (float[T,N,3] X) => (float[T,1,N,4] Y, int64 sum)
+    <float[1,12,3] W = {}, float[1,12,4] R = {}, int64 trips = {1}, bool go = {1}, int64 zero = {0}> {
+    Y = GRU <hidden_size = 4> (X, W, R)
+    sum = Loop (trips, go, zero) <body = b (int64 step, bool go_in, int64 state) => (bool go_out, int64 next) {
+        go_out = Identity (go_in)  next = Add (state, step) }> }"""
+MANY = """many (int64[1] X) => (int64[1] Y) {
+    m = ConstantOfShape <value = int8[1] {1}> (X)  least = ReduceMin (m)  Y = Cast <to = 7> (least) }"""
 
 
 @pytest.mark.parametrize("which", thinned(["original", "lowered"], 2))
 def test_a_model_that_never_ends(which: str, started: list[subprocess.Popen[bytes]]) -> None:
-    original = chain(*ONE)
-    models = {"original": original, "lowered": rl.lower(original)}
-    models[which] = endless(models[which])
+    endless = ENDLESS.replace("trips = {1}", f"trips = {{{2**60}}}")
+    original = parse(endless if which == "original" else ENDLESS)
+    lowered = rl.lower(parse(endless if which == "lowered" else ENDLESS))
     start = time.perf_counter()
-    check = rl.verify(models["original"], models["lowered"], timeout=2)
+    check = rl.verify(original, lowered, timeout=2)
     assert check.status == "not verified"
     assert f"the {which}" in check.reason
     assert "timed out after 2 seconds (raise the limit: --verify-timeout" in check.reason
@@ -152,16 +140,7 @@ def test_feeds_that_no_run_needs_are_not_made(tmp_path: Path) -> None:
 
 
 def test_sequences_run_alone_where_two_need_too_much_memory(tmp_path: Path) -> None:
-    X, Y = (helper.make_tensor_value_info(name, TensorProto.INT64, [1]) for name in ("X", "Y"))
-    ones = helper.make_tensor("one", TensorProto.INT8, [1], [1])
-    nodes = [
-        helper.make_node("ConstantOfShape", ["X"], ["many"], value=ones),
-        helper.make_node("ReduceMin", ["many"], ["least"]),
-        helper.make_node("Cast", ["least"], ["Y"], to=TensorProto.INT64),
-    ]
-    graph = helper.make_graph(nodes, "many", [X], [Y])
-    opsets = [helper.make_opsetid("", 13)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "many.onnx")
+    onnx.save(parse(MANY, 13), tmp_path / "many.onnx")
     with limited(1 << 20), Runner() as runner:
         feeds = [[runner.write_feed({"X": np.array([size])})] for size in (600_000_000, 600_000_000, 3)]
         outcome = runner.run(Session(tmp_path / "many.onnx"), feeds, chunks=Chunks([[1]] * 3))
@@ -187,12 +166,9 @@ def test_arrays_of_any_name(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found[name], array)
 
 
-@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
-def test_a_time_limit_that_is_not_positive(timeout: float) -> None:
-    with pytest.raises(rl.RnnLoweringError, match="timeout cannot be"):
-        rl.Check(timeout=timeout)
-
-
-def test_without_a_time_limit() -> None:
+def test_a_time_limit_is_positive_or_none() -> None:
     original = chain(*ONE)
     assert rl.verify(original, rl.lower(original), runs=1, timeout=float("inf"))
+    for timeout in (0, -1, float("nan")):
+        with pytest.raises(rl.RnnLoweringError, match="timeout cannot be"):
+            rl.Check(timeout=timeout)
