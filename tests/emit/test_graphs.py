@@ -1,4 +1,4 @@
-"""What emitted graphs look like: what the runtimes that they are for support."""
+"""What emitted graphs look like: what the runtimes that they are for support, and the tool chains of NPUs."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -6,17 +6,19 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from cases import ALL_OPTIONAL, RESULTS, Array, Case, model
 from chains import Link, chain
 from onnx import numpy_helper
-from running import scopes
+from oracle import GATES
+from running import nodes, run, scopes
+from texts import FORMS
 
 import rnn_lowering as rl
 from rnn_lowering.targets.table import TARGETS
 
-FORMS = ("scan", "loop", "unroll")
 OPSETS = (9, 10, 13, 17, 22)
 CELLS: dict[str, Case] = {
     "RNN": Case("spelt_rnn", "RNN"),
@@ -26,14 +28,7 @@ CELLS: dict[str, Case] = {
     "LSTM_peepholes": Case("spelt_peepholes", "LSTM", {"clip": 0.5}, optional=("B", "P", "initial_c")),
 }
 MOST_OPERATORS = {"RNN": 4, "GRU": 13, "GRU_lbr": 13, "LSTM": 12}
-SYMBOLS = {
-    "RNN": {"Ht"},
-    "GRU": {"zt", "rt", "ht", "Ht"},
-    "GRU_lbr": {"zt", "rt", "ht", "Ht"},
-    "LSTM": {"it", "ot", "ft", "ct", "Ct", "Ht"},
-    "LSTM_peepholes": {"it", "ot", "ft", "ct", "Ct", "Ht"},
-}
-LARGE = 2**62
+SYMBOLS = {"RNN": {"Ht"}, "GRU": {"zt", "rt", "ht", "Ht"}, "LSTM": {"it", "ot", "ft", "ct", "Ct", "Ht"}}
 
 
 @dataclass(frozen=True)
@@ -55,48 +50,56 @@ class Kind:
         return replace(case, attributes=attributes, optional=optional, x=self.x)  # type: ignore[arg-type]
 
     @property
-    def backwards(self) -> bool:
-        return self.direction != "forward"
+    def directions(self) -> int:
+        return 2 if self.direction == "bidirectional" else 1
 
-    def __str__(self) -> str:
-        lengths = "lengths" if self.lengths else "full"
-        return f"{self.cell}-{self.form}-{self.opset}-{self.direction}-{lengths}-{self.x}"
+    @property
+    def loops(self) -> int:
+        """One, since such small directions share a loop; one for each direction before opset 10, and unrolled."""
+        return 1 if self.opset >= 10 and self.form != "unroll" else self.directions
 
+    @property
+    def width(self) -> int:
+        """The hidden size of all directions that share a loop."""
+        return self.case.H * self.directions // self.loops
 
-def kinds() -> Iterator[Kind]:
-    """Every cell in every form, at opsets, directions, lengths and sizes that vary with it."""
-    settings = [
-        ("forward", False, "static"),
-        ("forward", True, "symbolic"),
-        ("reverse", False, "symbolic"),
-        ("reverse", True, "static"),
-        ("bidirectional", False, "static"),
-        ("bidirectional", True, "symbolic"),
-        ("reverse", True, "symbolic"),
-    ]
-    for n, cell in enumerate(CELLS):
-        for form in FORMS:
-            for k, (direction, lengths, x) in enumerate(settings):
-                if form != "unroll" or x == "static":
-                    yield Kind(cell, form, OPSETS[(n + k) % len(OPSETS)], direction, lengths, x)
-        yield Kind(cell, "loop", 8, "bidirectional")
+    @property
+    def reads_backwards(self) -> bool:
+        """Whether a loop reads rows of unknown number from the last to the first."""
+        return self.opset == 9 and self.x == "symbolic"
 
 
-KINDS = list(kinds())
+SETTINGS = [
+    ("forward", False, "static"),
+    ("forward", True, "symbolic"),
+    ("reverse", False, "symbolic"),
+    ("reverse", True, "static"),
+    ("bidirectional", False, "static"),
+    ("bidirectional", True, "symbolic"),
+    ("reverse", True, "symbolic"),
+]
+KINDS = [
+    Kind(cell, form, OPSETS[(n + k) % len(OPSETS)], *setting)
+    for n, cell in enumerate(CELLS)
+    for form in FORMS
+    for k, setting in enumerate(SETTINGS)
+    if form != "unroll" or setting[2] == "static"
+]
+KINDS += [Kind(cell, "loop", 8, "bidirectional") for cell in CELLS]
+Check = Callable[[Kind, onnx.GraphProto], None]
 
 
-def each_of(chosen: Sequence[Kind]) -> Callable[[Callable[[Kind], None]], Callable[[], None]]:
+def each_of(chosen: Sequence[Kind]) -> Callable[[Check], Callable[[], None]]:
     """Make one test of a check of many kinds, which says at which it failed."""
 
-    def decorate(check: Callable[[Kind], None]) -> Callable[[], None]:
+    def decorate(check: Check) -> Callable[[], None]:
         def test() -> None:
             for kind in chosen:
                 try:
-                    check(kind)
+                    check(kind, lowered(kind))
                 except AssertionError as error:
                     raise AssertionError(f"{kind}: {error}") from error
 
-        test.__doc__ = check.__doc__
         return test
 
     return decorate
@@ -104,6 +107,7 @@ def each_of(chosen: Sequence[Kind]) -> Callable[[Callable[[Kind], None]], Callab
 
 every_kind = each_of(KINDS)
 every_loop = each_of([k for k in KINDS if k.form != "unroll"])
+every_unrolled = each_of([k for k in KINDS if k.form == "unroll"])
 
 
 @lru_cache(maxsize=256)
@@ -115,20 +119,16 @@ def lowered(kind: Kind) -> onnx.GraphProto:
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
-    found = [onnx.helper.get_attribute_value(a) for a in node.attribute if a.name == name]
-    return found[0] if found else default
+    return next((onnx.helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
 
 
-def bodies(graph: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, onnx.GraphProto]]:
+def bodies(graph: onnx.GraphProto) -> list[tuple[onnx.NodeProto, onnx.GraphProto]]:
     """The loops of a graph with their bodies; one whose body is without a MatMul only counts and is left out."""
-    for node in graph.node:
-        if node.op_type in ("Scan", "Loop"):
-            body = attribute(node, "body")
-            if of_type(body, "MatMul"):
-                yield node, body
+    found = [(node, attribute(node, "body")) for node in of_type(graph, "Scan", "Loop")]
+    return [(node, body) for node, body in found if of_type(body, "MatMul")]
 
 
-def nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+def every_node(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     return [node for scope in scopes(graph) for node in scope.node]
 
 
@@ -148,9 +148,8 @@ def captured(body: onnx.GraphProto) -> set[str]:
 
 def constants(graph: onnx.GraphProto) -> dict[str, Array]:
     found = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    for node in of_type(graph, "Constant"):
-        found[node.output[0]] = numpy_helper.to_array(attribute(node, "value"))
-    return found
+    made = {node.output[0]: numpy_helper.to_array(attribute(node, "value")) for node in of_type(graph, "Constant")}
+    return found | made
 
 
 def producer(graph: onnx.GraphProto, name: str) -> onnx.NodeProto | None:
@@ -160,17 +159,13 @@ def producer(graph: onnx.GraphProto, name: str) -> onnx.NodeProto | None:
 def origin(graph: onnx.GraphProto, name: str) -> str:
     """The value before casts and changes of shape."""
     node = producer(graph, name)
-    while node is not None and node.op_type in ("Identity", "Cast", "Squeeze", "Unsqueeze", "Split", "Reshape"):
-        name = node.input[0]
-        node = producer(graph, name)
-    return name
+    moves = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Split", "Reshape")
+    return origin(graph, node.input[0]) if node is not None and node.op_type in moves else name
 
 
 def depends_on(graph: onnx.GraphProto, name: str, source: str) -> bool:
-    if name == source:
-        return True
     node = producer(graph, name)
-    return node is not None and any(depends_on(graph, given, source) for given in node.input)
+    return name == source or (node is not None and any(depends_on(graph, i, source) for i in node.input))
 
 
 def shape_of(value: onnx.ValueInfoProto) -> list[int | str | None]:
@@ -178,137 +173,96 @@ def shape_of(value: onnx.ValueInfoProto) -> list[int | str | None]:
     return [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in dims]
 
 
-def directions(kind: Kind) -> int:
-    return 2 if kind.direction == "bidirectional" else 1
-
-
-def loops(kind: Kind) -> int:
-    """One, since such small directions share a loop; one for each direction before opset 10, and unrolled."""
-    return 1 if kind.opset >= 10 and kind.form != "unroll" else directions(kind)
-
-
-def width(kind: Kind) -> int:
-    """The hidden size of all directions that share a loop."""
-    return kind.case.H * directions(kind) // loops(kind)
+def of_inputs(graph: onnx.GraphProto, node: onnx.NodeProto | None) -> bool:
+    """Whether a node is a product with X."""
+    return node is not None and node.op_type in ("MatMul", "Gemm") and origin(graph, node.input[0]) == "X"
 
 
 # Bodies
 
 
 @every_loop
-def test_both_directions_share_a_loop(kind: Kind) -> None:
-    found = [node.op_type for node, _ in bodies(lowered(kind))]
-    assert found == [kind.form.capitalize()] * loops(kind)
-    apart = rl.lower(model(kind.case, kind.opset), kind.form, join=False).graph
-    assert [node.op_type for node, _ in bodies(apart)] == [kind.form.capitalize()] * directions(kind)
-
-
-@every_loop
-def test_bodies_hold_their_constants(kind: Kind) -> None:
-    """2: a Scan body uses nothing from outside, a Loop body only the tensors whose rows it reads."""
-    for node, body in bodies(lowered(kind)):
+def test_bodies_hold_their_constants(kind: Kind, graph: onnx.GraphProto) -> None:
+    """A Scan body uses nothing from outside, a Loop body only the tensors whose rows it reads."""
+    assert [node.op_type for node, _ in bodies(graph)] == [kind.form.capitalize()] * kind.loops
+    for node, body in bodies(graph):
         outside = captured(body)
-        if node.op_type == "Scan":
-            assert outside == set()
-            continue
         rows = [n for n in body.node if outside & set(n.input)]
-        counts_down = kind.opset == 9 and kind.x == "symbolic" and any(n.op_type == "Sub" for n in rows)
-        assert {n.op_type for n in rows} == {"Gather", *(["Sub"] if counts_down else [])}
+        counts_down = kind.reads_backwards and any(n.op_type == "Sub" for n in rows)
+        expected = {"Gather", "Sub"} if counts_down else {"Gather"}
+        assert {n.op_type for n in rows} == (set() if node.op_type == "Scan" else expected)
         assert all(n.input[0] in outside and n.input[1] not in outside for n in rows)
-        assert not outside & constants(lowered(kind)).keys()
+        assert not outside & constants(graph).keys()
         assert len(outside) == len(rows) <= 3 + counts_down
 
 
 @every_loop
-def test_bodies_are_declared(kind: Kind) -> None:
-    """6: type and rank of every input and output, no symbolic names."""
-    for node, body in bodies(lowered(kind)):
+def test_bodies_are_declared(kind: Kind, graph: onnx.GraphProto) -> None:
+    """Type and rank of every input and output, no symbolic names; no output is there twice, or passed on."""
+    states = len(RESULTS[kind.case.op_type]) - 1
+    for node, body in bodies(graph):
         values = [*body.input, *body.output]
         for value in values:
             assert value.type.tensor_type.elem_type != 0, value.name
             assert value.type.tensor_type.HasField("shape"), value.name
             assert not any(isinstance(dim, str) for dim in shape_of(value)), value.name
-        ranks = [len(shape_of(value)) for value in values]
         if node.op_type == "Loop":
-            assert ranks[:2] == [0, 0]
-            assert len(shape_of(body.output[0])) == 0
+            assert [shape_of(value) for value in (*values[:2], body.output[0])] == [[], [], []]
             del values[:2]
-        states = len(RESULTS[kind.case.op_type]) - 1
-        assert all(shape_of(value)[-1] == width(kind) for value in values[:states])
-        assert all(len(shape_of(value)) == 2 for value in values[:states])
-
-
-@every_loop
-def test_no_value_is_listed_twice(kind: Kind) -> None:
-    for _, body in bodies(lowered(kind)):
+        assert all(shape_of(value)[1:] == [kind.width] for value in values[:states])
         names = [value.name for value in body.output]
         assert len(set(names)) == len(names)
-        made = {name for node in body.node for name in node.output}
-        assert made >= set(names)
+        assert {name for n in body.node for name in n.output} >= set(names)
 
 
 @every_loop
-def test_products_in_bodies(kind: Kind) -> None:
-    """4: Add(MatMul(h, R), x) in that order, and no Gemm."""
-    for _, body in bodies(lowered(kind)):
+def test_products_in_bodies(kind: Kind, graph: onnx.GraphProto) -> None:
+    """Add(MatMul(h, R), x) in that order, and no Gemm."""
+    for _, body in bodies(graph):
         assert of_type(body, "Gemm") == []
-        weights = constants(body)
+        sums = [[origin(body, name) for name in node.input] for node in of_type(body, "Add")]
         for product in of_type(body, "MatMul"):
-            assert weights[product.input[1]].shape[0] == width(kind)
-            (name,) = product.output
-            sums = [node for node in of_type(body, "Add") if origin(body, node.input[0]) == name]
-            assert not [node for node in of_type(body, "Add") if origin(body, node.input[1]) == name]
-            assert sums or kind.cell == "GRU_lbr"
+            assert constants(body)[product.input[1]].shape[0] == kind.width
+            assert product.output[0] not in [right for _, right in sums]
+            assert kind.cell == "GRU_lbr" or product.output[0] in [left for left, _ in sums]
 
 
 @every_loop
-def test_a_step_knows_nothing_of_lengths(kind: Kind) -> None:
-    """5: a body is that of the same node without sequence_lens, but for a further state that is stacked."""
+def test_a_step_knows_nothing_of_lengths(kind: Kind, graph: onnx.GraphProto) -> None:
+    """A body is that of the same node without sequence_lens, but for a further state that is stacked."""
     plain = bodies(lowered(replace(kind, lengths=False)))
-    for (_, body), (_, without) in zip(bodies(lowered(kind)), plain, strict=True):
-        more = Counter(n.op_type for n in body.node) - Counter(n.op_type for n in without.node)
-        counted_down = Counter(n.op_type for n in without.node) - Counter(n.op_type for n in body.node)
-        assert set(more) <= {"Unsqueeze"}
-        assert set(counted_down) <= {"Sub", "Cast"}
+    for (_, body), (_, without) in zip(bodies(graph), plain, strict=True):
+        operators, others = (Counter(n.op_type for n in held.node) for held in (body, without))
+        assert set(operators - others) <= {"Unsqueeze"}
+        assert set(others - operators) <= {"Sub", "Cast"}
         assert len(body.node) <= len(without.node) + 1
 
 
 @every_kind
-def test_rows_of_ragged_sequences_are_picked(kind: Kind) -> None:
-    """5: by a Gather with indices that are computed once, outside of bodies."""
-    graph = lowered(kind)
+def test_rows_of_ragged_sequences_are_picked(kind: Kind, graph: onnx.GraphProto) -> None:
+    """By a Gather with indices that are computed once, outside of bodies."""
     picked = [n for n in of_type(graph, "Gather") if depends_on(graph, n.input[1], "sequence_lens")]
     assert bool(picked) == kind.lengths
-    assert not [n for n in nodes(graph) if n.op_type == "Where" and kind.lengths]
-
-
-@every_kind
-def test_no_reverse_sequence(kind: Kind) -> None:
-    assert "ReverseSequence" not in {node.op_type for node in nodes(lowered(kind))}
+    without = {"ReverseSequence", "Transpose", *(["Where"] if kind.lengths else [])}
+    assert without.isdisjoint(node.op_type for node in every_node(graph))
 
 
 @every_loop
-def test_reverse(kind: Kind) -> None:
-    """3: flips outside the loop: by constant indices where T is known, else by a Slice with step -1."""
-    graph = lowered(kind)
-    by_loop = kind.opset == 9 and kind.x == "symbolic"
-    for node in of_type(graph, "Scan"):
-        reads = attribute(node, "scan_input_directions", [])
-        writes = attribute(node, "scan_output_directions", [])
-        assert not [a.name for a in node.attribute if a.name.startswith("scan_") and a.name.endswith("axes")]
-        if not by_loop or not kind.backwards or kind.lengths:
-            assert (reads, writes) == ([], [])
-    flips = [node for node in graph.node if is_flip(graph, node)]
-    if not kind.backwards or kind.lengths:  # ragged sequences are turned within their lengths
-        assert flips == []
+def test_reverse(kind: Kind, graph: onnx.GraphProto) -> None:
+    """Flips outside the loop: by constant indices where T is known, else by a Slice with step -1."""
+    backwards = kind.direction != "forward" and not kind.lengths  # ragged sequences are turned within their lengths
+    by_loop = backwards and kind.reads_backwards
+    reads = [attribute(node, "scan_input_directions", []) for node in of_type(graph, "Scan")]
+    writes = [attribute(node, "scan_output_directions", []) for node in of_type(graph, "Scan")]
+    assert not any(a.name.endswith("axes") for node in of_type(graph, "Scan") for a in node.attribute)
+    if by_loop and kind.form == "scan":
+        assert [set(each) for each in reads if each] == [{1}]
+        assert [each for each in writes if each] == [[1]]
     elif not by_loop:
-        assert {node.op_type for node in flips} == {"Gather" if kind.x == "static" else "Slice"}
-        assert len(flips) >= 2  # what goes in and what comes out
-    elif kind.form == "scan":
-        scanned = [node for node in of_type(graph, "Scan") if attribute(node, "scan_input_directions")]
-        assert len(scanned) == 1
-        assert set(attribute(scanned[0], "scan_input_directions")) == {1}
-        assert attribute(scanned[0], "scan_output_directions") == [1]
+        assert not any([*reads, *writes])
+        flips = [node.op_type for node in graph.node if is_flip(graph, node)]
+        assert set(flips) == ({"Gather" if kind.x == "static" else "Slice"} if backwards else set())
+        assert len(flips) >= 2 * backwards  # what goes in and what comes out
 
 
 def is_flip(graph: onnx.GraphProto, node: onnx.NodeProto) -> bool:
@@ -320,9 +274,8 @@ def is_flip(graph: onnx.GraphProto, node: onnx.NodeProto) -> bool:
 
 
 @every_loop
-def test_loop_interface(kind: Kind) -> None:
-    """10: a trip count and a condition of rank 0."""
-    graph = lowered(kind)
+def test_loop_interface(kind: Kind, graph: onnx.GraphProto) -> None:
+    """A trip count and a condition of rank 0; what is stacked is declared."""
     known = constants(graph)
     for node in of_type(graph, "Loop"):
         count, condition = node.input[:2]
@@ -331,59 +284,44 @@ def test_loop_interface(kind: Kind) -> None:
             assert (known[count].shape, known[count].dtype.name) == ((), "int64")
             assert known[count] == kind.case.T
         else:
-            squeeze = producer(graph, count)
-            assert squeeze is not None
+            (squeeze,) = (made for made in graph.node if count in made.output)
             assert squeeze.op_type == "Squeeze"
-
-
-@each_of([k for k in KINDS if k.form == "loop" and k.x == "static"])
-def test_what_a_loop_stacks_has_its_shape(kind: Kind) -> None:
-    graph = lowered(kind)
     declared = {value.name: shape_of(value) for value in (*graph.value_info, *graph.output)}
-    states = len(RESULTS[kind.case.op_type]) - 1
-    for node, _ in bodies(graph):
-        case, shape = kind.case, declared[node.output[states]]
-        assert shape in ([case.T, case.N, width(kind)], [case.T, 1, case.N, width(kind)])
+    states, case = len(RESULTS[kind.case.op_type]) - 1, kind.case
+    for node, _ in bodies(graph) if kind.form == "loop" and kind.x == "static" else ():
+        shapes = [case.T, case.N, kind.width], [case.T, 1, case.N, kind.width]
+        assert declared[node.output[states]] in shapes
 
 
 # Every form
 
 
 @every_kind
-def test_splits_name_their_sizes(kind: Kind) -> None:
-    """7: explicit sizes, in the graph that splits, that sum up; never num_outputs."""
-    for graph in scopes(lowered(kind)):
-        known = constants(graph)
-        for node in of_type(graph, "Split"):
+def test_constants(kind: Kind, graph: onnx.GraphProto) -> None:
+    """A Split has explicit sizes, in the graph that splits; no number is extreme, and none is there twice."""
+    for scope in scopes(graph):
+        known = constants(scope)
+        for node in of_type(scope, "Split"):
             assert attribute(node, "num_outputs") is None
             sizes = attribute(node, "split") if kind.opset < 13 else known[node.input[1]].tolist()
             assert len(sizes) == len(node.output)
             assert all(size > 0 for size in sizes)
+        integers = [array for array in known.values() if array.dtype.kind == "i" and array.size]
+        assert all(max(abs(int(array.min())), abs(int(array.max()))) < 2**62 for array in integers)
+        if kind.opset == 17 and not kind.lengths:
+            seen = [(array.dtype, array.shape, array.tobytes()) for array in known.values()]
+            assert len(set(seen)) == len(seen)
 
 
 @every_kind
-def test_no_extreme_numbers(kind: Kind) -> None:
-    for graph in scopes(lowered(kind)):
-        for name, array in constants(graph).items():
-            if array.dtype.kind == "i" and array.size:
-                assert max(abs(int(array.min())), abs(int(array.max()))) < LARGE, name
-
-
-@every_kind
-def test_inputs_are_multiplied_once(kind: Kind) -> None:
+def test_inputs_are_multiplied_once(kind: Kind, graph: onnx.GraphProto) -> None:
     """One product with W per direction for all steps and gates, outside of any body; the recurrent ones inside."""
-    graph = lowered(kind)
-    case = kind.case
-    of_inputs = [n for n in of_type(graph, "MatMul", "Gemm") if depends_on_input_only(graph, n)]
-    assert len(of_inputs) == directions(kind)
+    products = [n for n in of_type(graph, "MatMul", "Gemm") if of_inputs(graph, n)]
+    assert len(products) == kind.directions
     known = constants(graph)
-    assert all(known[node.input[1]].shape[0] == case.I for node in of_inputs)
+    assert all(known[node.input[1]].shape[0] == kind.case.I for node in products)
     if kind.form != "unroll":
-        assert len(of_type(graph, "MatMul")) == len(of_inputs)
-
-
-def depends_on_input_only(graph: onnx.GraphProto, node: onnx.NodeProto) -> bool:
-    return origin(graph, node.input[0]) == "X"
+        assert len(of_type(graph, "MatMul")) == len(products)
 
 
 @pytest.mark.parametrize("target", ["portable", "tract", "onnxruntime", "opencv"])
@@ -399,100 +337,56 @@ def test_every_node_is_used(op_type: str, attribute: str, optional: tuple[str, .
 
 
 @every_kind
-def test_constant_weights_are_transposed_beforehand(kind: Kind) -> None:
-    assert [node.op_type for node in nodes(lowered(kind)) if node.op_type == "Transpose"] == []
-
-
-@every_kind
-def test_biases_are_added_once(kind: Kind) -> None:
+def test_biases_are_added_once(kind: Kind, graph: onnx.GraphProto) -> None:
     """One Add of Wb + Rb per direction, not one per step; the Rbh of a GRU with linear_before_reset in the step."""
-    graph = lowered(kind)
-    rows = {"RNN": 1, "GRU": 3, "LSTM": 4}[kind.case.op_type] * kind.case.H
-    of_inputs: list[int] = []
-    others: list[int] = []
+    rows = GATES[kind.case.op_type] * kind.case.H
+    sizes: dict[bool, list[int]] = {True: [], False: []}
     for scope in scopes(graph):
         known = constants(graph) | constants(scope)
         for node in of_type(scope, "Add"):
-            sizes = [
-                known[name].size
-                for name in node.input
-                if name in known and known[name].ndim == 1 and known[name].dtype.kind == "f"
-            ]
-            product = producer(scope, node.input[0])
-            of_x = product is not None and product.op_type == "MatMul" and depends_on_input_only(scope, product)
-            (of_inputs if of_x else others).extend(sizes)
-    assert len(of_inputs) == directions(kind)
-    assert sum(of_inputs) == rows * directions(kind)
-    by_step = (
-        kind.case.H if kind.form == "unroll" else rows * directions(kind) // loops(kind)
-    )  # in a body Rbh with zeros before the gates are split
-    assert set(others) <= ({by_step} if kind.cell == "GRU_lbr" else set())
+            added = [known[name] for name in node.input if name in known]
+            biases = [array.size for array in added if array.ndim == 1 and array.dtype.kind == "f"]
+            sizes[of_inputs(scope, producer(scope, node.input[0]))] += biases
+    assert len(sizes[True]) == kind.directions
+    assert sum(sizes[True]) == rows * kind.directions
+    # In a body Rbh has zeros, since it is added before the gates are split.
+    in_step = kind.case.H if kind.form == "unroll" else rows * kind.directions // kind.loops
+    assert set(sizes[False]) <= ({in_step} if kind.cell == "GRU_lbr" else set())
 
 
-@each_of([k for k in KINDS if k.form == "unroll"])
-def test_unrolled_steps_share_their_weights(kind: Kind) -> None:
-    graph = lowered(kind)
+@every_unrolled
+def test_unrolled_steps_share_their_weights(kind: Kind, graph: onnx.GraphProto) -> None:
     sizes = [array.size for array in constants(graph).values() if array.dtype.kind == "f" and array.ndim > 1]
-    case = kind.case
-    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[case.op_type]
-    states = sum(case.N * case.H for s in case.inputs if s.startswith("initial"))
-    zeros = case.N * case.H
-    most = directions(kind) * (gates * case.H * (case.I + case.H) + states) + 2 * zeros
-    assert sum(sizes) <= most
+    case, state = kind.case, kind.case.N * kind.case.H
+    states = state * sum(s.startswith("initial") for s in case.inputs)
+    weights = GATES[case.op_type] * case.H * (case.I + case.H)
+    assert sum(sizes) <= kind.directions * (weights + states) + 2 * state  # and zeros
     assert not {node.op_type for node in graph.node} & {"Scan", "Loop", "If", "Shape"}
 
 
 @pytest.mark.parametrize("cell", MOST_OPERATORS)
-@pytest.mark.parametrize("form", ["scan", "loop"])
-@pytest.mark.parametrize("opset", [9, 17])
-def test_operators_per_step(cell: str, form: str, opset: int) -> None:
-    for node, body in bodies(lowered(Kind(cell, form, opset))):
-        count = len(body.node)
-        if node.op_type == "Loop":  # rows are gathered, and the condition is passed on, by nodes of the body
-            count -= len(captured(body)) + 1
-        assert count <= MOST_OPERATORS[cell], [n.op_type for n in body.node]
-
-
-@pytest.mark.parametrize("cell", MOST_OPERATORS)
-def test_operators_per_unrolled_step(cell: str) -> None:
-    lengths = (5, 6)
-    counts = [len(rl.lower(model(replace(CELLS[cell], T=T), 17), "unroll").graph.node) for T in lengths]
-    assert counts[1] - counts[0] <= MOST_OPERATORS[cell] - 1  # Y needs no Identity here
-
-
-# Names
+def test_operators_per_step(cell: str) -> None:
+    for form, opset in ((form, opset) for form in ("scan", "loop") for opset in (9, 17)):
+        for node, body in bodies(lowered(Kind(cell, form, opset))):
+            # In a Loop nodes of the body gather rows and pass on the condition.
+            more = len(captured(body)) + 1 if node.op_type == "Loop" else 0
+            assert len(body.node) - more <= MOST_OPERATORS[cell], [n.op_type for n in body.node]
+    few, many = (len(rl.lower(model(replace(CELLS[cell], T=T), 17), "unroll").graph.node) for T in (5, 6))
+    assert many - few <= MOST_OPERATORS[cell] - 1  # Y needs no Identity here
 
 
 @every_kind
-def test_names_are_unique(kind: Kind) -> None:
-    graph = lowered(kind)
-    names = [name for scope in scopes(graph) for name in made_in(scope)]
-    assert len(set(names)) == len(names)
-    node_names = [node.name for node in nodes(graph)]
-    assert len(set(node_names)) == len(node_names)
-    assert "" not in node_names
-
-
-@every_kind
-def test_names_stand_under_the_nodes_name(kind: Kind) -> None:
-    graph = lowered(kind)
+def test_names(kind: Kind, graph: onnx.GraphProto) -> None:
+    """They stand under the node's name, and values have the symbols of the page."""
     given = {"X", "sequence_lens", "initial_h", "initial_c", *RESULTS[kind.case.op_type]}
-    for scope in scopes(graph):
-        names = [node.name for node in scope.node]
-        assert all(name.startswith("recurrent/") for name in [*names, *(made_in(scope) - given)])
-
-
-@every_kind
-def test_values_have_the_symbols_of_the_page(kind: Kind) -> None:
-    graph = lowered(kind)
-    parts = {"forward", "reverse"} if loops(kind) == 2 else {""}
-    steps = {str(t) for t in range(kind.case.T)} if kind.form == "unroll" else {""}
+    made = {name for scope in scopes(graph) for name in made_in(scope)}
+    assert all(name.startswith("recurrent/") for name in made - given)
+    assert all(node.name.startswith("recurrent/") for node in every_node(graph))
     last = {"forward": f"{kind.case.T - 1}", "reverse": "0"}.get(kind.direction)
-    made = {name for scope in scopes(graph) for name in made_in(scope)} | {value.name for value in graph.output}
-    for part in parts:
-        for step in steps:
+    for part in ("forward", "reverse") if kind.loops == 2 else ("",):
+        for step in map(str, range(kind.case.T)) if kind.form == "unroll" else ("",):
             # The states of the last step are outputs of the node, whose names they have.
-            for symbol in SYMBOLS[kind.cell] - ({"Ht", "Ct"} if step == last else set()):
+            for symbol in SYMBOLS[kind.case.op_type] - ({"Ht", "Ct"} if step == last else set()):
                 path = "/".join(filter(None, ("recurrent", part, step, symbol)))
                 assert any(name == path or name.startswith(f"{path}_") for name in made), path
 
@@ -500,72 +394,87 @@ def test_values_have_the_symbols_of_the_page(kind: Kind) -> None:
 def test_a_node_without_a_name_lends_its_outputs() -> None:
     proto = model(CELLS["GRU"], 17)
     proto.graph.node[0].name = ""
-    names = [node.name for node in nodes(rl.lower(proto, "scan").graph)]
-    assert all(name.startswith("GRU_Y/") for name in names)
-
-
-def test_names_of_several_nodes_do_not_meet() -> None:
-    twins = chain(Link("LSTM", "same"), Link("LSTM", "same"), Link("LSTM", "same/forward"), dims=(5, 3))
-    for form in FORMS:
-        proto = rl.lower(twins, form)
-        onnx.checker.check_model(proto, full_check=True)
-        names = [name for scope in scopes(proto.graph) for name in made_in(scope)]
-        assert len(set(names)) == len(names)
-
-
-def test_names_of_the_model_are_not_taken() -> None:
-    """The names that a lowering would choose are there already."""
-    first = rl.lower(model(CELLS["LSTM"], 17), "scan")
-    proto = model(CELLS["LSTM"], 17)
-    taken = {n for scope in scopes(first.graph) for n in made_in(scope)} - made_in(proto.graph)
-    for name in sorted(taken):
-        proto.graph.node.append(onnx.helper.make_node("Identity", ["X"], [name], f"{name}/Identity"))
-    again = rl.lower(proto, "scan")
-    onnx.checker.check_model(again, full_check=True)
-    names = [name for scope in scopes(again.graph) for name in made_in(scope)]
-    assert len(set(names)) == len(names)
-
-
-# What stays small
+    assert all(node.name.startswith("GRU_Y/") for node in nodes(rl.lower(proto, "scan")))
 
 
 def test_zeros_leave_no_trace() -> None:
     """An absent input is no tensor full of zeros, and no node."""
-    bare = rl.lower(model(replace(CELLS["LSTM"], optional=()), 17), "unroll").graph
-    zeros = rl.lower(
-        model(replace(CELLS["LSTM"], optional=("B", "P"), fill={"B": 0.0, "P": 0.0}), 17), "unroll"
-    ).graph
+    bare, zeros = (
+        rl.lower(model(replace(CELLS["LSTM"], optional=optional, fill={"B": 0.0, "P": 0.0}), 17), "unroll").graph
+        for optional in ((), ("B", "P"))
+    )
     assert len(bare.node) == len(zeros.node)
     assert not any(array.size > 1 and not array.any() for array in constants(bare).values())
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_is_not_connected_is_not_computed(form: str) -> None:
-    for op in ("RNN", "GRU", "LSTM"):
-        states = rl.lower(model(Case("spelt_states", op, outputs=("Y_h",)), 17), form).graph
-        whole = rl.lower(model(Case("spelt_whole", op), 17), form).graph
-        assert len(nodes(states)) < len(nodes(whole))
-        for node, body in bodies(states):
-            assert len(node.output) == len(RESULTS[op]) - 1
-            assert "Identity" not in {n.op_type for n in body.node} or node.op_type == "Loop"
+@pytest.mark.parametrize("op", GATES)
+def test_what_is_not_connected_is_not_computed(op: str, form: str) -> None:
+    states = rl.lower(model(Case("spelt_states", op, outputs=("Y_h",)), 17), form)
+    assert len(list(nodes(states))) < len(list(nodes(rl.lower(model(Case("spelt_whole", op), 17), form))))
+    for node, body in bodies(states.graph):
+        assert len(node.output) == len(RESULTS[op]) - 1
+        assert "Identity" not in {n.op_type for n in body.node} or node.op_type == "Loop"
 
 
-def test_equal_constants_are_one() -> None:
-    for form in FORMS:
-        for graph in scopes(lowered(Kind("LSTM", form))):
-            seen = [(array.dtype, array.shape, array.tobytes()) for array in constants(graph).values()]
-            assert len(set(seen)) == len(seen)
+# Steps for NPUs, by the public lists of ST Neural-ART, Ethos-U Vela, TIDL and QNN HTP
+
+OF_NPUS: dict[str, tuple[str, dict[str, Any], set[str]]] = {
+    "RNN": ("RNN", {}, set()),
+    "GRU": ("GRU", {}, {"Sub", "Mul", "Split"}),
+    "GRU_lbr": ("GRU", {"linear_before_reset": 1}, {"Sub", "Mul", "Split"}),
+    "LSTM": ("LSTM", {}, {"Mul", "Split"}),
+    "LSTM_clip": ("LSTM", {"clip": 0.7}, {"Mul", "Split", "Clip"}),
+    "LSTM_input_forget": ("LSTM", {"input_forget": 1}, {"Mul", "Split", "Sub"}),
+}
+"""With the operators of a step besides products, sums and activations."""
+AROUND = {
+    "step": {"Unsqueeze", "Squeeze", "Concat", "Identity"},
+    "scan": {"Unsqueeze"},
+    "loop": {"Unsqueeze", "Gather", "Identity"},
+    "unroll": {"Unsqueeze", "Concat", "Split", "Neg"},  # Neg: a GRU's first step from zeros
+}
+"""The form "step" is a stream of one frame."""
 
 
-def test_weights_that_several_nodes_share_stay_one() -> None:
-    proto = model(replace(CELLS["LSTM"], H=8), 17)
-    twin = onnx.NodeProto()
-    twin.CopyFrom(proto.graph.node[0])
-    twin.name, twin.output[:] = "twin", ["Y2", "Y_h2", "Y_c2"]
-    proto.graph.node.append(twin)
-    for value in list(proto.graph.output):
-        value.name += "2"
-        proto.graph.output.append(value)
-    graph = rl.lower(proto, "unroll").graph
-    large = [array for array in constants(graph).values() if array.dtype.kind == "f" and array.size >= 16]
-    assert len({array.tobytes() for array in large}) == len(large)
+def in_steps(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a body, or of a graph without one those of the recurrent node."""
+    for scope in list(scopes(graph))[1:] or [graph]:
+        yield from (node for node in scope.node if node.name.startswith("rnn/"))
+
+
+@pytest.mark.parametrize("form", AROUND)
+@pytest.mark.parametrize("kind", OF_NPUS)
+def test_a_step_runs_on_npus(kind: str, form: str) -> None:
+    """Products have a constant matrix on the right; ranks are 2 in a loop, else 3 with a first size of 1; no output
+    is idle but the forget gate of input_forget, and what zeros before the first unrolled step make so."""
+    op_type, attributes, operators = OF_NPUS[kind]
+    proto = chain(Link(op_type, "rnn", attributes), dims=("time" if form == "step" else 4, 1))
+    new = rl.lower(proto, stream="time=1") if form == "step" else rl.lower(proto, form)
+    new = onnx.shape_inference.infer_shapes(new, strict_mode=True, data_prop=True)
+    steps, all_scopes = list(in_steps(new.graph)), list(scopes(new.graph))
+    assert {node.op_type for node in steps} <= {"MatMul", "Add", "Tanh", "Sigmoid"} | operators | AROUND[form]
+    known = {name: array for scope in all_scopes for name, array in constants(scope).items()}
+    assert all(known[node.input[1]].ndim == 2 for node in steps if node.op_type == "MatMul")
+    from_constants = [node.input[0] in known for node in steps if node.op_type == "Sub"]
+    assert set(from_constants) <= {kind == "LSTM_input_forget"}  # 1 - it
+    values = [v for scope in all_scopes for v in (*scope.value_info, *scope.input, *scope.output)]
+    ranks = {v.name: len(shape_of(v)) for v in values if v.type.HasField("tensor_type")}
+    assert max(ranks.values()) <= 4
+    inner = {ranks[name] for node in steps if node.op_type not in AROUND[form] for name in node.output}
+    assert inner <= {2 if form in ("scan", "loop") else 3}
+    used = {name for node in nodes(new) for name in node.input}
+    used |= {value.name for scope in all_scopes for value in scope.output}
+    for node in nodes(new) if form != "unroll" and kind != "LSTM_input_forget" else ():
+        idle = node.name.startswith("rnn/") and node.op_type not in ("Scan", "Loop") and set(node.output) - used
+        assert not idle, node.name
+
+
+def test_target_without_subtraction_from_a_constant() -> None:
+    """ST's, which runs 1 - x in software; the numbers are the same."""
+    proto = chain(Link("LSTM", "rnn", {"input_forget": 1}), dims=(4, 1))
+    new = rl.lower(proto, target="stedgeai")
+    known = constants(new.graph)
+    assert not [node for node in nodes(new) if node.op_type == "Sub" and node.input[0] in known]
+    feed = {"X": np.random.default_rng(0).standard_normal((4, 1, 3)).astype(np.float32)}
+    np.testing.assert_array_equal(run(new, feed)["out"], run(rl.lower(proto, "unroll"), feed)["out"])

@@ -2,15 +2,18 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from cases import FORMALS, RESULTS, Case, expected, feed, model
+from graphs import Graph
 from onnx import AttributeProto, TensorProto, helper
 from oracle import DEFAULT_ACTIVATIONS, GATES
 from running import assert_close, run
+from texts import FORMS
 
 import rnn_lowering as rl
 from rnn_lowering.errors import UnknownSizeError
@@ -42,17 +45,18 @@ def node_model(
     attributes: Mapping[str, Any] | None = None,
     *,
     opset: int = 17,
-    shapes: Mapping[str, Sequence[int | str | None] | None] | None = None,
+    shapes: Mapping[str, Any] | None = None,
     types: Mapping[str, int] | None = None,
     dtype: int = FLOAT,
     absent: Sequence[str] = (),
     constants: Sequence[str] = (),
     inputs: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None,
+    values: Mapping[str, Sequence[int]] | None = None,
     name: str = "the node",
 ) -> onnx.ModelProto:
     """A node all of whose inputs are connected: graph inputs, or `constants` full of zeros."""
-    sizes = {**page(op_type), **(shapes or {})}
+    sizes: dict[str, Any] = {**page(op_type), **(shapes or {})}
     given = list(inputs or [symbol if symbol not in absent else "" for symbol in FORMALS[op_type]])
     elem_types = {**dict.fromkeys(sizes, dtype), "sequence_lens": INT32, **(types or {})}
     node = helper.make_node(op_type, given, list(outputs or RESULTS[op_type]), name)
@@ -61,32 +65,24 @@ def node_model(
             node.attribute.append(value)
         elif value is not None:
             node.attribute.append(helper.make_attribute(key, value))
-    names = [s for s in dict.fromkeys(given) if s]
-    graph = helper.make_graph(
-        [node],
-        "refusal",
-        [
-            helper.make_tensor_value_info(s, elem_types.get(s, dtype), sizes.get(s))
-            for s in names
-            if s not in constants
-        ],
-        [helper.make_tensor_value_info(s, dtype, [None] * (4 if s == "Y" else 3)) for s in node.output if s],
-        [_zeros(s, elem_types[s], sizes[s]) for s in constants],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-
-
-def _zeros(name: str, elem_type: int, shape: Any) -> TensorProto:
-    array = np.zeros(shape, helper.tensor_dtype_to_np_dtype(elem_type))
-    return onnx.numpy_helper.from_array(array, name)
+    graph = Graph([node])
+    for s in filter(None, dict.fromkeys(given)):
+        numpy_type = helper.tensor_dtype_to_np_dtype(elem_types.get(s, dtype))
+        if s in constants:
+            graph.constant((values or {}).get(s, np.zeros(sizes[s])), numpy_type, s)
+        else:
+            graph.input(s, sizes.get(s), numpy_type)
+    for s in node.output:
+        graph.output(s, [None] * (4 if s == "Y" else 3), helper.tensor_dtype_to_np_dtype(dtype))
+    return graph.model(opset)
 
 
 def assert_refused(
-    proto: onnx.ModelProto, fact: str, error: type[rl.RnnLoweringError] = rl.InvalidNodeError, to: str = "auto"
+    proto: onnx.ModelProto, fact: str, error: type[rl.RnnLoweringError] = rl.InvalidNodeError, **options: Any
 ) -> None:
     op_type = proto.graph.node[0].op_type
     with pytest.raises(error, match=fact) as caught:
-        rl.lower(proto, to)
+        rl.lower(proto, **options)
     assert str(caught.value).startswith(f"{op_type} node 'the node' in main graph: ")
     assert "\n" not in str(caught.value)
     where = caught.value.node
@@ -101,329 +97,184 @@ def test_the_unchanged_node_is_accepted() -> None:
             onnx.checker.check_model(rl.lower(node_model(op_type, constants=constants)), full_check=True)
 
 
-# Attributes
+Row = tuple[dict[str, Any], str]
+"""What differs from the valid node, and words of the error."""
 
 
-def ints(name: str) -> AttributeProto:
-    return AttributeProto(name=name, type=AttributeProto.INTS, ints=[1])
+def attributes(op: str) -> Iterator[tuple[int, dict[str, Any], str]]:
+    """Wrong attributes of an operator, with the opset."""
+    names = DEFAULT_ACTIVATIONS[op]
+    one_int = AttributeProto(name="hidden_size", type=AttributeProto.INTS, ints=[1])
+    yield 17, {"bias": 1}, "no attribute 'bias'"
+    yield 17, {"Clip": 1.0}, "no attribute 'Clip'"
+    for name, owner in (("linear_before_reset", "GRU"), ("input_forget", "LSTM")):
+        if op != owner:
+            yield 17, {name: 1}, f"{op}-14 has no attribute '{name}'"
+            yield 17, {name: 0}, f"{op}-14 has no attribute '{name}'"
+        else:
+            yield 17, {name: 1.0}, f"'{name}' is of type FLOAT, not INT"
+            yield 17, {name: "yes"}, f"'{name}' is of type STRING, not INT"
+    if op == "GRU":
+        yield 2, {"linear_before_reset": 1}, "GRU-1 has no attribute 'linear_before_reset'"
+    yield 13, {"layout": 0}, f"{op}-7 has no attribute 'layout'"
+    yield 7, {"layout": 1}, f"{op}-7 has no attribute 'layout'"
+    yield 7, {"output_sequence": 0}, f"{op}-7 has no attribute 'output_sequence'"
+    yield 22, {"output_sequence": 1}, f"{op}-22 has no attribute 'output_sequence'"
+    yield from ((17, {"layout": layout}, f"layout is {layout}") for layout in (2, -1))
+    yield 17, {"clip": 1}, "'clip' is of type INT, not FLOAT"
+    yield 17, {"hidden_size": 4.0}, "'hidden_size' is of type FLOAT, not INT"
+    yield 17, {"hidden_size": one_int}, "'hidden_size' is of type INTS, not INT"
+    yield 17, {"activations": "Tanh"}, "'activations' is of type STRING, not STRINGS"
+    yield 17, {"direction": 0}, "'direction' is of type INT, not STRING"
+    yield 17, {"direction": ["forward"]}, "'direction' is of type STRINGS, not STRING"
+    yield 17, {"activation_alpha": 0.1}, "'activation_alpha' is of type FLOAT, not FLOATS"
+    yield 17, {"activation_beta": [1, 2]}, "'activation_beta' is of type INTS, not FLOATS"
+    for clip in (0.0, -0.0, -1.0, math.nan, -math.inf) if op != "RNN" else ():
+        yield 17, {"clip": clip}, f"clip is {clip:g}"
+    for name in ("Foo", "", "Tanh ", "Gelu"):
+        yield 17, {"activations": [name, *names[1:]]}, f"'{name}'.*Sigmoid"
+    for count in {*range(1, 7)} - {len(names)} - ({2} if op == "RNN" else set()):
+        yield 17, {"activations": ["Tanh"] * count}, f"{count} activations, not {len(names)}"
+    yield 17, {"direction": "reverse", "activations": names * 3}, "activations"
+    for direction in ("Forward", "FORWARD", "both", "", "foward"):
+        yield 17, {"direction": direction}, f"direction is '{direction}'.*forward, reverse and bidirectional"
+    yield from ((17, {"hidden_size": size}, f"hidden_size is {size}; it must be positive") for size in (0, -4))
+    yield from ((17, {"hidden_size": size}, f"hidden_size is {size}.*R has {H} columns") for size in (1, 5, 8))
 
 
-ATTRIBUTES: list[tuple[str, int, dict[str, Any], str]] = [
-    *[(op, 17, {"bias": 1}, "no attribute 'bias'") for op in OPS],
-    *[(op, 17, {"Clip": 1.0}, "no attribute 'Clip'") for op in OPS],
-    ("LSTM", 17, {"linear_before_reset": 1}, "LSTM-14 has no attribute 'linear_before_reset'"),
-    ("RNN", 17, {"linear_before_reset": 0}, "RNN-14 has no attribute 'linear_before_reset'"),
-    ("GRU", 17, {"input_forget": 1}, "GRU-14 has no attribute 'input_forget'"),
-    ("RNN", 17, {"input_forget": 0}, "RNN-14 has no attribute 'input_forget'"),
-    *[(op, 13, {"layout": 0}, f"{op}-7 has no attribute 'layout'") for op in OPS],
-    *[(op, 7, {"layout": 1}, f"{op}-7 has no attribute 'layout'") for op in OPS],
-    *[(op, 7, {"output_sequence": 0}, f"{op}-7 has no attribute 'output_sequence'") for op in OPS],
-    *[(op, 22, {"output_sequence": 1}, f"{op}-22 has no attribute 'output_sequence'") for op in OPS],
-    ("GRU", 2, {"linear_before_reset": 1}, "GRU-1 has no attribute 'linear_before_reset'"),
-    *[(op, 17, {"layout": layout}, f"layout is {layout}") for op in OPS for layout in (2, -1)],
-    *[(op, 17, {"clip": 1}, "'clip' is of type INT, not FLOAT") for op in OPS],
-    *[(op, 17, {"hidden_size": 4.0}, "'hidden_size' is of type FLOAT, not INT") for op in OPS],
-    *[(op, 17, {"hidden_size": ints("hidden_size")}, "'hidden_size' is of type INTS, not INT") for op in OPS],
-    ("LSTM", 17, {"activations": "Tanh"}, "'activations' is of type STRING, not STRINGS"),
-    ("RNN", 17, {"direction": 0}, "'direction' is of type INT, not STRING"),
-    ("RNN", 17, {"direction": ["forward"]}, "'direction' is of type STRINGS, not STRING"),
-    ("GRU", 17, {"activation_alpha": 0.1}, "'activation_alpha' is of type FLOAT, not FLOATS"),
-    ("GRU", 17, {"activation_beta": [1, 2]}, "'activation_beta' is of type INTS, not FLOATS"),
-    ("GRU", 17, {"linear_before_reset": 1.0}, "'linear_before_reset' is of type FLOAT, not INT"),
-    ("LSTM", 17, {"input_forget": "yes"}, "'input_forget' is of type STRING, not INT"),
-    *[(op, 17, {"clip": clip}, f"clip is {clip:g}") for op in ("GRU", "LSTM") for clip in (0.0, -0.0, -1.0)],
-    *[(op, 17, {"clip": clip}, "clip is (nan|-inf)") for op in ("GRU", "LSTM") for clip in (math.nan, -math.inf)],
-    *[
-        (op, 17, {"activations": [name, *names[1:]]}, f"'{name}'.*Sigmoid")
-        for op, names in DEFAULT_ACTIVATIONS.items()
-        for name in ("Foo", "", "Tanh ", "Gelu")
-    ],
-    *[
-        (op, 17, {"activations": ["Tanh"] * count}, f"{count} activations, not {len(names)}")
-        for op, names in DEFAULT_ACTIVATIONS.items()
-        for count in range(1, 7)
-        if count != len(names) and (op, count) != ("RNN", 2)
-    ],
-    *[
-        (op, 17, {"direction": "reverse", "activations": names * 3}, "activations")
-        for op, names in DEFAULT_ACTIVATIONS.items()
-    ],
-    *[
-        (op, 17, {"direction": direction}, f"direction is '{direction}'.*forward, reverse and bidirectional")
-        for op in OPS
-        for direction in ("Forward", "FORWARD", "both", "", "foward")
-    ],
-    *[
-        (op, 17, {"hidden_size": size}, f"hidden_size is {size}; it must be positive")
-        for op in OPS
-        for size in (0, -4)
-    ],
-    *[
-        (op, 17, {"hidden_size": size}, f"hidden_size is {size}.*R has {H} columns")
-        for op in OPS
-        for size in (1, 5, 8)
-    ],
-]
+def shapes(op: str) -> Iterator[Row]:
+    """Shapes with an axis more or less, and with one size wrong on each axis that something else determines."""
+    of_page, names = page(op), DEFAULT_ACTIVATIONS[op]
+    for symbol, good in of_page.items():
+        free = {"X": (0, 1), "sequence_lens": ()}.get(symbol, ())
+        wrong = [(*good[:n], good[n] + 1, *good[n + 1 :]) for n in range(len(good)) if n not in free]
+        for shape in (good[1:], (*good, 1), (1, *good), *wrong):
+            for constants in ([], [symbol])[: 1 if symbol == "X" else 2]:
+                yield {"shapes": {symbol: shape}, "constants": constants}, r"has shape \[.*\], not \[.*\]|but R has"
+    for symbol in ("W", "B", "initial_h"):
+        first, *rest = of_page[symbol]
+        told = rf"{symbol} has shape \[{', '.join(map(str, (first + 1, *rest)))}\], not \[{first}, "
+        yield {"shapes": {symbol: (first + 1, *rest)}}, told
+    for absent, constants in product(([], ["initial_h", "initial_c"], ["initial_h"]), ([], ["sequence_lens"])):
+        more = {"shapes": {"sequence_lens": (N + 1,)}, "absent": absent, "constants": constants}
+        yield more, rf"sequence_lens has shape \[{N + 1}\], not \[batch_size={N}\]"
+    state = {"initial_h": (1, N + 1, H)}
+    yield {"shapes": {"sequence_lens": (N + 1,), **state}}, r": (initial_c|X) has shape"  # as the others disagree
+    yield {"shapes": state}, ": initial_h has shape"
+    both = {s: (2, *dims[1:]) for s, dims in of_page.items() if s not in ("X", "sequence_lens")}
+    yield {"attributes": {"direction": "forward"}, "shapes": both}, r"has shape \["
+    yield {"attributes": {"direction": "bidirectional"}}, r"has shape \["
+    for wrong_names in (names, [*names, *names, "Tanh"]):
+        given = {"direction": "bidirectional", "activations": wrong_names}
+        yield {"attributes": given, "shapes": both}, f"{len(wrong_names)} activations, not {2 * len(names)}"
+    yield {"attributes": {"layout": 1}, "shapes": {"X": (N, T, I)}}, "initial_h has shape"
+    unknown = {"R": (None, None, None), "W": (None, None, None)}
+    yield {"attributes": {"hidden_size": None}, "shapes": unknown}, "hidden_size"
+    empty = {s: tuple(0 if size % H == 0 else size for size in dims) for s, dims in of_page.items()}
+    yield {"attributes": {"hidden_size": None}, "shapes": empty}, "R has 0 columns"
+    for lengths, T_of_X in (((5, 6, 1), T), ((5, -1, 1), T), ((2, -1, 1), None)):
+        values = {"sequence_lens": lengths}
+        row = {"shapes": {"X": (T_of_X, N, I)}, "constants": ["sequence_lens"], "values": values}
+        yield row, r"sequence_lens is \["
 
 
-@pytest.mark.parametrize(("op_type", "opset", "attributes", "fact"), ATTRIBUTES)
-def test_wrong_attribute(op_type: str, opset: int, attributes: dict[str, Any], fact: str) -> None:
-    assert_refused(node_model(op_type, attributes, opset=opset), fact)
-
-
-@pytest.mark.parametrize("op_type", OPS)
-def test_wrong_number_of_activations_of_two_directions(op_type: str) -> None:
-    names = DEFAULT_ACTIVATIONS[op_type]
-    shapes = {s: (2, *dims[1:]) for s, dims in page(op_type).items() if s not in ("X", "sequence_lens")}
-    for wrong in (names, [*names, *names, "Tanh"]):
-        attributes = {"direction": "bidirectional", "activations": wrong}
-        fact = f"{len(wrong)} activations, not {2 * len(names)}"
-        assert_refused(node_model(op_type, attributes, shapes=shapes), fact)
-
-
-# Shapes
-
-
-def _wrong(symbol: str, good: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Shapes with one axis more or less, and with one size wrong on each axis that something else determines."""
-    yield good[1:]
-    yield (*good, 1)
-    yield (1, *good)
-    free = {"X": (0, 1), "sequence_lens": ()}.get(symbol, ())
-    for axis in range(len(good)):
-        if axis not in free:
-            yield (*good[:axis], good[axis] + 1, *good[axis + 1 :])
-
-
-SHAPES = [
-    (op_type, symbol, shape)
-    for op_type in OPS
-    for symbol, good in page(op_type).items()
-    for shape in _wrong(symbol, good)
-]
-
-
-@pytest.mark.parametrize(("op_type", "symbol", "shape"), SHAPES)
-def test_wrong_shape(op_type: str, symbol: str, shape: tuple[int, ...]) -> None:
-    for constants in ([], [symbol])[: 1 if symbol == "X" else 2]:
-        proto = node_model(op_type, shapes={symbol: shape}, constants=constants)
-        assert_refused(proto, r"has shape \[.*\], not \[.*\]|but R has")
-
-
-@pytest.mark.parametrize("op_type", OPS)
-@pytest.mark.parametrize("symbol", ["W", "B", "initial_h"])
-def test_a_wrong_shape_is_named(op_type: str, symbol: str) -> None:
-    first, *rest = page(op_type)[symbol]
-    wrong = [first + 1, *rest]
-    pattern = rf"{symbol} has shape \[{', '.join(map(str, wrong))}\], not \[{first}, "
-    assert_refused(node_model(op_type, shapes={symbol: wrong}), pattern)
-
-
-@pytest.mark.parametrize("op_type", OPS)
-@pytest.mark.parametrize("absent", [[], ["initial_h", "initial_c"], ["initial_h"]], ids=str)
-@pytest.mark.parametrize("constants", [[], ["sequence_lens"]], ids=str)
-def test_wrong_lengths_are_blamed_where_the_others_agree(
-    op_type: str, absent: list[str], constants: list[str]
-) -> None:
-    proto = node_model(op_type, shapes={"sequence_lens": (N + 1,)}, absent=absent, constants=constants)
-    assert_refused(proto, rf"sequence_lens has shape \[{N + 1}\], not \[batch_size={N}\]")
-
-
-@pytest.mark.parametrize("op_type", OPS)
-def test_wrong_lengths_are_not_blamed_where_the_others_disagree(op_type: str) -> None:
-    more = {"sequence_lens": (N + 1,), "initial_h": (1, N + 1, H)}
-    assert_refused(node_model(op_type, shapes=more), r": (initial_c|X) has shape")
-    assert_refused(node_model(op_type, shapes={"initial_h": (1, N + 1, H)}), ": initial_h has shape")
-
-
-@pytest.mark.parametrize("op_type", OPS)
-@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
-def test_directions_and_shapes(op_type: str, direction: str) -> None:
-    """The weights of one direction for two, and the other way round."""
-    both = {s: (2, *dims[1:]) for s, dims in page(op_type).items() if s not in ("X", "sequence_lens")}
-    shapes = {} if direction == "bidirectional" else both
-    assert_refused(node_model(op_type, {"direction": direction}, shapes=shapes), r"has shape \[")
-
-
-@pytest.mark.parametrize("op_type", OPS)
-def test_batch_first_shapes(op_type: str) -> None:
-    """With layout 1 the states are batch first too."""
-    assert_refused(node_model(op_type, {"layout": 1}, shapes={"X": (N, T, I)}), "initial_h has shape")
-
-
-@pytest.mark.parametrize("op_type", OPS)
-def test_nothing_says_hidden_size(op_type: str) -> None:
-    shapes = {"R": (None, None, None), "W": (None, None, None)}
-    assert_refused(node_model(op_type, {"hidden_size": None}, shapes=shapes), "hidden_size")
-
-
-@pytest.mark.parametrize("op_type", OPS)
-def test_no_hidden_units(op_type: str) -> None:
-    shapes = {
-        "R": (1, 0, 0),
-        "W": (1, 0, I),
-        "B": (1, 0),
-        "initial_h": (1, N, 0),
-        "initial_c": (1, N, 0),
-        "P": (1, 0),
-    }
-    proto = node_model(
-        op_type, {"hidden_size": None}, shapes={s: shapes.get(s, d) for s, d in page(op_type).items()}
-    )
-    assert_refused(proto, "R has 0 columns")
-
-
-@pytest.mark.parametrize("op_type", OPS)
-@pytest.mark.parametrize(("lengths", "known"), [((5, 6, 1), True), ((5, -1, 1), True), ((2, -1, 1), False)])
-def test_constant_lengths_out_of_range(op_type: str, lengths: tuple[int, ...], known: bool) -> None:
-    proto = node_model(op_type, shapes={} if known else {"X": (None, N, I)}, constants=["sequence_lens"])
-    tensor = onnx.numpy_helper.from_array(np.array(lengths, np.int32), "sequence_lens")
-    proto.graph.initializer[0].CopyFrom(tensor)
-    assert_refused(proto, r"sequence_lens is \[")
-
-
-def test_a_constant_length_may_be_any_where_the_length_is_unknown() -> None:
-    proto = node_model("GRU", shapes={"X": (None, N, I)}, constants=["sequence_lens"])
-    lengths = np.array([1, 9999, 0], np.int32)
-    proto.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(lengths, "sequence_lens"))
-    assert rl.inspect(rl.lower(proto)) == []
-
-
-# Types
-
-
-@pytest.mark.parametrize("op_type", OPS)
-@pytest.mark.parametrize("other", [DOUBLE, HALF, INT32])
-def test_mixed_types(op_type: str, other: int) -> None:
-    for symbol in page(op_type):
+def types_and_counts(op: str) -> Iterator[Row]:
+    for other, symbol in product((DOUBLE, HALF, INT32), page(op)):
         if symbol != "sequence_lens":
-            assert_refused(node_model(op_type, types={symbol: other}), "different types")
+            yield {"types": {symbol: other}}, "different types"
+    for other in (TensorProto.INT64, FLOAT, TensorProto.UINT32, TensorProto.BOOL):
+        for constants in ([], ["sequence_lens"]):
+            row = {"types": {"sequence_lens": other}, "constants": constants}
+            yield row, "sequence_lens is .*, not INT32"
+    for other in (INT32, TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING):
+        yield {"dtype": other}, f"{TensorProto.DataType.Name(other)} is not a type of {op}-14"
+    for opset, version in ((7, 7), (13, 7), (21, 14)):
+        yield {"dtype": TensorProto.BFLOAT16, "opset": opset}, f"BFLOAT16 is not a type of {op}-{version}"
+    yield from (({"absent": [symbol]}, f"input {symbol} is missing") for symbol in ("X", "W", "R"))
+    given, results = FORMALS[op], RESULTS[op]
+    yield from (({"inputs": given[:n]}, f"{n} inputs.*3 to {len(given)}") for n in (1, 2))
+    yield {"inputs": [*given, "X"]}, f"{len(given) + 1} inputs.*3 to {len(given)}"
+    yield {"outputs": [*results, "more"]}, f"{len(results) + 1} outputs.*at most {len(results)}"
+
+
+def invalid(op: str) -> Iterator[Row]:
+    yield from (({"attributes": given, "opset": opset}, fact) for opset, given, fact in attributes(op))
+    yield from shapes(op)
+    yield from types_and_counts(op)
+
+
+@pytest.mark.parametrize(("op_type", "changes", "fact"), [(op, *row) for op in OPS for row in invalid(op)])
+def test_an_invalid_node(op_type: str, changes: dict[str, Any], fact: str) -> None:
+    assert_refused(node_model(op_type, **changes), fact)
+
+
+UNSUPPORTED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"shapes": {"X": ("seq", N, I)}}, {"to": "unroll"}, r"--set-dim seq=\?, or use --to scan or --to loop"),
+    (
+        {"shapes": {"X": (None, N, I)}},
+        {"to": "unroll"},
+        rf"--input-shape X:\?,{N},{I}, or use --to scan or --to loop",
+    ),
+    (
+        {"shapes": {"X": (2709, N, I)}},
+        {"to": "unroll"},
+        "2709 steps.* 512 .*--max-unroll 2709.*--to scan or --to loop",
+    ),
+    ({}, {"to": "unroll", "max_unroll": 4}, "5 steps.* 4 .*--max-unroll 5"),
+    *(({"opset": opset}, {"to": "scan"}, f"Scan needs opset 9.*{opset}.*loop") for opset in (7, 8)),
+    *(
+        ({"opset": opset}, {"to": to}, rf"opset {opset} is .*onnx package.*{NEWEST}")
+        for opset in (NEWEST + 1, 0)
+        for to in ("auto", *FORMS)
+    ),
+]
 
 
 @pytest.mark.parametrize("op_type", OPS)
-@pytest.mark.parametrize("elem_type", [TensorProto.INT64, FLOAT, TensorProto.UINT32, TensorProto.BOOL])
-def test_lengths_of_another_type(op_type: str, elem_type: int) -> None:
-    for constants in ([], ["sequence_lens"]):
-        proto = node_model(op_type, types={"sequence_lens": elem_type}, constants=constants)
-        assert_refused(proto, "sequence_lens is .*, not INT32")
+@pytest.mark.parametrize(("changes", "options", "fact"), UNSUPPORTED)
+def test_what_a_form_cannot_be(op_type: str, changes: dict[str, Any], options: dict[str, Any], fact: str) -> None:
+    error = UnknownSizeError if "set-dim" in fact or "input-shape" in fact else rl.UnsupportedError
+    assert_refused(node_model(op_type, **changes), fact, error, **options)
 
 
-@pytest.mark.parametrize("op_type", OPS)
-@pytest.mark.parametrize("elem_type", [INT32, TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING])
-def test_types_that_no_version_supports(op_type: str, elem_type: int) -> None:
-    name = TensorProto.DataType.Name(elem_type)
-    assert_refused(node_model(op_type, dtype=elem_type), f"{name} is not a type of {op_type}-14")
-
-
-@pytest.mark.parametrize("op_type", OPS)
-@pytest.mark.parametrize(("opset", "version"), [(7, 7), (13, 7), (21, 14)])
-def test_bfloat16_below_22(op_type: str, opset: int, version: int) -> None:
-    proto = node_model(op_type, dtype=TensorProto.BFLOAT16, opset=opset)
-    assert_refused(proto, f"BFLOAT16 is not a type of {op_type}-{version}")
-    rl.lower(node_model(op_type, dtype=TensorProto.BFLOAT16, opset=22))
-
-
-# Inputs and outputs
-
-
-@pytest.mark.parametrize("op_type", OPS)
-@pytest.mark.parametrize("symbol", ["X", "W", "R"])
-def test_missing_input(op_type: str, symbol: str) -> None:
-    assert_refused(node_model(op_type, absent=[symbol]), f"input {symbol} is missing")
-
-
-@pytest.mark.parametrize("op_type", OPS)
-@pytest.mark.parametrize("count", [1, 2])
-def test_too_few_inputs(op_type: str, count: int) -> None:
-    assert_refused(node_model(op_type, inputs=["X", "W"][:count]), f"{count} inputs.*3 to {len(FORMALS[op_type])}")
-
-
-@pytest.mark.parametrize("op_type", OPS)
-def test_too_many_inputs(op_type: str) -> None:
-    most = len(FORMALS[op_type])
-    assert_refused(node_model(op_type, inputs=[*FORMALS[op_type], "X"]), f"{most + 1} inputs.*3 to {most}")
-
-
-@pytest.mark.parametrize("op_type", OPS)
-def test_too_many_outputs(op_type: str) -> None:
-    most = len(RESULTS[op_type])
-    outputs = [*RESULTS[op_type], "more"]
-    assert_refused(node_model(op_type, outputs=outputs), f"{most + 1} outputs.*at most {most}")
-
-
-# Options and forms
-
-
-@pytest.mark.parametrize("op_type", OPS)
 @pytest.mark.parametrize(
-    ("length", "option"), [("seq", r"--set-dim seq=\?"), (None, rf"--input-shape X:\?,{N},{I}")]
+    ("options", "fact"),
+    [
+        *(({"to": to}, f"'{to}'.*auto, scan, loop, unroll") for to in ("while", "Scan", "")),
+        ({"compute": "int8"}, "'int8'.*native, float32"),
+    ],
 )
-def test_unroll_without_a_length(op_type: str, length: str | None, option: str) -> None:
-    proto = node_model(op_type, shapes={"X": (length, N, I)})
-    assert_refused(
-        proto, f"length is not known.*: {option}, or use --to scan or --to loop", UnknownSizeError, "unroll"
-    )
-
-
-@pytest.mark.parametrize("op_type", OPS)
-def test_unroll_of_too_many_steps(op_type: str) -> None:
-    proto = node_model(op_type, shapes={"X": (2709, N, I)})
-    assert_refused(
-        proto, "2709 steps.* 512 .*--max-unroll 2709.*--to scan or --to loop", rl.UnsupportedError, "unroll"
-    )
-    with pytest.raises(rl.UnsupportedError, match=r"5 steps.* 4 .*--max-unroll 5"):
-        rl.lower(node_model(op_type), "unroll", max_unroll=4)
-    rl.lower(node_model(op_type), "unroll", max_unroll=5)
-
-
-@pytest.mark.parametrize("op_type", OPS)
-@pytest.mark.parametrize("opset", [7, 8])
-def test_scan_of_an_old_opset(op_type: str, opset: int) -> None:
-    proto = node_model(op_type, opset=opset)
-    assert_refused(proto, f"Scan needs opset 9.*{opset}.*loop", rl.UnsupportedError, "scan")
-
-
-@pytest.mark.parametrize("op_type", OPS)
-@pytest.mark.parametrize("to", ["auto", "scan", "loop", "unroll"])
-def test_an_opset_that_onnx_does_not_know(op_type: str, to: str) -> None:
-    for opset in (NEWEST + 1, 0):
-        proto = node_model(op_type, opset=opset)
-        assert_refused(proto, rf"opset {opset} is .*onnx package.*{NEWEST}", rl.UnsupportedError, to)
-
-
-@pytest.mark.parametrize("to", ["while", "Scan", ""])
-def test_an_unknown_form(to: str) -> None:
-    with pytest.raises(rl.UnsupportedError, match=f"'{to}'.*auto, scan, loop, unroll"):
-        rl.lower(node_model("RNN"), to)
-
-
-def test_an_unknown_type_of_computation() -> None:
-    with pytest.raises(rl.UnsupportedError, match=r"'int8'.*native, float32"):
-        rl.lower(node_model("RNN"), compute="int8")
+def test_an_unknown_option(options: dict[str, Any], fact: str) -> None:
+    with pytest.raises(rl.UnsupportedError, match=fact):
+        rl.lower(node_model("RNN"), **options)
 
 
 # How a node is named
 
 
-def test_a_node_without_a_name_goes_by_its_output() -> None:
-    proto = node_model("GRU", {"clip": -1.0}, name="")
-    with pytest.raises(rl.InvalidNodeError, match=r"GRU node '-> Y' in main graph: clip is -1"):
-        rl.lower(proto)
-
-
-def test_the_scope_is_named() -> None:
-    proto = model(Case("refused_in_if", "GRU", {"clip": -1.0}, scope="if"), 17)
-    with pytest.raises(rl.InvalidNodeError, match=r"in main graph > if \(If\) (then|else)_branch: clip") as caught:
-        rl.lower(proto)
-    assert caught.value.node is not None
-    assert caught.value.node.scope.startswith("main graph > if (If) ")
-
-
-@pytest.mark.parametrize("to", ["auto", "loop"])
-def test_a_node_in_a_function(to: str) -> None:
-    proto = model(Case("refused_in_function", "LSTM", {"clip": -1.0}, scope="function"), 17)
-    with pytest.raises(rl.InvalidNodeError, match=r"LSTM node '.*recurrent.*' in .*: clip is -1"):
-        rl.lower(proto, to)
+@pytest.mark.parametrize(
+    ("proto", "named", "scope"),
+    [
+        (node_model("GRU", {"clip": -1.0}, name=""), r"GRU node '-> Y' in main graph: clip is -1", "main graph"),
+        (
+            model(Case("refused_in_if", "GRU", {"clip": -1.0}, scope="if"), 17),
+            r"in main graph > if \(If\) (then|else)_branch: clip",
+            "main graph > if (If) ",
+        ),
+        (
+            model(Case("refused_in_function", "LSTM", {"clip": -1.0}, scope="function"), 17),
+            r"LSTM node '.*recurrent.*' in .*: clip is -1",
+            "",
+        ),
+    ],
+    ids=["by its output", "in a body", "in a function"],
+)
+def test_how_a_node_is_named(proto: onnx.ModelProto, named: str, scope: str) -> None:
+    for to in ("auto", "loop"):
+        with pytest.raises(rl.InvalidNodeError, match=named) as caught:
+            rl.lower(proto, to)
+        assert caught.value.node is not None
+        assert caught.value.node.scope.startswith(scope)
 
 
 def test_only_selected_nodes_are_judged() -> None:
@@ -435,107 +286,90 @@ def test_only_selected_nodes_are_judged() -> None:
 # What is accepted
 
 
-def spec_of(proto: onnx.ModelProto) -> rl.RecurrentSpec:
-    rl.lower(proto)
+EMPTY = AttributeProto(name="activations", type=AttributeProto.STRINGS)
+PARAMETERS = {"activation_alpha": [0.5, 0.25, 9.0, 9.0], "activation_beta": [0.125, 9.0]}
+GATE = {"GRU": "linear_before_reset", "LSTM": "input_forget"}
+READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("RNN", {"attributes": {"activations": ["SOFTSIGN"]}}, {"names": ["Softsign"]}),
+    ("GRU", {"attributes": {"activations": ["sigmoid", "tANH"]}}, {"names": ["Sigmoid", "Tanh"]}),
+    (
+        "LSTM",
+        {"attributes": {"activations": ["SIGMOID", "softplus", "rELU"]}},
+        {"names": ["Sigmoid", "Softplus", "Relu"]},
+    ),
+    *((op, {"attributes": {"activations": EMPTY}}, {"names": DEFAULT_ACTIVATIONS[op]}) for op in OPS),
+    *(
+        ("RNN", {"attributes": {"direction": direction, "activations": ["Relu", "Affine"]}}, {"names": ["Relu"]})
+        for direction in ("forward", "reverse")
+    ),
+    (
+        "LSTM",
+        {"attributes": {"activations": ["HardSigmoid", "LeakyRelu", "Tanh"], **PARAMETERS}},
+        {"names": ["HardSigmoid(0.5, 0.125)", "LeakyRelu(0.25)", "Tanh"]},
+    ),
+    (
+        "GRU",
+        {"attributes": {"activation_alpha": [3.0], "activation_beta": [3.0]}},
+        {"names": ["Sigmoid", "Tanh"]},
+    ),
+    (
+        "LSTM",
+        {"attributes": {"activations": ["LeakyRelu", "HardSigmoid", "Elu"], "activation_alpha": [0.5]}},
+        {"names": ["LeakyRelu(0.5)", "HardSigmoid(0.2, 0.5)", "Elu(1)"]},
+    ),
+    *(("RNN", {"attributes": {"clip": clip}}, {"clip": None}) for clip in (-1.0, math.nan, math.inf, -math.inf)),
+    ("RNN", {"attributes": {"clip": 0.0}}, {"clip": 0.0}),
+    *((op, {"attributes": {"clip": math.inf}}, {"clip": None}) for op in ("GRU", "LSTM")),
+    *((op, {"attributes": {"clip": 0.5}}, {"clip": 0.5}) for op in OPS),
+    *(
+        (op, {"attributes": {"hidden_size": None}, "shapes": {unknown: (None, None, None)}}, {"hidden_size": H})
+        for op in OPS
+        for unknown in ("W", "R")
+    ),
+    *(
+        (
+            op,
+            {"shapes": dict.fromkeys(page(op))},
+            {"hidden_size": H, "seq_length": None, "batch_size": None, "input_size": None},
+        )
+        for op in OPS
+    ),
+    *(
+        (op, {"attributes": {GATE[op]: flag}}, {name: name == GATE[op] for name in GATE.values()})
+        for op in GATE
+        for flag in (2, -1)
+    ),
+    ("RNN", {}, dict.fromkeys(GATE.values(), False)),
+    *((op, {"dtype": TensorProto.BFLOAT16, "opset": 22}, {}) for op in OPS),
+]
+
+
+@pytest.mark.parametrize(("op_type", "changes", "fields"), READ)
+def test_what_is_read(op_type: str, changes: dict[str, Any], fields: dict[str, Any]) -> None:
+    proto = node_model(op_type, **changes)
+    assert rl.inspect(rl.lower(proto)) == []
     (spec,) = rl.inspect(proto)
     assert isinstance(spec, rl.RecurrentSpec)
-    return spec
+    names = [str(activation) for of_direction in spec.activations for activation in of_direction]
+    assert {name: names if name == "names" else getattr(spec, name) for name in fields} == fields
 
 
-def names_of(spec: rl.RecurrentSpec) -> list[str]:
-    return [str(activation) for of_direction in spec.activations for activation in of_direction]
-
-
-@pytest.mark.parametrize(
-    ("op_type", "names"),
-    [("RNN", ["SOFTSIGN"]), ("GRU", ["sigmoid", "tANH"]), ("LSTM", ["SIGMOID", "softplus", "rELU"])],
-)
-def test_any_letter_case(op_type: str, names: list[str]) -> None:
-    spec = spec_of(node_model(op_type, {"activations": names}))
-    assert names_of(spec) == [name.capitalize() for name in names]
-
-
-@pytest.mark.parametrize("op_type", OPS)
-def test_no_names(op_type: str) -> None:
-    empty = AttributeProto(name="activations", type=AttributeProto.STRINGS)
-    assert names_of(spec_of(node_model(op_type, {"activations": empty}))) == DEFAULT_ACTIVATIONS[op_type]
-
-
-@pytest.mark.parametrize("direction", ["forward", "reverse"])
-def test_two_names_of_an_rnn(direction: str) -> None:
-    attributes = {"direction": direction, "activations": ["Relu", "Affine"]}
-    assert names_of(spec_of(node_model("RNN", attributes))) == ["Relu"]
-
-
-def test_surplus_parameters() -> None:
-    attributes = {
-        "activations": ["HardSigmoid", "LeakyRelu", "Tanh"],
-        "activation_alpha": [0.5, 0.25, 9.0, 9.0],
-        "activation_beta": [0.125, 9.0],
-    }
-    names = ["HardSigmoid(0.5, 0.125)", "LeakyRelu(0.25)", "Tanh"]
-    assert names_of(spec_of(node_model("LSTM", attributes))) == names
-    assert names_of(spec_of(node_model("GRU", {"activation_alpha": [3.0], "activation_beta": [3.0]}))) == [
-        "Sigmoid",
-        "Tanh",
-    ]
-
-
-def test_too_few_parameters() -> None:
-    attributes = {"activations": ["LeakyRelu", "HardSigmoid", "Elu"], "activation_alpha": [0.5]}
-    names = ["LeakyRelu(0.5)", "HardSigmoid(0.2, 0.5)", "Elu(1)"]
-    assert names_of(spec_of(node_model("LSTM", attributes))) == names
+def test_a_constant_length_may_be_any_where_the_length_is_unknown() -> None:
+    lengths = {"sequence_lens": (1, 9999, 0)}
+    proto = node_model("GRU", shapes={"X": (None, N, I)}, constants=["sequence_lens"], values=lengths)
+    assert rl.inspect(rl.lower(proto)) == []
+    rl.lower(node_model("GRU"), "unroll", max_unroll=5)
 
 
 @pytest.mark.parametrize(
-    ("op_type", "clip", "bound"),
+    "case",
     [
-        *[("RNN", clip, None) for clip in (-1.0, math.nan, math.inf, -math.inf)],
-        ("RNN", 0.0, 0.0),
-        *[(op, math.inf, None) for op in ("GRU", "LSTM")],
-        *[(op, 0.5, 0.5) for op in OPS],
+        Case("accepted_letters", "LSTM", {"activations": ["SIGMOID", "elu", "TANH"]}),
+        Case("accepted_surplus", "GRU", {"activation_alpha": [0.3, 0.4], "activation_beta": [0.5]}),
+        Case("accepted_clip", "RNN", {"clip": -0.1}, x_scale=3.0),
+        Case("accepted_hidden", "LSTM", hidden_size=False),
     ],
+    ids=lambda case: case.name,
 )
-def test_clip(op_type: str, clip: float, bound: float | None) -> None:
-    assert spec_of(node_model(op_type, {"clip": clip})).clip == bound
-
-
-@pytest.mark.parametrize("op_type", OPS)
-@pytest.mark.parametrize("known", ["R", "W"])
-def test_no_hidden_size(op_type: str, known: str) -> None:
-    shapes = {s: (None, None, None) for s in ("W", "R") if s != known}
-    assert spec_of(node_model(op_type, {"hidden_size": None}, shapes=shapes)).hidden_size == H
-
-
-@pytest.mark.parametrize("op_type", OPS)
-def test_unknown_shapes(op_type: str) -> None:
-    spec = spec_of(node_model(op_type, shapes=dict.fromkeys(page(op_type))))
-    assert (spec.hidden_size, spec.seq_length, spec.batch_size, spec.input_size) == (H, None, None, None)
-
-
-@pytest.mark.parametrize("op_type", OPS)
-@pytest.mark.parametrize("flag", [2, -1])
-def test_any_number_but_0_is_true(op_type: str, flag: int) -> None:
-    name = {"GRU": "linear_before_reset", "LSTM": "input_forget"}.get(op_type)
-    spec = spec_of(node_model(op_type, {name: flag} if name else {}))
-    assert (spec.linear_before_reset, spec.input_forget) == (op_type == "GRU", op_type == "LSTM")
-
-
-def test_the_other_name_of_the_default_domain() -> None:
-    proto = node_model("GRU")
-    proto.graph.node[0].domain = "ai.onnx"
-    assert rl.inspect(rl.lower(proto)) == []
-    assert spec_of(proto).op_type == "GRU"
-    proto.opset_import[0].domain = "ai.onnx"
-    assert rl.inspect(rl.lower(proto)) == []
-
-
-@pytest.mark.parametrize("name", ["letter case", "surplus", "negative clip", "no hidden size"])
-def test_what_is_accepted_is_right(name: str) -> None:
-    case = {
-        "letter case": Case("accepted_letters", "LSTM", {"activations": ["SIGMOID", "elu", "TANH"]}),
-        "surplus": Case("accepted_surplus", "GRU", {"activation_alpha": [0.3, 0.4], "activation_beta": [0.5]}),
-        "negative clip": Case("accepted_clip", "RNN", {"clip": -0.1}, x_scale=3.0),
-        "no hidden size": Case("accepted_hidden", "LSTM", hidden_size=False),
-    }[name]
+def test_what_is_accepted_is_right(case: Case) -> None:
     assert_close(run(rl.lower(model(case, 17)), feed(case)), expected(case))
