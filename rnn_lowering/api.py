@@ -18,9 +18,9 @@ import onnx_ir as ir
 from typing_extensions import Unpack
 
 from rnn_lowering import types
-from rnn_lowering.compare.nodes.one_by_one import NodeRun
+from rnn_lowering.compare.node_by_node import NodeRun
 from rnn_lowering.compare.result import Verification
-from rnn_lowering.compare.runner.process import Runner
+from rnn_lowering.compare.runner import Runner
 from rnn_lowering.compare.verify import compare_stream, open_comparison
 from rnn_lowering.compare.whole import ModelComparison
 from rnn_lowering.errors import NotVerifiedError, OptionError, VerificationError, boundary

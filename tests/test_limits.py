@@ -19,7 +19,7 @@ from texts import parse, random_feed, refusal
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main, parser
-from rnn_lowering.compare.nodes.counterparts import node_pairs
+from rnn_lowering.compare.node_pairs import node_pairs
 from rnn_lowering.limits import limited
 from rnn_lowering.model import fixed_inputs, preparation
 from rnn_lowering.model.copying import clone_graph

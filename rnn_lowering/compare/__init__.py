@@ -1,13 +1,10 @@
-"""Compare two models. Read `verify` first, the front door, then what it compares:
+"""Compare two models. Read `verify` first.
 
-`whole`: both models run on the same inputs (`feeds`); outputs are judged by `tolerance`.
-`nodes`: each lowered node is cut out and judged by float64.
-`streams`: a stream runs chunk by chunk, the original on whole sequences.
+Three modules compare: `whole` the outputs of both models, `node_by_node` each lowered node with float64, and
+`chunk_by_chunk` a stream with the original. `runner` runs models in a child process, and `references` has each kind
+of recurrent nodes in float64.
 
-`runner` runs models in a child process. `references` has each kind of nodes in float64. `coverage` says what a
-comparison cannot show, `result` what it found.
-
-The equations in `references` are written on their own. Shared with the lowering: how files, nodes and constants are
-read (`files`, `spec`) and how nodes are found, inlined and folded (`model`). For a stream whose original is not run
-by onnxruntime, the original is lowered, and its nodes judged by `references`.
+Only the equations in `references` are independent of the lowering. Common to both is how files, nodes and constants
+are read (`files`, `spec`), and how nodes are found, inlined and folded (`model`). If onnxruntime cannot run the
+original of a stream, the original is lowered for whole sequences, and its nodes are compared with `references`.
 """

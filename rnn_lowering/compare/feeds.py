@@ -1,4 +1,4 @@
-"""Inputs of test runs: random ones that the model accepts, and the user's."""
+"""The inputs of runs: random ones that the model accepts, and the user's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from rnn_lowering.compare.result import runs_for, setting
 from rnn_lowering.errors import OptionError, RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import from_proto
 from rnn_lowering.limits import excess
@@ -27,6 +26,8 @@ from rnn_lowering.streaming.stream_runner import array_of_type
 from rnn_lowering.types import Array, Shapes
 
 Feed = dict[str, Array]
+_Sizes = dict[str, list[int]]
+"""The shapes of inputs by name."""
 
 _SIZES = ((2, 7), (1, 1), (4, 33), (9, 5), (2, 70))
 """(batch, sequence) of the runs."""
@@ -38,33 +39,10 @@ _FALLBACKS = ((1, 1), (1, 16), (2, 33), (1, 64), (1, 128), (1, 257), (1, 512), (
 """Tried in turn where a model does not accept the sizes of a run."""
 
 _PARTS = ("Cast", "Identity", "Gather", "Split", "Slice", "Squeeze", "Unsqueeze")
-"""Operators that take a state of a recurrent node from one that holds several."""
+"""Operators that take the state of one recurrent node from a tensor with several."""
 
-
-@dataclass(frozen=True)
-class _Use:
-    """How nodes use an input.
-
-    Attributes:
-        axes: What runs along each axis, as a recurrent node reads it.
-        bound: Indices are less than this.
-        lengths: Whether it is the lengths of sequences.
-        compared: The integers that it is compared with.
-        switch: Its value in a run, if it is a single boolean.
-        bounds: Real numbers are between these.
-    """
-
-    axes: tuple[AxisName, ...] = ()
-    bound: int | None = None
-    lengths: bool = False
-    compared: tuple[int, ...] = ()
-    switch: bool | None = None
-    bounds: tuple[float, float] | None = None
-
-    def in_run(self, run: int, switch: bool | None) -> _Use:
-        """Return the use in one run: runs take turns with the numbers that the input is compared with."""
-        chosen = run % (len(self.compared) + 1)
-        return replace(self, compared=self.compared[chosen : chosen + 1], switch=switch)
+_MOST_SWITCHES = 3
+"""Every combination of this many switches gets a run."""
 
 
 def candidate_feeds(
@@ -99,7 +77,8 @@ def candidate_feeds(
     fixed = {name: list(shape) for name, shape in (shapes or {}).items()}
     fixed |= {name: list(array.shape) for name, array in given.items()}
     preferred, scale = _SIZES[run % len(_SIZES)], _SCALES[run % len(_SCALES)]
-    uses_in_run = {v.name: uses[v.name].in_run(run, setting(model.graph, v.name, run)) for v in made}
+    switches = {name: bool(run >> n & 1) for n, name in enumerate(_switches(model.graph))}
+    uses_in_run = {v.name: uses[v.name].in_run(run, switches.get(v.name)) for v in made}
     tried = (preferred, *(pair for pair in _FALLBACKS if pair != preferred))
     for sizes, seq in _within_limit(
         made, [(_dimension_sizes(inputs, uses, *pair, fixed), pair[1]) for pair in tried]
@@ -114,7 +93,23 @@ def candidate_feeds(
 
 def given_in_runs(check: Check, graph: onnx.GraphProto) -> Sequence[Mapping[str, Array]]:
     """Return the inputs that the user gives for each run; none in runs on random inputs."""
-    return [{}] * runs_for(graph, check.runs) if check.feeds is None else check.feeds
+    if check.feeds is not None:
+        return check.feeds
+    combinations = 2 ** min(len(_switches(graph)), _MOST_SWITCHES)
+    return [{}] * (max(check.runs, combinations) if check.runs else 0)
+
+
+def _switches(graph: onnx.GraphProto) -> list[str]:
+    """Return the names of the inputs that are a single boolean: they may choose a branch."""
+    initializers = {tensor.name for tensor in graph.initializer}
+    return [
+        value.name
+        for value in graph.input
+        if value.name not in initializers
+        and value.type.tensor_type.elem_type == onnx.TensorProto.BOOL
+        and value.type.tensor_type.HasField("shape")
+        and all(dim.dim_value == 1 for dim in _dims(value))
+    ]
 
 
 def recorded_inputs(original: onnx.ModelProto, lowered: onnx.ModelProto) -> dict[str, Array]:
@@ -124,15 +119,48 @@ def recorded_inputs(original: onnx.ModelProto, lowered: onnx.ModelProto) -> dict
     return {}
 
 
-Sizes = dict[str, list[int]]
+def length_inputs(graph: onnx.GraphProto) -> set[str]:
+    """Return the names of the inputs that are sequence lengths."""
+    return {value.name for value in graph.input if _use(graph, value.name).lengths}
+
+
+Declared = Sequence[int | str]
+"""Declared sizes: numbers, names, "?" for one that is neither."""
+
+
+def take_feeds(check: Check, graphs: Sequence[onnx.GraphProto], *, frames: bool = False) -> Check:
+    """Return a check whose feeds and shapes fit the models, in native byte order.
+
+    Args:
+        check: As it was given.
+        graphs: Of the original, and of the lowered model, whose sizes may be fixed.
+        frames: Inputs are whole sequences: they may not be empty.
+
+    Raises:
+        OptionError: A name that no input has, another type, rank or size, or two sizes for one symbolic name.
+    """
+    feeds, shapes = check.feeds, check.shapes or {}
+    for graph in graphs:
+        declared = {value.name: value for value in graph.input}
+        feeds = None if feeds is None else [_feed(given, declared) for given in feeds]
+        for name in shapes:
+            _input(declared, name)
+        for given in (*({n: a.shape for n, a in feed.items()} for feed in feeds or ()), shapes):
+            _check_sizes(declared, given)
+            empty = next((name for name, shape in given.items() if frames and not all(shape)), None)
+            if empty is not None:
+                raise OptionError(
+                    f"input '{empty}' is empty: {list(given[empty])}", hint="give at least 1 frame and 1 row"
+                )
+    return replace(check, feeds=feeds)
 
 
 def _within_limit(
-    inputs: Sequence[onnx.ValueInfoProto], alternatives: Sequence[tuple[Sizes, int]]
-) -> list[tuple[Sizes, int]]:
+    inputs: Sequence[onnx.ValueInfoProto], alternatives: Sequence[tuple[_Sizes, int]]
+) -> list[tuple[_Sizes, int]]:
     """Return the distinct sizes whose random inputs stay within the memory limit."""
     faults: dict[int, str] = {}
-    kept: list[tuple[Sizes, int]] = []
+    kept: list[tuple[_Sizes, int]] = []
     for sizes, seq in alternatives:
         needed = sum(_bytes(value, sizes[value.name]) for value in inputs)
         if fault := excess("random inputs", needed):
@@ -150,19 +178,14 @@ def _bytes(value: onnx.ValueInfoProto, shape: Sequence[int]) -> int:
     return math.prod(shape) * (8 + int(dtype.itemsize))
 
 
-def length_inputs(graph: onnx.GraphProto) -> set[str]:
-    """Return the names of the inputs that are sequence lengths."""
-    return {value.name for value in graph.input if _use(graph, value.name).lengths}
-
-
 def _length(shape: list[int], use: _Use) -> int:
     axis = use.axes.index("T")
     return shape[axis] if axis < len(shape) else 1
 
 
 def _dimension_sizes(
-    inputs: list[onnx.ValueInfoProto], uses: dict[str, _Use], batch: int, seq: int, fixed: dict[str, list[int]]
-) -> dict[str, list[int]]:
+    inputs: list[onnx.ValueInfoProto], uses: dict[str, _Use], batch: int, seq: int, fixed: _Sizes
+) -> _Sizes:
     """Return the shapes of all inputs; a symbolic dimension has the same size everywhere."""
     by_axis: dict[AxisName, int] = {"N": batch, "T": seq}
     named: dict[str, int] = {}
@@ -173,7 +196,7 @@ def _dimension_sizes(
         for axis, dim in zip(uses[value.name].axes, _dims(value), strict=False):
             if axis and dim.dim_param:
                 named.setdefault(dim.dim_param, by_axis[axis])
-    sizes: dict[str, list[int]] = {}
+    sizes: _Sizes = {}
     for value in inputs:
         chosen = []
         for axis, (n, dim) in zip_longest(uses[value.name].axes[: len(_dims(value))], enumerate(_dims(value))):
@@ -236,6 +259,32 @@ class _Numbers:
         return numbers
 
 
+@dataclass(frozen=True)
+class _Use:
+    """How nodes use an input.
+
+    Attributes:
+        axes: What runs along each axis, as a recurrent node reads it.
+        bound: Indices are less than this.
+        lengths: Whether it is the lengths of sequences.
+        compared: The integers that it is compared with.
+        switch: Its value in a run, if it is a single boolean.
+        bounds: Real numbers are between these.
+    """
+
+    axes: tuple[AxisName, ...] = ()
+    bound: int | None = None
+    lengths: bool = False
+    compared: tuple[int, ...] = ()
+    switch: bool | None = None
+    bounds: tuple[float, float] | None = None
+
+    def in_run(self, run: int, switch: bool | None) -> _Use:
+        """Return the use in one run: runs take turns with the numbers that the input is compared with."""
+        chosen = run % (len(self.compared) + 1)
+        return replace(self, compared=self.compared[chosen : chosen + 1], switch=switch)
+
+
 def _use(graph: onnx.GraphProto, name: str) -> _Use:
     for node, slot in _consumers(graph, name, depth=3):
         role = role_of(node, slot) if is_recurrent(node) else InputRole()
@@ -288,37 +337,6 @@ def _consumers(graph: onnx.GraphProto, name: str, depth: int) -> Iterator[tuple[
                 yield node, slot
                 if depth and node.op_type in ("Cast", "Identity"):
                     yield from _consumers(graph, node.output[0], depth - 1)
-
-
-Declared = Sequence[int | str]
-"""Declared sizes: numbers, names, "?" for one that is neither."""
-
-
-def take_feeds(check: Check, graphs: Sequence[onnx.GraphProto], *, frames: bool = False) -> Check:
-    """Return a check whose feeds and shapes fit the models, in native byte order.
-
-    Args:
-        check: As it was given.
-        graphs: Of the original, and of the lowered model, whose sizes may be fixed.
-        frames: Inputs are whole sequences: they may not be empty.
-
-    Raises:
-        OptionError: A name that no input has, another type, rank or size, or two sizes for one symbolic name.
-    """
-    feeds, shapes = check.feeds, check.shapes or {}
-    for graph in graphs:
-        declared = {value.name: value for value in graph.input}
-        feeds = None if feeds is None else [_feed(given, declared) for given in feeds]
-        for name in shapes:
-            _input(declared, name)
-        for given in (*({n: a.shape for n, a in feed.items()} for feed in feeds or ()), shapes):
-            _check_sizes(declared, given)
-            empty = next((name for name, shape in given.items() if frames and not all(shape)), None)
-            if empty is not None:
-                raise OptionError(
-                    f"input '{empty}' is empty: {list(given[empty])}", hint="give at least 1 frame and 1 row"
-                )
-    return replace(check, feeds=feeds)
 
 
 def _feed(given: Mapping[str, Array], declared: Mapping[str, onnx.ValueInfoProto]) -> dict[str, Array]:

@@ -14,10 +14,10 @@ import onnx_ir as ir
 from typing_extensions import Unpack
 
 from rnn_lowering import types
+from rnn_lowering.compare.chunk_by_chunk import StreamComparison
 from rnn_lowering.compare.feeds import take_feeds
 from rnn_lowering.compare.result import Verification
-from rnn_lowering.compare.runner.process import Runner
-from rnn_lowering.compare.streams.chunk_by_chunk import StreamComparison
+from rnn_lowering.compare.runner import Runner
 from rnn_lowering.compare.whole import ModelComparison
 from rnn_lowering.errors import boundary
 from rnn_lowering.files.external_data import save

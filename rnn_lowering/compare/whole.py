@@ -14,8 +14,9 @@ from functools import cached_property
 
 import onnx
 
+from rnn_lowering.compare.coverage import constant_outputs, undetermined_outputs, zero_weights
 from rnn_lowering.compare.feeds import candidate_feeds, given_in_runs, length_inputs, recorded_inputs
-from rnn_lowering.compare.nodes.one_by_one import Comparison, NodeComparison
+from rnn_lowering.compare.node_by_node import Comparison, NodeComparison
 from rnn_lowering.compare.result import (
     COMPARE_ELSEWHERE,
     OPTIMIZATIONS,
@@ -24,19 +25,16 @@ from rnn_lowering.compare.result import (
     RunCheck,
     RunInput,
     Verification,
-    constant_outputs,
     over_all,
-    undetermined_outputs,
-    zero_weights,
 )
-from rnn_lowering.compare.runner.process import (
+from rnn_lowering.compare.runner import (
     Alternatives,
     NotAcceptedError,
     Outputs,
     SessionError,
     tensors_by_name,
 )
-from rnn_lowering.compare.runner.session import (
+from rnn_lowering.compare.session import (
     Session,
     echoing_nodes,
     operator_counts,

@@ -11,8 +11,8 @@ from importlib.resources import files
 import onnx
 import onnxruntime
 
-from rnn_lowering.compare.nodes.cut import NodePair
-from rnn_lowering.compare.nodes.one_by_one import LOWERED_NODE, ORIGINAL_NODE, NodeRun, RunNodes
+from rnn_lowering.compare.node_by_node import LOWERED_NODE, ORIGINAL_NODE, NodeRun, RunNodes
+from rnn_lowering.compare.node_pairs import NodePair
 from rnn_lowering.compare.result import Verification
 from rnn_lowering.errors import RnnLoweringError, printable, version
 from rnn_lowering.report.file_report import FileReport, Port

@@ -13,10 +13,10 @@ from stream_models import net, random
 
 import rnn_lowering as rl
 from rnn_lowering.compare import tolerance
-from rnn_lowering.compare.nodes.one_by_one import NodeComparison
-from rnn_lowering.compare.runner.process import Runner
-from rnn_lowering.compare.runner.worker import StoredArrays, write_arrays
+from rnn_lowering.compare.node_by_node import NodeComparison
+from rnn_lowering.compare.runner import Runner
 from rnn_lowering.compare.tolerance import compare
+from rnn_lowering.compare.worker import StoredArrays, write_arrays
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.recurrence import cells
 

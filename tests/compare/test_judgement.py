@@ -17,7 +17,7 @@ from texts import parse
 
 import rnn_lowering as rl
 from rnn_lowering import verify
-from rnn_lowering.compare.result import undetermined_outputs
+from rnn_lowering.compare.coverage import undetermined_outputs
 
 pytestmark = pytest.mark.usefixtures("workers_here")
 

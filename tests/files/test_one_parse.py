@@ -14,7 +14,7 @@ from texts import parse
 import rnn_lowering as rl
 from rnn_lowering.child import Child
 from rnn_lowering.cli import command  # noqa: F401  # every module is to be counted
-from rnn_lowering.compare.runner import process
+from rnn_lowering.compare import runner
 from rnn_lowering.model import scopes
 from rnn_lowering.report import page  # noqa: F401
 
@@ -82,7 +82,7 @@ def test_a_page_is_made_by_the_process_of_the_verification(tmp_path: Path, monke
             started.append(self)
             super().__init__(module)
 
-    monkeypatch.setattr(process, "Child", Counted)
+    monkeypatch.setattr(runner, "Child", Counted)
     onnx.save(MODEL, tmp_path / "in.onnx")
     rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", report=tmp_path / "page.html")
     assert "Absolute error of Y" in (tmp_path / "page.html").read_text()

@@ -23,8 +23,7 @@ from texts import parse
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
-from rnn_lowering.compare.nodes import counterparts
-from rnn_lowering.compare.nodes.counterparts import node_pairs
+from rnn_lowering.compare.node_pairs import node_pairs
 from rnn_lowering.recurrence import cells
 from rnn_lowering.report import page
 from rnn_lowering.report.plots import plot_errors, step_graph
@@ -265,7 +264,7 @@ def test_a_node_that_onnxruntime_does_not_run(tmp_path: Path) -> None:
 
 
 def test_a_node_that_cannot_run_on_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counterparts, "cut_out", lambda *_: None)
+    monkeypatch.setattr("rnn_lowering.compare.node_pairs.cut_out", lambda *_: None)
     case = Case("page_without_pictures", "GRU")
     parsed = Page(written(tmp_path, model(case, 17)))
     assert parsed.tags["svg"] == 0

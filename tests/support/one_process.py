@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rnn_lowering.child import Child, Message
-from rnn_lowering.compare.runner import process, worker
+from rnn_lowering.compare import runner, worker
 from rnn_lowering.model import onnx_checks
 
 
@@ -49,7 +49,7 @@ class Kept:
 
 def keep_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what the package does in child processes be done in those that earlier tests started."""
-    monkeypatch.setattr(process, "Child", Kept)
+    monkeypatch.setattr(runner, "Child", Kept)
     monkeypatch.setattr(onnx_checks, "Child", Kept)
 
 
@@ -70,6 +70,6 @@ class Here:
 
 def run_workers_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the jobs of a verification be done in this process."""
-    monkeypatch.setattr(process, "Child", Here)
+    monkeypatch.setattr(runner, "Child", Here)
     for name, setting in worker.NEW_OPSETS.items():
         monkeypatch.setenv(name, setting)

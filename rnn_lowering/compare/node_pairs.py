@@ -1,34 +1,148 @@
-"""Find what the lowered model has in place of each recurrent node of the original."""
+"""The recurrent nodes of the original, each with what the lowered model has in its place.
+
+The part of the lowered model between the inputs and the outputs of a node becomes a model of its own. If nodes
+share a loop, that model has the inputs of all of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any, cast
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rnn_lowering.compare.nodes.cut import LoweredNode, NodePair, TensorFile, cut_out, needs, original_model
+from rnn_lowering.compare.node_models import TensorFile, cut_out, original_model, outer_inputs
 from rnn_lowering.compare.references.every_kind import reference_of
-from rnn_lowering.compare.runner.process import SessionError
-from rnn_lowering.compare.runner.session import quantizes_inputs
+from rnn_lowering.compare.references.node_reference import NodeReference, Symbols
+from rnn_lowering.compare.runner import SessionError
+from rnn_lowering.compare.session import quantizes_inputs
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.fixed_inputs import at_sizes, folded, recorded
 from rnn_lowering.model.model_sizes import known_inputs
 from rnn_lowering.model.preparation import inline_functions
-from rnn_lowering.model.scopes import (
-    NodePlace,
-    RecurrentNode,
-    ScopePath,
-    recurrent_nodes,
-    scopes,
-    sort_nodes,
-)
+from rnn_lowering.model.scopes import NodePlace, RecurrentNode, ScopePath, recurrent_nodes, scopes, sort_nodes
 from rnn_lowering.options import Lowering
 from rnn_lowering.spec.constant_values import computed, constant_of
 from rnn_lowering.spec.kinds import read_spec
+from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.types import Array, array_of
+
+
+@dataclass(frozen=True)
+class NodePair:
+    """A recurrent node of the original and its lowered form.
+
+    Attributes:
+        place: The place of the node in the original.
+        reference: The node in float64.
+        feeds: The non-constant inputs: name of the value by symbol of the operator specification.
+        cut: The subgraph that replaces it, as a model from those inputs to its connected outputs; None if the
+            lowered model has no such subgraph.
+        whole: Returns the node itself as a model.
+        beside: The nodes that share a loop with this node. Their inputs are also inputs of `cut`.
+        below: The layer whose Y is X of this node, if both share a loop. X is then no input of `cut`.
+        moves: Returns X of this node for Y of the layer `below`.
+    """
+
+    place: NodePlace
+    reference: NodeReference[Any]
+    feeds: Mapping[str, str]
+    cut: onnx.ModelProto | None
+    whole: Callable[[], onnx.ModelProto]
+    beside: Sequence[_LoweredNode] = ()
+    below: NodePair | None = None
+    moves: Callable[[Array], Array] = lambda Y: Y
+
+    @property
+    def spec(self) -> NodeSpec:
+        """What the node specifies."""
+        return cast(NodeSpec, self.reference.spec)
+
+    def layers_below(self) -> Iterator[NodePair]:
+        """Yield the layer below, the layer below that one, and so on."""
+        if self.below is not None:
+            yield self.below
+            yield from self.below.layers_below()
+
+    def inputs(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """Return all inputs by symbol: the feed and the constants."""
+        return {**{symbol: array_of(tensor) for symbol, tensor in self.spec.constants.items()}, **feed}
+
+    def float64(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """The node's connected outputs by the operator specification, in float64."""
+        result = self.reference.outputs(self.inputs(feed))
+        return {symbol: result[symbol] for symbol in self.spec.outputs}
+
+    def runs(self, rng: np.random.Generator) -> list[NodeFeed]:
+        """Return inputs of several runs, chosen for this node, or for the lowest of its layers."""
+        if self.below is None:
+            return [NodeFeed(feed) for feed in self.reference.feeds(self.feeds, rng)]
+        return [self._above(self.below, given) for given in self.below.runs(rng)]
+
+    def usual_run(self, rng: np.random.Generator, steps: int) -> NodeFeed:
+        """Return inputs of one ordinary run; see `NodeReference.usual_feed`."""
+        if self.below is None:
+            return NodeFeed(self.reference.usual_feed(self.feeds, rng, steps))
+        return self._above(self.below, self.below.usual_run(rng, steps))
+
+    def _above(self, below: NodePair, given: NodeFeed) -> NodeFeed:
+        """Return the inputs of this layer for inputs of the layer below."""
+        X = self.moves(below.reference.outputs(below.inputs(given.feed))["Y"])
+        T, N = (X.shape[self.spec.axes(self.spec.data).index(axis)] for axis in ("T", "N"))
+        own = random_inputs(self.reference, self.feeds, T, N)
+        feed = {symbol: own[name] for symbol, name in self.feeds.items()}
+        feed[self.spec.data] = X.astype(self.spec.dtype.numpy())
+        named = {name: given.feed[symbol] for symbol, name in below.feeds.items()}
+        return NodeFeed(feed, {**given.values, **named})
+
+    def rounding_of_X(self, values: Mapping[str, Array]) -> Array | None:
+        """Return the allowed difference of X, if the layer below computes X in the same loop.
+
+        Args:
+            values: The inputs of the layers below, by name.
+        """
+        if self.below is None:
+            return None
+        inputs = self.below.inputs({symbol: values[name] for symbol, name in self.below.feeds.items()})
+        return self.moves(self.below.expected(inputs, self.below.rounding_of_X(values))[1]["Y"])
+
+    def expected(self, inputs: Symbols, rounding: Array | None) -> tuple[Symbols, Symbols]:
+        """Return the outputs in float64, and their allowed difference if X may differ by `rounding`."""
+        truth, allowed = self.reference.outputs_and_allowed(inputs)
+        if rounding is None:
+            return truth, allowed
+        rng, X = np.random.default_rng(0), self.spec.data
+        far = np.where(np.isfinite(rounding), rounding, 0.0)
+        for _ in range(2):
+            moved = self.reference.outputs({**inputs, X: inputs[X] + far * rng.choice((-1.0, 1.0), far.shape)})
+            allowed = {
+                symbol: level + 2 * np.abs(moved[symbol] - truth[symbol]) for symbol, level in allowed.items()
+            }
+        return truth, allowed
+
+
+@dataclass(frozen=True)
+class NodeFeed:
+    """Inputs of a node for one run.
+
+    Attributes:
+        feed: Its inputs by symbol.
+        values: The inputs of the layers below it, by name.
+    """
+
+    feed: Symbols
+    values: Mapping[str, Array] = field(default_factory=dict)
+
+
+def random_inputs(reference: NodeReference[Any], feeds: Mapping[str, str], T: int, N: int) -> dict[str, Array]:
+    """Return random inputs of a node of a length and batch size, by the names of the values."""
+    at_sizes = replace(reference, spec=replace(reference.spec, seq_length=T, batch_size=N))
+    made = at_sizes.usual_feed(feeds, np.random.default_rng(0), T)
+    return {name: made[symbol] for symbol, name in feeds.items()}
 
 
 def node_pairs(original: ir.Model, lowered: ir.Model, tensors: TensorFile | None = None) -> Iterator[NodePair]:
@@ -73,22 +187,39 @@ def pairs_of_prepared(
     gone = [e for e in found if not left.intersection((e.path, v.name) for v in e.node.outputs if v.name)]
     known = known_inputs(original, gone, inferred=inferred)
     specs = [read_spec(e.node, e.opset, e.scope, known) for e in gone]
-    nodes: list[LoweredNode] = []
+    nodes: list[_LoweredNode] = []
     for entry, spec in zip(gone, specs, strict=True):
         if not spec.outputs:
             continue
         feeds = {s: v.name or "" for s, v in spec.inputs.items() if s not in spec.constants}
         found_values = [values.get((entry.path, v.name or "")) for v in spec.outputs.values()]
         outputs = [value for value in found_values if value is not None]
-        nodes.append(LoweredNode(entry, reference_of(entry.node, spec), feeds, outputs))
+        nodes.append(_LoweredNode(entry, reference_of(entry.node, spec), feeds, outputs))
     yield from _Cutter(nodes, lowered, tensors or TensorFile()).pairs()
+
+
+@dataclass(frozen=True, eq=False)
+class _LoweredNode:
+    """A node of the original that the lowered model no longer has.
+
+    Attributes:
+        entry: The node.
+        reference: The node in float64.
+        feeds: As in `NodePair`.
+        outputs: The values of the lowered model that have the names of its connected outputs.
+    """
+
+    entry: RecurrentNode
+    reference: NodeReference[Any]
+    feeds: Mapping[str, str]
+    outputs: Sequence[ir.Value]
 
 
 class _Cutter:
     """Cuts nodes out of a lowered model: the part between their inputs, those of the nodes beside them, and their
     outputs."""
 
-    def __init__(self, nodes: Sequence[LoweredNode], lowered: ir.Model, tensors: TensorFile) -> None:
+    def __init__(self, nodes: Sequence[_LoweredNode], lowered: ir.Model, tensors: TensorFile) -> None:
         self._nodes, self._lowered, self._tensors = nodes, lowered, tensors
         self._order = {node: n for n, node in enumerate(node for scope in scopes(lowered) for node in scope.graph)}
 
@@ -109,25 +240,34 @@ class _Cutter:
             if pair.cut is not None or place not in used:
                 yield pair
 
-    def _cut(self, node: LoweredNode) -> tuple[onnx.ModelProto | None, Sequence[LoweredNode]]:
+    def _cut(self, node: _LoweredNode) -> tuple[onnx.ModelProto | None, Sequence[_LoweredNode]]:
         """Return the model of a node, if there is one, and the nodes that share a loop with it."""
         if len(node.outputs) == len(node.reference.spec.outputs):
-            cut = cut_out(self._lowered, self._order, [node], self._tensors)
+            cut = self._cut_out(node, ())
             if cut is not None:
                 return cut, ()
         beside = _beside(node, self._nodes) if node.outputs else ()
-        cut = cut_out(self._lowered, self._order, [node, *beside], self._tensors) if node.outputs else None
-        return cut, beside
+        return (self._cut_out(node, beside) if node.outputs else None), beside
 
-    def _pair(self, node: LoweredNode, beside: Sequence[LoweredNode], cut: onnx.ModelProto | None) -> NodePair:
+    def _cut_out(self, node: _LoweredNode, beside: Sequence[_LoweredNode]) -> onnx.ModelProto | None:
+        """Return the part of the lowered model between the inputs of these nodes and the outputs of the first."""
+        inputs = {name: symbol for each in reversed((node, *beside)) for symbol, name in each.feeds.items()}
+        spec = _with_outputs(node.reference.spec, {value.name for value in node.outputs})
+        return cut_out(self._lowered, self._order, inputs, node.outputs, spec, self._tensors)
+
+    def _pair(self, node: _LoweredNode, beside: Sequence[_LoweredNode], cut: onnx.ModelProto | None) -> NodePair:
         spec, reference = node.reference.spec, node.reference
         if cut is not None:
             spec = spec if quantizes_inputs(cut) else spec.as_floats()
-            left = {value.name for value in cut.graph.output}
-            spec = replace(spec, outputs={s: v for s, v in spec.outputs.items() if v.name in left})
+            spec = _with_outputs(spec, {value.name for value in cut.graph.output})
             reference = reference_of(node.entry.node, spec)
         whole = partial(original_model, node.entry, spec, node.feeds, self._tensors)
         return NodePair(node.entry.place, reference, node.feeds, cut, whole, beside)
+
+
+def _with_outputs(spec: NodeSpec, names: Collection[str | None]) -> NodeSpec:
+    """Return a specification that has only the outputs of these names."""
+    return replace(spec, outputs={symbol: v for symbol, v in spec.outputs.items() if v.name in names})
 
 
 def _from(taken: Collection[str], pair: NodePair | None) -> NodePair | None:
@@ -138,7 +278,7 @@ def _from(taken: Collection[str], pair: NodePair | None) -> NodePair | None:
     return replace(pair, below=None if starts else _from(taken, pair.below))
 
 
-def _beside(node: LoweredNode, others: Sequence[LoweredNode]) -> list[LoweredNode]:
+def _beside(node: _LoweredNode, others: Sequence[_LoweredNode]) -> list[_LoweredNode]:
     """Return the nodes that share a loop with this node, and the layers below it."""
     same = [other for other in others if other is not node and other.entry.path == node.entry.path]
     stop = {name for other in (node, *same) for name in other.feeds.values()}
@@ -151,7 +291,7 @@ def _beside(node: LoweredNode, others: Sequence[LoweredNode]) -> list[LoweredNod
     return found
 
 
-def _layer_below(node: LoweredNode, others: Sequence[LoweredNode]) -> tuple[LoweredNode | None, list[ir.Node]]:
+def _layer_below(node: _LoweredNode, others: Sequence[_LoweredNode]) -> tuple[_LoweredNode | None, list[ir.Node]]:
     """Return the node whose Y becomes X of this node, and the nodes between them, which move or add, in order."""
     by_Y = {other.reference.spec.outputs.get("Y"): other for other in others}
     value, path = node.reference.spec.inputs.get("X"), []
@@ -194,7 +334,7 @@ def _reached(outputs: Sequence[ir.Value], stop: Collection[str]) -> set[ir.Node]
         node = value.producer()
         if node is not None and value.name not in stop and node not in found:
             found.add(node)
-            pending += needs(node)
+            pending += outer_inputs(node)
     return found
 
 

@@ -1,188 +1,51 @@
 """Compare a stream, chunk by chunk, with the original on whole sequences.
 
-The original runs on whole random sequences, the stream on their chunks of one frame, of a few, and of ragged sizes.
 If they differ, values inside both models show the first node that does.
-
-Run the original on whole sequences, and its stream on their chunks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.compare.feeds import take_feeds
+from rnn_lowering.compare.coverage import constant_outputs, untaken, zero_weights
 from rnn_lowering.compare.result import (
     CHUNKED,
     COMPARE_ELSEWHERE,
     OPTIMIZATIONS,
+    OutputCheck,
     RunCheck,
     RunInput,
     Verification,
-    constant_outputs,
     over_all,
-    untaken,
-    zero_weights,
 )
-from rnn_lowering.compare.runner.process import Chunks, Outcome, Runner, SessionError
-from rnn_lowering.compare.runner.session import (
-    Session,
-    deciding_values,
-    echoing_nodes,
-    has_fixed,
-    nodes_by_output,
-    repairs_note,
-    session_of,
-    session_with,
-)
-from rnn_lowering.compare.streams.sequences import (
+from rnn_lowering.compare.runner import Chunks, Runner, SessionError
+from rnn_lowering.compare.sequences import (
     BEGINNINGS,
     CHUNKS_OF,
     FEW,
     RAGGED,
     ChunkedSequence,
-    Sequences,
-    StreamOutput,
-    chunks_differ,
-    time_axes,
+    Expected,
+    StreamRuns,
 )
-from rnn_lowering.compare.tolerance import compare
+from rnn_lowering.compare.session import Session, has_fixed, nodes_by_output, session_with
+from rnn_lowering.compare.tolerance import allowance, compare, distance
 from rnn_lowering.compare.whole import ModelComparison
-from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError, counted
+from rnn_lowering.errors import UnsupportedError, counted
 from rnn_lowering.files.external_data import save
 from rnn_lowering.files.reading import ModelSource, parse_file
 from rnn_lowering.model.scopes import recurrent_nodes
 from rnn_lowering.options import Check, Tolerance
 from rnn_lowering.passes.lower import LowerRecurrentPass
 from rnn_lowering.spec.constant_values import constant_of
-from rnn_lowering.streaming.metadata import KEY, StreamPlan
-from rnn_lowering.types import CHUNKS, ORIGINAL, Array, Progress, counter
-
-Expected = dict[str, dict[str, Array]]
-"""The outputs of the original, by name, of each whole sequence."""
-
-
-class StreamRuns:
-    """Runs both models of a comparison.
-
-    Attributes:
-        runner: What runs them.
-        check: As the user asks for it; its feeds fit the original.
-        plan: How the stream is driven.
-        axes: The axis of the frames of each input that has one, by name.
-        sequences: The inputs.
-        original: The original's session, its time axes open.
-        stream: The stream's session.
-        taken: The values of each run of the original, by name, as far as they are known.
-        notes: What a user should know about how they ran.
-    """
-
-    def __init__(
-        self, original: ModelSource, stepped: ModelSource, runner: Runner, check: Check, progress: Progress | None
-    ) -> None:
-        self.runner, self._progress = runner, progress
-        self.plan = _plan(stepped)
-        self.axes = time_axes(self.plan)
-        _check_axes(original, self.axes)
-        self.original = session_with(original, runner.folder / "opened.onnx", deciding_values, self.axes)
-        misread = echoing_nodes(original.proto)
-        self.stream = session_of(stepped, runner.folder, misread)
-        opened = self.original.parsed
-        self.check = take_feeds(check, [opened.graph], frames=True)
-        self.sequences = Sequences(self.plan, opened, stepped.proto, runner, self.check)
-        self.names = [value.name for value in original.proto.graph.output]
-        self.taken: list[Mapping[str, Array]] = []
-        self.notes = [repairs_note(misread)]
-
-    def whole(self, groups: Sequence[Sequence[str]]) -> Expected:
-        """Return the outputs of the original by name, by the feed of each run that it accepts.
-
-        Raises:
-            SessionError: It does not run, or does not accept the inputs.
-        """
-        ran, all_must_run = counter(self._progress, ORIGINAL, len(groups)), self.check.feeds is not None
-        self.original, outcome, why = self.runner.run_optimized_or_not(
-            self.original, groups, ran, all_must_run=all_must_run
-        )
-        self.notes.append(why and f"the original runs {why}")
-        found = {}
-        for run in outcome.accepted(all_must_run=all_must_run):
-            tensors = run.tensors()
-            self.taken.append({**self.runner.feed(run.feed), **tensors})
-            found[run.feed] = {name: tensors[name] for name in self.names if name in tensors}
-        return found
-
-    def each_whole(self, feeds: Collection[str]) -> Expected:
-        """Return the outputs of the original by name, by each of these feeds that it accepts."""
-        with suppress(SessionError):
-            return self.whole([[feed] for feed in feeds])
-        found: Expected = {}
-        for feed in feeds:  # it may crash with one of them
-            with suppress(SessionError):
-                found |= self.whole([[feed]])
-        return found
-
-    def of_moved_inputs(self, feed: str) -> dict[str, Array]:
-        """Return the outputs of the original after each number of its inputs is moved by half a rounding."""
-        rng = np.random.default_rng(0)
-        given = dict(self.runner.feed(feed))
-        for name, array in given.items():
-            if array.dtype.kind == "f":
-                moved = 1 + rng.choice([-0.5, 0.5], array.shape) * np.finfo(array.dtype).eps
-                given[name] = (array * moved).astype(array.dtype)
-        (outputs,) = self.whole([[self.runner.write_feed(given)]]).values()
-        return outputs
-
-    def chunks(self, sequences: Sequence[ChunkedSequence]) -> Outcome:
-        """Run the stream on the chunks of sequences.
-
-        Raises:
-            SessionError: It does not run.
-        """
-        ran = counter(self._progress, CHUNKS, len(sequences))
-        groups, chunks = self._as_chunks(sequences, self.names)
-        self.stream, outcome, why = self.runner.run_optimized_or_not(self.stream, groups, ran, chunks=chunks)
-        self.notes.append(why and f"the stream runs {why}")
-        return outcome
-
-    def chunks_in(self, session: Session, sequence: ChunkedSequence) -> list[dict[str, Array]]:
-        """Return all outputs of another session of the stream, chunk by chunk."""
-        groups, chunks = self._as_chunks([sequence], ())
-        return self.runner.run(session, groups, chunks=chunks).steps(0)
-
-    def _as_chunks(
-        self, sequences: Sequence[ChunkedSequence], returned: Sequence[str]
-    ) -> tuple[list[list[str]], Chunks]:
-        chunks = Chunks(
-            [sequence.sizes for sequence in sequences],
-            self.axes,
-            sorted(self.sequences.lengths),
-            {state.output: state.input for state in self.plan.states},
-            returned,
-        )
-        return [[sequence.started] for sequence in sequences], chunks
-
-
-def _plan(stepped: ModelSource) -> StreamPlan:
-    held = [entry.value for entry in stepped.proto.metadata_props if entry.key == KEY]
-    if not held:
-        raise ModelFileError(f"'{stepped.path}' is not a stream: its metadata has no {KEY}")
-    return StreamPlan.from_json(held[0])
-
-
-def _check_axes(original: ModelSource, axes: Mapping[str, int]) -> None:
-    ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in original.proto.graph.input}
-    for name, axis in axes.items():
-        if ranks.get(name, 0) <= axis:
-            raise OptionError(
-                f"the original has no input '{name}' with an axis {axis}",
-                hint="give the model that the stream was made from",
-            )
-
+from rnn_lowering.streaming.metadata import StreamPlan
+from rnn_lowering.types import Array, Progress
 
 _TOO_SHORT = "no sequence is long enough for two chunks (give longer inputs: --test-shape, --feed)"
 _LOWERED_ORIGINAL = "lowered_original.onnx"
@@ -453,3 +316,138 @@ class StreamComparison:
 
 def _wrong(runs: Sequence[RunCheck]) -> bool:
     return any(run.wrong for run in runs)
+
+
+@dataclass(frozen=True)
+class StreamOutput:
+    """An output of a stream, and how it is compared.
+
+    Attributes:
+        plan: How the stream is called.
+        name: Its name.
+        tolerance: The allowed differences.
+    """
+
+    plan: StreamPlan
+    name: str
+    tolerance: Tolerance
+
+    @property
+    def axis(self) -> int | None:
+        """The axis of its frames; None if it has none."""
+        return self.plan.outputs.get(self.name)
+
+    def compare_chunks(
+        self, expected: Array, parts: Sequence[Mapping[str, Array]], sizes: Sequence[int], steady: int | None
+    ) -> OutputCheck:
+        """Compare the output of the chunks of a sequence with that of the whole.
+
+        Args:
+            expected: The original's output for the whole sequence.
+            parts: The stream's outputs for each chunk, by name.
+            sizes: The number of frames of each chunk.
+            steady: The number of frames to compare; None: all.
+        """
+        axis = self.axis
+        arrays = [part[self.name] for part in parts if self.name in part]
+        if len(arrays) < len(parts):
+            return self._wrong("the stream does not return it")
+        if axis is not None and (late := self.plan.delay.get(self.name, 0)):
+            if fault := self._fault_of_length(expected, sum(sizes)):
+                return self._wrong(fault)
+            arrays = _without_first(arrays, axis, late)
+            expected = expected.take(range(sum(array.shape[axis] for array in arrays)), axis, mode="clip")
+        try:
+            got = arrays[-1] if axis is None else np.concatenate(arrays, axis)
+        except ValueError as error:  # the axis is wrong
+            return self._wrong(f"its chunks do not fit together along axis {axis}: {error}")
+        if steady is not None and expected.shape == got.shape:
+            kept = (slice(0),) if axis is None else (*[slice(None)] * axis, slice(steady))
+            expected, got = expected[kept], got[kept]
+        largest, reason = compare(expected, got, self.tolerance)
+        if reason and axis is not None:
+            reason = f"{reason}; {self._first_difference(expected, arrays, axis, sizes)}"
+        return OutputCheck.of(self.name, largest, reason)
+
+    def compare_beginning(self, beginning: Array, whole: Array, frames: int, steady: int | None) -> OutputCheck:
+        """Compare the original's output for the first frames with the first frames of its output for the whole.
+
+        The frames that come late may differ at the end of the beginning.
+
+        Args:
+            beginning, whole: The two outputs.
+            frames: The number of frames of the inputs of the beginning.
+            steady: The number of frames to compare; None: all.
+        """
+        axis, plan = self.axis or 0, self.plan
+        if fault := self._fault_of_length(beginning, frames):
+            return self._wrong(fault)
+        sure = plan.frames_of(self.name, frames) - plan.delay.get(self.name, 0) + plan.short.get(self.name, 0)
+        count = min(beginning.shape[axis], max(sure, 0), beginning.shape[axis] if steady is None else steady)
+        largest, reason = compare(
+            whole.take(range(count), axis), beginning.take(range(count), axis), self.tolerance
+        )
+        told = f"the original computes the first {frames} frames differently if more follow: {reason}"
+        return OutputCheck.of(self.name, largest, told if reason else "")
+
+    def steady_frames(self, array: Array, moved: Array) -> int | None:
+        """Return how many frames can be compared; None: all, 0 if it has no frames.
+
+        The others are unstable: a rounding of the inputs moves them by more than a quarter of the tolerance.
+
+        Args:
+            array: The original's output.
+            moved: Its output after each number of the inputs is moved by half a rounding.
+        """
+        far = distance(array, moved) > allowance(array, self.tolerance) / 4
+        if not far.any():
+            return None
+        others = tuple(a for a in range(far.ndim) if a != self.axis)
+        return 0 if self.axis is None else int(far.any(axis=others).argmax())
+
+    def _wrong(self, reason: str) -> OutputCheck:
+        return OutputCheck.of(self.name, np.inf, reason)
+
+    def _fault_of_length(self, array: Array, frames: int) -> str:
+        found = array.shape[self.axis or 0]
+        right = found == self.plan.frames_of(self.name, frames)
+        return "" if right else f"it has {found} frames for {frames} input frames"
+
+    def _first_difference(self, expected: Array, arrays: Sequence[Array], axis: int, sizes: Sequence[int]) -> str:
+        """Return a note on the first frame that differs."""
+        ends = list(accumulate((array.shape[axis] for array in arrays), initial=0))
+        for n, array in enumerate(arrays):
+            part = expected.take(range(ends[n], min(ends[n + 1], expected.shape[axis])), axis)
+            if compare(part, array, self.tolerance)[1]:
+                text = ", ".join(map(str, sizes[:6])) + (", ..." if len(sizes) > 6 else "")
+                return f"first in call {n + 1} (chunks of {text} frames), from frame {sum(sizes[:n])} on"
+        return ""
+
+
+def _without_first(arrays: Sequence[Array], axis: int, count: int) -> list[Array]:
+    """Return chunks without their first `count` frames."""
+    kept = []
+    for array in arrays:
+        kept.append(array[(slice(None),) * axis + (slice(min(count, array.shape[axis]), None),)])
+        count -= min(count, array.shape[axis])
+    return kept
+
+
+def chunks_differ(whole: Array, arrays: Sequence[Array], tolerance: Tolerance, late: int = 0) -> bool:
+    """Whether chunks of an inner value, joined along the axis on which their sizes add up, differ from the whole.
+
+    Args:
+        late: The most frames by which it may be late.
+    """
+    if any(array.ndim != whole.ndim for array in arrays) or whole.dtype.kind != "f":
+        return False
+    axes = [a for a in range(whole.ndim) if sum(array.shape[a] for array in arrays) == whole.shape[a] != 1]
+    others = [a for a in axes if any(array.shape[a] != whole.shape[a] for array in arrays)]
+    if len(others) != 1:
+        return False
+    joined = np.concatenate(arrays, others[0])
+    kept = np.arange(joined.shape[others[0]])
+    return all(
+        compare(whole.take(kept[: len(kept) - n], others[0]), joined.take(kept[n:], others[0]), tolerance)[1]
+        for n in range(min(late + 1, len(kept)))
+    )

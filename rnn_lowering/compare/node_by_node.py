@@ -14,12 +14,12 @@ from itertools import groupby, zip_longest
 import numpy as np
 import onnx
 
-from rnn_lowering.compare.nodes.counterparts import node_pairs, pairs_of_prepared
-from rnn_lowering.compare.nodes.cut import NodeFeed, NodePair, TensorFile, random_inputs, root, with_shapes
+from rnn_lowering.compare.node_models import TensorFile, root, with_shapes
+from rnn_lowering.compare.node_pairs import NodeFeed, NodePair, node_pairs, pairs_of_prepared, random_inputs
 from rnn_lowering.compare.references.node_reference import Symbols
 from rnn_lowering.compare.result import EACH_NODE, OutputCheck, RunCheck, RunInput, Verification, over_all
-from rnn_lowering.compare.runner.process import Outputs, Runner, SessionError
-from rnn_lowering.compare.runner.session import Session, session_with
+from rnn_lowering.compare.runner import Outputs, Runner, SessionError
+from rnn_lowering.compare.session import Session, session_with
 from rnn_lowering.compare.tolerance import NodeOutput, allowance, as_close, blocks_of_rows, compare
 from rnn_lowering.errors import RnnLoweringError, UnsupportedError
 from rnn_lowering.files.reading import ModelSource

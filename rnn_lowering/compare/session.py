@@ -12,7 +12,7 @@ from pathlib import Path
 
 import onnx
 
-from rnn_lowering.compare.result import conditions
+from rnn_lowering.compare.coverage import conditions
 from rnn_lowering.files.locations import from_the_root
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.messages import bodies_in, graphs_in, nodes_in

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import overload
 
 from rnn_lowering.child import Child, ChildError, Message
-from rnn_lowering.compare.runner.session import Session
-from rnn_lowering.compare.runner.worker import StoredArrays, read_steps, write_arrays
+from rnn_lowering.compare.session import Session
+from rnn_lowering.compare.worker import StoredArrays, read_steps, write_arrays
 from rnn_lowering.files.locations import external_entries
 from rnn_lowering.files.scratch import scratch_folder
 from rnn_lowering.limits import RUN_FACTOR, most_bytes
@@ -58,7 +58,7 @@ _COPIES = 3
 _COPIES_IN_FLOAT64 = 8
 """The most copies of the weights that an evaluation holds: messages and arrays, both twice as wide."""
 
-_WORKER = "rnn_lowering.compare.runner.worker"
+_WORKER = "rnn_lowering.compare.worker"
 
 _TOO_LARGE = "needs more than {:.1f} GB of memory beside its weights (raise the limit: --max-bytes, max_bytes)"
 

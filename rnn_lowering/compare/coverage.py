@@ -1,0 +1,150 @@
+"""What a comparison cannot show: untaken branches, zero weights, constant and random outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import numpy_helper
+
+from rnn_lowering.compare.tolerance import blocks
+from rnn_lowering.model.messages import bodies_in, nodes_in
+from rnn_lowering.spec.node_outputs import RANDOM
+from rnn_lowering.types import Array, array_of
+
+_MOVING = frozenset(("Constant", "Identity", "Squeeze", "Unsqueeze", "Reshape", "Cast"))
+"""Branches of these alone compute nothing."""
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """A branch, and the condition values under which it runs, by name."""
+
+    label: str
+    taken_if: tuple[tuple[str, bool], ...]
+
+
+def conditions(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield the names of the conditions of all Ifs, nested ones included."""
+    for branch in _branches(graph, ()):
+        yield branch.taken_if[-1][0]
+
+
+def untaken(graph: onnx.GraphProto, runs: Iterable[Mapping[str, Array]]) -> str:
+    """Return a note on the branches that no run is known to take; "" if there are none.
+
+    Args:
+        graph: The main graph of the model.
+        runs: For each run its `conditions` by name, as far as they are known.
+    """
+    known = [{name: bool(np.all(array)) for name, array in run.items()} for run in runs]
+    fixed = {tensor.name for tensor in graph.initializer} - {value.name for value in graph.input}
+    missed = [
+        branch.label
+        for branch in _branches(graph, ())
+        if not any(run.items() >= set(branch.taken_if) for run in known)
+        and not any(name in fixed for name, _ in branch.taken_if)
+    ]
+    if not missed:
+        return ""
+    return f"the runs may have missed {', '.join(missed[:3])}{', ...' if len(missed) > 3 else ''}"
+
+
+def _branches(graph: onnx.GraphProto, outer: tuple[tuple[str, bool], ...]) -> Iterator[_Branch]:
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "If" and attribute.name in ("then_branch", "else_branch"):
+                taken_if = (*outer, (node.input[0], attribute.name == "then_branch"))
+                if not {inner.op_type for inner in attribute.g.node} <= _MOVING:
+                    yield _Branch(f"{attribute.name} of If node '{node.name or node.output[0]}'", taken_if)
+                yield from _branches(attribute.g, taken_if)
+
+
+def zero_weights(weights: Iterable[tuple[str, object, ir.TensorProtocol | None]]) -> list[str]:
+    """Return a note for each weight that is all zeros.
+
+    Args:
+        weights: The symbol of each, its node, and its tensor where that is constant.
+    """
+    return [
+        f"{symbol} of {node} is all zeros, which hides errors in what it multiplies"
+        for symbol, node, tensor in weights
+        if tensor is not None and tensor.size and not any(part.any() for part in blocks(array_of(tensor)))
+    ]
+
+
+def constant_outputs(runs: Iterable[Mapping[str, Array]]) -> list[str]:
+    """Return a note for each output that is constant over all runs.
+
+    Args:
+        runs: The outputs of each run by name.
+    """
+    ranges: dict[str, tuple[float, float]] = {}
+    sizes: dict[str, int] = {}
+    for run in runs:
+        for name, array in run.items():
+            if array.dtype.kind != "f" or not array.size:
+                continue
+            low, high = ranges.get(name, (float("inf"), -float("inf")))
+            ranges[name] = min(low, float(array.min())), max(high, float(array.max()))
+            sizes[name] = sizes.get(name, 0) + array.size
+    return [
+        f"output '{name}' is {low:g} throughout: comparing it proves little"
+        for name, (low, high) in ranges.items()
+        if low == high and sizes[name] > 1
+    ]
+
+
+def undetermined_outputs(model: onnx.ModelProto) -> dict[str, str]:
+    """Return the outputs that depend on random numbers, with the operator that draws them."""
+    drawn_by = _RandomOperators(model)
+    reached: dict[str, str] = {}
+    before = -1
+    while len(reached) > before:  # until nothing more is reached: a model need not be sorted
+        before = len(reached)
+        for node in model.graph.node:
+            read = (name for inner in (node, *_inner(node)) for name in inner.input)
+            source = next((reached[name] for name in read if name in reached), "") or drawn_by(node)
+            reached |= {name: source for name in node.output if name and source}
+    return {value.name: reached[value.name] for value in model.graph.output if value.name in reached}
+
+
+def _inner(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes in the bodies of a node."""
+    for body in bodies_in(node):
+        yield from nodes_in(body)
+
+
+class _RandomOperators:
+    """Finds the operator that draws random numbers in a node, its bodies or its function; "" for none.
+
+    Each function is searched once, even if it calls itself or is called many times.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._functions = {(f.domain, f.name): f for f in model.functions}
+        self._found: dict[tuple[str, str], str] = {}
+        self._off = {
+            t.name for t in model.graph.initializer if t.data_type == onnx.TensorProto.BOOL and not _any(t)
+        }
+
+    def __call__(self, node: onnx.NodeProto) -> str:
+        return next(filter(None, map(self._of_one, (node, *_inner(node)))), "")
+
+    def _of_one(self, node: onnx.NodeProto) -> str:
+        if node.op_type in RANDOM:
+            return node.op_type
+        if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2] and node.input[2] not in self._off:
+            return "Dropout in training mode"
+        function = node.domain, node.op_type
+        if function in self._functions and function not in self._found:
+            self._found[function] = ""  # until its nodes are searched
+            self._found[function] = next(filter(None, map(self, self._functions[function].node)), "")
+        return self._found.get(function, "")
+
+
+def _any(tensor: onnx.TensorProto) -> bool:
+    return not tensor.external_data and bool(numpy_helper.to_array(tensor).any())

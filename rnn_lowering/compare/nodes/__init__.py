@@ -1,1 +1,0 @@
-"""Compare each lowered node with its operator in float64."""

@@ -1,1 +1,0 @@
-"""Run models with onnxruntime in a child process."""

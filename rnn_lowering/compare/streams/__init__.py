@@ -1,1 +1,0 @@
-"""Compare a stream, chunk by chunk, with the original on whole sequences."""
