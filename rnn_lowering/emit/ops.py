@@ -53,7 +53,8 @@ class Ops:
         instead: By operator, what emits others in its place.
         finish: What changes each scope when it is finished.
         constant_nodes: Constants are nodes: initializers would have to be inputs too (IR version 3).
-        shared: The constants that earlier nodes added to the same graph, by `Constant.key`; new ones are added.
+        shared: The constants that earlier nodes added to the same graph, by `Constant.key`; new ones are added, and
+            those that were removed from it since are forgotten.
         origin: The metadata of every node that is emitted outside of unrolled steps; see `names`.
 
     Attributes:
@@ -84,7 +85,10 @@ class Ops:
         self._prefix = Prefix.of(names, prefix)
         self._origin = origin or {}
         self._unsqueezed: dict[ir.Value, Tensor] = {}
-        self._drafts = [Draft(cache={} if shared is None else shared)]
+        held = {} if shared is None else shared
+        for key in [key for key, value in held.items() if value.graph is None]:
+            del held[key]
+        self._drafts = [Draft(cache=held)]
 
     def exists(self, op_type: str) -> bool:
         """Return whether the default domain has an operator at this opset."""

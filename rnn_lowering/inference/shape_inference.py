@@ -100,7 +100,10 @@ def _joined(known: SymbolicValues, dims: Sequence[Size]) -> Size | None:
         return found[0] if found else size(1)
     if any(dim.timed for dim in found):
         return None
-    return next((dim for dim in found if dim.constant is not None), None if known.any_size else found[0])
+    constant = next((dim for dim in found if dim.constant is not None), None)
+    if constant is not None or known.any_size:
+        return constant
+    return known.unknown(f"the largest of {sorted(map(repr, found))}")  # the others are 1, or all are equal
 
 
 def _elementwise(known: SymbolicValues, node: ir.Node) -> Outputs:

@@ -33,7 +33,10 @@ from rnn_lowering.loops.trips import (
 )
 from rnn_lowering.model.scopes import detach
 
-_INT64, _BOOL = ir.DataType.INT64, ir.DataType.BOOL
+_INT64, _BOOL_TENSOR = ir.DataType.INT64, ir.TensorType(ir.DataType.BOOL)
+_STATELESS_LOOP = 11
+"""The first opset whose Loop may have no state."""
+
 _UNLIMITED, _ENDLESS = (1 << 63) - 1, 1 << 62
 """No limit of steps, and the least number that exporters write for none."""
 _WAY = "unroll it (--to unroll), or keep it, for a runtime that runs Loop (--targets)"
@@ -85,19 +88,23 @@ def _loop(
     else:
         most, first = (copy.value(items[n]) if len(items) > n else None for n in (0, 1))  # type: ignore[assignment]
     xs = [copy.declared(x) for x in r.xs.values()]
+    kept = [copy.value_of(op.constant(0))] if not initial and op.opset < _STATELESS_LOOP else []
     with op.body(), copy.inner_scope():
         number, still = op.loop_inputs()
         i, going = copy.value_of(number), copy.value_of(still)
+        unchanged = [copy.value_of(op.body_input("kept", _INT64, ())) for _ in kept]
         states = [copy.input_like(value) for value in r.state_inputs]
         outputs = r.step(copy, states, [copy.value_of(op.take(x, number)) for x in xs], i, going)
         after = copy.item(r.read.going) if isinstance(r.read, LoopBody) and trips is None else going
         kinds = [copy.facts.kind(item) for item in outputs]
-        types = [ir.TensorType(_BOOL), *(value.type for value in r.returned)]
-        body = copy.body_graph([i, going, *states], [after, *outputs], types)
-    loop = copy.new_node("Loop", [most, first, *initial], [ir.AttrGraph("body", body)], len(outputs))
-    for new, state in zip(loop.outputs, states, strict=False):
+        types = [_BOOL_TENSOR, *(value.type for value in (*unchanged, *r.returned))]
+        body = copy.body_graph([i, going, *unchanged, *states], [after, *unchanged, *outputs], types)
+    attributes = [ir.AttrGraph("body", body)]
+    loop = copy.new_node("Loop", [most, first, *kept, *initial], attributes, len(kept) + len(outputs))
+    found = list(loop.outputs[len(kept) :])
+    for new, state in zip(found, states, strict=False):
         copy.facts.declare(new, copy.facts.kind(state))
-    return list(loop.outputs), kinds[len(states) :]
+    return found, kinds[len(states) :]
 
 
 def _scan(copy: BodyCopy, r: LoopRecurrence) -> tuple[list[ir.Value], list[TensorKind | None]]:
@@ -127,15 +134,15 @@ def _scan(copy: BodyCopy, r: LoopRecurrence) -> tuple[list[ir.Value], list[Tenso
 
 
 def _takes_numbers(copy: BodyCopy, r: LoopRecurrence) -> bool:
-    """Whether a Scan takes the numbers of its steps too: a step uses them, or there are no rows.
+    """Whether a Scan takes the numbers of its steps too: a step of a Loop uses them, or there are no rows.
 
     Raises:
         UnsupportedError: The runtime needs rows, and the steps can be unrolled or use no numbers.
     """
     read, trips = r.read, r.trips
-    if not isinstance(read, LoopBody) or (r.xs and read.number not in r.used):
+    numbered = isinstance(read, LoopBody) and read.number in r.used
+    if r.xs and not numbered:
         return False
-    numbered = read.number in r.used
     long = trips is None or trips.known is None or trips.known > copy.limits.steps
     if copy.needs_rows and not (numbered and long):
         taken = "the numbers of its steps" if numbered else "no rows"

@@ -243,7 +243,12 @@ def by_steps(op: Ops, spec: RecurrentSpec, x: Tensor) -> Tensor:
 
 def input_products(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor) -> Tensors:
     """Return X W^T + Wb + Rb of all steps by gate group, each [seq, batch, ...] (see `Operands.Rb` for Rbh)."""
-    xw = op.split(by_steps(op, spec, input_product(op, spec, k, X)), k.groups)
+    # onnxruntime's optimizer moves a float16 Transpose on to the products of the steps, and crashes there.
+    if spec.dtype == ir.DataType.FLOAT16:
+        product = input_product(op, spec, k, by_steps(op, spec, X))
+    else:
+        product = by_steps(op, spec, input_product(op, spec, k, X))
+    xw = op.split(product, k.groups)
     for part in xw:
         op.name(XW=part)
     return xw

@@ -204,7 +204,7 @@ class NodeSpec(ABC):
 
     def why_not(self, form: str) -> str:
         """Return why nodes of this kind have no such form; empty if they have."""
-        if form != "chunked" or self.needs_no_loop:
+        if form != "chunked":
             return ""
         return f"the step of {self.op_type} is not linear in its state, so steps cannot be joined into chunks"
 

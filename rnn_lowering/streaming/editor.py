@@ -19,7 +19,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.draft import Names
 from rnn_lowering.emit.versions import inputs_and_attributes
 from rnn_lowering.errors import UnsupportedError
-from rnn_lowering.inference.symbolic_values import Size
+from rnn_lowering.inference.symbolic_values import CHUNK, Size
 from rnn_lowering.model.scopes import all_names, bodies_of
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.frames import TimeInputs
@@ -53,6 +53,11 @@ def dim_of(dim: Size, axis: int, name: str | None) -> Dim:
     times = dim.coefficient(*names)
     if len(names) == 1 and dim == Size.symbol(names[0]) * times and times.denominator == 1:
         return names[0] if times == 1 else f"{times}*{names[0]}"
+    if any(isinstance(symbol, int) and symbol > CHUNK for symbol in dim.symbols):
+        raise UnsupportedError(
+            f"the size of axis {axis} of '{name}' is not known: a state cannot have that size",
+            hint="fix the sizes of the inputs: --set-dim, --input-shape; axes of equal sizes need the same name",
+        )
     options = " or ".join(f"--set-dim {quote(f'{name}=')}?" for name in sorted(names))
     raise UnsupportedError(
         f"axis {axis} of '{name}' has {dim} elements: a state cannot have that size",

@@ -93,11 +93,12 @@ class _Chooser:
 
     def choose(self, to: str) -> Choice:
         spec, forms = self.spec, self._forms()
-        if to not in ("auto", *forms):
+        straight = "" if self._needs_loop else spec.needs_no_loop
+        if to not in ("auto", *forms) and not (straight and to == CHUNKED):
             reason = spec.why_not(to) or f"{self.target.name} does not support the form {to}"
             raise UnsupportedError(reason, hint=_use(forms), node=spec.node)
-        if spec.needs_no_loop and not self._needs_loop:
-            return self._choice("unroll", spec.needs_no_loop)
+        if straight:
+            return self._choice("unroll", straight)
         if to == "auto":
             return self._first_possible()
         try:

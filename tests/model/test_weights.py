@@ -423,3 +423,25 @@ def test_weights_of_zeros_and_of_not_a_number(form: str) -> None:
     weights[0, 0, 0] = np.nan
     original.graph.initializer[0].CopyFrom(numpy_helper.from_array(weights, "W"))
     assert_same(original, random_feed(original), form)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        """a = LSTM <hidden_size=4> (X, W, R) b = Squeeze <axes=[1]> (a) c = GRU <hidden_size=2> (b, W2, R2)
+        d = Squeeze <axes=[1]> (c) Y = LSTM <hidden_size=4> (d, W3, R)""",
+        """a, h = LSTM <hidden_size=4> (X, W, R) c = RNN <hidden_size=4> (X, W4, R4, "", "", h)
+        d = Squeeze <axes=[1]> (c) e = Slice <axes=[2], starts=[0], ends=[2]> (d)
+        f, g = LSTM <hidden_size=4> (e, W3, R) Y = Unsqueeze <axes=[0]> (g)""",
+    ],
+)
+def test_zeros_of_a_node_that_a_later_one_does_not_read(nodes: str) -> None:
+    """The first node of no steps gives zeros; the second reads their shape only, and the third gives such zeros."""
+    tensors = {"W": (16, 3), "R": (16, 4), "W2": (6, 4), "R2": (6, 2), "W3": (16, 2), "W4": (4, 3), "R4": (4, 4)}
+    declared = ", ".join(f"float[1,{rows},{columns}] {name} = {{}}" for name, (rows, columns) in tensors.items())
+    original = parse(f"g (float[0,2,3] X) => (float[p,q,r,s] Y) <{declared}> {{ {nodes} }}", 9)
+    for form in FORMS:
+        new = rl.lower(original, form)
+        onnx.checker.check_model(new)
+        (Y,) = run(new, {"X": zeros(np.float32, 0, 2, 3)}).values()
+        assert not Y.any()

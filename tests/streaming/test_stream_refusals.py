@@ -212,6 +212,18 @@ REFUSED: dict[str, tuple[str, ...]] = {
         "x = Concat <axis = 1> (X, Z)  Y = GRU <hidden_size = 4> (x, W, R)",
         "float[p, q, r, s] Y",
     ),
+    "the size of axis 1 of 'x' is not known: a state cannot have that size": (
+        "float[time, a, 3] X, float[b, 3] Z",
+        "x = Add (X, Z)  Y = GRU <hidden_size = 4> (x, W, R)",
+        "float[p, q, r, s] Y",
+    ),
+    "a call may skip a state in its branches": (
+        "float[time, a, 3] X, float[b, 3] Z",
+        f"""x = Add (X, Z)  m = Shape (x)  n = Shape (X)  d = Sub (m, n)  e = ReduceSum <keepdims = 0> (d)
+        c = Cast <to = 9> (e)  {choice("float[p, q, r]", "y = Neg (x)", "y = CumSum (x, scalar)")}""".replace(
+            "If (c)", "Y = If (c)"
+        ),
+    ),
     "weighs all frames, after some were padded, cut or moved": (
         CONV,
         "p = Pad (X, front)  w = Softmax <axis = 2> (p)  m = Mul (w, p)  Y = ReduceSum (m, i2)",

@@ -165,6 +165,7 @@ def _layouts() -> Iterator[Case]:
     both = {"layout": 1, "direction": "bidirectional"}
     yield from _for_each_operator("layout_1_symbolic", both, optional=ALL_OPTIONAL, x="symbolic")
     yield from _for_each_operator("layout_1_float16", both, optional=ALL_OPTIONAL, dtype="float16")
+    yield from _for_each_operator("layout_1_float16_from_zeros", {"layout": 1}, dtype="float16")
     yield from _for_each_operator("layout_1_states_only", both, outputs=("Y_h", "Y_c"))
     yield from _for_each_operator("layout_1_batch_is_length", {"layout": 1}, T=3, N=3)
     yield from _for_each_operator("layout_1_T_1", both, T=1, optional=ALL_OPTIONAL)

@@ -244,6 +244,22 @@ TRAPS = [
         [{"X": numbers(4, 2)}],
     ),
     Trap(
+        "rows that no step reads",
+        """(float[2] a, float[2] b, float[5,2] X) => (float[2] p, float[2] q, float[T,2] Y)
+        { p, q, Y = Scan <num_scan_inputs = 1, body = d (float[2] s, float[2] t, float[2] x)
+            => (float[2] s1, float[2] t1, float[2] y) { s1 = Add (s, t) t1 = Identity (s) y = Mul (s, t) }>
+          (a, b, X) }""",
+        [{"a": S, "b": S + 1, "X": X}],
+    ),
+    Trap(
+        "no state that changes, before Loops without states",
+        f"""(float[2] a, float[5,2] X) => (float[2] p, float[T,2] Y) <{YES}, int64 M = {{5}}>
+        {{ p, Y = Loop (M, yes, a) <body = d {STEP}
+            {{ x = Gather (X, i) o = Add (s, x) s1 = Identity (s) c1 = Identity (c) }}> }}""",
+        [{"a": S, "X": X}],
+        opset=10,
+    ),
+    Trap(
         "a Scan of opset 8",
         """(float[1,2] a, float[1,4,2] X) => (float[1,2] p) { p = Scan <num_scan_inputs = 1,
             body = d (float[2] s, float[2] x) => (float[2] s1) { s1 = Add (s, x) }> ("", a, X) }""",

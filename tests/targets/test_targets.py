@@ -85,6 +85,18 @@ def test_a_hint_names_forms_that_the_target_supports(target: str, hint: str) -> 
         rl.lower(model(UNKNOWN, 17), "unroll", target=target)
 
 
+def test_a_single_step_is_not_chunked() -> None:
+    """One step needs no loop, but at opset 7 the rows of an open batch can be numbered in a Loop only."""
+    case = Case("one step", "LSTM", T=1, x="batch", optional=("sequence_lens",), lengths=(1, 0, 1))
+    for to in ("auto", "chunked"):
+        with pytest.raises(rl.UnsupportedError) as caught:
+            rl.lower(model(case, 7), to, target="tvm")
+        assert "--to chunked" not in str(caught.value)
+    with pytest.raises(rl.UnsupportedError, match=r"tvm does not support the form loop; use --to unroll$"):
+        rl.lower(model(case, 17), "loop", target="tvm")
+    assert_close(run(rl.lower(model(case, 17), "chunked", target="tvm"), feed(case)), expected(case))
+
+
 def test_openvino_has_no_computed_weights_in_a_scan() -> None:
     """It rejects a Scan whose body uses a value of the graph around it."""
     for symbols, case in {
@@ -355,6 +367,9 @@ def test_relu_of_an_output_is_max_in_mnn(to: str) -> None:
         assert not [node for node in graph.node if node.op_type == "Relu" and given & set(node.input)]
     assert {"Max", "Relu"} <= operators(lowered)
     assert_close(run(lowered, feed(case)), expected(case))
+    old = rl.lower(model(case, 7), to, target="mnn")  # whose Max does not broadcast
+    assert {"Clip", "Relu"} <= operators(old)
+    assert_close(run(old, feed(case)), expected(case))
 
 
 @pytest.mark.parametrize("opset", [11, 14, 21])

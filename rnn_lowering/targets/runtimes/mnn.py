@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -34,7 +35,7 @@ def conv_of_images(op: Ops, x: Tensor, weight: Tensor, bias: Tensor, dilation: i
 
 
 def max_of_outputs(op: Ops, outputs: Sequence[ir.Value]) -> None:
-    """Replace Relu with Max(x, 0) if x is an output.
+    """Replace Relu with Max(x, 0) if x is an output; before opset 8, where Max does not broadcast, with Clip.
 
     MNN fuses Relu with Add, Sub, Mul, Div, Max, Min or Softsign before it, and loses what these compute ("Can't
     find output"): the cell state of Keras' LSTM(activation="relu").
@@ -43,10 +44,14 @@ def max_of_outputs(op: Ops, outputs: Sequence[ir.Value]) -> None:
     op.nodes.clear()
     for node in nodes:
         if node.op_type == "Relu" and node.inputs[0] in outputs:
-            zero = op.value(op.known(zeros_of(op.dtype, ())))
-            node.op_type, node.name = "Max", op.unique_name("Max")
-            node.resize_inputs(2)
-            node.replace_input_with(1, zero)
+            node.op_type = "Max" if op.opset >= 8 else "Clip"
+            node.name = op.unique_name(node.op_type)
+            if node.op_type == "Max":
+                node.resize_inputs(2)
+                node.replace_input_with(1, op.value(op.known(zeros_of(op.dtype, ()))))
+            else:
+                bounds = ir.AttrFloat32("min", 0.0), ir.AttrFloat32("max", math.inf)
+                node.attributes.update({bound.name: bound for bound in bounds})
         op.nodes.append(node)
 
 
