@@ -98,9 +98,7 @@ def _stream(_: str, given: Any) -> Stream:
 class Tolerance:
     """Values that count as equal: |a - b| <= atol + rtol * |a|; NaN equals NaN, infinity equals the same infinity.
 
-    Without values, by the element type (float32: rtol 1e-4, atol 1e-5; float64: 1e-9, 1e-10; float16: 1e-2, 2e-3;
-    bfloat16: 8e-2, 4e-2; others exactly equal). If the largest number is below 1, the default atol is multiplied by
-        it.
+    Without values, they depend on the element type: docs/verification.md has the table.
 
     Examples:
         >>> rl.verify(model, rl.lower(model), tolerance=rl.Tolerance(rtol=1e-3), runs=1).status
@@ -108,10 +106,10 @@ class Tolerance:
     """
 
     rtol: float | None = option(
-        None, types.tolerance, "relative tolerance (default: by type; float32 1e-4)", _COMPARISON, text="tolerance"
+        None, types.tolerance, "relative tolerance (default: by element type)", _COMPARISON, text="tolerance"
     )
     atol: float | None = option(
-        None, types.tolerance, "absolute tolerance (default: by type; float32 1e-5)", _COMPARISON, text="tolerance"
+        None, types.tolerance, "absolute tolerance (default: by element type)", _COMPARISON, text="tolerance"
     )
 
     def __post_init__(self) -> None:
@@ -166,7 +164,8 @@ class Lowering:
     to: str = option(
         "auto",
         types.one_of("form", (*FORMS, KEEP)),
-        "form of the lowered nodes (default: {default}, the one that the target prefers); keep: do not lower them",
+        "form of the lowered nodes: a Scan, a Loop, straight-line (unroll), or several steps at once (chunked, for "
+        "LinearAttention); keep: do not lower them (default: {default}, the one that the target prefers)",
         _FORM,
         choices=(*FORMS, KEEP),
     )
@@ -212,7 +211,7 @@ class Lowering:
     compute: str = option(
         "native",
         types.one_of("compute", COMPUTE),
-        "float32: compute float16 and bfloat16 nodes in float32 (default: {default})",
+        "float32: compute float16 and bfloat16 nodes in float32 (default: {default}, in their own type)",
         _FORM,
         choices=COMPUTE,
     )
@@ -234,7 +233,7 @@ class Lowering:
     join: bool = option(
         True,
         types.flag,
-        "give each node and direction its own loop (default: small ones share a loop where that is faster)",
+        "give each node and direction its own loop (default: small nodes share a loop if that is faster)",
         _FORM,
         flags=("--no-join",),
         text="no flag",
@@ -279,7 +278,7 @@ class Lowering:
     delay: bool | int = option(
         False,
         parse_delay,
-        "for nets that look ahead: let the outputs of the stream be late, by at most FRAMES (default: any number)",
+        "for nets that look ahead: the outputs of the stream may be late, by at most FRAMES (default: any number)",
         _SIZES,
         text="delay",
         metavar="FRAMES",
@@ -371,7 +370,7 @@ class Check:
     feeds: Sequence[Mapping[str, Array]] | None = option(
         None,
         types.optional(types.feeds),
-        "compare with this input",
+        "compare on this input",
         _COMPARISON,
         flags=("--feed",),
         text="feed",
@@ -380,7 +379,7 @@ class Check:
     shapes: Shapes | None = option(
         None,
         types.optional(types.shapes),
-        "compare with an input of this shape",
+        "compare on a random input of this shape",
         _COMPARISON,
         flags=("--test-shape",),
         text="shape",

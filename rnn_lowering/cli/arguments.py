@@ -26,8 +26,14 @@ _USAGE = """rnn-lower IN.onnx OUT.onnx [options]
        rnn-lower IN.onnx --list [options]
        rnn-lower --help | --targets | --version"""
 
+_DESCRIPTION = """Replace the recurrent nodes of an ONNX model (LSTM, GRU, ...) with basic operators (MatMul, Add, Tanh, ...).
+
+  rnn-lower model.onnx --list                                   the recurrent nodes and the inputs
+  rnn-lower model.onnx out.onnx --target tvm --set-dim seq=16   for one runtime
+  rnn-lower model.onnx out.onnx --to unroll --set-dim seq=16    no loops, one fixed length"""
+
 _EXIT = """exit codes:
-  0  written, also if there was nothing to lower
+  0  OUT.onnx is written, also if there was nothing to lower
   1  cannot lower, bad model, or a file cannot be read or written; nothing is written unless the message says so
   2  wrong usage
   3  verification failed; OUT.onnx is not written
@@ -60,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     p = _Parser(
         prog="rnn-lower",
         usage=_USAGE,
-        description="Replace the recurrent nodes of an ONNX model (LSTM, GRU, ...) with primitive operators.",
+        description=_DESCRIPTION,
         epilog=_EXIT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
