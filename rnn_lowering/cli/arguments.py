@@ -26,7 +26,7 @@ _USAGE = """rnn-lower IN.onnx OUT.onnx [options]
        rnn-lower IN.onnx --list [options]
        rnn-lower --help | --targets | --version"""
 
-_DESCRIPTION = """Replace the recurrent nodes of an ONNX model (LSTM, GRU, ...) with basic operators (MatMul, Add, Tanh, ...).
+_DESCRIPTION = """Replace the recurrent nodes of an ONNX model (LSTM, GRU, ...) with basic operators (MatMul, ...).
 
   rnn-lower model.onnx --list                                   the recurrent nodes and the inputs
   rnn-lower model.onnx out.onnx --target tvm --set-dim seq=16   for one runtime
