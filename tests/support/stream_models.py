@@ -1,8 +1,12 @@
 """Small models for the tests of streaming, and a host that knows nothing but the metadata."""
 
+import ast
 import json
-from collections.abc import Mapping, Sequence
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import cycle
 from math import ceil
 from typing import Any
 
@@ -22,12 +26,84 @@ CHUNKINGS = ([1], [5], [3, 1, 4, 7, 2])
 """Sizes of chunks, repeated as often as needed."""
 
 
+OPERAND = re.compile(r"(?:[^,\[\]]|\[(?:[^\[\]]|\[[^\[\]]*\])*\])+")
+RANDOM = re.compile(r"(?!(?:float|double|bool|u?int)\d*\[)([A-Za-z]\w*)(\[[\d, ]+\])")
+NUMBERS = re.compile(r"-?\d\S*|\[.*\]")
+
+
 def net(text: str, weights: Mapping[str, Array] | None = None, opset: int = 17) -> onnx.ModelProto:
-    """A model from the text of its graph, with weights by name."""
-    model = parse(text, opset)
-    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in (weights or {}).items())
+    """A model from the text of its graph, with weights by name.
+
+    An operand may be a number or an array, such as `2` and `[2, -1]`, of floats where there is a point. `K[3, 3]`
+    is a tensor of random numbers, and `K` behind it the same.
+    """
+    held: Arrays = {}
+    domains = "".join(f', "{name}": 1' for name in {*re.findall(r"= ([a-z]\w*(?:\.\w+)*)\.[A-Z]", text)})
+    text = re.sub(r"\(([^()]+)\)", lambda found: f"({_operands(found[1], held)})", text)
+    model = parse(text, opset, domains=domains)
+    held = {**(weights or {}), **held}
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in held.items())
+    ranked = onnx.shape_inference.infer_shapes(model, data_prop=True).graph.output
+    for value, found in zip(model.graph.output, ranked, strict=True):
+        if not value.type.tensor_type.HasField("shape"):  # the checker needs a rank
+            value.type.tensor_type.shape.dim.extend(
+                onnx.TensorShapeProto.Dimension() for _ in found.type.tensor_type.shape.dim
+            )
     onnx.checker.check_model(model)
     return model
+
+
+def _operands(text: str, held: Arrays) -> str:
+    return ",".join(_operand(part, held) for part in OPERAND.findall(text))
+
+
+def _operand(text: str, held: Arrays) -> str:
+    if made := RANDOM.fullmatch(text.strip()):
+        name, shape = made[1], ast.literal_eval(made[2])
+        assert name not in held, f"{name} is two tensors"
+        held[name] = random(shape, zlib.crc32(text.strip().encode()), float(np.prod(shape[1:])) ** -0.5)
+        return f" {name}"
+    if NUMBERS.fullmatch(text.strip()):
+        array = np.array(ast.literal_eval(text.strip()))
+        name = f"const_{zlib.crc32(text.strip().encode())}"
+        held[name] = array.astype(np.float32) if array.dtype.kind == "f" else array
+        return f" {name}"
+    return text
+
+
+FAR = {"far": np.array([2**63 - 1])}
+"""The end of any axis, for Slice."""
+
+
+def over(head: str, nodes: str, weights: Mapping[str, Array] | None = None, opset: int = 18) -> onnx.ModelProto:
+    """A net of `inputs` or `inputs => outputs`, with those of the weights that it names.
+
+    W, R and B are those of a GRU from 3 to 4. An output Y needs no declaration.
+    """
+    inputs, _, outputs = head.partition(" => ")
+    words = {*re.findall(r"\w+", nodes)}
+    named = {n: a for n, a in {**FAR, **recurrent("GRU", 3, 4), **(weights or {})}.items() if n in words}
+    return net(f"g ({inputs}) => ({outputs or 'float[] Y'}) {{ {nodes} }}", named, opset)
+
+
+def rows(table: str) -> list[tuple[str, str, str]]:
+    """The head, the title and the nodes of each net in a table.
+
+    A head is `# inputs`, `# inputs => outputs` or `# inputs { nodes` in front of those of each net. A title stands
+    above its nets: one a line, indented by 4, with further lines indented by 8.
+    """
+    found: list[tuple[str, str, str]] = []
+    head = first = title = ""
+    for line in table.splitlines():
+        if line.startswith("# "):
+            head, _, first = line[2:].partition(" { ")
+        elif line.startswith(" " * 8):
+            found[-1] = (*found[-1][:2], f"{found[-1][2]}\n{line}")
+        elif line.startswith(" "):
+            found.append((head, title, f"{first} {line}"))
+        elif line:
+            title = line
+    return found
 
 
 def recurrent(
@@ -78,28 +154,51 @@ def chunked(model: onnx.ModelProto, feed: Arrays, sizes: Sequence[int], states: 
     bound = {d: n for name in plan["inputs"] for d, n in zip(named[name], feed[name].shape, strict=True)}
     carried = initial_states(plan, bound) | (states or {})
     length = next(feed[name].shape[axis] for name, axis in plan["inputs"].items() if axis is not None)
-    parts: dict[str, list[Array]] = {name: [] for name in plan["outputs"]}
-    start = turn = 0
-    while start < length:
-        count = min(sizes[turn % len(sizes)], length - start)
+    parts: list[Arrays] = []
+    for start, end in pieces(length, sizes):
         chunk = {
-            name: np.clip(feed[name] - start, 0, count).astype(feed[name].dtype)
+            name: np.clip(feed[name] - start, 0, end - start).astype(feed[name].dtype)
             if name == "lens"
             else feed[name]
             if axis is None
-            else feed[name].take(range(start, start + count), axis)
+            else feed[name].take(range(start, end), axis)
             for name, axis in plan["inputs"].items()
         }
-        results = dict(
-            zip((o.name for o in running.get_outputs()), running.run(None, chunk | carried), strict=True)
-        )
-        carried = {s["input"]: results[s["output"]] for s in plan["states"]}
-        for name in parts:
-            parts[name].append(results[name])
-        start, turn = start + count, turn + 1
+        names = (output.name for output in running.get_outputs())
+        parts.append(dict(zip(names, running.run(None, chunk | carried), strict=True)))
+        carried = {s["input"]: parts[-1][s["output"]] for s in plan["states"]}
+    joined = _joined(plan["outputs"], parts)
     axes = plan["outputs"]
-    joined = {n: p[-1] if axes[n] is None else np.concatenate(p, axes[n]) for n, p in parts.items()}
     return {n: a if axes[n] is None else _of_sequence(plan, n, a, frames, "delay") for n, a in joined.items()}
+
+
+def pieces(length: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The first frame of each chunk and that behind it; sizes are repeated."""
+    start, turns = 0, cycle(sizes)
+    while start < length:
+        end = min(start + next(turns), length)
+        yield start, end
+        start = end
+
+
+def _joined(axes: Mapping[str, int | None], parts: Sequence[Arrays]) -> Arrays:
+    return {
+        name: parts[-1][name] if axis is None else np.concatenate([part[name] for part in parts], axis)
+        for name, axis in axes.items()
+    }
+
+
+def hosted(stream: rl.Stream, feed: Arrays, sizes: Sequence[int]) -> Arrays:
+    """What rl.Stream returns of a sequence from a reset on, with flush."""
+    stream.reset()
+    axes = stream.plan.inputs
+    length = next(feed[name].shape[axis] for name, axis in axes.items() if axis is not None)
+    parts = [
+        stream({n: feed[n] if a is None else feed[n].take(range(*piece), a) for n, a in axes.items()})
+        for piece in pieces(length, sizes)
+    ]
+    flushed = stream.flush()
+    return _joined(stream.plan.outputs, [*parts, flushed] if flushed else parts)
 
 
 def with_zeros_behind(plan: Mapping[str, Any], feed: Arrays) -> Arrays:
@@ -167,3 +266,8 @@ def int64_at_run_time(model: onnx.ModelProto) -> list[str]:
     read = {name for node in model.graph.node for name in node.input} | {v.name for v in model.graph.output}
     computed = {name for node in model.graph.node if node.op_type != "Constant" for name in node.output}
     return sorted(name for name in computed & read if types[name] == onnx.TensorProto.INT64)
+
+
+def shown(plan: Mapping[str, Any]) -> str:
+    """What each state of a stream is, and its shape."""
+    return "  ".join(f"{s['state']}{s['shape']}".replace("'", "") for s in plan["states"]) or "none"
