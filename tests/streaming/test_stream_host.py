@@ -202,7 +202,7 @@ def with_metadata(fields: dict[str, Any] | str, state: dict[str, Any] | None = N
         plan["states"] = [{**held, **(state or {})} for held in plan["states"]]
         fields = json.dumps({**plan, **fields})
     entry.value = fields
-    return model.SerializeToString()
+    return bytes(model.SerializeToString())
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}"])

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from rnn_lowering.emit.versions import TO_THE_END
 from rnn_lowering.inference.symbolic_values import Size, shape_of, size
 from rnn_lowering.streaming.delays import keep, resampled, settled, with_past, without_missing
-from rnn_lowering.streaming.editor import Editor, input_of
+from rnn_lowering.streaming.editor import Editor, NodeEdit, input_of
 from rnn_lowering.streaming.flow import Flow, FramesEdit
 from rnn_lowering.streaming.frames import Frames, Framing
 
@@ -62,7 +62,21 @@ def transformed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | N
             "its signal is not the stream, or its frames have no constant length and step",
             "give a constant frame_step, and a window of known length",
         )
+    flow.edits.append(OneSided(node))
     return with_past(flow, node, framing, framing.windows(int(length), int(step)), stride=int(step))
+
+
+@dataclass(frozen=True)
+class OneSided(NodeEdit):
+    """An STFT with its default written out: ONNX's inference takes an absent `onesided` as 0."""
+
+    node: ir.Node
+    carries = False
+
+    def apply(self, editor: Editor) -> None:
+        """Write the attribute."""
+        attributes = self.node.attributes
+        attributes["onesided"] = ir.AttrInt64("onesided", attributes.get_int("onesided", 1))
 
 
 def transposed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
