@@ -1,31 +1,37 @@
 """Where weights come from: chains that are folded, values that a user may set, what stays and what goes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from graphs import value
+from onnx import numpy_helper
 from oracle import evaluate
 from running import assert_close, nodes, run
 from scope_models import OVERRIDABLE, SHARED
 from texts import FORMS, assert_same, initializers, lowered, parse, random_feed
+from thinning import by_turns
 
 import rnn_lowering as rl
 from rnn_lowering.spec import constant_values
 
 LSTM = """
-main (float[5,2,3] X) => (float[5,1,2,4] Y) <{tensors}> {{
+main (float[5,2,3] X) => (float[5,1,2,4] Y{outputs}) <{tensors}> {{
     {chain}
     Y = LSTM <hidden_size=4> (X, W, R)
 }}
 """
-R = "float[1,16,4] R = {}"
 
-Chains = Mapping[str, tuple[str, str]]
-CHAINS: Chains = {
+
+def model(tensors: str, chain: str, opset: int = 17, outputs: str = "") -> onnx.ModelProto:
+    """An LSTM whose W a chain of nodes gives."""
+    tensors = ", ".join(filter(None, (tensors, "float[1,16,4] R = {}")))
+    return parse(LSTM.format(tensors=tensors, chain=chain, outputs=outputs), opset, ir_version=10)
+
+
+CHAINS = {
     "identity": ("float[1,16,3] w = {}", "W = Identity(w)"),
     "identities": ("float[1,16,3] w = {}", "a = Identity(w) b = Identity(a) W = Identity(b)"),
     "constant": ("", "W = Constant <value = float[1,16,3] {}> ()"),
@@ -57,146 +63,59 @@ CHAINS: Chains = {
         t = Transpose(ordered) tt = Transpose <perm=[1,0]> (t) W = Unsqueeze(tt, zero)""",
     ),
 }
-
-
-OLD_CHAINS = {
-    "unsqueeze": ("float[16,3] w = {}", "W = Unsqueeze <axes=[0]> (w)"),
-    "squeeze": ("float[1,1,16,3] w = {}", "W = Squeeze <axes=[1]> (w)"),
-    "slice": ("float[2,16,5] w = {}", "W = Slice <axes=[0,2], starts=[1,1], ends=[2,4]> (w)"),
-    "split": ("float[1,32,3] w = {}", "V, W = Split <axis=1, split=[16,16]> (w)"),
-    "even_split": ("float[1,32,3] w = {}", "V, W = Split <axis=1> (w)"),
-    "filled": ("int64[3] shape = {1,16,3}", "W = ConstantOfShape <value = float[1] {0.1}> (shape)"),
+OTHER_OPSETS = {
+    "unsqueeze-9": ("float[16,3] w = {}", "W = Unsqueeze <axes=[0]> (w)", 9),
+    "squeeze-9": ("float[1,1,16,3] w = {}", "W = Squeeze <axes=[1]> (w)", 9),
+    "slice-9": ("float[2,16,5] w = {}", "W = Slice <axes=[0,2], starts=[1,1], ends=[2,4]> (w)", 9),
+    "split-9": ("float[1,32,3] w = {}", "V, W = Split <axis=1, split=[16,16]> (w)", 9),
+    "even_split-9": ("float[1,32,3] w = {}", "V, W = Split <axis=1> (w)", 9),
+    "filled-9": ("int64[3] shape = {1,16,3}", "W = ConstantOfShape <value = float[1] {0.1}> (shape)", 9),
+    "split_by_count-21": ("float[1,32,3] w = {}", "V, W = Split <axis=1, num_outputs=2> (w)", 21),
 }
-NEW_CHAINS = {
-    "split_by_count": ("float[1,32,3] w = {}", "V, W = Split <axis=1, num_outputs=2> (w)"),
-}
-
-
-def chain_model(name: str, chains: Chains = CHAINS, opset: int = 17) -> onnx.ModelProto:
-    tensors, chain = chains[name]
-    return parse(LSTM.format(tensors=", ".join(filter(None, (tensors, R))), chain=chain), opset, ir_version=10)
-
-
-def emitted_tensors(new: onnx.ModelProto) -> list[str]:
-    """The names of main-graph initializers that no node of any scope uses."""
-    used = {name for node in nodes(new) for name in node.input}
-    return sorted(initializers(new) - used)
-
-
-def chains() -> Iterator[Any]:
-    yield from (pytest.param(chain_model(name), id=name) for name in CHAINS)
-    yield from (pytest.param(chain_model(name, OLD_CHAINS, 9), id=f"{name}-9") for name in OLD_CHAINS)
-    yield from (pytest.param(chain_model(name, NEW_CHAINS, 21), id=f"{name}-21") for name in NEW_CHAINS)
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("original", list(chains()))
-def test_a_chain_is_folded(original: onnx.ModelProto, form: str) -> None:
+@pytest.mark.parametrize("name", [*CHAINS, *OTHER_OPSETS])
+def test_a_chain_is_folded(name: str, form: str) -> None:
+    original = model(*(CHAINS | OTHER_OPSETS)[name])
     new = assert_same(original, random_feed(original), form)
     chain = {node.output[0] for node in original.graph.node} - {"Y"}
     assert not chain & {name for node in nodes(new) for name in (*node.input, *node.output)}
     assert not {"W", "R", "w"} & initializers(new)
-    assert emitted_tensors(new) == []
-    twin = lowered(constant_model(original.opset_import[0].version), form)
+    assert initializers(new) <= {name for node in nodes(new) for name in node.input}
+    twin = lowered(model("float[1,16,3] W = {}", "", original.opset_import[0].version), form)
     assert sorted(n.op_type for n in nodes(new)) == sorted(n.op_type for n in nodes(twin))
 
 
-LARGE = """
-main (float[3,2,32] X) => (float[3,1,2,16] Y) <{tensors}, float[1,64,16] R = {{}}> {{
-    {chain}
-    Y = LSTM <hidden_size=16> (X, W, R)
-}}
-"""
-LARGE_CHAINS = {
-    "transpose": ("float[1,32,64] w = {}", "W = Transpose <perm=[0,2,1]> (w)"),
-    "concat": ("float[1,16,32] i = {}, float[1,48,32] ofc = {}", "W = Concat <axis=1> (i, ofc)"),
+WIDE = 17 * 2**20 // (256 * 4)
+VERY_LARGE = {
+    "transpose": ("float[1,{WIDE},256] w = {}", "W = Transpose <perm=[0,2,1]> (w)"),
+    "concat": ("float[1,64,{WIDE}] i = {}, float[1,192,{WIDE}] ofc = {}", "W = Concat <axis=1> (i, ofc)"),
     "several": (
-        "float[32,16] a = {}, float[32,48] b = {}, int64[1] zero = {0}",
+        "float[{WIDE},64] a = {}, float[{WIDE},192] b = {}, int64[1] zero = {0}",
         "ab = Concat <axis=1> (a, b) t = Transpose(ab) i = Identity(t) W = Unsqueeze(i, zero)",
     ),
-}
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", LARGE_CHAINS)
-def test_a_chain_that_is_computed_late_needs_nothing_of_the_graph(
-    name: str, form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A large constant is computed when the result is written: its nodes have left the graph by then."""
-    monkeypatch.setattr(constant_values, "KEPT_BYTES", 0)
-    tensors, chain = LARGE_CHAINS[name]
-    original = parse(LARGE.format(tensors=tensors, chain=chain))
-    new = assert_same(original, random_feed(original), form)
-    assert not {"w", "i", "ofc", "a", "b"} & initializers(new)
-
-
-def large_chain(*nodes_of_W: onnx.NodeProto, **tensors: npt.NDArray[Any]) -> onnx.ModelProto:
-    """A model whose W of 17 MiB these nodes compute."""
-    R = np.random.default_rng(1).standard_normal((1, 256, 64)).astype(np.float32) / 8
-    node = helper.make_node("LSTM", ["X", "W", "R"], ["Y"], hidden_size=64)
-    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "XY"]
-    infos[0] = helper.make_tensor_value_info("X", TensorProto.FLOAT, [2, 1, WIDE])
-    initializers = [numpy_helper.from_array(a, name) for name, a in {**tensors, "R": R}.items()]
-    graph = helper.make_graph([*nodes_of_W, node], "large", infos[:1], infos[1:], initializers)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
-WIDE = 17 * 2**20 // (256 * 4)
-
-
-def wide(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    return np.random.default_rng(0).random(shape, np.float32) * 0.02 - 0.01
-
-
-VERY_LARGE = {
-    "transpose": lambda: large_chain(
-        helper.make_node("Transpose", ["w"], ["W"], perm=[0, 2, 1]), w=wide((1, WIDE, 256))
-    ),
-    "concat": lambda: large_chain(
-        helper.make_node("Concat", ["i", "ofc"], ["W"], axis=1), i=wide((1, 64, WIDE)), ofc=wide((1, 192, WIDE))
-    ),
-    "dequantized": lambda: large_chain(
-        helper.make_node("DequantizeLinear", ["q", "scale"], ["w"]),
-        helper.make_node("Transpose", ["w"], ["W"], perm=[0, 2, 1]),
-        q=(wide((1, WIDE, 256)) * 12_000).astype(np.int8),
-        scale=np.array(1e-4, np.float32),
+    "dequantized": (
+        "int8[1,{WIDE},256] q = {}, float scale = {0.0001}",
+        "w = DequantizeLinear (q, scale) W = Transpose <perm=[0,2,1]> (w)",
     ),
 }
 
 
-@pytest.mark.parametrize("name", VERY_LARGE)
-def test_a_chain_above_the_limit(name: str) -> None:
-    """As the test before, with weights that really are so large."""
-    original = VERY_LARGE[name]()
+@pytest.mark.parametrize(("name", "form"), by_turns(list(VERY_LARGE), FORMS))
+def test_a_chain_that_is_computed_late_needs_nothing_of_the_graph(name: str, form: str) -> None:
+    """A constant of 17 MiB is computed when the result is written: its nodes have left the graph by then."""
     assert WIDE * 256 * 4 > constant_values.KEPT_BYTES
-    new = rl.lower(original, "unroll")
-    feed = {"X": np.random.default_rng(2).standard_normal((2, 1, WIDE), np.float32)}
+    tensors, chain = (text.replace("{WIDE}", str(WIDE)) for text in VERY_LARGE[name])
+    original = parse(f"""main (float[2,1,{WIDE}] X) => (float[2,1,1,64] Y) <{tensors}, float[1,256,64] R = {{}}> {{
+        {chain} Y = LSTM <hidden_size=64> (X, W, R) }}""")
+    if name == "dequantized":
+        q = np.random.default_rng(0).integers(-120, 120, (1, WIDE, 256), np.int8)
+        original.graph.initializer[0].CopyFrom(numpy_helper.from_array(q, "q"))
+    new = rl.lower(original, form)
+    feed = {"X": random_feed(original)["X"] / 8}
     assert_close(run(new, feed), run(original, feed))
-    assert not {"w", "i", "ofc"} & initializers(new)
-
-
-def constant_model(opset: int) -> onnx.ModelProto:
-    """The model with an initializer in the place of a chain."""
-    return parse(LSTM.format(tensors=f"float[1,16,3] W = {{}}, {R}", chain=""), opset, ir_version=10)
-
-
-@pytest.mark.parametrize("name", [name for name in CHAINS if name != "split"])
-def test_a_chain_that_others_use_stays(name: str) -> None:
-    original = chain_model(name)
-    original.graph.output.append(onnx.helper.make_tensor_value_info("W", 1, [1, 16, 3]))
-    before = [n for n in original.graph.node if n.op_type != "LSTM"]
-    new = assert_same(original, random_feed(original))
-    assert [n.op_type for n in new.graph.node][: len(before)] == [n.op_type for n in before]
-    assert initializers(original) - {"R"} <= initializers(new)
-
-
-def test_a_part_of_a_chain_that_others_use_stays() -> None:
-    chain = "a = Transpose <perm=[0,2,1]> (w) V, W = Split <axis=1> (a, sizes) used = Neg(V)"
-    text = LSTM.format(tensors=f"float[1,3,32] w = {{}}, int64[2] sizes = {{16,16}}, {R}", chain=chain)
-    original = parse(text.replace("Y)", "Y, float[1,16,3] used)", 1))
-    new = assert_same(original, random_feed(original))
-    assert [n.op_type for n in new.graph.node[:3]] == ["Transpose", "Split", "Neg"]
-    assert {"w", "sizes"} <= initializers(new)
+    assert not {"w", "i", "ofc", "a", "b"} & initializers(new)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -241,146 +160,61 @@ def test_a_chain_from_an_outer_scope_is_folded() -> None:
     assert initializers(new) == set()
 
 
-def test_what_a_chain_computes_at_run_time_stays() -> None:
-    original = parse(LSTM.format(tensors=R, chain="t = Identity(v) W = Transpose <perm=[0,2,1]> (t)"))
-    original.graph.input.append(onnx.helper.make_tensor_value_info("v", 1, [1, 3, 16]))
+# What stays
+
+
+def used() -> Iterator[Any]:
+    """Models in which W, or a part of its chain, is used elsewhere; the initializers and first nodes that stay."""
+    plain, more = "float[1,16,3] W = {}, float[2] spare = {}, bool go = {1}", ", float[1,16,3] used"
+    for name, (tensors, chain) in CHAINS.items():
+        if name != "split":
+            original = model(tensors, chain, outputs=", float[1,16,3] W")
+            yield pytest.param(original, initializers(original) - {"R"}, len(original.graph.node) - 1, id=name)
+    for chain in ("used = Neg(W)", "used = Identity(W)"):
+        yield pytest.param(model(plain, chain, outputs=more), {"W", "spare"}, 1, id=chain)
+    body = """used = If (go) <
+        then_branch = yes () => (float[1,16,3] inner) { inner = Neg(W) },
+        else_branch = no () => (float[1,16,3] other) { other = Abs(W) } >"""
+    yield pytest.param(model(plain, body, outputs=more), {"W", "go", "spare"}, 1, id="a body")
+    yield pytest.param(model(plain, "", outputs=", float[1,16,3] W"), {"W", "spare"}, 0, id="an output")
+    yield pytest.param(model(plain, "idle = Identity(X)"), {"spare"}, 1, id="nothing")
+    part = "a = Transpose <perm=[0,2,1]> (w) V, W = Split <axis=1> (a, sizes) used = Neg(V)"
+    tensors = "float[1,3,32] w = {}, int64[2] sizes = {16,16}"
+    yield pytest.param(model(tensors, part, outputs=more), {"w", "sizes"}, 3, id="a part")
+
+
+@pytest.mark.parametrize(("original", "kept", "first"), list(used()))
+def test_what_others_use_stays(original: onnx.ModelProto, kept: set[str], first: int) -> None:
+    new = assert_same(original, random_feed(original))
+    assert kept <= initializers(new)
+    assert "R" not in initializers(new)
+    assert ("W" in initializers(new)) == ("W" in kept)
+    assert [n.op_type for n in new.graph.node[:first]] == [n.op_type for n in original.graph.node[:first]]
+
+
+@pytest.mark.parametrize("chain", ["t = Identity(v) W = Transpose <perm=[0,2,1]> (t)", "W = Reshape(s, shape)"])
+def test_what_is_computed_at_run_time_stays(chain: str) -> None:
+    """From an input, or by an operator that is not folded."""
+    text = f"s = Tanh(v) {chain}" if "(s" in chain else chain
+    tensors = "float[1,3,16] v = {}, int64[3] shape = {1,16,3}" if "(s" in chain else ""
+    original = model(tensors, text)
+    if not tensors:
+        original.graph.input.append(value("v", [1, 3, 16]))
     for form in FORMS:
         for seed in (0, 1):
-            assert_same(original, random_feed(original, seed), form)
+            new = assert_same(original, random_feed(original, seed), form)
+            assert new.graph.node[0].op_type == original.graph.node[0].op_type
 
 
 def test_a_random_weight_is_not_a_constant() -> None:
     """Two uses of one random tensor see the same numbers, also after the lowering."""
     chain = "W = RandomUniform <shape=[1,16,3], low=-0.5, high=0.5> () "
-    original = parse(LSTM.format(tensors=R, chain=chain).replace("Y)", "Y, float[1,16,3] W)", 1))
+    original = model("", chain, outputs=", float[1,16,3] W")
     new = lowered(original)
     feed = random_feed(new)
     results = run(new, feed)
     weights = {"W": results["W"], "R": numpy_helper.to_array(original.graph.initializer[0])}
-    expected = evaluate("LSTM", {}, {**feed, **weights})["Y"]
-    np.testing.assert_allclose(results["Y"], expected, 1e-4, 1e-5)
-
-
-# Initializers that a user may set
-
-
-def list_as_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with all its initializers as graph inputs."""
-    for tensor in model.graph.initializer:
-        info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
-        model.graph.input.append(info)
-    return model
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("opset", "ir_version"), [(8, 4), (13, 7), (17, 8)])
-def test_other_weights_can_be_fed(opset: int, ir_version: int, form: str) -> None:
-    if form == "scan" and opset < 9:
-        form = "auto"
-    original = list_as_inputs(parse(OVERRIDABLE, opset, ir_version))
-    feed = random_feed(original)
-    new = assert_same(original, feed, form)
-    fed = {**feed, **{t.name: -numpy_helper.to_array(t) / 2 for t in original.graph.initializer}}
-    assert_close(run(new, fed), run(original, fed))
-    assert not np.allclose(run(new, fed)["Y"], run(new, feed)["Y"], atol=1e-3)
-    assert initializers(new) >= {"w", "R", "B"}
-    assert [v.name for v in new.graph.input] == [v.name for v in original.graph.input]
-
-
-@pytest.mark.parametrize("form", ["loop", "unroll"])
-def test_other_weights_can_be_fed_to_ir_3(form: str) -> None:
-    original = list_as_inputs(parse(OVERRIDABLE, 8, 3))
-    weights = {t.name: -numpy_helper.to_array(t) / 2 for t in original.graph.initializer}
-    new = assert_same(original, random_feed(original), form)
-    for model in (original, new):  # onnxruntime treats the initializers of IR version 3 as constants
-        del model.graph.initializer[:]
-    fed = {**random_feed(original), **weights}
-    assert_close(run(new, fed), run(original, fed))
-
-
-@pytest.mark.parametrize("form", ["loop", "unroll"])
-def test_ir_3_has_every_initializer_among_its_inputs(form: str) -> None:
-    new = lowered(list_as_inputs(parse(OVERRIDABLE, 8, 3)), form)
-    assert initializers(new) <= {value.name for value in new.graph.input}
-    assert new.ir_version == 3
-
-
-def test_weights_of_which_one_can_be_fed() -> None:
-    original = parse(OVERRIDABLE)
-    original.graph.input.append(onnx.helper.make_tensor_value_info("R", 1, [1, 12, 4]))
-    feed = random_feed(original)
-    new = assert_same(original, feed)
-    fed = {**feed, "R": np.full((1, 12, 4), 0.3, np.float32)}
-    assert_close(run(new, fed), run(original, fed))
-    assert "R" in initializers(new)
-    assert not {"w", "B"} & initializers(new)
-
-
-# What is stored
-
-
-def sizes_of_tensors(model: onnx.ModelProto) -> list[list[int]]:
-    """The shapes of the large initializers of the main graph."""
-    return sorted(list(t.dims) for t in model.graph.initializer if np.prod(t.dims) > 1000)
-
-
-def test_a_shared_weight_is_stored_once() -> None:
-    original = parse(SHARED)
-    feed = random_feed(original)
-    assert sizes_of_tensors(assert_same(original, feed, "unroll")) == [[30, 160], [40, 160]]
-    for form in ("scan", "loop"):
-        assert sizes_of_tensors(assert_same(original, feed, form)) == [[30, 160]]
-
-
-def test_a_shared_chain_is_stored_once() -> None:
-    text = SHARED.replace("float[1,160,30] W", "float[160,30] w")
-    text = text.replace("{\n    n =", "{\n    W = Unsqueeze(w, zero)\n    n =")
-    original = parse(text.replace("R = {}>", "R = {}, int64[1] zero = {0}>"))
-    assert sizes_of_tensors(assert_same(original, random_feed(original), "unroll")) == [[30, 160], [40, 160]]
-
-
-def test_a_weight_of_both_directions_is_stored_once_each() -> None:
-    text = SHARED.replace("[1,160", "[2,160").replace("[4,1,2,40]", "[4,2,2,40]")
-    original = parse(text.replace("hidden_size=40", 'hidden_size=40, direction="bidirectional"'))
-    new = assert_same(original, random_feed(original), "unroll")
-    assert sizes_of_tensors(new) == [[30, 160], [30, 160], [40, 160], [40, 160]]
-
-
-def test_steps_share_their_weights() -> None:
-    original = parse(SHARED.replace("[4,", "[50,"))
-    assert sizes_of_tensors(lowered(original, "unroll")) == [[30, 160], [40, 160]]
-
-
-def test_initializers_that_nothing_used_stay() -> None:
-    text = LSTM.format(tensors=f"float[1,16,3] W = {{}}, {R}, float[2] spare = {{}}", chain="idle = Identity(X)")
-    new = lowered(parse(text))
-    assert "spare" in initializers(new)
-    assert not {"W", "R"} & initializers(new)
-    assert new.graph.node[0].output[0] == "idle"
-
-
-USERS = {
-    "a node": "used = Neg(W)",
-    "a node before": "used = Identity(W)",
-    "a body": """used = If (go) <
-        then_branch = yes () => (float[1,16,3] inner) { inner = Neg(W) },
-        else_branch = no () => (float[1,16,3] other) { other = Abs(W) } >""",
-}
-
-
-@pytest.mark.parametrize("user", USERS)
-def test_an_initializer_that_others_use_stays(user: str) -> None:
-    tensors = f"float[1,16,3] W = {{}}, {R}, bool go = {{1}}"
-    original = parse(LSTM.format(tensors=tensors, chain=USERS[user]).replace("Y)", "Y, float[1,16,3] used)", 1))
-    new = assert_same(original, random_feed(original))
-    assert "W" in initializers(new)
-    assert "R" not in initializers(new)
-
-
-def test_an_initializer_that_is_an_output_stays() -> None:
-    original = parse(LSTM.format(tensors=f"float[1,16,3] W = {{}}, {R}", chain=""))
-    original.graph.output.append(onnx.helper.make_tensor_value_info("W", 1, [1, 16, 3]))
-    assert "W" in initializers(assert_same(original, random_feed(original)))
+    np.testing.assert_allclose(results["Y"], evaluate("LSTM", {}, {**feed, **weights})["Y"], 1e-4, 1e-5)
 
 
 @pytest.mark.parametrize("only", [["GRU"], ["second"]])
@@ -400,6 +234,65 @@ def test_weights_of_a_node_that_is_left_stay(only: Sequence[str]) -> None:
     assert_close(run(new, feed), run(original, feed))
 
 
+# Initializers that a user may set
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("opset", "ir_version", "listed"),
+    [(8, 3, "wRB"), (8, 4, "wRB"), (13, 7, "wRB"), (17, 8, "wRB"), (17, 8, "R")],
+)
+def test_other_weights_can_be_fed(opset: int, ir_version: int, listed: str, form: str) -> None:
+    form = "auto" if form == "scan" and opset < 9 else form
+    original = parse(OVERRIDABLE, opset, ir_version)
+    weights = [tensor for tensor in original.graph.initializer if tensor.name in listed]
+    original.graph.input.extend(value(tensor.name, tensor.dims) for tensor in weights)
+    feed = random_feed(original)
+    new = assert_same(original, feed, form)
+    assert set(listed) <= initializers(new)
+    assert len(listed) == 3 or not {"w", "B"} & initializers(new)
+    assert [v.name for v in new.graph.input][: len(listed) + 1] == [v.name for v in original.graph.input]
+    before = run(new, feed)["Y"]
+    if ir_version == 3:
+        assert initializers(new) <= {v.name for v in new.graph.input}
+        assert new.ir_version == 3
+        for each in (original, new):  # onnxruntime treats the initializers of IR version 3 as constants
+            del each.graph.initializer[:]
+    fed = {**feed, **{t.name: -numpy_helper.to_array(t) / 2 for t in weights}}
+    assert_close(run(new, fed), run(original, fed))
+    assert not np.allclose(run(new, fed)["Y"], before, atol=1e-3)
+
+
+# What is stored
+
+OF_BOTH = SHARED.replace("[1,160", "[2,160").replace("[4,1,2,40]", "[4,2,2,40]")
+SMALL, LARGE = [[30, 160]], [[30, 160], [40, 160]]
+"""In a loop R is in the body."""
+STORED: dict[str, tuple[str, dict[str, list[list[int]]]]] = {
+    "two nodes": (SHARED, {"unroll": LARGE, "scan": SMALL, "loop": SMALL}),
+    "a chain": (
+        SHARED.replace("float[1,160,30] W", "float[160,30] w")
+        .replace("{\n    n =", "{\n    W = Unsqueeze(w, zero)\n    n =")
+        .replace("R = {}>", "R = {}, int64[1] zero = {0}>"),
+        {"unroll": LARGE},
+    ),
+    "both directions": (
+        OF_BOTH.replace("hidden_size=40", 'hidden_size=40, direction="bidirectional"'),
+        {"unroll": sorted(LARGE * 2)},
+    ),
+    "many steps": (SHARED.replace("[4,", "[50,"), {"unroll": LARGE}),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_a_weight_is_stored_once(name: str) -> None:
+    text, expected = STORED[name]
+    original = parse(text)
+    for form, shapes in expected.items():
+        new = assert_same(original, random_feed(original), form)
+        assert sorted(list(t.dims) for t in new.graph.initializer if np.prod(t.dims) > 1000) == shapes
+
+
 def test_one_tensor_in_several_roles() -> None:
     original = parse("""
         main (float[3,4,4] X) => (float[3,1,4,4] Y, float[1,4,4] Y_h) <float[1,4,4] M = {}> {
@@ -410,19 +303,14 @@ def test_one_tensor_in_several_roles() -> None:
         assert_same(original, random_feed(original), form)
 
 
-def zeros(dtype: Any, *shape: int) -> npt.NDArray[Any]:
-    return np.zeros(shape, dtype)
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_weights_of_zeros_and_of_not_a_number(form: str) -> None:
-    original = parse(LSTM.format(tensors=f"float[1,16,3] W = {{}}, {R}", chain=""))
-    original.graph.initializer[0].CopyFrom(numpy_helper.from_array(zeros(np.float32, 1, 16, 3), "W"))
-    assert_same(original, random_feed(original), form)
-    weights = zeros(np.float32, 1, 16, 3)
-    weights[0, 0, 0] = np.nan
-    original.graph.initializer[0].CopyFrom(numpy_helper.from_array(weights, "W"))
-    assert_same(original, random_feed(original), form)
+    original = model("float[1,16,3] W = {}", "")
+    for number in (0, np.nan):
+        weights = np.zeros((1, 16, 3), np.float32)
+        weights[0, 0, 0] = number
+        original.graph.initializer[0].CopyFrom(numpy_helper.from_array(weights, "W"))
+        assert_same(original, random_feed(original), form)
 
 
 @pytest.mark.parametrize(
@@ -443,5 +331,5 @@ def test_zeros_of_a_node_that_a_later_one_does_not_read(nodes: str) -> None:
     for form in FORMS:
         new = rl.lower(original, form)
         onnx.checker.check_model(new)
-        (Y,) = run(new, {"X": zeros(np.float32, 0, 2, 3)}).values()
+        (Y,) = run(new, {"X": np.zeros((0, 2, 3), np.float32)}).values()
         assert not Y.any()
