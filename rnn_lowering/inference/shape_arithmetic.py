@@ -104,7 +104,7 @@ def compute_exactly(
     Args:
         alone: The node.
         arrays: Its inputs.
-        expected: The element type and the shape of each output; None if they are not known.
+        expected: The element type and the shape of each output; None if unknown.
     """
     if _differs_from_onnxruntime(alone.node.op_type, arrays, expected[0]):
         return None

@@ -88,7 +88,7 @@ def _infer_first_state(known: SymbolicValues, node: ir.Node) -> None:
 
 
 def broadcast(known: SymbolicValues, shapes: Sequence[Shape]) -> PartialShape:
-    """Broadcast shapes; an axis is None if its size is not known."""
+    """Broadcast shapes; an axis is None if its size is unknown."""
     rank = max((len(shape) for shape in shapes), default=0)
     padded = [(size(1),) * (rank - len(shape)) + tuple(shape) for shape in shapes]
     return [_joined(known, [shape[axis] for shape in padded]) for axis in range(rank)]
@@ -192,7 +192,7 @@ def _concat(known: SymbolicValues, node: ir.Node) -> Outputs:
 
 
 def slice_bounds(known: SymbolicValues, node: ir.Node, rank: int) -> dict[int, tuple[Size, Size, Size]] | None:
-    """Return (start, end, step) for each axis that a Slice names; None if they are not known."""
+    """Return (start, end, step) for each axis that a Slice names; None if unknown."""
     starts, ends, axes, steps = (known.parameter(node, name) for name in ("starts", "ends", "axes", "steps"))
     if starts is None or ends is None or axes is None or steps is None:
         return None
@@ -252,7 +252,7 @@ def _taken(known: SymbolicValues, length: Size, first: Size, last: Size, step: S
 
 
 def pads(known: SymbolicValues, node: ir.Node, rank: int) -> list[Size] | None:
-    """Return the paddings of all axes, those at the starts first; None if they are not known."""
+    """Return the paddings of all axes, those at the starts first; None if unknown."""
     amounts, axes = known.parameter(node, "pads"), known.parameter(node, "axes")
     if amounts is None or axes is None or any(a.constant is None for a in axes):
         return None

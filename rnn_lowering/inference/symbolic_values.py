@@ -310,7 +310,7 @@ class SymbolicValues:
         return np.broadcast_to(held, [int(n or 0) for n in shape])
 
     def numbers(self, value: ir.Value | None) -> list[Size] | None:
-        """Return the elements of a value that holds sizes; None if they are not known."""
+        """Return the elements of a value that holds sizes; None if unknown."""
         held = None if value is None else self.contents.get(value)
         if held is None or value not in self.shapes or held.size > _LARGEST_SENT or held.dtype.kind not in "iufO":
             return None
@@ -324,7 +324,7 @@ class SymbolicValues:
         return self.numbers(node.inputs[slot]) if has(node, slot) else None
 
     def parameter(self, node: ir.Node, name: str) -> list[Size] | None:
-        """Return the numbers of an attribute or input: none if it is absent, None if they are not known."""
+        """Return the numbers of an attribute or input: none if it is absent, None if unknown."""
         held = parameter(node, name, self.opset)
         if isinstance(held, ir.Value):
             return self.numbers(held)
@@ -385,7 +385,7 @@ class SymbolicValues:
         return label
 
     def data(self, value: ir.Value) -> Array | None:
-        """Return the numbers of a value for ONNX's inference; None if they are not known, or too many."""
+        """Return the numbers of a value for ONNX's inference; None if unknown, or too many."""
         known = value in self.contents and self.types[value] != ir.DataType.STRING
         held = self.constant(value) if known else None
         return None if held is None or held.size > _LARGEST_SENT else np.ascontiguousarray(held).reshape(held.shape)

@@ -17,6 +17,7 @@ axis. A Loop carries lists and scalars too, may end on a condition, and an unrol
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -44,7 +45,7 @@ class LoopRecurrence:
         stacked: Which of the stacked outputs are used.
         xs: By value of the body, which is a row in each step, the rows of all steps, [steps, ...].
         used: The values of the body that something depends on.
-        trips: The number of steps; None where it is not known before the first one.
+        trips: The number of steps; None if unknown before the first one.
     """
 
     read: LoopBody | ScanBody
@@ -106,64 +107,48 @@ class LoopRecurrence:
 
 
 def loop_as_recurrence(
-    copy: BodyCopy,
-    read: LoopBody,
-    items: Sequence[Item],
-    *,
-    gathers: bool,
-    constants: bool = True,
-    trips: LoopTrips | None = None,
+    copy: BodyCopy, read: LoopBody, *, gathers: bool, constants: bool = True, trips: LoopTrips | None = None
 ) -> LoopRecurrence:
     """Return a Loop as a recurrence, whose xs are emitted into the open graph.
 
     Args:
         copy: Copies the body later.
         read: The Loop.
-        items: What stands for its inputs.
         gathers: Whether rows that a Gather takes, and nothing else, are among xs.
         constants: Whether rows of constants are; their numbers are not known then.
-        trips: The number of steps, where it was emitted.
+        trips: The number of steps, if it was emitted.
     """
     copy.bring_constants([read.body])
-    invariant = read.invariant_states
-    copy.bind([read.state_inputs[n] for n in invariant], [items[2 + n] for n in invariant])
-    counters = Counters(copy, read, items)
+    invariant = _bind_invariant(copy, read)
+    counters = Counters(copy, read)
     if trips is None:
-        try:
+        with suppress(UnknownTripsError):
             trips = number_of_trips(counters)
-        except UnknownTripsError:
-            trips = None
 
     def find(node: ir.Node) -> Tensor | None:
         held = not constants and (node.op_type != "Gather" or isinstance(copy.item(node.inputs[0]), Known))
         return None if trips is None or held else _rows_of(counters, trips, node, splits=not constants)
 
-    body = emptied(copy, read, {}, find, [read.state_inputs[n] for n in invariant])
+    body = emptied(copy, read, {}, find, invariant)
     if not gathers:
         body.keep_gathers()
-    return _as_recurrence(copy, read, items[2:], invariant, body, trips)
+    return _as_recurrence(copy, read, invariant, body, trips)
 
 
 def scan_as_recurrence(
-    copy: BodyCopy,
-    read: ScanBody,
-    items: Sequence[Item],
-    excluded: Container[ir.Value] = (),
-    *,
-    flips: bool = True,
+    copy: BodyCopy, read: ScanBody, excluded: Container[ir.Value] = (), *, flips: bool = True
 ) -> LoopRecurrence:
     """Return a Scan as a recurrence, whose xs are emitted into the open graph.
 
     Args:
         copy: Copies the body later.
         read: The Scan.
-        items: What stands for its inputs.
         excluded: Rows that are not among xs.
         flips: Whether rows that are read backwards are put into the order of the steps.
     """
-    op, first_row = copy.op, len(read.initial)
+    op = copy.op
     copy.bring_constants([read.body])
-    xs, axes, length = scanned(copy, read, items)
+    xs, axes, length = scanned(copy, read)
     trips = LoopTrips(op.dim(xs[0], axes[0]), length, positive=True)
     rows = {}
     for value, x, axis, backwards in zip(read.row_inputs, xs, axes, read.backwards, strict=True):
@@ -172,20 +157,27 @@ def scan_as_recurrence(
         rows[value] = _in_front(copy, op.given(copy.value_of(x), x.dtype, x.shape), axis)
         if backwards and flips:
             rows[value] = flipped(copy, rows[value], read)
-    invariant = read.invariant_states
-    copy.bind([read.state_inputs[n] for n in invariant], [items[n] for n in invariant])
-    body = emptied(copy, read, rows, lambda _: None, [read.state_inputs[n] for n in invariant])
-    return _as_recurrence(copy, read, items[:first_row], invariant, body, trips)
+    invariant = _bind_invariant(copy, read)
+    body = emptied(copy, read, rows, lambda _: None, invariant)
+    return _as_recurrence(copy, read, invariant, body, trips)
 
 
-def scanned(copy: BodyCopy, read: ScanBody, items: Sequence[Item]) -> tuple[list[Tensor], list[int], int | None]:
-    """Return what a Scan scans, the axes of the steps, and the number of steps; None where no size is known.
+def _bind_invariant(copy: BodyCopy, read: LoopBody | ScanBody) -> list[ir.Value]:
+    """Let the initial values stand for the states that never change; return these, as values of the body."""
+    invariant = sorted(read.invariant_states)
+    inputs = [read.state_inputs[n] for n in invariant]
+    copy.bind(inputs, [copy.item(read.initial[n]) for n in invariant])
+    return inputs
+
+
+def scanned(copy: BodyCopy, read: ScanBody) -> tuple[list[Tensor], list[int], int | None]:
+    """Return what a Scan scans, the axes of the steps, and the number of steps; None if no size is known.
 
     Raises:
         InvalidNodeError: There is no such axis, or the sizes differ.
         UnsupportedError: A rank is not known.
     """
-    xs = [copy.tensor(item, read.ref) for item in items[len(read.initial) :]]
+    xs = [copy.tensor(copy.item(value), read.ref) for value in read.xs]
     axes = [checked_axis(axis, x.rank, read) for x, axis in zip(xs, read.axes, strict=True)]
     lengths = {x.shape[axis] for x, axis in zip(xs, axes, strict=True)} - {None}
     if len(lengths) > 1:
@@ -198,8 +190,7 @@ def scanned(copy: BodyCopy, read: ScanBody, items: Sequence[Item]) -> tuple[list
 def _as_recurrence(
     copy: BodyCopy,
     read: LoopBody | ScanBody,
-    carried: Sequence[Item],
-    invariant: Container[int],
+    invariant: Container[ir.Value],
     body: EmptiedBody,
     trips: LoopTrips | None,
 ) -> LoopRecurrence:
@@ -209,7 +200,8 @@ def _as_recurrence(
     final = [read.state_inputs[n] for n, value in enumerate(read.results) if _is_used(value)]
     going = [read.going] if trips is None and isinstance(read, LoopBody) else []
     used = read.values_behind([*(read.rows[n] for n in stacked), *final, *going], copy.moved)
-    states = [n for n, value in enumerate(read.state_inputs) if n not in invariant and value in used]
+    carried = [copy.item(value) for value in read.initial]
+    states = [n for n, value in enumerate(read.state_inputs) if value not in invariant and value in used]
     xs = {value: x for value, x in body.rows.items() if value in used}
     return LoopRecurrence(read, carried, states, stacked, xs, used, trips)
 
@@ -237,11 +229,10 @@ def flipped(copy: BodyCopy, x: Tensor, read: LoopBody | ScanBody) -> Tensor:
 
 
 def _rows_of(counters: Counters, trips: LoopTrips, node: ir.Node, *, splits: bool) -> Tensor | None:
-    """Return the rows that a node takes, one in each step; None where it takes something else."""
+    """Return the rows that a node takes, one in each step; None if it takes something else."""
     copy = counters.copy
-    taken = _taken(counters, node)
-    kind = None if taken is None else copy.facts.kind(copy.item(taken[0]))
-    if taken is None or kind is None or not kind.shape:
+    taken = _row_taken(counters, node)
+    if taken is None or not copy.facts.shape(copy.item(taken[0])):
         return None
     data, index, axis = taken
     item, line = copy.item(data), counters.line(index)
@@ -257,12 +248,11 @@ def _rows_of(counters: Counters, trips: LoopTrips, node: ir.Node, *, splits: boo
     return _in_front(copy, x, axis)
 
 
-def _taken(counters: Counters, node: ir.Node) -> tuple[ir.Value, ir.Value, int] | None:
-    """Return a value, the position of a row in it, and the axis of its rows, where a node takes a row."""
+def _row_taken(counters: Counters, node: ir.Node) -> tuple[ir.Value, ir.Value, int] | None:
+    """Return a value, the position of a row in it, and the axis of its rows, if a node takes a row."""
     copy, data = counters.copy, node.inputs[0]
     if node.op_type == "Gather" and data is not None and node.inputs[1] is not None:
-        at = copy.facts.kind(node.inputs[1])
-        scalar = at is not None and at.shape == ()
+        scalar = copy.facts.shape(node.inputs[1]) == ()
         return (data, node.inputs[1], node.attributes.get_int("axis", 0) or 0) if scalar else None
     sliced = None if data is None else data.producer()
     if sliced is None or sliced.op_type != "Slice" or len(sliced.inputs) < 5:

@@ -28,6 +28,7 @@ from rnn_lowering.loops.facts import (
     TensorKind,
     common_kind,
     known_bounds,
+    number_of,
     takes_all,
 )
 from rnn_lowering.model.scopes import REPEATING, bodies_of, graphs_of
@@ -83,7 +84,7 @@ class BodyCopy(BodyValues):
         """
         read = read_body(node, scope, self.facts.opset)
         self.outermost = read.ref
-        return self._repeat(self, read, [self.item(value) for value in node.inputs])
+        return self._repeat(self, read)
 
     @contextmanager
     def inner_scope(self) -> Iterator[None]:
@@ -132,10 +133,9 @@ class BodyCopy(BodyValues):
         items = [self.item(value) for value in node.inputs]
         standard = node.domain in DEFAULT_DOMAIN
         if standard and node.op_type in REPEATING and node not in self.stays:
-            read = read_body(node, f"{self.outermost} > body", self.facts.opset)
-            return self._repeat_nested(self, read, items)
-        if standard and node.op_type == "If" and isinstance(items[0], Known) and items[0].array.size == 1:
-            return self._branch(node, "then_branch" if items[0].array.reshape(()) else "else_branch")
+            return self._repeat_nested(self, read_body(node, f"{self.outermost} > body", self.facts.opset))
+        if standard and node.op_type == "If" and (condition := number_of(items[0])) is not None:
+            return self._branch(node, "then_branch" if condition else "else_branch")
         if standard and node.op_type == "Identity":
             return items
         if standard and node.op_type == "Slice" and self.is_whole(items):
@@ -150,7 +150,7 @@ class BodyCopy(BodyValues):
         return self.copy_node(node, items)
 
     def _constant_parts(self, node: ir.Node, items: Sequence[Item]) -> list[Item] | None:
-        """Return the parts of a constant as constants; None where a Split is of no constant."""
+        """Return the parts of a constant as constants; None if a Split is of no constant."""
         source = items[0].value if isinstance(items[0], Known) else items[0]
         absent = parameter(node, "split", self.facts.opset) is None
         if absent or not isinstance(source, ir.Value) or not is_constant(source) or source.const_value is None:
@@ -204,10 +204,8 @@ class BodyCopy(BodyValues):
             return
         if kind.element != int(ir.DataType.FLOAT):
             return
-        ranks = [
-            len(k.shape) for v in product.inputs if (k := self.facts.kind(v)) is not None and k.shape is not None
-        ]
-        if ranks == [2, 2]:
+        shapes = [self.facts.shape(v) for v in product.inputs]
+        if all(shape is not None and len(shape) == 2 for shape in shapes):
             self.op.matrices.add(value)
 
     def _kinds_of_branches(self, attributes: Sequence[ir.Attr]) -> list[TensorKind | None]:
@@ -255,7 +253,7 @@ class BodyCopy(BodyValues):
         return None
 
     def _split_to_sequence(self, node: ir.Node, items: Sequence[Item]) -> list[Item] | None:
-        """Return the elements of a SplitToSequence; None where their number is not known, or too large."""
+        """Return the elements of a SplitToSequence; None if their number is unknown, or too large."""
         ref = self.outermost or node_ref(node, "")
         kind, sizes = self.facts.kind(items[0]), items[1] if len(items) > 1 else None
         if kind is None or kind.shape is None or not (sizes is None or isinstance(sizes, Known)):
@@ -275,16 +273,14 @@ class BodyCopy(BodyValues):
         return [Elements(tuple(map(self.value_of, found)))] if found else None
 
     def _at(self, name: str, elements: tuple[Item, ...], items: Sequence[Item]) -> list[Item] | None:
-        """Return what an operator makes of one position of a sequence; None where that is not known."""
+        """Return what an operator makes of one position of a sequence; None if unknown."""
         at = 2 if name == "SequenceInsert" else 1
-        position = items[at] if len(items) > at else None
-        if position is not None and not isinstance(position, Known):
-            return None
-        last = len(elements) if name == "SequenceInsert" else len(elements) - 1
-        n = last if position is None else int(position.array.reshape(()))
         size = len(elements)
-        if not -size <= n <= last:
+        last = size if name == "SequenceInsert" else size - 1
+        position = number_of(items[at]) if len(items) > at and items[at] is not None else last
+        if position is None or not -size <= position <= last:
             return None
+        n = int(position)
         n += size if n < 0 else 0
         if name == "SequenceAt":
             return [elements[n]]
@@ -306,14 +302,14 @@ def _key(item: Item) -> Hashable:
     return tuple(map(_key, item.items)) if isinstance(item, Elements) else item
 
 
-RepeatBody = Callable[[BodyCopy, "LoopBody | ScanBody", Sequence[Item]], "list[Item]"]
-"""Emits what stands for a Loop or Scan, of whose inputs it gets the items; returns an item for each output."""
+RepeatBody = Callable[[BodyCopy, "LoopBody | ScanBody"], "list[Item]"]
+"""Emits what stands for a Loop or Scan, and returns an item for each of its outputs."""
 
 
 def _parts_of(
     slices: Sequence[ir.Node], bounds: Sequence[Sequence[Item]], kind: TensorKind
 ) -> tuple[int, list[int]] | None:
-    """Return the axis along which Slices of a value take all of it, and where each starts; None where they do not.
+    """Return the axis along which Slices of a value take all of it, and where each starts; None if they do not.
 
     Args:
         slices: The nodes.

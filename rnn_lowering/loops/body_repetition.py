@@ -22,8 +22,9 @@ from rnn_lowering.loops.as_recurrence import (
 )
 from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
 from rnn_lowering.loops.body_copy import BodyCopy
-from rnn_lowering.loops.facts import Elements, Item, Known, TensorKind
+from rnn_lowering.loops.facts import Elements, Item, Known, TensorKind, number_of
 from rnn_lowering.loops.trips import (
+    ENDLESS,
     Counters,
     LoopTrips,
     UnknownTripsError,
@@ -37,12 +38,12 @@ _INT64, _BOOL_TENSOR = ir.DataType.INT64, ir.TensorType(ir.DataType.BOOL)
 _STATELESS_LOOP = 11
 """The first opset whose Loop may have no state."""
 
-_UNLIMITED, _ENDLESS = (1 << 63) - 1, 1 << 62
-"""No limit of steps, and the least number that exporters write for none."""
+_UNLIMITED = (1 << 63) - 1
+"""The number of steps of a Loop without a limit."""
 _WAY = "unroll it (--to unroll), or keep it, for a runtime that runs Loop (--targets)"
 
 
-def to_loop(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) -> list[Item]:
+def to_loop(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
     """Emit a Loop; return an item for each output of a Loop or Scan.
 
     Raises:
@@ -50,14 +51,13 @@ def to_loop(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) ->
         UnsupportedError: The rank of what a Scan takes is not known.
     """
     if isinstance(read, LoopBody):
-        r = loop_as_recurrence(copy, read, items, gathers=False)
+        r = loop_as_recurrence(copy, read, gathers=False)
     else:
-        r = scan_as_recurrence(copy, read, items)
-    found, kinds = _loop(copy, r, items)
-    return r.results(_in_order(copy, r, found, kinds))
+        r = scan_as_recurrence(copy, read)
+    return r.results(_in_order(copy, r, *_loop(copy, r)))
 
 
-def to_scan(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) -> list[Item]:
+def to_scan(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
     """Emit a Scan; return an item for each output of a Loop or Scan.
 
     Raises:
@@ -65,28 +65,28 @@ def to_scan(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) ->
             shape.
     """
     if isinstance(read, LoopBody):
-        _check_tensors(read, items[2:])
+        _check_tensors(copy, read)
         copy.bring_constants([read.body])
-        trips = number_of_trips(Counters(copy, read, items))
+        trips = number_of_trips(Counters(copy, read))
         if not trips.positive:
-            return _guarded(copy, read, items, trips)
-        r = loop_as_recurrence(copy, read, items, gathers=True, trips=trips)
+            return _guarded(copy, read, trips)
+        r = loop_as_recurrence(copy, read, gathers=True, trips=trips)
     else:
-        r = scan_as_recurrence(copy, read, items)
-    found, kinds = _scan(copy, r)
-    return r.results(_in_order(copy, r, found, kinds))
+        r = scan_as_recurrence(copy, read)
+    return r.results(_in_order(copy, r, *_scan(copy, r)))
 
 
-def _loop(
-    copy: BodyCopy, r: LoopRecurrence, items: Sequence[Item]
-) -> tuple[list[ir.Value], list[TensorKind | None]]:
+def _loop(copy: BodyCopy, r: LoopRecurrence) -> tuple[list[ir.Value], list[TensorKind | None]]:
     """Emit a Loop; return its outputs, and the types and shapes of what it stacks in each step."""
     op, trips = copy.op, r.trips
     initial = [copy.value(item) for item in r.init]
+    most: ir.Value | None
+    first: ir.Value | None
     if trips is not None:
         most, first = copy.value_of(op.squeeze(trips.tensor, [0])), copy.value_of(op.true())
     else:
-        most, first = (copy.value(items[n]) if len(items) > n else None for n in (0, 1))  # type: ignore[assignment]
+        assert isinstance(r.read, LoopBody)
+        most, first = copy.value(copy.item(r.read.trips)), copy.value(copy.item(r.read.condition))
     xs = [copy.declared(x) for x in r.xs.values()]
     kept = [copy.value_of(op.constant(0))] if not initial and op.opset < _STATELESS_LOOP else []
     with op.body(), copy.inner_scope():
@@ -159,9 +159,9 @@ def _row(copy: BodyCopy, x: Tensor, rows: ir.Value) -> ir.Value:
     return value
 
 
-def _check_tensors(read: LoopBody, items: Sequence[Item]) -> None:
-    for value, item in zip(read.state_inputs, items, strict=True):
-        if isinstance(item, Elements) or isinstance(value.type, ir.SequenceType | ir.OptionalType):
+def _check_tensors(copy: BodyCopy, read: LoopBody) -> None:
+    for value, first in zip(read.state_inputs, read.initial, strict=True):
+        if isinstance(copy.item(first), Elements) or isinstance(value.type, ir.SequenceType | ir.OptionalType):
             raise UnsupportedError(
                 f"its state '{value.name}' is a sequence, which a Scan cannot carry", hint=_WAY, node=read.ref
             )
@@ -206,12 +206,12 @@ def _in_order(
     return results
 
 
-def _guarded(copy: BodyCopy, read: LoopBody, items: Sequence[Item], trips: LoopTrips) -> list[Item]:
+def _guarded(copy: BodyCopy, read: LoopBody, trips: LoopTrips) -> list[Item]:
     """Emit an If: a Scan, or no steps. Return an item for each output of the Loop."""
     op = copy.op
     ran = copy.value_of(op.squeeze(op.less(op.constant([0]), trips.tensor), [0]))
     with op.body(), copy.inner_scope():
-        r = loop_as_recurrence(copy, read, items, gathers=True, trips=trips)
+        r = loop_as_recurrence(copy, read, gathers=True, trips=trips)
         outputs, stacked = _scan(copy, r)
         _in_order(copy, r, outputs, stacked)
         kinds = [copy.facts.kind(value) for value in outputs]
@@ -244,7 +244,7 @@ def _empty(copy: BodyCopy, kind: TensorKind | None, value: ir.Value, read: LoopB
     return copy.value_of(op.emit("ConstantOfShape", [shape], (0, *kind.dims), dtype, value=fill))
 
 
-def unroll(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) -> list[Item]:
+def unroll(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
     """Emit the steps of a Loop or Scan, one after the other; return an item for each of its outputs.
 
     Raises:
@@ -253,12 +253,13 @@ def unroll(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) -> 
     """
     copy.bring_constants([read.body, *read.body.subgraphs()])
     copy.moved.difference_update(read.body)
+    states = [copy.item(value) for value in read.initial]
     if isinstance(read, LoopBody):
-        most, going, states = _most_steps(read, items), _takes_first(read, items), list(items[2:])
-        rows = _rows_of_loop(copy, read, items)
+        most, going = _most_steps(copy, read), read.condition is None or _is_true(copy, read, read.condition)
+        rows = _rows_of_loop(copy, read)
     else:
-        most, going, states = _length(copy, read, items), True, list(items[: len(read.initial)])
-        rows = _rows_of_scan(copy, read, items, most)
+        most, going = _length(copy, read), True
+        rows = _rows_of_scan(copy, read, most)
     stacked: list[list[Item]] = []
     while going and len(stacked) < most:
         _count_step(copy, most, read)
@@ -267,7 +268,7 @@ def unroll(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) -> 
         states = returned[: len(states)]
         stacked.append(returned[len(states) :])
         if isinstance(read, LoopBody) and len(stacked) < most:
-            going = _is_true(copy.item(read.going), read)
+            going = _is_true(copy, read, read.going)
     if not stacked:
         return [*states, *_empty_constants(copy, read, _kinds_of_rows(copy, read, states))]
     axes = zip(read.stacked_axes, read.stacked_in_front, strict=True)
@@ -290,30 +291,30 @@ def _step(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[Item], num
         return [copy.item(value) for value in (*read.state_outputs, *read.rows)]
 
 
-def _rows_of_loop(copy: BodyCopy, read: LoopBody, items: Sequence[Item]) -> dict[ir.Value, list[Item]]:
+def _rows_of_loop(copy: BodyCopy, read: LoopBody) -> dict[ir.Value, list[Item]]:
     """Emit what all steps of a Loop compute from rows alone; return its rows by the values of the body."""
-    trips = simulated_trips(copy, read, items)
+    trips = simulated_trips(copy, read)
     if trips is None or not 1 < trips <= copy.limits.steps - copy.steps:
         return {}
     number = LoopTrips(copy.op.constant([trips]), trips, positive=True)
-    return _split(copy, loop_as_recurrence(copy, read, items, gathers=False, constants=False, trips=number), trips)
+    return _split(copy, loop_as_recurrence(copy, read, gathers=False, constants=False, trips=number), trips)
 
 
-def _rows_of_scan(copy: BodyCopy, read: ScanBody, items: Sequence[Item], steps: int) -> dict[ir.Value, list[Item]]:
+def _rows_of_scan(copy: BodyCopy, read: ScanBody, steps: int) -> dict[ir.Value, list[Item]]:
     """Emit what all steps of a Scan compute from rows alone; return its rows in the order of the steps.
 
     Those that are read backwards are split as they are, apart from the others, and taken from the last one on.
     """
-    taken = list(zip(read.row_inputs, read.backwards, strict=True))
     rows: dict[ir.Value, list[Item]] = {
-        value: [Known(np.asarray(row)) for row in np.moveaxis(x.array, axis, 0)[:: -1 if backwards else 1]]
-        for (value, backwards), x, axis in zip(taken, items[len(read.initial) :], read.axes, strict=True)
-        if isinstance(x, Known)
+        row: [Known(np.asarray(part)) for part in np.moveaxis(x.array, axis, 0)[:: -1 if backwards else 1]]
+        for row, value, axis, backwards in zip(read.row_inputs, read.xs, read.axes, read.backwards, strict=True)
+        if isinstance(x := copy.item(value), Known)
     }
     known = {*rows}
     for direction in sorted({*read.backwards}) if steps else ():
-        but = {value for value, backwards in taken if value in known or backwards != direction}
-        r = scan_as_recurrence(copy, read, items, but, flips=False)
+        directions = zip(read.row_inputs, read.backwards, strict=True)
+        excluded = {row for row, backwards in directions if row in known or backwards != direction}
+        r = scan_as_recurrence(copy, read, excluded, flips=False)
         rows |= {value: each[::-1] if direction else each for value, each in _split(copy, r, steps).items()}
     return rows
 
@@ -327,35 +328,37 @@ def _split(copy: BodyCopy, r: LoopRecurrence, steps: int) -> dict[ir.Value, list
     }
 
 
-def _most_steps(read: LoopBody, items: Sequence[Item]) -> int:
+def _most_steps(copy: BodyCopy, read: LoopBody) -> int:
     """Return the most steps of a Loop.
 
     Raises:
         UnknownTripsError: They are not known.
     """
-    given = items[0] if items else None
-    if given is None:
+    if read.trips is None:
         return _UNLIMITED
-    if not isinstance(given, Known) or given.array.size != 1:
+    number = number_of(copy.item(read.trips))
+    if number is None:
         raise UnknownTripsError("the number of its steps is not known", node=read.ref, value=read.trips)
-    return max(int(given.array.reshape(())), 0)
+    return max(int(number), 0)
 
 
-def _takes_first(read: LoopBody, items: Sequence[Item]) -> bool:
-    return len(items) < 2 or items[1] is None or _is_true(items[1], read, read.condition)
+def _is_true(copy: BodyCopy, read: LoopBody, condition: ir.Value) -> bool:
+    """Return whether a condition of a Loop is true.
+
+    Raises:
+        UnknownTripsError: It depends on data.
+    """
+    number = number_of(copy.item(condition))
+    if number is None:
+        raise depends_on_data(read.ref, None if condition is read.going else condition)
+    return bool(number)
 
 
-def _is_true(going: Item, read: LoopBody, source: ir.Value | None = None) -> bool:
-    if not isinstance(going, Known) or going.array.size != 1:
-        raise depends_on_data(read.ref, source)
-    return bool(going.array.reshape(()))
-
-
-def _length(copy: BodyCopy, read: ScanBody, items: Sequence[Item]) -> int:
+def _length(copy: BodyCopy, read: ScanBody) -> int:
     """Return the number of steps of a Scan."""
-    _, _, steps = scanned(copy, read, items)
+    _, _, steps = scanned(copy, read)
     if steps is None:
-        value = next((item for item in items[len(read.initial) :] if isinstance(item, ir.Value)), None)
+        value = next((item for x in read.xs if isinstance(item := copy.item(x), ir.Value)), None)
         raise UnknownTripsError("the number of its steps is not known", node=read.ref, value=value)
     if copy.steps + steps > copy.limits.steps:
         raise _too_many(copy, f"{steps:,} steps", str(copy.steps + steps), read)
@@ -370,7 +373,7 @@ def _count_step(copy: BodyCopy, most: int, read: LoopBody | ScanBody) -> None:
     """
     copy.steps += 1
     if copy.steps > copy.limits.steps:
-        known = copy.steps < most < _ENDLESS
+        known = copy.steps < most < ENDLESS
         raise _too_many(
             copy,
             f"{most:,} steps" if known else f"more than {copy.limits.steps} steps",

@@ -166,7 +166,7 @@ class BodyValues:
         return self.op.given(item, ir.DataType(kind.element), kind.dims)
 
     def size(self, size: SizeOrName) -> Tensor | None:
-        """Return a size as an int64 [1]; None where no input has it."""
+        """Return a size as an int64 [1]; None if no input has it."""
         if isinstance(size, int):
             return self.op.constant([size])
         place = None if size is None else self.facts.place(size)
@@ -178,14 +178,14 @@ class BodyValues:
         return self.op.dim(self.op.given(value, ir.DataType(kind.element), kind.dims), axis)
 
     def integers(self, given: ir.Attr | ir.Value | None) -> list[int] | None:
-        """Return the integers of an attribute or an input; None where they are not known."""
+        """Return the integers of an attribute or an input; None if unknown."""
         if isinstance(given, ir.Attr):
             return list(given.as_ints())
         item = self.item(given)
         return item.array.ravel().tolist() if isinstance(item, Known) else None
 
     def split_sizes(self, node: ir.Node, length: int | None) -> list[int] | None:
-        """Return the sizes of the parts of a Split along an axis of this size; None where they are not known."""
+        """Return the sizes of the parts of a Split along an axis of this size; None if unknown."""
         given, count = parameter(node, "split", self.facts.opset), len(node.outputs)
         if given is None:
             return [length // count] * count if length is not None and length % count == 0 else None

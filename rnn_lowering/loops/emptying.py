@@ -4,9 +4,9 @@ What is the same in each step is computed once. What depends only on a row of a 
 all steps at once: X[i] W + b becomes (X W + b)[i]. A Loop may have no step, so operators that may fail stay, and so
 do random ones.
 
-One product for each gate in a body, which onnxruntime runs fastest: Split(h R + b) becomes h R0 + b0 and so on.
-
-What a gate adds is added to its part of b first: the sum leaves the body unless it depends on the states.
+With `gemm_per_activation` a body gets one product for each gate first, which onnxruntime runs fastest:
+Split(h R + b) becomes h R0 + b0 and so on. What a gate adds to its part is added to b0 instead, and this sum leaves
+the body unless it depends on the states.
 """
 
 from __future__ import annotations
@@ -23,6 +23,208 @@ from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import Item, Known
 from rnn_lowering.model.scopes import bodies_of, values_used
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
+
+_UNARY = frozenset(
+    (
+        *("Relu", "Sigmoid", "Tanh", "Exp", "Neg", "Abs", "Sqrt", "Log", "Erf", "Softplus", "Softsign", "Identity"),
+        *("Sin", "Cos", "Reciprocal", "Floor", "Ceil", "LeakyRelu", "Elu", "HardSigmoid", "Cast"),
+    )
+)
+
+
+_BINARY = frozenset(("Add", "Sub", "Mul", "Div", "Pow"))
+
+
+_MOVING = frozenset(("Split", "Squeeze", "Slice", "Reshape", "Concat", "Expand"))
+"""Operators that cannot fail where all shapes are known."""
+
+
+Find = Callable[[ir.Node], "Tensor | None"]
+"""Returns the rows that a Gather takes, one in each step; None if it is another Gather."""
+
+
+@dataclass
+class EmptiedBody:
+    """What is left in a body.
+
+    Attributes:
+        rows: For each value of the body that is a row in each step, the rows of all steps, [steps, ...].
+        moved: The nodes that are not in the body any more.
+    """
+
+    rows: dict[ir.Value, Tensor] = field(default_factory=dict)
+    moved: set[ir.Node] = field(default_factory=set)
+
+    def keep_gathers(self) -> None:
+        """Leave a Gather in the body if nodes that stay there use its row."""
+        for node in [node for node in self.moved if node.op_type == "Gather"]:
+            value = node.outputs[0]
+            if value in self.rows and any(user not in self.moved for user, _ in value.uses()):
+                self.moved.discard(node)
+                del self.rows[value]
+
+
+def emptied(
+    copy: BodyCopy,
+    read: LoopBody | ScanBody,
+    rows: Mapping[ir.Value, Tensor],
+    find: Find,
+    constant: Sequence[ir.Value],
+) -> EmptiedBody:
+    """Emit what can be moved out of a body into the open graph.
+
+    Args:
+        copy: Copies the body later; it has items for the values that never change.
+        read: The Loop or Scan.
+        rows: The inputs of the body that are rows of a tensor.
+        find: Finds other rows.
+        constant: The states that never change.
+    """
+    if copy.op.dialect.gemm_per_activation:
+        split_weights_of_gates(copy, read, constant)
+    result = EmptiedBody(dict(rows))
+    varies = {*read.body.inputs} - {*constant}
+    for node in read.body:
+        inputs = [value for value in node.inputs if value is not None]
+        invariant = varies.isdisjoint(inputs)
+        moves = node.domain in DEFAULT_DOMAIN and bool(inputs) and not bodies_of(node)
+        if node.op_type == "Constant" or (moves and invariant and _is_safe(copy, node)):
+            copy.bind(node.outputs, copy.results_of(node))
+            result.moved.add(node)
+            continue
+        found = _of_all_steps(copy, node, result.rows, varies, find) if moves and not invariant else None
+        varies.update(node.outputs)
+        if found is not None:
+            result.rows.update(zip(node.outputs, found, strict=True))
+            result.moved.add(node)
+    return result
+
+
+def _is_safe(copy: BodyCopy, node: ir.Node) -> bool:
+    """Whether a node may run before the loop, even if the loop has no step."""
+    items = [copy.item(value) for value in node.inputs]
+    if all(isinstance(item, Known) for item in items) and copy.facts.evaluate(node, items) is not None:
+        return True
+    if node.op_type == "Slice" and copy.is_whole(items):
+        return True
+    kinds = copy.facts.infer(node, items)
+    if node.op_type in _MOVING:
+        return all(kind is not None and kind.is_static for kind in (*kinds, *map(copy.facts.kind, items)))
+    if not all(kind is not None and kind.shape is not None for kind in kinds):
+        return False
+    if any(kind is not None and _divides_integers(node, ir.DataType(kind.element)) for kind in kinds):
+        return False
+    return node.op_type in (*_UNARY, *_BINARY, "MatMul", "Transpose", "Unsqueeze", "Shape")
+
+
+def _divides_integers(node: ir.Node, dtype: ir.DataType) -> bool:
+    """Whether a node is a Div of integers, which fails where the divisor is 0."""
+    return node.op_type == "Div" and not dtype.is_floating_point()
+
+
+def _of_all_steps(
+    copy: BodyCopy, node: ir.Node, rows: Mapping[ir.Value, Tensor], varies: set[ir.Value], find: Find
+) -> list[Tensor] | None:
+    """Emit what a node computes in all steps; None if it stays in the body."""
+    if node.op_type == "Split":
+        return _split(copy, node, rows)
+    found = find(node) if _reads_row(node, varies) else _moved(copy, node, rows, varies)
+    return None if found is None else [found]
+
+
+def _reads_row(node: ir.Node, varies: set[ir.Value]) -> bool:
+    """Whether a node may take a row of what never changes: a Gather, or a Squeeze of a Slice."""
+    source = node.inputs[0]
+    if node.op_type == "Squeeze" and source is not None:
+        sliced = source.producer()
+        source = sliced.inputs[0] if sliced is not None and sliced.op_type == "Slice" else None
+    elif node.op_type != "Gather":
+        return False
+    return source is not None and source not in varies
+
+
+def _moved(copy: BodyCopy, node: ir.Node, rows: Mapping[ir.Value, Tensor], varies: set[ir.Value]) -> Tensor | None:
+    """Emit what a node computes from the rows of all steps; None if it cannot be moved."""
+    operands: list[Tensor | None] = []
+    for value in node.inputs:
+        if value is None or (value in varies and value not in rows):
+            return None
+        operands.append(rows.get(value) or _invariant(copy, copy.item(value)))
+    if None in operands:
+        return None
+    given = [operand for operand in operands if operand is not None]
+    are_rows = [value in rows for value in node.inputs if value is not None]
+    if node.op_type in _UNARY and len(given) == 1:
+        return _like(copy, node, given, given[0].shape)
+    if node.op_type in _BINARY and len(given) == 2:
+        return _elementwise(copy, node, given, are_rows)
+    if node.op_type == "MatMul" and are_rows == [True, False] and given[1].rank == 2 and given[0].rank > 1:
+        return copy.declared(given[0] @ given[1]) if _same_type(given) else None
+    if node.op_type == "Gemm" and are_rows[:1] == [True] and not any(are_rows[1:]):
+        return _gemm(copy, node, given)
+    return None
+
+
+def _invariant(copy: BodyCopy, item: Item) -> Tensor | None:
+    """Return an item that is the same in each step as a tensor; None if its rank is unknown."""
+    kind = copy.facts.kind(item)
+    if kind is None or kind.shape is None or ir.DataType(kind.element) == ir.DataType.STRING:
+        return None
+    value = copy.value(item)
+    return None if value is None else copy.op.given(value, ir.DataType(kind.element), kind.dims)
+
+
+def _same_type(given: Sequence[Tensor]) -> bool:
+    return len({operand.dtype for operand in given}) == 1
+
+
+def _like(copy: BodyCopy, node: ir.Node, given: Sequence[Tensor], shape: tuple[int | None, ...]) -> Tensor:
+    """Emit a node for the rows of all steps."""
+    values = [copy.value_of(operand) for operand in given]
+    new = copy.new_node(node.op_type, values, list(node.attributes.values()))
+    to = node.attributes.get("to") if node.op_type == "Cast" else None
+    dtype = given[0].dtype if to is None else ir.DataType(to.as_int())
+    return copy.declared(copy.op.given(new.outputs[0], dtype, shape))
+
+
+def _elementwise(copy: BodyCopy, node: ir.Node, given: Sequence[Tensor], are_rows: Sequence[bool]) -> Tensor | None:
+    """Emit an element-wise operator where the axis of the steps stays the first one."""
+    ranks = {operand.rank for operand, is_row in zip(given, are_rows, strict=True) if is_row}
+    others = [operand.rank for operand, is_row in zip(given, are_rows, strict=True) if not is_row]
+    if not _same_type(given) or len(ranks) > 1 or any(rank >= max(ranks) for rank in others):
+        return None
+    if _divides_integers(node, given[0].dtype):
+        return None
+    return _like(copy, node, given, broadcast_shape(*(operand.shape for operand in given)))
+
+
+def _gemm(copy: BodyCopy, node: ir.Node, given: Sequence[Tensor]) -> Tensor | None:
+    """Emit the product and the sum of a Gemm."""
+    numbers = {name: a.value for name, a in node.attributes.items()}
+    plain = numbers.get("alpha", 1.0) == 1.0 and numbers.get("beta", 1.0) == 1.0 and not numbers.get("transA", 0)
+    rows, weights = given[0], given[1]
+    if not plain or rows.rank != 3 or not _same_type(given):
+        return None
+    if len(given) > 2 and given[2].rank > 1:
+        return None
+    if numbers.get("transB", 0):
+        weights = copy.declared(copy.op.transpose(weights, [1, 0]))
+    product = copy.declared(rows @ weights)
+    return product if len(given) < 3 else copy.declared(product + given[2])
+
+
+def _split(copy: BodyCopy, node: ir.Node, rows: Mapping[ir.Value, Tensor]) -> list[Tensor] | None:
+    """Emit the Split of a row for the rows of all steps."""
+    data = node.inputs[0]
+    x = None if data is None else rows.get(data)
+    if x is None or x.rank < 2 or not all(value.name for value in node.outputs):
+        return None
+    axis = 1 + (node.attributes.get_int("axis", 0) or 0) % (x.rank - 1)
+    sizes = copy.split_sizes(node, x.shape[axis])
+    return None if sizes is None else [copy.declared(part) for part in copy.op.split(x, sizes, axis)]
+
+
+# A product for each gate
 
 
 @dataclass(frozen=True)
@@ -59,7 +261,7 @@ def _is_float(copy: BodyCopy, value: ir.Value | None) -> bool:
 
 
 def _product(copy: BodyCopy, split: ir.Node, changing: Container[ir.Value]) -> _Product | None:
-    """Return the product that a Split along its columns takes, and nothing else; None where there is none."""
+    """Return the product that a Split along its columns takes, and nothing else; None if there is none."""
     value, bias = split.inputs[0], None
     node = _only_for(value, split)
     if node is not None and node.op_type == "Add":
@@ -92,8 +294,8 @@ def _shape(copy: BodyCopy, value: ir.Value | None) -> tuple[int, ...] | None:
 
 
 def _rank(copy: BodyCopy, split: ir.Node, h: ir.Value) -> int | None:
-    kinds = [copy.facts.kind(value) for value in (split.inputs[0], h)]
-    return next((len(kind.shape) for kind in kinds if kind is not None and kind.shape is not None), None)
+    shapes = [copy.facts.shape(value) for value in (split.inputs[0], h)]
+    return next((len(shape) for shape in shapes if shape is not None), None)
 
 
 def _replace_split(copy: BodyCopy, split: ir.Node, product: _Product, changing: set[ir.Value]) -> None:
@@ -156,200 +358,3 @@ def _insert(
     assert before.graph is not None
     before.graph.insert_before(before, node)
     return node.outputs
-
-
-_UNARY = frozenset(
-    (
-        *("Relu", "Sigmoid", "Tanh", "Exp", "Neg", "Abs", "Sqrt", "Log", "Erf", "Softplus", "Softsign", "Identity"),
-        *("Sin", "Cos", "Reciprocal", "Floor", "Ceil", "LeakyRelu", "Elu", "HardSigmoid", "Cast"),
-    )
-)
-_MOVING = frozenset(("Split", "Squeeze", "Slice", "Reshape", "Concat", "Expand"))
-"""Operators that cannot fail where all shapes are known."""
-
-_BINARY = frozenset(("Add", "Sub", "Mul", "Div", "Pow"))
-
-
-@dataclass
-class EmptiedBody:
-    """What is left in a body.
-
-    Attributes:
-        rows: For each value of the body that is a row in each step, the rows of all steps, [steps, ...].
-        moved: The nodes that are not in the body any more.
-    """
-
-    rows: dict[ir.Value, Tensor] = field(default_factory=dict)
-    moved: set[ir.Node] = field(default_factory=set)
-
-    def keep_gathers(self) -> None:
-        """Leave a Gather in the body if nodes that stay there use its row."""
-        for node in [node for node in self.moved if node.op_type == "Gather"]:
-            value = node.outputs[0]
-            if value in self.rows and any(user not in self.moved for user, _ in value.uses()):
-                self.moved.discard(node)
-                del self.rows[value]
-
-
-Find = Callable[[ir.Node], "Tensor | None"]
-"""Returns the rows that a Gather takes, one in each step; None if it is another Gather."""
-
-
-def emptied(
-    copy: BodyCopy,
-    read: LoopBody | ScanBody,
-    rows: Mapping[ir.Value, Tensor],
-    find: Find,
-    constant: Sequence[ir.Value],
-) -> EmptiedBody:
-    """Emit what can be moved out of a body into the open graph.
-
-    Args:
-        copy: Copies the body later; it has items for the values that never change.
-        read: The Loop or Scan.
-        rows: The inputs of the body that are rows of a tensor.
-        find: Finds other rows.
-        constant: The states that never change.
-    """
-    if copy.op.dialect.gemm_per_activation:
-        split_weights_of_gates(copy, read, constant)
-    result = EmptiedBody(dict(rows))
-    varies = {*read.body.inputs} - {*constant}
-    for node in read.body:
-        inputs = [value for value in node.inputs if value is not None]
-        invariant = varies.isdisjoint(inputs)
-        moves = node.domain in DEFAULT_DOMAIN and bool(inputs) and not bodies_of(node)
-        if node.op_type == "Constant" or (moves and invariant and _is_safe(copy, node)):
-            copy.bind(node.outputs, copy.results_of(node))
-            result.moved.add(node)
-            continue
-        found = _of_all_steps(copy, node, result.rows, varies, find) if moves and not invariant else None
-        varies.update(node.outputs)
-        if found is not None:
-            result.rows.update(zip(node.outputs, found, strict=True))
-            result.moved.add(node)
-    return result
-
-
-def _divides_integers(node: ir.Node, dtype: ir.DataType) -> bool:
-    """Whether a node is a Div of integers, which fails where the divisor is 0."""
-    return node.op_type == "Div" and not dtype.is_floating_point()
-
-
-def _of_all_steps(
-    copy: BodyCopy, node: ir.Node, rows: Mapping[ir.Value, Tensor], varies: set[ir.Value], find: Find
-) -> list[Tensor] | None:
-    """Emit what a node computes in all steps; None where it stays in the body."""
-    if node.op_type == "Split":
-        return _split(copy, node, rows)
-    found = find(node) if _reads_row(node, varies) else _moved(copy, node, rows, varies)
-    return None if found is None else [found]
-
-
-def _reads_row(node: ir.Node, varies: set[ir.Value]) -> bool:
-    """Whether a node may take a row of what never changes: a Gather, or a Squeeze of a Slice."""
-    source = node.inputs[0]
-    if node.op_type == "Squeeze" and source is not None:
-        sliced = source.producer()
-        source = sliced.inputs[0] if sliced is not None and sliced.op_type == "Slice" else None
-    elif node.op_type != "Gather":
-        return False
-    return source is not None and source not in varies
-
-
-def _is_safe(copy: BodyCopy, node: ir.Node) -> bool:
-    """Whether a node may run before the loop, even if the loop has no step."""
-    items = [copy.item(value) for value in node.inputs]
-    if all(isinstance(item, Known) for item in items) and copy.facts.evaluate(node, items) is not None:
-        return True
-    if node.op_type == "Slice" and copy.is_whole(items):
-        return True
-    kinds = copy.facts.infer(node, items)
-    if node.op_type in _MOVING:
-        return all(kind is not None and kind.is_static for kind in (*kinds, *map(copy.facts.kind, items)))
-    if not all(kind is not None and kind.shape is not None for kind in kinds):
-        return False
-    if any(kind is not None and _divides_integers(node, ir.DataType(kind.element)) for kind in kinds):
-        return False
-    return node.op_type in (*_UNARY, *_BINARY, "MatMul", "Transpose", "Unsqueeze", "Shape")
-
-
-def _moved(copy: BodyCopy, node: ir.Node, rows: Mapping[ir.Value, Tensor], varies: set[ir.Value]) -> Tensor | None:
-    """Emit what a node computes from the rows of all steps; None where it cannot be moved."""
-    operands: list[Tensor | None] = []
-    for value in node.inputs:
-        if value is None or (value in varies and value not in rows):
-            return None
-        operands.append(rows.get(value) or _invariant(copy, copy.item(value)))
-    if None in operands:
-        return None
-    given = [operand for operand in operands if operand is not None]
-    are_rows = [value in rows for value in node.inputs if value is not None]
-    if node.op_type in _UNARY and len(given) == 1:
-        return _like(copy, node, given, given[0].shape)
-    if node.op_type in _BINARY and len(given) == 2:
-        return _elementwise(copy, node, given, are_rows)
-    if node.op_type == "MatMul" and are_rows == [True, False] and given[1].rank == 2 and given[0].rank > 1:
-        return copy.declared(given[0] @ given[1]) if _same_type(given) else None
-    if node.op_type == "Gemm" and are_rows[:1] == [True] and not any(are_rows[1:]):
-        return _gemm(copy, node, given)
-    return None
-
-
-def _invariant(copy: BodyCopy, item: Item) -> Tensor | None:
-    """Return an item that is the same in each step as a tensor; None where its rank is not known."""
-    kind = copy.facts.kind(item)
-    if kind is None or kind.shape is None or ir.DataType(kind.element) == ir.DataType.STRING:
-        return None
-    value = copy.value(item)
-    return None if value is None else copy.op.given(value, ir.DataType(kind.element), kind.dims)
-
-
-def _same_type(given: Sequence[Tensor]) -> bool:
-    return len({operand.dtype for operand in given}) == 1
-
-
-def _like(copy: BodyCopy, node: ir.Node, given: Sequence[Tensor], shape: tuple[int | None, ...]) -> Tensor:
-    """Emit a node for the rows of all steps."""
-    values = [copy.value_of(operand) for operand in given]
-    new = copy.new_node(node.op_type, values, list(node.attributes.values()))
-    to = node.attributes.get("to") if node.op_type == "Cast" else None
-    dtype = given[0].dtype if to is None else ir.DataType(to.as_int())
-    return copy.declared(copy.op.given(new.outputs[0], dtype, shape))
-
-
-def _elementwise(copy: BodyCopy, node: ir.Node, given: Sequence[Tensor], are_rows: Sequence[bool]) -> Tensor | None:
-    """Emit an element-wise operator where the axis of the steps stays the first one."""
-    ranks = {operand.rank for operand, is_row in zip(given, are_rows, strict=True) if is_row}
-    others = [operand.rank for operand, is_row in zip(given, are_rows, strict=True) if not is_row]
-    if not _same_type(given) or len(ranks) > 1 or any(rank >= max(ranks) for rank in others):
-        return None
-    if _divides_integers(node, given[0].dtype):
-        return None
-    return _like(copy, node, given, broadcast_shape(*(operand.shape for operand in given)))
-
-
-def _gemm(copy: BodyCopy, node: ir.Node, given: Sequence[Tensor]) -> Tensor | None:
-    """Emit the product and the sum of a Gemm."""
-    numbers = {name: a.value for name, a in node.attributes.items()}
-    plain = numbers.get("alpha", 1.0) == 1.0 and numbers.get("beta", 1.0) == 1.0 and not numbers.get("transA", 0)
-    rows, weights = given[0], given[1]
-    if not plain or rows.rank != 3 or not _same_type(given):
-        return None
-    if len(given) > 2 and given[2].rank > 1:
-        return None
-    if numbers.get("transB", 0):
-        weights = copy.declared(copy.op.transpose(weights, [1, 0]))
-    product = copy.declared(rows @ weights)
-    return product if len(given) < 3 else copy.declared(product + given[2])
-
-
-def _split(copy: BodyCopy, node: ir.Node, rows: Mapping[ir.Value, Tensor]) -> list[Tensor] | None:
-    """Emit the Split of a row for the rows of all steps."""
-    data = node.inputs[0]
-    x = None if data is None else rows.get(data)
-    if x is None or x.rank < 2 or not all(value.name for value in node.outputs):
-        return None
-    axis = 1 + (node.attributes.get_int("axis", 0) or 0) % (x.rank - 1)
-    sizes = copy.split_sizes(node, x.shape[axis])
-    return None if sizes is None else [copy.declared(part) for part in copy.op.split(x, sizes, axis)]

@@ -128,6 +128,11 @@ Item = ir.Value | Known | Elements | None
 """What stands for a value of a body in one step: a value of the graph, a constant, a sequence, or nothing."""
 
 
+def number_of(item: Item) -> int | float | None:
+    """Return the number of a known tensor of one element; None for any other item."""
+    return item.array.item() if isinstance(item, Known) and item.array.size == 1 else None
+
+
 class Facts:
     """Facts about a model, which may gain nodes; a value's facts do not change.
 
@@ -169,10 +174,15 @@ class Facts:
     # Types and shapes
 
     def kind(self, item: Item) -> TensorKind | None:
-        """Return the type and shape of a tensor; None where they are not known, or it is none."""
+        """Return the type and shape of a tensor; None if unknown, or it is none."""
         if isinstance(item, Known):
             return item.kind()
         return self._kinds.get(item) if isinstance(item, ir.Value) else None
+
+    def shape(self, item: Item) -> tuple[SizeOrName, ...] | None:
+        """Return the shape of a tensor; None if its rank is unknown."""
+        kind = self.kind(item)
+        return None if kind is None else kind.shape
 
     def place(self, size: str) -> tuple[ir.Value, int] | None:
         """Return an input of the model and its axis that have a size, by its name."""
@@ -212,7 +222,7 @@ class Facts:
     # Sizes and numbers outside of the bodies
 
     def size_of_axis(self, value: ir.Value, axis: int) -> Size | None:
-        """Return the size of an axis, as a polynomial of other sizes; None where the rank is not known."""
+        """Return the size of an axis, as a polynomial of other sizes; None if the rank is unknown."""
         self._record(value)
         shape = self._outside.shapes.get(value)
         return None if shape is None else shape[axis]
@@ -345,7 +355,7 @@ class Facts:
         )
 
     def _shape(self, node: ir.Node, items: Sequence[Item]) -> list[Array] | None:
-        """Return what a Shape or Size returns, if it is known."""
+        """Return what a Shape or Size returns, if known."""
         key = node, self.kind(items[0])
         if key not in self._shapes:
             values = self._values(node, items)
@@ -404,7 +414,7 @@ def _sizes_in(node: ir.Node, items: Sequence[Item]) -> dict[int, Known]:
 
 
 def known_bounds(items: Sequence[Item]) -> list[tuple[int, int, int, int]] | None:
-    """Return the axis, start, end and step of each axis that a Slice names; None where they are not known.
+    """Return the axis, start, end and step of each axis that a Slice names; None if unknown.
 
     Args:
         items: Its starts, ends, axes and steps.

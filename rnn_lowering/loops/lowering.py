@@ -17,7 +17,7 @@ from rnn_lowering.loops.body import LoopBody, ScanBody, read_body
 from rnn_lowering.loops.body_copy import BodyCopy, RepeatBody
 from rnn_lowering.loops.body_repetition import to_loop, to_scan, unroll
 from rnn_lowering.loops.body_values import LoopLimits
-from rnn_lowering.loops.facts import Elements, Facts, Item
+from rnn_lowering.loops.facts import Elements, Facts, Item, number_of
 from rnn_lowering.loops.stacked_states import stack_rows_of_states
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.preparation import inline_holding
@@ -47,7 +47,7 @@ class LoopReport:
         name, operator, scope: The node.
         form: "unroll", "loop" or "scan".
         reason: Why.
-        steps: The number of its steps, those of nested ones included; None where it is not known.
+        steps: The number of its steps, those of nested ones included; None if unknown.
 
     Example:
         >>> rl.lower(model, full=True)[1].loops
@@ -111,9 +111,9 @@ _EMPTY = LoopForms(("unroll",), "it has no step")
 Choose = Callable[[ir.Node], LoopForms]
 
 
-def _as_it_is(copy: BodyCopy, read: LoopBody | ScanBody, items: Sequence[Item]) -> list[Item]:
+def _as_it_is(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
     """Emit a Loop for a Loop and a Scan for a Scan."""
-    return to_loop(copy, read, items) if isinstance(read, LoopBody) else to_scan(copy, read, items)
+    return to_loop(copy, read) if isinstance(read, LoopBody) else to_scan(copy, read)
 
 
 _FORMS: dict[str, RepeatBody] = {"unroll": unroll, "loop": to_loop, "scan": to_scan}
@@ -212,8 +212,8 @@ class _LoopLowering:
         """Whether a Loop is known to have no step."""
         if node.op_type != "Loop":
             return False
-        known = [None if value is None else self.facts.known(value) for value in node.inputs[:2]]
-        return any(item is not None and item.array.size == 1 and item.array.item() <= 0 for item in known)
+        numbers = [number_of(self.facts.known(value)) for value in node.inputs[:2] if value is not None]
+        return any(number is not None and number <= 0 for number in numbers)
 
     def _lower(self, node: ir.Node, scope: Scope, wanted: LoopForms) -> None:
         """Give a node the first of the wanted forms that it can have."""

@@ -4,13 +4,10 @@ Three operators give a row to a state:
 
 * SequenceInsert appends it to a list that is empty at first, and whose elements are only joined after the Loop.
 * Concat joins it to a tensor that grows.
-* ScatterND writes it into a tensor, where step i writes row i, or the i-th one from the end (`written_rows`).
+* ScatterND writes it into a tensor, where step i writes row i, or the i-th one from the end. If there are more rows
+  than steps, the others are those of the initial tensor.
 
 A Scan carries neither lists nor states that grow.
-
-Find which rows of a tensor the steps write with ScatterND: step i row i, or the i-th row from the end.
-
-Where there may be more rows than steps, the others are those of the initial tensor.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 from rnn_lowering.types import Array
 
 _KEEPS_ORDER = ("Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Expand")
-"""Operators that keep the elements and their order where they keep their number."""
+"""Operators that keep the elements and their order if they keep their number."""
 
 _MOST_NODES = 256
 """The most nodes that compute the index of a row."""
@@ -49,65 +46,193 @@ _GrowingArray = tuple[Array, Array]
 
 
 @dataclass(frozen=True)
-class WrittenRows:
-    """The rows that the steps write into a tensor.
+class _Joined:
+    """A value after the Loop that the rows become.
 
     Attributes:
-        row: What a step writes, with axes of size 1 in front.
-        ones: The number of those.
-        axis: The axis of the rows in the tensor.
-        backwards: Whether step 0 writes the last row.
-        steps: The number of steps, where that is less than the number of rows.
+        value: The value.
+        axis: The axis of the rows in it.
+        dropped: The axes of a row, of size 1, that it does not have.
+        backwards: Whether the row of the last step is the first one.
+        before: A tensor in front of the rows.
+        behind: A tensor whose rows from the number of steps on are behind them.
     """
 
-    row: ir.Value
-    ones: int
+    value: ir.Value
     axis: int
-    backwards: bool
-    steps: int | None
+    dropped: Sequence[int] = ()
+    backwards: bool = False
+    before: ir.Value | None = None
+    behind: ir.Value | None = None
 
 
-def written_rows(facts: Facts, read: LoopBody, write: ir.Node, initial: ir.Value, op: Ops) -> WrittenRows | None:
-    """Return the rows that a ScatterND in the body of a Loop writes; None where that is not certain.
+@dataclass(frozen=True)
+class _StackedState:
+    """A state that gets a row in each step.
+
+    Attributes:
+        number: Its number.
+        row: What a step adds.
+        joined: What the rows become.
+        steps: The number of rows, if known, or its name.
+    """
+
+    number: int
+    row: ir.Value
+    joined: Sequence[_Joined]
+    steps: SizeOrName = None
+
+
+def stack_rows_of_states(
+    facts: Facts, read: LoopBody, emitter: Callable[[], Ops], *, written_only: bool = False
+) -> ir.Node:
+    """Replace a Loop whose states get rows by one that stacks these rows; return it, or the given one if it has no
+    such states.
 
     Args:
         facts: Facts about the model.
         read: The Loop.
-        write: The ScatterND.
-        initial: The tensor before the first step.
-        op: Emits into a graph of its own, which is dropped.
+        emitter: Returns what emits into the graph of the Loop.
+        written_only: Whether only rows that a ScatterND writes count.
     """
-    try:
-        with op.body():
-            return _written_rows(facts, read, write, initial, op)
-    except (InvalidNodeError, UnsupportedError):
+    scratch = emitter()
+    found = [_stacked_state(facts, read, n, scratch, written_only=written_only) for n in range(len(read.results))]
+    stacked = [each for each in found if each is not None]
+    return _replaced(facts, read, stacked, emitter()) if stacked and len(found) == len(read.initial) else read.node
+
+
+def _stacked_state(
+    facts: Facts, read: LoopBody, n: int, scratch: Ops, *, written_only: bool
+) -> _StackedState | None:
+    """Return a state that gets a row in each step; None if that is not certain."""
+    before, after, first = read.state_inputs[n], read.state_outputs[n], read.initial[n]
+    step = after.producer()
+    if step is None or step.graph is not read.body or step.domain not in DEFAULT_DOMAIN or first is None:
         return None
+    if len(step.inputs) < 2 or step.inputs[0] is not before:
+        return None
+    state: _StackedState | None = None
+    if step.op_type == "ScatterND":
+        state = _written(facts, read, step, n, first, scratch)
+    elif step.op_type == "SequenceInsert" and not written_only:
+        state = _listed(facts, read, step, n, first)
+    elif step.op_type == "Concat" and not written_only:
+        state = _concatenated(facts, read, step, n, first)
+    return state if state is not None and _only_gets_rows(read.body, before, after, state.row) else None
 
 
-def _written_rows(facts: Facts, read: LoopBody, write: ir.Node, initial: ir.Value, op: Ops) -> WrittenRows | None:
-    index, kind = write.inputs[1], facts.kind(initial)
-    at = facts.kind(index)
-    columns = at.dims[-1] if at is not None and at.shape else None
-    if index is None or kind is None or not kind.shape or columns is None or not 1 <= columns <= len(kind.shape):
+def _only_gets_rows(body: ir.Graph, before: ir.Value, after: ir.Value, row: ir.Value) -> bool:
+    """Whether a body gives a state a row of its own, and returns nothing else that depends on the state."""
+    source = row.producer()
+    if (row.graph if source is None else source.graph) is not body:
+        return False
+    depends = {before, *(value for node in _users(body, before) for value in node.outputs)}
+    returned = list(body.outputs)
+    return returned.count(after) == 1 and depends.isdisjoint({*returned, row} - {after})
+
+
+def _users(body: ir.Graph, value: ir.Value) -> dict[ir.Node, None]:
+    """Return the nodes of a body that depend on a value."""
+    depends, users = {value}, dict[ir.Node, None]()
+    for node in body:
+        if not depends.isdisjoint(values_used(node)):
+            users[node] = None
+            depends.update(node.outputs)
+    return users
+
+
+def _listed(facts: Facts, read: LoopBody, step: ir.Node, n: int, first: ir.Value) -> _StackedState | None:
+    """Return a list to which each step appends a row; None if its elements are used otherwise than joined."""
+    row, final, source = step.inputs[1], read.results[n], first.producer()
+    users = [use.node for use in final.uses()]
+    empty = source is not None and source.op_type == "SequenceEmpty"
+    if row is None or len(step.inputs) > 2 or not empty or final.is_graph_output():
+        return None
+    if not all(user.op_type == "ConcatFromSequence" and user.graph is read.node.graph for user in users):
+        return None
+    found = [_joined_list(facts, user, row) for user in users]
+    joined = [each for each in found if each is not None]
+    return _StackedState(n, row, joined) if len(joined) == len(found) else None
+
+
+def _joined_list(facts: Facts, user: ir.Node, row: ir.Value) -> _Joined | None:
+    """Return what a ConcatFromSequence makes of rows; None if the size of a row along its axis is not 1."""
+    shape, new_axis = facts.shape(row), bool(user.attributes.get_int("new_axis", 0))
+    if shape is None:
+        return None
+    axis, rank = user.attributes.get_int("axis", 0) or 0, len(shape) + new_axis
+    axis += rank if axis < 0 else 0
+    if not 0 <= axis < rank or not (new_axis or shape[axis] == 1):
+        return None
+    return _Joined(user.outputs[0], axis, dropped=() if new_axis else (axis,))
+
+
+def _concatenated(facts: Facts, read: LoopBody, step: ir.Node, n: int, first: ir.Value) -> _StackedState | None:
+    """Return a tensor to which each step joins a row."""
+    row = step.inputs[1]
+    shape = facts.shape(row)
+    if row is None or len(step.inputs) > 2 or not shape or facts.kind(first) is None:
+        return None
+    axis = (step.attributes.get_int("axis", 0) or 0) % len(shape)
+    joined = _Joined(read.results[n], axis, dropped=(axis,), before=first)
+    return _StackedState(n, row, [joined]) if shape[axis] == 1 else None
+
+
+def _written(
+    facts: Facts, read: LoopBody, step: ir.Node, n: int, first: ir.Value, scratch: Ops
+) -> _StackedState | None:
+    """Return a tensor into which each step writes a row with ScatterND.
+
+    Args:
+        facts: Facts about the model.
+        read: The Loop.
+        step: The ScatterND.
+        n: The number of the state.
+        first: The tensor before the first step.
+        scratch: Emits into a graph of its own, which is dropped.
+    """
+    plain = step.attributes.get_string("reduction", "none") == "none" and len(step.inputs) == 3
+    index, shape, place = step.inputs[1], facts.shape(first), facts.shape(step.inputs[1])
+    columns = place[-1] if place else None
+    if not (plain and read.results[n].name and shape and index is not None and isinstance(columns, int)):
+        return None
+    if not 1 <= columns <= len(shape):
         return None
     axis = columns - 1
-    row, ones = _row(facts, write, (*kind.shape[:axis], *kind.shape[columns:]))
+    row, ones = _row(facts, step, (*shape[:axis], *shape[columns:]))
     if row is None:
         return None
-    copy = BodyCopy(op, facts, unroll, LoopLimits(0, 0))
-    copy.bring_constants([read.body])
-    items = [copy.item(value) for value in read.node.inputs]
-    counters, length, front = Counters(copy, read, items), kind.dims[axis], kind.dims[:axis]
-    steps = simulated_trips(copy, read, items)
-    fills = runs_once_per_row(counters, initial, axis) if steps is None else steps == length
+    try:
+        with scratch.body():
+            copy = BodyCopy(scratch, facts, unroll, LoopLimits(0, 0))
+            copy.bring_constants([read.body])
+            order = _order_of_rows(Counters(copy, read), index, first, axis)
+    except (InvalidNodeError, UnsupportedError):
+        return None
+    if order is None:
+        return None
+    backwards, steps = order
+    behind = None if steps is None else first
+    joined = _Joined(read.results[n], axis, dropped=range(ones), backwards=backwards, behind=behind)
+    return _StackedState(n, row, [joined], shape[axis] if steps is None else steps)
+
+
+def _order_of_rows(
+    counters: Counters, index: ir.Value, first: ir.Value, axis: int
+) -> tuple[bool, int | None] | None:
+    """Return whether step 0 writes the last row, and the number of steps if there are more rows; None if the index
+    is neither that of row i in step i nor that of the i-th row from the end."""
+    sizes = [size if isinstance(size, int) else None for size in counters.copy.facts.shape(first) or ()]
+    length, front = sizes[axis], sizes[:axis]
+    steps = simulated_trips(counters.copy, counters.read)
+    fills = runs_once_per_row(counters, first, axis) if steps is None else steps == length
     if not fills and (steps is None or length is None or not 0 < steps < length):
         return None
     if _is_index_of_row(counters, index, STEP, front):
-        return WrittenRows(row, ones, axis, backwards=False, steps=None if fills else steps)
-    rows = counters.count_of_rows(initial, axis)
-    if not fills or rows is None or not _is_index_of_row(counters, index, rows.plus(Line(-1, rate=-1)), front):
-        return None
-    return WrittenRows(row, ones, axis, backwards=True, steps=None)
+        return False, None if fills else steps
+    rows = counters.count_of_rows(first, axis)
+    from_end = None if rows is None else rows.plus(Line(-1, rate=-1))
+    return (True, None) if fills and from_end and _is_index_of_row(counters, index, from_end, front) else None
 
 
 def _row(facts: Facts, write: ir.Node, shape: tuple[SizeOrName, ...]) -> tuple[ir.Value | None, int]:
@@ -116,10 +241,9 @@ def _row(facts: Facts, write: ir.Node, shape: tuple[SizeOrName, ...]) -> tuple[i
     value = write.inputs[2]
     found: tuple[ir.Value | None, int] = None, 0
     while value is not None:
-        node, kind = value.producer(), facts.kind(value)
+        node, given = value.producer(), facts.shape(value)
         if node is None or node.graph is not write.graph:
             break
-        given = None if kind is None else kind.shape
         ones = 0 if given is None else len(given) - len(shape)
         if given is not None and given == (*[1] * ones, *shape) and None not in given:
             found = value, ones
@@ -129,7 +253,7 @@ def _row(facts: Facts, write: ir.Node, shape: tuple[SizeOrName, ...]) -> tuple[i
     return found
 
 
-def _is_index_of_row(counters: Counters, index: ir.Value, number: Line, front: tuple[int | None, ...]) -> bool:
+def _is_index_of_row(counters: Counters, index: ir.Value, number: Line, front: Sequence[int | None]) -> bool:
     """Whether an index is that of each element of a row, in order.
 
     Args:
@@ -202,60 +326,7 @@ def _computed(facts: Facts, node: ir.Node, arrays: dict[ir.Value, _GrowingArray]
     return list(zip(found, grown or (), strict=False))
 
 
-@dataclass(frozen=True)
-class _Joined:
-    """A value after the Loop that the rows become.
-
-    Attributes:
-        value: The value.
-        axis: The axis of the rows in it.
-        dropped: The axes of a row, of size 1, that it does not have.
-        backwards: Whether the row of the last step is the first one.
-        before: A tensor in front of the rows.
-        behind: A tensor whose rows from the number of steps on are behind them.
-    """
-
-    value: ir.Value
-    axis: int
-    dropped: Sequence[int] = ()
-    backwards: bool = False
-    before: ir.Value | None = None
-    behind: ir.Value | None = None
-
-
-@dataclass(frozen=True)
-class _StackedState:
-    """A state that gets a row in each step.
-
-    Attributes:
-        number: Its number.
-        row: What a step adds.
-        joined: What the rows become.
-        steps: The number of rows, where it is known, or its name.
-    """
-
-    number: int
-    row: ir.Value
-    joined: Sequence[_Joined]
-    steps: SizeOrName = None
-
-
-def stack_rows_of_states(
-    facts: Facts, read: LoopBody, emitter: Callable[[], Ops], *, written_only: bool = False
-) -> ir.Node:
-    """Replace a Loop whose states get rows by one that stacks these rows; return it, or the given one if it has no
-    such states.
-
-    Args:
-        facts: Facts about the model.
-        read: The Loop.
-        emitter: Returns what emits into the graph of the Loop.
-        written_only: Whether only rows that a ScatterND writes count.
-    """
-    scratch = emitter()
-    found = [_stacked_state(facts, read, n, scratch, written_only=written_only) for n in range(len(read.results))]
-    stacked = [each for each in found if each is not None]
-    return _replaced(facts, read, stacked, emitter()) if stacked and len(found) == len(read.initial) else read.node
+# The Loop without these states
 
 
 def _replaced(facts: Facts, read: LoopBody, stacked: Sequence[_StackedState], op: Ops) -> ir.Node:
@@ -293,102 +364,6 @@ def _replaced(facts: Facts, read: LoopBody, stacked: Sequence[_StackedState], op
     graph.remove(node, safe=True)
     drop_unused(used)
     return new
-
-
-def _stacked_state(
-    facts: Facts, read: LoopBody, n: int, scratch: Ops, *, written_only: bool
-) -> _StackedState | None:
-    """Return a state that gets a row in each step; None where that is not certain."""
-    before, after, first = read.state_inputs[n], read.state_outputs[n], read.initial[n]
-    step = after.producer()
-    if step is None or step.graph is not read.body or step.domain not in DEFAULT_DOMAIN or first is None:
-        return None
-    if len(step.inputs) < 2 or step.inputs[0] is not before:
-        return None
-    state: _StackedState | None = None
-    if step.op_type == "ScatterND":
-        state = _written(facts, read, step, n, first, scratch)
-    elif step.op_type == "SequenceInsert" and not written_only:
-        state = _listed(facts, read, step, n, first)
-    elif step.op_type == "Concat" and not written_only:
-        state = _concatenated(facts, read, step, n, first)
-    return state if state is not None and _only_gets_rows(read.body, before, after, state.row) else None
-
-
-def _users(body: ir.Graph, value: ir.Value) -> dict[ir.Node, None]:
-    """Return the nodes of a body that depend on a value."""
-    depends, users = {value}, dict[ir.Node, None]()
-    for node in body:
-        if not depends.isdisjoint(values_used(node)):
-            users[node] = None
-            depends.update(node.outputs)
-    return users
-
-
-def _only_gets_rows(body: ir.Graph, before: ir.Value, after: ir.Value, row: ir.Value) -> bool:
-    """Whether a body gives a state a row of its own, and returns nothing else that depends on the state."""
-    source = row.producer()
-    if (row.graph if source is None else source.graph) is not body:
-        return False
-    depends = {before, *(value for node in _users(body, before) for value in node.outputs)}
-    returned = list(body.outputs)
-    return returned.count(after) == 1 and depends.isdisjoint({*returned, row} - {after})
-
-
-def _listed(facts: Facts, read: LoopBody, step: ir.Node, n: int, first: ir.Value) -> _StackedState | None:
-    """Return a list to which each step appends a row; None if its elements are used otherwise than joined."""
-    row, final, source = step.inputs[1], read.results[n], first.producer()
-    users = [use.node for use in final.uses()]
-    empty = source is not None and source.op_type == "SequenceEmpty"
-    if row is None or len(step.inputs) > 2 or not empty or final.is_graph_output():
-        return None
-    if not all(user.op_type == "ConcatFromSequence" and user.graph is read.node.graph for user in users):
-        return None
-    found = [_joined_list(facts, user, row) for user in users]
-    joined = [each for each in found if each is not None]
-    return _StackedState(n, row, joined) if len(joined) == len(found) else None
-
-
-def _joined_list(facts: Facts, user: ir.Node, row: ir.Value) -> _Joined | None:
-    """Return what a ConcatFromSequence makes of rows; None if the size of a row along its axis is not 1."""
-    kind, new_axis = facts.kind(row), bool(user.attributes.get_int("new_axis", 0))
-    if kind is None or kind.shape is None:
-        return None
-    axis, rank = user.attributes.get_int("axis", 0) or 0, len(kind.shape) + new_axis
-    axis += rank if axis < 0 else 0
-    if not 0 <= axis < rank or not (new_axis or kind.shape[axis] == 1):
-        return None
-    return _Joined(user.outputs[0], axis, dropped=() if new_axis else (axis,))
-
-
-def _concatenated(facts: Facts, read: LoopBody, step: ir.Node, n: int, first: ir.Value) -> _StackedState | None:
-    """Return a tensor to which each step joins a row."""
-    row = step.inputs[1]
-    kind = facts.kind(row)
-    if row is None or len(step.inputs) > 2 or kind is None or not kind.shape or facts.kind(first) is None:
-        return None
-    axis = (step.attributes.get_int("axis", 0) or 0) % len(kind.shape)
-    joined = _Joined(read.results[n], axis, dropped=(axis,), before=first)
-    return _StackedState(n, row, [joined]) if kind.shape[axis] == 1 else None
-
-
-def _written(
-    facts: Facts, read: LoopBody, step: ir.Node, n: int, first: ir.Value, scratch: Ops
-) -> _StackedState | None:
-    """Return a tensor into which each step writes a row."""
-    plain = step.attributes.get_string("reduction", "none") == "none" and len(step.inputs) == 3
-    rows = written_rows(facts, read, step, first, scratch) if plain and read.results[n].name else None
-    kind = facts.kind(first)
-    if rows is None or kind is None or kind.shape is None:
-        return None
-    joined = _Joined(
-        read.results[n],
-        rows.axis,
-        dropped=range(rows.ones),
-        backwards=rows.backwards,
-        behind=None if rows.steps is None else first,
-    )
-    return _StackedState(n, rows.row, [joined], kind.shape[rows.axis] if rows.steps is None else rows.steps)
 
 
 def _join(facts: Facts, op: Ops, node: ir.Node, state: _StackedState, rows: ir.Value) -> None:

@@ -1,13 +1,10 @@
-"""The number of steps of a Loop, computed before it starts.
+"""The number of steps of a Loop before it starts, from numbers that are linear in the number of the step.
 
-A condition decides on the next step. Where it compares numbers that are linear in the number of the step
-(`step_counters`), the last step follows by a division: p + q i < b is true up to i = max(0, ceil((b - p) / q)), and
-the number of steps is one more.
+A state that grows by the same amount in each step is such a number (`Counters`). If a condition compares two of
+them, the last step follows by a division: p + q i < b is true up to i = max(0, ceil((b - p) / q)), and there is one
+step more. A condition on constants is evaluated step by step instead (`simulated_trips`).
 
-Find counters in a body: numbers that are linear in the number of the step.
-
-A state is one where it grows by the same amount in each step. Integers that are cast to floats count as integers,
-which is the same below 2^24.
+Integers that are cast to floats count as integers, which is the same below 2^24.
 """
 
 from __future__ import annotations
@@ -23,219 +20,27 @@ from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.inference.symbolic_values import Size
 from rnn_lowering.loops.body import LoopBody, behind_identities
 from rnn_lowering.loops.body_copy import BodyCopy
-from rnn_lowering.loops.facts import Item, Known
+from rnn_lowering.loops.facts import Item, Known, number_of
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 
-_SHAPING = ("Identity", "Squeeze", "Unsqueeze", "Reshape")
-_WIDE = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.FLOAT, ir.DataType.DOUBLE)
-
-
-@dataclass(frozen=True)
-class Line:
-    """A whole number that is linear in the number of the step: constant + the sum of terms + rate * i.
-
-    A term is a size, or a value of one element, and its factor. A polynomial would not do: a value may hold 2 N
-    where none holds N, and what is emitted needs a value.
-    """
-
-    constant: int = 0
-    terms: tuple[tuple[Size | ir.Value, int], ...] = ()
-    rate: int = 0
-
-    def plus(self, other: Line, sign: int = 1) -> Line:
-        sums: dict[Size | ir.Value, int] = dict(self.terms)
-        for value, factor in other.terms:
-            sums[value] = sums.get(value, 0) + sign * factor
-        terms = tuple((value, factor) for value, factor in sums.items() if factor)
-        return Line(self.constant + sign * other.constant, terms, self.rate + sign * other.rate)
-
-    def times(self, factor: int) -> Line:
-        terms = tuple((value, n * factor) for value, n in self.terms)
-        return Line(self.constant * factor, terms, self.rate * factor)
-
-    @property
-    def start(self) -> Line:
-        """The number in step 0."""
-        return replace(self, rate=0)
-
-    @property
-    def number(self) -> int | None:
-        """The number, where it is known and the same in each step."""
-        return None if self.terms or self.rate else self.constant
-
-    @property
-    def is_size(self) -> bool:
-        """Whether it is a size, and nothing else."""
-        ((term, factor),) = self.terms if len(self.terms) == 1 else ((None, 0),)
-        return not isinstance(term, ir.Value | None) and (self.constant, factor, self.rate) == (0, 1, 0)
-
-
-STEP = Line(rate=1)
-"""The number of the step."""
-
-
-class Counters:
-    """The numbers of a Loop that are linear in the number of the step.
-
-    Args:
-        copy: Copies the body later; it has items for the values outside.
-        read, items: The Loop, and what stands for its inputs.
-    """
-
-    def __init__(self, copy: BodyCopy, read: LoopBody, items: Sequence[Item]) -> None:
-        self.copy = copy
-        self.read = read
-        self.items = items
-        self._invariant = read.invariant_states
-        self._entered: set[ir.Value] = set()
-        self._holders: dict[Size | ir.Value, ir.Value] = {}
-
-    def line(self, value: ir.Value) -> Line | None:
-        """Return a value of the body or from outside as a line; None if it is not linear."""
-        read = self.read
-        if value is read.number:
-            return STEP
-        if value in read.state_inputs:
-            return self._line_of_state(list(read.state_inputs).index(value))
-        node = value.producer()
-        if node is None or node.graph is not read.body:
-            return self.line_of_outside(value)
-        if node.op_type == "Constant":
-            return _whole(self.item_of_outside(value))
-        if node.domain not in DEFAULT_DOMAIN or not node.inputs or node.inputs[0] is None:
-            return None
-        if _keeps_number(node):
-            return self.line(node.inputs[0])
-        if node.op_type not in ("Add", "Sub", "Mul") or node.inputs[1] is None:
-            return None
-        a, b = self.line(node.inputs[0]), self.line(node.inputs[1])
-        if a is None or b is None:
-            return None
-        if node.op_type != "Mul":
-            return a.plus(b, 1 if node.op_type == "Add" else -1)
-        factor, other = (a, b) if a.number is not None else (b, a)
-        return None if factor.number is None else other.times(factor.number)
-
-    def line_of_outside(self, value: ir.Value, item: Item = None) -> Line | None:
-        """Return a value from around the Loop as a line."""
-        item = item or self.copy.item(value)
-        if isinstance(item, Known):
-            return _whole(item)
-        kind = self.copy.facts.kind(item)
-        if kind is None or kind.shape is None or any(size != 1 for size in kind.shape):
-            return None
-        if ir.DataType(kind.element).is_integer():
-            found = self.copy.facts.size_in(item) if isinstance(item, ir.Value) else None
-            self._holders.setdefault(found or value, value)
-            return Line(terms=((found or value, 1),))
-        node = value.producer()
-        source = node.inputs[0] if node is not None and _keeps_number(node) else None
-        return None if source is None else self.line_of_outside(source)
-
-    def item_of_outside(self, value: ir.Value) -> Item:
-        """Return the item of a value that is outside of the body, or that follows from constants in it."""
-        node, body = value.producer(), self.read.body
-        if node is not None and node.graph is body:
-            found = self.copy.facts.evaluate(node, [self.copy.item(v) for v in node.inputs])
-            return Known(found[0]) if found else None
-        is_input = value.graph is body and node is None and value.is_graph_input()
-        return None if is_input else self.copy.item(value)
-
-    def count_of_rows(self, item: Item, axis: int) -> Line | None:
-        """Return how many rows a value has along an axis."""
-        kind = self.copy.facts.kind(item)
-        size = None if kind is None else kind.dims[axis]
-        if size is not None or not isinstance(item, ir.Value):
-            return None if size is None else Line(size)
-        found = self.copy.facts.size_of_axis(item, axis)
-        return None if found is None else Line(terms=((found, 1),))
-
-    def emit(self, line: Line) -> Tensor:
-        """Emit the number in step 0 as an int64 [1]."""
-        op = self.copy.op
-        total = op.constant([line.constant])
-        for term, factor in line.terms:
-            given = self.copy.tensor(self.copy.item(self._holders[term]), self.read.ref)
-            flat = op.cast(given if given.shape == (1,) else op.reshape(given, (1,)), ir.DataType.INT64)
-            total = total + (flat if factor == 1 else flat * op.constant([factor]))
-        return total
-
-    def _line_of_state(self, n: int) -> Line | None:
-        read = self.read
-        initial = read.initial[n]
-        if initial is None or read.state_inputs[n] in self._entered:
-            return None
-        start = self.line_of_outside(initial, self.items[2 + n])
-        if start is None or n in self._invariant:
-            return start
-        growth = self._growth(read.state_outputs[n], read.state_inputs[n])
-        return None if growth is None else start.plus(Line(rate=growth))
-
-    def _growth(self, value: ir.Value, state: ir.Value) -> int | None:
-        """Return how much a state grows in a step: a constant."""
-        value = behind_identities(value)
-        if value is state:
-            return 0
-        node = value.producer()
-        if node is None or node.graph is not self.read.body or node.domain not in DEFAULT_DOMAIN:
-            return None
-        if _keeps_number(node) and node.inputs[0] is not None:
-            return self._growth(node.inputs[0], state)
-        a, b = (*node.inputs[:2], None, None)[:2]
-        if node.op_type not in ("Add", "Sub", "Mul") or a is None or b is None:
-            return None
-        for base, other in ((a, b), (b, a)):
-            number = self._number(other, state)
-            if node.op_type == "Mul":
-                if number == 1:  # paddle2onnx writes i * 1 + 1
-                    return self._growth(base, state)
-            elif number is not None and (node.op_type == "Add" or base is a):
-                growth = self._growth(base, state)
-                if growth is not None:
-                    return growth + (number if node.op_type == "Add" else -number)
-        return None
-
-    def _number(self, value: ir.Value, state: ir.Value) -> int | None:
-        """Return the number that a value is in each step, whatever a state is."""
-        self._entered.add(state)
-        line = self.line(value)
-        self._entered.discard(state)
-        return None if line is None else line.number
-
-
-def _keeps_number(node: ir.Node) -> bool:
-    """Whether a node returns the whole number that it is given, in another type or shape."""
-    if node.domain not in DEFAULT_DOMAIN:
-        return False
-    single = node.op_type == "Concat" and len(node.inputs) == 1
-    return (
-        single or node.op_type in _SHAPING or (node.op_type == "Cast" and node.attributes["to"].as_int() in _WIDE)
-    )
-
-
-def _whole(item: Item) -> Line | None:
-    """Return a known whole number."""
-    if not isinstance(item, Known) or item.array.size != 1:
-        return None
-    number = item.array.reshape(()).item()
-    return Line(int(number)) if np.isfinite(number) and number == int(number) else None
-
+ENDLESS = 1 << 62
+"""The least number of steps that exporters write for a Loop that only its condition ends."""
 
 _INT64 = ir.DataType.INT64
 _RANGE_OPSET = 11
 """The first opset at which less than no steps can be counted."""
 _MOST_SIMULATED = 1 << 12
-_ENDLESS = 1 << 62
-"""A number of steps that exporters write for a Loop that only its condition ends."""
 
+_SHAPING = ("Identity", "Squeeze", "Unsqueeze", "Reshape")
+_WIDE = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 _COMPARISONS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 
 
 class UnknownTripsError(UnsupportedError):
-    """The number of steps is not known before the model runs.
+    """The number of steps is unknown before the model runs.
 
     Args:
-        value: What it follows from; None where that is in the body.
+        value: What it follows from; None if that is in the body.
     """
 
     def __init__(
@@ -261,7 +66,7 @@ class LoopTrips:
 
     Attributes:
         tensor: The number as an int64 [1]; no step where it is 0 or less.
-        known: The number, where it is known at lowering time.
+        known: The number, if known at lowering time.
         positive: Whether there is a step for certain.
         length: The size that the number is, if there is a step; None if it is not a size.
     """
@@ -284,9 +89,9 @@ def number_of_trips(counters: Counters) -> LoopTrips:
     Raises:
         UnsupportedError: It depends on data, or on conditions that are not linear in the number of the step.
     """
-    copy, items, ref = counters.copy, counters.items, counters.read.ref
+    copy, read = counters.copy, counters.read
     op = copy.op
-    simulated = simulated_trips(copy, counters.read, items)
+    simulated = simulated_trips(copy, read)
     if simulated is not None:
         return LoopTrips(op.constant([simulated]), simulated, simulated > 0)
     limits = _Limits.of(counters)
@@ -295,20 +100,20 @@ def number_of_trips(counters: Counters) -> LoopTrips:
         return LoopTrips(counters.emit(length), None, positive=True, length=length)
     bounds = [] if limits.most_is_length else [_steps_while_negative(counters, line) for line in limits.lines]
     if limits.most is not None:
-        given = copy.tensor(limits.most, ref)
+        given = copy.tensor(limits.most, read.ref)
         bounds.insert(0, op.cast(given if given.rank == 1 else op.reshape(given, (1,)), _INT64))
     if not bounds:
         raise UnknownTripsError(
             "its number of steps is not known before it starts",
             hint="give it a number of steps, or a condition on a counter",
-            node=ref,
+            node=read.ref,
         )
     trips = bounds[0]
     for bound in bounds[1:]:
         trips = op.where(op.less(trips, bound), trips, bound)
-    first = _first(items)
+    first = copy.item(read.condition)
     if not (limits.most_is_length and limits.first_follows) and not _is_true(first):
-        trips = trips * op.cast(op.reshape(copy.tensor(first, ref), (1,)), _INT64)
+        trips = trips * op.cast(op.reshape(copy.tensor(first, read.ref), (1,)), _INT64)
     if op.opset < _RANGE_OPSET and trips.number is None:
         zero = op.constant([0])
         trips = op.where(op.less(trips, zero), zero, trips)
@@ -319,14 +124,48 @@ def number_of_trips(counters: Counters) -> LoopTrips:
 
 
 def runs_once_per_row(counters: Counters, item: Item, axis: int) -> bool:
-    """Whether there is a step for each row of a value along an axis, where their number is not known.
+    """Whether there is a step for each row of a value along an axis of unknown size.
 
     Raises:
-        UnsupportedError: It depends on data.
+        UnsupportedError: The number of steps depends on data.
     """
     limits = _Limits.of(counters)
-    rows = counters.count_of_rows(item, axis)
-    return limits.length is not None and limits.length == rows and limits.first_follows
+    return (
+        limits.length is not None and limits.length == counters.count_of_rows(item, axis) and limits.first_follows
+    )
+
+
+def simulated_trips(copy: BodyCopy, read: LoopBody) -> int | None:
+    """Count the steps of a Loop by evaluating its condition; None if that needs unknown values."""
+    given = [copy.item(value) for value in (read.trips, read.condition)]
+    most, first = map(number_of, given)
+    if any(item is not None and number is None for item, number in zip(given, (most, first), strict=True)):
+        return None
+    if first is not None and not first:
+        return 0
+    limit = ENDLESS if most is None else max(int(most), 0)
+    needed = read.values_behind([read.going])
+    states = [n for n, value in enumerate(read.state_inputs) if value in needed]
+    nodes = [node for node in read.body if not needed.isdisjoint(node.outputs)]
+    known: dict[ir.Value, Item] = {read.state_inputs[n]: copy.item(read.initial[n]) for n in states}
+    for step in range(min(limit, _MOST_SIMULATED)):
+        known |= {read.number: Known(np.asarray(step, np.int64)), read.going_input: Known(np.asarray(True))}
+        for node in nodes:
+            items = [None if v is None else known.get(v) or copy.item(v) for v in node.inputs]
+            arrays = copy.facts.evaluate(node, items) if node.domain in DEFAULT_DOMAIN else None
+            if arrays is None:
+                return None
+            known |= {output: Known(array) for output, array in zip(node.outputs, arrays, strict=True)}
+        going = number_of(known.get(read.going) or copy.item(read.going))
+        if going is None:
+            return None
+        if not going:
+            return step + 1
+        if not nodes:
+            return limit if limit < ENDLESS else None
+        after = [read.state_outputs[n] for n in states]
+        known = {read.state_inputs[n]: known.get(v) or copy.item(v) for n, v in zip(states, after, strict=True)}
+    return limit if limit <= _MOST_SIMULATED else None
 
 
 @dataclass(frozen=True)
@@ -349,20 +188,15 @@ class _Limits:
 
     @classmethod
     def of(cls, counters: Counters) -> _Limits:
-        read, items = counters.read, counters.items
-        most = items[0] if items else None
-        if isinstance(most, Known) and int(most.array.reshape(-1)[0]) >= _ENDLESS:
+        read, copy = counters.read, counters.copy
+        most, number = copy.item(read.trips), number_of(copy.item(read.trips))
+        if number is not None and number >= ENDLESS:
             most = None
         lines = _comparisons(counters, read.going, read.body)
-        limit = None if most is None or read.trips is None else counters.line_of_outside(read.trips, most)
+        limit = None if most is None or read.trips is None else counters.line_of_outside(read.trips)
         length = None if most is not None and limit is None else _length(lines, limit)
-        follows = length is not None and _follows(counters, _first(items), length)
+        follows = length is not None and _follows(counters, length)
         return cls(lines, most, length, length is not None and length == limit, follows)
-
-
-def _first(items: Sequence[Item]) -> Item:
-    """Return the first condition."""
-    return items[1] if len(items) > 1 else None
 
 
 def _length(lines: Sequence[Line], limit: Line | None) -> Line | None:
@@ -375,8 +209,9 @@ def _length(lines: Sequence[Line], limit: Line | None) -> Line | None:
     return least
 
 
-def _follows(counters: Counters, first: Item, length: Line) -> bool:
+def _follows(counters: Counters, length: Line) -> bool:
     """Whether the first condition is true where a size is at least 1."""
+    first = counters.copy.item(counters.read.condition)
     if _is_true(first):
         return True
     try:
@@ -428,9 +263,9 @@ def _steps_while_negative(counters: Counters, line: Line) -> Tensor:
     return whole + op.constant([1])
 
 
-def _is_true(item: Item) -> bool:
+def _is_true(condition: Item) -> bool:
     """Whether a condition is true for certain; one that is left out is."""
-    return item is None or (isinstance(item, Known) and bool(item.array.all()))
+    return condition is None or bool(number_of(condition))
 
 
 def _is_negative(line: Line, length: Line) -> bool:
@@ -440,35 +275,191 @@ def _is_negative(line: Line, length: Line) -> bool:
     )
 
 
-def simulated_trips(copy: BodyCopy, read: LoopBody, items: Sequence[Item]) -> int | None:
-    """Count the steps of a Loop by evaluating its condition; None if that needs unknown values."""
-    most, first = (items[n] if len(items) > n else None for n in (0, 1))
-    if not all(item is None or (isinstance(item, Known) and item.array.size == 1) for item in (most, first)):
-        return None
-    limit = max(int(most.array.reshape(())), 0) if isinstance(most, Known) else _ENDLESS
-    if isinstance(first, Known) and not first.array.reshape(()):
-        return 0
-    needed = read.values_behind([read.going])
-    states = [n for n, value in enumerate(read.state_inputs) if value in needed]
-    nodes = [node for node in read.body if not needed.isdisjoint(node.outputs)]
-    known: dict[ir.Value, Item] = {read.state_inputs[n]: items[2 + n] for n in states}
-    for step in range(min(limit, _MOST_SIMULATED)):
-        known |= {read.number: Known(np.asarray(step, np.int64)), read.going_input: Known(np.asarray(True))}
-        for node in nodes:
-            given = [None if v is None else known.get(v) or copy.item(v) for v in node.inputs]
-            found = copy.facts.evaluate(node, given) if node.domain in DEFAULT_DOMAIN else None
-            if found is None:
-                return None
-            known |= {output: Known(array) for output, array in zip(node.outputs, found, strict=True)}
-        going = known.get(read.going) or copy.item(read.going)
-        if not isinstance(going, Known) or going.array.size != 1:
+# Numbers that are linear in the number of the step
+
+
+@dataclass(frozen=True)
+class Line:
+    """A whole number that is linear in the number of the step: constant + the sum of terms + rate * i.
+
+    A term is a size, or a value of one element, and its factor. A polynomial would not do: a value may hold 2 N
+    where none holds N, and what is emitted needs a value.
+    """
+
+    constant: int = 0
+    terms: tuple[tuple[Size | ir.Value, int], ...] = ()
+    rate: int = 0
+
+    def plus(self, other: Line, sign: int = 1) -> Line:
+        sums: dict[Size | ir.Value, int] = dict(self.terms)
+        for value, factor in other.terms:
+            sums[value] = sums.get(value, 0) + sign * factor
+        terms = tuple((value, factor) for value, factor in sums.items() if factor)
+        return Line(self.constant + sign * other.constant, terms, self.rate + sign * other.rate)
+
+    def times(self, factor: int) -> Line:
+        terms = tuple((value, n * factor) for value, n in self.terms)
+        return Line(self.constant * factor, terms, self.rate * factor)
+
+    @property
+    def start(self) -> Line:
+        """The number in step 0."""
+        return replace(self, rate=0)
+
+    @property
+    def number(self) -> int | None:
+        """The number, if known and the same in each step."""
+        return None if self.terms or self.rate else self.constant
+
+    @property
+    def is_size(self) -> bool:
+        """Whether it is a size, and nothing else."""
+        ((term, factor),) = self.terms if len(self.terms) == 1 else ((None, 0),)
+        return not isinstance(term, ir.Value | None) and (self.constant, factor, self.rate) == (0, 1, 0)
+
+
+STEP = Line(rate=1)
+"""The number of the step."""
+
+
+class Counters:
+    """The numbers of a Loop that are linear in the number of the step.
+
+    Args:
+        copy: Copies the body later; it has items for the values outside.
+        read: The Loop.
+    """
+
+    def __init__(self, copy: BodyCopy, read: LoopBody) -> None:
+        self.copy = copy
+        self.read = read
+        self._invariant = read.invariant_states
+        self._entered: set[ir.Value] = set()
+        self._holders: dict[Size | ir.Value, ir.Value] = {}
+
+    def line(self, value: ir.Value) -> Line | None:
+        """Return a value of the body or from outside as a line; None if it is not linear."""
+        read = self.read
+        if value is read.number:
+            return STEP
+        if value in read.state_inputs:
+            return self._line_of_state(list(read.state_inputs).index(value))
+        node = value.producer()
+        if node is None or node.graph is not read.body:
+            return self.line_of_outside(value)
+        if node.op_type == "Constant":
+            return _whole_number(self.item_of_outside(value))
+        if node.domain not in DEFAULT_DOMAIN or not node.inputs or node.inputs[0] is None:
             return None
-        if not nodes and going.array.reshape(()):
-            return limit if limit < _ENDLESS else None
-        if not going.array.reshape(()):
-            return step + 1
-        after = {read.state_inputs[n]: known.get(read.state_outputs[n]) for n in states}
-        known = {
-            v: item or copy.item(read.state_outputs[n]) for (v, item), n in zip(after.items(), states, strict=True)
-        }
-    return limit if limit <= _MOST_SIMULATED else None
+        if _keeps_number(node):
+            return self.line(node.inputs[0])
+        if node.op_type not in ("Add", "Sub", "Mul") or node.inputs[1] is None:
+            return None
+        a, b = self.line(node.inputs[0]), self.line(node.inputs[1])
+        if a is None or b is None:
+            return None
+        if node.op_type != "Mul":
+            return a.plus(b, 1 if node.op_type == "Add" else -1)
+        factor, other = (a, b) if a.number is not None else (b, a)
+        return None if factor.number is None else other.times(factor.number)
+
+    def line_of_outside(self, value: ir.Value) -> Line | None:
+        """Return a value from around the Loop as a line."""
+        item = self.copy.item(value)
+        if isinstance(item, Known):
+            return _whole_number(item)
+        kind = self.copy.facts.kind(item)
+        if kind is None or kind.shape is None or any(size != 1 for size in kind.shape):
+            return None
+        if ir.DataType(kind.element).is_integer():
+            size = self.copy.facts.size_in(item) if isinstance(item, ir.Value) else None
+            self._holders.setdefault(size or value, value)
+            return Line(terms=((size or value, 1),))
+        node = value.producer()
+        source = node.inputs[0] if node is not None and _keeps_number(node) else None
+        return None if source is None else self.line_of_outside(source)
+
+    def item_of_outside(self, value: ir.Value) -> Item:
+        """Return the item of a value that is outside of the body, or that follows from constants in it."""
+        node, body = value.producer(), self.read.body
+        if node is not None and node.graph is body:
+            arrays = self.copy.facts.evaluate(node, [self.copy.item(v) for v in node.inputs])
+            return Known(arrays[0]) if arrays else None
+        is_input = value.graph is body and node is None and value.is_graph_input()
+        return None if is_input else self.copy.item(value)
+
+    def count_of_rows(self, item: Item, axis: int) -> Line | None:
+        """Return how many rows a value has along an axis."""
+        kind = self.copy.facts.kind(item)
+        size = None if kind is None else kind.dims[axis]
+        if size is not None or not isinstance(item, ir.Value):
+            return None if size is None else Line(size)
+        symbol = self.copy.facts.size_of_axis(item, axis)
+        return None if symbol is None else Line(terms=((symbol, 1),))
+
+    def emit(self, line: Line) -> Tensor:
+        """Emit the number in step 0 as an int64 [1]."""
+        op = self.copy.op
+        total = op.constant([line.constant])
+        for term, factor in line.terms:
+            given = self.copy.tensor(self.copy.item(self._holders[term]), self.read.ref)
+            flat = op.cast(given if given.shape == (1,) else op.reshape(given, (1,)), _INT64)
+            total = total + (flat if factor == 1 else flat * op.constant([factor]))
+        return total
+
+    def _line_of_state(self, n: int) -> Line | None:
+        read = self.read
+        initial = read.initial[n]
+        if initial is None or read.state_inputs[n] in self._entered:
+            return None
+        start = self.line_of_outside(initial)
+        if start is None or n in self._invariant:
+            return start
+        growth = self._growth(read.state_outputs[n], read.state_inputs[n])
+        return None if growth is None else start.plus(Line(rate=growth))
+
+    def _growth(self, value: ir.Value, state: ir.Value) -> int | None:
+        """Return how much a state grows in a step: a constant."""
+        value = behind_identities(value)
+        if value is state:
+            return 0
+        node = value.producer()
+        if node is None or node.graph is not self.read.body or node.domain not in DEFAULT_DOMAIN:
+            return None
+        if _keeps_number(node) and node.inputs[0] is not None:
+            return self._growth(node.inputs[0], state)
+        a, b = (*node.inputs[:2], None, None)[:2]
+        if node.op_type not in ("Add", "Sub", "Mul") or a is None or b is None:
+            return None
+        for base, other in ((a, b), (b, a)):
+            number = self._number_beside(other, state)
+            if node.op_type == "Mul":
+                if number == 1:  # paddle2onnx writes i * 1 + 1
+                    return self._growth(base, state)
+            elif number is not None and (node.op_type == "Add" or base is a):
+                growth = self._growth(base, state)
+                if growth is not None:
+                    return growth + (number if node.op_type == "Add" else -number)
+        return None
+
+    def _number_beside(self, value: ir.Value, state: ir.Value) -> int | None:
+        """Return the number that a value is in each step, whatever a state is."""
+        self._entered.add(state)
+        line = self.line(value)
+        self._entered.discard(state)
+        return None if line is None else line.number
+
+
+def _keeps_number(node: ir.Node) -> bool:
+    """Whether a node returns the whole number that it is given, in another type or shape."""
+    if node.domain not in DEFAULT_DOMAIN:
+        return False
+    if node.op_type == "Concat":
+        return len(node.inputs) == 1
+    return node.op_type in _SHAPING or (node.op_type == "Cast" and node.attributes["to"].as_int() in _WIDE)
+
+
+def _whole_number(item: Item) -> Line | None:
+    """Return a known whole number."""
+    number = number_of(item)
+    return None if number is None or not np.isfinite(number) or number != int(number) else Line(int(number))

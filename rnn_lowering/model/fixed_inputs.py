@@ -50,7 +50,7 @@ def folded(model: ir.Model, *, decide: bool = False, inferred: Inferred | None =
     Args:
         model: The model.
         decide: Also return a copy that has fewer Ifs, since their conditions are constant.
-        inferred: What follows from the model's inputs, where that is known.
+        inferred: What follows from the model's inputs, if known.
     """
     best, trial = None, _inferred(model, inferred)
     unknown = _count_unknown(trial, decide)
@@ -69,7 +69,7 @@ def folded(model: ir.Model, *, decide: bool = False, inferred: Inferred | None =
 
 
 def with_constants(model: ir.Model, *, sizes: bool = False) -> ir.Model | None:
-    """Return a copy in which constants are folded; None where no node computes something from constants only, or
+    """Return a copy in which constants are folded; None if no node computes something from constants only, or
     with `sizes` from sizes. Declared shapes count as in `folded`."""
     if not any(_is_constant(node) or (sizes and node.op_type == "Shape") for node in model.graph.all_nodes()):
         return None

@@ -383,7 +383,7 @@ def _has_types(node: ir.Node, older: OpSchema, newer: OpSchema, types: frozenset
 
 
 def _types(model: ir.Model) -> frozenset[str] | None:
-    """Return the element types that a value of unknown type may have; None where a newer one than those of opset 17
+    """Return the element types that a value of unknown type may have; None if a newer one than those of opset 17
     is among them."""
     seen = {_name(dtype) for graph in all_graphs(model) for dtype in _dtypes(graph)}
     return None if seen - _ORDINARY - _RARE else _ORDINARY | seen
