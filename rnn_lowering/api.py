@@ -37,7 +37,8 @@ from rnn_lowering.files.reading import (
 from rnn_lowering.files.scratch import writing
 from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.copying import clone
-from rnn_lowering.model.preparation import inline_functions, read
+from rnn_lowering.model.inlining import inline_functions
+from rnn_lowering.model.preparation import read
 from rnn_lowering.model.scopes import NodePlace, recurrent_nodes
 from rnn_lowering.options import (
     Check,

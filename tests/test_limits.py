@@ -21,7 +21,7 @@ import rnn_lowering as rl
 from rnn_lowering.cli.command import main, parser
 from rnn_lowering.compare.node_pairs import node_pairs
 from rnn_lowering.limits import limited
-from rnn_lowering.model import fixed_inputs, preparation
+from rnn_lowering.model import fixed_inputs, inlining
 from rnn_lowering.model.copying import clone_graph
 from rnn_lowering.spec.constant_values import constant_of
 
@@ -278,9 +278,9 @@ def test_inlining_copies_nodes_in_proportion_to_its_result(
         copied.append(sum(1 for _ in graph.all_nodes()))
         return clone_graph(graph)
 
-    monkeypatch.setattr(preparation, "clone_graph", counting)
+    monkeypatch.setattr(inlining, "clone_graph", counting)
     model = ir.from_proto(proto)
-    preparation.inline_functions(model, lambda _: True, 100_000)
+    inlining.inline_functions(model, lambda _: True, 100_000)
     result = sum(1 for _ in model.graph.all_nodes())
     assert result > 500
     assert result <= sum(copied) <= 4 * result

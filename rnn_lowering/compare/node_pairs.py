@@ -22,8 +22,8 @@ from rnn_lowering.compare.runner import SessionError
 from rnn_lowering.compare.session import quantizes_inputs
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.fixed_inputs import at_sizes, folded, recorded
+from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.model_sizes import known_inputs
-from rnn_lowering.model.preparation import inline_functions
 from rnn_lowering.model.scopes import NodePlace, RecurrentNode, ScopePath, recurrent_nodes, scopes, sort_nodes
 from rnn_lowering.options import Lowering
 from rnn_lowering.spec.constant_values import computed, constant_of

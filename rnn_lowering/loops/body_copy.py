@@ -2,7 +2,7 @@
 
 What follows from constants and sizes is computed (`facts`): counters, conditions and bounds of slices disappear,
 and an If on a counter becomes its branch. What is the same in two copies is written once. So a body is not
-cloned, as `model/preparation.py` clones a function: 1,000 clones of `if i == 0` would be inferred and folded one by
+cloned, as `model/inlining.py` clones a function: 1,000 clones of `if i == 0` would be inferred and folded one by
 one.
 """
 

@@ -31,13 +31,10 @@ _UNARY = frozenset(
     )
 )
 
-
 _BINARY = frozenset(("Add", "Sub", "Mul", "Div", "Pow"))
-
 
 _MOVING = frozenset(("Split", "Squeeze", "Slice", "Reshape", "Concat", "Expand"))
 """Operators that cannot fail where all shapes are known."""
-
 
 Find = Callable[[ir.Node], "Tensor | None"]
 """Returns the rows that a Gather takes, one in each step; None if it is another Gather."""

@@ -20,7 +20,7 @@ from rnn_lowering.loops.body_values import LoopLimits
 from rnn_lowering.loops.facts import Elements, Facts, Item, number_of
 from rnn_lowering.loops.stacked_states import stack_rows_of_states
 from rnn_lowering.model.copying import clone
-from rnn_lowering.model.preparation import inline_holding
+from rnn_lowering.model.inlining import inline_holders
 from rnn_lowering.model.replace import drop_unused, take_over
 from rnn_lowering.model.scopes import (
     ORIGIN,
@@ -145,9 +145,7 @@ def lower_loops(
         for s, node in repeating_nodes(work)
         if s.function is not None and choose(node).forms
     }
-    inline_holding(work, holders, limits.nodes)
-    inlined = model.functions.keys() - work.functions.keys()
-    notes = [f"inlined function {domain}::{name}" for domain, name, _ in sorted(inlined)]
+    notes = inline_holders(work, holders, limits.nodes)
     lowering = _LoopLowering(work, choose, limits, refused)
     lowering.graph(next(scope for scope in scopes(work) if scope.graph is work.graph))
     if not lowering.reports:

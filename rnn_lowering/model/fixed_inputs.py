@@ -1,6 +1,6 @@
-"""Fix sizes, shapes and values of a model's inputs, as the user asks.
+"""Fix sizes, shapes and values of a model's inputs, as the user asks, and fold the constants that follow.
 
-Fold constants, which makes more sizes known and removes Ifs with constant conditions.
+Folding makes more sizes known, and removes Ifs with constant conditions.
 """
 
 from __future__ import annotations
@@ -37,9 +37,253 @@ from rnn_lowering.spec.constant_values import constant_of
 from rnn_lowering.spec.node_spec import default_opset
 from rnn_lowering.types import Array, ArrayLike, Shapes, in_memory
 
+_KEY = "rnn_lowering.set_inputs"
+"""Key of the values in the metadata."""
+
+_FIRST_OPSET_OF_CAST = 6
+"""As it is today; ONNX's converter does not know the earlier one: https://onnx.ai/onnx/operators/onnx__Cast.html."""
+
+_FIRST_OPSET_OF_INTEGERS = 9
+"""Of Constant: https://onnx.ai/onnx/operators/onnx__Constant.html."""
+
 _MOST_PASSES = 4
+
 _SHARE = 16
 """The share of the limit that one folded tensor may have, since it is written to the file."""
+
+
+@dataclass(frozen=True)
+class SizedModel:
+    """A model at given sizes.
+
+    Attributes:
+        model: A copy of the model.
+        folded: Whether constants were folded.
+        fault: The error of ONNX's strict inference; empty if there is none.
+    """
+
+    model: ir.Model
+    folded: bool
+    fault: str
+
+
+def at_sizes(
+    model: ir.Model, dims: Mapping[str, int], input_shapes: Shapes, arrays: Mapping[str, Array] | None = None
+) -> SizedModel:
+    """Return a copy of a model at given sizes (see `fix_dimensions`).
+
+    Constants are folded if that makes more sizes of recurrent nodes known; if an input becomes a constant or the
+    model is not valid, also if it decides an If: paddings and branches may depend on sizes.
+
+    Raises:
+        OptionError, UnsupportedError: As `fix_dimensions`.
+    """
+    copy = clone(model)
+    inferred = fix_dimensions(copy, dims, input_shapes, arrays)
+    fault = fault_of(copy)
+    known = folded(copy, decide=bool(arrays or fault), inferred=inferred)
+    if known is None:
+        return SizedModel(copy, folded=False, fault=fault)
+    return SizedModel(known, folded=True, fault=fault_of(known))
+
+
+def fix_dimensions(
+    model: ir.Model,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: Shapes | None = None,
+    arrays: Mapping[str, Array] | None = None,
+) -> Inferred:
+    """Set symbolic dimensions to sizes in a whole model, in place, and infer all other shapes again.
+
+    A declared shape of a computed value is used only for sizes that inference cannot find. If any declared size
+    contradicts an inferred one, the model was traced at other sizes: then no declared number is used, only
+    symbolic names that are fixed here.
+
+    Args:
+        model: The model.
+        dims: Sizes by symbolic name.
+        input_shapes: Whole shapes by input name; a symbolic name in that input is fixed everywhere.
+        arrays: Inputs that become constants, as returned by `input_arrays`.
+
+    Returns:
+        What follows from the inputs alone.
+
+    Raises:
+        OptionError: The model has no such name, or a size is negative. The model is unchanged.
+        UnsupportedError: A size contradicts another. The model is unchanged.
+    """
+    sizes = dict(dims or {})
+    arrays = arrays or {}
+    inputs = {value.name: value for value in model.graph.inputs}
+    for name, array in arrays.items():
+        _bind(inputs[name], list(array.shape), sizes)
+    shapes = {name: _bind(_input(model, name), list(shape), sizes) for name, shape in (input_shapes or {}).items()}
+    _check_names(sizes, model)
+    for value in model.graph.inputs:
+        if value.shape is not None:
+            value.shape = with_sizes(value.shape, [fixed(dim, sizes) for dim in value.shape])
+    for name, shape in shapes.items():
+        value = _input(model, name)
+        value.shape = ir.Shape(shape) if value.shape is None else with_sizes(value.shape, shape)
+    _fix_inputs(model, arrays)
+    return infer_anew(model, sizes)
+
+
+def _check_names(sizes: Mapping[str, int], model: ir.Model) -> None:
+    present = {d.value for v in _values(model) for d in v.shape or () if isinstance(d, ir.SymbolicDim) and d.value}
+    for name, size in sizes.items():
+        if size < 0:
+            raise OptionError(f"dimension '{name}' cannot be {size}", hint="give a size of 0 or more")
+        if name not in present:
+            known = ", ".join(sorted(present)) or "none"
+            raise OptionError(f"no dimension is called '{name}'", hint=f"the model's symbolic dimensions: {known}")
+
+
+def _input(model: ir.Model, name: str) -> ir.Value:
+    inputs = [v for v in model.graph.inputs if not v.is_initializer()]
+    for value in inputs:
+        if value.name == name:
+            return value
+    known = ", ".join(str(v.name) for v in inputs)
+    raise OptionError(f"the model has no input '{name}'", hint=f"its inputs: {known}")
+
+
+def _bind(value: ir.Value, shape: list[int], sizes: dict[str, int]) -> list[int]:
+    """Check a shape against the declared one of an input, and add the sizes of its symbolic names to `sizes`."""
+    declared = list(value.shape) if value.shape is not None else [None] * len(shape)
+    if len(declared) != len(shape):
+        raise UnsupportedError(f"input '{value.name}' has {len(declared)} dimensions, not {len(shape)}")
+    for axis, (dim, size) in enumerate(zip(declared, shape, strict=True)):
+        name = dim.value if isinstance(dim, ir.SymbolicDim) else None
+        if size < 0:
+            raise UnsupportedError(f"axis {axis} of input '{value.name}' cannot be {size}")
+        expected = sizes.setdefault(name, size) if name else dim if isinstance(dim, int) else size
+        if expected != size:
+            what = f"dimension '{name}'" if name else f"axis {axis} of input '{value.name}'"
+            raise UnsupportedError(f"{what} is {expected} and cannot be {size}")
+    return shape
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    """Yield every value of the main graph and its subgraphs."""
+    yield from model.graph.inputs
+    yield from computed_values(model)
+
+
+def _fix_inputs(model: ir.Model, arrays: Mapping[str, Array]) -> None:
+    """Replace inputs by Constant nodes with the given arrays, in place; their initializers are removed."""
+    for value in [v for v in model.graph.inputs if v.name in arrays]:
+        name, dtype = value.name or "", value.dtype
+        model.graph.inputs.remove(value)
+        model.graph.initializers.pop(name, None)
+        tensor = ir.Tensor(arrays[name], dtype=dtype, name=name)
+        nodes = _constant(tensor, default_opset(model.opset_imports))
+        constant = nodes[-1].outputs[0]
+        constant.type, constant.shape = value.type, ir.Shape(tensor.shape)
+        value.replace_all_uses_with(constant, replace_graph_outputs=True)
+        value.name, constant.name = None, name
+        if len(model.graph):
+            model.graph.insert_before(model.graph[0], nodes)
+        else:
+            model.graph.extend(nodes)
+
+
+def _constant(tensor: ir.TensorProtocol, opset: int) -> list[ir.Node]:
+    """Return the nodes that produce a tensor; before opset 9 a Constant holds only floats, which are then cast."""
+    floats_only = _FIRST_OPSET_OF_CAST <= opset < _FIRST_OPSET_OF_INTEGERS
+    if not floats_only or tensor.dtype.is_floating_point():
+        return [ir.node("Constant", [], {"value": tensor}, num_outputs=1)]
+    floats = ir.Tensor(tensor.numpy().astype(np.float64))
+    source = ir.node("Constant", [], {"value": floats}, num_outputs=1)
+    return [source, ir.node("Cast", source.outputs, {"to": int(tensor.dtype)}, num_outputs=1)]
+
+
+# Values of inputs
+
+
+def input_arrays(model: ir.Model, given: Mapping[str, ArrayLike]) -> dict[str, Array]:
+    """Convert the given input values to arrays of the declared types and ranks.
+
+    Args:
+        model: The model.
+        given: Values by input name; a single number is also accepted for an input with one element.
+
+    Raises:
+        OptionError: The model has no such input, or declares another type or shape.
+    """
+    inputs = {value.name: value for value in model.graph.inputs}
+    for name in given:
+        if name not in inputs:
+            raise OptionError(
+                f"the model has no input '{name}'", hint=f"its inputs: {', '.join(str(n) for n in inputs)}"
+            )
+    return {name: _shaped(inputs[name], _typed(inputs[name], value)) for name, value in given.items()}
+
+
+def _typed(value: ir.Value, given: ArrayLike) -> Array:
+    """Convert a value to the declared type of an input; its numbers must not change."""
+    if not isinstance(value.type, ir.TensorType) or value.dtype in (None, ir.DataType.STRING):
+        raise OptionError(f"input '{value.name}' is not a numeric tensor and cannot be set")
+    dtype = value.type.dtype
+    try:
+        array: np.ndarray[Any, Any] = np.asarray(given)
+    except ValueError as error:
+        raise OptionError(f"the value of input '{value.name}' is not an array: {error}") from error
+    if array.dtype.kind not in "biufV" or (array.dtype.kind == "V" and array.dtype != dtype.numpy()):
+        raise OptionError(f"the value of input '{value.name}' has type {array.dtype}, not numbers")
+    with np.errstate(all="ignore"):
+        typed = array.astype(dtype.numpy())
+        rounds = array.dtype.kind == "f" and dtype.is_floating_point()
+        same = np.isfinite(typed.astype(np.float64)) == np.isfinite(array) if rounds else typed == array
+    if not np.all(same):
+        raise OptionError(
+            f"input '{value.name}' is of type {dtype.name.lower()}, which cannot hold the given value",
+            hint="give numbers of that type",
+        )
+    return typed
+
+
+def _shaped(value: ir.Value, array: Array) -> Array:
+    """Give an array the declared rank of an input."""
+    shape = value.shape
+    if shape is None:
+        return array
+    if array.ndim == 0 and all(size == 1 for size in shape):
+        return array.reshape([1] * len(shape))
+    fits = len(shape) == array.ndim and all(
+        not isinstance(size, int) or size == given for size, given in zip(shape, array.shape, strict=True)
+    )
+    if not fits:
+        declared = ",".join(str(size) if isinstance(size, int) else size.value or "?" for size in shape)
+        raise OptionError(
+            f"input '{value.name}' has the shape [{declared}], the given value {list(array.shape)}",
+            hint=f"give an array of that shape (--set-input {quote(f'{value.name}=')}FILE.npy)",
+        )
+    return array
+
+
+def record(model: ir.Model, given: Mapping[str, Array]) -> None:
+    """Record in the metadata which inputs became constants, for a later comparison."""
+    if given:
+        model.metadata_props[_KEY] = json.dumps({name: array.tolist() for name, array in given.items()})
+
+
+def has_record(model: onnx.ModelProto) -> bool:
+    """Whether `record` wrote into the metadata of a model."""
+    return any(entry.key == _KEY for entry in model.metadata_props)
+
+
+def recorded(original: ir.Model, lowered: ir.Model) -> dict[str, Array]:
+    """Return the recorded values of the inputs that the lowered model no longer has."""
+    left = {value.name for value in lowered.graph.inputs}
+    names = {value.name for value in original.graph.inputs} - left
+    with suppress(ValueError, TypeError, AttributeError, OptionError):  # whatever is written there
+        given = json.loads(lowered.metadata_props.get(_KEY, "{}"))
+        return input_arrays(original, {name: given[name] for name in given if name in names})
+    return {}
+
+
+# Folding
 
 
 def folded(model: ir.Model, *, decide: bool = False, inferred: Inferred | None = None) -> ir.Model | None:
@@ -141,7 +385,7 @@ def _should_fold(node: ir.Node) -> bool | None:
     """Return whether to fold a node, None for the folder's own decision.
 
     ConstantOfShape is folded too, which the folder does not do by itself; stored integers stay integers; nothing
-    large is computed, nor anything whose size is not known before.
+    large is computed, nor anything of unknown size.
     """
     if node.op_type == "DequantizeLinear" or any(_bytes(value) * _SHARE > most_bytes() for value in node.outputs):
         return False
@@ -166,244 +410,8 @@ def _count_unknown(model: ir.Model, decide: bool) -> int:
 
 
 def _declare_again(model: ir.Model, before: ir.Model) -> None:
-    """Restore declared sizes where inference finds none; values are matched by name, if unique."""
+    """Restore declared sizes that inference does not find; values are matched by name, if unique."""
     names = Counter(value.name for value in computed_values(before))
     declared = {value.name: value.shape for value in computed_values(before) if names[value.name] == 1}
     for value in computed_values(model):
         value.shape = merged(value.shape, declared.get(value.name))
-
-
-@dataclass(frozen=True)
-class SizedModel:
-    """A model at given sizes.
-
-    Attributes:
-        model: A copy of the model.
-        folded: Whether constants were folded.
-        fault: The error of ONNX's strict inference; empty where there is none.
-    """
-
-    model: ir.Model
-    folded: bool
-    fault: str
-
-
-def at_sizes(
-    model: ir.Model, dims: Mapping[str, int], input_shapes: Shapes, arrays: Mapping[str, Array] | None = None
-) -> SizedModel:
-    """Return a copy of a model at given sizes (see `fix_dimensions`).
-
-    Constants are folded where that makes more sizes of recurrent nodes known; if an input becomes a constant or the
-    model is not valid, also where it decides an If: paddings and branches may depend on sizes.
-
-    Raises:
-        OptionError, UnsupportedError: As `fix_dimensions`.
-    """
-    copy = clone(model)
-    inferred = fix_dimensions(copy, dims, input_shapes, arrays)
-    fault = fault_of(copy)
-    known = folded(copy, decide=bool(arrays or fault), inferred=inferred)
-    if known is None:
-        return SizedModel(copy, folded=False, fault=fault)
-    return SizedModel(known, folded=True, fault=fault_of(known))
-
-
-def fix_dimensions(
-    model: ir.Model,
-    dims: Mapping[str, int] | None = None,
-    input_shapes: Shapes | None = None,
-    arrays: Mapping[str, Array] | None = None,
-) -> Inferred:
-    """Set symbolic dimensions to sizes in a whole model, in place, and infer all other shapes again.
-
-    A declared shape of a computed value is used only for sizes that inference cannot find. If any declared size
-    contradicts an inferred one, the model was traced at other sizes: then no declared number is used, only
-    symbolic names that are fixed here.
-
-    Args:
-        model: The model.
-        dims: Sizes by symbolic name.
-        input_shapes: Whole shapes by input name; a symbolic name in that input is fixed everywhere.
-        arrays: Inputs that become constants, as returned by `input_arrays`.
-
-    Returns:
-        What follows from the inputs alone.
-
-    Raises:
-        OptionError: The model has no such name, or a size is negative. The model is unchanged.
-        UnsupportedError: A size contradicts another. The model is unchanged.
-    """
-    sizes = dict(dims or {})
-    arrays = arrays or {}
-    inputs = {value.name: value for value in model.graph.inputs}
-    for name, array in arrays.items():
-        _bind(inputs[name], list(array.shape), sizes)
-    shapes = {name: _bind(_input(model, name), list(shape), sizes) for name, shape in (input_shapes or {}).items()}
-    _check(sizes, model)
-    for value in model.graph.inputs:
-        if value.shape is not None:
-            value.shape = with_sizes(value.shape, [fixed(dim, sizes) for dim in value.shape])
-    for name, shape in shapes.items():
-        value = _input(model, name)
-        value.shape = ir.Shape(shape) if value.shape is None else with_sizes(value.shape, shape)
-    fix_inputs(model, arrays)
-    return infer_anew(model, sizes)
-
-
-def _check(sizes: Mapping[str, int], model: ir.Model) -> None:
-    present = {d.value for v in _values(model) for d in v.shape or () if isinstance(d, ir.SymbolicDim) and d.value}
-    for name, size in sizes.items():
-        if size < 0:
-            raise OptionError(f"dimension '{name}' cannot be {size}", hint="give a size of 0 or more")
-        if name not in present:
-            known = ", ".join(sorted(present)) or "none"
-            raise OptionError(f"no dimension is called '{name}'", hint=f"the model's symbolic dimensions: {known}")
-
-
-def _input(model: ir.Model, name: str) -> ir.Value:
-    inputs = [v for v in model.graph.inputs if not v.is_initializer()]
-    for value in inputs:
-        if value.name == name:
-            return value
-    known = ", ".join(str(v.name) for v in inputs)
-    raise OptionError(f"the model has no input '{name}'", hint=f"its inputs: {known}")
-
-
-def _bind(value: ir.Value, shape: list[int], sizes: dict[str, int]) -> list[int]:
-    """Check a shape against the declared one of an input, and add the sizes of its symbolic names to `sizes`."""
-    declared = list(value.shape) if value.shape is not None else [None] * len(shape)
-    if len(declared) != len(shape):
-        raise UnsupportedError(f"input '{value.name}' has {len(declared)} dimensions, not {len(shape)}")
-    for axis, (dim, size) in enumerate(zip(declared, shape, strict=True)):
-        name = dim.value if isinstance(dim, ir.SymbolicDim) else None
-        if size < 0:
-            raise UnsupportedError(f"axis {axis} of input '{value.name}' cannot be {size}")
-        expected = sizes.setdefault(name, size) if name else dim if isinstance(dim, int) else size
-        if expected != size:
-            what = f"dimension '{name}'" if name else f"axis {axis} of input '{value.name}'"
-            raise UnsupportedError(f"{what} is {expected} and cannot be {size}")
-    return shape
-
-
-def _values(model: ir.Model) -> Iterator[ir.Value]:
-    """Yield every value of the main graph and its subgraphs."""
-    yield from model.graph.inputs
-    yield from computed_values(model)
-
-
-_KEY = "rnn_lowering.set_inputs"
-
-_FIRST_OPSET_OF_INTEGERS = 9
-"""Of Constant: https://onnx.ai/onnx/operators/onnx__Constant.html."""
-_FIRST_OPSET_OF_CAST = 6
-"""As it is today; ONNX's converter does not know the earlier one: https://onnx.ai/onnx/operators/onnx__Cast.html."""
-
-
-def input_arrays(model: ir.Model, given: Mapping[str, ArrayLike]) -> dict[str, Array]:
-    """Convert the given input values to arrays of the declared types and ranks.
-
-    Args:
-        model: The model.
-        given: Values by input name; a single number is also accepted for an input with one element.
-
-    Raises:
-        OptionError: The model has no such input, or declares another type or shape.
-    """
-    inputs = {value.name: value for value in model.graph.inputs}
-    for name in given:
-        if name not in inputs:
-            raise OptionError(
-                f"the model has no input '{name}'", hint=f"its inputs: {', '.join(str(n) for n in inputs)}"
-            )
-    return {name: _shaped(inputs[name], _typed(inputs[name], value)) for name, value in given.items()}
-
-
-def fix_inputs(model: ir.Model, arrays: Mapping[str, Array]) -> None:
-    """Replace inputs by Constant nodes with the given arrays, in place; their initializers are removed."""
-    for value in [v for v in model.graph.inputs if v.name in arrays]:
-        name, dtype = value.name or "", value.dtype
-        model.graph.inputs.remove(value)
-        model.graph.initializers.pop(name, None)
-        tensor = ir.Tensor(arrays[name], dtype=dtype, name=name)
-        nodes = _constant(tensor, default_opset(model.opset_imports))
-        constant = nodes[-1].outputs[0]
-        constant.type, constant.shape = value.type, ir.Shape(tensor.shape)
-        value.replace_all_uses_with(constant, replace_graph_outputs=True)
-        value.name, constant.name = None, name
-        if len(model.graph):
-            model.graph.insert_before(model.graph[0], nodes)
-        else:
-            model.graph.extend(nodes)
-
-
-def _constant(tensor: ir.TensorProtocol, opset: int) -> list[ir.Node]:
-    """Return the nodes that produce a tensor; before opset 9 a Constant holds only floats, which are then cast."""
-    floats_only = _FIRST_OPSET_OF_CAST <= opset < _FIRST_OPSET_OF_INTEGERS
-    if not floats_only or tensor.dtype.is_floating_point():
-        return [ir.node("Constant", [], {"value": tensor}, num_outputs=1)]
-    floats = ir.Tensor(tensor.numpy().astype(np.float64))
-    source = ir.node("Constant", [], {"value": floats}, num_outputs=1)
-    return [source, ir.node("Cast", source.outputs, {"to": int(tensor.dtype)}, num_outputs=1)]
-
-
-def record(model: ir.Model, given: Mapping[str, Array]) -> None:
-    """Record in the metadata which inputs became constants, for a later comparison."""
-    if given:
-        model.metadata_props[_KEY] = json.dumps({name: array.tolist() for name, array in given.items()})
-
-
-def has_record(model: onnx.ModelProto) -> bool:
-    """Whether `record` wrote into the metadata of a model."""
-    return any(entry.key == _KEY for entry in model.metadata_props)
-
-
-def recorded(original: ir.Model, lowered: ir.Model) -> dict[str, Array]:
-    """Return the recorded values of the inputs that the lowered model no longer has."""
-    left = {value.name for value in lowered.graph.inputs}
-    names = {value.name for value in original.graph.inputs} - left
-    with suppress(ValueError, TypeError, AttributeError, OptionError):  # whatever is written there
-        given = json.loads(lowered.metadata_props.get(_KEY, "{}"))
-        return input_arrays(original, {name: given[name] for name in given if name in names})
-    return {}
-
-
-def _typed(value: ir.Value, given: ArrayLike) -> Array:
-    """Convert a value to the declared type of an input; its numbers must not change."""
-    if not isinstance(value.type, ir.TensorType) or value.dtype in (None, ir.DataType.STRING):
-        raise OptionError(f"input '{value.name}' is not a numeric tensor and cannot be set")
-    dtype = value.type.dtype
-    try:
-        array: np.ndarray[Any, Any] = np.asarray(given)
-    except ValueError as error:
-        raise OptionError(f"the value of input '{value.name}' is not an array: {error}") from error
-    if array.dtype.kind not in "biufV" or (array.dtype.kind == "V" and array.dtype != dtype.numpy()):
-        raise OptionError(f"the value of input '{value.name}' has type {array.dtype}, not numbers")
-    with np.errstate(all="ignore"):
-        typed = array.astype(dtype.numpy())
-        rounds = array.dtype.kind == "f" and dtype.is_floating_point()
-        same = np.isfinite(typed.astype(np.float64)) == np.isfinite(array) if rounds else typed == array
-    if not np.all(same):
-        raise OptionError(
-            f"input '{value.name}' is of type {dtype.name.lower()}, which cannot hold the given value",
-            hint="give numbers of that type",
-        )
-    return typed
-
-
-def _shaped(value: ir.Value, array: Array) -> Array:
-    """Give an array the declared rank of an input."""
-    shape = value.shape
-    if shape is None:
-        return array
-    if array.ndim == 0 and all(size == 1 for size in shape):
-        return array.reshape([1] * len(shape))
-    fits = len(shape) == array.ndim and all(
-        not isinstance(size, int) or size == given for size, given in zip(shape, array.shape, strict=True)
-    )
-    if not fits:
-        declared = ",".join(str(size) if isinstance(size, int) else size.value or "?" for size in shape)
-        raise OptionError(
-            f"input '{value.name}' has the shape [{declared}], the given value {list(array.shape)}",
-            hint=f"give an array of that shape (--set-input {quote(f'{value.name}=')}FILE.npy)",
-        )
-    return array

@@ -78,13 +78,13 @@ def as_proto(model: ir.Model) -> onnx.ModelProto:
     Raises:
         UnsupportedError: A node or a tensor cannot be written.
     """
-    with serializing():
+    with _serializing():
         return to_message(model)
 
 
 @contextmanager
-def serializing() -> Iterator[None]:
-    """Raise `UnsupportedError` where a node or a tensor cannot be serialized in the block."""
+def _serializing() -> Iterator[None]:
+    """Raise `UnsupportedError` if a node or a tensor cannot be serialized in the block."""
     try:
         yield
     except (ir.serde.SerdeError, TypeError, ValueError) as error:
@@ -122,7 +122,7 @@ def described(model: ir.Model) -> onnx.ModelProto:
     proto.opset_import.extend(
         onnx.helper.make_opsetid(domain, version) for domain, version in imports.items() if domain != "ai.onnx"
     )
-    with serializing():
+    with _serializing():
         proto.functions.extend(ir.to_proto(function) for function in model.functions.values())
         _Description(proto.graph).write(model.graph, proto.graph)
     return proto
@@ -193,6 +193,6 @@ class _Description:
 def _with_data(tensor: ir.TensorProtocol) -> onnx.TensorProto:
     """Return the message of a tensor; data in another file is loaded, as the checker reads no files."""
     if isinstance(tensor, ir.ExternalTensor):
-        with suppress(OSError, ValueError):  # it has errors of its own where it is used
+        with suppress(OSError, ValueError):  # it raises errors of its own when it is used
             tensor = in_memory(tensor)
     return ir.serde.serialize_tensor(tensor)

@@ -1,9 +1,9 @@
-"""Infer the sizes of a model's values from its inputs; declared sizes may be wrong.
+"""Infer the sizes of a model's values from its inputs alone: declared sizes may be wrong.
 
 onnx_ir's ShapeInferencePass gives up on one wrong declared shape: here they are set aside before inference.
 
 ONNX infers no shape of a value that a Loop carries, since the body may change it. So a shape is assumed, that of
-the initial value, and inference is run with it. Where the body's output has another shape, the sizes that differ
+the initial value, and inference is run with it. If the body's output has another shape, the sizes that differ
 become unknown, and inference is run again, until the assumptions for all loops hold. By induction they then hold at
 every step. See https://onnx.ai/onnx/operators/onnx__Loop.html.
 """
@@ -27,29 +27,12 @@ from rnn_lowering.spec.constant_values import constant_of
 VARIES = "rnn_lowering_varies"
 """Name of the dimensions that are known to differ between steps."""
 
+STALE = "corrected declared shapes that contradict the inputs"
+
 _MOST_ROUNDS = 24
+
 _MOST_COPIED = 64
 """The most elements of a constant that is copied into a body."""
-
-
-@dataclass(frozen=True)
-class _LoopValue:
-    """A value that a Loop carries.
-
-    Attributes:
-        initial: Its value before the loop, an input of the node.
-        body_input, body_output: Its values at the start and at the end of a step.
-        result: Its value after the loop, an output of the node.
-    """
-
-    initial: ir.Value
-    body_input: ir.Value
-    body_output: ir.Value
-    result: ir.Value
-
-
-_AssumedShapes = dict[_LoopValue, ir.Shape | None]
-
 
 Inferred = Mapping[ir.Value, ir.Value]
 """For each computed value of a model a value whose type and shape follow from the model's inputs."""
@@ -87,6 +70,34 @@ def computed_values(model: ir.Model) -> Iterator[ir.Value]:
             yield from graph.inputs
         for node in graph:
             yield from node.outputs
+
+
+@dataclass(frozen=True)
+class _LoopValue:
+    """A value that a Loop carries.
+
+    Attributes:
+        initial: Its value before the loop, an input of the node.
+        body_input, body_output: Its values at the start and at the end of a step.
+        result: Its value after the loop, an output of the node.
+    """
+
+    initial: ir.Value
+    body_input: ir.Value
+    body_output: ir.Value
+    result: ir.Value
+
+
+_AssumedShapes = dict[_LoopValue, ir.Shape | None]
+
+
+def _carried(model: ir.Model) -> Iterator[_LoopValue]:
+    for graph in model.graphs():
+        for node in graph:
+            body = _body(node) if node.op_type == "Loop" else None
+            if body is not None:
+                rows = zip(node.inputs[2:], body.inputs[2:], body.outputs[1:], node.outputs, strict=False)
+                yield from (_LoopValue(i, *rest) for i, *rest in rows if i is not None)
 
 
 def _initial(model: ir.Model, carried: list[_LoopValue]) -> _AssumedShapes:
@@ -133,15 +144,6 @@ def _common_size(a: int | ir.SymbolicDim, b: int | ir.SymbolicDim) -> int | ir.S
     return a if a == b and not is_anonymous(a) else None
 
 
-def _carried(model: ir.Model) -> Iterator[_LoopValue]:
-    for graph in model.graphs():
-        for node in graph:
-            body = _body(node) if node.op_type == "Loop" else None
-            if body is not None:
-                rows = zip(node.inputs[2:], body.inputs[2:], body.outputs[1:], node.outputs, strict=False)
-                yield from (_LoopValue(i, *rest) for i, *rest in rows if i is not None)
-
-
 def _inputs_of_body(node: ir.Node) -> tuple[ir.Value, ...]:
     """Return the inputs of a body whose shapes follow from those of the node's inputs."""
     body = _body(node) if node.op_type in ("Loop", "Scan") else None
@@ -182,10 +184,13 @@ def _small_constant(value: ir.Value, opset: int) -> ir.TensorProtocol | None:
     return tensor if tensor is not None and tensor.dtype.is_integer() and tensor.size <= _MOST_COPIED else None
 
 
+# Declared sizes beside inferred ones
+
+
 def known_inputs(model: ir.Model, found: Iterable[RecurrentNode], *, inferred: bool = False) -> InputFacts:
     """Return the inferred types and shapes of those inputs of nodes that are computed.
 
-    What a model declares about computed values may be wrong: it is used only where inference finds nothing.
+    What a model declares about computed values may be wrong: it counts only for sizes that inference does not find.
 
     Args:
         model: The model.
@@ -209,7 +214,23 @@ def known_inputs(model: ir.Model, found: Iterable[RecurrentNode], *, inferred: b
     }
 
 
-def contradicts(inferred: ir.Shape | None, declared: ir.Shape | None) -> bool:
+def infer_anew(model: ir.Model, sizes: Mapping[str, int]) -> Inferred:
+    """Infer the shapes of computed values, in place; declared ones count as `fix_dimensions` says. Return what
+    follows from the inputs alone.
+
+    Args:
+        model: The model, whose inputs have their sizes.
+        sizes: Sizes by symbolic name.
+    """
+    known = inferred_values(model)
+    traced = any(_contradicts(other.shape, _at_sizes(value.shape, sizes)) for value, other in known.items())
+    for value, other in known.items():
+        declared = _at_sizes(value.shape, sizes, keep_numbers=not traced)
+        value.type, value.shape = value.type or other.type, merged(other.shape, declared)
+    return known
+
+
+def _contradicts(inferred: ir.Shape | None, declared: ir.Shape | None) -> bool:
     """Whether a declared shape has another rank or another size than the inferred one."""
     if inferred is None or declared is None:
         return False
@@ -219,22 +240,36 @@ def contradicts(inferred: ir.Shape | None, declared: ir.Shape | None) -> bool:
     return any(isinstance(i, int) and isinstance(d, int) and i != d for i, d in pairs)
 
 
+def _at_sizes(shape: ir.Shape | None, sizes: Mapping[str, int], *, keep_numbers: bool = True) -> ir.Shape | None:
+    """Return a shape with sizes for its names, and with or without the sizes that it had."""
+    if shape is None:
+        return None
+    kept = (dim if keep_numbers or not isinstance(dim, int) else None for dim in shape)
+    return with_sizes(shape, [None if dim is None else fixed(dim, sizes) for dim in kept])
+
+
 def merged(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
     """Return an inferred shape; a dimension with neither size nor name is the declared one."""
     if inferred is None:
         return declared
     comparable = declared is not None and len(declared) == len(inferred)
-    others = declared if declared is not None and comparable else [ir.SymbolicDim(None)] * len(inferred)
-    denotations = (
-        [declared.get_denotation(n) for n in range(len(others))] if declared is not None and comparable else None
-    )
-    return ir.Shape([_size(i, d) for i, d in zip(inferred, others, strict=True)], denotations)
+    other = declared if declared is not None and comparable else ir.Shape([None] * len(inferred))
+    return with_sizes(other, [_size(i, d) for i, d in zip(inferred, other, strict=True)])
 
 
 def _size(inferred: int | ir.SymbolicDim, declared: int | ir.SymbolicDim) -> int | ir.SymbolicDim | None:
     if is_anonymous(inferred):
         return None if is_anonymous(declared) else declared
     return None if isinstance(inferred, ir.SymbolicDim) and inferred.value == VARIES else inferred
+
+
+def with_sizes(shape: ir.Shape, sizes: Sequence[int | ir.SymbolicDim | None]) -> ir.Shape:
+    return ir.Shape(sizes, [shape.get_denotation(axis) for axis in range(len(shape))])
+
+
+def fixed(dim: int | ir.SymbolicDim, sizes: Mapping[str, int]) -> int | ir.SymbolicDim:
+    """Return a dimension, or the size for its name."""
+    return sizes.get(dim.value or "", dim) if isinstance(dim, ir.SymbolicDim) else dim
 
 
 def forget_names(model: ir.Model) -> int:
@@ -248,53 +283,14 @@ def forget_names(model: ir.Model) -> int:
     return changed
 
 
-def infer_anew(model: ir.Model, sizes: Mapping[str, int]) -> Inferred:
-    """Infer the shapes of computed values, in place; declared ones count as `fix_dimensions` tells. Return what
-    follows from the inputs alone.
-
-    Args:
-        model: The model, whose inputs have their sizes.
-        sizes: Sizes by symbolic name.
-    """
-    known = inferred_values(model)
-    traced = any(contradicts(other.shape, _sized(value.shape, sizes)) for value, other in known.items())
-    for value, other in known.items():
-        declared = _named(value.shape, sizes) if traced else _sized(value.shape, sizes)
-        value.type, value.shape = value.type or other.type, merged(other.shape, declared)
-    return known
-
-
-def _sized(shape: ir.Shape | None, sizes: Mapping[str, int]) -> ir.Shape | None:
-    """Return a shape with sizes for its names."""
-    return None if shape is None else with_sizes(shape, [fixed(dim, sizes) for dim in shape])
-
-
-def _named(shape: ir.Shape | None, sizes: Mapping[str, int]) -> ir.Shape | None:
-    """Return a shape with sizes for its names, and without the sizes that it had."""
-    if shape is None:
-        return None
-    return with_sizes(shape, [None if isinstance(dim, int) else fixed(dim, sizes) for dim in shape])
-
-
-def with_sizes(shape: ir.Shape, sizes: Sequence[int | ir.SymbolicDim | None]) -> ir.Shape:
-    return ir.Shape(sizes, [shape.get_denotation(axis) for axis in range(len(shape))])
-
-
-def fixed(dim: int | ir.SymbolicDim, sizes: Mapping[str, int]) -> int | ir.SymbolicDim:
-    return sizes.get(dim.value or "", dim) if isinstance(dim, ir.SymbolicDim) else dim
-
-
-STALE = "corrected declared shapes that contradict the inputs"
-
-
 def ensure_valid(
     result: ir.Model, original: ir.Model, *, whole: bool = False
 ) -> tuple[list[str], onnx.ModelProto | None]:
     """Check a result with ONNX's checker and strict inference; return notes on replaced shapes, and the checked
     message.
 
-    Where they refuse it, what it declares of computed values is inferred anew, in place: an exporter may have
-    traced other sizes, which ONNX does not notice where it cannot infer what a recurrent node gives.
+    If they refuse it, what it declares of computed values is inferred anew, in place: an exporter may have traced
+    other sizes, which ONNX does not notice if it cannot infer the outputs of a recurrent node.
 
     Args:
         result: The model.
@@ -319,5 +315,5 @@ def ensure_valid(
 
 
 def _checker_refuses_only(result: ir.Model, original: ir.Model) -> bool:
-    """Whether the checker accepts only the original, where it looks into fewer functions."""
+    """Whether the checker accepts only the original, in which it looks into fewer functions."""
     return bool(problem_of(result, infer=False)) and not problem_of(original, infer=False)

@@ -4,10 +4,8 @@ onnx.checker is safe for every model, and shape inference is safe for models tha
 contain huge numbers. So shapes of an ordinary model are inferred in this process. The version converter, which only
 old models need, always runs in a child process.
 
-The shapes of outputs of com.microsoft's operators, which ONNX's inference does not know.
-
-It goes through functions: each such node becomes, in a message that is only inferred, a call of a function whose
-outputs have the shapes of the node's. So one inference finds the sizes behind any number of them.
+ONNX's inference does not know the operators of com.microsoft: in the message that is inferred, each such node
+becomes a call of a function whose outputs have the shapes of the node's.
 """
 
 from __future__ import annotations
@@ -26,129 +24,6 @@ from rnn_lowering.child import Child, ChildError, Message, serve
 from rnn_lowering.limits import RUN_FACTOR, limit_memory, most_bytes
 from rnn_lowering.model.messages import described, graphs_in, nodes_in, pairs_in
 
-_CONTRIB, _DOMAIN = "com.microsoft", "rnn_lowering.shapes"
-
-_LIKE_INPUTS = {
-    "CausalConvWithState": (0, 3),
-    "GatedDeltaNet": (2, 6),
-    "GatedRMSNorm": (0,),
-    "LinearAttention": (2, 3),
-    "LinearAttentionGate": (0, 3),
-}
-"""By operator, the number of the input whose shape each output has; LinearAttention repeats the last axis."""
-
-
-def call_functions(proto: onnx.ModelProto) -> None:
-    """Replace nodes of com.microsoft in a message, in place, where the model has no functions of their names."""
-    own = {(function.domain, function.name) for function in proto.functions}
-    functions: dict[str, onnx.FunctionProto] = {}
-    opset = next((entry for entry in proto.opset_import if entry.domain == ""), None)
-    for node in nodes_in(proto.graph):
-        known = node.domain == _CONTRIB and node.op_type in _LIKE_INPUTS
-        if opset is None or not known or (node.domain, node.op_type) in own:
-            continue
-        given = [bool(name) for name in node.input]
-        copies = _copies(node)
-        name = f"{node.op_type}_{''.join(map(str, map(int, given)))}_{len(node.output)}_{copies}"
-        functions[name] = _function(name, given, _LIKE_INPUTS[node.op_type][: len(node.output)], copies, opset)
-        node.domain, node.op_type = _DOMAIN, name
-        del node.attribute[:]
-    if functions:
-        proto.functions.extend(functions.values())
-        proto.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
-
-
-def like_inputs(node: ir.Node) -> list[tuple[int, int]]:
-    """Return, for each output of a node of com.microsoft, the number of the input whose shape it has, and how often
-    axis 2 is repeated; an empty list for other nodes."""
-    if node.domain != _CONTRIB or node.op_type not in _LIKE_INPUTS:
-        return []
-    copies = _repeats(*heads_of(node))
-    slots = _LIKE_INPUTS[node.op_type][: len(node.outputs)]
-    return [(slot, 1 if n else copies) for n, slot in enumerate(slots)]
-
-
-def heads_of(node: ir.Node) -> tuple[int, int]:
-    """Return how many heads the query and the state of a LinearAttention have; 1 for other nodes."""
-    query, state = (node.attributes.get_int(name, 1) or 1 for name in _HEADS)
-    return query, state
-
-
-def _copies(node: onnx.NodeProto) -> int:
-    """Return how many heads of a LinearAttention's query read one of its value; 1 for other nodes."""
-    heads = {a.name: a.i for a in node.attribute}
-    return _repeats(*(heads.get(name, 1) for name in _HEADS))
-
-
-def _repeats(query: int, state: int) -> int:
-    return query // state if 0 < state <= query <= _MOST_HEADS else 1
-
-
-_HEADS = ("q_num_heads", "kv_num_heads")
-_MOST_HEADS = 1 << 16
-
-
-def _function(
-    name: str, given: Sequence[bool], like: Sequence[int], copies: int, opset: onnx.OperatorSetIdProto
-) -> onnx.FunctionProto:
-    inputs = [f"input{n}" for n in range(len(given))]
-    outputs = [f"output{n}" for n in range(len(like))]
-    nodes = [
-        onnx.helper.make_node("Concat", [inputs[slot]] * copies, [output], axis=2)
-        if n == 0 and copies > 1
-        else onnx.helper.make_node("Identity", [inputs[slot]], [output])
-        for n, (slot, output) in enumerate(zip(like, outputs, strict=True))
-        if slot < len(given) and given[slot]
-    ]
-    return onnx.helper.make_function(_DOMAIN, name, inputs, outputs, nodes, [opset])
-
-
-def infer_shapes(model: ir.Model) -> None:
-    """Infer types and shapes, in place, as far as ONNX can."""
-    proto = described(model)
-    call_functions(proto)
-    for value, info in _read(model.graph, inferred(proto).graph):
-        shape = ir.serde.deserialize_type_proto_for_shape(info.type)
-        value_type = ir.serde.deserialize_type_proto_for_type(info.type)
-        value.shape = value.shape if shape is None else shape
-        if value_type is not None and value_type.dtype != value.dtype:
-            value.type = value_type
-
-
-def is_sound(model: ir.Model) -> bool:
-    """Return whether ONNX's inference is safe in this process, where libraries run it."""
-    return _is_sound(described(model))
-
-
-def fault_of(model: ir.Model) -> str:
-    """Return the error of strict inference of all types and shapes, in one line; empty where there is none."""
-    return _strict_fault(described(model))
-
-
-def problem_of(model: ir.Model, *, infer: bool = True) -> str:
-    """Return the error of ONNX's checker, or else of strict inference, in one line; empty where there is none."""
-    return _problem(described(model), infer=infer)
-
-
-def accepts(message: onnx.ModelProto) -> bool:
-    """Return whether checker and strict inference accept a message; False, unchecked, if it is large."""
-    return message.ByteSize() <= _QUICK_BYTES and not _problem(message)
-
-
-def is_anonymous(dim: int | ir.SymbolicDim) -> bool:
-    """Return whether a dimension has neither a size nor a name from the model."""
-    return isinstance(dim, ir.SymbolicDim) and (dim.value is None or dim.value.startswith("unk__"))
-
-
-def _read(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, onnx.ValueInfoProto]]:
-    """Yield the values of a graph and its bodies with their declarations in a message of the graph."""
-    for scope, message in pairs_in(graph, proto):
-        infos = {info.name: info for info in (*message.input, *message.value_info, *message.output)}
-        for value in (*scope.inputs, *(v for node in scope for v in node.outputs)):
-            if value.name in infos:
-                yield value, infos[value.name]
-
-
 CHECK_SECONDS, INFERENCE_SECONDS = 30, 10
 """Time limits of a conversion, and of the inference of an invalid model: each needs about a second if large."""
 
@@ -162,37 +37,38 @@ class NativeError(Exception):
     """onnx's native code refused a model, crashed or did not finish."""
 
 
+def infer_shapes(model: ir.Model) -> None:
+    """Infer types and shapes, in place, as far as ONNX can."""
+    proto = described(model)
+    _call_functions(proto)
+    for value, info in _read(model.graph, inferred(proto).graph):
+        shape = ir.serde.deserialize_type_proto_for_shape(info.type)
+        value_type = ir.serde.deserialize_type_proto_for_type(info.type)
+        value.shape = value.shape if shape is None else shape
+        if value_type is not None and value_type.dtype != value.dtype:
+            value.type = value_type
+
+
+def _read(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, onnx.ValueInfoProto]]:
+    """Yield the values of a graph and its bodies with their declarations in a message of the graph."""
+    for scope, message in pairs_in(graph, proto):
+        infos = {info.name: info for info in (*message.input, *message.value_info, *message.output)}
+        for value in (*scope.inputs, *(v for node in scope for v in node.outputs)):
+            if value.name in infos:
+                yield value, infos[value.name]
+
+
+def is_anonymous(dim: int | ir.SymbolicDim) -> bool:
+    """Return whether a dimension has neither a size nor a name from the model."""
+    return isinstance(dim, ir.SymbolicDim) and (dim.value is None or dim.value.startswith("unk__"))
+
+
 def inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model with the types and shapes that ONNX infers; the given model where inference fails."""
+    """Return a model with the types and shapes that ONNX infers; the given model if inference fails."""
     try:
         return _infer(proto) if _is_sound(proto) else _in_child("infer", proto)
     except Exception:  # inference and protobuf have no common error: nothing is inferred
         return proto
-
-
-def _strict_fault(proto: onnx.ModelProto) -> str:
-    """Return the error of strict inference, in one line; empty where there is none or inference is not safe."""
-    return _strictly_inferred(proto) if _is_sound(proto) else ""
-
-
-def _problem(proto: onnx.ModelProto, *, infer: bool = True) -> str:
-    """Return the error of the checker, else of strict inference, in one line; empty where there is none, or a size
-    is such that neither is safe."""
-    return _checked(proto, infer=infer) if _is_moderate(proto.graph) else ""
-
-
-def _strictly_inferred(proto: onnx.ModelProto) -> str:
-    try:
-        shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
-    except Exception as error:  # inference and protobuf have no common error
-        return _first_fault(str(error))
-    return ""
-
-
-def _first_fault(text: str) -> str:
-    """Return the first error that inference lists: the others mostly follow from it."""
-    found = re.search(r"\(op_type:(\w+), node name: (.*?)\): (?:\[\w+\] )?(.+)", text)
-    return f"{found[1]} node '{found[2]}': {found[3].strip()}" if found else " ".join(text.split())
 
 
 def convert(proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
@@ -204,6 +80,28 @@ def convert(proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     return _in_child(str(opset), proto)
 
 
+def is_sound(model: ir.Model) -> bool:
+    """Return whether ONNX's inference is safe in this process: libraries run it here."""
+    return _is_sound(described(model))
+
+
+def fault_of(model: ir.Model) -> str:
+    """Return the error of strict inference of all types and shapes, in one line; empty if there is none, or if
+    inference is not safe."""
+    proto = described(model)
+    return _strictly_inferred(proto) if _is_sound(proto) else ""
+
+
+def problem_of(model: ir.Model, *, infer: bool = True) -> str:
+    """Return the error of ONNX's checker, or else of strict inference, in one line; empty if there is none."""
+    return _problem(described(model), infer=infer)
+
+
+def accepts(message: onnx.ModelProto) -> bool:
+    """Return whether checker and strict inference accept a message; False, unchecked, if it is large."""
+    return message.ByteSize() <= _QUICK_BYTES and not _problem(message)
+
+
 def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:
     return shape_inference.infer_shapes(proto, data_prop=True)
 
@@ -211,6 +109,12 @@ def _infer(proto: onnx.ModelProto) -> onnx.ModelProto:
 def _is_sound(proto: onnx.ModelProto) -> bool:
     """Return whether inference can neither crash nor hang on a model."""
     return _is_moderate(proto.graph) and not _checked(proto)
+
+
+def _problem(proto: onnx.ModelProto, *, infer: bool = True) -> str:
+    """Return the error of the checker, else of strict inference, in one line; empty if there is none, or a size
+    makes both unsafe."""
+    return _checked(proto, infer=infer) if _is_moderate(proto.graph) else ""
 
 
 def _checked(proto: onnx.ModelProto, *, infer: bool = False) -> str:
@@ -227,6 +131,33 @@ def _checked(proto: onnx.ModelProto, *, infer: bool = False) -> str:
         for undo in incomplete:
             undo()
     return _strictly_inferred(proto) if infer and incomplete else ""
+
+
+def _complete(graph: onnx.GraphProto) -> Iterator[Callable[[], None]]:
+    """Add the missing types of outputs, and the missing shapes of inputs and outputs, for the checker; yield
+    functions that remove them again."""
+    for info in (*graph.input, *graph.output):
+        if info.type.WhichOneof("value") is None and info in graph.output:
+            info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+            info.type.tensor_type.shape.SetInParent()
+            yield partial(info.ClearField, "type")
+        elif info.type.HasField("tensor_type") and not info.type.tensor_type.HasField("shape"):
+            info.type.tensor_type.shape.SetInParent()
+            yield partial(info.type.tensor_type.ClearField, "shape")
+
+
+def _strictly_inferred(proto: onnx.ModelProto) -> str:
+    try:
+        shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
+    except Exception as error:  # inference and protobuf have no common error
+        return _first_fault(str(error))
+    return ""
+
+
+def _first_fault(text: str) -> str:
+    """Return the first error that inference lists: the others mostly follow from it."""
+    found = re.search(r"\(op_type:(\w+), node name: (.*?)\): (?:\[\w+\] )?(.+)", text)
+    return f"{found[1]} node '{found[2]}': {found[3].strip()}" if found else " ".join(text.split())
 
 
 def _is_moderate(main: onnx.GraphProto) -> bool:
@@ -247,17 +178,91 @@ def _is_moderate_alone(graph: onnx.GraphProto) -> bool:
     return all(0 <= d <= _LARGEST for d in dims)
 
 
-def _complete(graph: onnx.GraphProto) -> Iterator[Callable[[], None]]:
-    """Add the missing types of outputs, and the missing shapes of inputs and outputs, for the checker; yield
-    functions that remove them again."""
-    for info in (*graph.input, *graph.output):
-        if info.type.WhichOneof("value") is None and info in graph.output:
-            info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
-            info.type.tensor_type.shape.SetInParent()
-            yield partial(info.ClearField, "type")
-        elif info.type.HasField("tensor_type") and not info.type.tensor_type.HasField("shape"):
-            info.type.tensor_type.shape.SetInParent()
-            yield partial(info.type.tensor_type.ClearField, "shape")
+# The shapes of operators of com.microsoft
+
+
+_MICROSOFT, _DOMAIN = "com.microsoft", "rnn_lowering.shapes"
+
+_LIKE_INPUTS = {
+    "CausalConvWithState": (0, 3),
+    "GatedDeltaNet": (2, 6),
+    "GatedRMSNorm": (0,),
+    "LinearAttention": (2, 3),
+    "LinearAttentionGate": (0, 3),
+}
+"""By operator, the number of the input whose shape each output has; LinearAttention repeats the last axis."""
+
+_HEADS = ("q_num_heads", "kv_num_heads")
+
+_MOST_HEADS = 1 << 16
+
+
+def like_inputs(node: ir.Node) -> list[tuple[int, int]]:
+    """Return, for each output of a node of com.microsoft, the number of the input whose shape it has, and how often
+    axis 2 is repeated; an empty list for other nodes."""
+    if node.domain != _MICROSOFT or node.op_type not in _LIKE_INPUTS:
+        return []
+    copies = _repeats(*heads_of(node))
+    slots = _LIKE_INPUTS[node.op_type][: len(node.outputs)]
+    return [(slot, 1 if n else copies) for n, slot in enumerate(slots)]
+
+
+def heads_of(node: ir.Node) -> tuple[int, int]:
+    """Return how many heads the query and the state of a LinearAttention have; 1 for other nodes."""
+    query, state = (node.attributes.get_int(name, 1) or 1 for name in _HEADS)
+    return query, state
+
+
+def _call_functions(proto: onnx.ModelProto) -> None:
+    """Replace nodes of com.microsoft in a message, in place, by calls of functions, unless the model has
+    functions of their names."""
+    own = {(function.domain, function.name) for function in proto.functions}
+    functions: dict[str, onnx.FunctionProto] = {}
+    opset = next((entry for entry in proto.opset_import if entry.domain == ""), None)
+    for node in nodes_in(proto.graph):
+        known = node.domain == _MICROSOFT and node.op_type in _LIKE_INPUTS
+        if opset is None or not known or (node.domain, node.op_type) in own:
+            continue
+        given = [bool(name) for name in node.input]
+        copies = _copies(node)
+        name = f"{node.op_type}_{''.join(map(str, map(int, given)))}_{len(node.output)}_{copies}"
+        functions[name] = _function(name, given, _LIKE_INPUTS[node.op_type][: len(node.output)], copies, opset)
+        node.domain, node.op_type = _DOMAIN, name
+        del node.attribute[:]
+    if functions:
+        proto.functions.extend(functions.values())
+        proto.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
+
+
+def _function(
+    name: str, given: Sequence[bool], like: Sequence[int], copies: int, opset: onnx.OperatorSetIdProto
+) -> onnx.FunctionProto:
+    inputs = [f"input{n}" for n in range(len(given))]
+    outputs = [f"output{n}" for n in range(len(like))]
+    nodes = [
+        onnx.helper.make_node("Concat", [inputs[slot]] * copies, [output], axis=2)
+        if n == 0 and copies > 1
+        else onnx.helper.make_node("Identity", [inputs[slot]], [output])
+        for n, (slot, output) in enumerate(zip(like, outputs, strict=True))
+        if slot < len(given) and given[slot]
+    ]
+    return onnx.helper.make_function(_DOMAIN, name, inputs, outputs, nodes, [opset])
+
+
+def _copies(node: onnx.NodeProto) -> int:
+    """Return how many heads of a LinearAttention's query read one of its value; 1 for other nodes."""
+    heads = {a.name: a.i for a in node.attribute}
+    return _repeats(*(heads.get(name, 1) for name in _HEADS))
+
+
+def _repeats(query: int, state: int) -> int:
+    return query // state if 0 < state <= query <= _MOST_HEADS else 1
+
+
+# The child process
+
+
+_current: ContextVar[_Native | None] = ContextVar("current", default=None)
 
 
 @contextmanager
@@ -319,9 +324,6 @@ class _Native:
         if self._child is not None:
             self._child.end()
             self._child = None
-
-
-_current: ContextVar[_Native | None] = ContextVar("current", default=None)
 
 
 def _do(job: Message) -> Iterator[Message]:

@@ -1,18 +1,16 @@
-"""Convert models of opsets 1 to 6, which runtimes no longer support, to opset 13.
+"""Change the opset of a model: opsets 1 to 6 become 13, and an opset that only replaced nodes need goes down.
 
-onnx's version converter does most of the work. But it does not support the recurrent operators of these opsets, and
-it needs the shapes of old element-wise operators, which onnx does not infer. So
+Runtimes no longer support opsets 1 to 6. onnx's version converter does not support the recurrent operators of these
+opsets, and it needs the shapes of old element-wise operators, which onnx does not infer. So
 1. the outputs of recurrent and old element-wise nodes are given their shapes, until no more are found;
-2. the recurrent nodes, and element-wise nodes with legacy broadcasting (which the converter converts wrongly where
-   the axis is not the last), are moved to a private domain while the rest is converted;
+2. the recurrent nodes, and element-wise nodes with legacy broadcasting (which the converter gets wrong unless the
+   axis is the last), are moved to a private domain while the rest is converted;
 3. they are moved back: recurrent nodes as version 7, which is the same without `output_sequence`; the inputs of
    element-wise nodes are aligned.
 
-The lowest opset that the nodes of a model need.
-
 LinearAttention and CausalConvWithState exist from opset 27 on, which onnxruntime 1.31 and most other runtimes
 refuse. Once they are replaced, the import goes down as far as the meaning of every other node stays the same.
-onnx's version converter drops functions and relabels nodes whose meaning has changed.
+onnx's version converter drops functions, and relabels nodes whose meaning has changed.
 """
 
 from __future__ import annotations
@@ -33,6 +31,24 @@ from rnn_lowering.spec.kinds import is_recurrent
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, default_opset
 from rnn_lowering.spec.rnn import GATES, RecurrentSpec
 from rnn_lowering.types import in_memory
+
+
+def import_opset(model: ir.Model, opset: int) -> list[str]:
+    """Set the opset that a model and its functions import, which their nodes allow, in place; return what the user
+    should know."""
+    before = default_opset(model.opset_imports)
+    notes = [f"the model's opset is {opset} instead of {before}, which no node needs any more"]
+    for holder in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
+        for domain in DEFAULT_DOMAIN:
+            if holder.get(domain, 1) >= FIRST_REFUSED:
+                holder[domain] = opset
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
+    ir_version = max(_IR_VERSION, onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True))
+    if model.ir_version > ir_version:
+        notes.append(f"the model's IR version is {ir_version} instead of {model.ir_version}")
+        model.ir_version = ir_version
+    return notes
+
 
 FIRST_OPSET = 7
 """The oldest opset at which nodes are lowered in place."""
@@ -172,8 +188,8 @@ def _hide(proto: onnx.ModelProto, opset: int) -> None:
 
 
 def _aligned(node: onnx.NodeProto, axis: int | None, ranks: dict[str, int], opset: int) -> list[onnx.NodeProto]:
-    """Change a node with legacy broadcasting, where the second input starts at `axis` of the first, so that both
-    are aligned at the last axis; return the Unsqueeze node that this needs, if any."""
+    """Align the inputs of a node with legacy broadcasting at the last axis: its second input starts at `axis` of
+    the first. Return the Unsqueeze node that this needs, if any."""
     first, second = node.input
     if first not in ranks or second not in ranks:
         raise UnsupportedError(
@@ -221,6 +237,9 @@ def _list_initializers(graph: onnx.GraphProto) -> None:
     for tensor in graph.initializer:
         if tensor.name not in inputs:
             graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+
+
+# The lowest opset that the nodes of a model need
 
 
 FIRST_REFUSED = 27
@@ -290,7 +309,8 @@ def opset_without(model: ir.Model, nodes: Collection[ir.Node]) -> int:
     """Return the opset that a model needs once some nodes of its main graph are replaced: the lowest from 17 on at
     which all others mean the same, also those of functions (ONNX's checker wants one version of each operator).
 
-    It is that of the model where it is older than `FIRST_REFUSED`, or has element types that opset 17 lacks.
+    It is that of the model if that is older than `FIRST_REFUSED`, or if the model has element types that opset 17
+    lacks.
     """
     opset, types = default_opset(model.opset_imports), _types(model)
     if opset < FIRST_REFUSED or types is None:
@@ -298,23 +318,6 @@ def opset_without(model: ir.Model, nodes: Collection[ir.Node]) -> int:
     imports = ((function.graph, default_opset(function.opset_imports)) for function in model.functions.values())
     others = [_lowest(graph, own, types, ()) if own >= FIRST_REFUSED else own for graph, own in imports]
     return max(_lowest(model.graph, opset, types, nodes), *others, _FLOOR)
-
-
-def import_opset(model: ir.Model, opset: int) -> list[str]:
-    """Set the opset that a model and its functions import, which their nodes allow, in place; return what the user
-    should know."""
-    before = default_opset(model.opset_imports)
-    notes = [f"the model's opset is {opset} instead of {before}, which no node needs any more"]
-    for holder in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
-        for domain in DEFAULT_DOMAIN:
-            if holder.get(domain, 1) >= FIRST_REFUSED:
-                holder[domain] = opset
-    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
-    ir_version = max(_IR_VERSION, onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True))
-    if model.ir_version > ir_version:
-        notes.append(f"the model's IR version is {ir_version} instead of {model.ir_version}")
-        model.ir_version = ir_version
-    return notes
 
 
 def _lowest(graph: ir.Graph, opset: int, types: frozenset[str], without: Collection[ir.Node]) -> int:
@@ -383,8 +386,8 @@ def _has_types(node: ir.Node, older: OpSchema, newer: OpSchema, types: frozenset
 
 
 def _types(model: ir.Model) -> frozenset[str] | None:
-    """Return the element types that a value of unknown type may have; None if a newer one than those of opset 17
-    is among them."""
+    """Return the element types that a value of unknown type may have; None if one of them
+    is newer than opset 17."""
     seen = {_name(dtype) for graph in all_graphs(model) for dtype in _dtypes(graph)}
     return None if seen - _ORDINARY - _RARE else _ORDINARY | seen
 

@@ -25,33 +25,6 @@ from rnn_lowering.types import Array, array_of
 
 
 @dataclass(frozen=True)
-class _Output:
-    """An output of a node, its number and rank."""
-
-    node: ir.Node
-    number: int
-    rank: int
-    opset: int
-
-    def attribute(self, name: str) -> Any:
-        given = self.node.attributes.get(name)
-        return None if given is None or given.is_ref() else given.value
-
-    def constant(self, place: int) -> ir.TensorProtocol | None:
-        """Return an input of the node that is a constant."""
-        value = self.node.inputs[place] if place < len(self.node.inputs) else None
-        return None if value is None else constant_of(value, self.opset)
-
-    def axes(self) -> list[int] | None:
-        """Return the axes that are given, by an attribute or a constant input; None if there is neither."""
-        held = parameter(self.node, "axes", self.opset)
-        if isinstance(held, ir.Attr):
-            return list(held.as_ints())
-        tensor = None if held is None else constant_of(held, self.opset)
-        return None if tensor is None else [int(n) for n in array_of(tensor).reshape(-1)]
-
-
-@dataclass(frozen=True)
 class Between:
     """The nodes between Y of a layer and X of the layer above.
 
@@ -287,9 +260,36 @@ def _origin(value: ir.Value, axis: int, opset: int) -> tuple[ir.Value, int]:
     return value, axis
 
 
+@dataclass(frozen=True)
+class _Output:
+    """An output of a node, its number and rank."""
+
+    node: ir.Node
+    number: int
+    rank: int
+    opset: int
+
+    def attribute(self, name: str) -> Any:
+        given = self.node.attributes.get(name)
+        return None if given is None or given.is_ref() else given.value
+
+    def constant(self, place: int) -> ir.TensorProtocol | None:
+        """Return an input of the node that is a constant."""
+        value = self.node.inputs[place] if place < len(self.node.inputs) else None
+        return None if value is None else constant_of(value, self.opset)
+
+    def axes(self) -> list[int] | None:
+        """Return the axes that are given, by an attribute or a constant input; None if there is neither."""
+        held = parameter(self.node, "axes", self.opset)
+        if isinstance(held, ir.Attr):
+            return list(held.as_ints())
+        tensor = None if held is None else constant_of(held, self.opset)
+        return None if tensor is None else [int(n) for n in array_of(tensor).reshape(-1)]
+
+
 _Source = tuple[int, list[int | None]] | None
 """The number of an input of a node, and for each axis of that input the axis of the output that has its size; None
-where none has. A rule returns None where nothing is known."""
+if none has. A rule returns None if nothing is known."""
 
 
 def _kept(out: _Output) -> _Source:
@@ -346,7 +346,7 @@ def _multiplied(out: _Output) -> _Source:
 
 
 def _with_constant(out: _Output) -> _Source:
-    """Handle an element-wise operator with a constant operand: where that has size 1, the other has the size."""
+    """Handle an element-wise operator with a constant operand: an axis of size 1 there has the other's size."""
     for place in (1, 0):
         tensor = out.constant(place)
         if tensor is not None and len(tensor.shape) < out.rank:

@@ -30,6 +30,7 @@ from rnn_lowering.loops.lowering import LoopForms, lower_loops
 from rnn_lowering.loops.trips import UnknownTripsError
 from rnn_lowering.model.copying import clone, restored
 from rnn_lowering.model.fixed_inputs import at_sizes, folded, input_arrays, with_constants
+from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.model_sizes import known_inputs
 from rnn_lowering.model.onnx_checks import fault_of
 from rnn_lowering.model.opsets import is_new, opset_without
@@ -37,7 +38,6 @@ from rnn_lowering.model.preparation import (
     NodePlan,
     NodeSelection,
     PreparedModel,
-    inline_functions,
     prepare,
     read,
     read_node,

@@ -17,9 +17,10 @@ from rnn_lowering.loops.body_values import LoopLimits
 from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
 from rnn_lowering.model.copying import clone, replace_content, restored_on_failure
 from rnn_lowering.model.fixed_inputs import fix_dimensions
+from rnn_lowering.model.inlining import inline_holders
 from rnn_lowering.model.onnx_checks import infer_shapes, is_sound
 from rnn_lowering.model.opsets import FIRST_OPSET, modernize
-from rnn_lowering.model.preparation import inline_all, read
+from rnn_lowering.model.preparation import read
 from rnn_lowering.model.scopes import recurrent_nodes, sort_nodes, values_used
 from rnn_lowering.options import Lowering, Stream, parse_delay, parse_stream
 from rnn_lowering.spec.node_spec import default_opset
@@ -126,7 +127,7 @@ class StreamPass(ir.passes.InPlacePass):
 def _prepared(model: ir.Model) -> ir.Model:
     """Return a copy without functions, with valid recurrent nodes, at an opset that can be edited."""
     work = clone(model)
-    inline_all(work, Lowering.max_nodes)
+    inline_holders(work, work.functions.keys(), Lowering.max_nodes)
     read(work, list(recurrent_nodes(work)))  # every node is validated before the first edit
     opset = default_opset(work.opset_imports)
     if opset < FIRST_OPSET:
