@@ -5,11 +5,9 @@ import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
-import onnx
 import pytest
 from chains import Link, chain
-from commands import THREE, Command, Outcome, cells, child, files, saved, without_recurrent_nodes
-from running import recurrent_left
+from commands import THREE, Command, Outcome, cells, child, saved, without_recurrent_nodes
 from thinning import thinned
 
 import rnn_lowering as rl
@@ -23,14 +21,6 @@ def test_traceback(rnn_lower: Command, tmp_path: Path, verbosity: list[str], tra
     assert ("Traceback (most recent call last)" in outcome.err) == traceback
     assert "missing.onnx" in outcome.err
     assert traceback or outcome.err.startswith("rnn-lower: error: ")
-
-
-def test_as_a_module(tmp_path: Path) -> None:
-    source, target = saved(tmp_path / "in.onnx", chain(*THREE)), tmp_path / "out.onnx"
-    done = child(source, target, "--no-verify")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"written to {target}" in done.stdout
-    assert recurrent_left(onnx.load(target)) == []
 
 
 def test_entry_point() -> None:
@@ -115,55 +105,3 @@ def test_paths_are_printed_as_they_are(rnn_lower: Command, tmp_path: Path) -> No
     source, target = saved(tmp_path / "[bold]in.onnx", without_recurrent_nodes()), tmp_path / "[red]out.onnx"
     assert str(target) in rnn_lower(source, target).out
     assert str(source) in rnn_lower(source, "--list").out
-
-
-INTERRUPTED = """
-import os, signal, sys
-from rnn_lowering.cli import command as cli
-from rnn_lowering.compare.whole import ModelComparison
-def stop(_):
-    os.kill(os.getpid(), signal.SIGINT)
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
-ModelComparison.result = stop
-sys.exit(cli.main())
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals differ")
-def test_interrupt(source: Path, tmp_path: Path) -> None:
-    target = tmp_path / "out.onnx"
-    done = child(source, target, code=INTERRUPTED)
-    assert done.returncode not in (0, 2, 3, 4)
-    assert done.returncode == 130
-    assert done.stderr.startswith("rnn-lower: interrupted")
-    assert done.stderr.count("\n") == 1
-    assert files(tmp_path).keys() == {"in.onnx"}
-
-
-INTERRUPTED_RUN = """
-import os, signal, subprocess, sys, threading
-from rnn_lowering.cli import command as cli
-class Soon(subprocess.Popen):
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
-signal.signal(signal.SIGINT, signal.default_int_handler)
-subprocess.Popen = Soon
-sys.exit(cli.main())
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals differ")
-@pytest.mark.parametrize(
-    "options", thinned([["--report", "report.json", "--keep-failed", "kept.onnx", "-v"], []], 2), ids=str
-)
-def test_an_interrupt_while_a_model_runs(source: Path, tmp_path: Path, options: list[str]) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    options = [str(tmp_path / option) if "." in option else option for option in options]
-    done = child(source, tmp_path / "out.onnx", *options, code=INTERRUPTED_RUN, TMPDIR=str(scratch))
-    assert done.returncode == 130
-    assert done.stderr == "rnn-lower: interrupted; nothing was written\n"
-    assert done.stdout == ""
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.onnx", "scratch"]
-    assert [path.name for path in scratch.iterdir() if path.name != ".ses"] == []  # that one is onnxruntime's

@@ -6,38 +6,29 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 import pytest
+from commands import Command, saved
 from running import recurrent_left
-from stream_models import net, plan_of, random, recurrent
+from stream_models import plan_of, random
 from stream_nets import enhancer
+from texts import parse
 
 import rnn_lowering as rl
-from rnn_lowering.cli.command import main
 from rnn_lowering.streaming.editor import Editor
 
-pytestmark = pytest.mark.usefixtures("workers_here")
-
-GRU = net(
-    "g (float[time, batch, 3] X) => (float[t, d, n, h] Y) { [only] Y = GRU <hidden_size = 4> (X, W, R, B) }",
-    recurrent("GRU", 3, 4),
-)
-BOTH = net(
-    """g (float[time, batch, 3] X) => (float[t, d, n, h] Y) {
-        [only] Y = GRU <hidden_size = 4, direction = "bidirectional"> (X, W, R, B) }""",
-    recurrent("GRU", 3, 4, directions=2),
-)
+TEXT = """g (float[time, batch, 3] X) => (float[t, d, n, h] Y)
+    <float[1,12,3] W = {}, float[1,12,4] R = {}, float[1,24] B = {}> {
+    [only] Y = GRU <hidden_size = 4> (X, W, R, B) }"""
+GRU = parse(TEXT)
+BOTH = parse(TEXT.replace("[1,", "[2,").replace("= 4>", '= 4, direction = "bidirectional">'))
 
 
 @pytest.fixture
-def paths(tmp_path: Path) -> tuple[str, str]:
-    onnx.save(GRU, tmp_path / "in.onnx")
-    return str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx")
+def paths(tmp_path: Path) -> tuple[Path, Path]:
+    return saved(tmp_path / "in.onnx", GRU), tmp_path / "out.onnx"
 
 
-def test_the_command_tells_states_loop_and_chunks(
-    paths: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*paths, "--stream", "time=1", "--target", "tvm", "--set-dim", "batch=2"]) == 0
-    shown = capsys.readouterr().out
+def test_the_command_tells_states_loop_and_chunks(paths: tuple[Path, Path], rnn_lower: Command) -> None:
+    shown = rnn_lower(*paths, "--stream", "time=1", "--target", "tvm", "--set-dim", "batch=2").out
     assert "past_only_h  present_only_h  only  1,2,4  float32  zeros" in shown
     assert '        "past_only_h": outputs["present_only_h"],' in shown
     assert "for each chunk of 1 frame (axis 0 of X):" in shown
@@ -46,118 +37,105 @@ def test_the_command_tells_states_loop_and_chunks(
     assert recurrent_left(made) == []
     assert plan_of(made)["states"][0]["shape"] == [1, 2, 4]
     assert rl.Stream(paths[1])({"X": random((1, 2, 3))})["Y"].shape == (1, 1, 2, 4)
-
-
-def test_the_loop_for_ncnn_tells_of_its_batch_axes(
-    paths: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
     wanted = "pnnx writes the batch axis of each blob into *_ncnn.py: ncnn.Mat(array, batch_index=...)"
-    for target, said in (("ncnn", True), ("tvm", False)):
-        assert main([*paths, "--stream", "time=1", "--target", target, "--set-dim", "batch=1", "--force"]) == 0
-        assert (wanted in capsys.readouterr().out) is said
+    assert wanted not in shown
+    ncnn = rnn_lower(*paths, "--stream", "time=1", "--target", "ncnn", "--set-dim", "batch=1", "--force")
+    assert wanted in ncnn.out
 
 
-def test_recurrent_nodes_may_stay(paths: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*paths, "--stream", "X:0", "--to", "keep"]) == 0
-    shown = capsys.readouterr().out
-    assert "left as it is: GRU node 'only' in main graph: kept" in shown
-    assert "written to" in shown
+def test_recurrent_nodes_may_stay(paths: tuple[Path, Path], rnn_lower: Command) -> None:
+    outcome = rnn_lower(*paths, "--stream", "X:0", "--to", "keep")
+    assert outcome.code == 0
+    assert "left as it is: GRU node 'only' in main graph: kept" in outcome.out
+    assert "written to" in outcome.out
     assert recurrent_left(onnx.load(paths[1])) == ["GRU only"]
 
 
-@pytest.mark.parametrize("ending", ["json", "html"])
-def test_the_report_has_the_states(paths: tuple[str, str], tmp_path: Path, ending: str) -> None:
-    report = tmp_path / f"report.{ending}"
-    assert main([*paths, "--stream", "time", "--report", str(report), "-q"]) == 0
-    text = report.read_text()
-    if ending == "json":
-        data = json.loads(text)
-        assert data["stream"] == plan_of(onnx.load(paths[1]))
-        assert data["verification"]["method"].startswith("onnxruntime, in chunks of 1, of 5 and of")
-    else:
-        assert "<td>present_only_h</td>" in text
-        assert "for each chunk (axis 0 of X):" in text
+def test_the_report_has_the_states(paths: tuple[Path, Path], rnn_lower: Command, tmp_path: Path) -> None:
+    for ending in ("json", "html"):
+        report = tmp_path / f"report.{ending}"
+        assert rnn_lower(*paths, "--stream", "time", "--report", report, "-q", "--force").code == 0
+    data = json.loads((tmp_path / "report.json").read_text())
+    assert data["stream"] == plan_of(onnx.load(paths[1]))
+    assert data["verification"]["method"].startswith("onnxruntime, in chunks of 1, of 5 and of")
+    page = (tmp_path / "report.html").read_text()
+    assert "<td>present_only_h</td>" in page
+    assert "for each chunk (axis 0 of X):" in page
 
 
-def test_the_list_shows_what_a_stream_would_become(
-    paths: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([paths[0], "--list", "--stream", "time=1"]) == 4
-    assert "unroll" in capsys.readouterr().out
-    assert not Path(paths[1]).exists()
+def test_the_list_shows_what_a_stream_would_become(paths: tuple[Path, Path], rnn_lower: Command) -> None:
+    outcome = rnn_lower(paths[0], "--list", "--stream", "time=1")
+    assert outcome.code == 4
+    assert "unroll" in outcome.out
+    assert not paths[1].exists()
 
 
-REFUSED = {
-    "no axis is called 'seq'; the model's inputs: X [time, batch, 3]": ["--stream", "seq"],
-    "have different numbers of frames": ["--stream", "time=1", "--stream", "X:0=2"],
+NO_AXIS = """no time axis is given; the model's inputs: X [time, batch, 3]; name a dimension, \
+or INPUT:AXIS (see docs/streaming.md#my-net-is-refused-because)\n"""
+NOT_VALID = """the model is not valid at these sizes: Add node '-> with_intra': Incompatible \
+dimensions; give sizes that the model supports (see docs/getting-started.md#what-is-supported)\n"""
+REFUSED: dict[str, tuple[onnx.ModelProto, str, int, str]] = {
+    "an unknown axis": (
+        GRU,
+        "OUT --stream seq",
+        1,
+        "no axis is called 'seq'; the model's inputs: X [time, batch, 3]",
+    ),
+    "two numbers": (
+        GRU,
+        "OUT --stream time=1 --stream X:0=2",
+        1,
+        "have different numbers of frames",
+    ),
+    "no value": (GRU, "OUT --stream", 2, NO_AXIS),
+    "no value for a list": (GRU, "--list --stream", 2, NO_AXIS),
+    "no value and no output": (GRU, "--stream", 2, NO_AXIS),
+    "sizes that are one fault, not all that follow": (
+        enhancer()[0],
+        "OUT --stream spectra:2 --set-dim time=0",
+        1,
+        NOT_VALID,
+    ),
+    "both directions": (BOTH, "OUT --stream time", 1, "GRU node 'only' in main graph: direction is bidirectional"),
 }
 
 
-@pytest.mark.parametrize("message", REFUSED)
-def test_a_wrong_axis_is_one_line_and_nothing_is_written(
-    paths: tuple[str, str], capsys: pytest.CaptureFixture[str], message: str
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_is_one_line_and_nothing_is_written(
+    paths: tuple[Path, Path], rnn_lower: Command, name: str
 ) -> None:
-    assert main([*paths, *REFUSED[message]]) == 1
-    assert message in capsys.readouterr().err
-    assert not Path(paths[1]).exists()
+    proto, arguments, code, message = REFUSED[name]
+    onnx.save(proto, paths[0])
+    outcome = rnn_lower(paths[0], *[paths[1] if each == "OUT" else each for each in arguments.split()])
+    assert (outcome.code, outcome.err.count("\n")) == (code, 1)
+    assert outcome.err == f"rnn-lower: error: {message}" if message.endswith("\n") else message in outcome.err
+    assert not paths[1].exists()
 
 
-@pytest.mark.parametrize("text", ["time=0", "time=x", "time=-1", ""])
-def test_a_wrong_number_of_frames_is_wrong_usage(paths: tuple[str, str], text: str) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main([*paths, "--stream", text])
-
-
-@pytest.mark.parametrize("given", [["OUT"], ["--list"], []])
-def test_without_a_value_it_names_the_axes_that_there_are(
-    paths: tuple[str, str], capsys: pytest.CaptureFixture[str], given: list[str]
-) -> None:
-    rest = [paths[1] if text == "OUT" else text for text in given]
-    assert main([paths[0], *rest, "--stream"]) == 2
-    assert capsys.readouterr().err == (
-        "rnn-lower: error: no time axis is given; the model's inputs: X [time, batch, 3]; name a dimension, "
-        "or INPUT:AXIS (see docs/streaming.md#my-net-is-refused-because)\n"
-    )
-    assert not Path(paths[1]).exists()
-
-
-def test_sizes_that_a_model_cannot_have_are_one_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Not all that follow from it."""
-    onnx.save(enhancer()[0], tmp_path / "in.onnx")
-    out = str(tmp_path / "out.onnx")
-    assert main([str(tmp_path / "in.onnx"), out, "--stream", "spectra:2", "--set-dim", "time=0"]) == 1
-    assert capsys.readouterr().err == (
-        "rnn-lower: error: the model is not valid at these sizes: Add node '-> with_intra': Incompatible "
-        "dimensions; give sizes that the model supports (see docs/getting-started.md#what-is-supported)\n"
-    )
-
-
-@pytest.mark.parametrize("quiet", [True, False])
-@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("options", ["--list", "--list -q", "OUT", "OUT -q"])
 def test_an_axis_along_which_nothing_is_carried_is_warned_of(
-    paths: tuple[str, str], capsys: pytest.CaptureFixture[str], quiet: bool, listed: bool
+    paths: tuple[Path, Path], rnn_lower: Command, options: str
 ) -> None:
-    given = [paths[0], "--list"] if listed else [*paths]
-    assert main([*given, "--stream", "batch=1", *(["-q"] if quiet else [])]) == (4 if listed else 0)
+    given = [paths[1] if each == "OUT" else each for each in options.split()]
+    outcome = rnn_lower(paths[0], *given, "--stream", "batch=1")
     said = (
         "rnn-lower: warning: no state is carried from chunk to chunk along axis 1 of 'X' (batch); "
         "GRU node 'only' in main graph runs along 'time'\n"
     )
-    assert capsys.readouterr().err == ("" if quiet else said)
+    assert (outcome.code, outcome.err) == (4 if "--list" in options else 0, "" if "-q" in options else said)
 
 
 def test_many_unrolled_steps_are_warned_of_before_they_are_compared(
-    paths: tuple[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    paths: tuple[Path, Path],
+    capsys: pytest.CaptureFixture[str],
+    rnn_lower: Command,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    names = [f"a{n}" for n in range(3)]
-    body = " ".join(f"{name} = GRU <hidden_size = 4> (X, W, R, B)" for name in names)
-    onnx.save(
-        net(
-            f"g (float[time, 1, 3] X) => ({', '.join(f'float[t, d, n, h] {n}' for n in names)}) {{ {body} }}",
-            recurrent("GRU", 3, 4),
-        ),
-        paths[0],
-    )
+    line = "[only] Y = GRU <hidden_size = 4> (X, W, R, B)"
+    more = " ".join(line.replace("[only] Y", f"a{n}") for n in range(3))
+    sizes = "float[t, d, n, h]"
+    text = TEXT.replace(line, more).replace(f"{sizes} Y", ", ".join(f"{sizes} a{n}" for n in range(3)))
+    onnx.save(parse(text.replace("batch", "1")), paths[0])
     said = []
 
     def run(*_: object, **__: object) -> None:
@@ -165,32 +143,24 @@ def test_many_unrolled_steps_are_warned_of_before_they_are_compared(
         raise rl.UnsupportedError("stopped")
 
     monkeypatch.setattr("rnn_lowering.api.open_comparison", run)
-    assert main([*paths, "--to", "unroll", "--set-dim", "time=200"]) == 1
+    assert rnn_lower(*paths, "--to", "unroll", "--set-dim", "time=200").code == 1
     assert said == [
         "rnn-lower: warning: 600 steps are unrolled in total: lowering and compiling will take minutes\n"
     ]
 
 
-def test_a_bidirectional_node_is_refused(paths: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    onnx.save(BOTH, paths[0])
-    assert main([*paths, "--stream", "time"]) == 1
-    shown = capsys.readouterr().err
-    assert "GRU node 'only' in main graph: direction is bidirectional" in shown
-    assert not Path(paths[1]).exists()
-
-
 def test_a_stream_that_is_wrong_is_not_written(
-    paths: tuple[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    paths: tuple[Path, Path], rnn_lower: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if the past state were given out instead of the next one."""
     add_output = Editor.add_output
     monkeypatch.setattr(
         Editor, "add_output", lambda self, name, _, past, path: add_output(self, name, past, past, path)
     )
-    assert main([*paths, "--stream", "time"]) == 3
-    shown = capsys.readouterr().err
-    assert "from frame 1 on; the first node that differs: GRU node 'only'" in shown
-    assert not Path(paths[1]).exists()
+    outcome = rnn_lower(*paths, "--stream", "time")
+    assert outcome.code == 3
+    assert "from frame 1 on; the first node that differs: GRU node 'only'" in outcome.err
+    assert not paths[1].exists()
 
 
 def test_lower_takes_the_same() -> None:
