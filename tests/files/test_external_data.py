@@ -25,15 +25,15 @@ import rnn_lowering as rl
 INLINE_BYTES = 256
 
 
-def external(path: Path) -> dict[str, str]:
-    """The external tensors of a file, in any scope, with the files that hold them."""
-    model = onnx.load(path, load_external_data=False)
-    found = {}
-    for graph in graphs(model):
-        for tensor in graph.initializer:
-            if tensor.data_location == TensorProto.EXTERNAL:
-                found[tensor.name] = next(e.value for e in tensor.external_data if e.key == "location")
-    return found
+def external(path: Path) -> dict[str, dict[str, str]]:
+    """The external tensors of a file, in any scope, with what they say of their data."""
+    tensors = [t for graph in graphs(onnx.load(path, load_external_data=False)) for t in graph.initializer]
+    outside = [tensor for tensor in tensors if tensor.data_location == TensorProto.EXTERNAL]
+    return {tensor.name: {entry.key: entry.value for entry in tensor.external_data} for tensor in outside}
+
+
+def locations(path: Path) -> set[str]:
+    return {entries["location"] for entries in external(path).values()}
 
 
 @pytest.fixture
@@ -54,6 +54,11 @@ def out(tmp_path: Path) -> Path:
 def assert_right(path: Path) -> None:
     assert recurrent_left(onnx.load(path, load_external_data=False)) == []
     assert_close(results_of(path), run(layers(), random_feed(layers())))
+
+
+def assert_verified(report: rl.FileReport, path: Path) -> None:
+    assert report.verification
+    assert_right(path)
 
 
 # Where tensors go
@@ -77,20 +82,15 @@ POLICIES = [
 def test_where_tensors_go(
     policy: str, has_data: bool, data: str | None, form: str, source: Path, out: Path, tmp_path: Path
 ) -> None:
+    """The output is complete in itself: it is right in another place, without the input."""
     given = source
     if not has_data:
         given = tmp_path / "inline.onnx"
         onnx.save(layers(), given)
     rl.lower_file(given, out, form, verify=0, external_data=policy)
     assert set(state(out.parent)) == {"out.onnx", *([data] if data else [])}
-    assert set(external(out).values()) == ({data} if data else set())
-    assert_right(out)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_the_output_is_complete_in_itself(form: str, source: Path, out: Path, tmp_path: Path) -> None:
-    rl.lower_file(source, out, form, verify=0)
-    (out.parent).rename(tmp_path / "moved")
+    assert locations(out) == ({data} if data else set())
+    out.parent.rename(tmp_path / "moved")
     hidden = source.parent.rename(tmp_path / "hidden")
     assert_right(tmp_path / "moved" / "out.onnx")
     hidden.rename(source.parent)
@@ -109,35 +109,17 @@ def test_no_data_file_is_written_where_all_tensors_are_small(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_small_tensors_stay_inline(form: str, source: Path, out: Path) -> None:
+def test_large_tensors_are_outside_in_bodies_too_and_small_ones_inside(form: str, source: Path, out: Path) -> None:
     rl.lower_file(source, out, form, verify=0)
-    outside = external(out)
-    model = onnx.load(out)
-    sizes = {tensor.name: len(tensor.raw_data) for graph in graphs(model) for tensor in graph.initializer}
+    outside, (main, *bodies) = external(out), graphs(onnx.load(out))
+    sizes = {tensor.name: len(tensor.raw_data) for graph in (main, *bodies) for tensor in graph.initializer}
     assert {name for name, size in sizes.items() if size > INLINE_BYTES} == set(outside)
     assert {"one", "odd"} <= sizes.keys() - outside.keys()
-
-
-@pytest.mark.parametrize("form", ["scan", "loop"])
-def test_constants_of_bodies_are_external(form: str, source: Path, out: Path) -> None:
-    rl.lower_file(source, out, form, verify=0)
-    model = onnx.load(out, load_external_data=False)
-    _, *bodies = graphs(model)
-    inside = {tensor.name for graph in bodies for tensor in graph.initializer} & external(out).keys()
-    assert len(inside) == 3  # R of the LSTM, two parts of R of the GRU
-    assert_right(out)
-
-
-def test_offsets_do_not_overlap(source: Path, out: Path) -> None:
-    rl.lower_file(source, out, verify=0)
-    spans = []
-    for graph in graphs(onnx.load(out, load_external_data=False)):
-        for tensor in graph.initializer:
-            entries = {entry.key: entry.value for entry in tensor.external_data}
-            if entries:
-                spans.append((int(entries["offset"]), int(entries["offset"]) + int(entries["length"])))
-    assert all(first[1] <= second[0] for first, second in pairwise(sorted(spans)))
-    assert max(end for _, end in spans) <= out.with_name("out.onnx.data").stat().st_size
+    inside = {tensor.name for graph in bodies for tensor in graph.initializer} & outside.keys()
+    assert len(inside) == (0 if form == "unroll" else 3)  # R of the LSTM, two parts of R of the GRU
+    spans = [(int(entries["offset"]), int(entries["length"])) for entries in outside.values()]
+    assert all(first[0] + first[1] <= second[0] for first, second in pairwise(sorted(spans)))
+    assert max(map(sum, spans)) <= out.with_name("out.onnx.data").stat().st_size
 
 
 def test_a_model_without_recurrent_nodes_takes_its_data_along(out: Path, tmp_path: Path) -> None:
@@ -146,22 +128,15 @@ def test_a_model_without_recurrent_nodes_takes_its_data_along(out: Path, tmp_pat
     (tmp_path / "source").mkdir()
     onnx.save(plain, tmp_path / "source" / "in.onnx", save_as_external_data=True, location="d", size_threshold=0)
     rl.lower_file(tmp_path / "source" / "in.onnx", out)
-    assert set(external(out).values()) == {"out.onnx.data"}
+    assert locations(out) == {"out.onnx.data"}
     loaded = onnx.load(out)
     assert sorted(t.name for t in loaded.graph.initializer) == sorted(t.name for t in plain.graph.initializer)
 
 
-def test_verified_with_external_data(source: Path, out: Path) -> None:
-    report = rl.lower_file(source, out, verify=2)
-    assert report.verification is not None
-    assert report.verification.status == "verified"
-
-
 def test_beside_the_input(source: Path) -> None:
     out = source.with_name("out.onnx")
-    rl.lower_file(source, out, verify=1)
+    assert_verified(rl.lower_file(source, out, verify=2), out)
     assert set(state(source.parent)) == {"in.onnx", "weights.bin", "out.onnx", "out.onnx.data"}
-    assert_right(out)
 
 
 def test_a_node_whose_constant_is_external(tmp_path: Path, out: Path) -> None:
@@ -186,72 +161,22 @@ def test_a_name_that_is_no_file_beside_the_output_is_refused(name: str, source: 
     assert set(state(source.parent)) == {"in.onnx", "weights.bin"}
 
 
-# Links, as in the cache of Hugging Face
-
-
-def hub_cache(folder: Path) -> Path:
-    """snapshots/main/model.onnx -> ../../blobs/<hash>, and its data in the same way."""
-    blobs, snapshot = folder / "blobs", folder / "snapshots" / "main"
+@pytest.mark.parametrize("beside", [False, True], ids=["elsewhere", "beside"])
+@pytest.mark.parametrize("policy", ["auto", "never"])
+def test_links_to_model_and_data(policy: str, beside: bool, tmp_path: Path, out: Path) -> None:
+    """As in the cache of Hugging Face: snapshots/main/model.onnx -> ../../blobs/<hash>, and its data so, too."""
+    blobs, snapshot = tmp_path / "hub" / "blobs", tmp_path / "hub" / "snapshots" / "main"
     blobs.mkdir(parents=True)
     snapshot.mkdir(parents=True)
-    original = write(folder / "made" / "model.onnx", "model.onnx_data")
-    for path in sorted(original.parent.iterdir()):
-        blob = blobs / hashlib.sha256(path.name.encode()).hexdigest()
-        path.rename(blob)
+    for path in sorted(write(tmp_path / "made" / "model.onnx", "model.onnx_data").parent.iterdir()):
+        blob = path.rename(blobs / hashlib.sha256(path.name.encode()).hexdigest())
         (snapshot / path.name).symlink_to(Path("../../blobs") / blob.name)
-    return snapshot / "model.onnx"
-
-
-@pytest.mark.parametrize("external_data", ["auto", "never"])
-def test_links_to_model_and_data(external_data: str, tmp_path: Path, out: Path) -> None:
-    model = hub_cache(tmp_path / "hub")
-    before = state(tmp_path / "hub")
-    report = rl.lower_file(model, out, verify=1, external_data=external_data)
-    assert report.verification is not None
-    assert report.verification.status == "verified"
-    assert state(tmp_path / "hub") == before
-    assert_right(out)
-
-
-def test_data_that_would_replace_a_link_to_the_inputs_is_refused(tmp_path: Path) -> None:
-    model = hub_cache(tmp_path / "hub")
-    before = state(tmp_path / "hub")
-    with pytest.raises(rl.UnsupportedError, match="the same file"):
-        rl.lower_file(model, model.with_name("out.onnx"), verify=0, external_data="model.onnx_data")
-    assert state(tmp_path / "hub") == before
-
-
-def test_an_output_among_links(tmp_path: Path) -> None:
-    model = hub_cache(tmp_path / "hub")
-    before = state(tmp_path / "hub")
-    rl.lower_file(model, model.with_name("out.onnx"), verify=0)
+    before, target = state(tmp_path / "hub"), snapshot / "out.onnx" if beside else out
+    assert_verified(rl.lower_file(snapshot / "model.onnx", target, verify=1, external_data=policy), target)
     assert {name: h for name, h in state(tmp_path / "hub").items() if name in before} == before
-    assert_right(model.with_name("out.onnx"))
-
-
-def test_a_loop_of_links_is_refused(source: Path, out: Path) -> None:
-    loop = source.with_name("loop.bin")
-    loop.symlink_to(loop.name)
-    other = source.with_name("other.onnx")
-    other.write_bytes(source.read_bytes())
-    relocate(other, "loop.bin")
-    with pytest.raises(rl.ModelFileError):
-        rl.lower_file(other, out, verify=0)
 
 
 # Files that cannot be read
-
-
-def remove(data: Path) -> None:
-    data.unlink()
-
-
-def truncate(data: Path) -> None:
-    os.truncate(data, data.stat().st_size // 2)
-
-
-def empty(data: Path) -> None:
-    os.truncate(data, 0)
 
 
 def folder_instead(data: Path) -> None:
@@ -259,15 +184,28 @@ def folder_instead(data: Path) -> None:
     data.mkdir()
 
 
-@pytest.mark.parametrize("damage", [remove, truncate, empty, folder_instead])
-@pytest.mark.parametrize("external_data", ["auto", "never"])
-def test_data_that_is_missing_or_short(
-    damage: Callable[[Path], None], external_data: str, tmp_path: Path, out: Path
-) -> None:
+def loop_of_links(data: Path) -> None:
+    data.unlink()
+    data.symlink_to(data.name)
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "missing": Path.unlink,
+    "cut in half": lambda data: os.truncate(data, data.stat().st_size // 2),
+    "empty": lambda data: os.truncate(data, 0),
+    "a folder": folder_instead,
+    "a loop of links": loop_of_links,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("policy", ["auto", "never"])
+def test_data_that_is_missing_or_short(damage: str, policy: str, tmp_path: Path, out: Path) -> None:
     path = write(tmp_path / "source" / "in.onnx")
-    damage(path.with_name("weights.bin"))
-    for call in (lambda: rl.lower_file(path, out, verify=0, external_data=external_data), lambda: rl.inspect(path)):
-        with pytest.raises(rl.ModelFileError, match=r"weights\.bin.*(missing|too short)"):
+    DAMAGES[damage](path.with_name("weights.bin"))
+    words = "" if "loop" in damage else "(missing|too short)"
+    for call in (lambda: rl.lower_file(path, out, verify=0, external_data=policy), lambda: rl.inspect(path)):
+        with pytest.raises(rl.ModelFileError, match=rf"weights\.bin.*{words}"):
             call()
     assert state(out.parent) == {}
 
@@ -304,12 +242,10 @@ def test_entries_that_cannot_be(key: str, value: str, tmp_path: Path, out: Path)
         assert state(out.parent) == {}
 
 
-def test_an_ir_model_reads_its_data_itself(source: Path) -> None:
+def test_models_in_memory(source: Path) -> None:
+    """Those of onnx_ir read their data themselves; a message without its data is refused."""
     lowered = ir.to_proto(rl.lower(ir.load(source)))
     assert_close(run(lowered, random_feed(layers())), run(layers(), random_feed(layers())))
-
-
-def test_a_model_in_memory_without_its_data_is_refused(source: Path) -> None:
     with pytest.raises(rl.RnnLoweringError, match=r"weights\.bin"):
         rl.lower(onnx.load(source, load_external_data=False))
 
@@ -327,23 +263,21 @@ def existing(out: Path) -> Iterator[Path]:
     assert state(out.parent) == before
 
 
-@pytest.mark.parametrize("external_data", ["auto", "never"])
-def test_a_full_disk(external_data: str, source: Path, existing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(onnx, "save", full)
-    with pytest.raises(rl.ModelFileError, match=os.strerror(errno.ENOSPC)):
-        rl.lower_file(source, existing, overwrite=True, verify=0, external_data=external_data)
-
-
-@pytest.mark.parametrize("external_data", ["auto", "never"])
+@pytest.mark.parametrize("policy", ["auto", "never"])
+@pytest.mark.parametrize(
+    ("module", "name", "error"),
+    [(onnx, "save", errno.ENOSPC), (os, "replace", errno.EACCES)],
+    ids=["full", "no"],
+)
 def test_an_error_of_the_writer(
-    external_data: str, source: Path, existing: Path, monkeypatch: pytest.MonkeyPatch
+    module: Any, name: str, error: int, policy: str, source: Path, existing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(PermissionError(errno.EACCES, "denied")))
-    with pytest.raises(rl.ModelFileError, match="denied"):
-        rl.lower_file(source, existing, overwrite=True, verify=0, external_data=external_data)
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(module, name, fail)
+    with pytest.raises(rl.ModelFileError, match=os.strerror(error)):
+        rl.lower_file(source, existing, overwrite=True, verify=0, external_data=policy)
 
 
 CHILD = """
@@ -375,16 +309,15 @@ def test_an_interrupted_write(error: type[BaseException], source: Path, existing
         rl.lower_file(source, existing, overwrite=True, verify=0, progress=progress)
 
 
-# Data paths that leave the folder
+# Data that leave the folder
 
 
-LEAVING = [
-    "../weights.bin",
-    "sub/../../weights.bin",
+OUTSIDE = ["../weights.bin", "sub/../../weights.bin", "{absolute}"]
+"""They lead to the data."""
+STRANGE = [
     "./../weights.bin",
     "sub/./.././../weights.bin",
     "..",
-    "{absolute}",
     "//{absolute}",
     "..\\weights.bin",
     "C:\\weights.bin",
@@ -402,8 +335,8 @@ LEAVING = [
 ]
 
 
-@pytest.mark.parametrize("location", LEAVING, ids=lambda p: ascii(p)[:30])
-def test_data_outside_the_folder_is_refused(location: str, tmp_path: Path, out: Path) -> None:
+@pytest.mark.parametrize("location", [*OUTSIDE, *STRANGE], ids=lambda p: ascii(p)[:30])
+def test_data_outside_the_folder_need_trust(location: str, tmp_path: Path, out: Path) -> None:
     path = write(tmp_path / "source" / "in.onnx")
     path.with_name("weights.bin").rename(tmp_path / "weights.bin")
     (path.parent / "sub").mkdir()
@@ -412,50 +345,10 @@ def test_data_outside_the_folder_is_refused(location: str, tmp_path: Path, out: 
         with pytest.raises(rl.ModelFileError):
             call()
     assert state(out.parent) == {}
-
-
-@pytest.mark.parametrize("location", ["../weights.bin", "sub/../../weights.bin", "{absolute}"])
-def test_data_outside_the_folder_can_be_trusted(location: str, tmp_path: Path, out: Path) -> None:
-    path = write(tmp_path / "source" / "in.onnx")
-    path.with_name("weights.bin").rename(tmp_path / "weights.bin")
-    (path.parent / "sub").mkdir()
-    relocate(path, location.format(absolute=tmp_path / "weights.bin"))
-    rl.lower_file(path, out, verify=0, trust_external_data=True)
-    assert set(external(out).values()) == {"out.onnx.data"}
-    assert_right(out)
-
-
-@pytest.mark.parametrize("location", ["sub/../weights.bin", "./weights.bin", "sub/deep/weights.bin"])
-def test_other_spellings_inside_the_folder_are_read(location: str, tmp_path: Path, out: Path) -> None:
-    path = write(tmp_path / "source" / "in.onnx")
-    (path.parent / "sub" / "deep").mkdir(parents=True)
-    if "deep" in location:
-        path.with_name("weights.bin").rename(path.parent / location)
-    relocate(path, location)
-    rl.lower_file(path, out, verify=0)
-    assert_right(out)
-
-
-# Memory
-
-
-def peak_memory(gib: float, *options: str) -> float:
-    """The MiB that the benchmark measures."""
-    benchmark = ROOT / "benchmarks" / "memory.py"
-    command = [sys.executable, str(benchmark), "--gib", str(gib), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("peak memory"))
-    return float(line.split()[2])
-
-
-@pytest.mark.parametrize(
-    "where", thinned([pytest.param([], id="external"), pytest.param(["--inline"], id="inline")], 2)
-)
-def test_memory_does_not_grow_with_the_model(where: list[str]) -> None:
-    assert peak_memory(0.2, *where) - peak_memory(0.05, *where) < 150 / 3
-
-
-# Links that leave the folder
+    if location in OUTSIDE:
+        rl.lower_file(path, out, verify=0, trust_external_data=True)
+        assert locations(out) == {"out.onnx.data"}
+        assert_right(out)
 
 
 LEAVING_LINKS = {
@@ -486,17 +379,35 @@ def test_links_that_leave_the_folder_need_trust(kind: str, tmp_path: Path, out: 
         with pytest.raises(rl.ModelFileError, match="outside the model's folder"):
             call()
     assert state(out.parent) == {}
-    report = rl.lower_file(path, out, verify=1, trust_external_data=True)
-    assert report.verification is not None
-    assert report.verification.status == "verified"
-    assert_right(out)
+    assert_verified(rl.lower_file(path, out, verify=1, trust_external_data=True), out)
 
 
-@pytest.mark.parametrize("location", ["there/weights.bin", "sub/../weights.bin"])
-def test_links_that_stay_in_the_folder_need_none(location: str, tmp_path: Path, out: Path) -> None:
+@pytest.mark.parametrize(
+    "location", ["sub/../weights.bin", "./weights.bin", "sub/deep/weights.bin", "there/weights.bin"]
+)
+def test_what_stays_in_the_folder_needs_none(location: str, tmp_path: Path, out: Path) -> None:
     path = write(tmp_path / "source" / "in.onnx")
-    (path.parent / "sub").mkdir()
+    (path.parent / "sub" / "deep").mkdir(parents=True)
     path.with_name("there").symlink_to(".")
+    if "deep" in location:
+        path.with_name("weights.bin").rename(path.parent / location)
     relocate(path, location)
-    rl.lower_file(path, out, verify=1)
-    assert_right(out)
+    assert_verified(rl.lower_file(path, out, verify=1), out)
+
+
+# Memory
+
+
+def peak_memory(gib: float, *options: str) -> float:
+    """The MiB that the benchmark measures."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "memory.py"), "--gib", str(gib), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("peak memory"))
+    return float(line.split()[2])
+
+
+@pytest.mark.parametrize(
+    "where", thinned([pytest.param([], id="external"), pytest.param(["--inline"], id="inline")], 2)
+)
+def test_memory_does_not_grow_with_the_model(where: list[str]) -> None:
+    assert peak_memory(0.2, *where) - peak_memory(0.05, *where) < 150 / 3

@@ -85,6 +85,9 @@ NEVER: dict[str, tuple[dict[str, Any], str]] = {
     "report is the output": ({"report": "a.json", "out": "a.json"}, "is used for both"),
     "report is the data": ({"report": "a.json", "external_data": "a.json"}, "is used for both"),
     "report is kept": ({"report": "a.json", "keep_failed": "a.json"}, "is used for both"),
+    "report is neither JSON nor HTML": ({"report": "report.txt"}, r"neither .json nor .html"),
+    "report has no ending": ({"report": "report"}, r"neither .json nor .html"),
+    "report is in no folder": ({"report": "none/page.html"}, "folder does not exist"),
     "input is a folder": ({"source": "sub"}, "cannot read"),
     "output is a folder": ({"out": "sub"}, "it is a folder"),
     "output is in no folder": ({"out": "none/out.onnx"}, "folder does not exist"),
@@ -127,7 +130,7 @@ EXISTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", EXISTS)
 def test_what_exists_is_replaced_on_request(folder: Path, case: str) -> None:
     before = state(folder)
-    assert "exists; use --force" in attempt(folder, **EXISTS[case])
+    assert "exists; use --force (in Python overwrite=True)" in attempt(folder, **EXISTS[case])
     assert state(folder) == before
     assert attempt(folder, **EXISTS[case], overwrite=True) == ""
     after = state(folder)
@@ -189,9 +192,12 @@ def test_a_name_of_another_format_is_refused(folder: Path, name: str, role: str)
     assert state(folder) == before
 
 
-@pytest.mark.parametrize("name", ["out", "out.pb", "out.json", "out.onnx.tmp", "out.ONNX"])
+@pytest.mark.parametrize(
+    "name", ["out", "out.pb", "out.json", "out.textproto", "out.pbtxt", "out.onnx.tmp", "out.ONNX"]
+)
 def test_names_of_models(folder: Path, name: str) -> None:
-    assert attempt(folder, out=name, external_data="never") == ""
+    assert attempt(folder, out=name, external_data="never", verify=1, require_verified=True) == ""
+    assert rl.inspect(folder / name) == []
 
 
 def test_a_folder_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -482,7 +488,7 @@ def assert_nothing_left(tmp_path: Path, scratch: Path, expected: set[str]) -> No
     ("moment", "name"),
     thinned(
         [*((moment, "SIGTERM") for moment in MOMENTS)]
-        + [(moment, name) for moment in ("import", "worker runs") for name in ("SIGHUP", "SIGINT")],
+        + [(moment, name) for name in ("SIGHUP", "SIGINT") for moment in ("import", "written", "worker runs")],
         3,
     ),
 )
@@ -490,13 +496,15 @@ def test_a_signal_leaves_nothing(tmp_path: Path, moment: str, name: str) -> None
     number, scratch = getattr(signal, name), tmp_path / "scratch"
     scratch.mkdir()
     source = write(tmp_path / IN, "w.bin")
-    options = ["--external-data", "never"] if "replace" in moment else []  # onnx_ir replaces a file of its own
-    arguments = (moment, number.value, source, tmp_path / OUT, *options)
+    policy = "never" if "replace" in moment else "auto"  # onnx_ir replaces a file of its own
+    options = ["--external-data", policy, "--report", tmp_path / "report.json", "--keep-failed", tmp_path / "kept"]
+    arguments = (moment, number.value, source, tmp_path / OUT, "-v", *options)
     with command(*arguments, code=ENDS, stdout=subprocess.PIPE, env={"TMPDIR": str(scratch)}) as process:
         printed, said = process.communicate(timeout=60)
     fact = f"'{tmp_path / OUT}' is written" if MOMENTS[moment] else "nothing was written"
     assert (process.returncode, printed, said) == (128 + number, "", f"rnn-lower: interrupted; {fact}\n")
-    written = {OUT, *([] if options else [f"{OUT}.data"])} if MOMENTS[moment] else set()
+    later = [] if policy == "never" else [f"{OUT}.data", "report.json"]
+    written = {OUT, *later} if MOMENTS[moment] else set()
     assert_nothing_left(tmp_path, scratch, {IN, "w.bin", "scratch", *written})
 
 
