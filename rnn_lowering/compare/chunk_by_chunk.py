@@ -1,7 +1,4 @@
-"""Compare a stream, chunk by chunk, with the original on whole sequences.
-
-If they differ, values inside both models show the first node that does.
-"""
+"""Compare a stream, chunk by chunk, with the original on whole sequences, and name the first node that differs."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from itertools import accumulate
 import numpy as np
 import onnx_ir as ir
 
-from rnn_lowering.compare.coverage import constant_outputs, untaken, zero_weights
+from rnn_lowering.compare.coverage import constant_outputs, untaken_branches, zero_weights
 from rnn_lowering.compare.result import (
     CHUNKED,
     COMPARE_ELSEWHERE,
@@ -51,14 +48,14 @@ _TOO_SHORT = "no sequence is long enough for two chunks (give longer inputs: --t
 _LOWERED_ORIGINAL = "lowered_original.onnx"
 
 _SECONDS = 20.0
-"""Seconds for one long sequence, about: if it would take more, a shorter one is compared."""
+"""A long sequence that would take more seconds is left out for a shorter one."""
 
 BRIEF_SECONDS = 0.5
-"""Seconds for frames that cannot show more than those before them."""
+"""Frames that cannot show more than those before them run only if they take no more seconds."""
 
 
-Steady = Mapping[str, Mapping[str, int]]
-"""The number of frames of an output that are compared, by its name, for each whole sequence."""
+_Steady = Mapping[str, Mapping[str, int]]
+"""The number of frames to compare, by output, for each whole sequence."""
 
 
 class StreamComparison:
@@ -102,7 +99,7 @@ class StreamComparison:
         return Verification("not verified", CHUNKED, reason=reason)
 
     def _compare_all(self, expected: Expected) -> Verification:
-        """Compare random sequences, then a long one; note what they do not cover."""
+        """Compare random sequences, then a long one; note what they do not show."""
         chunks = self.sequences.in_units(CHUNKS_OF) if self.plan.frames is None else ((self.plan.frames,),)
         sequences = [s for feed in expected for s in self.sequences.in_chunks(feed, chunks)]
         if not sequences:
@@ -111,7 +108,8 @@ class StreamComparison:
         if _wrong(runs):
             runs, expected = self._as_defined(sequences, expected, runs)
         if _wrong(runs):
-            runs = self._in_chunks(sequences, expected, {f: self._steady(f, held) for f, held in expected.items()})
+            steady = {feed: self._steady(feed, outputs) for feed, outputs in expected.items()}
+            runs = self._in_chunks(sequences, expected, steady)
         self.longest = max(sum(s.sizes) for s in sequences)
         if not _wrong(runs) and self._may_be_long():
             runs += self._compare_long()
@@ -132,7 +130,7 @@ class StreamComparison:
                 if n
                 else f"{changes}: not compared in all runs"
             )
-        yield untaken(self.whole.graph, self.runs.taken)
+        yield untaken_branches(self.whole.graph, self.runs.values)
         yield from zero_weights(self._weights())
         yield from constant_outputs(expected.values())
 
@@ -150,7 +148,8 @@ class StreamComparison:
             self.runs.original = replace(original, optimize=False)
             plain = self.runs.whole([[feed] for feed in expected])
             tolerance = self.check.tolerance
-            if any(compare(plain[f][n], a, tolerance)[1] for f, held in expected.items() for n, a in held.items()):
+            outputs = [(plain[feed][n], array) for feed, found in expected.items() for n, array in found.items()]
+            if any(compare(without, array, tolerance)[1] for without, array in outputs):
                 again = self._in_chunks(sequences, plain)
                 if _wrong(again):
                     self.runs.stream = replace(stream, optimize=False)
@@ -162,7 +161,7 @@ class StreamComparison:
         return runs, expected
 
     def _in_chunks(
-        self, sequences: Sequence[ChunkedSequence], expected: Expected, steady: Steady | None = None
+        self, sequences: Sequence[ChunkedSequence], expected: Expected, steady: _Steady | None = None
     ) -> list[RunCheck]:
         """Run the stream on chunks of sequences; compare the outputs with those of whole sequences."""
         outcome = self.runs.chunks(sequences)
@@ -253,11 +252,11 @@ class StreamComparison:
             if any(not check.passed for check in checks):
                 yield RunCheck((), tuple(checks))
 
-    def _output(self, name: str) -> StreamOutput:
-        return StreamOutput(self.plan, name, self.check.tolerance)
+    def _output(self, name: str) -> _StreamOutput:
+        return _StreamOutput(self.plan, name, self.check.tolerance)
 
     def _steady(self, feed: str, outputs: Mapping[str, Array]) -> dict[str, int]:
-        """Return the `steady_frames` of each unstable output; nothing is unstable with a given tolerance."""
+        """Return the `steady_frames` of each unstable output; none if the user gives a tolerance."""
         if self.check.tolerance != Tolerance():
             return {}
         try:
@@ -309,7 +308,7 @@ class StreamComparison:
             return ""
         for name in (n for n in names if n in others and n in values):
             arrays = [part[name] for part in parts]
-            if chunks_differ(values[name], arrays, self.check.tolerance, self.plan.frames_late):
+            if _chunks_differ(values[name], arrays, self.check.tolerance, self.plan.frames_late):
                 return f"; the first node that differs: {names[name]}"
         return ""
 
@@ -319,7 +318,7 @@ def _wrong(runs: Sequence[RunCheck]) -> bool:
 
 
 @dataclass(frozen=True)
-class StreamOutput:
+class _StreamOutput:
     """An output of a stream, and how it is compared.
 
     Attributes:
@@ -387,8 +386,9 @@ class StreamOutput:
         largest, reason = compare(
             whole.take(range(count), axis), beginning.take(range(count), axis), self.tolerance
         )
-        told = f"the original computes the first {frames} frames differently if more follow: {reason}"
-        return OutputCheck.of(self.name, largest, told if reason else "")
+        if reason:
+            reason = f"the original computes the first {frames} frames differently if more follow: {reason}"
+        return OutputCheck.of(self.name, largest, reason)
 
     def steady_frames(self, array: Array, moved: Array) -> int | None:
         """Return how many frames can be compared; None: all, 0 if it has no frames.
@@ -409,9 +409,9 @@ class StreamOutput:
         return OutputCheck.of(self.name, np.inf, reason)
 
     def _fault_of_length(self, array: Array, frames: int) -> str:
-        found = array.shape[self.axis or 0]
-        right = found == self.plan.frames_of(self.name, frames)
-        return "" if right else f"it has {found} frames for {frames} input frames"
+        count = array.shape[self.axis or 0]
+        right = count == self.plan.frames_of(self.name, frames)
+        return "" if right else f"it has {count} frames for {frames} input frames"
 
     def _first_difference(self, expected: Array, arrays: Sequence[Array], axis: int, sizes: Sequence[int]) -> str:
         """Return a note on the first frame that differs."""
@@ -433,7 +433,7 @@ def _without_first(arrays: Sequence[Array], axis: int, count: int) -> list[Array
     return kept
 
 
-def chunks_differ(whole: Array, arrays: Sequence[Array], tolerance: Tolerance, late: int = 0) -> bool:
+def _chunks_differ(whole: Array, arrays: Sequence[Array], tolerance: Tolerance, late: int = 0) -> bool:
     """Whether chunks of an inner value, joined along the axis on which their sizes add up, differ from the whole.
 
     Args:

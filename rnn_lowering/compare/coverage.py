@@ -16,7 +16,7 @@ from rnn_lowering.spec.node_outputs import RANDOM
 from rnn_lowering.types import Array, array_of
 
 _MOVING = frozenset(("Constant", "Identity", "Squeeze", "Unsqueeze", "Reshape", "Cast"))
-"""Branches of these alone compute nothing."""
+"""A branch of only these operators computes nothing."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ def conditions(graph: onnx.GraphProto) -> Iterator[str]:
         yield branch.taken_if[-1][0]
 
 
-def untaken(graph: onnx.GraphProto, runs: Iterable[Mapping[str, Array]]) -> str:
-    """Return a note on the branches that no run is known to take; "" if there are none.
+def untaken_branches(graph: onnx.GraphProto, runs: Iterable[Mapping[str, Array]]) -> str:
+    """Return a note on the branches that perhaps no run has taken; "" if there are none.
 
     Args:
         graph: The main graph of the model.
-        runs: For each run its `conditions` by name, as far as they are known.
+        runs: The known `conditions` of each run, by name.
     """
     known = [{name: bool(np.all(array)) for name, array in run.items()} for run in runs]
     fixed = {tensor.name for tensor in graph.initializer} - {value.name for value in graph.input}
@@ -67,7 +67,7 @@ def zero_weights(weights: Iterable[tuple[str, object, ir.TensorProtocol | None]]
     """Return a note for each weight that is all zeros.
 
     Args:
-        weights: The symbol of each, its node, and its tensor where that is constant.
+        weights: The symbol of each, its node, and its tensor; None if it is not constant.
     """
     return [
         f"{symbol} of {node} is all zeros, which hides errors in what it multiplies"
@@ -103,7 +103,7 @@ def undetermined_outputs(model: onnx.ModelProto) -> dict[str, str]:
     drawn_by = _RandomOperators(model)
     reached: dict[str, str] = {}
     before = -1
-    while len(reached) > before:  # until nothing more is reached: a model need not be sorted
+    while len(reached) > before:  # the nodes may be in any order
         before = len(reached)
         for node in model.graph.node:
             read = (name for inner in (node, *_inner(node)) for name in inner.input)
@@ -128,7 +128,10 @@ class _RandomOperators:
         self._functions = {(f.domain, f.name): f for f in model.functions}
         self._found: dict[tuple[str, str], str] = {}
         self._off = {
-            t.name for t in model.graph.initializer if t.data_type == onnx.TensorProto.BOOL and not _any(t)
+            tensor.name
+            for tensor in model.graph.initializer
+            if tensor.data_type == onnx.TensorProto.BOOL
+            and (tensor.external_data or not numpy_helper.to_array(tensor).any())
         }
 
     def __call__(self, node: onnx.NodeProto) -> str:
@@ -144,7 +147,3 @@ class _RandomOperators:
             self._found[function] = ""  # until its nodes are searched
             self._found[function] = next(filter(None, map(self, self._functions[function].node)), "")
         return self._found.get(function, "")
-
-
-def _any(tensor: onnx.TensorProto) -> bool:
-    return not tensor.external_data and bool(numpy_helper.to_array(tensor).any())

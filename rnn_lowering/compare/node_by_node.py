@@ -1,11 +1,8 @@
-"""Compare lowered nodes with float64, one by one, and find the first that differs.
-
-Run nodes on their own in onnxruntime.
-"""
+"""Compare each lowered node with float64, on its own, and name the first that differs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,64 +26,18 @@ from rnn_lowering.options import Check, Tolerance
 from rnn_lowering.types import NODES, Array, Progress, counter
 
 _LONG = 256
-"""More nodes get a session for each combination of sizes: with open sizes, creating one takes half a minute."""
-
-
-def run_node(
-    node: NodePair, feeds: Sequence[NodeFeed], runner: Runner, *, original: bool = False
-) -> Iterator[Symbols]:
-    """Run a lowered node in onnxruntime, in one session; return its connected outputs by symbol, feed by feed.
-
-    The arrays are mapped files, as `Run.outputs` returns them.
-
-    Args:
-        original: Run the node of the original.
-        feeds: Its inputs; those of nodes beside it that have no values are random.
-
-    Raises:
-        SessionError: onnxruntime cannot run it.
-    """
-    model = node.whole() if original else node.cut
-    if model is None:
-        raise SessionError(f"{node.spec.node} has no counterpart in the lowered model")
-    named = [_named(node, model, given.feed, given.values) for given in feeds]
-    held: list[Mapping[str, Array]] = []
-    try:
-        for sizes, group in groupby(named, _sizes if len(model.graph.node) > _LONG else lambda _: {}):
-            path = runner.folder / "node.onnx"
-            proto = with_shapes(model, sizes)
-            onnx.save(proto, path)
-            groups = [[runner.write_feed(feed)] for feed in group]
-            outcome = runner.run(Session(path, root(path), proto=proto), groups)
-            held += [run.outputs() for run in outcome.accepted(all_must_run=True)]
-    except SessionError as error:
-        raise error.about(node.spec.node) from None
-    return ({s: outputs[f"{k}:0"] for k, s in enumerate(node.spec.outputs)} for outputs in held)
-
-
-def _sizes(feed: Symbols) -> dict[str, tuple[int, ...]]:
-    return {name: array.shape for name, array in feed.items()}
-
-
-def _named(
-    node: NodePair, model: onnx.ModelProto, feed: Mapping[str, Array], values: Mapping[str, Array]
-) -> Symbols:
-    """Return all inputs of the model of a node by name, those of the nodes beside it too."""
-    taken = {value.name for value in model.graph.input}
-    arrays = {name: feed[symbol] for symbol, name in node.feeds.items() if name in taken}
-    arrays |= {name: array for name, array in values.items() if name in taken - arrays.keys()}
-    if taken - arrays.keys():
-        data, axes = node.inputs(feed)[node.spec.data], node.spec.axes(node.spec.data)
-        T, N = (data.shape[axes.index(axis)] for axis in ("T", "N"))
-        made = [random_inputs(other.reference, other.feeds, T, N) for other in node.beside]
-        arrays |= {name: array for given in made for name, array in given.items() if name in taken - arrays.keys()}
-    return {n: a.astype(np.float32) if a.dtype.name == "bfloat16" else a for n, a in arrays.items()}
-
-
-ORIGINAL_NODE, LOWERED_NODE = "original in onnxruntime", "lowered"
+"""A model of more nodes gets a session for each combination of sizes: one for open sizes takes half a minute."""
 
 _STEPS = 48
-"""The sequence length of a node for which it is not fixed."""
+"""The sequence length of a run for a report, if the node does not fix it."""
+
+_ATTEMPTS = 4
+"""A row of a node that rounds to 8 bits is wrong if it differs from onnxruntime's kernel in this many tries."""
+
+_BESIDE_KERNEL = Tolerance(rtol=1e-5, atol=1e-6)
+"""By how much such a row may differ from the kernel."""
+
+ORIGINAL_NODE, LOWERED_NODE = "original in onnxruntime", "lowered"
 
 
 @dataclass(frozen=True)
@@ -107,44 +58,12 @@ class NodeRun:
 
 
 RunNodes = Callable[[Collection[NodePlace]], Mapping[NodePlace, NodeRun]]
-"""Runs lowered nodes on their own; returns the runs by the places of the nodes, without those that cannot be."""
-
-
-def node_runs(nodes: Iterable[NodePair], runner: Runner) -> Iterator[NodeRun]:
-    """Run each node that has a lowered form; leave out those whose inputs would be too large."""
-    rng = np.random.default_rng(0)
-    for node in nodes:
-        if node.cut is not None:
-            with suppress(UnsupportedError):
-                yield _node_run(node, node.usual_run(rng, _STEPS), runner)
-
-
-def _node_run(node: NodePair, given: NodeFeed, runner: Runner) -> NodeRun:
-    run = NodeRun(node, node.float64(given.feed), {}, {})
-    for name in (ORIGINAL_NODE, LOWERED_NODE):
-        try:
-            (outputs,) = run_node(node, [given], runner, original=name == ORIGINAL_NODE)
-        except SessionError as error:
-            run.failures[name] = str(error)
-            continue
-        other = [symbol for symbol, array in run.expected.items() if outputs[symbol].shape != array.shape]
-        if other:
-            run.failures[name] = f"its {other[0]} has shape {outputs[other[0]].shape}"
-        else:
-            run.outputs[name] = {symbol: np.array(array) for symbol, array in outputs.items()}
-    return run
-
-
-_ATTEMPTS = 4
-"""A row is wrong if it differs from the kernel in this many tries."""
-
-BESIDE_KERNEL = Tolerance(rtol=1e-5, atol=1e-6)
-"""By how much one row may differ from onnxruntime's kernel."""
+"""Runs the lowered nodes at some places, each on its own; leaves out those that cannot run."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The files of two models, what runs them, and how they are compared."""
+    """Two models in files, what runs them, and how they are compared; `prepared` as in `open_comparison`."""
 
     original: ModelSource
     lowered: ModelSource
@@ -155,24 +74,30 @@ class Comparison:
 
 
 class NodeComparison(Comparison):
-    """Compares the lowered nodes of two models one by one."""
+    """The comparison of lowered nodes, each on its own."""
 
     @cached_property
     def pairs(self) -> list[NodePair]:
-        """The nodes, each as a model of its own."""
+        """Each lowered node, with what the lowered model has in its place."""
         tensors = TensorFile(self.runner.folder)
         if self.prepared is not None:
             return list(pairs_of_prepared(self.prepared.model, self.lowered.model, tensors, self.prepared.inferred))
         return list(node_pairs(self.original.model, self.lowered.model, tensors))
 
     def runs(self, places: Collection[NodePlace]) -> dict[NodePlace, NodeRun]:
-        """Run some of the nodes on one random input each, for a report.
+        """Run the nodes at these places on one random input each, for a report. Nodes without a lowered form, and
+        those whose inputs would be too large, are left out.
 
         Raises:
             RnnLoweringError: A node of the original cannot be read.
         """
-        wanted = (node for node in self.pairs if node.place in places)
-        return {run.node.place: run for run in node_runs(wanted, self.runner)}
+        rng = np.random.default_rng(0)
+        runs = {}
+        for node in self.pairs:
+            if node.place in places and node.cut is not None:
+                with suppress(UnsupportedError):
+                    runs[node.place] = _node_run(node, node.usual_run(rng, _STEPS), self.runner)
+        return runs
 
     def result(self, reason: str) -> Verification:
         """Compare each lowered node with its operator in float64. If a node differs too much from float64,
@@ -197,7 +122,7 @@ class NodeComparison(Comparison):
         return Verification(status, EACH_NODE, len(each_run), checks, wrong or reason, each_run, checks)
 
     def _node_runs(self) -> Iterator[RunCheck]:
-        """Run each node on inputs chosen for it; yield the first run of all, then the second."""
+        """Run each node on inputs chosen for it; yield the first runs of all nodes, then the second ones."""
         rng = np.random.default_rng(self.check.seed)
         nodes = self.pairs
         ran = counter(self.progress, NODES, len(nodes))
@@ -205,17 +130,16 @@ class NodeComparison(Comparison):
         for node in nodes:
             checks.append(list(self._check_runs(node, node.runs(rng))))
             ran()
-        for run in zip_longest(*checks):
-            there = [check for check in run if check is not None]
-            inputs = tuple(given for check in there for given in check.inputs)
-            yield RunCheck(inputs, tuple(output for check in there for output in check.outputs))
+        for of_nodes in zip_longest(*checks, fillvalue=RunCheck((), ())):
+            inputs = tuple(given for check in of_nodes for given in check.inputs)
+            yield RunCheck(inputs, tuple(output for check in of_nodes for output in check.outputs))
 
     def _check_runs(self, node: NodePair, feeds: list[NodeFeed]) -> Iterator[RunCheck]:
         rows = node.reference.single_rows([given.feed for given in feeds])
         if rows:
             yield from self._until_alike(node, rows)
             return
-        results = run_node(node, feeds, self.runner)
+        results = _run_node(node, feeds, self.runner)
         for given, got in zip(feeds, results, strict=True):
             yield RunCheck(_inputs(node, given.feed), self._check_node(node, given, got))
 
@@ -223,7 +147,7 @@ class NodeComparison(Comparison):
         """Compare a node that rounds to 8 bits with onnxruntime's kernel, fed one row of the batch at a time.
 
         A row that differs is tried again with other numbers: processors add in different orders, so a rounding may
-        differ by chance; a fault differs every time.
+        differ by chance. A fault differs every time.
         """
         left, checks = dict(enumerate(rows)), dict[int, RunCheck]()
         data = node.spec.data
@@ -235,9 +159,9 @@ class NodeComparison(Comparison):
         yield from checks.values()
 
     def _beside_kernel(self, node: NodePair, rows: list[Symbols]) -> Iterator[RunCheck]:
-        tolerance = BESIDE_KERNEL if self.check.tolerance == Tolerance() else self.check.tolerance
+        tolerance = _BESIDE_KERNEL if self.check.tolerance == Tolerance() else self.check.tolerance
         feeds = [NodeFeed(row) for row in rows]
-        both = (run_node(node, feeds, self.runner, original=original) for original in (False, True))
+        both = (_run_node(node, feeds, self.runner, original=original) for original in (False, True))
         for feed, got, kernel in zip(rows, *map(list, both), strict=True):
             checks = []
             for symbol in node.spec.outputs:
@@ -247,7 +171,7 @@ class NodeComparison(Comparison):
             yield RunCheck(_inputs(node, feed), tuple(checks))
 
     def _check_node(self, node: NodePair, given: NodeFeed, got: Symbols) -> tuple[OutputCheck, ...]:
-        """Check the outputs of a lowered node, which may be large, a few rows of the batch at a time."""
+        """Check the outputs of a lowered node, a few rows of the batch at a time: they may be large."""
         spec, inputs, rounding = node.spec, node.inputs(given.feed), node.rounding_of_X(given.values)
         original: Symbols | None = None
         blocks = []
@@ -272,7 +196,7 @@ class NodeComparison(Comparison):
     def _in_onnxruntime(self, node: NodePair, feed: Symbols) -> Symbols:
         """Return the outputs of the original node in onnxruntime, or no outputs if it has no kernel."""
         try:
-            (outputs,) = run_node(node, [NodeFeed(feed)], self.runner, original=True)
+            (outputs,) = _run_node(node, [NodeFeed(feed)], self.runner, original=True)
         except SessionError:
             return {}
         return outputs
@@ -304,7 +228,7 @@ class NodeComparison(Comparison):
         except (SessionError, RnnLoweringError):
             return failed
         closer = self._no_further(failed, pairs)
-        if closer is None:  # no lowered node explains the difference where none differs
+        if closer is None:  # unknown: verified only if a node that differs explains it
             return failed.judged("each lowered node is as close to float64 as the original") if differs else failed
         return failed.judged("the outputs are as close to float64 as the original's") if closer else failed
 
@@ -332,11 +256,75 @@ class NodeComparison(Comparison):
         original = {symbol: values[name] for symbol, name in named.items() if name in values}
         if len(feed) < len(node.feeds) or len(original) < len(named):
             raise SessionError("the node is in a subgraph")
-        (got,) = run_node(node, [NodeFeed(feed, values)], self.runner)
+        (got,) = _run_node(node, [NodeFeed(feed, values)], self.runner)
         for output in self._outputs(node, node.inputs(feed), got, node.rounding_of_X(values)):
             if not output.right and not output.no_further(original[output.symbol]):
                 return f"output {output.symbol}: {output.reason}", True
         return "", any(compare(original[symbol], got[symbol], self.check.tolerance)[1] for symbol in original)
+
+
+def _node_run(node: NodePair, given: NodeFeed, runner: Runner) -> NodeRun:
+    run = NodeRun(node, node.float64(given.feed), {}, {})
+    for name in (ORIGINAL_NODE, LOWERED_NODE):
+        try:
+            (outputs,) = _run_node(node, [given], runner, original=name == ORIGINAL_NODE)
+        except SessionError as error:
+            run.failures[name] = str(error)
+            continue
+        other = [symbol for symbol, array in run.expected.items() if outputs[symbol].shape != array.shape]
+        if other:
+            run.failures[name] = f"its {other[0]} has shape {outputs[other[0]].shape}"
+        else:
+            run.outputs[name] = {symbol: np.array(array) for symbol, array in outputs.items()}
+    return run
+
+
+def _run_node(
+    node: NodePair, feeds: Sequence[NodeFeed], runner: Runner, *, original: bool = False
+) -> Iterator[Symbols]:
+    """Run a lowered node in onnxruntime; return its connected outputs by symbol, feed by feed.
+
+    The arrays are mapped files, as `Run.outputs` returns them.
+
+    Args:
+        feeds: Its inputs. Inputs of nodes that share its loop are random if they have no values.
+        original: Run the node of the original instead.
+
+    Raises:
+        SessionError: onnxruntime cannot run it.
+    """
+    model = node.whole() if original else node.cut
+    if model is None:
+        raise SessionError(f"{node.spec.node} has no counterpart in the lowered model")
+    named = [_named(node, model, given.feed, given.values) for given in feeds]
+    returned: list[Mapping[str, Array]] = []
+    try:
+        long = len(model.graph.node) > _LONG
+        for sizes, group in groupby(named, lambda feed: {n: a.shape for n, a in feed.items()} if long else {}):
+            path = runner.folder / "node.onnx"
+            proto = with_shapes(model, sizes)
+            onnx.save(proto, path)
+            groups = [[runner.write_feed(feed)] for feed in group]
+            outcome = runner.run(Session(path, root(path), proto=proto), groups)
+            returned += [run.outputs() for run in outcome.accepted(all_must_run=True)]
+    except SessionError as error:
+        raise error.about(node.spec.node) from None
+    return ({s: outputs[f"{k}:0"] for k, s in enumerate(node.spec.outputs)} for outputs in returned)
+
+
+def _named(
+    node: NodePair, model: onnx.ModelProto, feed: Mapping[str, Array], values: Mapping[str, Array]
+) -> Symbols:
+    """Return all inputs of the model of a node by name, those of the nodes beside it too."""
+    names = {value.name for value in model.graph.input}
+    arrays = dict(values) | {name: feed[symbol] for symbol, name in node.feeds.items()}
+    if names - arrays.keys():
+        data, axes = node.inputs(feed)[node.spec.data], node.spec.axes(node.spec.data)
+        T, N = (data.shape[axes.index(axis)] for axis in ("T", "N"))
+        for other in node.beside:
+            arrays = random_inputs(other.reference, other.feeds, T, N) | arrays
+    inputs = {name: array for name, array in arrays.items() if name in names}
+    return {n: a.astype(np.float32) if a.dtype.name == "bfloat16" else a for n, a in inputs.items()}
 
 
 def _inputs(node: NodePair, feed: Symbols) -> tuple[RunInput, ...]:

@@ -153,7 +153,7 @@ def node_pairs(original: ir.Model, lowered: ir.Model, tensors: TensorFile | None
     follow from them. The nodes of `original` are sorted in place.
 
     Args:
-        tensors: Where large tensors of the models of single nodes are; None: in those models.
+        tensors: Keeps large tensors in a file; None: the model of each node has its own.
 
     Raises:
         RnnLoweringError: A node of the original cannot be read.
@@ -163,12 +163,12 @@ def node_pairs(original: ir.Model, lowered: ir.Model, tensors: TensorFile | None
     if original.functions.keys() - lowered.functions.keys():
         original = clone(original)
         most = max(Lowering.max_nodes, sum(1 for _ in lowered.graph.all_nodes()))  # a lowering makes no fewer
-        inline_functions(original, lambda found: _identifier(found) not in lowered.functions, most)
+        inline_functions(original, lambda entry: _function_of(entry) not in lowered.functions, most)
     folded = _fold_like(original, lowered)
     if folded is not original:
-        nodes = list(pairs_of_prepared(folded, lowered, tensors))
-        if all(node.cut is not None for node in nodes):
-            yield from nodes
+        pairs = list(pairs_of_prepared(folded, lowered, tensors))
+        if all(pair.cut is not None for pair in pairs):
+            yield from pairs
             return
     yield from pairs_of_prepared(original, lowered, tensors)  # the lowering did not fold
 
@@ -179,22 +179,23 @@ def pairs_of_prepared(
     """Yield the `node_pairs` of an original that has the sizes of the lowered model, inlined and folded as that.
 
     Args:
-        inferred: Whether its values declare what inference has found.
+        inferred: Whether its values declare what inference found.
     """
-    found = list(recurrent_nodes(original))
+    kept = {(entry.path, v.name) for entry in recurrent_nodes(lowered) for v in entry.node.outputs}
+    entries = [
+        entry
+        for entry in recurrent_nodes(original)
+        if kept.isdisjoint((entry.path, v.name) for v in entry.node.outputs if v.name)
+    ]
+    known = known_inputs(original, entries, inferred=inferred)
     values = _values_by_name(lowered)
-    left = {(entry.path, v.name) for entry in recurrent_nodes(lowered) for v in entry.node.outputs}
-    gone = [e for e in found if not left.intersection((e.path, v.name) for v in e.node.outputs if v.name)]
-    known = known_inputs(original, gone, inferred=inferred)
-    specs = [read_spec(e.node, e.opset, e.scope, known) for e in gone]
     nodes: list[_LoweredNode] = []
-    for entry, spec in zip(gone, specs, strict=True):
-        if not spec.outputs:
-            continue
-        feeds = {s: v.name or "" for s, v in spec.inputs.items() if s not in spec.constants}
-        found_values = [values.get((entry.path, v.name or "")) for v in spec.outputs.values()]
-        outputs = [value for value in found_values if value is not None]
-        nodes.append(_LoweredNode(entry, reference_of(entry.node, spec), feeds, outputs))
+    for entry, spec in [(entry, read_spec(entry.node, entry.opset, entry.scope, known)) for entry in entries]:
+        if spec.outputs:
+            feeds = {s: v.name or "" for s, v in spec.inputs.items() if s not in spec.constants}
+            same_name = (values.get((entry.path, v.name or "")) for v in spec.outputs.values())
+            outputs = [value for value in same_name if value is not None]
+            nodes.append(_LoweredNode(entry, reference_of(entry.node, spec), feeds, outputs))
     yield from _Cutter(nodes, lowered, tensors or TensorFile()).pairs()
 
 
@@ -206,7 +207,7 @@ class _LoweredNode:
         entry: The node.
         reference: The node in float64.
         feeds: As in `NodePair`.
-        outputs: The values of the lowered model that have the names of its connected outputs.
+        outputs: The values of the lowered model with the names of its connected outputs.
     """
 
     entry: RecurrentNode
@@ -216,24 +217,23 @@ class _LoweredNode:
 
 
 class _Cutter:
-    """Cuts nodes out of a lowered model: the part between their inputs, those of the nodes beside them, and their
-    outputs."""
+    """Cuts nodes out of a lowered model."""
 
     def __init__(self, nodes: Sequence[_LoweredNode], lowered: ir.Model, tensors: TensorFile) -> None:
         self._nodes, self._lowered, self._tensors = nodes, lowered, tensors
         self._order = {node: n for n, node in enumerate(node for scope in scopes(lowered) for node in scope.graph)}
 
     def pairs(self) -> Iterator[NodePair]:
-        """Yield all pairs. A layer of which no output is left is compared with the layer above it."""
+        """Yield all pairs. If a layer has no output any more, it is compared with the layer above it."""
         pairs: dict[NodePlace, NodePair] = {}
         for node in self._nodes:
             cut, beside = self._cut(node)
             pair = self._pair(node, beside, cut)
-            taken = {value.name for value in cut.graph.input} if cut is not None else set()
+            inputs = {value.name for value in cut.graph.input} if cut is not None else set()
             below, path = _layer_below(node, beside if node.outputs else self._nodes)
-            if below is not None and pair.feeds.get("X") not in (None, *taken):
+            if below is not None and pair.feeds.get("X") not in (None, *inputs):
                 moves = partial(_moved, path, node.entry.opset)
-                pair = replace(pair, below=_from(taken, pairs.get(below.entry.place)), moves=moves)
+                pair = replace(pair, below=_below_until(inputs, pairs.get(below.entry.place)), moves=moves)
             pairs[node.entry.place] = pair
         used = {below.place for pair in pairs.values() if pair.cut is not None for below in pair.layers_below()}
         for place, pair in pairs.items():
@@ -270,12 +270,11 @@ def _with_outputs(spec: NodeSpec, names: Collection[str | None]) -> NodeSpec:
     return replace(spec, outputs={symbol: v for symbol, v in spec.outputs.items() if v.name in names})
 
 
-def _from(taken: Collection[str], pair: NodePair | None) -> NodePair | None:
-    """Return the layer without the layer below if X is among the inputs `taken`."""
+def _below_until(inputs: Collection[str], pair: NodePair | None) -> NodePair | None:
+    """Return a layer without the layers below the one whose X is among these inputs."""
     if pair is None or pair.below is None:
         return pair
-    starts = pair.feeds["X"] in taken
-    return replace(pair, below=None if starts else _from(taken, pair.below))
+    return replace(pair, below=None if pair.feeds["X"] in inputs else _below_until(inputs, pair.below))
 
 
 def _beside(node: _LoweredNode, others: Sequence[_LoweredNode]) -> list[_LoweredNode]:
@@ -283,12 +282,12 @@ def _beside(node: _LoweredNode, others: Sequence[_LoweredNode]) -> list[_Lowered
     same = [other for other in others if other is not node and other.entry.path == node.entry.path]
     stop = {name for other in (node, *same) for name in other.feeds.values()}
     reached = _reached(node.outputs, stop)
-    found = [other for other in same if not reached.isdisjoint(_reached(other.outputs, stop))]
+    beside = [other for other in same if not reached.isdisjoint(_reached(other.outputs, stop))]
     below, _ = _layer_below(node, same)
     while below is not None:
-        found += [] if below in found else [below]
+        beside += [] if below in beside else [below]
         below, _ = _layer_below(below, same)
-    return found
+    return beside
 
 
 def _layer_below(node: _LoweredNode, others: Sequence[_LoweredNode]) -> tuple[_LoweredNode | None, list[ir.Node]]:
@@ -327,19 +326,19 @@ def _moved(path: Sequence[ir.Node], opset: int, Y: Array) -> Array:
 
 def _reached(outputs: Sequence[ir.Value], stop: Collection[str]) -> set[ir.Node]:
     """Return the nodes that compute `outputs`, up to the values named in `stop`."""
-    found: set[ir.Node] = set()
+    reached: set[ir.Node] = set()
     pending = list(outputs)
     while pending:
         value = pending.pop()
         node = value.producer()
-        if node is not None and value.name not in stop and node not in found:
-            found.add(node)
+        if node is not None and value.name not in stop and node not in reached:
+            reached.add(node)
             pending += outer_inputs(node)
-    return found
+    return reached
 
 
-def _identifier(found: RecurrentNode) -> ir.OperatorIdentifier | None:
-    return found.function.identifier() if found.function else None
+def _function_of(entry: RecurrentNode) -> ir.OperatorIdentifier | None:
+    return entry.function.identifier() if entry.function else None
 
 
 def _at_sizes_of(original: ir.Model, lowered: ir.Model) -> ir.Model:

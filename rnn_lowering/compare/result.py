@@ -22,7 +22,7 @@ class OutputCheck:
 
     Attributes:
         name: The name of an output of the model, or "Y of LSTM node 'name' in scope" for one of a node.
-        max_abs: The largest absolute difference; infinite where type or shape differ, or only one side is NaN.
+        max_abs: The largest absolute difference; infinite if type or shape differ, or only one side is NaN.
         passed: Whether it is within the tolerance.
         reason: Why it is not.
     """
@@ -136,13 +136,8 @@ def _passed(checks: Iterable[OutputCheck]) -> tuple[OutputCheck, ...]:
 
 def over_all(runs: Iterable[RunCheck]) -> tuple[OutputCheck, ...]:
     """Merge the checks of several runs into one per output, with the reason of the worst."""
-    found: dict[str, list[OutputCheck]] = {}
-    for run in runs:
-        for check in run.outputs:
-            found.setdefault(check.name, []).append(check)
-    return tuple(_over_all(checks) for checks in found.values())
-
-
-def _over_all(checks: list[OutputCheck]) -> OutputCheck:
-    worst = min(checks, key=lambda check: (check.passed, -check.max_abs))
-    return OutputCheck(worst.name, max(check.max_abs for check in checks), worst.passed, worst.reason)
+    by_name: dict[str, list[OutputCheck]] = {}
+    for check in (check for run in runs for check in run.outputs):
+        by_name.setdefault(check.name, []).append(check)
+    worst = {n: min(checks, key=lambda check: (check.passed, -check.max_abs)) for n, checks in by_name.items()}
+    return tuple(replace(w, max_abs=max(check.max_abs for check in by_name[n])) for n, w in worst.items())

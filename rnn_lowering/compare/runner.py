@@ -1,4 +1,4 @@
-"""Run models in a child process, so that a crash or hang of a native kernel stays there."""
+"""`Runner`: runs models in a child process, so that a crash or hang of a native kernel stays there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SessionError(Exception):
 
     Attributes:
         crashed: Its process died.
-        over_limit: It took longer, or needs more memory, than allowed: this says nothing about the model.
+        over_limit: It took longer, or needs more memory, than allowed. The model may be right.
     """
 
     def __init__(self, reason: str, *, crashed: bool = False, over_limit: bool = False) -> None:
@@ -46,7 +46,7 @@ class NotAcceptedError(SessionError):
 
 
 Outputs = Mapping[str, Array]
-Ran = Callable[[], None]
+_Ran = Callable[[], None]
 """Called after each run, in the calling process."""
 
 _OWN = (1 << 30) + (1 << 24) * (os.cpu_count() or 1)
@@ -68,8 +68,8 @@ class Run:
     """The result of a group of feeds.
 
     Attributes:
-        feed: The feed that counts; "" where the model accepts none.
-        error: Why it accepts none; "" where it does.
+        feed: The feed that counts; "" if the model accepts none.
+        error: Why it accepts none; "" if it accepts one.
         finite: Whether all its outputs are finite.
         names: The names of its outputs.
     """
@@ -83,8 +83,8 @@ class Run:
     def outputs(self) -> Outputs:
         """Return the outputs by "number of the output:number of its part", a tensor being part 0.
 
-        The arrays are mapped files, read-only and in C order: a slice of `reshape(-1)` is a view, so that blocks of
-        a large array need little memory. They are valid as long as the runner is.
+        The arrays are mapped files, read-only and in C order. A slice of `reshape(-1)` is a view, so blocks of a
+        large array need little memory. They are valid as long as the runner is.
         """
         return StoredArrays(self.path)
 
@@ -99,11 +99,12 @@ def tensors_by_name(names: Sequence[str], outputs: Outputs) -> dict[str, Array]:
 
 
 class Alternatives(Sequence[str]):
-    """Names of alternative feeds for one run: the first is written at once, the others when they are read."""
+    """Names of alternative feeds for one run. The first feed is written at once, the others when their names are
+    read."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._left = iter(names)
-        self._read = list(islice(self._left, 1))
+        self._unread = iter(names)
+        self._read = list(islice(self._unread, 1))
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -113,7 +114,7 @@ class Alternatives(Sequence[str]):
 
     def __getitem__(self, index: int | slice) -> str | list[str]:
         end = index.stop if isinstance(index, slice) else index + 1
-        self._read += islice(self._left, None if end is None else max(0, end - len(self._read)))
+        self._read += islice(self._unread, None if end is None else max(0, end - len(self._read)))
         return self._read[index]
 
     def __len__(self) -> int:
@@ -129,14 +130,14 @@ class Outcome:
     seconds: float = 0.0
 
     def steps(self, number: int) -> list[dict[str, Array]]:
-        """Return the outputs by name of each chunk of a feed, where it ran in `Chunks`."""
+        """Return the outputs by name of each chunk of a feed that ran in `Chunks`."""
         return read_steps(self.runs[number].path)
 
     def accepted(self, *, all_must_run: bool) -> list[Run]:
         """Return the runs of the feeds that the model accepts.
 
         Raises:
-            NotAcceptedError: There is none; or not all are, although all must run.
+            NotAcceptedError: It accepts no feed; or not all, although all must run.
         """
         accepted = [run for run in self.runs if not run.error]
         errors = [run.error for run in self.runs if run.error]
@@ -150,10 +151,10 @@ class Chunks:
     """How feeds are cut into chunks, which run one after another.
 
     Attributes:
-        sizes: For each feed the sizes of its chunks.
-        axes: The axes along which inputs are cut, by name; others are the same in each chunk.
+        sizes: The sizes of the chunks of each feed.
+        axes: The axes along which inputs are cut, by name; other inputs are the same in each chunk.
         lengths: Inputs that are lengths along that axis: they count down.
-        carried: Outputs and the inputs that receive them in the next chunk.
+        carried: Output -> the input that receives it in the next chunk.
         returned: Outputs to return; empty for all.
     """
 
@@ -177,7 +178,7 @@ class Runner:
         timeout: Seconds for loading a model and for each of its runs; may be infinite.
 
     Attributes:
-        folder: The scratch folder, for whatever the caller likes.
+        folder: The scratch folder, also for files of the caller.
         timeout: Seconds; None for no limit.
     """
 
@@ -218,7 +219,7 @@ class Runner:
         self,
         session: Session,
         groups: Sequence[Sequence[str]],
-        ran: Ran = lambda: None,
+        ran: _Ran = lambda: None,
         *,
         chunks: Chunks | None = None,
     ) -> Outcome:
@@ -234,24 +235,24 @@ class Runner:
             SessionError: The model does not load, the process died, or the time is up.
         """
         first = self._run_or_retry(session, [group[:1] for group in groups], ran, chunks)
-        left = [n for n, run in enumerate(first.runs) if not run.finite and len(groups[n]) > 1]
-        if not left:
+        again = [n for n, run in enumerate(first.runs) if not run.finite and len(groups[n]) > 1]
+        if not again:
             return first
-        others = self._run_or_retry(session, [groups[n][:] for n in left], lambda: None, chunks)
-        found = dict(enumerate(first.runs)) | dict(zip(left, others.runs, strict=True))
-        return replace(first, runs=tuple(found.values()))
+        others = self._run_or_retry(session, [groups[n][:] for n in again], lambda: None, chunks)
+        runs = dict(enumerate(first.runs)) | dict(zip(again, others.runs, strict=True))
+        return replace(first, runs=tuple(runs.values()))
 
     def run_optimized_or_not(
         self,
         session: Session,
         groups: Sequence[Sequence[str]],
-        ran: Ran = lambda: None,
+        ran: _Ran = lambda: None,
         *,
         chunks: Chunks | None = None,
         all_must_run: bool = True,
     ) -> tuple[Session, Outcome, str]:
-        """Run as `run` does, without onnxruntime's optimizations if it fails with them: they refuse or crash on
-        some models.
+        """Run as `run` does; if that fails, run without onnxruntime's optimizations, which refuse some models or
+        crash on them.
 
         Args:
             all_must_run: A group of which no feed is accepted is a failure, too.
@@ -260,10 +261,10 @@ class Runner:
             The session that ran, its outcome, and why it ran without optimizations; "" if it did not.
 
         Raises:
-            SessionError: It fails with and without, for this reason with them.
+            SessionError: It fails both times; the error is that of the first.
         """
 
-        def run(session: Session, ran: Ran) -> Outcome:
+        def run(session: Session, ran: _Ran) -> Outcome:
             outcome = self.run(session, groups, ran, chunks=chunks)
             if all_must_run:
                 outcome.accepted(all_must_run=True)
@@ -280,7 +281,7 @@ class Runner:
             raise
 
     def _run_or_retry(
-        self, session: Session, groups: Sequence[Sequence[str]], ran: Ran, chunks: Chunks | None
+        self, session: Session, groups: Sequence[Sequence[str]], ran: _Ran, chunks: Chunks | None
     ) -> Outcome:
         """Run groups; do it again in a new process if the process dies and has done other jobs."""
         used = self._child is not None and self._child.jobs > 0
@@ -312,7 +313,7 @@ class Runner:
                 raise SessionError(_LATE.format(self.timeout), over_limit=True) from None
             raise SessionError(f"its process died (exit {error.exit})", crashed=True) from None
 
-    def _run(self, session: Session, groups: Sequence[Sequence[str]], ran: Ran, chunks: Chunks | None) -> Outcome:
+    def _run(self, session: Session, groups: Sequence[Sequence[str]], ran: _Ran, chunks: Chunks | None) -> Outcome:
         out = self._new_path("out")
         out.mkdir()
         names: tuple[str, ...] | None = None

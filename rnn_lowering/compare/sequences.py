@@ -21,7 +21,7 @@ from rnn_lowering.compare.runner import Chunks, Outcome, Runner, SessionError
 from rnn_lowering.compare.session import (
     Session,
     deciding_values,
-    echoing_nodes,
+    misread_nodes,
     repairs_note,
     session_of,
     session_with,
@@ -33,11 +33,11 @@ from rnn_lowering.streaming.metadata import KEY, State, StreamPlan
 from rnn_lowering.types import CHUNKS, ORIGINAL, Array, Progress, counter
 
 _FRAMES = (19, 7, 50)
-"""Of the random sequences, where the model leaves them open."""
+"""The numbers of frames of the random sequences, in turn, if the model leaves them open."""
 
 FEW, RAGGED = 5, (3, 1, 4, 7, 2)
 CHUNKS_OF = ((1,), (FEW,), RAGGED)
-"""Sizes of the chunks of these, in turn."""
+"""The sizes of their chunks, repeated until the sequence ends."""
 
 BEGINNINGS = {
     7: (),
@@ -47,14 +47,14 @@ BEGINNINGS = {
     310: ((8,), (310,)),
     1009: ((16,), (250, 7, 100)),
 }
-"""Frames of one long sequence and of its beginnings, and the sizes of their chunks."""
-
+"""Frames of one long sequence and of its beginnings -> the sizes of their chunks."""
 
 _CALLS = 310
-"""So many calls show all that a call can do, if all do the same and no past frame is older than half of them."""
+"""This many calls show all that a call can do, if no state counts frames, and no past frame is older than half of
+them."""
 
 _COUNTED = {"t", "sum", "pool"}
-"""States whose meaning depends on the number of frames so far."""
+"""States that depend on the number of frames so far."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class ChunkedSequence:
     sizes: tuple[int, ...]
 
 
-def time_axes(plan: StreamPlan) -> dict[str, int]:
+def _time_axes(plan: StreamPlan) -> dict[str, int]:
     """Return the axis of the frames of each input that has one, by name."""
     return {name: axis for name, axis in plan.inputs.items() if axis is not None}
 
@@ -81,10 +81,10 @@ class Sequences:
     """The sequences of one comparison.
 
     Args:
-        plan: How the stream is driven.
+        plan: How the stream is called.
         whole, graph: The original with open time axes, and the stream.
         runner: Writes and reads the inputs.
-        check: What the caller asks for.
+        check: The user's check.
 
     Attributes:
         axes: The time axes by input.
@@ -96,12 +96,12 @@ class Sequences:
         self, plan: StreamPlan, whole: onnx.ModelProto, graph: onnx.ModelProto, runner: Runner, check: Check
     ) -> None:
         self.plan, self.whole, self.graph, self.runner, self.check = plan, whole, graph, runner, check
-        self.axes = time_axes(plan)
+        self.axes = _time_axes(plan)
         self.constants = recorded_inputs(whole, graph)
         self.lengths = {name for name in length_inputs(whole.graph) if name not in self.axes}
 
     def in_calls(self, frames: int) -> int:
-        """Round a number of frames up to whole calls; where calls may have any size, take it as one of units."""
+        """Round a number of frames up to whole calls; if calls may have any size, multiply it by the unit."""
         if self.plan.frames is None:
             return frames * self.plan.unit
         return -(-frames // self.plan.frames) * self.plan.frames
@@ -111,7 +111,7 @@ class Sequences:
         return tuple(tuple(n * self.plan.unit for n in sizes) for sizes in chunks)
 
     def enough(self, lengths: Sequence[int]) -> int:
-        """Return the least of these numbers of frames that shows all that a call of a fixed size can do."""
+        """Return the smallest of these numbers of frames that shows all that a call of a fixed size can do."""
         frames = self.plan.frames or self.plan.unit
         past = self.plan.frames_late + sum(
             _frames_of(state, self.graph.graph) for state in self.plan.states if state.state == "x"
@@ -228,14 +228,14 @@ class StreamRuns:
 
     Attributes:
         runner: What runs them.
-        check: As the user asks for it; its feeds fit the original.
-        plan: How the stream is driven.
+        check: The user's check, with feeds that fit the original.
+        plan: How the stream is called.
         axes: The axis of the frames of each input that has one, by name.
         sequences: The inputs.
         original: The original's session, its time axes open.
         stream: The stream's session.
-        taken: The values of each run of the original, by name, as far as they are known.
-        notes: What a user should know about how they ran.
+        values: The known values of each run of the original, by name.
+        notes: What a user should know about how the models ran.
     """
 
     def __init__(
@@ -243,16 +243,16 @@ class StreamRuns:
     ) -> None:
         self.runner, self._progress = runner, progress
         self.plan = _plan(stepped)
-        self.axes = time_axes(self.plan)
+        self.axes = _time_axes(self.plan)
         _check_axes(original, self.axes)
         self.original = session_with(original, runner.folder / "opened.onnx", deciding_values, self.axes)
-        misread = echoing_nodes(original.proto)
+        misread = misread_nodes(original.proto)
         self.stream = session_of(stepped, runner.folder, misread)
         opened = self.original.parsed
         self.check = take_feeds(check, [opened.graph], frames=True)
         self.sequences = Sequences(self.plan, opened, stepped.proto, runner, self.check)
         self.names = [value.name for value in original.proto.graph.output]
-        self.taken: list[Mapping[str, Array]] = []
+        self.values: list[Mapping[str, Array]] = []
         self.notes = [repairs_note(misread)]
 
     def whole(self, groups: Sequence[Sequence[str]]) -> Expected:
@@ -269,7 +269,7 @@ class StreamRuns:
         found = {}
         for run in outcome.accepted(all_must_run=all_must_run):
             tensors = run.tensors()
-            self.taken.append({**self.runner.feed(run.feed), **tensors})
+            self.values.append({**self.runner.feed(run.feed), **tensors})
             found[run.feed] = {name: tensors[name] for name in self.names if name in tensors}
         return found
 
@@ -325,10 +325,10 @@ class StreamRuns:
 
 
 def _plan(stepped: ModelSource) -> StreamPlan:
-    held = [entry.value for entry in stepped.proto.metadata_props if entry.key == KEY]
-    if not held:
+    text = next((entry.value for entry in stepped.proto.metadata_props if entry.key == KEY), None)
+    if text is None:
         raise ModelFileError(f"'{stepped.path}' is not a stream: its metadata has no {KEY}")
-    return StreamPlan.from_json(held[0])
+    return StreamPlan.from_json(text)
 
 
 def _check_axes(original: ModelSource, axes: Mapping[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""Models as onnxruntime runs them: with extra outputs, open axes, and workarounds."""
+"""A model as onnxruntime runs it: with more outputs, open axes, and workarounds for what it misreads."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rnn_lowering.compare.coverage import conditions
 from rnn_lowering.files.locations import from_the_root
 from rnn_lowering.files.reading import ModelSource
 from rnn_lowering.model.messages import bodies_in, graphs_in, nodes_in
+from rnn_lowering.model.scopes import REPEATING
 from rnn_lowering.spec.kinds import is_recurrent, role_of
 from rnn_lowering.spec.rnn import DYNAMIC_QUANTIZE_LSTM
 
@@ -44,7 +45,7 @@ class Session:
     def one_thread(self) -> bool:
         """Whether it runs with one thread, because its results depend on the number of threads."""
         with suppress(Exception):  # a model that cannot be read is onnxruntime's to refuse
-            return depends_on_threads(self.parsed)
+            return DYNAMIC_QUANTIZE_LSTM in operator_counts(self.parsed)
         return False
 
 
@@ -59,11 +60,11 @@ def session_with(
     Args:
         original: The model.
         path: The file for the changed model.
-        outputs: Returns the names of the values to add; names outside the main graph are ignored.
+        outputs: Returns the names of the values to return too; those outside the main graph are ignored.
         axes: The axis that gets no fixed size, by input name.
 
     Raises:
-        ModelFileError: Its data is missing, or outside.
+        ModelFileError: Its data is missing, or outside its folder.
     """
     proto = deepcopy(original.proto)
     _open_axes(proto, axes or {})
@@ -116,14 +117,14 @@ def _drop_shapes(graph: onnx.GraphProto) -> None:
 
 
 def session_of(model: ModelSource, scratch: Path, misread: Collection[str] = ()) -> Session:
-    """Return a session of a model, with an Identity behind each body output that onnxruntime misreads.
+    """Return a session of a model, with workarounds for some of its `misread_nodes`.
 
     Args:
         model: The model.
-        scratch: Folder for the changed model, if it is one.
-        misread: Those nodes.
+        scratch: The folder for a changed model.
+        misread: The nodes that get a workaround, by first output.
     """
-    repaired = with_identities(model.proto, misread)
+    repaired = _with_identities(model.proto, misread)
     if repaired is model.proto:
         return Session(model.path, proto=repaired)
     return _saved(repaired, model, scratch / f"repaired_{model.path.name}", ())
@@ -132,8 +133,8 @@ def session_of(model: ModelSource, scratch: Path, misread: Collection[str] = ())
 def _saved(
     proto: onnx.ModelProto, original: ModelSource, path: Path, misread: Collection[str] | None = None
 ) -> Session:
-    proto = with_identities(proto, echoing_nodes(proto) if misread is None else misread)
-    # onnxruntime follows no links, and reads the copy elsewhere
+    proto = _with_identities(proto, misread_nodes(proto) if misread is None else misread)
+    # onnxruntime follows no links, and the copy is in another folder
     from_the_root(proto, original.path, trust=original.trust)
     onnx.save(proto, path)
     return Session(path, Path(original.path.anchor), proto=proto)
@@ -147,18 +148,14 @@ def recurrent_inputs(proto: onnx.ModelProto) -> Iterator[str]:
             yield from (n for n, r in zip(node.input, roles, strict=True) if n and (r.is_data or r.is_state))
 
 
-_REPEATING = ("Loop", "Scan")
-
-
-def echoing_nodes(model: onnx.ModelProto) -> dict[str, str]:
-    """Return the nodes whose bodies or outputs onnxruntime misreads, as descriptions by first output."""
-    return {
-        _key(node): f"{node.op_type} node '{node.name or _key(node)}'" for node in _nodes(model) if _echoes(node)
-    }
+def misread_nodes(model: onnx.ModelProto) -> dict[str, str]:
+    """Return descriptions of the Loops and Scans that onnxruntime misreads, by first output."""
+    misread = filter(_is_misread, _nodes(model))
+    return {_key(node): f"{node.op_type} node '{node.name or _key(node)}'" for node in misread}
 
 
 def repairs_note(nodes: Mapping[str, str]) -> str:
-    """Return a note that `echoing_nodes` were worked around; "" if there are none."""
+    """Return a note on the workarounds for `misread_nodes`; "" if there are none."""
     if not nodes:
         return ""
     some = ", ".join(list(nodes.values())[:3]) + (", ..." if len(nodes) > 3 else "")
@@ -168,10 +165,10 @@ def repairs_note(nodes: Mapping[str, str]) -> str:
     )
 
 
-def with_identities(model: onnx.ModelProto, nodes: Collection[str]) -> onnx.ModelProto:
-    """Return a model with Identities in the bodies of these nodes, given by first output, and names for their
-    outputs; the same model if it has none."""
-    if not any(_key(node) in nodes for node in _nodes(model) if _echoes(node)):
+def _with_identities(model: onnx.ModelProto, nodes: Collection[str]) -> onnx.ModelProto:
+    """Return a model in which the bodies of these nodes return Identities, and all their outputs have names; the
+    same model if it has none of the nodes."""
+    if not any(_key(node) in nodes for node in _nodes(model) if _is_misread(node)):
         return model
     copy = deepcopy(model)
     taken = {name for node in _nodes(copy) for name in (*node.input, *node.output)}
@@ -180,19 +177,19 @@ def with_identities(model: onnx.ModelProto, nodes: Collection[str]) -> onnx.Mode
         if _key(node) in nodes:
             node.output[:] = [name or next(names) for name in node.output]
             body = _body(node)
-            misread = _misread(body)
+            misread = _misread_outputs(body)
             for value, name in zip([v for v in body.output if v.name in misread], names, strict=False):
                 body.node.append(onnx.helper.make_node("Identity", [value.name], [name]))
                 value.name = name
     return copy
 
 
-def _echoes(node: onnx.NodeProto) -> bool:
+def _is_misread(node: onnx.NodeProto) -> bool:
     unnamed = "" in node.output  # onnxruntime crashes when it runs such a Loop
-    return node.op_type in _REPEATING and (unnamed or bool(_misread(_body(node))))
+    return node.op_type in REPEATING and (unnamed or bool(_misread_outputs(_body(node))))
 
 
-def _misread(body: onnx.GraphProto) -> set[str]:
+def _misread_outputs(body: onnx.GraphProto) -> set[str]:
     returned = [value.name for value in body.output]
     given = {value.name for value in (*body.input, *body.initializer)}
     return {name for name in returned if name in given or returned.count(name) > 1}
@@ -214,11 +211,6 @@ def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 def operator_counts(proto: onnx.ModelProto) -> Counter[str]:
     """Count the operators of a model in all scopes and domains."""
     return Counter(node.op_type for node in _nodes(proto))
-
-
-def depends_on_threads(proto: onnx.ModelProto) -> bool:
-    """Whether onnxruntime's results depend on its number of threads."""
-    return DYNAMIC_QUANTIZE_LSTM in operator_counts(proto)
 
 
 def quantizes_inputs(proto: onnx.ModelProto) -> bool:

@@ -1,7 +1,4 @@
-"""Compare arrays within a tolerance.
-
-Judge the outputs of a lowered node by float64.
-"""
+"""Which arrays count as equal: within a tolerance, or as close to float64 as rounding explains."""
 
 from __future__ import annotations
 
@@ -22,17 +19,17 @@ _BY_TYPE = {
     "float16": (1e-2, 2e-3),
     "bfloat16": (8e-2, 4e-2),
 }
-
+"""Relative and absolute tolerance by element type; arrays of other types must be equal."""
 
 BLOCK = 1 << 20
-"""Elements that are compared at once: the arrays may be files, larger than memory."""
+"""Elements that are compared at once: arrays may be files that are larger than memory."""
 
 
 def allowance(expected: Array, tolerance: Tolerance) -> Array:
     """Return the allowed difference of each element, in float64.
 
-    The default absolute tolerance of a type is relative to the largest number if that is below 1: small outputs are
-    compared as closely as others.
+    If the largest number is below 1, the default absolute tolerance is multiplied by it: small outputs are compared
+    as closely as others.
     """
     rtol, atol = _limits(expected, tolerance)
     allowed: Array = atol + rtol * _size(expected)
@@ -95,14 +92,14 @@ def compare(expected: Array | None, actual: Array | None, tolerance: Tolerance) 
 
 @dataclass(frozen=True, eq=False)
 class NodeOutput:
-    """An output of a lowered node, and what it should be.
+    """An output of a lowered node, beside its operator in float64.
 
     Attributes:
         reference: The node in float64.
         symbol: Its name in the operator specification.
         got: The output of the lowered node.
         expected: The output by the operator specification, in float64.
-        allowed: The allowed difference, of the same shape; infinite for entries that are not compared.
+        allowed: The allowed difference, of the same shape; infinite for numbers that are not compared.
     """
 
     reference: NodeReference[Any]
@@ -163,12 +160,11 @@ class NodeOutput:
 
 
 _ELEMENTS_AT_ONCE = 1 << 23
-"""Numbers of the outputs of the rows that are judged together."""
+"""The most numbers in the outputs of rows that are compared together."""
 
 
 def blocks_of_rows(spec: NodeSpec, data: Array, outputs: Mapping[str, Array]) -> Iterator[slice]:
-    """Yield slices of the batch for which the outputs are small; all of it where an output does not have these
-    rows."""
+    """Yield slices of the batch for which the outputs are small; the whole batch if an output has other rows."""
     rows = data.shape[spec.axes(spec.data).index("N")]
     largest = max((array.size for array in outputs.values()), default=0)
     at_once = max(1, _ELEMENTS_AT_ONCE * rows // max(1, largest))
@@ -184,7 +180,7 @@ def _has_rows(array: Array, axes: tuple[AxisName, ...], rows: int) -> bool:
 
 
 _TIMES = 4
-"""How many times as far from float64 as the original another rounding may be."""
+"""How many times as far from float64 as the original's an output may be."""
 
 
 def as_close(truth: Array | None, before: Array, after: Array) -> bool:

@@ -103,18 +103,18 @@ def verify_stream(
     check = check_of(check, {}, verify_stream)
     trust = types.flag("trust_external_data", trust_external_data)
     progress = given_progress(progress)
-    given = types.model_or_path("original", original), types.model_or_path("stepped", stepped)
+    models = types.model_or_path("original", original), types.model_or_path("stepped", stepped)
     with boundary(), Runner(check.timeout) as runner:
-        return compare_stream(*given, runner, check=check, trust_external_data=trust, progress=progress)
+        return compare_stream(*models, runner, check=check, trust_external_data=trust, progress=progress)
 
 
-Given = onnx.ModelProto | ir.Model | PathLike | ModelSource
+AnyModel = onnx.ModelProto | ir.Model | PathLike | ModelSource
 
 
 @contextmanager
 def open_comparison(
-    original: Given,
-    lowered: Given,
+    original: AnyModel,
+    lowered: AnyModel,
     *,
     check: Check,
     trust_external_data: bool = False,
@@ -138,29 +138,29 @@ def open_comparison(
 
 
 def compare_stream(
-    original: Given,
-    stepped: Given,
+    original: AnyModel,
+    stepped: AnyModel,
     runner: Runner,
     *,
     check: Check,
     trust_external_data: bool = False,
     progress: Progress | None = None,
 ) -> Verification:
-    """Compare as `verify_stream` does, with a runner that may have been started before."""
+    """Compare as `verify_stream` does, with a runner that is started already."""
     with _both_files(original, stepped, runner, check, trust_external_data) as both:
         return StreamComparison(*both, runner, check, progress).result()
 
 
 @contextmanager
 def _both_files(
-    original: Given, other: Given, runner: Runner, check: Check, trust: bool
+    original: AnyModel, other: AnyModel, runner: Runner, check: Check, trust: bool
 ) -> Iterator[tuple[ModelSource, ModelSource]]:
     with limited(check.max_bytes), one_child(), ExitStack() as pipes:
         first, second = (runner.folder / f"model{n}.onnx" for n in (0, 1))
         yield as_file(original, first, trust, pipes), as_file(other, second, trust, pipes)
 
 
-def as_file(model: Given, path: Path, trust: bool, pipes: ExitStack) -> ModelSource:
+def as_file(model: AnyModel, path: Path, trust: bool, pipes: ExitStack) -> ModelSource:
     """Return a model as a file that onnxruntime can read: its own file, or `path`, which is then written.
 
     Raises:
@@ -171,7 +171,7 @@ def as_file(model: Given, path: Path, trust: bool, pipes: ExitStack) -> ModelSou
     return parsed
 
 
-def _as_file(model: Given, path: Path, trust: bool, pipes: ExitStack) -> ModelSource:
+def _as_file(model: AnyModel, path: Path, trust: bool, pipes: ExitStack) -> ModelSource:
     if isinstance(model, onnx.ModelProto) and _bytes_of(model) < LARGE:
         onnx.save(model, path)
         return ModelSource(path, model)
@@ -185,13 +185,8 @@ def _as_file(model: Given, path: Path, trust: bool, pipes: ExitStack) -> ModelSo
         return _as_file(parsed.new_model(), path, trust, pipes)
     if not parsed.inside:
         return replace(parsed, path=readable)
-    return _with_data_file(parsed, path)
-
-
-def _with_data_file(parsed: ModelSource, path: Path) -> ModelSource:
-    """Return a large model as a small file and a data file, which onnxruntime maps."""
     proto = deepcopy(parsed.proto)
-    move_out(proto, parsed.path, path)
+    move_out(proto, parsed.path, path)  # a data file, which onnxruntime maps
     return ModelSource(path, proto)
 
 

@@ -1,8 +1,8 @@
-"""Compare two models: both run in onnxruntime, in a separate process, on random inputs.
+"""Compare the outputs of two models, which onnxruntime runs on the same inputs.
 
-If onnxruntime cannot run the original, each lowered node is cut out and compared with float64. If outputs differ,
-each lowered node gets the inputs of the original one, and the first wrong node is named; if all are as close to
-float64 as onnxruntime's own kernels, the model passes.
+If onnxruntime cannot run the original, only the lowered nodes are compared (`node_by_node`). If outputs differ,
+each lowered node runs on the inputs of the original node, and the first wrong one is named. If none is further from
+float64 than onnxruntime's own kernel, the model passes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from rnn_lowering.compare.runner import (
 )
 from rnn_lowering.compare.session import (
     Session,
-    echoing_nodes,
+    misread_nodes,
     operator_counts,
     recurrent_inputs,
     repairs_note,
@@ -68,8 +68,8 @@ class ModelComparison(Comparison):
 
     @cached_property
     def misread(self) -> dict[str, str]:
-        """The nodes of the original that onnxruntime misreads (see `echoing_nodes`)."""
-        return echoing_nodes(self.original.proto)
+        """The nodes of the original that onnxruntime misreads."""
+        return misread_nodes(self.original.proto)
 
     def result(self) -> Verification:
         """Compare the models; raise the errors of `verify`."""
@@ -77,7 +77,7 @@ class ModelComparison(Comparison):
             return self._nodes_only(f"cannot generate test data for non-numeric inputs: {odd}")
         try:
             groups = self._write_feeds()
-        except UnsupportedError as error:  # they would be too large
+        except UnsupportedError as error:  # the inputs would be too large
             return self._nodes_only(str(error))
         return self._compare_whole(groups)
 
@@ -94,7 +94,7 @@ class ModelComparison(Comparison):
         return [v.name for v in graph.input if v.name not in given and v.type.tensor_type.elem_type in (text, none)]
 
     def _write_feeds(self) -> list[Alternatives]:
-        """Write the inputs of all runs; return alternatives for each run, of which the first accepted one
+        """Write the inputs of all runs; return alternatives for each run: the first that the model accepts
         counts."""
         original, lowered, check = self.original.proto, self.lowered.proto, self.check
         recorded = recorded_inputs(original, lowered)
@@ -159,7 +159,7 @@ class ModelComparison(Comparison):
         return {run.feed: run.outputs() for run in outcome.accepted(all_must_run=True)}
 
     def _judged(self, failed: Verification, session: Session, pairs: _Pairs) -> Verification:
-        """Judge outputs that differ by float64 and by a run without optimizations."""
+        """Judge outputs that differ, by a run without optimizations and by float64."""
         defined, result = self._as_defined(session, pairs), failed
         if defined is not None:
             session, pairs = defined
@@ -171,8 +171,8 @@ class ModelComparison(Comparison):
         return result
 
     def _as_defined(self, session: Session, pairs: _Pairs) -> tuple[Session, _Pairs] | None:
-        """Return the original's session without optimizations, and the outputs to compare, if optimizations change
-        the original's outputs. The lowered model may run without them, too."""
+        """Return the original's session without optimizations, and the outputs to compare; None if optimizations do
+        not change the original's outputs. The lowered model runs without them too, if it agrees only then."""
         plain = replace(session, optimize=False)
         with suppress(SessionError):
             before = self._run_all(plain, pairs)
@@ -187,7 +187,7 @@ class ModelComparison(Comparison):
         return None
 
     def _zero_weights(self) -> list[str]:
-        with suppress(RnnLoweringError):  # what cannot be read has no nodes that are compared
+        with suppress(RnnLoweringError):  # nodes that cannot be read are not compared
             return zero_weights(
                 (symbol, node.spec.node, node.spec.constants.get(symbol))
                 for node in self.nodes_one_by_one.pairs
@@ -282,7 +282,7 @@ class ModelComparison(Comparison):
 
 
 def _what_changed(original: onnx.ModelProto, lowered: onnx.ModelProto, largest: float) -> list[str]:
-    """Return notes on how DynamicQuantizeLSTM ran, and on the effect of its rounding.
+    """Return notes on how DynamicQuantizeLSTM ran, and on what its rounding changes.
 
     Args:
         largest: The largest difference of the outputs.

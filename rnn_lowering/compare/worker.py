@@ -7,7 +7,7 @@ A job loads one model and runs it:
     threads: The number of its threads; 0: onnxruntime chooses.
     groups: Lists of feeds, each a file of arrays. The first feed of a group with finite outputs counts, else the
         first that the model accepts.
-    chunks: The fields of `process.Chunks`, or null. If given, the first feed of each group is cut into chunks,
+    chunks: The fields of `runner.Chunks`, or null. If given, the first feed of each group is cut into chunks,
         which run one after another; `read_steps` reads their outputs. Two groups run side by side.
     out: Folder for files of outputs, named "number of the output:number of its part".
     memory: The most bytes that the process may allocate.
@@ -16,12 +16,12 @@ Its messages, in this order:
     {"names": [...]}: The names of the outputs, once the model is loaded.
     {"feed": index, "out": file, "finite": whether all outputs are} or {"error": text}: One for each group. With
         chunks also "seconds", the time that they took.
-    {"error": text}: In place of all these, if the model does not load.
+    {"error": text}: Instead of all these, if the model does not load.
     {"too_large": true}: The last message, if the memory is not enough.
 
 A job with "float64" evaluates the model on that feed in float64; its message is {} or {"error": text}.
 
-Pass arrays between processes in mapped files, without copies.
+Arrays pass between the processes in mapped files, without copies.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class StoredArrays(Mapping[str, Array]):
         return len(self._index)
 
 
-def write_steps(path: Path, names: Sequence[str], steps: Sequence[Mapping[str, Array]]) -> None:
-    """Write the outputs of steps, those of one name joined to one array: they are many and small."""
+def _write_steps(path: Path, names: Sequence[str], steps: Sequence[Mapping[str, Array]]) -> None:
+    """Write the outputs of steps. They are many and small, so those of one name become one array."""
     write_arrays(path, {name: np.concatenate([step[name].reshape(-1) for step in steps]) for name in names})
     _shapes_of(path).write_text(json.dumps([[step[name].shape for name in names] for step in steps]))
 
@@ -240,7 +240,7 @@ def _run_chunks(session: Any, chunks: Message, feed: str, sizes: Sequence[int], 
         steps.append({name: _numbers_or_texts(np.asarray(outputs[name])) for name in kept})
         start += size
     seconds = monotonic() - began
-    write_steps(out, kept, steps)
+    _write_steps(out, kept, steps)
     return {"feed": 0, "out": str(out), "finite": True, "seconds": seconds}
 
 

@@ -1,1 +1,1 @@
-"""The float64 reference of each kind of recurrent nodes, and test inputs for it."""
+"""Each kind of recurrent nodes in float64, and test inputs for it."""

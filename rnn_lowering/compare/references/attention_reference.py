@@ -1,8 +1,7 @@
-"""LinearAttention in float64 NumPy, step by step, and inputs for it.
+"""LinearAttention and its relatives of com.microsoft in float64 NumPy, and inputs for them.
 
-GatedDeltaNet in float64 NumPy: its gates, around LinearAttention; and inputs for it.
-
-LinearAttentionGate and GatedRMSNorm in float64 NumPy, and inputs for them.
+LinearAttention is computed step by step. GatedDeltaNet adds gates around it. LinearAttentionGate and GatedRMSNorm
+compute element by element.
 """
 
 from __future__ import annotations
@@ -29,24 +28,18 @@ from rnn_lowering.spec.gated_delta_net import AttentionGateSpec, GatedDeltaNetSp
 from rnn_lowering.spec.linear_attention import LinearAttentionSpec
 from rnn_lowering.types import Array, Dims
 
-_RULES = {"linear": "", "gated": "decay", "delta": "beta", "gated_delta": "decay beta"}
-"""The optional inputs that a rule uses."""
-
-
-def used_inputs(attributes: Attributes) -> list[str]:
-    """Return the optional inputs that the rule of a node uses."""
-    return _RULES[attributes.get("update_rule", "gated_delta")].split()
-
+_RULES = {"linear": (), "gated": ("decay",), "delta": ("beta",), "gated_delta": ("decay", "beta")}
+"""The optional inputs that each update rule uses."""
 
 _INPUTS = ("query", "key", "value", "past_state", "decay", "beta")
 
 _OF_SIZE, _OF_SHOWN = 16, 8
-"""How many roundings are allowed: of the largest number in the row, and of what float32 shows."""
+"""How many roundings are allowed: of the largest number in the row, and of the difference that float32 shows."""
 
 _ROW_KINDS = ("plain", "weak and strong decays", "equal keys", "positive keys")
 _FEWEST = 3
 _BUDGET = 4e8
-"""Multiplications of the reference in all runs of one node, about: a large node gets fewer, shorter runs."""
+"""About how many multiplications all runs of one node may take: a large node gets fewer, shorter runs."""
 
 
 def evaluate(attributes: Attributes, inputs: Mapping[str, Array], dtype: Any = np.float64) -> Symbols:
@@ -62,7 +55,7 @@ def evaluate(attributes: Attributes, inputs: Mapping[str, Array], dtype: Any = n
 
 
 def _evaluate(attributes: Attributes, given: Mapping[str, Array], dtype: Any) -> Symbols:
-    used = used_inputs(attributes)
+    used = _used_inputs(attributes)
     queries, states = attributes["q_num_heads"], attributes["kv_num_heads"]
     B, T, width = given["query"].shape
     d = width // queries
@@ -85,6 +78,10 @@ def _evaluate(attributes: Attributes, given: Mapping[str, Array], dtype: Any) ->
         S = S + k[:, t, :, :, None] * u
         O[:, t] = scale * q[:, t] @ S
     return {"output": O.reshape(B, T, -1), "present_state": S}
+
+
+def _used_inputs(attributes: Attributes) -> tuple[str, ...]:
+    return _RULES[attributes.get("update_rule", "gated_delta")]
 
 
 class LinearAttentionReference(ShapedReference[LinearAttentionSpec]):
@@ -261,7 +258,7 @@ class GatedDeltaNetReference(ShapedReference[GatedDeltaNetSpec]):
             least = _LEAST_SQUARES.get(attributes.get("gate_activation", "none"), 1e-12)
             q, k = (x / np.sqrt((x * x).sum(-1, keepdims=True) + least) for x in (q, k))
         parts = {"query": q, "key": k, "value": v}
-        used = used_inputs(attributes)
+        used = _used_inputs(attributes)
         if "decay" in used:
             parts["decay"] = self._decay(given)
         if "beta" in used:
@@ -269,9 +266,8 @@ class GatedDeltaNetReference(ShapedReference[GatedDeltaNetSpec]):
             parts["beta"] = 1 / (1 + np.exp(-beta)) if attributes.get("beta_activation") == "sigmoid" else beta
         packed = {symbol: array.reshape(*array.shape[:2], -1) for symbol, array in parts.items()}
         if "initial_state" in given:
-            packed["past_state"] = given["initial_state"].swapaxes(
-                2, 3
-            )  # [batch, heads, value, key] -> [.., key, value]
+            # [batch, heads, value, key] -> [batch, heads, key, value]
+            packed["past_state"] = given["initial_state"].swapaxes(2, 3)
         heads = {"q_num_heads": q.shape[2], "kv_num_heads": v.shape[2]}
         found = evaluate({**attributes, **heads}, packed)
         return {
@@ -297,9 +293,9 @@ class GatedDeltaNetReference(ShapedReference[GatedDeltaNetSpec]):
         allowed = {}
         for symbol, array in truth.items():
             size = largest(array, tuple(range(1, array.ndim)))
-            level = _DELTA_NET_OF_SIZE * FLOAT32_EPS * (size + 1) + (
-                eps * np.abs(array) if symbol == "output" else 0
-            )
+            level = _DELTA_NET_OF_SIZE * FLOAT32_EPS * (size + 1)
+            if symbol == "output":
+                level = level + eps * np.abs(array)
             allowed[symbol] = np.broadcast_to(level, array.shape)
         return truth, allowed
 

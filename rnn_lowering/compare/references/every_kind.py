@@ -1,6 +1,6 @@
-"""The table of references: one for each kind of recurrent nodes.
+"""The table of references, one for each kind of recurrent nodes; and a whole model in float64.
 
-A whole model in float64: its types are widened, and onnx's evaluator runs it.
+For a whole model, types are widened to float64, and onnx's evaluator runs it with these references.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ REFERENCES: dict[type[NodeSpec], type[NodeReference[Any]]] = {
 """By kind."""
 
 OPERATORS: tuple[type[OpRun], ...] = (RNN, GRU, LSTM, LinearAttention, LinearAttentionOfMicrosoft)
-"""What onnx's evaluator runs for operators that it lacks, or that it does not compute in float64."""
+"""Operators that onnx's evaluator lacks, or does not compute in float64."""
 
 
 def reference_of(node: ir.Node, spec: NodeSpec) -> NodeReference[Any]:
@@ -58,8 +58,7 @@ _REAL = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLO
 
 
 def evaluate_model(model: Path, feed: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the outputs of a model that are tensors, by "number of the output:0"; recurrent nodes are computed by
-    `references`."""
+    """Return the tensors that a model returns, by "number of the output:0"."""
     proto = onnx.load(model)
     del proto.graph.value_info[:]
     for graph in (proto.graph, *proto.functions):

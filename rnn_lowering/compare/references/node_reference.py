@@ -1,4 +1,4 @@
-"""A recurrent node in float64, and inputs for it: `NodeReference`, which each kind of nodes has."""
+"""`NodeReference`: a recurrent node in float64, and inputs for it. Each kind of nodes has its own."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Symbols = dict[str, Array]
 Spec = TypeVar("Spec", bound=NodeSpec)
 
 ROWS = 3
-"""The batch size of an ordinary run, where the node leaves it open."""
+"""The batch size of an ordinary run, if the node leaves it open."""
 
 
 @dataclass(frozen=True)
 class NodeReference(ABC, Generic[Spec]):
     """Computes a node of one kind in float64, and makes inputs for it.
 
-    A subclass reads attributes and computes steps on its own, not with what it judges.
+    A subclass reads attributes and computes steps without code of the lowering.
 
     Attributes:
         spec: What the node specifies: sizes, types and connections are taken from it.
@@ -56,8 +56,8 @@ class NodeReference(ABC, Generic[Spec]):
 
     @abstractmethod
     def outputs_and_allowed(self, inputs: Mapping[str, Array]) -> tuple[Symbols, Symbols]:
-        """Return its outputs in float64, and the difference that a correct lowering may have, of the same shapes;
-        infinite where nothing is compared."""
+        """Return its outputs in float64, and how far a correct lowering may be from them: arrays of the same
+        shapes, infinite where nothing is compared."""
 
     @abstractmethod
     def feeds(self, names: Mapping[str, str], rng: np.random.Generator) -> list[Symbols]:
@@ -76,8 +76,8 @@ class NodeReference(ABC, Generic[Spec]):
         """Return inputs of one ordinary run, of this many steps if the node leaves that open; see `feeds`."""
 
     def single_rows(self, feeds: Sequence[Mapping[str, Array]]) -> list[Symbols]:
-        """Return a feed for each row of the batch, where rows are compared with onnxruntime's kernel, not with
-        float64."""
+        """Return a feed for each row of the batch, if rows are compared with onnxruntime's kernel instead of
+        float64; else nothing."""
         return []
 
     def axes_of_a_row(self, symbol: str) -> tuple[int, ...]:

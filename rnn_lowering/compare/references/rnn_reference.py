@@ -1,13 +1,12 @@
-"""RNN, GRU, LSTM and DynamicQuantizeLSTM: their reference, and inputs chosen by their attributes.
+"""RNN, GRU, LSTM and DynamicQuantizeLSTM in float64 NumPy, what rounding may change, and inputs for them.
 
-Each row of a batch has its own magnitudes: pre-activations stay linear, saturate, or lie on both sides of each clip
-and threshold. Open sizes vary. A term of the node that affects none of these rows gets additional rows.
+Attributes are read and steps computed independently of the lowering. Each row of a sequence is reversed within its
+length before the steps, and its output after them, so one loop over time serves all directions. Rows that have
+ended keep their state.
 
-RNN, GRU and LSTM in float64 NumPy, and how far rounding may move their outputs.
-
-It is written independently of what it judges: it reads attributes and computes steps on its own. A sequence is
-reversed before the steps and its output after them, each row within its length, so that one loop over time
-serves all directions; rows that have ended keep their state.
+The inputs are chosen by the attributes. Each row of a batch has its own magnitudes: pre-activations stay linear,
+saturate, or lie on both sides of each clip and threshold. If a term of the node affects none of these rows, rows
+are added.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ from rnn_lowering.types import Array, array_of
 
 Function = Callable[[Array], Array]
 
-ROUNDED = "rounded products"
-"""The attribute that tells how rows that have ended are rounded with the others (DynamicQuantizeLSTM)."""
+_ROUNDED = "rounded products"
+"""An attribute that says how rows that have ended are rounded with the others (DynamicQuantizeLSTM)."""
 
 
 def evaluate(
@@ -56,8 +55,8 @@ def evaluate(
     Args:
         op_type: "RNN", "GRU" or "LSTM".
         attributes: Python values by attribute name; defaults are the operator specification's, except where
-            onnxruntime's differ (parameters of Affine, ScaledTanh and ThresholdedRelu are 0). `ROUNDED`: X and H
-            are rounded to 8 bits before products; rows that have ended enter as "zeros", or are "held".
+            onnxruntime's differ (parameters of Affine, ScaledTanh and ThresholdedRelu are 0). With `_ROUNDED`, X
+            and H are rounded to 8 bits before products; rows that have ended enter as "zeros", or are "held".
         inputs: X, W, R and what else is connected, by their names in the operator specification.
         dtype: The type to compute in; float32 shows what rounding does to the result.
     """
@@ -74,7 +73,7 @@ def _evaluate(
     T, N = X.shape[:2]
     dirs, H = page["R"].shape[0], page["R"].shape[2]
     lengths = np.asarray(inputs.get("sequence_lens", np.full(N, T)), np.int64)
-    ended = attributes.get(ROUNDED)
+    ended = attributes.get(_ROUNDED)
     if ended:
         X = _rounded(X, X[: lengths.max(initial=0)])
     functions = _functions(op_type, attributes, dirs)
@@ -103,7 +102,7 @@ def _evaluate(
 
 
 _LARGE = 1 << 21
-"""Numbers of a gate's weight that are held in the type to compute in."""
+"""A gate's weight of more numbers is converted to the type to compute in part by part."""
 
 _PER_DIRECTION = {"RNN": 1, "GRU": 2, "LSTM": 3}
 _DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
@@ -163,7 +162,8 @@ def _initial(page: Mapping[str, Array], name: str, d: int, shape: tuple[int, int
 
 
 def _parts(gate: Array, dtype: Any) -> list[Array]:
-    """The rows of a gate in the type to compute in; large ones in parts, which get it while they are used."""
+    """Return the rows of a gate in the type to compute in; those of a large gate in parts that are converted
+    later."""
     if gate.size <= _LARGE:
         return [np.asarray(gate, dtype)]
     rows = max(1, _LARGE // gate.shape[1])
@@ -224,7 +224,7 @@ difference that float32 shows. float16 kernels compute in float32 and round only
 runs in float32 with rounded constants."""
 
 _BAND = 8
-"""A pre-activation near a threshold may be off by this many roundings."""
+"""How many roundings a pre-activation near a threshold may be off."""
 
 
 def float64_of_node(
@@ -247,8 +247,8 @@ def float64_of_node(
         op_type, attributes, moved_by_a_rounding(inputs, ("X", "initial_h", "initial_c")), np.float32
     )
     beside = [evaluate(op_type, a, inputs) for a in _thresholds_beside(attributes, eps)]
-    if attributes.get(ROUNDED):  # a rounding may move a number by a step of the 8 bits: as far as all do
-        without = {name: value for name, value in attributes.items() if name != ROUNDED}
+    if attributes.get(_ROUNDED):  # a rounding may move a number by a step of the 8 bits: as far as all do
+        without = {name: value for name, value in attributes.items() if name != _ROUNDED}
         beside.append(evaluate(op_type, without, inputs))
     allowed: Symbols = {}
     for symbol, array in truth.items():
@@ -291,7 +291,7 @@ def _thresholds_beside(attributes: Mapping[str, Any], eps: float) -> Iterator[di
 
 
 _SIZES = ((1, 1), (5, 9), (2, 4), (70, 4), (33, 9), (3, 3), (4, 2))
-"""(seq_length, batch_size) where the node leaves them open."""
+"""(seq_length, batch_size) of the runs, where the node leaves them open."""
 
 _INPUT_SIZE = 4
 _PROBE_LENGTH = 3
@@ -329,7 +329,7 @@ class RnnReference(NodeReference[RecurrentSpec]):
 
     @classmethod
     def of(cls, node: ir.Node, spec: RecurrentSpec) -> RnnReference:
-        rounded = {ROUNDED: "zeros" if spec.gives_sequence else "held"} if spec.rounds else {}
+        rounded = {_ROUNDED: "zeros" if spec.gives_sequence else "held"} if spec.rounds else {}
         return cls(spec, {name: a.value for name, a in node.attributes.items() if not a.is_ref()} | rounded)
 
     def outputs(self, inputs: Mapping[str, Array]) -> Symbols:
@@ -406,7 +406,7 @@ class _InputMaker:
         T = self.spec.seq_length
         inputs = self._probe(_PROBE_LENGTH if T is None else min(T, _PROBE_LENGTH), tried)
         known = self.spec.op_type, self.attributes, inputs, self.dtype, list(self.spec.outputs)
-        return [*usual, *(tried[n] for n in rows_that_matter(*known, len(usual)))]
+        return [*usual, *(tried[n] for n in _rows_that_matter(*known, len(usual)))]
 
     def _probe(self, T: int, rows: Sequence[_Magnitudes]) -> Symbols:
         """Return all inputs of a run of full length, whatever batch size the node has."""
@@ -490,10 +490,10 @@ class _InputMaker:
 
 
 _CLEARLY = 20
-"""A fault in a term shows if the term moves the result by this many times the allowed difference."""
+"""A fault in a term shows if the term changes the result by this many times the allowed difference."""
 
 
-def rows_that_matter(
+def _rows_that_matter(
     op_type: str,
     attributes: Mapping[str, Any],
     inputs: Mapping[str, Array],
