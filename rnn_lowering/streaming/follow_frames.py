@@ -29,7 +29,7 @@ from rnn_lowering.streaming.operators.counters import counting
 from rnn_lowering.streaming.operators.cuts_and_joins import joined_along, padded, picked, resized, sliced
 from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.operators.pooling import POOLINGS, deviating, of_pooled, pooled, softmaxed, summed
-from rnn_lowering.streaming.operators.recurrences import number_of_frames, recurrent, scanned
+from rnn_lowering.streaming.operators.recurrences import frames_compared, recurrent, scanned
 from rnn_lowering.streaming.operators.windows import overlapped, transformed, transposed, windowed
 
 
@@ -341,8 +341,8 @@ def _check_outputs(flow: Flow, graph: ir.Graph) -> None:
         if not isinstance(framing, Frames):
             continue
         if not framing.one_by_one:
-            more = number_of_frames(framing)
-            raise flow.refuse(node, f"output '{value.name}' has {more} the stream", "trim it with a Slice")
+            compared = frames_compared(framing)
+            raise flow.refuse(node, f"output '{value.name}' has {compared} the stream", "trim it with a Slice")
         if framing.outer != size(1):
             raise flow.refuse(
                 node,

@@ -25,10 +25,10 @@ from rnn_lowering.streaming.metadata import Dim, StreamPlan
 from rnn_lowering.streaming.operators.counters import counts
 from rnn_lowering.streaming.operators.frame_by_frame import data_slots
 from rnn_lowering.streaming.operators.recurrences import (
-    held_until_first,
-    keep_where_empty,
+    keep_empty_rows,
+    keep_until_frame_0,
     lengths_of,
-    skip_missing,
+    start_at_frame_0,
     state_slots,
     steps_and_batch,
 )
@@ -394,10 +394,10 @@ class StateExposer:
         initial, lengths = input_of(node, slot), lengths_of(node)
         if delay := state.recurrent.delay:
             if state.kind == "h":
-                skip_missing(self.editor, node, delay, dtype)
-            final = held_until_first(self.editor, node, delay, final, initial)
+                start_at_frame_0(self.editor, node, delay, dtype)
+            final = keep_until_frame_0(self.editor, node, delay, final, initial)
         elif lengths is not None and lengths not in self.flow.known.contents:
-            final = keep_where_empty(self.editor, node, final, initial)
+            final = keep_empty_rows(self.editor, node, final, initial)
         start = state.constant if state.input is None else defaults[state.input]
         if state.output is not None:
             self._pair(node, state.kind, past, state.output, dims, start)

@@ -1,7 +1,4 @@
-"""Frames that are cut out of the stream, picked from it or repeated: Slice, also with steps, Gather and Resize.
-
-Frames that Pad and Concat add before and after the stream.
-"""
+"""Operators that cut, pick, repeat or add frames: Slice, Gather, Resize, Pad and Concat."""
 
 from __future__ import annotations
 
@@ -21,34 +18,14 @@ from rnn_lowering.streaming.frames import Counter, FirstFrame, Frames, Framing, 
 from rnn_lowering.types import Array
 
 
-@dataclass(frozen=True)
-class Trim(NodeEdit):
-    """A Slice over the frames, with its starts and ends in a chunk for all axes."""
-
-    node: ir.Node
-    axes: tuple[int, ...]
-    starts: tuple[int, ...]
-    ends: tuple[int, ...]
-    steps: tuple[int, ...]
-    carries = False
-
-    def apply(self, editor: Editor) -> None:
-        """Set the starts and ends of the Slice to those in a chunk."""
-        node, emit, value = self.node, editor.before(self.node), input_of(self.node)
-        whole = set(self.starts) == {0} and set(self.ends) == {TO_THE_END} and set(self.steps) == {1}
-        own = value if whole else emit.sliced(value, self.axes, self.starts, self.ends, self.steps)
-        editor.replace(node.outputs[0], own, emit.graph)
-        emit.graph.remove(node, safe=True)
-
-
 def sliced(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
-    """Return the framing of the output of a Slice. If the Slice trims frames, record its cut of a chunk."""
+    """Return the framing of the output of a Slice; record its cut of a chunk if it cuts frames."""
     value, output = input_of(node), node.outputs[0]
     shape = flow.shape(value, node)
     bounds = slice_bounds(flow.known, node, len(shape))
     if bounds is None:
         raise flow.refuse(node, "starts or ends are not constant", "cut by constants")
-    if any(b.timed for axis, held in bounds.items() if axis != framing.axis for b in held):
+    if any(b.timed for axis, own in bounds.items() if axis != framing.axis for b in own):
         raise flow.refuse(node, "cuts other axes by the number of frames", "cut by constants")
     if framing.axis not in bounds:
         return [flow.framed(node, output, framing)]
@@ -62,7 +39,8 @@ def sliced(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     begin = first if begin is None and (first.constant or 0) > 0 else begin
     left = None if begin is None else begin.whole().constant
     right = None if end is None else (length - end).whole().constant
-    if left == right == 0 and step == size(1) and _stays_whole(first, last, length):
+    in_each_chunk = first.constant is not None and (last.constant is not None or last == length)
+    if left == right == 0 and step == size(1) and in_each_chunk:
         return [flow.resized(node, output, framing)]
     if step == size(1) and end == length and (count := _last_frames(framing, length, begin)):
         cache = flow.caches.get(value)
@@ -78,47 +56,55 @@ def sliced(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
 
 
 def _last_frames(framing: Frames, length: Size, begin: Size | None) -> int:
-    """Return the number of last frames from `begin` on, or 0 if a chunk may lack some of them."""
+    """Return the number of frames from `begin` to the end; 0 if a chunk may lack some of them."""
     count = None if begin is None else (length - begin).constant
-    surely = framing.plain and framing.extra == framing.known and count is not None
-    return int(count or 0) if surely and count is not None and 1 <= count <= framing.overlap + 1 else 0
-
-
-def _stays_whole(first: Size, last: Size, length: Size) -> bool:
-    """Return whether bounds that keep all frames of the whole also keep all frames of a chunk."""
-    return first.constant is not None and (last.constant is not None or last == length)
+    if count is None or not framing.plain or framing.extra != framing.known:
+        return 0
+    return int(count) if 1 <= count <= framing.overlap + 1 else 0
 
 
 def _by_position(flow: Flow, node: ir.Node) -> WholeSequenceValue:
-    return WholeSequenceValue(
-        flow.refuse(
-            node,
-            "picks frames by their position in the whole sequence",
-            "only the last one can be picked"
-            + (
-                "; a stream never knows whether it is shorter than a constant end"
-                if node.op_type == "Slice"
-                else ""
-            ),
-        )
-    )
+    hint = "only the last one can be picked"
+    if node.op_type == "Slice":
+        hint += "; a stream never knows whether it is shorter than a constant end"
+    return WholeSequenceValue(flow.refuse(node, "picks frames by their position in the whole sequence", hint))
 
 
 def _trimmed(
     flow: Flow, node: ir.Node, framing: Frames, bounds: dict[int, tuple[Size, Size, Size]], left: int, right: int
 ) -> list[Framing]:
+    """Return the framing of a Slice that drops `left` and `right` frames; record its cut of a chunk."""
     step = int(bounds[framing.axis][2].constant or 1)
-    made = framing.padded(-left, -right).windows(1, step)
-    found = settled(flow, node, framing, made)
-    numbers = {axis: [b.constant for b in held] for axis, held in bounds.items() if axis != framing.axis}
-    if any(None in held for held in numbers.values()):
+    whole = framing.padded(-left, -right).windows(1, step)
+    final = settled(flow, node, framing, whole)
+    others = {axis: [b.constant for b in own] for axis, own in bounds.items() if axis != framing.axis}
+    if any(None in own for own in others.values()):
         raise flow.refuse(node, "cuts frames and an axis of another size that is not fixed", "use two Slices")
-    here = {axis: [max(min(int(n or 0), TO_THE_END), -TO_THE_END) for n in held] for axis, held in numbers.items()}
-    cut = (made.known - found.known) * step
-    here[framing.axis] = [-past_of(framing, found, -left, step), -cut or TO_THE_END, step]
-    starts, ends, steps = zip(*here.values(), strict=True)
-    flow.edits.append(Trim(node, tuple(here), starts, ends, steps))
-    return resampled(flow, node, framing, found)
+    in_chunk = {axis: [max(min(int(n or 0), TO_THE_END), -TO_THE_END) for n in own] for axis, own in others.items()}
+    beyond = (whole.known - final.known) * step
+    in_chunk[framing.axis] = [-past_of(framing, final, -left, step), -beyond or TO_THE_END, step]
+    starts, ends, steps = zip(*in_chunk.values(), strict=True)
+    flow.edits.append(Trim(node, tuple(in_chunk), starts, ends, steps))
+    return resampled(flow, node, framing, final)
+
+
+@dataclass(frozen=True)
+class Trim(NodeEdit):
+    """Replaces the starts and ends of a Slice over the frames with those in a chunk."""
+
+    node: ir.Node
+    axes: tuple[int, ...]
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    steps: tuple[int, ...]
+    carries = False
+
+    def apply(self, editor: Editor) -> None:
+        node, emit, value = self.node, editor.before(self.node), input_of(self.node)
+        whole = set(self.starts) == {0} and set(self.ends) == {TO_THE_END} and set(self.steps) == {1}
+        own = value if whole else emit.sliced(value, self.axes, self.starts, self.ends, self.steps)
+        editor.replace(node.outputs[0], own, emit.graph)
+        emit.graph.remove(node, safe=True)
 
 
 def picked(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
@@ -144,21 +130,19 @@ def _around(flow: Flow, node: ir.Node, framing: Frames, counter: Counter) -> lis
         )
     if int(offsets.min()) < 0:
         raise flow.refuse(node, "picks a frame before the first one, which is the last one", "pad them in front")
-    there = framing.windows(int(offsets.max()) + 1, counter.step).known
-    found = replace(frames, axis=framing.axis + frames.axis, known=min(there, frames.known))
-    table = input_of(node, 1)
-    if beyond := frames.known - found.overlap:  # windows at the end of the table read frames of the next chunk
-        flow.edits.append(Wait(*flow.at(node, table, frames), slot=1, past=0, drop=beyond))
-    if past := past_of(framing, found, stride=counter.step):
+    known = min(framing.windows(int(offsets.max()) + 1, counter.step).known, frames.known)
+    after = replace(frames, axis=framing.axis + frames.axis, known=known)
+    if beyond := frames.known - after.overlap:  # windows at the end of the table read frames of the next chunk
+        flow.edits.append(Wait(*flow.at(node, input_of(node, 1), frames), slot=1, past=0, drop=beyond))
+    if past := past_of(framing, after, stride=counter.step):
         keep(flow, node, framing, past)
-    return resampled(flow, node, framing, found)
+    return resampled(flow, node, framing, after)
 
 
 def resized(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     """Return the framing of the output of a Resize or Upsample that repeats each frame."""
     before, after = (flow.shape(v, node)[framing.axis] for v in (input_of(node), node.outputs[0]))
-    ratio = after.divided(before)
-    times = None if ratio is None else ratio.constant
+    times = ratio.constant if (ratio := after.divided(before)) is not None else None
     if times == 1 or times is None or any(v is not None and flow.framings.get(v) for v in node.inputs[1:]):
         return None
     if times.denominator > 1 or not framing.plain or not _repeats(node):
@@ -177,12 +161,12 @@ def _repeats(node: ir.Node) -> bool:
     if node.op_type == "Upsample":
         return True
     coordinates = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
-    rounded = node.attributes.get_string("nearest_mode", "round_prefer_floor")
-    return coordinates == "asymmetric" and rounded == "floor"
+    nearest = node.attributes.get_string("nearest_mode", "round_prefer_floor")
+    return coordinates == "asymmetric" and nearest == "floor"
 
 
 def padded(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
-    """Return the framing of the output of a Pad. Frames added before the stream become a state."""
+    """Return the framing of the output of a Pad. The frames that it adds before the stream become a state."""
     rank = len(flow.shape(input_of(node), node))
     amounts = pads(flow.known, node, rank)
     left, right = (None if amounts is None else amounts[n].constant for n in (framing.axis, framing.axis + rank))
@@ -204,43 +188,42 @@ def padded(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
         )
     if not framing.plain or None in numbers:
         raise flow.refuse(node, "pads frames that are merged with another axis", "pad before the Reshape")
-    without = tuple(0 if n % rank == framing.axis else int(pad or 0) for n, pad in enumerate(numbers))
-    made, first = framing.padded(int(left), int(right)), mode == "edge"
-    if first and (left < 0 or framing.delay):
+    other_pads = tuple(0 if n % rank == framing.axis else int(pad or 0) for n, pad in enumerate(numbers))
+    edge = mode == "edge"
+    if edge and (left < 0 or framing.delay):
         raise flow.refuse(
             node, "repeats or cuts off the first frame of a value that comes late", "pad with a constant"
         )
-    lead, initial = (0, None) if first else (None, _filling(flow, node))
     return with_past(
-        *(flow, node, framing, made),
+        *(flow, node, framing, framing.padded(int(left), int(right))),
         left=int(left),
         right=int(right),
-        initial=initial,
-        pads=without,
-        first=lead,
+        initial=None if edge else _constant_value(flow, node),
+        pads=other_pads,
+        first=0 if edge else None,
     )
 
 
-def _filling(flow: Flow, node: ir.Node) -> float:
+def _constant_value(flow: Flow, node: ir.Node) -> float:
     value = parameter(node, "constant_value", flow.opset)
-    if not isinstance(value, ir.Value):  # its name was another where it was an attribute
+    if not isinstance(value, ir.Value):  # as an attribute, its name is `value`
         return float(node.attributes.get_float("value", 0.0) or 0.0)
-    held = flow.known.constant(value)
-    if held is None:
+    number = flow.known.constant(value)
+    if number is None:
         raise flow.refuse(
             node, "pads the frames with a number that is not constant", "give the number as a constant"
         )
-    return float(held.reshape(-1)[0])
+    return float(number.reshape(-1)[0])
 
 
 def joined_along(flow: Flow, node: ir.Node) -> list[Framing] | None:
-    """Return the framing of the output of a Concat. Frames before the stream become a state."""
+    """Return the framing of the output of a Concat. The frames that it puts before the stream become a state."""
     values = [v for v in node.inputs if v is not None]
     rank = len(flow.shape(values[0], node))
     axis = (node.attributes.get_int("axis", 1) or 0) % max(rank, 1)
-    rest = {n: held for n, v in enumerate(values) if (held := _constant_frames(flow, v, axis)) is not None}
+    constants = {n: array for n, v in enumerate(values) if (array := _constant_frames(flow, v, axis)) is not None}
     computed = _computed_frames(flow, values, axis)
-    framings = {n: flow.framing(v, node) for n, v in enumerate(values) if n not in rest and n != computed}
+    framings = {n: flow.framing(v, node) for n, v in enumerate(values) if n not in constants and n != computed}
     along = [n for n, m in framings.items() if isinstance(m, Frames) and m.axis == axis]
     if not along:
         return None
@@ -253,30 +236,36 @@ def joined_along(flow: Flow, node: ir.Node) -> list[Framing] | None:
         )
     slot = node.inputs.index(values[along[0]])
     if computed is not None:
-        return _behind_computed(flow, node, framing, slot, bool(rest))
-    lead = [held for n, held in rest.items() if n < along[0]]
-    left = sum(held.shape[axis] for held in lead)
-    right = sum(held.shape[axis] for n, held in rest.items() if n > along[0])
-    _check_shortest(flow, node, framing, [values[n] for n in rest], left)
-    before = _concatenated(lead, axis) if left else 0.0
-    made = framing.padded(left, right)
-    return with_past(flow, node, framing, made, left=left, right=right, initial=before, slot=slot)
+        return _after_computed(flow, node, framing, slot, bool(constants))
+    before = [array for n, array in constants.items() if n < along[0]]
+    left = sum(array.shape[axis] for array in before)
+    right = sum(array.shape[axis] for n, array in constants.items() if n > along[0])
+    _check_shortest(flow, node, framing, [values[n] for n in constants], left)
+    initial = _concatenated(before, axis) if left else 0.0
+    after = framing.padded(left, right)
+    return with_past(flow, node, framing, after, left=left, right=right, initial=initial, slot=slot)
 
 
 def _computed_frames(flow: Flow, values: Sequence[ir.Value], axis: int) -> int | None:
     """Return the index of the value with frames of the first chunk only: frame 0, or frames from an input."""
-    known = flow.known
-    fixed = [v in known.shapes and known.shapes[v][axis].constant is not None for v in values]
-    given = [not flow.is_timed(v) and v not in known.contents for v in values]
-    first = [isinstance(flow.framings.get(v), FirstFrame) for v in values]
-    found = [n for n in range(len(values)) if first[n] or (given[n] and fixed[n])]
-    return found[0] if len(found) == 1 and any(v in flow.framings for v in values[found[0] + 1 :]) else None
+
+    def is_computed(value: ir.Value) -> bool:
+        if isinstance(flow.framings.get(value), FirstFrame):
+            return True
+        shape = flow.known.shapes.get(value)
+        fixed = shape is not None and shape[axis].constant is not None
+        return fixed and not flow.is_timed(value) and value not in flow.known.contents
+
+    computed = [n for n, v in enumerate(values) if is_computed(v)]
+    if len(computed) != 1 or not any(v in flow.framings for v in values[computed[0] + 1 :]):
+        return None
+    return computed[0]
 
 
-def _behind_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int, others: bool) -> list[Framing]:
+def _after_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int, others: bool) -> list[Framing]:
     """Return the framing of a stream after frames from an input, or after copies of frame 0."""
-    lead = input_of(node)
-    first = flow.framings.get(lead)
+    computed = input_of(node)
+    first = flow.framings.get(computed)
     if others or slot != 1 or (isinstance(first, FirstFrame) and first.axis != framing.axis):
         raise flow.refuse(node, "joins the frames of the stream with others and with constants", "use two Concats")
     if framing.delay:
@@ -285,11 +274,10 @@ def _behind_computed(flow: Flow, node: ir.Node, framing: Frames, slot: int, othe
             "puts computed frames before frames that come late",
             "put constants there: the stream keeps past frames itself",
         )
-    left = int(flow.shape(lead, node)[framing.axis].constant or 0)
+    left = int(flow.shape(computed, node)[framing.axis].constant or 0)
     if framing.even and first is None:
         flow.caches[node.outputs[0]] = node
-    made = framing.padded(left, 0)
-    return with_past(flow, node, framing, made, left=left, initial=None, slot=slot, first=0)
+    return with_past(flow, node, framing, framing.padded(left, 0), left=left, initial=None, slot=slot, first=0)
 
 
 def _check_shortest(flow: Flow, node: ir.Node, framing: Frames, constants: Sequence[ir.Value], left: int) -> None:
@@ -304,16 +292,16 @@ def _check_shortest(flow: Flow, node: ir.Node, framing: Frames, constants: Seque
 
 
 def _constant_frames(flow: Flow, value: ir.Value, axis: int) -> Array | None:
-    """Return a constant that Concat joins to frames, in full size along the axis of the frames."""
-    held, shape = flow.known.contents.get(value), flow.known.shapes.get(value)
-    if held is None or shape is None or held.dtype == object:
+    """Return a constant that Concat joins to frames, in full size along their axis; None for other values."""
+    array, shape = flow.known.contents.get(value), flow.known.shapes.get(value)
+    if array is None or shape is None or array.dtype == object:
         return None
     symbol = next(iter(shape[axis].symbols), 0)
     short = isinstance(symbol, int) and symbol < 0 and shape[axis] == first_frames(-symbol)
     count = -symbol if short and isinstance(symbol, int) else shape[axis].constant
     if count is None:
         return None
-    return np.broadcast_to(held, (*held.shape[:axis], int(count), *held.shape[axis + 1 :]))
+    return np.broadcast_to(array, (*array.shape[:axis], int(count), *array.shape[axis + 1 :]))
 
 
 def _concatenated(arrays: Sequence[Array], axis: int) -> Array:

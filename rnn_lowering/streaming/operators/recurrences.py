@@ -1,8 +1,7 @@
-"""Recurrent nodes along the frames, which carry a state, and along other axes, which treat each frame alone.
+"""Recurrent nodes and Scans: along the frames, their states are carried from chunk to chunk.
 
-The states of recurrent nodes: their inputs and outputs, and rows and calls in which they stay as they are.
-
-Scans along the frames: a step reads one frame, and the states are carried from chunk to chunk.
+A recurrent node along another axis treats each frame as a row of its batch, and carries nothing. A state does not
+change in rows of length 0, nor before frame 0 if the frames are late.
 """
 
 from __future__ import annotations
@@ -30,239 +29,21 @@ from rnn_lowering.streaming.frame_counts import frames_before, numbers_in_call
 from rnn_lowering.streaming.frames import Delay, FirstFrame, Frames, Framing, Unframed
 
 
-def state_slots(node: ir.Node) -> dict[str, tuple[int, int]]:
-    """Return the kinds of states that a recurrent node has, each with the input and the output that hold it."""
-    if node.op_type == "Scan":
-        states = len(node.inputs) - (node.attributes.get_int("num_scan_inputs", 0) or 0)
-        return {f"state{n}": (n, n) for n in range(states)}
-    if node.op_type == "LinearAttention":
-        return {"s": (3, 1)}
-    return {"h": (5, 1)} | ({"c": (6, 2)} if node.op_type == "LSTM" else {})
-
-
-def lengths_of(node: ir.Node) -> ir.Value | None:
-    """Return sequence_lens of a recurrent node."""
-    return node.inputs[4] if "h" in state_slots(node) and len(node.inputs) > 4 else None
-
-
-def steps_and_batch(node: ir.Node) -> tuple[int, int]:
-    """Return the axes of the steps and of the batch in X and Y of an RNN, GRU or LSTM."""
-    return (1, 0) if node.attributes.get_int("layout", 0) == 1 else (0, 1)
-
-
-def keep_where_empty(editor: Editor, node: ir.Node, output: ir.Value, past: ir.Value) -> ir.Value:
-    """Keep the past state in rows of length 0, for all readers of the final state, and return the result."""
-    emit, lengths = editor.after(node), input_of(node, 4)
-    empty = emit("Equal", lengths, emit.constant([0], ir.DataType.INT32))
-    mask = emit("Unsqueeze", empty, axes=[steps_and_batch(node)[0], 2])
-    kept = emit("Where", mask, past, output)
-    kept.type = past.type
-    emit.instead_of(output, kept)
-    return kept
-
-
-def held_until_first(editor: Editor, node: ir.Node, delay: Delay, final: ir.Value, initial: ir.Value) -> ir.Value:
-    """Return the final state of a recurrent node, or the initial state if the chunk holds missing frames only."""
-    emit, none_has = editor.after(node), missing_frames(editor, delay)
-    if editor.own_frames(delay.rate) != 1:
-        none_has = emit.sliced(none_has, [0], [-1], [TO_THE_END])
-    kept = emit("Where", none_has, initial, final)
-    emit.instead_of(final, kept)
-    return kept
-
-
-def skip_missing(editor: Editor, node: ir.Node, delay: Delay, dtype: ir.DataType) -> None:
-    """Start a recurrent node at its frame 0: move the missing frames to the end, beyond `sequence_lens`."""
-    if editor.own_frames(delay.rate) == 1:
-        return
-    start, counts = editor.start, editor.start.counts
-    sequence, batch = steps_and_batch(node)
-    number, turns = numbers_in_call(editor, delay.rate)
-    skipped = _clipped(start, start("Sub", counts([delay.frames]), frames_before(editor, delay.rate)), number)
-    last = start("Sub", number, counts([1]))
-    taken = _clipped(start, start("Add", turns, skipped), last)
-    put = _clipped(start, start("Sub", turns, skipped), last)
-    there = start("Sub", number, skipped)
-    x, y, emit = input_of(node), node.outputs[0], editor.before(node)
-    moved = emit("Gather", x, taken, axis=sequence)
-    rows = emit("Gather", emit("Shape", x), emit.constant([batch]), axis=0)
-    lengths = emit("Expand", emit("Cast", there, to=ir.DataType.INT32.value), rows)
-    node.resize_inputs(max(len(node.inputs), 5))
-    node.replace_input_with(0, moved)
-    node.replace_input_with(4, lengths)
-    if y.name:
-        behind = editor.after(node)
-        back = behind("Gather", y, put, axis=sequence)
-        back.type = ir.TensorType(dtype)
-        behind.instead_of(y, back)
-
-
-def _clipped(emit: Emitter, number: ir.Value, most: ir.Value) -> ir.Value:
-    """Clip numbers to 0 and a maximum."""
-    zero = emit.counts([0])
-    number = emit("Where", emit("Less", number, zero), zero, number)
-    return emit("Where", emit("Less", most, number), most, number)
-
-
-def scanned(flow: Flow, node: ir.Node) -> list[Framing]:
-    """Return the framings of the outputs of a Scan; one along the frames carries its states.
-
-    Raises:
-        InvalidNodeError: It breaks the specification of its operator.
-        UnsupportedError: A step reads other frames than its own, or the frames are along another axis.
-    """
-    read = read_body(node, flow.scope, flow.opset)
-    assert isinstance(read, ScanBody)
-    states = len(read.initial)
-    for value in _captured(read.body):
-        _check_captured(flow, node, value)
-    for first in read.initial:
-        if first is not None and flow.is_timed(first):
-            flow.framing(first, node)
-            raise flow.refuse(
-                node, "its initial state is computed from the stream", "make it an input of the model"
-            )
-    slots = range(states, len(node.inputs))
-    framing, axes = joined(flow, node, list(slots))
-    if not isinstance(framing, Frames):
-        return [framing for value in node.outputs if value.name]
-    ranks = [len(flow.shape(x, node)) for x in read.xs]
-    numbers = [checked_axis(axis, rank, read) for axis, rank in zip(read.axes, ranks, strict=True)]
-    scanned_axes = dict(zip(slots, numbers, strict=True))
-    if axes != scanned_axes or not framing.plain:
-        raise flow.refuse(
-            node, "its frames are not along the axis that it scans", "scan along the axis of the frames"
-        )
-    if any((*read.backwards, *read.stacked_in_front)):
-        raise flow.refuse(
-            node,
-            "goes backwards: it starts at the last frame, which a stream has not seen yet",
-            "train a forward model",
-        )
-    if framing.known > 0 or framing.extra:
-        raise flow.refuse(node, "does not read one frame for each of the stream", "trim its inputs with a Slice")
-    _infer_outputs(flow, node, read, framing)
-    flow.recurrent.append(StatefulNode(node, flow.path))
-    if framing.delay and states:
-        flow.edits.append(StatesHeld(node, framing.delay))
-    last = last_state(flow, node, framing, read.results)
-    found: list[Framing] = [last for value in read.results if value.name]
-    for value, axis in zip(read.stacked, read.stacked_axes, strict=False):
-        if value.name:
-            number = checked_axis(axis, len(flow.shape(value, node)), read)
-            found.append(flow.framed(node, value, replace(framing, axis=number)))
-    return found
-
-
-@dataclass(frozen=True)
-class StatesHeld(NodeEdit):
-    """Keep the states of a Scan in steps whose frames are missing because of a delay."""
-
-    node: ir.Node
-    delay: Delay
-
-    def apply(self, editor: Editor) -> None:
-        node, body = self.node, self.node.attributes["body"].as_graph()
-        xs = node.attributes.get_int("num_scan_inputs", 0) or 0
-        states = len(node.inputs) - xs
-        node.resize_inputs(len(node.inputs) + 1)
-        node.replace_input_with(states + xs, missing_frames(editor, self.delay))
-        node.attributes["num_scan_inputs"] = ir.AttrInt64("num_scan_inputs", xs + 1)
-        for name in ("scan_input_axes", "scan_input_directions"):
-            if name in node.attributes:
-                node.attributes[name] = ir.AttrInt64s(name, [*node.attributes[name].as_ints(), 0])
-        row = ir.Value(name=editor.name("missing"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
-        body.inputs.append(row)
-        for n, (before, after) in enumerate(zip(body.inputs[:states], body.outputs[:states], strict=True)):
-            where = editor.node("Where", [row, before, after], body)
-            body.append(where)
-            (kept,) = where.outputs
-            kept.type, kept.shape = after.type, after.shape
-            body.outputs[n] = kept
-
-
-def _captured(body: ir.Graph) -> Iterator[ir.Value]:
-    """Yield what a body uses of the graphs around it."""
-    graphs = (body, *body.subgraphs())
-    own = {value for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
-    own |= {value for node in body.all_nodes() for value in node.outputs}
-    used = [*(value for node in body for value in values_used(node)), *body.outputs]
-    yield from dict.fromkeys(value for value in used if value not in own)
-
-
-def _check_captured(flow: Flow, node: ir.Node, value: ir.Value) -> None:
-    """Refuse a value of the stream that every step reads."""
-    if not flow.is_timed(value):
-        return
-    if isinstance(flow.framings.get(value), FirstFrame):
-        raise flow.refuse(
-            node,
-            f"reads the first frame of the stream, '{value.name}', in every step",
-            "a step may read its own frame only",
-        )
-    flow.framing(value, node)
-    raise flow.refuse(
-        node,
-        f"reads '{value.name}', which has all frames of the stream or depends on them, in every step",
-        "a step may read its own frame only",
-    )
-
-
-def _infer_outputs(flow: Flow, node: ir.Node, read: ScanBody, framing: Frames) -> None:
-    """Add the types and shapes of what a Scan returns: those of its first states, and of rows."""
-    known = flow.known
-    add_initializers(known, read.body)
-    given = [*read.initial, *read.xs]
-    for value, outer in zip((*read.state_inputs, *read.row_inputs), given, strict=True):
-        if outer is None or outer not in known.types or outer not in known.shapes:
-            raise flow.refuse(
-                node, f"the shape of '{outer and outer.name}' is not known", "fix sizes with --set-dim (dims=)"
-            )
-        known.types[value], known.shapes[value] = known.types[outer], known.shapes[outer]
-    for value, axis in zip(read.row_inputs, read.axes, strict=True):
-        shape = list(known.shapes[value])
-        del shape[axis]
-        known.shapes[value] = tuple(shape)
-    for inner in read.body:
-        if not bodies_of(inner):
-            infer(known, inner)
-            with suppress(UnfollowedError):
-                evaluate(known, inner)
-    for value, first in zip(read.results, read.initial, strict=True):
-        assert first is not None
-        known.types[value], known.shapes[value] = known.types[first], known.shapes[first]
-    for value, row, axis in zip(read.stacked, read.rows, read.stacked_axes, strict=False):
-        if row not in known.types or row not in known.shapes:
-            raise flow.refuse(
-                node,
-                f"the shape of '{row.name}', which its steps return, is not known",
-                "fix sizes with --set-dim (dims=)",
-            )
-        shape = list(known.shapes[row])
-        shape.insert(checked_axis(axis, len(shape) + 1, read), framing.size())
-        known.types[value], known.shapes[value] = known.types[row], tuple(shape)
-
-
-_RESHAPED = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
-"""Operators that lengths may go through on their way to a recurrent node."""
-
-
 def recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
     """Return the framing of Y. A node along the frames carries its state; a node along another axis does not."""
     if not has_steps(node):
         raise flow.refuse(node, "can be streamed only in its lowered form", "lower it first, or together")
     if node.op_type == "LinearAttention":
-        return _attention(flow, node)
+        return _linear_attention(flow, node)
     if kind_of(node) is not RecurrentSpec:
         raise flow.refuse(node, "its state cannot be carried from chunk to chunk", "lower it without --stream")
-    value = node.inputs[0]
-    framing = None if value is None else flow.framing(value, node)
+    framing = flow.framing(input_of(node), node)
     outputs = [v for v in node.outputs if v.name]
     others = {n: v for n, v in enumerate(node.inputs[1:], 1) if v is not None}
     if any(flow.is_timed(others[n]) for n in (1, 2, 3, 7) if n in others):
         raise flow.refuse(node, "its weights depend on the stream", "make them constant")
     if not isinstance(framing, Frames):
-        common, _ = joined(flow, node, [n for n, v in enumerate(node.inputs) if v is not None])
+        common, _ = joined(flow, node, [0, *others])
         if isinstance(common, Frames):
             raise flow.refuse(
                 node,
@@ -281,7 +62,7 @@ def recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
         return _frames_as_batch(flow, node, framing)
     if framing.axis != sequence or framing.outer != size(1):
         raise flow.refuse(node, "its frames are merged with another axis", "undo the Reshape before it")
-    _check_onward(flow, node, others, framing)
+    _check_forward(flow, node, others, framing)
     if 4 in others:
         _check_lengths(flow, node, others[4], framing)
     flow.recurrent.append(StatefulNode(node, flow.path, framing.delay))
@@ -289,14 +70,12 @@ def recurrent(flow: Flow, node: ir.Node) -> list[Framing]:
     return [flow.framed(node, v, replace(framing, axis=sequence)) if v is y else last for v in outputs]
 
 
-def _attention(flow: Flow, node: ir.Node) -> list[Framing]:
-    """Carry the state of a LinearAttention if all its inputs have the frames along axis 1."""
+def _linear_attention(flow: Flow, node: ir.Node) -> list[Framing]:
+    """Return the framings of the outputs of a LinearAttention, which carries its state."""
     ((slot, _),) = state_slots(node).values()
     data = [n for n, v in enumerate(node.inputs) if v is not None and n != slot]
     framing, axes = joined(flow, node, data)
-    past = node.inputs[slot] if len(node.inputs) > slot else None
-    if past is not None and flow.is_timed(past):
-        raise flow.refuse(node, "its past_state is computed from the stream", "make it an input of the model")
+    _check_initial(flow, node, node.inputs[slot] if len(node.inputs) > slot else None, "past_state")
     if not isinstance(framing, Frames):
         return [framing] * len(node.outputs)
     if set(axes.values()) != {1} or len(axes) < len(data) or not framing.plain:
@@ -338,7 +117,7 @@ def _frames_as_batch(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing
     ]
 
 
-def _check_onward(flow: Flow, node: ir.Node, others: dict[int, ir.Value], framing: Frames) -> None:
+def _check_forward(flow: Flow, node: ir.Node, others: dict[int, ir.Value], framing: Frames) -> None:
     """Refuse a node that a stream cannot run from its first frame to its last."""
     direction = node.attributes.get_string("direction", "forward")
     if direction not in ("forward", "foward"):
@@ -348,35 +127,43 @@ def _check_onward(flow: Flow, node: ir.Node, others: dict[int, ir.Value], framin
             "train a forward model",
         )
     if framing.known > min(framing.extra, 0):
-        raise flow.refuse(node, f"reads {number_of_frames(framing)} the stream has", "trim its input with a Slice")
+        raise flow.refuse(node, f"reads {frames_compared(framing)} the stream has", "trim its input with a Slice")
     if framing.delay and 4 in others:
         raise flow.refuse(
             node, f"has sequence_lens, and reads frames that come {framing.delay.frames} late", "drop sequence_lens"
         )
     for slot in (5, 6):
-        if slot in others and flow.is_timed(others[slot]):
-            flow.framing(others[slot], node)
-            raise flow.refuse(
-                node, "its initial state is computed from the stream", "make it an input of the model"
-            )
+        _check_initial(flow, node, others.get(slot))
 
 
-def number_of_frames(framing: Frames) -> str:
+def _check_initial(flow: Flow, node: ir.Node, value: ir.Value | None, name: str = "initial state") -> None:
+    """Refuse an initial state that is computed from the stream."""
+    if value is not None and flow.is_timed(value):
+        flow.framing(value, node)
+        raise flow.refuse(node, f"its {name} is computed from the stream", "make it an input of the model")
+
+
+def frames_compared(framing: Frames) -> str:
+    """Return "2 frames more than" or "not as many frames as", for "the stream has"."""
     more = framing.extra
     return f"{counted(more, 'frame')} more than" if more > 0 else "not as many frames as"
 
 
+_RESHAPED = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
+"""Operators that may be between an input with lengths and a recurrent node."""
+
+
 def _check_lengths(flow: Flow, node: ir.Node, lengths: ir.Value, framing: Frames) -> None:
-    """Refuse lengths that are not the number of frames, nor an input that only recurrent nodes read."""
+    """Refuse lengths that are neither the number of frames nor an input that only recurrent nodes read."""
     if flow.framings.get(lengths) is not None:
         flow.framing(lengths, node)
         raise flow.refuse(node, "its sequence_lens are computed from the stream", "make them an input of the model")
-    held = flow.known.contents.get(lengths)
-    if held is not None:
-        if any(size(n) != framing.size() for n in held.reshape(-1).tolist()):
+    constant = flow.known.contents.get(lengths)
+    if constant is not None:
+        if any(size(n) != framing.size() for n in constant.reshape(-1).tolist()):
             raise flow.refuse(
                 node,
-                f"its sequence_lens are constant: {[str(n) for n in held.reshape(-1)[:8]]}",
+                f"its sequence_lens are constant: {[str(n) for n in constant.reshape(-1)[:8]]}",
                 "make them an input of the model",
             )
         return
@@ -401,21 +188,223 @@ def _check_lengths(flow: Flow, node: ir.Node, lengths: ir.Value, framing: Frames
 
 def _check_only_lengths(flow: Flow, value: ir.Value, name: str) -> None:
     """Refuse lengths that a node reads as data: those of a chunk differ from those of the whole."""
-    for use in value.uses():
-        node = use.node
-        if is_recurrent(node) and use.idx == 4:
+    for node, slot in value.uses():
+        if (is_recurrent(node) and slot == 4) or (node.domain == "" and node.op_type in ("Shape", "Size")):
             continue
-        if node.domain == "" and node.op_type in ("Shape", "Size"):
-            continue
-        if node.domain == "" and node.op_type in _RESHAPED and use.idx == 0:
-            _check_only_lengths(flow, node.outputs[0], name)
-            continue
-        raise flow.refuse(
-            node,
-            f"reads '{name}', the sequence lengths, which differ in a chunk",
-            "give it its own input",
-        )
+        if node.domain or node.op_type not in _RESHAPED or slot != 0:
+            raise flow.refuse(
+                node, f"reads '{name}', the sequence lengths, which differ in a chunk", "give it its own input"
+            )
+        _check_only_lengths(flow, node.outputs[0], name)
     if value.is_graph_output():
         raise UnsupportedError(
             f"'{name}', the sequence lengths, is also an output, but differs in a chunk", hint="drop that output"
         )
+
+
+def scanned(flow: Flow, node: ir.Node) -> list[Framing]:
+    """Return the framings of the outputs of a Scan; one along the frames carries its states.
+
+    Raises:
+        InvalidNodeError: It breaks the specification of its operator.
+        UnsupportedError: A step reads other frames than its own, or the frames are along another axis.
+    """
+    read = read_body(node, flow.scope, flow.opset)
+    assert isinstance(read, ScanBody)
+    states = len(read.initial)
+    for value in _outer_values(read.body):
+        _check_captured(flow, node, value)
+    for initial in read.initial:
+        _check_initial(flow, node, initial)
+    slots = range(states, len(node.inputs))
+    framing, axes = joined(flow, node, list(slots))
+    if not isinstance(framing, Frames):
+        return [framing for value in node.outputs if value.name]
+    ranks = [len(flow.shape(x, node)) for x in read.xs]
+    numbers = [checked_axis(axis, rank, read) for axis, rank in zip(read.axes, ranks, strict=True)]
+    scanned_axes = dict(zip(slots, numbers, strict=True))
+    if axes != scanned_axes or not framing.plain:
+        raise flow.refuse(
+            node, "its frames are not along the axis that it scans", "scan along the axis of the frames"
+        )
+    if any((*read.backwards, *read.stacked_in_front)):
+        raise flow.refuse(
+            node,
+            "goes backwards: it starts at the last frame, which a stream has not seen yet",
+            "train a forward model",
+        )
+    if framing.known > 0 or framing.extra:
+        raise flow.refuse(node, "does not read one frame for each of the stream", "trim its inputs with a Slice")
+    _infer_outputs(flow, node, read, framing)
+    flow.recurrent.append(StatefulNode(node, flow.path))
+    if framing.delay and states:
+        flow.edits.append(KeepScanStates(node, framing.delay))
+    last = last_state(flow, node, framing, read.results)
+    framings: list[Framing] = [last for value in read.results if value.name]
+    for value, axis in zip(read.stacked, read.stacked_axes, strict=False):
+        if value.name:
+            number = checked_axis(axis, len(flow.shape(value, node)), read)
+            framings.append(flow.framed(node, value, replace(framing, axis=number)))
+    return framings
+
+
+def _outer_values(body: ir.Graph) -> Iterator[ir.Value]:
+    """Yield what a body uses of the graphs around it."""
+    graphs = (body, *body.subgraphs())
+    own = {value for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
+    own |= {value for node in body.all_nodes() for value in node.outputs}
+    used = [*(value for node in body for value in values_used(node)), *body.outputs]
+    yield from dict.fromkeys(value for value in used if value not in own)
+
+
+def _check_captured(flow: Flow, node: ir.Node, value: ir.Value) -> None:
+    """Refuse a value of the stream that every step reads."""
+    if not flow.is_timed(value):
+        return
+    if isinstance(flow.framings.get(value), FirstFrame):
+        raise flow.refuse(
+            node,
+            f"reads the first frame of the stream, '{value.name}', in every step",
+            "a step may read its own frame only",
+        )
+    flow.framing(value, node)
+    raise flow.refuse(
+        node,
+        f"reads '{value.name}', which has all frames of the stream or depends on them, in every step",
+        "a step may read its own frame only",
+    )
+
+
+def _infer_outputs(flow: Flow, node: ir.Node, read: ScanBody, framing: Frames) -> None:
+    """Infer the types and shapes of what a Scan returns: those of its initial states, and of its stacked rows."""
+    known = flow.known
+    add_initializers(known, read.body)
+    for value, outer in zip((*read.state_inputs, *read.row_inputs), (*read.initial, *read.xs), strict=True):
+        if outer is None or outer not in known.types or outer not in known.shapes:
+            raise flow.refuse(
+                node, f"the shape of '{outer and outer.name}' is not known", "fix sizes with --set-dim (dims=)"
+            )
+        known.types[value], known.shapes[value] = known.types[outer], known.shapes[outer]
+    for value, axis in zip(read.row_inputs, read.axes, strict=True):
+        shape = list(known.shapes[value])
+        del shape[axis]
+        known.shapes[value] = tuple(shape)
+    for inner in read.body:
+        if not bodies_of(inner):
+            infer(known, inner)
+            with suppress(UnfollowedError):
+                evaluate(known, inner)
+    for value, first in zip(read.results, read.initial, strict=True):
+        assert first is not None
+        known.types[value], known.shapes[value] = known.types[first], known.shapes[first]
+    for value, row, axis in zip(read.stacked, read.rows, read.stacked_axes, strict=False):
+        if row not in known.types or row not in known.shapes:
+            raise flow.refuse(
+                node,
+                f"the shape of '{row.name}', which its steps return, is not known",
+                "fix sizes with --set-dim (dims=)",
+            )
+        shape = list(known.shapes[row])
+        shape.insert(checked_axis(axis, len(shape) + 1, read), framing.size())
+        known.types[value], known.shapes[value] = known.types[row], tuple(shape)
+
+
+@dataclass(frozen=True)
+class KeepScanStates(NodeEdit):
+    """Keeps the states of a Scan in steps whose frames are missing because of a delay."""
+
+    node: ir.Node
+    delay: Delay
+
+    def apply(self, editor: Editor) -> None:
+        node, body = self.node, self.node.attributes["body"].as_graph()
+        xs = node.attributes.get_int("num_scan_inputs", 0) or 0
+        states = len(node.inputs) - xs
+        node.resize_inputs(len(node.inputs) + 1)
+        node.replace_input_with(states + xs, missing_frames(editor, self.delay))
+        node.attributes["num_scan_inputs"] = ir.AttrInt64("num_scan_inputs", xs + 1)
+        for name in ("scan_input_axes", "scan_input_directions"):
+            if name in node.attributes:
+                node.attributes[name] = ir.AttrInt64s(name, [*node.attributes[name].as_ints(), 0])
+        row = ir.Value(name=editor.name("missing"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
+        body.inputs.append(row)
+        for n, (before, after) in enumerate(zip(body.inputs[:states], body.outputs[:states], strict=True)):
+            where = editor.node("Where", [row, before, after], body)
+            body.append(where)
+            (kept,) = where.outputs
+            kept.type, kept.shape = after.type, after.shape
+            body.outputs[n] = kept
+
+
+def state_slots(node: ir.Node) -> dict[str, tuple[int, int]]:
+    """Return the kinds of states of a recurrent node, each with its input slot and its output slot."""
+    if node.op_type == "Scan":
+        states = len(node.inputs) - (node.attributes.get_int("num_scan_inputs", 0) or 0)
+        return {f"state{n}": (n, n) for n in range(states)}
+    if node.op_type == "LinearAttention":
+        return {"s": (3, 1)}
+    return {"h": (5, 1)} | ({"c": (6, 2)} if node.op_type == "LSTM" else {})
+
+
+def lengths_of(node: ir.Node) -> ir.Value | None:
+    """Return the sequence_lens of a recurrent node."""
+    return node.inputs[4] if "h" in state_slots(node) and len(node.inputs) > 4 else None
+
+
+def steps_and_batch(node: ir.Node) -> tuple[int, int]:
+    """Return the axes of the steps and of the batch in X and Y of an RNN, GRU or LSTM."""
+    return (1, 0) if node.attributes.get_int("layout", 0) == 1 else (0, 1)
+
+
+def keep_empty_rows(editor: Editor, node: ir.Node, output: ir.Value, past: ir.Value) -> ir.Value:
+    """Return the final state with the past state in rows of length 0; all readers get it."""
+    emit, lengths = editor.after(node), input_of(node, 4)
+    empty = emit("Equal", lengths, emit.constant([0], ir.DataType.INT32))
+    mask = emit("Unsqueeze", empty, axes=[steps_and_batch(node)[0], 2])
+    kept = emit("Where", mask, past, output)
+    kept.type = past.type
+    emit.instead_of(output, kept)
+    return kept
+
+
+def keep_until_frame_0(editor: Editor, node: ir.Node, delay: Delay, final: ir.Value, initial: ir.Value) -> ir.Value:
+    """Return the final state, or the initial state if all frames of the chunk are missing; all readers get it."""
+    emit, missing = editor.after(node), missing_frames(editor, delay)
+    if editor.own_frames(delay.rate) != 1:
+        missing = emit.sliced(missing, [0], [-1], [TO_THE_END])
+    kept = emit("Where", missing, initial, final)
+    emit.instead_of(final, kept)
+    return kept
+
+
+def start_at_frame_0(editor: Editor, node: ir.Node, delay: Delay, dtype: ir.DataType) -> None:
+    """Start a recurrent node at its frame 0: move the missing frames to the end, beyond `sequence_lens`."""
+    if editor.own_frames(delay.rate) == 1:
+        return
+    start, counts = editor.start, editor.start.counts
+    sequence, batch = steps_and_batch(node)
+    number, indices = numbers_in_call(editor, delay.rate)
+    missing = _clipped(start, start("Sub", counts([delay.frames]), frames_before(editor, delay.rate)), number)
+    last = start("Sub", number, counts([1]))
+    from_frame_0 = _clipped(start, start("Add", indices, missing), last)
+    back = _clipped(start, start("Sub", indices, missing), last)
+    length = start("Sub", number, missing)
+    x, y, emit = input_of(node), node.outputs[0], editor.before(node)
+    moved = emit("Gather", x, from_frame_0, axis=sequence)
+    rows = emit("Gather", emit("Shape", x), emit.constant([batch]), axis=0)
+    lengths = emit("Expand", emit("Cast", length, to=ir.DataType.INT32.value), rows)
+    node.resize_inputs(max(len(node.inputs), 5))
+    node.replace_input_with(0, moved)
+    node.replace_input_with(4, lengths)
+    if y.name:
+        behind = editor.after(node)
+        moved_back = behind("Gather", y, back, axis=sequence)
+        moved_back.type = ir.TensorType(dtype)
+        behind.instead_of(y, moved_back)
+
+
+def _clipped(emit: Emitter, number: ir.Value, most: ir.Value) -> ir.Value:
+    """Clip numbers to 0 and a maximum."""
+    zero = emit.counts([0])
+    number = emit("Where", emit("Less", number, zero), zero, number)
+    return emit("Where", emit("Less", most, number), most, number)
