@@ -119,6 +119,11 @@ class Emitter:
         """Return numbers of frames as a constant."""
         return self.constant(numbers, self.editor.count_type)
 
+    def as_counts(self, numbers: ir.Value) -> ir.Value:
+        """Return numbers of frames, computed as int64, in the type in which frames are counted."""
+        dtype = self.editor.count_type
+        return numbers if dtype == ir.DataType.INT64 else self("Cast", numbers, to=int(dtype))
+
     def sliced(
         self,
         value: ir.Value,

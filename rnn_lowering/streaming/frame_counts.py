@@ -1,4 +1,4 @@
-"""Numbers of frames that a stream computes in each call, at the start of the main graph."""
+"""The numbers of frames that a stream computes in each call, at the start of the main graph."""
 
 from __future__ import annotations
 
@@ -36,28 +36,27 @@ def _computed_once(compute: _OfModel[P]) -> _OfModel[P]:
 def _so_far(editor: Editor) -> ir.Value:
     """Return the number of frames of the stream before this call, which is a state."""
     past = editor.add_input(editor.name("past_frames_t"), editor.count_type, [1])
-    total = editor.start("Add", past, _given(editor))
+    total = editor.start("Add", past, _stream_frames(editor))
     present = editor.add_output(editor.name("present_frames_t"), total, past, ())
     editor.add_state(past, present, None, "t")
     return past
 
 
-def _given(editor: Editor) -> ir.Value:
+def _stream_frames(editor: Editor) -> ir.Value:
     """Return the number of frames of the stream in this call."""
     assert editor.time is not None
     fixed = editor.time.frames
-    return _counted(editor) if fixed is None else editor.start.counts([fixed])
+    return _size_of_input(editor) if fixed is None else editor.start.counts([fixed])
 
 
 @_computed_once
-def _counted(editor: Editor) -> ir.Value:
-    """Return the number of frames of the stream in this call, by the size of an input."""
+def _size_of_input(editor: Editor) -> ir.Value:
+    """Return the number of frames of the stream in this call, from the shape of an input."""
     assert editor.time is not None
     name, axis = next(iter(editor.time.axes.items()))
     source = next(v for v in editor.model.graph.inputs if v.name == name)
     start = editor.start
-    given = start("Gather", start("Shape", source), start.constant([axis]), axis=0)
-    return given if editor.count_type == ir.DataType.INT64 else start("Cast", given, to=int(editor.count_type))
+    return start.as_counts(start("Gather", start("Shape", source), start.constant([axis]), axis=0))
 
 
 @_computed_once
@@ -68,7 +67,7 @@ def frames_before(editor: Editor, rate: Fraction) -> ir.Value:
 
 @_computed_once
 def _frames_in_call(editor: Editor, rate: Fraction) -> ir.Value:
-    return _at_rate(editor.start, _given(editor), rate)
+    return _at_rate(editor.start, _stream_frames(editor), rate)
 
 
 def _at_rate(emit: Emitter, number: ir.Value, rate: Fraction) -> ir.Value:
@@ -116,12 +115,12 @@ def counts_so_far(editor: Editor, delay: Delay) -> tuple[ir.Value, ir.Value, ir.
     before, own, start = frames_before(editor, delay.rate), _frames_in_call(editor, delay.rate), editor.start
     if not delay:
         return before, own, _frames_after(editor, delay.rate)
-    missing, bounds = start.counts([delay.frames]), []
-    for number, least in ((before, 0), (start("Add", before, own), 1)):
-        bound = start.counts([least])
-        true = start("Sub", number, missing)
-        bounds.append(start("Where", start("Less", true, bound), bound, true))
-    return bounds[0], own, bounds[1]
+    missing, counts = start.counts([delay.frames]), []
+    for number, minimum in ((before, 0), (start("Add", before, own), 1)):
+        bound = start.counts([minimum])
+        real = start("Sub", number, missing)
+        counts.append(start("Where", start("Less", real, bound), bound, real))
+    return counts[0], own, counts[1]
 
 
 @_computed_once
@@ -131,7 +130,7 @@ def _has_begun(editor: Editor) -> ir.Value:
     return editor.start("Less", zero, _so_far(editor))
 
 
-def after_the_start(editor: Editor, node: ir.Node, past: ir.Value, first: ir.Value) -> ir.Value:
+def past_or_first(editor: Editor, node: ir.Node, past: ir.Value, first: ir.Value) -> ir.Value:
     """Return `past` if there were frames before this call, else `first`, for a node."""
     chosen = editor.before(node)("Where", _has_begun(editor), past, first)
     chosen.type = past.type
@@ -163,7 +162,7 @@ def of_type(emit: Emitter, node: ir.Node, number: ir.Value, dtype: ir.DataType) 
 
 @dataclass(frozen=True)
 class LengthSoFar(NodeEdit):
-    """A number computed from the length, recomputed from the frames seen so far.
+    """Recomputes a number that follows from the length of the sequence: from the number of frames so far.
 
     Attributes:
         slot: The input slot of the number.
@@ -184,6 +183,6 @@ class LengthSoFar(NodeEdit):
         _, _, total = counts_so_far(editor, Delay(0, Fraction(1)))
         number = of_type(emit, self.node, total, self.dtype)
         for op_type, by in (("Mul", self.factor), ("Add", self.offset)):
-            held = np.array([float(by)]).astype(self.dtype.numpy())
-            number = emit(op_type, number, emit.constant(held, self.dtype))
+            operand = np.array([float(by)]).astype(self.dtype.numpy())
+            number = emit(op_type, number, emit.constant(operand, self.dtype))
         self.node.replace_input_with(self.slot, emit("Reshape", number, emit.constant(self.shape)))

@@ -19,10 +19,10 @@ from rnn_lowering.spec.kinds import is_recurrent
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.editor import Editor, dim_of, home, input_of, label_of, producer
 from rnn_lowering.streaming.flow import Flow, StatefulNode
-from rnn_lowering.streaming.frame_counts import after_the_start
+from rnn_lowering.streaming.frame_counts import past_or_first
 from rnn_lowering.streaming.frames import Counter, Frames, Framing, TimeInputs
 from rnn_lowering.streaming.metadata import Dim, StreamPlan
-from rnn_lowering.streaming.operators.counters import counts
+from rnn_lowering.streaming.operators.counters import continued_counters
 from rnn_lowering.streaming.operators.frame_by_frame import data_slots
 from rnn_lowering.streaming.operators.recurrences import (
     keep_empty_rows,
@@ -329,7 +329,7 @@ class StateExposer:
             dims = state_dims(self.flow, cache.input)
             self._pair(cache.node, "x", cache.input, cache.output, dims, defaults[cache.input])
         kept = {cache.node for cache in states.caches}
-        for edit in (*counts(self.flow), *self.flow.edits):
+        for edit in (*continued_counters(self.flow), *self.flow.edits):
             if edit.node not in kept:
                 edit.apply(self.editor)
         _hold_known_sizes(self.flow, self.editor)
@@ -383,7 +383,7 @@ class StateExposer:
             past = self.editor.add_past(node, state.kind, dtype, dims)
             first = node.inputs[slot] if slot < len(node.inputs) and state.constant is None else None
             node.resize_inputs(max(len(node.inputs), slot + 1))
-            read = past if first is None else after_the_start(self.editor, node, past, first)
+            read = past if first is None else past_or_first(self.editor, node, past, first)
             node.replace_input_with(slot, read)
         if len(node.outputs) <= output:
             node.resize_outputs(output + 1)

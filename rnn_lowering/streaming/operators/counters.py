@@ -8,7 +8,7 @@ Example: chunks of 4 frames. The Range of the second chunk is [0, 1, 2, 3]; the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,133 +23,26 @@ from rnn_lowering.streaming.frame_counts import frames_before, of_type
 from rnn_lowering.streaming.frames import Counter, Frames, Framing
 from rnn_lowering.types import Array
 
+_MOST_OFFSETS = 1 << 12
+"""Counters with more offsets are read as numbers."""
 
-@dataclass(frozen=True)
-class Count(NodeEdit):
-    """A counter that nodes read as numbers.
-
-    Attributes:
-        node: The node that computes the counter.
-        value: The value of the counter.
-        counter: Its step and offsets.
-        nodes: The nodes that read the value as data.
-        dtype: The element type of the value.
-    """
-
-    node: ir.Node
-    value: ir.Value
-    counter: Counter
-    nodes: Sequence[ir.Node]
-    dtype: ir.DataType
-
-    def apply(self, editor: Editor) -> None:
-        """Add the number of the frames before the chunk."""
-        readers = list(dict.fromkeys(self.nodes))
-        as_rows = [reader for reader in readers if self._picks_rows(reader)]
-        if as_rows and self.dtype == ir.DataType.INT64 != editor.count_type:
-            own = editor.after(self.node)("Cast", self.value, to=int(editor.count_type))
-            self._count(editor, own, as_rows, editor.count_type)
-            readers = [reader for reader in readers if reader not in as_rows]
-        if readers:
-            self._count(editor, self.value, readers, self.dtype)
-
-    def _picks_rows(self, reader: ir.Node) -> bool:
-        """Whether a node reads the counter as indices only, which may have any type of integers."""
-        slots = [slot for slot, read in enumerate(reader.inputs) if read is self.value]
-        return reader.op_type == "Gather" and not reader.domain and slots == [1]
-
-    def _count(self, editor: Editor, own: ir.Value, readers: Sequence[ir.Node], dtype: ir.DataType) -> None:
-        """Give nodes the counter of the chunk plus the number of the frames before it."""
-        emit, added = editor.after(producer(own)), frames_before(editor, self.counter.frames.rate)
-        if self.counter.step != 1:
-            added = emit("Mul", added, emit.counts([self.counter.step]))
-        numbers = emit("Add", own, of_type(emit, readers[0], added, dtype))
-        for reader in readers:
-            for slot, read in enumerate(reader.inputs):
-                if read is self.value:
-                    reader.replace_input_with(slot, numbers)
-
-
-def counts(flow: Flow) -> list[Count]:
-    """Return the edits of the counters that nodes read as numbers."""
-    found = []
-    for value, nodes in flow.counted.items():
-        counter = flow.framings[value]
-        assert isinstance(counter, Counter)
-        found.append(Count(producer(value), value, counter, nodes, flow.known.types[value]))
-    return found
-
-
-@dataclass(frozen=True)
-class RangeLimit(NodeEdit):
-    """A Range that lacks frames in each chunk, since its limit is the size of what is padded on the right.
-
-    Attributes:
-        more: What the limit lacks in a chunk.
-        dtype: The element type of the limit.
-    """
-
-    node: ir.Node
-    more: int
-    dtype: ir.DataType
-    carries = False
-
-    def apply(self, editor: Editor) -> None:
-        """Raise the limit, so that the Range counts all frames of the chunk."""
-        limit, emit = input_of(self.node, 1), editor.before(self.node)
-        self.node.replace_input_with(1, emit("Add", limit, emit.constant(self.more, self.dtype)))
-
-
-@dataclass(frozen=True)
-class TableRows(NodeEdit):
-    """A Slice that cuts a table to the number of frames.
-
-    Attributes:
-        axis: The axis of the table.
-        frames: The framing of the rows.
-    """
-
-    node: ir.Node
-    axis: int
-    frames: Frames
-    carries = False
-
-    def apply(self, editor: Editor) -> None:
-        """Pick the rows by the numbers of the frames. A number beyond the end of the table is an error."""
-        emit, table, rows = editor.after(self.node), input_of(self.node), self.node.outputs[0]
-        rows.type = rows.type or table.type
-        readers = list(rows.uses())
-        own = self._of_chunk(emit, rows)
-        numbers = emit("Add", own, frames_before(editor, self.frames.rate))
-        picked = emit("Gather", table, numbers, axis=self.axis)
-        picked.type = rows.type
-        for read in readers:
-            if read.node.op_type != "Shape":
-                read.node.replace_input_with(read.idx, picked)
-
-    def _of_chunk(self, emit: Emitter, rows: ir.Value) -> ir.Value:
-        """Return the numbers 0, 1, ... of the rows of a chunk."""
-        time = emit.editor.time
-        known = None if time is None else in_chunk(self.frames.size(), time.frames)
-        if known is not None:
-            return emit.counts(range(known))
-        count = emit("Gather", emit("Shape", rows), emit.constant(self.axis), axis=0)
-        own = emit("Range", emit.constant(0), count, emit.constant(1))
-        int64 = emit.editor.count_type == ir.DataType.INT64
-        return own if int64 else emit("Cast", own, to=int(emit.editor.count_type))
+_UNIQUE_SIZE = 997
+"""A number of frames that no other axis has: it shows to which axis they go."""
 
 
 def counting(flow: Flow, node: ir.Node) -> list[Framing] | None:
-    """Return the framing of an output that counts frames, else None."""
+    """Return the framing of the output of a node that counts frames; None for other nodes."""
     if node.domain or len(node.outputs) != 1 or node.outputs[0].is_graph_output():
         return None
     if node.op_type == "Range":
         return _range(flow, node)
     if node.op_type == "Slice":
-        return _rows(flow, node)
-    rule = _moved if node.op_type in _MOVING else _calculated if node.op_type in _CALCULATING else None
-    found = None if rule is None else rule(flow, node)
-    return None if found is None else [found]
+        return _table_rows(flow, node)
+    if node.op_type in ("Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"):
+        counter = _rearranged(flow, node)
+    else:
+        counter = _calculated(flow, node) if node.op_type in ("Add", "Mul", "Sub") else None
+    return None if counter is None else [counter]
 
 
 def _range(flow: Flow, node: ir.Node) -> list[Framing] | None:
@@ -161,76 +54,12 @@ def _range(flow: Flow, node: ir.Node) -> list[Framing] | None:
         return None
     frames, lacking = flow.counted_by_size(output, node)
     if lacking:
-        flow.edits.append(RangeLimit(node, lacking * int(change), flow.known.types[output]))
+        flow.edits.append(RaisedLimit(node, lacking * int(change), flow.known.types[output]))
         flow.known.shapes[output] = (frames.size(),)
     return [Counter(frames, int(change), np.array([int(start)]))]
 
 
-_MOVING = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
-_CALCULATING = frozenset(("Add", "Mul", "Sub"))
-
-
-def _counter(flow: Flow, node: ir.Node) -> tuple[int, Counter] | None:
-    """Return the input of a node that counts frames, and its counter, if all other inputs are constant."""
-    slots = [n for n, v in enumerate(node.inputs) if v is not None and flow.known.constant(v) is None]
-    held = flow.framings.get(input_of(node, slots[0])) if len(slots) == 1 else None
-    return (slots[0], held) if isinstance(held, Counter) and held.offsets.size <= _MOST else None
-
-
-def _run(flow: Flow, node: ir.Node, slot: int, frames: Array) -> Array | None:
-    """Run a node on frames of its counter."""
-    constants = {v: held for v in node.inputs if v is not None and (held := flow.known.constant(v)) is not None}
-    found = compute_node(node, {**constants, input_of(node, slot): frames}, flow.opset)
-    return found[0] if found else None
-
-
-_MOST = 1 << 12
-"""Counters with more offsets are read as numbers."""
-
-_PLACE = 997
-"""A number of frames that no other axis has, to see where they go."""
-
-
-def _moved(flow: Flow, node: ir.Node) -> Counter | None:
-    """Return a counter whose axes or type a node changes."""
-    found = _counter(flow, node)
-    narrow = node.op_type == "Cast" and ir.DataType(node.attributes.get_int("to", 1) or 1).itemsize < 4
-    if found is None or found[0] != 0 or narrow or _PLACE in found[1].offsets.shape:
-        return None
-    counter = found[1]
-    array = _run(flow, node, 0, np.repeat(counter.offsets, _PLACE, counter.frames.axis))
-    places = [] if array is None else [n for n, length in enumerate(array.shape) if length == _PLACE]
-    if array is None or len(places) != 1:
-        return None
-    return _checked(flow, node, counter, places[0], counter.step, array.take([0], places[0]))
-
-
-def _calculated(flow: Flow, node: ir.Node) -> Counter | None:
-    """Return a counter plus, minus or times a constant that is equal in each frame."""
-    found, dtype = _counter(flow, node), flow.known.types.get(node.outputs[0])
-    if found is None or dtype is None or not dtype.is_integer():
-        return None
-    slot, counter = found
-    other = flow.known.constant(node.inputs[1 - slot])
-    if other is None or (node.op_type == "Sub" and slot != 0) or (node.op_type == "Mul" and other.size != 1):
-        return None
-    step = counter.step * int(other.reshape(-1)[0]) if node.op_type == "Mul" else counter.step
-    array = _run(flow, node, slot, counter.offsets)
-    if array is None:
-        return None
-    axis = counter.frames.axis + array.ndim - counter.offsets.ndim
-    return _checked(flow, node, counter, axis, step, array) if array.shape[axis] == 1 else None
-
-
-def _checked(flow: Flow, node: ir.Node, counter: Counter, axis: int, step: int, offsets: Array) -> Counter | None:
-    """Return the counter that a node computes of another one, if its shape matches the output."""
-    before = counter.frames
-    frames = Frames(axis, extra=before.extra, known=before.known, rate=before.rate)
-    shape = tuple(frames.size() if n == axis else size(length) for n, length in enumerate(offsets.shape))
-    return Counter(frames, step, offsets) if flow.known.shapes.get(node.outputs[0]) == shape else None
-
-
-def _rows(flow: Flow, node: ir.Node) -> list[Framing] | None:
+def _table_rows(flow: Flow, node: ir.Node) -> list[Framing] | None:
     """Return the framing of a table that a Slice cuts to the number of frames."""
     table, output = node.inputs[0], node.outputs[0]
     shape = None if table is None else flow.known.shapes.get(table)
@@ -245,5 +74,169 @@ def _rows(flow: Flow, node: ir.Node) -> list[Framing] | None:
     flow.known.types.setdefault(output, flow.known.types[table])
     flow.known.shapes[output] = tuple(last if n == axis else dim for n, dim in enumerate(shape))
     frames = flow.by_size(output, node)
-    flow.edits.append(TableRows(node, axis, frames))
+    flow.edits.append(PickedRows(node, axis, frames))
     return [frames]
+
+
+def _rearranged(flow: Flow, node: ir.Node) -> Counter | None:
+    """Return a counter whose axes or type a node changes."""
+    read = _counter_read(flow, node)
+    narrow = node.op_type == "Cast" and ir.DataType(node.attributes.get_int("to", 1) or 1).itemsize < 4
+    if read is None or read[0] != 0 or narrow or _UNIQUE_SIZE in read[1].offsets.shape:
+        return None
+    counter = read[1]
+    array = _run(flow, node, 0, np.repeat(counter.offsets, _UNIQUE_SIZE, counter.frames.axis))
+    axes = [] if array is None else [n for n, length in enumerate(array.shape) if length == _UNIQUE_SIZE]
+    if array is None or len(axes) != 1:
+        return None
+    return _checked(flow, node, counter, axes[0], counter.step, array.take([0], axes[0]))
+
+
+def _calculated(flow: Flow, node: ir.Node) -> Counter | None:
+    """Return a counter plus, minus or times a constant that is equal in each frame."""
+    read, dtype = _counter_read(flow, node), flow.known.types.get(node.outputs[0])
+    if read is None or dtype is None or not dtype.is_integer():
+        return None
+    slot, counter = read
+    other = flow.known.constant(node.inputs[1 - slot])
+    if other is None or (node.op_type == "Sub" and slot != 0) or (node.op_type == "Mul" and other.size != 1):
+        return None
+    step = counter.step * int(other.reshape(-1)[0]) if node.op_type == "Mul" else counter.step
+    array = _run(flow, node, slot, counter.offsets)
+    if array is None:
+        return None
+    axis = counter.frames.axis + array.ndim - counter.offsets.ndim
+    return _checked(flow, node, counter, axis, step, array) if array.shape[axis] == 1 else None
+
+
+def _counter_read(flow: Flow, node: ir.Node) -> tuple[int, Counter] | None:
+    """Return the input of a node that counts frames, and its counter, if all other inputs are constant."""
+    slots = [n for n, v in enumerate(node.inputs) if v is not None and flow.known.constant(v) is None]
+    counter = flow.framings.get(input_of(node, slots[0])) if len(slots) == 1 else None
+    if not isinstance(counter, Counter) or counter.offsets.size > _MOST_OFFSETS:
+        return None
+    return slots[0], counter
+
+
+def _run(flow: Flow, node: ir.Node, slot: int, frames: Array) -> Array | None:
+    """Run a node on frames of its counter."""
+    constants = {v: array for v in node.inputs if v is not None and (array := flow.known.constant(v)) is not None}
+    outputs = compute_node(node, {**constants, input_of(node, slot): frames}, flow.opset)
+    return outputs[0] if outputs else None
+
+
+def _checked(flow: Flow, node: ir.Node, counter: Counter, axis: int, step: int, offsets: Array) -> Counter | None:
+    """Return the counter that a node computes of another one, if its shape matches the output."""
+    before = counter.frames
+    frames = Frames(axis, extra=before.extra, known=before.known, rate=before.rate)
+    shape = tuple(frames.size() if n == axis else size(length) for n, length in enumerate(offsets.shape))
+    return Counter(frames, step, offsets) if flow.known.shapes.get(node.outputs[0]) == shape else None
+
+
+@dataclass(frozen=True)
+class RaisedLimit(NodeEdit):
+    """Raises the limit of a Range that lacks frames in each chunk: it is the size of what is padded on the right.
+
+    Attributes:
+        more: What the limit lacks in a chunk.
+        dtype: The element type of the limit.
+    """
+
+    node: ir.Node
+    more: int
+    dtype: ir.DataType
+    carries = False
+
+    def apply(self, editor: Editor) -> None:
+        limit, emit = input_of(self.node, 1), editor.before(self.node)
+        self.node.replace_input_with(1, emit("Add", limit, emit.constant(self.more, self.dtype)))
+
+
+@dataclass(frozen=True)
+class PickedRows(NodeEdit):
+    """Picks the rows of a table by the numbers of the frames, where a Slice cuts it to the number of frames.
+
+    A number beyond the end of the table is an error.
+
+    Attributes:
+        axis: The axis of the table.
+        frames: The framing of the rows.
+    """
+
+    node: ir.Node
+    axis: int
+    frames: Frames
+    carries = False
+
+    def apply(self, editor: Editor) -> None:
+        emit, table, rows = editor.after(self.node), input_of(self.node), self.node.outputs[0]
+        rows.type = rows.type or table.type
+        readers = list(rows.uses())
+        numbers = emit("Add", self._indices(emit, rows), frames_before(editor, self.frames.rate))
+        picked = emit("Gather", table, numbers, axis=self.axis)
+        picked.type = rows.type
+        for reader, slot in readers:
+            if reader.op_type != "Shape":
+                reader.replace_input_with(slot, picked)
+
+    def _indices(self, emit: Emitter, rows: ir.Value) -> ir.Value:
+        """Return the numbers 0, 1, ... of the rows of a chunk."""
+        time = emit.editor.time
+        count = None if time is None else in_chunk(self.frames.size(), time.frames)
+        if count is not None:
+            return emit.counts(range(count))
+        number = emit("Gather", emit("Shape", rows), emit.constant(self.axis), axis=0)
+        return emit.as_counts(emit("Range", emit.constant(0), number, emit.constant(1)))
+
+
+def continued_counters(flow: Flow) -> Iterator[ContinuedCounter]:
+    """Yield the edits of the counters that nodes read as numbers."""
+    for value, readers in flow.counted.items():
+        counter = flow.framings[value]
+        assert isinstance(counter, Counter)
+        yield ContinuedCounter(producer(value), value, counter, readers, flow.known.types[value])
+
+
+@dataclass(frozen=True)
+class ContinuedCounter(NodeEdit):
+    """Adds the number of the frames before the chunk to a counter that nodes read as numbers.
+
+    Attributes:
+        node: The node that computes the counter.
+        value: The value of the counter.
+        counter: Its step and offsets.
+        readers: The nodes that read the value as data.
+        dtype: The element type of the value.
+    """
+
+    node: ir.Node
+    value: ir.Value
+    counter: Counter
+    readers: Sequence[ir.Node]
+    dtype: ir.DataType
+
+    def apply(self, editor: Editor) -> None:
+        readers = list(dict.fromkeys(self.readers))
+        as_indices = [reader for reader in readers if self._picks_rows(reader)]
+        if as_indices and self.dtype == ir.DataType.INT64 != editor.count_type:
+            own = editor.after(self.node)("Cast", self.value, to=int(editor.count_type))
+            self._continue(editor, own, as_indices, editor.count_type)
+            readers = [reader for reader in readers if reader not in as_indices]
+        if readers:
+            self._continue(editor, self.value, readers, self.dtype)
+
+    def _picks_rows(self, reader: ir.Node) -> bool:
+        """Whether a node reads the counter as indices only, which may have any type of integers."""
+        slots = [slot for slot, read in enumerate(reader.inputs) if read is self.value]
+        return reader.op_type == "Gather" and not reader.domain and slots == [1]
+
+    def _continue(self, editor: Editor, own: ir.Value, readers: Sequence[ir.Node], dtype: ir.DataType) -> None:
+        """Give nodes the counter of the chunk plus the number of the frames before it."""
+        emit, before = editor.after(producer(own)), frames_before(editor, self.counter.frames.rate)
+        if self.counter.step != 1:
+            before = emit("Mul", before, emit.counts([self.counter.step]))
+        numbers = emit("Add", own, of_type(emit, readers[0], before, dtype))
+        for reader in readers:
+            for slot, read in enumerate(reader.inputs):
+                if read is self.value:
+                    reader.replace_input_with(slot, numbers)

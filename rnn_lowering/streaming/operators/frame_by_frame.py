@@ -1,4 +1,8 @@
-"""Operators that compute each frame from that frame only: along which axes they act, and where the frames go."""
+"""Operators that compute each frame from that frame only.
+
+`AXIS_RULES` says along which axes an operator acts, and which axis of its output an axis of an input becomes. Frames
+may be on any axis along which it does not act. Operators that act along the frames have rules in the other modules.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +30,9 @@ _READ_FIRST = _SIZED | {"OneHot", "Split", "TopK", "CumSum", "Pad"}
 
 def data_slots(node: ir.Node) -> list[int]:
     """Return the slots of the inputs that a node reads as data, not as sizes or axes."""
-    given = [n for n, v in enumerate(node.inputs) if v is not None]
+    slots = [n for n, v in enumerate(node.inputs) if v is not None]
     first_only = node.op_type in _READ_FIRST or node.op_type.startswith("Reduce")
-    return given[:1] if first_only and node.domain == "" else given
+    return slots[:1] if first_only and node.domain == "" else slots
 
 
 def frame_by_frame(flow: Flow, node: ir.Node) -> list[Framing]:
@@ -75,9 +79,9 @@ def _rearranged(flow: Flow, node: ir.Node, slot: int, output: ir.Value) -> Frame
         outer = outer_total.divided(product(after[:axis]))
         if inner is None or outer is None or not outer.integral(1):
             continue
-        found = _at_rate(replace(framing, axis=axis, outer=outer), inner)
-        if found is not None and found.size() == after[axis]:
-            return flow.resampled(node, output, found)
+        moved = _at_rate(replace(framing, axis=axis, outer=outer), inner)
+        if moved is not None and moved.size() == after[axis]:
+            return flow.resampled(node, output, moved)
     raise flow.refuse(node, "mixes the frames with other axes", "did the exporter fix the batch size or a length?")
 
 
@@ -108,8 +112,9 @@ def _check_sizes(flow: Flow, node: ir.Node, data: Sequence[int]) -> None:
 
 def _check_spread(flow: Flow, node: ir.Node, data: Sequence[int], framing: Unframed | None) -> None:
     """Refuse a size that depends on the number of frames, unless it repeats one element without frames."""
-    sizes = [v for n, v in enumerate(node.inputs) if v is not None and n not in data]
-    if not any(depends_on_time(flow.known, v) for v in sizes):
+    if not any(
+        depends_on_time(flow.known, v) for n, v in enumerate(node.inputs) if v is not None and n not in data
+    ):
         return
     if framing is Unframed.LAST:
         raise flow.refuse(
@@ -117,9 +122,7 @@ def _check_spread(flow: Flow, node: ir.Node, data: Sequence[int], framing: Unfra
             "spreads a value that is known only after the last frame over all frames",
             "make that value an output",
         )
-    value = node.inputs[data[0]]
-    before = () if value is None else flow.shape(value, node)
-    after = flow.shape(node.outputs[0], node)
+    before, after = flow.shape(input_of(node, data[0]), node), flow.shape(node.outputs[0], node)
     padded = (ONE,) * (len(after) - len(before)) + before
     once = all(old == ONE for old, dim in zip(padded, after, strict=True) if dim.timed)
     if node.op_type not in ("Expand", "Tile") or not once or not any(dim.timed for dim in after):
@@ -131,13 +134,13 @@ def _check_spread(flow: Flow, node: ir.Node, data: Sequence[int], framing: Unfra
 
 
 def _places(flow: Flow, node: ir.Node, axes: Mapping[int, int]) -> set[int | None]:
-    """Return the axes of the output that hold the frames, given their axis in each input; None for unknown ones.
+    """Return the axes of the output that hold the frames, from their axis in each input; None for an unknown one.
 
     Raises:
         UnsupportedError: The node acts along the frames, or it is not known how it acts.
     """
-    found = axes_of(flow, node)
-    if found is None:
+    known = _axes_of(flow, node)
+    if known is None:
         raise flow.refuse(
             node,
             "is not known to act on each frame alone",
@@ -145,14 +148,14 @@ def _places(flow: Flow, node: ir.Node, axes: Mapping[int, int]) -> set[int | Non
         )
     places: set[int | None] = set()
     for slot, axis in axes.items():
-        label = found.inputs[slot][axis] if slot in found.inputs else None
-        if label is not None and label not in found.output:
+        label = known.inputs[slot][axis] if slot in known.inputs else None
+        if label is not None and label not in known.output:
             raise flow.refuse(
                 node,
                 f"looks beyond its frame: it acts along axis {axis}, which holds the frames",
                 "let it act along another axis",
             )
-        places.add(None if label is None else found.output.index(label))
+        places.add(None if label is None else known.output.index(label))
     return places
 
 
@@ -173,13 +176,13 @@ class Axes:
 
 
 def coupled_axes(flow: Flow, node: ir.Node) -> list[int]:
-    """Return the axes of the first input along which a node acts; none if it is not known how it acts."""
-    found = axes_of(flow, node)
-    return [] if found is None else [n for n, label in enumerate(found.inputs[0]) if label not in found.output]
+    """Return the axes of the first input along which a node acts; none if unknown."""
+    known = _axes_of(flow, node)
+    return [] if known is None else [n for n, label in enumerate(known.inputs[0]) if label not in known.output]
 
 
-def axes_of(flow: Flow, node: ir.Node) -> Axes | None:
-    """Return how the axes of a node's inputs become those of its output; None if it is not known."""
+def _axes_of(flow: Flow, node: ir.Node) -> Axes | None:
+    """Return how the axes of a node's inputs become those of its output; None if unknown."""
     if node.domain:
         return None
     if node.op_type in ELEMENTWISE:
@@ -244,9 +247,9 @@ def _without_kept(node: ir.Node, acting: Axes) -> Axes:
 
 
 def _reduction(flow: Flow, node: ir.Node) -> Axes:
-    given, rank = flow.known.parameter(node, "axes"), _rank(flow, node)
-    held = [] if given is None else [n.constant for n in given]
-    axes = range(rank) if given is None or None in held else [int(n or 0) for n in held]
+    sizes, rank = flow.known.parameter(node, "axes"), _rank(flow, node)
+    numbers = [None] if sizes is None else [n.constant for n in sizes]
+    axes = range(rank) if None in numbers else [int(n or 0) for n in numbers]
     if not axes and not node.attributes.get_int("noop_with_empty_axes"):
         axes = range(rank)
     return _without_kept(node, _acting(flow, node, axes))
@@ -258,11 +261,9 @@ def _arg(flow: Flow, node: ir.Node) -> Axes:
 
 def _cum_sum(flow: Flow, node: ir.Node) -> Axes:
     """Act along the axis in the second input."""
-    held = flow.known.constant(node.inputs[1])
-    known = held is not None and held.size == 1
-    return _acting(
-        flow, node, [int(held.reshape(-1)[0])] if held is not None and known else range(_rank(flow, node))
-    )
+    axis = flow.known.constant(node.inputs[1])
+    axes = range(_rank(flow, node)) if axis is None or axis.size != 1 else axis.reshape(-1).tolist()
+    return _acting(flow, node, axes)
 
 
 def _mean_variance(flow: Flow, node: ir.Node) -> Axes:
@@ -314,7 +315,7 @@ def _transpose(flow: Flow, node: ir.Node) -> Axes:
 
 
 def _resize(flow: Flow, node: ir.Node) -> Axes | None:
-    """A size that changes is noticed."""
+    """Act along no axis: `Flow.framed` refuses a changed size."""
     cropped = node.attributes.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize"
     return None if cropped else _acting(flow, node, ())
 

@@ -31,8 +31,8 @@ class _Window:
     right: int
     pads: tuple[int, ...]
 
-    def without(self, axis: int, left: int = 0, right: int = 0) -> tuple[int, ...]:
-        """Return the paddings with others along one spatial axis."""
+    def with_pads(self, axis: int, left: int = 0, right: int = 0) -> tuple[int, ...]:
+        """Return the paddings with these along one spatial axis."""
         rank = len(self.pads) // 2
         return tuple(left if n == axis else right if n == axis + rank else pad for n, pad in enumerate(self.pads))
 
@@ -45,10 +45,10 @@ def windowed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None
     left, right, stride = window.left, window.right, window.stride
     if min(left, right) < 0:
         raise flow.refuse(node, "removes frames with its paddings", "use a Slice")
-    made = framing.padded(left, right).windows(window.span + 1, stride)
-    initial = _before_first(flow, node) if left else 0.0
-    pads = window.without(framing.axis - 2)
-    return with_past(flow, node, framing, made, left=left, right=right, stride=stride, initial=initial, pads=pads)
+    after = framing.padded(left, right).windows(window.span + 1, stride)
+    initial = _padding_value(flow, node) if left else 0.0
+    pads = window.with_pads(framing.axis - 2)
+    return with_past(flow, node, framing, after, left=left, right=right, stride=stride, initial=initial, pads=pads)
 
 
 def transformed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
@@ -90,21 +90,21 @@ def transposed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | No
     window, output_padding = _window(flow, node, framing), node.attributes.get_ints("output_padding", ())
     span, stride, left = window.span, window.stride, window.left
     right = span + 1 - stride - window.right + (output_padding[axis] if output_padding else 0)
-    made = framing.repeated(stride).padded(-left, right)
-    found = settled(flow, node, framing, made, right)
-    delay, late = framing.delay.frames, found.delay.frames
+    whole = framing.repeated(stride).padded(-left, right)
+    final = settled(flow, node, framing, whole, right)
+    delay, late = framing.delay.frames, final.delay.frames
     past = max((late - left + span) // stride - delay, 0)
-    beyond = span + 1 - stride + made.known - found.known
-    pads = window.without(axis, (delay + past) * stride + left - late, max(beyond, 0))
+    beyond = span + 1 - stride + whole.known - final.known
+    pads = window.with_pads(axis, (delay + past) * stride + left - late, max(beyond, 0))
     padding = tuple(
         max(-beyond, 0) if n == axis else pad
         for n, pad in enumerate(output_padding or [0] * (len(window.pads) // 2))
     )
     reached = max((span - left) // stride, 0)
     if past or (delay and reached) or pads != window.pads or padding != tuple(output_padding or padding):
-        given = padding if any(padding) or output_padding else None
-        keep(flow, node, framing, past, left=reached, pads=pads, output_padding=given)
-    return resampled(flow, node, framing, found)
+        changed = padding if any(padding) or output_padding else None
+        keep(flow, node, framing, past, left=reached, pads=pads, output_padding=changed)
+    return resampled(flow, node, framing, final)
 
 
 def _window(flow: Flow, node: ir.Node, framing: Frames) -> _Window:
@@ -118,9 +118,8 @@ def _window(flow: Flow, node: ir.Node, framing: Frames) -> _Window:
     if len([v for v in node.outputs if v.name]) > 1:
         raise flow.refuse(node, "returns positions, which would restart in each chunk", "drop the second output")
     n, attributes = framing.axis - 2, node.attributes
-    value, weights = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
-    assert value is not None
-    rank = len(flow.shape(value, node)) - 2
+    weights = node.inputs[1] if len(node.inputs) > 1 else None
+    rank = len(flow.shape(input_of(node), node)) - 2
     kernel = attributes.get_ints("kernel_shape", ())
     if not kernel and weights is not None:
         kernel = [int(k) for dim in flow.shape(weights, node)[2:] if (k := dim.constant) is not None]
@@ -139,29 +138,26 @@ def _window(flow: Flow, node: ir.Node, framing: Frames) -> _Window:
 
 def _pads(flow: Flow, node: ir.Node, framing: Frames, spans: Sequence[int], strides: Sequence[int]) -> list[int]:
     """Return the paddings of all spatial axes, first those at the starts."""
-    value = input_of(node)
+    auto = node.attributes.get_string("auto_pad", "NOTSET") or "NOTSET"
+    if not auto.startswith("SAME"):
+        pads = node.attributes.get_ints("pads", ()) if auto == "NOTSET" else ()
+        return list(pads or [0] * 2 * len(spans))
     sizes = [
         size(framing.extra + stride) if axis == framing.axis and framing.extra % stride == 0 else dim
-        for axis, (dim, stride) in enumerate(zip(flow.shape(value, node)[2:], strides, strict=True), 2)
-    ]  # of the frames any number that fits stands for all
-    auto = node.attributes.get_string("auto_pad", "NOTSET") or "NOTSET"
-    rank = len(sizes)
-    if not auto.startswith("SAME"):
-        given = node.attributes.get_ints("pads", ()) if auto == "NOTSET" else ()
-        return list(given or [0] * 2 * rank)
+        for axis, (dim, stride) in enumerate(zip(flow.shape(input_of(node), node)[2:], strides, strict=True), 2)
+    ]  # any number of frames that fits stands for all
     if node.op_type == "ConvTranspose" and any(stride > 1 for stride in strides):
         raise flow.refuse(node, "its paddings depend on the sizes of its result", "give the paddings as numbers")
     totals = [
         _same_total(flow, node, length, span, stride)
         for length, span, stride in zip(sizes, spans, strides, strict=True)
     ]
-    less = [total // 2 for total in totals]
-    more = [total - half for total, half in zip(totals, less, strict=True)]
-    return [*less, *more] if auto == "SAME_UPPER" else [*more, *less]
+    smaller, larger = [total // 2 for total in totals], [total - total // 2 for total in totals]
+    return [*smaller, *larger] if auto == "SAME_UPPER" else [*larger, *smaller]
 
 
 def _same_total(flow: Flow, node: ir.Node, length: Size, span: int, stride: int) -> int:
-    """Return the padding of an axis that gives one result for every `stride`."""
+    """Return the padding of an axis that gives one result for each `stride` elements."""
     if stride == 1:
         return span
     number = length.constant
@@ -170,8 +166,8 @@ def _same_total(flow: Flow, node: ir.Node, length: Size, span: int, stride: int)
     return max((math.ceil(number / stride) - 1) * stride + span + 1 - int(number), 0)
 
 
-def _before_first(flow: Flow, node: ir.Node) -> float:
-    """Return the number that fills the padding of a node."""
+def _padding_value(flow: Flow, node: ir.Node) -> float:
+    """Return the number with which a node pads."""
     if node.op_type == "MaxPool":
         dtype = flow.known.types[input_of(node)].numpy()
         return float(np.finfo(dtype).min) if dtype.kind == "f" else float(np.iinfo(dtype).min)
@@ -184,7 +180,9 @@ def _before_first(flow: Flow, node: ir.Node) -> float:
 
 @dataclass(frozen=True)
 class OverlapAdd(FramesEdit):
-    """A Col2Im with one column for each frame. Columns that are missing because of a delay count as 0.
+    """Puts past columns before those of the chunk in a Col2Im with one column for each frame, in a larger image.
+
+    Columns that are missing because of a delay count as 0.
 
     Attributes:
         past: The number of columns before the chunk that add to the chunk.
@@ -201,18 +199,15 @@ class OverlapAdd(FramesEdit):
     cut: int
 
     def apply(self, editor: Editor) -> None:
-        """Put the past columns before the chunk's, in a larger image; cut off what is not the chunk's."""
         node, result, more = self.node, self.node.outputs[0], self.past * self.stride
-        columns, image = node.inputs[0], node.inputs[1]
-        assert columns is not None
-        assert image is not None
-        name, columns = columns.name, without_missing(editor, self, columns, 0.0)
+        source = input_of(node)
+        columns = without_missing(editor, self, source, 0.0)
         if self.past:
-            past, emit = self.past_input(editor, "x", name, self.past), editor.before(node)
+            past, emit = self.past_input(editor, "x", source.name, self.past), editor.before(node)
             columns = emit("Concat", past, columns, axis=2)
             present = self.last(emit, columns, self.past)
             wider = emit.constant([more if n == self.added else 0 for n in range(self.rank)])
-            node.replace_input_with(1, emit("Add", image, wider))
+            node.replace_input_with(1, emit("Add", input_of(node, 1), wider))
             editor.add_present(node, "x", past, present, self.path)
         node.replace_input_with(0, columns)
         if self.past or self.cut:
@@ -247,9 +242,9 @@ def overlapped(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | No
         raise flow.refuse(
             node, "its size is not that of all its columns together", "make the image as long as all columns"
         )
-    made = framing.repeated(stride).padded(0, span - stride)
-    found = settled(flow, node, framing, made, span - stride)
-    cut = span - stride + made.known - found.known
+    whole = framing.repeated(stride).padded(0, span - stride)
+    final = settled(flow, node, framing, whole, span - stride)
+    cut = span - stride + whole.known - final.known
     place = flow.at(node, input_of(node), framing)
     flow.edits.append(OverlapAdd(*place, (span - 1) // stride, axis, rank, stride, cut))
-    return resampled(flow, node, framing, replace(found, axis=2 + axis))
+    return resampled(flow, node, framing, replace(final, axis=2 + axis))
