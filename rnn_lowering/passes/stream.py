@@ -161,7 +161,9 @@ def _open_time(work: ir.Model, time: TimeInputs) -> None:
     for value in work.graph.inputs:
         name = value.name or ""
         if name in time.axes:
-            value.shape = ir.Shape(time.opened(name), None if value.shape is None else _denotations(value.shape))
+            value.shape = ir.Shape(
+                time.open_shape(name), None if value.shape is None else _denotations(value.shape)
+            )
 
 
 def _reads(value: ir.Value, time: TimeInputs, reached: dict[ir.Value, bool]) -> bool:
@@ -187,7 +189,7 @@ def _reads(value: ir.Value, time: TimeInputs, reached: dict[ir.Value, bool]) -> 
 
 def _nothing_carried(work: ir.Model, time: TimeInputs, flow: Flow) -> str:
     """Return a warning that no state is carried, with the axes along which recurrent nodes run."""
-    axes = " and ".join(f"axis {axis} of '{name}' ({time.others[name][axis]})" for name, axis in time.axes.items())
+    axes = " and ".join(f"axis {axis} of '{name}' ({time.shapes[name][axis]})" for name, axis in time.axes.items())
     states: dict[str, None] = {}
     runs: dict[str, NodeRef] = {}
     for found in recurrent_nodes(work):
@@ -247,8 +249,8 @@ def _declare(work: ir.Model, flow: Flow, time: TimeInputs) -> None:
     denoted = {v: _denotations(v.shape) for v in (*work.graph.inputs, *computed) if v.shape is not None}
     for value in work.graph.inputs:
         name = value.name or ""
-        if name in time.others:
-            value.shape = ir.Shape(time.opened(name))
+        if name in time.shapes:
+            value.shape = ir.Shape(time.open_shape(name))
     for value in computed:
         shape = flow.known.shapes.get(value)
         if shape is not None and any(dim.timed for dim in shape):

@@ -1,8 +1,8 @@
 """Nodes that read frames before or after the chunk: past frames are a state, and future frames a delay.
 
 * Past frames: `with_past` records that a state keeps them and replaces the padding (`PastFrames`).
-* Future frames: an operator that looks ahead returns a late value (`Frames.known`). Where values meet, `joined` decides
-  their common delay, and `Wait` delays the earlier ones.
+* Future frames: an operator that looks ahead returns a late value (`Frames.known`). Where values meet, `joined`
+  decides their common delay, and `Wait` delays the earlier ones.
 
 A value with delay 2 starts with 2 missing frames. Until frame 0 comes, states keep their initial values, and nodes
 read the padding (`without_missing`). A state counts the frames so far, and so tells which frames are missing.
@@ -111,7 +111,7 @@ def _wait(flow: Flow, node: ir.Node, slot: int, framing: Frames, later: Frames) 
         )
     past = later.delay.frames - framing.delay.frames
     drop = past + framing.overlap - later.overlap
-    flow.edits.append(Wait(*flow.at(node, value, framing), slot, past, drop))
+    flow.edits.append(Wait(*flow.edit_fields(node, value, framing), slot, past, drop))
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def keep(
     value = node.outputs[0] if node.op_type == "Pad" else input_of(node, slot)
     delay, axis = frames.delay.frames, frames.axis
     edit = PastFrames(
-        *flow.at(node, value, frames),
+        *flow.edit_fields(node, value, frames),
         slot,
         past=max(past, 0),
         initial=_entries(initial, axis, left - delay - past, past),

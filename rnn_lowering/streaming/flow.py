@@ -1,4 +1,4 @@
-"""`Flow`: what following the frames finds: the framing of each value, and the edits that a stream needs."""
+"""`Flow`: the framing of each value, and the edits that a stream needs, found node by node."""
 
 from __future__ import annotations
 
@@ -78,17 +78,17 @@ class Flow:
     Attributes:
         known: Types, shapes and constants.
         scope: Name of the graph that is being read.
-        path: The nodes If around that graph, each with the name of the branch.
+        path: The If nodes around that graph, each with the name of the branch.
         framings: Framing by value; a value without an entry does not depend on the stream.
         recurrent, edits: The changes that a stream needs, in the order of the model.
         units: Pairs of a node and the number that must divide the number of frames.
-        counted: Counters that a node reads as data. They must continue in the next chunk.
-        caches: By output the Concat nodes that put frames before those of the stream which an input may hold.
+        counted: By counter, the nodes that read it as data. It must continue in the next chunk.
+        caches: By output, the Concat nodes that put frames before those of the stream; an input may hold them.
         tails: Values with the last frames of a cache, as many as the cache holds.
-        means: By value the nodes that pool all frames to their mean.
+        means: By value, the nodes that pool all frames to their mean.
         ahead: Pairs of a node that reads future frames and the number of these, in frames of the stream.
         late_states: Last states that are late, with the error of an output that is not their next value.
-        loops: Loops that are no Scans, each with the reason.
+        loops: Loops that could not become Scans, each with the error.
     """
 
     known: SymbolicValues
@@ -130,7 +130,7 @@ class Flow:
         return self.resized(node, output, framing)
 
     def shape(self, value: ir.Value, node: ir.Node) -> Shape:
-        """The shape of a value."""
+        """Return the shape of a value that a node reads or returns."""
         if value not in self.known.shapes:
             raise self.refuse(
                 node,
@@ -139,7 +139,7 @@ class Flow:
             )
         return self.known.shapes[value]
 
-    def at(
+    def edit_fields(
         self, node: ir.Node, value: ir.Value, frames: Frames
     ) -> tuple[ir.Node, Frames, Path, Shape, ir.DataType]:
         """Return the fields of a `FramesEdit` of a node, for a value of the type and shape that it reads."""
@@ -170,16 +170,16 @@ class Flow:
 
     def by_size(self, value: ir.Value, node: ir.Node) -> Frames:
         """Return the framing of a counter, or of a value that is equal in every frame, from its size."""
-        found, lacking = self.counted_by_size(value, node)
+        frames, lacking = self.frames_and_lacking(value, node)
         if lacking:
             raise self.refuse(
                 node,
                 f"'{value.name}' lacks {lacking} of the frames of each chunk",
                 "count as many frames as the other inputs have",
             )
-        return found
+        return frames
 
-    def counted_by_size(self, value: ir.Value, node: ir.Node) -> tuple[Frames, int]:
+    def frames_and_lacking(self, value: ir.Value, node: ir.Node) -> tuple[Frames, int]:
         """Return the framing that follows from the size of a value, and how many frames each chunk lacks."""
         axes = [axis for axis, dim in enumerate(self.known.shapes[value]) if dim.timed]
         if len(axes) == 1:
@@ -187,9 +187,9 @@ class Flow:
             rate, extra = dim.coefficient(TIME), dim.coefficient()
             if rate > 0 and extra.denominator == 1:
                 known = int(extra + dim.coefficient(CHUNK))
-                found, lacking = Frames(axes[0], extra=int(extra), known=max(known, 0), rate=rate), max(-known, 0)
-                if found.size() - Size.symbol(CHUNK) * lacking == dim:
-                    return found, lacking
+                frames, lacking = Frames(axes[0], extra=int(extra), known=max(known, 0), rate=rate), max(-known, 0)
+                if frames.size() - Size.symbol(CHUNK) * lacking == dim:
+                    return frames, lacking
         raise self.refuse(
             node,
             f"the shape of '{value.name}' depends on the number of frames in a way that a stream cannot follow",

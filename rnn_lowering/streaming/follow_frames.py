@@ -39,17 +39,17 @@ def follow(model: ir.Model, time: TimeInputs, loops: Mapping[NodeRef, Unsupporte
     Args:
         model: A sorted model without functions; it is not changed.
         time: The input axes that hold frames.
-        loops: Its Loops that could not become Scans, each with the reason.
+        loops: Its Loops that could not become Scans, each with the error.
 
     If a size is an integer only for multiples of a number of frames, the model requires such a multiple.
 
     Raises:
         UnsupportedError: A node reads other frames, or its rule is not known.
     """
-    found: list[tuple[NodeRef | None, int]] = []
+    units: list[tuple[NodeRef | None, int]] = []
     while True:
-        flow = Flow(start(model, time.sizes()), units=found, loops=loops)
-        flow.known.unit = unit = math.lcm(*(multiple for _, multiple in found))
+        flow = Flow(start(model, time.sizes()), units=units, loops=loops)
+        flow.known.unit = unit = math.lcm(*(multiple for _, multiple in units))
         for value in model.graph.inputs:
             axis = time.axes.get(value.name or "")
             if axis is not None:
@@ -60,7 +60,7 @@ def follow(model: ir.Model, time: TimeInputs, loops: Mapping[NodeRef, Unsupporte
         except UnsupportedError as error:
             if unit % flow.known.wanted == 0 or math.lcm(unit, flow.known.wanted) > LARGEST_UNIT:
                 raise
-            found = [*flow.units, (error.node, flow.known.wanted)]
+            units = [*flow.units, (error.node, flow.known.wanted)]
         else:
             return flow
 
@@ -68,22 +68,18 @@ def follow(model: ir.Model, time: TimeInputs, loops: Mapping[NodeRef, Unsupporte
 def _follow_graph(flow: Flow, graph: ir.Graph) -> None:
     add_initializers(flow.known, graph)
     for node in graph:
-        if not node.outputs:  # it gives nothing that could be known
+        if not node.outputs:
             continue
         outputs = [v for v in node.outputs if v.name]
         try:
             framings = _follow_node(flow, node)
         except SizingError as error:
-            raise _does_not_fit(flow, error) from error
+            raise flow.refuse(
+                error.node,
+                f"does not work with another number of frames: {error.reason}",
+                "did the exporter fix the length? Export with a dynamic time axis",
+            ) from error
         flow.framings.update((v, m) for v, m in zip(outputs, framings, strict=True) if m is not None)
-
-
-def _does_not_fit(flow: Flow, error: SizingError) -> UnsupportedError:
-    return flow.refuse(
-        error.node,
-        f"does not work with another number of frames: {error.reason}",
-        "did the exporter fix the length? Export with a dynamic time axis",
-    )
 
 
 def _follow_node(flow: Flow, node: ir.Node) -> list[Framing]:
@@ -93,32 +89,27 @@ def _follow_node(flow: Flow, node: ir.Node) -> list[Framing]:
         return _branches(flow, node)
     infer(flow.known, node)
     read = values_used(node)
-    lost = next((m for v in read if isinstance(m := flow.framings.get(v), WholeSequenceValue)), None)
+    whole = next((m for v in read if isinstance(m := flow.framings.get(v), WholeSequenceValue)), None)
     streamed = any(isinstance(flow.framings.get(v), Frames | Pooled | Unframed | FirstFrame) for v in read)
     if node.op_type in ("Shape", "Size") and node.domain == "":
-        return _size_of(flow, node, lost)
-    if lost is not None:
+        if whole is not None and node.inputs[0] not in flow.known.shapes:
+            return [whole]
+        evaluate(flow.known, node)
+        return [None]
+    if whole is not None:
         if streamed:
-            raise lost.error
-        return _all_lost(flow, outputs, lost)
+            raise whole.error
+        return _of_whole(flow, outputs, whole)
     if streamed:
         return _rule(flow, node)
     if any(flow.is_timed(v) for v in read):
         try:
-            found = counting(flow, node)
+            counters = counting(flow, node)
         except UnsupportedError as error:
-            return _all_lost(flow, outputs, WholeSequenceValue(error))
-        if found is not None:
-            return found
+            return _of_whole(flow, outputs, WholeSequenceValue(error))
+        if counters is not None:
+            return counters
     return _without_stream(flow, node, read)
-
-
-def _size_of(flow: Flow, node: ir.Node, lost: WholeSequenceValue | None) -> list[Framing]:
-    value = node.inputs[0]
-    if lost is not None and value not in flow.known.shapes:
-        return [lost]
-    evaluate(flow.known, node)
-    return [None]
 
 
 def _without_stream(flow: Flow, node: ir.Node, read: Sequence[ir.Value]) -> list[Framing]:
@@ -127,7 +118,7 @@ def _without_stream(flow: Flow, node: ir.Node, read: Sequence[ir.Value]) -> list
     try:
         evaluate(flow.known, node)
     except UnfollowedError:
-        return _all_lost(flow, outputs, _not_a_size(flow, node))
+        return _of_whole(flow, outputs, WholeSequenceValue(_not_a_size(flow, node)))
     if all(v in flow.known.contents for v in outputs) or not any(flow.is_timed(v) for v in read):
         return [None] * len(outputs)
     edits = len(flow.edits)
@@ -135,52 +126,48 @@ def _without_stream(flow: Flow, node: ir.Node, read: Sequence[ir.Value]) -> list
         return _rule(flow, node)
     except UnsupportedError as error:
         del flow.edits[edits:]
-        return _all_lost(flow, outputs, WholeSequenceValue(error))
+        return _of_whole(flow, outputs, WholeSequenceValue(error))
 
 
-def _not_a_size(flow: Flow, node: ir.Node) -> WholeSequenceValue:
+def _not_a_size(flow: Flow, node: ir.Node) -> UnsupportedError:
     if node.op_type == "Range":
-        return WholeSequenceValue(
-            flow.refuse(
-                node, "counts frames in a way that needs the whole sequence", "start the Range at a constant"
-            )
+        return flow.refuse(
+            node, "counts frames in a way that needs the whole sequence", "start the Range at a constant"
         )
-    return WholeSequenceValue(
-        flow.refuse(
-            node,
-            "uses the number of frames, which a stream never knows, other than as a size",
-            "sizes may be the number of frames times a constant, plus a constant",
-        )
+    return flow.refuse(
+        node,
+        "uses the number of frames, which a stream never knows, other than as a size",
+        "sizes may be the number of frames times a constant, plus a constant",
     )
 
 
-def _all_lost(flow: Flow, outputs: Sequence[ir.Value], lost: WholeSequenceValue) -> list[Framing]:
-    """Mark outputs that depend on the whole sequence; keep only shapes that do not depend on it."""
+def _of_whole(flow: Flow, outputs: Sequence[ir.Value], framing: WholeSequenceValue) -> list[Framing]:
+    """Return the framings of outputs that depend on the whole sequence; forget their shapes that do."""
     for value in outputs:
         dims = flow.known.shapes.get(value, ())
         if any(isinstance(symbol, int) and symbol >= 0 for dim in dims for symbol in dim.symbols):
             del flow.known.shapes[value]
-    return [lost] * len(outputs)
+    return [framing] * len(outputs)
 
 
 def _rule(flow: Flow, node: ir.Node) -> list[Framing]:
     if node.op_type == "Scan" and node.domain == "":
         return scanned(flow, node)
     if bodies_of(node):
-        raise _repeats(flow, node)
+        raise _loop_error(flow, node)
     if any(isinstance(flow.framings.get(v), Pooled) for v in node.inputs if v is not None):
         return of_pooled(flow, node)
     if is_recurrent(node):
         return recurrent(flow, node)
-    framings = _along(flow, node) if node.domain == "" else None
+    framings = _along_frames(flow, node) if node.domain == "" else None
     framings = frame_by_frame(flow, node) if framings is None else framings
     for value, framing in zip([v for v in node.outputs if v.name], framings, strict=True):
         if isinstance(framing, WholeSequenceValue):
-            _all_lost(flow, [value], framing)
+            _of_whole(flow, [value], framing)
     return framings
 
 
-def _along(flow: Flow, node: ir.Node) -> list[Framing] | None:
+def _along_frames(flow: Flow, node: ir.Node) -> list[Framing] | None:
     """Return the framings of the outputs of an operator that acts along the frames; None if it does not."""
     if node.op_type in _JOINING:
         return _JOINING[node.op_type](flow, node)
@@ -212,18 +199,19 @@ _JOINING = {"Concat": joined_along, "Sub": deviating}
 def _branches(flow: Flow, node: ir.Node) -> list[Framing]:
     condition = node.inputs[0]
     if condition is not None and flow.is_timed(condition):
-        if isinstance(lost := flow.framings.get(condition), WholeSequenceValue):
-            raise lost.error
+        if isinstance(whole := flow.framings.get(condition), WholeSequenceValue):
+            raise whole.error
         raise flow.refuse(
             node, "its condition depends on the stream", "compute both branches, then choose with Where"
         )
-    held = flow.known.constant(condition)
-    taken = ("then_branch", "else_branch") if held is None else ("then_branch" if held.all() else "else_branch",)
+    constant, names = flow.known.constant(condition), ["then_branch", "else_branch"]
+    if constant is not None:
+        names = names[:1] if constant.all() else names[1:]
     scope, path = flow.scope, flow.path
-    found: list[list[Framing]] = []
+    framings: list[list[Framing]] = []
     ends: list[list[ir.Value]] = []
-    before = _carried(flow)
-    for name in taken:
+    before = _count_states(flow)
+    for name in names:
         graph = node.attributes[name].as_graph()
         if len(graph.outputs) != len(node.outputs):
             raise flow.refuse(
@@ -232,35 +220,35 @@ def _branches(flow: Flow, node: ir.Node) -> list[Framing]:
         flow.scope, flow.path = f"{scope} > {node_ref(node, '').name} (If) {name}", (*path, (node, name))
         _follow_graph(flow, graph)
         flow.scope, flow.path = scope, path
-        found.append([flow.framings.get(v) for v in graph.outputs])
+        framings.append([flow.framings.get(v) for v in graph.outputs])
         ends.append(list(graph.outputs))
-    if held is None and condition is not None and _carried(flow) > before:
+    if constant is None and condition is not None and _count_states(flow) > before:
         _check_same_branch(flow, node, condition)
-    for framing in (framing for framings in found for framing in framings):
+    for framing in (framing for branch in framings for framing in branch):
         if isinstance(framing, Pooled):
             raise framing.error
-    if any(framings != found[0] for framings in found):
+    if any(branch != framings[0] for branch in framings):
         raise flow.refuse(
             node,
             "the frames of its branches differ in axis, rate or position",
             "compute both branches, then choose with Where",
         )
     for output, values in zip(node.outputs, zip(*ends, strict=True), strict=True):
-        _agree(flow, node, output, values)
-    return [framing for v, framing in zip(node.outputs, found[0], strict=True) if v.name]
+        _merge_facts(flow, node, output, values)
+    return [framing for v, framing in zip(node.outputs, framings[0], strict=True) if v.name]
 
 
-def _carried(flow: Flow) -> int:
-    """Return the number of states found so far, without the number of frames, which every call counts."""
+def _count_states(flow: Flow) -> int:
+    """Return the number of states found so far; not the number of frames, which every call counts."""
     return len(flow.recurrent) + sum(edit.carries for edit in flow.edits)
 
 
 def _check_same_branch(flow: Flow, node: ir.Node, condition: ir.Value) -> None:
     """Refuse states in branches that an input chooses: another call may take another branch."""
     seen, inner = {condition}, set[ir.Value]()
-    left = [condition]
-    while left:
-        value = left.pop()
+    pending = [condition]
+    while pending:
+        value = pending.pop()
         source = value.producer()
         if source is None:
             if value.is_graph_input() and value not in inner:
@@ -272,22 +260,22 @@ def _check_same_branch(flow: Flow, node: ir.Node, condition: ir.Value) -> None:
             continue
         read = [v for v in source.inputs if v is not None]
         if source.domain == "" and source.op_type in ("Shape", "Size"):
-            read = [v for v in read if not _has_steady_sizes(flow, v)]
+            read = [v for v in read if not _has_fixed_sizes(flow, v)]
         for body in bodies_of(source):
             inner.update(body.inputs)
             read += [*body.outputs, *(v for n in body.all_nodes() for v in n.inputs if v is not None)]
-        left += [v for v in dict.fromkeys(read) if v not in seen]
+        pending += [v for v in dict.fromkeys(read) if v not in seen]
         seen.update(read)
 
 
-def _has_steady_sizes(flow: Flow, value: ir.Value) -> bool:
+def _has_fixed_sizes(flow: Flow, value: ir.Value) -> bool:
     """Whether the sizes of a value are equal in all calls, as those of inputs are."""
     dims = flow.known.shapes.get(value)
     named = dims is not None and all(isinstance(symbol, str) for dim in dims for symbol in dim.symbols)
     return value.is_graph_input() or named
 
 
-def _agree(flow: Flow, node: ir.Node, output: ir.Value, values: Sequence[ir.Value]) -> None:
+def _merge_facts(flow: Flow, node: ir.Node, output: ir.Value, values: Sequence[ir.Value]) -> None:
     """Record for an output of If the facts on which its branches agree."""
     known = flow.known
     if values[0] in known.types:
@@ -314,11 +302,11 @@ def _agree(flow: Flow, node: ir.Node, output: ir.Value, values: Sequence[ir.Valu
         known.contents[output] = known.contents[values[0]]
 
 
-def _repeats(flow: Flow, node: ir.Node) -> UnsupportedError:
-    """Refuse a Loop that reads the stream or holds a recurrent node."""
-    refused = flow.loops.get(node_ref(node, flow.scope))
-    if refused is not None:
-        return refused
+def _loop_error(flow: Flow, node: ir.Node) -> UnsupportedError:
+    """Return the error for a Loop that reads the stream or holds a recurrent node."""
+    error = flow.loops.get(node_ref(node, flow.scope))
+    if error is not None:
+        return error
     recurrent = next((n for graph in bodies_of(node) for n in graph.all_nodes() if is_recurrent(n)), None)
     if recurrent is not None:
         scope = f"{flow.scope} > {node_ref(node, '').name} ({node.op_type}) body"

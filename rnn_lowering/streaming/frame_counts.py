@@ -1,4 +1,4 @@
-"""The numbers of frames that a stream computes in each call, at the start of the main graph."""
+"""The numbers of frames: constants if all calls have the same, else computed at the start of each call."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.errors import UnsupportedError
+from rnn_lowering.inference.symbolic_values import in_chunk, size
 from rnn_lowering.model.scopes import ORIGIN
 from rnn_lowering.spec.node_spec import node_ref
 from rnn_lowering.streaming.editor import Editor, Emitter, NodeEdit, home
-from rnn_lowering.streaming.frames import Delay
+from rnn_lowering.streaming.flow import Flow
+from rnn_lowering.streaming.frames import Counter, Delay
+from rnn_lowering.types import Array
 
 P = ParamSpec("P")
 _OfModel = Callable[Concatenate[Editor, P], ir.Value]
@@ -186,3 +189,49 @@ class LengthSoFar(NodeEdit):
             operand = np.array([float(by)]).astype(self.dtype.numpy())
             number = emit(op_type, number, emit.constant(operand, self.dtype))
         self.node.replace_input_with(self.slot, emit("Reshape", number, emit.constant(self.shape)))
+
+
+_MOST_ELEMENTS = 64
+"""The most elements of a value that becomes a constant."""
+
+
+def fold_sizes(flow: Flow, editor: Editor) -> None:
+    """Replace integers that are equal in every call with constants, since most runtimes do not fold them. The nodes
+    that computed them become unused."""
+    frames = None if editor.time is None else editor.time.frames
+    for value in [*flow.known.contents, *(v for v, f in flow.framings.items() if isinstance(f, Counter))]:
+        node, dtype = value.producer(), flow.known.types.get(value)
+        if node is None or node.op_type == "Constant" or not value.uses() or value.is_graph_output():
+            continue
+        if dtype is None or not dtype.is_integer():
+            continue
+        array = (
+            _counter_in_chunk(flow, value, frames)
+            if value in flow.framings
+            else _numbers_in_chunk(flow, value, frames)
+        )
+        if array is not None and node.graph is not None:
+            constant = editor.constant(array.astype(dtype.numpy()), home(node))
+            value.replace_all_uses_with(constant)
+
+
+def _numbers_in_chunk(flow: Flow, value: ir.Value, frames: int | None) -> Array | None:
+    """Return the numbers of a value if every chunk has the same; None otherwise."""
+    shape = [in_chunk(dim, frames) for dim in flow.known.shapes.get(value, (size(_MOST_ELEMENTS + 1),))]
+    if None in shape or np.prod([float(n or 0) for n in shape]) > _MOST_ELEMENTS:
+        return None
+    whole = np.broadcast_to(flow.known.contents[value], [int(n or 0) for n in shape])
+    numbers = [in_chunk(size(n), frames) for n in whole.reshape(-1).tolist()]
+    return None if None in numbers else np.array(numbers, np.int64).reshape(whole.shape)
+
+
+def _counter_in_chunk(flow: Flow, value: ir.Value, frames: int | None) -> Array | None:
+    """Return the numbers of a counter in a chunk; None if chunks differ."""
+    counter = flow.framings[value]
+    assert isinstance(counter, Counter)
+    count = in_chunk(counter.frames.size(), frames)
+    if count is None or count * counter.offsets.size > _MOST_ELEMENTS:
+        return None
+    shape = [1] * counter.offsets.ndim
+    shape[counter.frames.axis] = count
+    return counter.offsets + counter.step * np.arange(count).reshape(shape)

@@ -1,4 +1,4 @@
-"""The frames in each value of a model: their axis, number and order.
+"""The frames in each value of a model, from the input axes that `stream=` names on: their axis, number and order.
 
 A value has T * rate + extra frames in all. After t frames, t * rate + known of them are final. If `known` is
 negative, the value has a delay of -known frames, and its first chunks start with that many frames of no meaning.
@@ -9,8 +9,6 @@ Example, with T = 10 and t = 4:
 * Conv of kernel 3 with padding 1 and 1: extra 0, known -1. The value has 10 frames, and 3 are final: frame 3 reads
   frame 4. The delay is 1.
 * Resize by 2 of that Conv: rate 2, extra 0, known -2. The value has 20 frames, and 6 are final. The delay is 2.
-
-Which axes of a model's inputs are time, as `stream=` names them.
 """
 
 from __future__ import annotations
@@ -171,6 +169,10 @@ Framing = Frames | Pooled | Unframed | WholeSequenceValue | FirstFrame | Counter
 """None: the value does not depend on the frames. Its shape or numbers may depend on how many there are."""
 
 
+_Shapes = Mapping[str, tuple[int | str, ...]]
+"""By the name of an input the sizes of its axes: numbers or names."""
+
+
 @dataclass(frozen=True)
 class TimeInputs:
     """The axes of inputs that hold frames.
@@ -178,19 +180,17 @@ class TimeInputs:
     Attributes:
         axes: The axis by the name of the input.
         frames: The number of frames of each call; None: any number.
-        others: The sizes of all axes by the name of the input: numbers or names.
-        static: The number of frames that the model has now; None if it is open.
+        shapes: The sizes of all axes by the name of the input.
     """
 
     axes: Mapping[str, int]
     frames: int | None
-    others: Mapping[str, tuple[int | str, ...]]
-    static: int | None
+    shapes: _Shapes
 
     @property
     def symbol(self) -> str:
         """The name of the time axis: that of the model, unless another axis has that name."""
-        names = {d for name, axis in self.axes.items() if isinstance(d := self.others[name][axis], str)}
+        names = {d for name, axis in self.axes.items() if isinstance(d := self.shapes[name][axis], str)}
         if len(names) == 1 and not names & self.symbols:
             return names.pop()
         name = "frames"
@@ -203,14 +203,14 @@ class TimeInputs:
         """The names of open axes other than time."""
         return {
             d
-            for name, dims in self.others.items()
+            for name, dims in self.shapes.items()
             for axis, d in enumerate(dims)
             if isinstance(d, str) and axis != self.axes.get(name)
         }
 
-    def opened(self, name: str) -> list[int | str]:
+    def open_shape(self, name: str) -> list[int | str]:
         """Return the sizes of the axes of an input, with a name for the time axis."""
-        return [self.symbol if axis == self.axes.get(name) else d for axis, d in enumerate(self.others[name])]
+        return [self.symbol if axis == self.axes.get(name) else d for axis, d in enumerate(self.shapes[name])]
 
     def sizes(self) -> dict[str, tuple[Size, ...]]:
         """Return the shapes of all inputs, the time axes as the number of frames."""
@@ -221,7 +221,7 @@ class TimeInputs:
                 else size(d)
                 for axis, d in enumerate(dims)
             )
-            for name, dims in self.others.items()
+            for name, dims in self.shapes.items()
         }
 
 
@@ -237,52 +237,54 @@ def time_inputs(model: ir.Model, stream: Mapping[str, int | None]) -> TimeInputs
             each other.
     """
     inputs = {v.name or "": v for v in model.graph.inputs if not v.is_initializer() and v.shape is not None}
-    others = {name: _dims(name, value) for name, value in inputs.items()}
+    shapes = {name: _dims(name, value) for name, value in inputs.items()}
     axes: dict[str, int] = {}
     for text in stream:
-        for name, axis in _named(text, others, model):
+        for name, axis in _named(text, shapes, model):
             if axes.setdefault(name, axis) != axis:
                 raise UnsupportedError(
                     f"input '{name}' has two time axes, {axes[name]} and {axis}", hint="give one"
                 )
     if not axes:
-        raise UnsupportedError("no time axis is given", hint=_listing(others))
+        raise UnsupportedError("no time axis is given", hint=_listing(shapes))
     frames = set(stream.values())
     if len(frames) > 1:
         raise UnsupportedError("the time axes have different numbers of frames", hint="give all the same number")
     (count,) = frames
-    sizes = {d for name, axis in axes.items() if isinstance(d := others[name][axis], int)}
+    sizes = {d for name, axis in axes.items() if isinstance(d := shapes[name][axis], int)}
     if len(sizes) > 1:
         raise UnsupportedError(
             f"the time axes have {' and '.join(map(str, sorted(sizes)))} frames, but must have the same number",
-            hint=_listing(others),
+            hint=_listing(shapes),
         )
-    return TimeInputs(axes, count, others, next(iter(sizes), None))
+    return TimeInputs(axes, count, shapes)
 
 
-def _named(text: str, others: Mapping[str, tuple[int | str, ...]], model: ir.Model) -> list[tuple[str, int]]:
+def _named(text: str, shapes: _Shapes, model: ir.Model) -> list[tuple[str, int]]:
     """Return the inputs and axes that a text names."""
-    found = [(name, axis) for name, dims in others.items() for axis, d in enumerate(dims) if d == text]
-    doubled = [name for name in dict(found) if sum(n == name for n, _ in found) > 1]
-    if doubled:
-        places = " or ".join(f"{name}:{axis}" for name, axis in found if name == doubled[0])
-        raise UnsupportedError(f"input '{doubled[0]}' has '{text}' twice", hint=f"name the axis: {places}")
-    if found:
-        return found
+    axes = _axes_of_size(shapes, text)
+    twice = [name for name in dict(axes) if sum(n == name for n, _ in axes) > 1]
+    if twice:
+        places = " or ".join(f"{name}:{axis}" for name, axis in axes if name == twice[0])
+        raise UnsupportedError(f"input '{twice[0]}' has '{text}' twice", hint=f"name the axis: {places}")
+    if axes:
+        return axes
     name, colon, axis = text.rpartition(":")
-    if colon and name in others and axis.lstrip("-").isdigit():
-        rank = len(others[name])
+    if colon and name in shapes and axis.lstrip("-").isdigit():
+        rank = len(shapes[name])
         if -rank <= int(axis) < rank:
             number = int(axis) % rank
-            symbol = others[name][number]
-            declared = _declared(model, name, number)
-            if declared is None:
-                return [(name, number)]
-            return [(n, a) for n, dims in others.items() for a, d in enumerate(dims) if d == symbol]
-    raise UnsupportedError(f"no axis is called '{text}'", hint=_listing(others))
+            named = _symbol(model, name, number) is not None
+            return _axes_of_size(shapes, shapes[name][number]) if named else [(name, number)]
+    raise UnsupportedError(f"no axis is called '{text}'", hint=_listing(shapes))
 
 
-def _declared(model: ir.Model, name: str, axis: int) -> str | None:
+def _axes_of_size(shapes: _Shapes, size: int | str) -> list[tuple[str, int]]:
+    return [(name, axis) for name, dims in shapes.items() for axis, d in enumerate(dims) if d == size]
+
+
+def _symbol(model: ir.Model, name: str, axis: int) -> str | None:
+    """Return the name that an axis of an input has in the model."""
     value = next(v for v in model.graph.inputs if v.name == name)
     dim = value.shape[axis] if value.shape is not None else None
     return dim.value if isinstance(dim, ir.SymbolicDim) else None
@@ -297,6 +299,6 @@ def _dims(name: str, value: ir.Value) -> tuple[int | str, ...]:
     return tuple(dims)
 
 
-def _listing(others: Mapping[str, tuple[int | str, ...]]) -> str:
-    shapes = ", ".join(f"{name} [{', '.join(map(str, dims))}]" for name, dims in others.items())
-    return f"the model's inputs: {shapes}; name a dimension, or INPUT:AXIS"
+def _listing(shapes: _Shapes) -> str:
+    inputs = ", ".join(f"{name} [{', '.join(map(str, dims))}]" for name, dims in shapes.items())
+    return f"the model's inputs: {inputs}; name a dimension, or INPUT:AXIS"

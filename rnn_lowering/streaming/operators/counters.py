@@ -52,7 +52,7 @@ def _range(flow: Flow, node: ir.Node) -> list[Framing] | None:
     start, change = float(first.reshape(-1)[0]), float(step.reshape(-1)[0])
     if start != int(start) or change != int(change):
         return None
-    frames, lacking = flow.counted_by_size(output, node)
+    frames, lacking = flow.frames_and_lacking(output, node)
     if lacking:
         flow.edits.append(RaisedLimit(node, lacking * int(change), flow.known.types[output]))
         flow.known.shapes[output] = (frames.size(),)

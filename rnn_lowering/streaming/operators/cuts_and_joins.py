@@ -133,7 +133,7 @@ def _around(flow: Flow, node: ir.Node, framing: Frames, counter: Counter) -> lis
     known = min(framing.windows(int(offsets.max()) + 1, counter.step).known, frames.known)
     after = replace(frames, axis=framing.axis + frames.axis, known=known)
     if beyond := frames.known - after.overlap:  # windows at the end of the table read frames of the next chunk
-        flow.edits.append(Wait(*flow.at(node, input_of(node, 1), frames), slot=1, past=0, drop=beyond))
+        flow.edits.append(Wait(*flow.edit_fields(node, input_of(node, 1), frames), slot=1, past=0, drop=beyond))
     if past := past_of(framing, after, stride=counter.step):
         keep(flow, node, framing, past)
     return resampled(flow, node, framing, after)

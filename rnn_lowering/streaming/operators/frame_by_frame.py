@@ -1,7 +1,7 @@
 """Operators that compute each frame from that frame only.
 
-`AXIS_RULES` says along which axes an operator acts, and which axis of its output an axis of an input becomes. Frames
-may be on any axis along which it does not act. Operators that act along the frames have rules in the other modules.
+`AXIS_RULES` says along which axes an operator acts, and which axis of its output an axis of an input becomes. Its
+frames may be on any axis along which it does not act. Operators that act along the frames are in the other modules.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def _running_pool(flow: Flow, node: ir.Node, frames: Frames) -> RunningPool | No
             "pools frames that were padded, cut or moved before",
             "pool exactly the frames of the stream",
         )
-    edit = RunningPool(*flow.at(node, input_of(node), frames), shape)
+    edit = RunningPool(*flow.edit_fields(node, input_of(node), frames), shape)
     if not edit.dtype.is_floating_point() and node.op_type in ("ReduceL2", "ReduceLogSumExp", *_MEANS):
         raise flow.refuse(node, f"pools frames of type {edit.dtype.name.lower()}", "cast them to float before it")
     return edit
@@ -185,7 +185,7 @@ def summed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
         )
     if not framing.plain:
         raise flow.refuse(node, "its frames are merged with another axis", "undo the Reshape before it")
-    flow.edits.append(RunningSum(*flow.at(node, value, framing)))
+    flow.edits.append(RunningSum(*flow.edit_fields(node, value, framing)))
     return [flow.framed(node, node.outputs[0], framing)]
 
 
@@ -221,7 +221,7 @@ def softmaxed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | Non
         raise flow.refuse(
             node, "weighs all frames, after some were padded, cut or moved", "pad on the left only, or not at all"
         )
-    flow.edits.append(RunningSoftmax(*flow.at(node, input_of(node), framing)))
+    flow.edits.append(RunningSoftmax(*flow.edit_fields(node, input_of(node), framing)))
     error = flow.refuse(
         node, "weighs each frame by all of them", "a stream can only have the sum of the weighted frames"
     )
@@ -341,7 +341,7 @@ def _matrix_product(flow: Flow, node: ir.Node, slot: int, pending: Pooled) -> Un
     inner_axes = (rank - 1, own_rank - 2) if slot == 0 else (rank - 2, own_rank - 1)
     if (pending.frames.axis, framing.axis) != inner_axes or min(rank, own_rank) < 2:
         return None
-    pool = RunningPool(*flow.at(node, value, framing), flow.shape(node.outputs[0], node))
+    pool = RunningPool(*flow.edit_fields(node, value, framing), flow.shape(node.outputs[0], node))
     flow.edits.append(RunningWeightedSum(node, pool, pending, None, 1 - slot))
     return Unframed.LAST
 

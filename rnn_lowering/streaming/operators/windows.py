@@ -245,6 +245,6 @@ def overlapped(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | No
     whole = framing.repeated(stride).padded(0, span - stride)
     final = settled(flow, node, framing, whole, span - stride)
     cut = span - stride + whole.known - final.known
-    place = flow.at(node, input_of(node), framing)
+    place = flow.edit_fields(node, input_of(node), framing)
     flow.edits.append(OverlapAdd(*place, (span - 1) // stride, axis, rank, stride, cut))
     return resampled(flow, node, framing, replace(final, axis=2 + axis))
