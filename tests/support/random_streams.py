@@ -7,16 +7,15 @@
 
 import random as randoms
 from collections.abc import Callable, Sequence
-from fractions import Fraction
-from math import ceil
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
-from cases import Array, Arrays
-from onnx import TensorProto, helper, numpy_helper
-from stream_models import initial_states, plan_of, random, recurrent, streamed
+from cases import Array
+from graphs import Graph
+from onnx import TensorProto, helper
+from running import session
+from stream_models import chunked, of_sequence, plan_of, random, recurrent, streamed, with_zeros_behind
 
 import rnn_lowering as rl
 
@@ -26,14 +25,13 @@ LONG = ((64, 3, 17),)
 CHANNELS, BATCH, FAR = 3, 2, 2**63 - 1
 
 
-class Graph:
+class Chain(Graph):
     """A graph that grows at its end."""
 
     def __init__(self, seed: int) -> None:
+        super().__init__()
         self.rng = randoms.Random(seed)
-        self.nodes: list[onnx.NodeProto] = []
-        self.tensors: list[onnx.TensorProto] = []
-        self.frames = ["x"]
+        self.frames = [self.input("x", [BATCH, CHANNELS, "time"])]
         self.opset = self.rng.choice((13, 17, 18))
         self.stride = 1
 
@@ -41,251 +39,225 @@ class Graph:
     def last(self) -> str:
         return self.frames[-1]
 
-    def name(self) -> str:
-        return f"v{len(self.nodes)}_{len(self.tensors)}"
-
-    def constant(self, held: Any, dtype: Any = np.int64) -> str:
-        name = self.name()
-        self.tensors.append(numpy_helper.from_array(np.array(held, dtype), name))
-        return name
-
-    def node(self, op_type: str, *inputs: str, **attributes: Any) -> str:
-        name = self.name()
-        self.nodes.append(helper.make_node(op_type, inputs, [name], **attributes))
-        return name
-
     def put(self, name: str) -> None:
         self.frames.append(name)
 
+    def weights(self, *shape: int) -> str:
+        return self.constant(random(shape, self.rng.randrange(99), 0.6))
+
+    def several(self, op_type: str, *inputs: Any, **given: Any) -> list[str]:
+        """Add a node; inputs that are no names are constants."""
+        held = (np.float32(v) if isinstance(v, float) else v for v in inputs)
+        return super().several(op_type, *(v if isinstance(v, str) else self.constant(v) for v in held), **given)
+
+    def node(self, op_type: str, *inputs: Any, **given: Any) -> str:
+        return super().node(op_type, *inputs, **given)
+
+    def then(self, op_type: str, *inputs: Any, **given: Any) -> None:
+        """Let a node of the last value be the last."""
+        self.put(self.node(op_type, self.last, *inputs, **given))
+
     def slice(self, value: str, first: Any, last: Any, axis: int = 2) -> str:
-        bounds = [b if isinstance(b, str) else self.constant([b]) for b in (first, last)]
-        return self.node("Slice", value, *bounds, self.constant([axis]))
+        return self.node("Slice", value, *(b if isinstance(b, str) else [b] for b in (first, last)), [axis])
 
     def size(self, axis: int, value: str = "x") -> str:
-        """The size of an axis, a scalar or a vector of one."""
+        """The size of an axis, a vector of one."""
         shape = self.node("Shape", value)
         if self.rng.random() < 0.5:
-            return self.vector(self.node("Gather", shape, self.constant(axis), axis=0))
-        return self.node("Slice", shape, self.constant([axis]), self.constant([axis + 1]), self.constant([0]))
+            return self.node("Unsqueeze", self.node("Gather", shape, axis, axis=0), [0])
+        return self.slice(shape, axis, axis + 1, 0)
 
-    def vector(self, value: str) -> str:
-        return self.node("Unsqueeze", value, self.constant([0]))
+    def length(self, value: str) -> str:
+        """The number of frames, a scalar."""
+        return self.node("Squeeze", self.size(2, value), [0])
 
-    def model(self) -> onnx.ModelProto:
-        dims: dict[str, list[int | str] | None] = {"x": [BATCH, CHANNELS, "time"], "y": None}
-        self.nodes.append(helper.make_node("Identity", [self.last], ["y"]))
-        infos = [helper.make_tensor_value_info(k, TensorProto.FLOAT, d) for k, d in dims.items()]
-        graph = helper.make_graph(self.nodes, "fuzz", infos[:1], infos[1:], self.tensors)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8)
-
-
-Step = Callable[[Graph], None]
+    def whole(self) -> onnx.ModelProto:
+        self.node("Identity", self.last, outputs=["y"])
+        self.output("y", None)
+        return self.model(self.opset)
 
 
-def _pad(g: Graph) -> None:
+Step = Callable[[Chain], None]
+
+
+def _pad(g: Chain) -> None:
     left, right = g.rng.choice(
         ((1, 0), (2, 0), (1, -1), (2, -2), (0, 1), (0, 2), (1, 1), (0, -1), (3, -1), (-1, 1))
     )
-    fill = [g.constant(0.5, np.float32)] if g.rng.random() < 0.3 else []
-    g.put(g.node("Pad", g.last, g.constant([0, 0, left, 0, 0, right]), *fill))
+    fill = [0.5] if g.rng.random() < 0.3 else []
+    g.then("Pad", [0, 0, left, 0, 0, right], *fill)
 
 
-def _conv(g: Graph) -> None:
+def _conv(g: Chain) -> None:
     kernel, dilation = g.rng.choice((1, 2, 3)), g.rng.choice((1, 1, 2))
     span = (kernel - 1) * dilation
     middle = [span // 2, span - span // 2]
     pads = g.rng.choice(([span, 0], [span, 0], [span, span], [0, 0], middle, [0, span], [span + 1, 0]))
     stride = 2 if g.rng.random() < 0.08 and g.stride == 1 else 1
     g.stride *= stride
-    weights = g.constant(random((CHANNELS, CHANNELS, kernel), g.rng.randrange(99), 0.6), np.float32)
-    g.put(g.node("Conv", g.last, weights, pads=pads, dilations=[dilation], strides=[stride]))
+    g.then("Conv", g.weights(CHANNELS, CHANNELS, kernel), pads=pads, dilations=[dilation], strides=[stride])
 
 
-def _transposed(g: Graph) -> None:
+def _transposed(g: Chain) -> None:
     kernel = g.rng.choice((1, 2, 3))
     pads = g.rng.choice(([0, 0], [0, kernel - 1], [kernel - 1, 0], [kernel - 1, kernel - 1]))
-    weights = g.constant(random((CHANNELS, CHANNELS, kernel), g.rng.randrange(99), 0.6), np.float32)
-    g.put(g.node("ConvTranspose", g.last, weights, pads=pads))
+    g.then("ConvTranspose", g.weights(CHANNELS, CHANNELS, kernel), pads=pads)
 
 
-def _pool(g: Graph) -> None:
+def _pool(g: Chain) -> None:
     kernel = g.rng.choice((2, 3))
     pads = g.rng.choice(([kernel - 1, 0], [kernel - 1, kernel - 1], [0, kernel - 1]))
-    if g.rng.random() < 0.5:
-        g.put(g.node("MaxPool", g.last, kernel_shape=[kernel], pads=pads, strides=[1]))
-    else:
-        g.put(g.node("AveragePool", g.last, kernel_shape=[kernel], pads=pads, strides=[1], count_include_pad=1))
+    mean: dict[str, Any] = {"count_include_pad": 1}
+    op_type, more = ("MaxPool", {}) if g.rng.random() < 0.5 else ("AveragePool", mean)
+    g.then(op_type, kernel_shape=[kernel], pads=pads, strides=[1], **more)
 
 
-def _cut(g: Graph) -> None:
+def _cut(g: Chain) -> None:
     bounds = ((0, -1), (0, -2), (1, FAR), (2, FAR), (1, -1), (-2, FAR), (0, -3), (0, 200), (0, FAR), (-200, FAR))
     g.put(g.slice(g.last, *g.rng.choice(bounds)))
 
 
-def _zeros(g: Graph, count: int) -> str:
+def _zeros(g: Chain, count: int) -> str:
     """Frames of zeros, in the spellings of exporters."""
     kind = g.rng.randrange(4)
     if kind == 0:
-        return g.constant(np.zeros((BATCH, CHANNELS, count)), np.float32)
+        return g.constant(np.zeros((BATCH, CHANNELS, count), np.float32))
     if kind == 1:
-        shape = g.node("Shape", g.slice(g.last, 0, count))
-        return g.node("ConstantOfShape", shape)
-    sizes = g.node("Concat", g.size(0), g.constant([CHANNELS]), g.constant([count]), axis=0)
+        return g.node("ConstantOfShape", g.node("Shape", g.slice(g.last, 0, count)))
+    sizes = g.node("Concat", g.size(0), [CHANNELS], [count], axis=0)
     if kind == 2:
-        return g.node("Expand", g.constant(np.zeros((1, 1, 1)), np.float32), sizes)
+        return g.node("Expand", np.zeros((1, 1, 1), np.float32), sizes)
     return g.node("ConstantOfShape", sizes, value=helper.make_tensor("", TensorProto.FLOAT, [1], [0.25]))
 
 
-def _concat(g: Graph) -> None:
-    count, zeros = g.rng.choice((1, 2)), None
-    zeros = _zeros(g, count)
-    kind = g.rng.randrange(4)
-    if kind == 0:
-        g.put(g.node("Concat", g.last, zeros, axis=2))
-    elif kind == 1:
-        g.put(g.node("Concat", zeros, g.last, axis=2))
-    else:
-        g.put(g.node("Concat", zeros, g.slice(g.last, 0, -g.rng.choice((count, count, 1, 2))), axis=2))
+def _concat(g: Chain) -> None:
+    count = g.rng.choice((1, 2))
+    zeros, kind = _zeros(g, count), g.rng.randrange(4)
+    cut = g.last if kind < 2 else g.slice(g.last, 0, -g.rng.choice((count, count, 1, 2)))
+    g.put(g.node("Concat", *((cut, zeros) if kind == 0 else (zeros, cut)), axis=2))
 
 
-def _shift(g: Graph) -> None:
+def _shift(g: Chain) -> None:
     count = g.rng.choice((1, 1, 2))
     short = g.slice(g.last, 0, -count)
-    if g.rng.random() < 0.3:
-        short = g.node("Tanh", short)
-    g.put(g.node("Pad", short, g.constant([0, 0, count, 0, 0, 0])))
+    g.put(g.node("Pad", g.node("Tanh", short) if g.rng.random() < 0.3 else short, [0, 0, count, 0, 0, 0]))
 
 
-def _skip(g: Graph) -> None:
+def _skip(g: Chain) -> None:
     g.put(g.node(g.rng.choice(("Add", "Mul", "Sub")), g.last, g.rng.choice(g.frames)))
 
 
-def _activation(g: Graph) -> None:
+def _activation(g: Chain) -> None:
     g.put(g.node(g.rng.choice(("Relu", "Tanh", "Neg")), g.last))
 
 
-def _gru(g: Graph) -> None:
-    held = recurrent("GRU", CHANNELS, CHANNELS, seed=g.rng.randrange(99))
-    weights = [g.constant(array, np.float32) for array in held.values()]
-    turned = g.node("Transpose", g.last, perm=[2, 0, 1])
-    y = g.node("GRU", turned, *weights, hidden_size=CHANNELS)
-    squeezed = g.node("Squeeze", y, g.constant([1]))
-    g.put(g.node("Transpose", squeezed, perm=[1, 2, 0]))
+def _gru(g: Chain) -> None:
+    weights = recurrent("GRU", CHANNELS, CHANNELS, seed=g.rng.randrange(99)).values()
+    y = g.node("GRU", g.node("Transpose", g.last, perm=[2, 0, 1]), *weights, hidden_size=CHANNELS)
+    g.put(g.node("Transpose", g.node("Squeeze", y, [1]), perm=[1, 2, 0]))
 
 
-def _strided(g: Graph) -> None:
+def _strided(g: Chain) -> None:
     """Several frames become one."""
     stride = g.rng.choice((2, 2, 3))
     kernel, kind = g.rng.choice((stride, stride + 1, 2 * stride, 1)), g.rng.randrange(4)
     pads = g.rng.choice(([max(kernel - stride, 0), 0], [kernel - 1, 0], [0, 0], [kernel - 1, kernel - 1]))
     if kind == 0:
-        weights = g.constant(random((CHANNELS, CHANNELS, kernel), g.rng.randrange(99), 0.6), np.float32)
-        g.put(g.node("Conv", g.last, weights, pads=pads, strides=[stride]))
+        g.then("Conv", g.weights(CHANNELS, CHANNELS, kernel), pads=pads, strides=[stride])
     elif kind == 1:
         pool = g.rng.choice(("MaxPool", "AveragePool"))
         more = {"count_include_pad": 1} if pool == "AveragePool" else {}
         pads = [min(pad, kernel - 1) for pad in pads]
         g.put(g.node(pool, g.last, kernel_shape=[kernel], pads=pads, strides=[stride], **more))
     elif kind == 2:
-        bounds = [
-            g.constant([n]) for n in (g.rng.choice((0, 0, 1, stride)), g.rng.choice((FAR, FAR, -1)), 2, stride)
-        ]
-        g.put(g.node("Slice", g.last, *bounds))
+        bounds = [[n] for n in (g.rng.choice((0, 0, 1, stride)), g.rng.choice((FAR, FAR, -1)), 2, stride)]
+        g.then("Slice", *bounds)
     else:  # joined side by side, or the mean of them
         turned = g.node("Transpose", g.last, perm=[0, 2, 1])
-        stacked = g.node("Reshape", turned, g.constant([BATCH, -1, CHANNELS * stride]))
-        parts = g.node("Reshape", stacked, g.constant([BATCH, -1, stride, CHANNELS]))
-        axes: dict[str, Any] = {"axes": [2]} if g.opset < 18 else {}
-        inputs = [parts] if g.opset < 18 else [parts, g.constant([2])]
-        mean = g.node("ReduceMean", *inputs, keepdims=0, **axes)
+        stacked = g.node("Reshape", turned, [BATCH, -1, CHANNELS * stride])
+        parts = g.node("Reshape", stacked, [BATCH, -1, stride, CHANNELS])
+        if g.opset < 18:
+            mean = g.node("ReduceMean", parts, keepdims=0, axes=[2])
+        else:
+            mean = g.node("ReduceMean", parts, [2], keepdims=0)
         g.put(g.node("Transpose", mean, perm=[0, 2, 1]))
 
 
-def _upsampled(g: Graph) -> None:
+def _upsampled(g: Chain) -> None:
     """One frame becomes several."""
     times, kind = g.rng.choice((2, 2, 3)), g.rng.randrange(4)
     if kind == 0:
-        scales = g.constant([1, 1, times], np.float32)
         modes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-        g.put(g.node("Resize", g.last, "", scales, **modes))
+        g.then("Resize", "", np.array([1, 1, times], np.float32), **modes)
     elif kind == 1:
         kernel = g.rng.choice((times, 2 * times, times + 1, 1, 3))
         right = g.rng.choice((0, 0, max(kernel - times, 0)))
         left = g.rng.choice((0, 0, 0, 1)) if kernel > 1 else 0
-        weights = g.constant(random((CHANNELS, CHANNELS, kernel), g.rng.randrange(99), 0.6), np.float32)
+        weights = g.weights(CHANNELS, CHANNELS, kernel)
         padding = g.rng.choice((0, 0, 1))
-        made = g.node(
-            "ConvTranspose", g.last, weights, strides=[times], pads=[left, right], output_padding=[padding]
-        )
-        g.put(made)
+        g.then("ConvTranspose", weights, strides=[times], pads=[left, right], output_padding=[padding])
         if g.rng.random() < 0.7 and kernel + padding > times + left + right:
             g.put(g.slice(g.last, 0, -(kernel + padding - times - left - right)))
     elif kind == 2:  # a pixel shuffle
-        weights = g.constant(random((CHANNELS * times, CHANNELS, 1), g.rng.randrange(99), 0.6), np.float32)
+        weights = g.weights(CHANNELS * times, CHANNELS, 1)
         wide = g.node("Transpose", g.node("Conv", g.last, weights), perm=[0, 2, 1])
-        g.put(g.node("Transpose", g.node("Reshape", wide, g.constant([BATCH, -1, CHANNELS])), perm=[0, 2, 1]))
+        g.put(g.node("Transpose", g.node("Reshape", wide, [BATCH, -1, CHANNELS]), perm=[0, 2, 1]))
     else:  # repeat_interleave
-        column = g.node("Unsqueeze", g.last, g.constant([3]))
-        tiled = g.node("Tile", column, g.constant([1, 1, 1, times]))
-        g.put(g.node("Reshape", tiled, g.constant([BATCH, CHANNELS, -1])))
+        tiled = g.node("Tile", g.node("Unsqueeze", g.last, [3]), [1, 1, 1, times])
+        g.put(g.node("Reshape", tiled, [BATCH, CHANNELS, -1]))
 
 
-def _overlapped(g: Graph) -> None:
+def _overlapped(g: Chain) -> None:
     """Overlap-add by Col2Im."""
     if g.opset < 18:
         return
     stride = g.rng.choice((1, 2, 3))
     kernel = stride + g.rng.choice((0, 1, stride))
-    weights = g.constant(random((CHANNELS * kernel, CHANNELS, 1), g.rng.randrange(99), 0.6), np.float32)
-    columns = g.node("Conv", g.last, weights)
-    steps = g.node("Mul", g.node("Sub", g.size(2, columns), g.constant([1])), g.constant([stride]))
-    image = g.node("Concat", g.constant([1]), g.node("Add", steps, g.constant([kernel])), axis=0)
-    added = g.node("Col2Im", columns, image, g.constant([1, kernel]), strides=[1, stride])
-    g.put(g.node("Squeeze", added, g.constant([2])))
+    columns = g.node("Conv", g.last, g.weights(CHANNELS * kernel, CHANNELS, 1))
+    steps = g.node("Mul", g.node("Sub", g.size(2, columns), [1]), [stride])
+    image = g.node("Concat", [1], g.node("Add", steps, [kernel]), axis=0)
+    added = g.node("Col2Im", columns, image, [1, kernel], strides=[1, stride])
+    g.put(g.node("Squeeze", added, [2]))
     if kernel > stride and g.rng.random() < 0.8:
         g.put(g.slice(g.last, 0, stride - kernel))
 
 
-def _summed(g: Graph) -> None:
-    total = g.node("CumSum", g.last, g.constant(2), exclusive=g.rng.choice((0, 0, 1)))
-    g.put(g.node("Mul", total, g.constant(0.01, np.float32)))  # so that no node magnifies what was rounded
+def _summed(g: Chain) -> None:
+    total = g.node("CumSum", g.last, 2, exclusive=g.rng.choice((0, 0, 1)))
+    g.put(g.node("Mul", total, 0.01))  # so that no node magnifies what was rounded
 
 
-def _counted(g: Graph) -> None:
+def _counted(g: Chain) -> None:
     """The number of each frame, or a row of a table, is added."""
-    value = g.rng.choice((g.last, g.last, "x"))
-    size = g.node("Squeeze", g.size(2, value), g.constant([0]))
+    size = g.length(g.rng.choice((g.last, g.last, "x")))
     first, step = g.rng.choice((0, 0, 1)), g.rng.choice((1, 1, 2))
-    limit = g.node("Add", g.node("Mul", size, g.constant(step)), g.constant(first))
-    counted = g.node("Range", g.constant(first), limit, g.constant(step))
+    limit = g.node("Add", g.node("Mul", size, step), first)
+    counted = g.node("Range", first, limit, step)
     if g.rng.random() < 0.4:
-        counted = g.node("Unsqueeze", g.node("Add", counted, g.constant(2)), g.constant([0]))
+        counted = g.node("Unsqueeze", g.node("Add", counted, 2), [0])
     if g.rng.random() < 0.5:
-        table = g.constant(random((9000,), g.rng.randrange(99)), np.float32)
-        g.put(g.node("Add", g.last, g.node("Gather", table, counted)))
+        g.then("Add", g.node("Gather", random((9000,), g.rng.randrange(99)), counted))
     else:
-        scaled = g.node("Mul", g.node("Cast", counted, to=1), g.constant(0.01, np.float32))
-        g.put(g.node("Add", g.last, g.node("Sin", scaled)))
+        g.then("Add", g.node("Sin", g.node("Mul", g.node("Cast", counted, to=1), 0.01)))
 
 
-def _windows(g: Graph) -> None:
+def _windows(g: Chain) -> None:
     """Frames around each, picked by a table."""
     count, shift = g.rng.choice((2, 3)), g.rng.choice((0, 0, 1))
-    padded = g.node("Pad", g.last, g.constant([0, 0, count - 1 + shift, 0, 0, g.rng.choice((0, 0, 1))]))
-    size = g.node("Squeeze", g.size(2, padded), g.constant([0]))
-    limit = g.node("Sub", size, g.constant(count - 1 + shift))
-    places = g.node("Unsqueeze", g.node("Range", g.constant(0), limit, g.constant(1)), g.constant([0]))
+    padded = g.node("Pad", g.last, [0, 0, count - 1 + shift, 0, 0, g.rng.choice((0, 0, 1))])
+    limit = g.node("Sub", g.length(padded), count - 1 + shift)
+    places = g.node("Unsqueeze", g.node("Range", 0, limit, 1), [0])
     offsets = np.arange(count)[:, None] + g.rng.choice((0, shift))
-    picked = g.node("Gather", padded, g.node("Add", places, g.constant(offsets)), axis=2)
-    g.put(g.node("Squeeze", g.slice(picked, 0, 1, 2), g.constant([2])))
-    g.put(g.node("Add", g.last, g.node("Squeeze", g.slice(picked, -1, FAR, 2), g.constant([2]))))
+    picked = g.node("Gather", padded, g.node("Add", places, offsets), axis=2)
+    g.put(g.node("Squeeze", g.slice(picked, 0, 1, 2), [2]))
+    g.then("Add", g.node("Squeeze", g.slice(picked, -1, FAR, 2), [2]))
 
 
-def _repeated(g: Graph) -> None:
+def _repeated(g: Chain) -> None:
     """The first frame in front of the others."""
     count = g.rng.choice((1, 1, 2))
     if g.rng.random() < 0.5:
-        pads = g.constant([0, 0, count, 0, 0, g.rng.choice((0, 0, 1))])
+        pads = [0, 0, count, 0, 0, g.rng.choice((0, 0, 1))]
         g.put(g.slice(g.node("Pad", g.last, pads, mode="edge"), 0, -count))
     else:
         g.put(g.node("Concat", g.slice(g.last, 0, 1), g.slice(g.last, 0, g.rng.choice((-1, -2, FAR))), axis=2))
@@ -304,117 +276,98 @@ RATES: tuple[Step, ...] = (
 
 def chain(seed: int) -> onnx.ModelProto:
     """A row of two to six operators that add, drop and shift frames."""
-    g = Graph(seed)
-    for _ in range(g.rng.randint(2, 6)):
-        g.rng.choice(STEPS)(g)
-    return g.model()
+    return _row(Chain(seed), 2, 6, STEPS).whole()
 
 
 def rates(seed: int) -> onnx.ModelProto:
     """A row of two to five operators that change the rate of frames, count or sum them."""
-    g = Graph(seed)
-    for _ in range(g.rng.randint(2, 5)):
-        g.rng.choice(RATES)(g)
-    return g.model()
+    return _row(Chain(seed), 2, 5, RATES).whole()
+
+
+def _row(g: Chain, least: int, most: int, steps: Sequence[Step]) -> Chain:
+    for _ in range(g.rng.randint(least, most)):
+        g.rng.choice(steps)(g)
+    return g
 
 
 def pools(seed: int) -> onnx.ModelProto:
     """A row of up to three operators, and a pooling of all frames, of which a few things are calculated."""
-    g = Graph(seed)
-    for _ in range(g.rng.randint(0, 3)):
-        g.rng.choice((*STEPS, _gru, _activation, _skip))(g)
-    axes = g.constant([2])
-    pooled = (
-        "ReduceMean",
-        "ReduceMax",
-        "ReduceMin",
-        "ReduceSum",
-        "ReduceLogSumExp",
-        "ReduceL2",
-        "variance",
-        "attention",
-    )
-    kind = g.rng.choice(pooled)
-    keeps = g.rng.randrange(2)
+    g = _row(Chain(seed), 0, 3, (*STEPS, _gru, _activation, _skip))
+    pooled = ("Mean", "Max", "Min", "Sum", "LogSumExp", "L2", "variance", "attention")
+    kind, keeps, axes = g.rng.choice(pooled), g.rng.randrange(2), [2]
     g.opset = 18
     if kind == "variance":
         apart = g.node("Sub", g.last, g.node("ReduceMean", g.last, axes))
         g.put(g.node("ReduceMean", g.node("Mul", apart, apart), axes, keepdims=keeps))
     elif kind == "attention":
-        scores = g.node("Mul", g.rng.choice(g.frames), g.constant([3.0], np.float32))
+        scores = g.node("Mul", g.rng.choice(g.frames), np.array([3.0], np.float32))
         weighed = g.node("Mul", g.node("Softmax", scores, axis=2), g.last)
         g.put(g.node("ReduceSum", weighed, axes, keepdims=keeps))
     else:
-        g.put(g.node(kind, g.last, axes, keepdims=keeps))
+        g.then(f"Reduce{kind}", axes, keepdims=keeps)
     if g.rng.random() < 0.4:
-        g.put(g.node("Tanh", g.last))
+        g.then("Tanh")
     if g.rng.random() < 0.2:
         g.put(g.node("Sub", g.rng.choice(g.frames), g.last))
-    return g.model()
+    return g.whole()
 
 
-def _number(g: Graph) -> str:
+def _number(g: Chain) -> str:
     """A number that is calculated from the number of frames, a vector of one."""
     found = g.size(2, g.rng.choice(g.frames))
     for _ in range(g.rng.choice((0, 1, 1, 2, 3))):
         c = g.rng.choice((1, 2, 3, 4, 8, 20, 96, 200, 300))
-        kind = g.rng.choice(
-            ("Mod", "Div", "Min", "Max", "Sub", "Add", "Mul", "Neg", "Abs", "back", "float", "where")
-        )
+        kinds = ("Mod", "Div", "Min", "Max", "Sub", "Add", "Mul", "Neg", "Abs", "back", "float", "where")
+        kind = g.rng.choice(kinds)
         if kind in ("Neg", "Abs"):
             found = g.node(kind, found)
         elif kind == "back":
-            found = g.node("Sub", g.constant([c]), found)
+            found = g.node("Sub", [c], found)
         elif kind == "float":
             rounded = g.node(g.rng.choice(("Floor", "Sqrt", "Ceil")), g.node("Cast", found, to=1))
             found = g.node("Cast", rounded, to=7)
         elif kind == "where":
-            found = g.node("Where", g.node("Greater", found, g.constant([c])), found, g.constant([c]))
+            found = g.node("Where", g.node("Greater", found, [c]), found, [c])
         else:
-            found = g.node(kind, found, g.constant([c]))
+            found = g.node(kind, found, [c])
     return found
 
 
-def _used(g: Graph, number: str) -> None:
+def _used(g: Chain, number: str) -> None:
     """Use it: as a bound, a size, an amount, a condition or a number."""
-    kind = g.rng.randrange(9)
-    if kind == 0:
-        g.put(g.slice(g.last, 0, number))
-    elif kind == 1:
-        g.put(g.slice(g.last, number, FAR))
-    elif kind == 2:
-        pads = g.node("Concat", g.constant([0, 0]), number, g.constant([0, 0, 0]), axis=0)
-        g.put(g.node("Pad", g.last, pads))
-    elif kind == 3:
-        pads = g.node("Concat", g.constant([0, 0, 0, 0, 0]), number, axis=0)
-        cut = g.node("Pad", g.last, pads)
-        g.put(g.slice(cut, 0, g.size(2)))
-    elif kind == 4:
-        target = g.node("Concat", g.constant([BATCH, CHANNELS]), number, axis=0)
-        g.put(g.node("Reshape", g.last, target))
-    elif kind == 5:
-        sizes = g.node("Concat", g.constant([BATCH, CHANNELS]), number, axis=0)
-        filled = g.node("ConstantOfShape", sizes, value=helper.make_tensor("", TensorProto.FLOAT, [1], [0.5]))
-        g.put(g.node("Add", g.last, filled))
-    elif kind == 6:
-        g.put(g.node("Mul", g.last, g.node("Cast", number, to=1)))
-    elif kind == 7:
-        _branch(g, number)
-    else:
-        target = g.node("Concat", g.constant([BATCH, -1]), number, axis=0)
-        back = g.constant([BATCH, CHANNELS, -1])
-        g.put(g.node("Reshape", g.node("Neg", g.node("Reshape", g.last, target)), back))
+    match g.rng.randrange(9):
+        case 0:
+            g.put(g.slice(g.last, 0, number))
+        case 1:
+            g.put(g.slice(g.last, number, FAR))
+        case 2:
+            g.then("Pad", g.node("Concat", [0, 0], number, [0, 0, 0], axis=0))
+        case 3:
+            padded = g.node("Pad", g.last, g.node("Concat", [0, 0, 0, 0, 0], number, axis=0))
+            g.put(g.slice(padded, 0, g.size(2)))
+        case 4:
+            g.then("Reshape", g.node("Concat", [BATCH, CHANNELS], number, axis=0))
+        case 5:
+            sizes = g.node("Concat", [BATCH, CHANNELS], number, axis=0)
+            half = helper.make_tensor("", TensorProto.FLOAT, [1], [0.5])
+            g.then("Add", g.node("ConstantOfShape", sizes, value=half))
+        case 6:
+            g.then("Mul", g.node("Cast", number, to=1))
+        case 7:
+            _branch(g, number)
+        case _:
+            g.then("Reshape", g.node("Concat", [BATCH, -1], number, axis=0))
+            g.then("Neg")
+            g.then("Reshape", [BATCH, CHANNELS, -1])
 
 
-def _branch(g: Graph, number: str) -> None:
+def _branch(g: Chain, number: str) -> None:
     """An If on a comparison with a constant."""
-    compared = g.node(
-        g.rng.choice(("Greater", "Less", "Equal")), number, g.constant([g.rng.choice((0, 3, 20, 300))])
-    )
-    condition = g.node("Squeeze", compared, g.constant([0]))
+    compared = g.node(g.rng.choice(("Greater", "Less", "Equal")), number, [g.rng.choice((0, 3, 20, 300))])
+    condition = g.node("Squeeze", compared, [0])
     bodies = {}
     for branch, op in (("then_branch", "Neg"), ("else_branch", "Tanh")):
-        out = g.name() + branch
+        out = f"{branch}{len(g.nodes)}"
         info = helper.make_tensor_value_info(out, TensorProto.FLOAT, None)
         bodies[branch] = helper.make_graph([helper.make_node(op, [g.last], [out])], branch, [], [info])
     g.put(g.node("If", condition, **bodies))
@@ -422,14 +375,10 @@ def _branch(g: Graph, number: str) -> None:
 
 def by_length(seed: int) -> onnx.ModelProto:
     """A net in which a number that depends on the length is used."""
-    g = Graph(seed)
     steps = (_activation, _conv, _shift, _gru)
-    for _ in range(g.rng.randint(0, 1)):
-        g.rng.choice(steps)(g)
+    g = _row(Chain(seed), 0, 1, steps)
     _used(g, _number(g))
-    for _ in range(g.rng.randint(0, 2)):
-        g.rng.choice(steps)(g)
-    return g.model()
+    return _row(g, 0, 2, steps).whole()
 
 
 def judged(model: onnx.ModelProto) -> str:
@@ -439,48 +388,47 @@ def judged(model: onnx.ModelProto) -> str:
     except rl.RnnLoweringError as error:
         return f"internal: {error}" if "please report" in str(error) else "refused"
     try:
-        whole, chunks = _session(model), _session(stepped)
+        whole = session(model, optimize=False)
+        found = [_wrong(whole, stepped, LENGTHS)]
+        for frames in (1, 3):  # units in each call
+            fixed = streamed(model, {"time": frames * plan_of(stepped)["unit"]}, delay=True)
+            found.append(_wrong(whole, fixed, (50,)))
     except Exception as error:  # onnxruntime has no common error
         return f"cannot be loaded: {error}"
-    found = [_at_length(whole, chunks, plan_of(stepped), length) for length in LENGTHS]
-    for frames in (1, 3):  # units in each call
-        fixed = streamed(model, {"time": frames * plan_of(stepped)["unit"]}, delay=True)
-        found.append(_at_length(whole, _session(fixed), plan_of(fixed), 50))
     wrong = next((text for text in found if text), "")
     return wrong or ("accepted" if "" in found else "refused")
 
 
-def _at_length(whole: Any, chunks: Any, plan: Any, length: int) -> str | None:
-    """Return what is wrong, "" for nothing; None where the whole cannot have this length.
+def _wrong(whole: Any, stepped: onnx.ModelProto, lengths: tuple[int, ...]) -> str | None:
+    """Return what is wrong at some length, "" for nothing; None where the whole can have none of them."""
+    running = session(stepped, optimize=False)
+    found = [_at_length(whole, stepped, running, length) for length in lengths]
+    return next((text for text in found if text), "" if "" in found else None)
 
-    The sequence is followed by zeros, for as many frames as the stream is late: all that it gives must be what the
-    whole gives of both, and what comes before the delay what the whole gives of the sequence alone.
-    """
+
+def _at_length(whole: Any, stepped: onnx.ModelProto, running: Any, length: int) -> str | None:
+    """Compare all that the stream gives of a sequence with what the whole gives of it and the zeros behind it, and
+    what comes before the delay with what the whole gives of the sequence alone."""
+    plan = plan_of(stepped)
     unit, axis = plan["frames"] or plan["unit"], plan["outputs"]["y"]
-    rate, lag, short = Fraction(plan["rates"].get("y", 1)), plan["delay"].get("y", 0), plan["short"].get("y", 0)
     frames = -(-length // unit) * unit
-    after = ceil(lag / rate / unit) * unit
-    feed = np.concatenate(
-        [random((BATCH, CHANNELS, frames), length), np.zeros((BATCH, CHANNELS, after), np.float32)], 2
-    )
+    feed = {"x": random((BATCH, CHANNELS, frames), length)}
     try:
-        expected, ended = (whole.run(None, {"x": given})[0] for given in (feed, feed[:, :, :frames]))
+        expected, ended = (whole.run(None, given)[0] for given in (with_zeros_behind(plan, feed), feed))
     except Exception:
         return None
-    count = int(frames * rate) - short
     if axis is not None:
-        if ended.shape[axis] != count:
-            return f"T = {length}: {ended.shape}, not {count} frames"
-        expected = expected.take(range(count), axis)
-        sure = range(max(count + short - lag, 0))
+        expected = of_sequence(plan, "y", expected, frames)
+        if ended.shape[axis] != expected.shape[axis]:
+            return f"T = {length}: {ended.shape}, not {expected.shape}"
+        sure = range(max(ended.shape[axis] + plan["short"].get("y", 0) - plan["delay"].get("y", 0), 0))
         if _apart(ended.take(sure, axis), expected.take(sure, axis)):
             return f"T = {length}: the whole sees what is behind"
     for sizes in ((1,),) if plan["frames"] else CHUNKS if length <= 50 else LONG:
         try:
-            got = _chunked(chunks, plan, feed, [unit * size for size in sizes])
+            got = chunked(stepped, feed, [unit * size for size in sizes], running=running)["y"]
         except Exception as error:  # onnxruntime has no common error
             return f"T = {length}, chunks of {sizes}: {error}"
-        got = got if axis is None else got.take(range(lag, lag + count), axis, mode="clip")
         if got.shape != expected.shape or _apart(got, expected):
             return f"T = {length}, chunks of {sizes}: {got.shape}, not {expected.shape}, or other numbers"
     return ""
@@ -489,30 +437,6 @@ def _at_length(whole: Any, chunks: Any, plan: Any, length: int) -> str | None:
 def _apart(first: Array, second: Array) -> bool:
     scale = max(1.0, float(np.abs(second).max(initial=0)))
     return not np.allclose(first, second, rtol=0, atol=1e-4 * scale)
-
-
-def _session(model: onnx.ModelProto) -> Any:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
-def _chunked(session: Any, plan: Any, feed: Array, sizes: Sequence[int]) -> Array:
-    names = [o.name for o in session.get_outputs()]
-    states: Arrays = initial_states(plan, {})
-    parts, start, turn = [], 0, 0
-    results: dict[str, Array] = {}
-    while start < feed.shape[2]:
-        count = min(sizes[turn % len(sizes)], feed.shape[2] - start)
-        chunk = {"x": feed[:, :, start : start + count], **states}
-        results = dict(zip(names, session.run(None, chunk), strict=True))
-        states = {s["input"]: results[s["output"]] for s in plan["states"]}
-        parts.append(results["y"])
-        start, turn = start + count, turn + 1
-    axis = plan["outputs"]["y"]
-    return parts[-1] if axis is None else np.concatenate(parts, axis)
 
 
 NETS = {make.__name__: make for make in (chain, by_length, rates, pools)}

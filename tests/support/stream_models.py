@@ -144,10 +144,16 @@ def whole(model: onnx.ModelProto, feed: Arrays) -> Arrays:
     return run(model, feed)
 
 
-def chunked(model: onnx.ModelProto, feed: Arrays, sizes: Sequence[int], states: Arrays | None = None) -> Arrays:
+def chunked(
+    model: onnx.ModelProto,
+    feed: Arrays,
+    sizes: Sequence[int],
+    states: Arrays | None = None,
+    running: Any = None,
+) -> Arrays:
     """What a stream computes of the same, fed chunks of these sizes in turn, then zeros where it is late; "lens"
-    counts down."""
-    plan, running = plan_of(model), session(model)
+    counts down; `running` is the session, where there is one."""
+    plan, running = plan_of(model), running or session(model)
     frames = next(feed[name].shape[axis] for name, axis in plan["inputs"].items() if axis is not None)
     feed = with_zeros_behind(plan, feed)
     named = {value.name: value.shape for value in running.get_inputs()}
@@ -169,7 +175,7 @@ def chunked(model: onnx.ModelProto, feed: Arrays, sizes: Sequence[int], states: 
         carried = {s["input"]: parts[-1][s["output"]] for s in plan["states"]}
     joined = _joined(plan["outputs"], parts)
     axes = plan["outputs"]
-    return {n: a if axes[n] is None else _of_sequence(plan, n, a, frames, "delay") for n, a in joined.items()}
+    return {n: a if axes[n] is None else of_sequence(plan, n, a, frames, "delay") for n, a in joined.items()}
 
 
 def pieces(length: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -218,10 +224,11 @@ def expected_of(plan: Mapping[str, Any], model: onnx.ModelProto, feed: Arrays) -
     frames = next(feed[name].shape[axis] for name, axis in plan["inputs"].items() if axis is not None)
     got = whole(model, with_zeros_behind(plan, feed))
     named = {n: a for n, a in got.items() if n in plan["outputs"]}  # others are states
-    return {n: a if plan["outputs"][n] is None else _of_sequence(plan, n, a, frames) for n, a in named.items()}
+    return {n: a if plan["outputs"][n] is None else of_sequence(plan, n, a, frames) for n, a in named.items()}
 
 
-def _of_sequence(plan: Mapping[str, Any], name: str, array: Array, frames: int, late: str = "") -> Array:
+def of_sequence(plan: Mapping[str, Any], name: str, array: Array, frames: int, late: str = "") -> Array:
+    """What belongs to a sequence of so many frames; `late`: behind the frames that come before it."""
     count = int(frames * Fraction(plan["rates"].get(name, 1))) - plan["short"].get(name, 0)
     first = plan["delay"].get(name, 0) if late else 0
     return array.take(range(first, first + count), plan["outputs"][name])
