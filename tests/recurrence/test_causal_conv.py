@@ -9,10 +9,8 @@ import pytest
 from cases import DTYPES
 from causal_conv import CASES, EVERY_CASE, MORE_CASES, STANDARD, ConvCase, arrays, expected, feed, model
 from graphs import MS
-from one_process import run_workers_here
 from onnx import TensorProto, helper
-from onnx.reference import ReferenceEvaluator
-from running import run
+from running import assert_near, evaluated, run
 
 import rnn_lowering as rl
 from rnn_lowering.types import Array
@@ -21,48 +19,28 @@ RUNNABLE = {name: case for name, case in EVERY_CASE.items() if case.dtype != "bf
 FACTORS = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2}
 
 
-@pytest.fixture(autouse=True)
-def every_opset(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let onnxruntime run originals of opset 27, and verification do so in this process."""
-    run_workers_here(monkeypatch)
+pytestmark = pytest.mark.usefixtures("workers_here")
 
 
 def assert_right(case: ConvCase, got: dict[str, Array], given: dict[str, Array] | None = None) -> None:
-    for symbol, array in expected(case, given).items():
-        assert got[symbol].dtype == DTYPES[case.dtype]
-        assert got[symbol].shape == array.shape
-        near = FACTORS[case.dtype] * max(1.0, np.abs(array).max(initial=0))
-        np.testing.assert_allclose(np.asarray(got[symbol], np.float64), array, rtol=0, atol=near)
-
-
-def evaluated(proto: onnx.ModelProto, given: dict[str, Array]) -> dict[str, Array]:
-    """Run a model in onnx's reference evaluator."""
-    results: Any = ReferenceEvaluator(proto).run(None, given)
-    return dict(zip(("output", "present_state"), results, strict=True))
+    wanted = expected(case, given)
+    assert {got[symbol].dtype for symbol in wanted} == {np.dtype(DTYPES[case.dtype])}
+    assert_near(got, wanted, FACTORS[case.dtype])
 
 
 @pytest.mark.parametrize("name", RUNNABLE)
-def test_computes_what_float64_does(name: str) -> None:
+def test_computes_what_float64_does_and_so_does_onnxruntime(name: str) -> None:
     case = RUNNABLE[name]
-    assert_right(case, run(rl.lower(model(case)), feed(case), relabel=False))
-
-
-@pytest.mark.parametrize("name", RUNNABLE)
-def test_onnxruntime_computes_the_same_of_the_node(name: str) -> None:
-    case = RUNNABLE[name]
-    assert_right(case, run(model(case), feed(case), relabel=False))
+    for each in (rl.lower(model(case)), model(case)):
+        assert_right(case, run(each, feed(case), relabel=False))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_onnx_computes_the_same_of_the_node(name: str) -> None:
+    """So it does of a lowered one in bfloat16."""
     case = CASES[name]
-    assert_right(case, evaluated(model(case), feed(case)))
-
-
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.dtype == "bfloat16"])
-def test_bfloat16_in_the_reference_evaluator(name: str) -> None:
-    case = CASES[name]
-    assert_right(case, evaluated(rl.lower(model(case)), feed(case)))
+    for each in (model(case), *([rl.lower(model(case))] if case.dtype == "bfloat16" else [])):
+        assert_right(case, evaluated(each, feed(case)))
 
 
 @pytest.mark.parametrize("form", ["scan", "loop", "unroll", "auto"])
@@ -73,13 +51,10 @@ def test_every_form_is_a_straight_line(form: str) -> None:
 
 def test_operators() -> None:
     """A frame is a Mul and a ReduceSum, frames are one Conv; nothing returns an Identity of a state."""
-    taken = {
-        (1, "float32"): ["Concat", "Mul", "ReduceSum", "Add", "Sigmoid", "Mul", "Slice"],
-        (5, "float32"): ["Concat", "Conv", "Sigmoid", "Mul", "Slice"],
-    }
-    for (length, dtype), operators in taken.items():
-        lowered = rl.lower(model(replace(STANDARD, length=length, dtype=dtype)))
-        assert [node.op_type for node in lowered.graph.node] == operators
+    taken = {1: "Concat Mul ReduceSum Add Sigmoid Mul Slice", 5: "Concat Conv Sigmoid Mul Slice"}
+    for length, operators in taken.items():
+        lowered = rl.lower(model(replace(STANDARD, length=length)))
+        assert [node.op_type for node in lowered.graph.node] == operators.split()
 
 
 @pytest.mark.parametrize(("domain", "channels_last"), [("", False), (MS, False), (MS, True)])
@@ -120,7 +95,7 @@ def test_calls_of_any_length_continue_each_other(target: str) -> None:
     assert_right(whole, {"output": np.concatenate(outputs, axis=2), "present_state": state})
 
 
-@pytest.mark.parametrize("name", [name for name, case in EVERY_CASE.items() if case.dtype != "bfloat16"])
+@pytest.mark.parametrize("name", RUNNABLE)
 def test_one_frame_of_an_open_length_in_onnxruntime(name: str) -> None:
     """It is chosen at run time: in every type, with axes of channels behind the frames or before."""
     case = replace(EVERY_CASE[name], symbolic=True, constants=())
@@ -130,19 +105,21 @@ def test_one_frame_of_an_open_length_in_onnxruntime(name: str) -> None:
         assert_right(part, run(lowered, feed(part)))
 
 
-@pytest.mark.parametrize("name", ["open, standard", "dilation, open, com.microsoft", "half, com.microsoft"])
-def test_is_verified(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [
+        ("open, standard", True),
+        ("dilation, open, com.microsoft", True),
+        ("half, com.microsoft", True),
+        ("brain, com.microsoft", False),
+    ],
+)
+def test_is_verified(name: str, whole: bool) -> None:
+    """In bfloat16 by its node."""
     original = model(EVERY_CASE[name])
     check = rl.verify(original, rl.lower(original), runs=1)
-    assert check.status == "verified"
-    assert check.whole
+    assert (check.status, check.whole) == ("verified", whole)
     assert [node.name.split()[0] for node in check.nodes] == ["output", "present_state"]
-
-
-def test_bfloat16_is_verified_by_its_node() -> None:
-    original = model(EVERY_CASE["brain, com.microsoft"])
-    check = rl.verify(original, rl.lower(original), runs=1)
-    assert (check.status, check.whole) == ("verified", False)
 
 
 @pytest.mark.parametrize("fault", ["weight", "bias", "activation", "dilation", "state"])

@@ -3,26 +3,18 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from one_process import run_workers_here
-from onnx import TensorProto, helper
-from onnx.reference import ReferenceEvaluator
+from cases import DTYPES
+from graphs import MS, Graph, value
 from refusals import refusal, with_shapes
-from running import run, runs_in_onnxruntime
+from running import assert_near, evaluated, run, runs_in_onnxruntime
 
 import rnn_lowering as rl
 from rnn_lowering.types import Array
 
-MS = "com.microsoft"
 SLOTS = ("query", "key", "value", "cu_seqlens", "decay", "beta", "initial_state", "a_log", "dt_bias")
-TYPES: dict[str, tuple[int, Any]] = {
-    "float32": (TensorProto.FLOAT, np.float32),
-    "float16": (TensorProto.FLOAT16, np.float16),
-    "bfloat16": (TensorProto.BFLOAT16, ml_dtypes.bfloat16),
-}
 
 
 @dataclass(frozen=True)
@@ -69,7 +61,7 @@ class Net:
             made["decay"] = -np.abs(made["decay"])
         if "beta" in made and not self.sigmoid:
             made["beta"] = rng.uniform(0, 1, shapes["beta"])
-        kind = TYPES[self.dtype][1]
+        kind = DTYPES[self.dtype]
         return {s: a.astype(kind if s in ("query", "key", "value") else np.float32) for s, a in made.items()}
 
     def expected(self) -> dict[str, Array]:
@@ -102,7 +94,9 @@ class Net:
         return {"output": output, "final_state": final}
 
     def model(self, outputs: tuple[str, ...] = ("output", "final_state"), **attributes: Any) -> onnx.ModelProto:
-        given, element = self.feed(), TYPES[self.dtype][0]
+        given, graph = self.feed(), Graph()
+        for symbol, array in given.items():
+            graph.input(symbol, self._declared(symbol, array.shape), array.dtype)
         names = [symbol if symbol in given else "" for symbol in SLOTS]
         while not names[-1]:
             names.pop()
@@ -110,16 +104,10 @@ class Net:
         taken |= {"gate_activation": self.gate, "qk_l2_norm": int(self.norm)}
         taken |= {"gate_lower_bound": -2.5} if self.gate == "kda" else {}
         taken |= {"beta_activation": "sigmoid"} if self.sigmoid else {}
-        node = helper.make_node("GatedDeltaNet", names, outputs, "net", domain=MS, **(taken | attributes))
-        types = {s: element if s in ("query", "key", "value") else TensorProto.FLOAT for s in SLOTS}
-        graph = helper.make_graph(
-            [node],
-            "net",
-            [helper.make_tensor_value_info(s, types[s], self._declared(s, a.shape)) for s, a in given.items()],
-            [helper.make_tensor_value_info(s, element if s == "output" else 1, None) for s in outputs if s],
-        )
-        imports = [helper.make_opsetid("", 21), helper.make_opsetid(MS, 1)]
-        return helper.make_model(graph, opset_imports=imports, ir_version=10)
+        graph.several("GatedDeltaNet", *names, outputs=outputs, name="net", domain=MS, **(taken | attributes))
+        for symbol in outputs:
+            graph.output(symbol, None, given["query"].dtype if symbol == "output" else np.float32)
+        return graph.model(21, [MS], ir_version=10)
 
     def _declared(self, symbol: str, shape: tuple[int, ...]) -> list[int | str]:
         if not self.open or symbol in ("a_log", "dt_bias"):
@@ -152,12 +140,7 @@ def test_computes_what_float64_does(name: str, form: str) -> None:
     net = NETS[name]
     if net.open and form == "unroll":
         net = replace(net, open=False)
-    got = run(rl.lower(net.model(), form), net.feed())
-    for symbol, array in net.expected().items():
-        half = net.dtype == "float16" and symbol == "output"
-        assert got[symbol].dtype == (np.float16 if half else np.float32)
-        near = (2e-3 if half else 3e-6) * max(1.0, np.abs(array).max())
-        np.testing.assert_allclose(got[symbol].astype(np.float64), array, rtol=0, atol=near)
+    assert_right(net, run(rl.lower(net.model(), form), net.feed()))
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -165,17 +148,19 @@ def test_onnxruntime_computes_what_the_oracle_does(name: str) -> None:
     net = NETS[name]
     if not net.state or not runs_in_onnxruntime(net.model()):
         pytest.skip("this onnxruntime has no kernel for it")
-    got = run(net.model(), net.feed(), relabel=False)
+    assert_right(net, run(net.model(), net.feed(), relabel=False))
+
+
+def assert_right(net: Net, got: dict[str, Array]) -> None:
     for symbol, array in net.expected().items():
-        near = (2e-3 if got[symbol].dtype == np.float16 else 3e-6) * max(1.0, np.abs(array).max())
-        np.testing.assert_allclose(got[symbol].astype(np.float64), array, rtol=0, atol=near)
+        dtype = net.dtype if symbol == "output" else "float32"
+        assert got[symbol].dtype == DTYPES[dtype]
+        assert_near(got, {symbol: array}, 2e-3 if dtype == "float16" else 3e-6)
 
 
 def test_bfloat16_in_the_reference_evaluator() -> None:
     net = Net(dtype="bfloat16", T=3)
-    results: Any = ReferenceEvaluator(rl.lower(net.model(), "unroll")).run(None, net.feed())
-    for got, array in zip(results, net.expected().values(), strict=True):
-        np.testing.assert_allclose(np.asarray(got, np.float64), array, rtol=1e-2, atol=1e-2)
+    assert_near(evaluated(rl.lower(net.model(), "unroll"), net.feed()), net.expected(), 1e-2)
 
 
 def test_a_final_state_that_nothing_uses() -> None:
@@ -184,9 +169,9 @@ def test_a_final_state_that_nothing_uses() -> None:
     np.testing.assert_allclose(got["output"], net.expected()["output"], atol=3e-6)
 
 
+@pytest.mark.usefixtures("workers_here")
 @pytest.mark.parametrize("name", ["qwen", "qwen by key", "open, no state", "sigmoid"])
-def test_is_verified_by_its_node(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_workers_here(monkeypatch)
+def test_is_verified_by_its_node(name: str) -> None:
     original = NETS[name].model()
     check = rl.verify(original, rl.lower(original), runs=1)
     assert (check.status, check.whole) == ("verified", runs_in_onnxruntime(original))
@@ -202,13 +187,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"gate_activation": "qwen"}, "input a_log is missing; gate_activation qwen needs it"),
     ({"other": 1}, "GatedDeltaNet-1 has no attribute 'other'"),
 ]
-
-
-@pytest.mark.parametrize(("attributes", "text"), REFUSED)
-def test_attributes(attributes: dict[str, Any], text: str) -> None:
-    refusal(Net().model(**attributes), text)
-
-
 SHAPES: list[tuple[str, list[int] | None, str]] = [
     ("query", [10, 2, 4], "query is of shape [10, 2, 4]: only rank 4 can be lowered"),
     ("query", None, "query is of unknown shape: only rank 4 can be lowered"),
@@ -217,24 +195,21 @@ SHAPES: list[tuple[str, list[int] | None, str]] = [
     ("decay", [2, 5], "decay has shape [2, 5], not one of rank 3 or 4"),
     ("initial_state", [2, 4, 4, 3], "initial_state has shape [2, 4, 4, 3], not"),
 ]
+INPUTS = [
+    (1, "", "key or value is missing: packed queries, keys and values cannot be lowered"),
+    (3, "lengths", "cu_seqlens is connected: lengths of packed sequences cannot be lowered"),
+    (4, "", "input decay is missing; update_rule gated_delta needs it"),
+]
 
 
-@pytest.mark.parametrize(("symbol", "shape", "text"), SHAPES)
-def test_shapes(symbol: str, shape: list[int] | None, text: str) -> None:
-    refusal(with_shapes(Net().model(), {symbol: shape}), text)
-
-
-@pytest.mark.parametrize(
-    ("slot", "name", "text"),
-    [
-        (1, "", "key or value is missing: packed queries, keys and values cannot be lowered"),
-        (3, "lengths", "cu_seqlens is connected: lengths of packed sequences cannot be lowered"),
-        (4, "", "input decay is missing; update_rule gated_delta needs it"),
-    ],
-)
-def test_inputs(slot: int, name: str, text: str) -> None:
-    original = Net().model()
-    original.graph.node[0].input[slot] = name
-    if name:
-        original.graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT32, [3]))
-    refusal(original, text)
+def test_each_invalid_one_has_one_error() -> None:
+    for attributes, text in REFUSED:
+        refusal(Net().model(**attributes), text)
+    for symbol, shape, text in SHAPES:
+        refusal(with_shapes(Net().model(), {symbol: shape}), text)
+    for slot, name, text in INPUTS:
+        original = Net().model()
+        original.graph.node[0].input[slot] = name
+        if name:
+            original.graph.input.append(value(name, [3], np.int32))
+        refusal(original, text)

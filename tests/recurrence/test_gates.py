@@ -6,19 +6,17 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from one_process import run_workers_here
-from onnx import TensorProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
+from cases import Arrays
+from graphs import MS, Graph
+from onnx import TensorProto, helper
 from refusals import refusal
-from running import run
+from running import assert_near, evaluated, run
 
 import rnn_lowering as rl
 from rnn_lowering.types import Array
 
-MS = "com.microsoft"
 ELEMENTS: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 NEAR = {"float32": 3e-6, "float16": 4e-3, "bfloat16": 4e-2}
-Arrays = dict[str, Array]
 
 
 def sigmoid(x: Array) -> Array:
@@ -60,21 +58,16 @@ def model(
     declared: dict[str, list[Any]] | None = None,
     **attributes: Any,
 ) -> onnx.ModelProto:
-    node = helper.make_node(operator, list(given), outputs, name="gate", domain=MS, **attributes)
-    types = {s: helper.np_dtype_to_tensor_dtype(array.dtype) for s, array in given.items()}
-    graph = helper.make_graph(
-        [node],
-        "gate",
-        [
-            helper.make_tensor_value_info(s, types[s], (declared or {}).get(s, list(array.shape)))
-            for s, array in given.items()
-            if s not in constants
-        ],
-        [helper.make_tensor_value_info(s, next(iter(types.values())), None) for s in outputs if s],
-        [numpy_helper.from_array(given[s], s) for s in constants],
-    )
-    imports = [helper.make_opsetid("", 21), helper.make_opsetid(MS, 1)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+    graph = Graph()
+    for symbol, array in given.items():
+        if symbol in constants:
+            graph.constant(array, name=symbol)
+        else:
+            graph.input(symbol, (declared or {}).get(symbol, array.shape), array.dtype)
+    graph.several(operator, *given, outputs=outputs, name="gate", domain=MS, **attributes)
+    for symbol in outputs:
+        graph.output(symbol, None, next(iter(given.values())).dtype)
+    return graph.model(21, [MS], ir_version=10)
 
 
 def assert_right(original: onnx.ModelProto, given: Arrays, expected: Arrays, dtype: str) -> None:
@@ -82,16 +75,10 @@ def assert_right(original: onnx.ModelProto, given: Arrays, expected: Arrays, dty
     lowered = rl.lower(original)
     assert not [node.op_type for node in lowered.graph.node if node.domain]
     fed = {s: given[s] for s in (value.name for value in original.graph.input)}
-    if dtype == "bfloat16":
-        values: Any = ReferenceEvaluator(lowered).run(None, fed)
-        both = [dict(zip(expected, values, strict=True))]
-    else:
-        both = [run(lowered, fed), run(original, fed)]
-    for got in both:
-        for symbol, array in expected.items():
-            assert got[symbol].dtype == ELEMENTS[dtype]
-            near = NEAR[dtype] * max(1.0, np.abs(array).max(initial=0))
-            np.testing.assert_allclose(np.asarray(got[symbol], np.float64), array, rtol=0, atol=near)
+    half = dtype == "bfloat16"
+    for got in [evaluated(lowered, fed)] if half else [run(lowered, fed), run(original, fed)]:
+        assert {got[symbol].dtype for symbol in expected} == {np.dtype(ELEMENTS[dtype])}
+        assert_near(got, expected, NEAR[dtype])
 
 
 @pytest.mark.parametrize("dtype", ELEMENTS)
@@ -124,13 +111,16 @@ def test_gated_norm(dtype: str, shape: tuple[int, ...], group: int, declared: di
     assert_right(model("GatedRMSNorm", given, ["Y"]), given, norm_expected(given), dtype)
 
 
-@pytest.mark.parametrize("operator", ["LinearAttentionGate", "GatedRMSNorm"])
-def test_is_verified_and_a_fault_is_found(operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_workers_here(monkeypatch)
-    if operator == "GatedRMSNorm":
-        given, outputs, constant = norm_inputs("float32", (2, 5, 6), 3), ["Y"], "scale"
-    else:
-        given, outputs, constant = gate_inputs("float32"), ["decay", "beta"], "dt_bias"
+NODES = {
+    "GatedRMSNorm": (norm_inputs("float32", (2, 5, 6), 3), ["Y"], "scale"),
+    "LinearAttentionGate": (gate_inputs("float32"), ["decay", "beta"], "dt_bias"),
+}
+
+
+@pytest.mark.usefixtures("workers_here")
+@pytest.mark.parametrize("operator", NODES)
+def test_is_verified_and_a_fault_is_found(operator: str) -> None:
+    given, outputs, constant = NODES[operator]
     original = model(operator, given, outputs, (constant,))
     check = rl.verify(original, rl.lower(original), runs=1)
     assert check.whole
@@ -146,9 +136,7 @@ def test_no_rows() -> None:
 
 
 def broken(operator: str, change: str) -> onnx.ModelProto:
-    given = norm_inputs("float32", (2, 5, 6), 3) if operator == "GatedRMSNorm" else gate_inputs("float32")
-    outputs = ["Y"] if operator == "GatedRMSNorm" else ["decay", "beta"]
-    proto = model(operator, given, outputs)
+    proto = model(operator, *NODES[operator][:2])
     (node,), inputs = proto.graph.node, {value.name: value for value in proto.graph.input}
     name, _, what = change.partition("=")
     if name in inputs and what in ("float16", "float"):

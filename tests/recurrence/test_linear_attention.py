@@ -11,12 +11,11 @@ import onnx
 import pytest
 from attention import RULES, STANDARD, Attention, error
 from cases import DTYPES, Arrays
-from graphs import MS
-from one_process import run_workers_here
-from onnx import TensorProto, helper
-from onnx.reference import ReferenceEvaluator
+from graphs import MS, value
+from onnx import helper
 from refusals import with_attributes
-from running import run
+from running import evaluated, run
+from texts import parse
 from thinning import by_turns
 
 import rnn_lowering as rl
@@ -31,10 +30,7 @@ HEADS = {"one": (2, 2, 0), "group": (4, 2, 0), "inverse group": (2, 4, 2), "one 
 SIZES = ((5, ""), (5, "T"), (70, ""), (45, "BT"), (1, "T"), (1, ""), (16, "B"))
 
 
-@pytest.fixture(autouse=True)
-def every_opset(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let onnxruntime run originals of opset 27, and verification do so in this process."""
-    run_workers_here(monkeypatch)
+pytestmark = pytest.mark.usefixtures("workers_here")
 
 
 def assert_right(case: Attention, got: Arrays, feed: Arrays | None = None) -> None:
@@ -51,12 +47,6 @@ def lowered_right(case: Attention, form: str = "auto", **options: Any) -> onnx.M
     assert not {node.op_type for node in lowered.graph.node} & {"LinearAttention"}
     assert_right(case, run(lowered, case.feed(), relabel=False))
     return lowered
-
-
-def evaluated(proto: onnx.ModelProto, feed: Arrays) -> Arrays:
-    """Run a model in onnx's reference evaluator."""
-    results: Any = ReferenceEvaluator(proto).run(None, feed)
-    return dict(zip(("output", "present_state"), results, strict=True))
 
 
 # The oracle
@@ -110,10 +100,7 @@ def test_every_pair_of_types(domain: str) -> None:
         lowered = rl.lower(case.model(), form)
         runs = run if "bfloat16" not in (dtype, state_dtype) else evaluated
         assert_right(case, runs(lowered, case.feed()))
-
-
-def test_present_state_without_past_state_has_the_type_of_the_query() -> None:
-    lowered_right(Attention(dtype="float16", state=False, T=3))
+    lowered_right(Attention(dtype="float16", state=False, T=3))  # present_state has the type of the query
 
 
 def test_a_sum_of_float16_goes_beyond_2048() -> None:
@@ -198,21 +185,18 @@ def test_chunks_of_4096_steps(by_key: bool) -> None:
 # Forms and what is emitted
 
 
-@pytest.mark.parametrize(
-    ("case", "form", "for_onnxruntime"),
-    [
+def test_the_form_that_is_chosen() -> None:
+    for case, form, for_onnxruntime in (
         (Attention(T=1), "unroll", "unroll"),
         (Attention(T=64), "chunked", "chunked"),
         (Attention(T=64, open="T"), "scan", "chunked"),
         (Attention(T=64, dv=1), "scan", "scan"),
         (Attention(T=64, dv=1, open="T"), "scan", "scan"),
         (Attention(T=4, dv=1), "unroll", "unroll"),
-    ],
-)
-def test_the_form_that_is_chosen(case: Attention, form: str, for_onnxruntime: str) -> None:
-    for target, expected in (("portable", form), ("onnxruntime", for_onnxruntime)):
-        (node,) = rl.lower(case.model(), target=target, full=True)[1].nodes
-        assert node.form == expected
+    ):
+        for target, expected in (("portable", form), ("onnxruntime", for_onnxruntime)):
+            (node,) = rl.lower(case.model(), target=target, full=True)[1].nodes
+            assert node.form == expected
 
 
 @pytest.mark.parametrize(("rule", "by_key"), by_turns(list(RULES), [False, True]))
@@ -248,9 +232,11 @@ def test_known_lengths_in_onnxruntime() -> None:
 
 
 @pytest.mark.parametrize("target", ["mnn", "iree", "openvino", "opencv", "tinygrad", "tract", "tvm"])
-def test_chunks_for_other_runtimes(target: str) -> None:
+def test_for_each_runtime(target: str) -> None:
     """What a target puts in place of operators fits those of chunks too; OpenCV multiplies by matrices rightly, not
     by one for each block."""
+    for case in (Attention(opset=17), Attention(opset=17, T=1, B=1), Attention(opset=17, by_key=True, Hq=4, dv=1)):
+        lowered_right(case, target=target)
     for by_key in (False, True):
         lowered = lowered_right(Attention(T=70, B=1, dk=64, by_key=by_key), "chunked", target=target)
         ranks = {tensor.name: len(tensor.dims) for tensor in lowered.graph.initializer}
@@ -270,16 +256,12 @@ def test_the_page_has_the_forms_of_each_runtime() -> None:
             assert node.form == (rl.TARGETS[name].attention[0] if name == "onnxruntime" else loops[0])
 
 
-def test_chunks_of_a_known_length_need_no_loop() -> None:
-    for by_key in (False, True):
-        lowered = rl.lower(Attention(T=100, by_key=by_key).model(), "chunked")
-        assert not {node.op_type for node in lowered.graph.node} & {"Scan", "Loop"}
-
-
-def test_chunks_of_an_open_length_are_in_one_loop() -> None:
-    for target, loop in (("portable", "Scan"), ("openvino", "Loop")):
-        lowered = rl.lower(Attention(T=5, open="T").model(), "chunked", target=target)
-        assert [n.op_type for n in lowered.graph.node if n.op_type in ("Scan", "Loop")] == [loop]
+def test_only_chunks_of_an_open_length_are_in_a_loop() -> None:
+    for opened, by_key in product(("", "T"), (False, True)):
+        for target, loop in (("portable", "Scan"), ("openvino", "Loop")):
+            lowered = rl.lower(Attention(T=100, open=opened, by_key=by_key).model(), "chunked", target=target)
+            loops = [n.op_type for n in lowered.graph.node if n.op_type in ("Scan", "Loop")]
+            assert loops == ([loop] if opened else [])
 
 
 def test_chunked_is_limited_as_unrolled_steps_are() -> None:
@@ -291,18 +273,14 @@ def test_chunked_is_limited_as_unrolled_steps_are() -> None:
 
 @pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
 def test_other_nodes_have_no_chunks(op_type: str) -> None:
-    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[op_type]
-    node = helper.make_node(op_type, ["X", "W", "R"], ["Y"], "node", hidden_size=2)
-    values = {"X": [5, 1, 2], "W": [1, 2 * gates, 2], "R": [1, 2 * gates, 2]}
-    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in values.items()]
-    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    with pytest.raises(rl.UnsupportedError) as caught:
-        rl.lower(proto, "chunked")
+    rows = 2 * {"RNN": 1, "GRU": 3, "LSTM": 4}[op_type]
+    proto = parse(f"""g (float[5,1,2] X) => (float[5,1,1,2] Y)
+        <float[1,{rows},2] W = {{}}, float[1,{rows},2] R = {{}}>
+        {{ [node] Y = {op_type} <hidden_size = 2> (X, W, R) }}""")
     reason = f"the step of {op_type} is not linear in its state, so steps cannot be joined into chunks"
-    assert f"{op_type} node 'node' in main graph: {reason}; use --to scan or --to loop or --to unroll" in str(
-        caught.value
-    )
+    said = f"{op_type} node 'node' in main graph: {reason}; use --to scan or --to loop or --to unroll"
+    with pytest.raises(rl.UnsupportedError, match=said):
+        rl.lower(proto, "chunked")
 
 
 def test_chunked_of_a_model_with_nodes_that_need_no_loop() -> None:
@@ -314,7 +292,7 @@ def test_chunked_of_a_model_with_nodes_that_need_no_loop() -> None:
     )
     (query,) = (v for v in original.graph.input if v.name == "query")
     original.graph.input.remove(query)
-    original.graph.input.append(helper.make_tensor_value_info("wide", TensorProto.FLOAT, [2, 9, 8]))
+    original.graph.input.append(value("wide", [2, 9, 8]))
     original.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((9, 1, 2), np.float32), "weight"))
     forms = [node.form for node in rl.lower(original, "chunked", full=True)[1].nodes]
     assert forms == ["unroll", "chunked"]
@@ -444,40 +422,32 @@ def test_what_a_specification_says() -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [Attention((STANDARD and "") or "delta", STANDARD, open="BT"), Attention(T=40, open="B")]
+    ("case", "whole"),
+    [
+        (Attention("delta", STANDARD, open="BT"), True),
+        (Attention(T=40, open="B"), True),
+        (Attention(T=4, dtype="float16", state_dtype="float16"), True),
+        (Attention(T=4, dtype="bfloat16", state_dtype="bfloat16"), False),
+    ],
 )
-def test_is_verified(case: Attention) -> None:
+def test_is_verified(case: Attention, whole: bool) -> None:
     original = case.model()
     check = rl.verify(original, rl.lower(original), runs=1)
-    assert check.status == "verified", check.reason
-    assert check.whole
+    assert (check.status, check.whole) == ("verified", whole), check.reason
     assert [node.name.split()[0] for node in check.nodes] == ["output", "present_state"]
 
 
-def test_half_precision_is_verified() -> None:
-    for dtype, whole in (("float16", True), ("bfloat16", False)):
-        original = replace(Attention(T=4), dtype=dtype, state_dtype=dtype).model()
-        check = rl.verify(original, rl.lower(original), runs=1)
-        assert (check.status, check.whole) == ("verified", whole), check.reason
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("update_rule", "delta"), ("update_rule", "gated"), ("scale", 0.51), ("scale", -0.5)]
-)
-def test_a_fault_is_found(name: str, value: Any) -> None:
-    """A node of another rule or scale, which com.microsoft allows with the same inputs, is not verified."""
+def test_a_fault_is_found() -> None:
+    """A node of another rule or scale, or with inputs that are swapped, is not verified."""
     original = Attention(T=6, by_key=True).model()
-    wrong = rl.lower(with_attributes(original, **{name: value}))
-    check = rl.verify(original, wrong, runs=1)
-    assert check.status == "failed"
-    assert "first in LinearAttention node 'attention' in main graph, output" in check.reason
-
-
-def test_swapped_inputs_are_found() -> None:
-    original = Attention(T=6).model()
     swapped = onnx.ModelProto.FromString(original.SerializeToString())
-    swapped.graph.node[0].input[0], swapped.graph.node[0].input[1] = "key", "query"
-    assert rl.verify(original, rl.lower(swapped), runs=1).status == "failed"
+    swapped.graph.node[0].input[:2] = ["key", "query"]
+    others: list[dict[str, Any]] = [{"update_rule": rule} for rule in ("delta", "gated")]
+    others += [{"scale": scale} for scale in (0.51, -0.5)]
+    for wrong in (swapped, *(with_attributes(original, **other) for other in others)):
+        check = rl.verify(original, rl.lower(wrong), runs=1)
+        assert check.status == "failed"
+        assert "first in LinearAttention node 'attention' in main graph, output" in check.reason
 
 
 def test_a_whole_model_is_computed_in_float64(tmp_path: Path) -> None:
@@ -495,12 +465,6 @@ def test_ncnn_is_refused() -> None:
         rl.UnsupportedError, match="ncnn cannot run its equivalent: its tensors have at most 4 axes"
     ):
         rl.lower(Attention().model(), target="ncnn")
-
-
-@pytest.mark.parametrize("target", ["tvm", "tract", "openvino", "iree", "mnn", "opencv", "tinygrad"])
-def test_for_each_runtime(target: str) -> None:
-    for case in (Attention(opset=17), Attention(opset=17, T=1, B=1), Attention(opset=17, by_key=True, Hq=4, dv=1)):
-        lowered_right(case, target=target)
 
 
 def test_one_output_that_is_used() -> None:
@@ -537,21 +501,11 @@ def test_a_function_of_the_same_name() -> None:
     """onnxruntime runs its kernel, not the model's function: so does what is lowered, and says so."""
     case = Attention(T=3)
     original = case.model()
-    body = [
-        helper.make_node("Identity", [a], [b]) for a, b in (("query", "output"), ("past_state", "present_state"))
-    ]
-    inputs = ["query", "key", "value", "past_state", "decay", "beta"]
-    original.functions.append(
-        helper.make_function(
-            MS,
-            "LinearAttention",
-            inputs,
-            ["output", "present_state"],
-            body,
-            [helper.make_opsetid("", 21)],
-            ["q_num_heads", "kv_num_heads", "update_rule"],
-        )
-    )
+    ends = (("query", "output"), ("past_state", "present_state"))
+    body = [helper.make_node("Identity", [read], [made]) for read, made in ends]
+    imports, attributes = [helper.make_opsetid("", 21)], ["q_num_heads", "kv_num_heads", "update_rule"]
+    given = (MS, "LinearAttention", [*case.feed()], [made for _, made in ends], body, imports, attributes)
+    original.functions.append(helper.make_function(*given))
     with pytest.warns(rl.RnnLoweringWarning, match="LinearAttention"):
         lowered = rl.lower(original)
     assert not lowered.functions

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from cases import Array, Arrays
+from onnx.reference import ReferenceEvaluator
 from oracle import GATES
 
 NEWEST_OPSET = 26
@@ -49,6 +50,12 @@ def run(
     running = session(model, optimize=optimize, relabel=relabel)
     names = [output.name for output in running.get_outputs()]
     return dict(zip(names, running.run(None, dict(feed)), strict=True))
+
+
+def evaluated(model: onnx.ModelProto, feed: Mapping[str, Array]) -> Arrays:
+    """Return what onnx's reference evaluator computes."""
+    results: Any = ReferenceEvaluator(model).run(None, dict(feed))
+    return dict(zip((output.name for output in model.graph.output), results, strict=True))
 
 
 def runs_in_onnxruntime(model: onnx.ModelProto) -> bool:
@@ -97,6 +104,15 @@ def assert_close(
         np.testing.assert_allclose(
             _comparable(got), _comparable(np.asarray(array)), rtol, atol, err_msg=f"{label} {name}"
         )
+
+
+def assert_near(actual: Mapping[str, Any], expected: Mapping[str, Array], near: float) -> None:
+    """Compare outputs by name; `near`: the largest error, relative to the largest value or to 1."""
+    for name, array in expected.items():
+        assert actual[name].shape == array.shape, name
+        bound = near * max(1.0, np.abs(array).max(initial=0))
+        got = np.asarray(actual[name], np.float64)
+        np.testing.assert_allclose(got, array, rtol=0, atol=bound, err_msg=name)
 
 
 def _comparable(array: Array) -> Array:
