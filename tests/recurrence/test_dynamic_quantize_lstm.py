@@ -12,11 +12,12 @@ import onnx
 import pytest
 from cases import Arrays
 from chains import Link, chain
+from graphs import MS, Graph, value
 from onnx import helper, numpy_helper
 from paths import MODELS
 from quantized_lstm import ALL, WIDTH, H, Model, T, run
 from running import nodes, scopes
-from thinning import thinned
+from thinning import exhaustive
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
@@ -84,44 +85,34 @@ def test_rows_that_have_ended(outputs: Sequence[str], dirs: int, states: bool) -
         assert_exact(model, model.feed([2, 5, 0, 4]), ["scan"])
 
 
-def test_in_a_body_and_in_a_function() -> None:
+def test_in_a_body() -> None:
     inner = Model().proto()
-    node, held = inner.graph.node[0], list(inner.graph.initializer)
+    (node,) = inner.graph.node
     node.output[:] = ["y"]
-    bodies = {
-        f"{name}_branch": helper.make_graph(
-            [node] if name == "then" else [helper.make_node("Identity", ["Z"], ["z"])],
-            name,
-            [],
-            [helper.make_tensor_value_info("y" if name == "then" else "z", 1, None)],
-        )
-        for name in ("then", "else")
-    }
-    choice = helper.make_node("If", ["go"], ["out"], **bodies)
-    ins = [
-        *inner.graph.input,
-        helper.make_tensor_value_info("go", 9, []),
-        helper.make_tensor_value_info("Z", 1, None),
-    ]
-    graph = helper.make_graph([choice], "main", ins, [helper.make_tensor_value_info("out", 1, None)], held)
-    original = helper.make_model(graph, opset_imports=inner.opset_import, ir_version=8)
+    graph = Graph(tensors=list(inner.graph.initializer), inputs=list(inner.graph.input))
+    graph.input("go", [], np.bool_)
+    graph.input("Z", None)
+    then = helper.make_graph([node], "then", [], [value("y", None)])
+    other = helper.make_graph([helper.make_node("Identity", ["Z"], ["z"])], "else", [], [value("z", None)])
+    graph.output(graph.node("If", "go", then_branch=then, else_branch=other), None)
+    original = graph.model(inner.opset_import[0].version, [MS])
     feed = {**Model().feed(), "go": np.array(True), "Z": np.zeros((1, 1, 1, 1), np.float32)}
     np.testing.assert_allclose(run(rl.lower(original), feed)[0], run(original, feed)[0], atol=1e-6)
 
 
 def test_in_a_function() -> None:
     """It is inlined, as for the other operators, and verified."""
-    inner = Model(1, N=1).proto()
-    (node,) = inner.graph.node
+    model = Model(1, N=1)
+    inner = model.proto()
     held = [helper.make_node("Constant", [], [t.name], f"{t.name}_node", value=t) for t in inner.graph.initializer]
-    body = helper.make_function("local", "Lstm", ["X"], list(ALL), [*held, node], inner.opset_import)
-    call = helper.make_node("Lstm", ["X"], list(ALL), "call", domain="local")
-    graph = helper.make_graph([call], "main", inner.graph.input, inner.graph.output)
-    imports = [*inner.opset_import, helper.make_opsetid("local", 1)]
-    original = helper.make_model(graph, opset_imports=imports, ir_version=8, functions=[body])
+    nodes_inside = [*held, *inner.graph.node]
+    body = helper.make_function("local", "Lstm", ["X"], list(ALL), nodes_inside, inner.opset_import)
+    graph = Graph(inputs=list(inner.graph.input), outputs=list(inner.graph.output))
+    graph.several("Lstm", "X", outputs=ALL, name="call", domain="local")
+    original = graph.model(inner.opset_import[0].version, [MS, "local"], [body])
     lowered = rl.lower(original)
     assert "DynamicQuantizeLSTM" not in {n.op_type for n in nodes(lowered)}
-    for a, b in zip(run(original, Model(1, N=1).feed()), run(lowered, Model(1, N=1).feed()), strict=True):
+    for a, b in zip(run(original, model.feed()), run(lowered, model.feed()), strict=True):
         np.testing.assert_array_equal(a, b)
     result = rl.verify(original, lowered)
     assert result, str(result)
@@ -165,16 +156,13 @@ def planted(graph: onnx.GraphProto, name: str, amount: float) -> int:
 
 @pytest.mark.parametrize(
     ("name", "amount", "model"),
-    thinned(
-        [
-            ("B", 1e-4, Model(2, peepholes=True, lengths=True, states=True)),
-            ("B", 1e-4, Model(1, outputs=("Y_h",))),
-            ("P", 1e-4, Model(1, peepholes=True)),
-            ("R_scale", 1e-5, Model(1)),
-            ("W_scale", 1e-5, Model(1, "uint8", per_column=True)),
-        ],
-        5,
-    ),
+    [
+        ("B", 1e-4, Model(2, peepholes=True, lengths=True, states=True)),
+        exhaustive(("B", 1e-4, Model(1, outputs=("Y_h",)))),
+        exhaustive(("P", 1e-4, Model(1, peepholes=True))),
+        exhaustive(("R_scale", 1e-5, Model(1))),
+        exhaustive(("W_scale", 1e-5, Model(1, "uint8", per_column=True))),
+    ],
     ids=lambda value: "" if isinstance(value, Model) else str(value),
 )
 def test_a_small_fault_is_found(name: str, amount: float, model: Model) -> None:
@@ -210,27 +198,28 @@ def test_targets_without_integer_products_refuse_it() -> None:
 
 
 COLUMNS = (1, 4 * H)
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "no scale": ({"W_scale": None}, "W_scale is missing"),
-    "no zero point": ({"R_zero_point": None}, "R_zero_point is missing"),
-    "rank of W": ({"W": np.zeros((WIDTH, 4 * H), np.int8)}, "W has shape"),
-    "W of LSTM": ({"W": np.zeros((1, 4 * H, WIDTH), np.int8)}, "W "),
-    "float W": ({"W": np.zeros((1, WIDTH, 4 * H), np.float32)}, "W is of type FLOAT"),
-    "other zero point": ({"W_zero_point": np.zeros(1, np.uint8)}, "W_zero_point is of type UINT8"),
-    "scale of a gate": ({"R_scale": np.ones((1, 4), np.float32)}, "R_scale has shape"),
-    "scalar": ({"R_scale": np.float32(1)}, "R_scale has shape"),
-    "double scale": ({"R_scale": np.ones(1)}, "R_scale is of type DOUBLE"),
-    "zero points": (
-        {"W_zero_point": np.ones(COLUMNS, np.int8), "W_scale": np.ones(COLUMNS, np.float32)},
-        "W_zero_point per column must be 0",
-    ),
-    "R of other size": ({"R": np.zeros((1, H + 1, 4 * H), np.int8)}, "R "),
-}
+UNEQUAL = np.full((2, 4 * H), 128, np.uint8)
+UNEQUAL[1, 3] = 127
+ONES = np.ones(COLUMNS, np.float32)
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_inputs_are_named(name: str, tmp_path: Path) -> None:
-    changed, message = WRONG[name]
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"W_scale": None}, "W_scale is missing"),
+        ({"R_zero_point": None}, "R_zero_point is missing"),
+        ({"W": np.zeros((WIDTH, 4 * H), np.int8)}, "W has shape"),
+        ({"W": np.zeros((1, 4 * H, WIDTH), np.int8)}, "W "),
+        ({"W": np.zeros((1, WIDTH, 4 * H), np.float32)}, "W is of type FLOAT"),
+        ({"W_zero_point": np.zeros(1, np.uint8)}, "W_zero_point is of type UINT8"),
+        ({"R_scale": np.ones((1, 4), np.float32)}, "R_scale has shape"),
+        ({"R_scale": np.float32(1)}, "R_scale has shape"),
+        ({"R_scale": np.ones(1)}, "R_scale is of type DOUBLE"),
+        ({"W_zero_point": np.ones(COLUMNS, np.int8), "W_scale": ONES}, "W_zero_point per column must be 0"),
+        ({"R": np.zeros((1, H + 1, 4 * H), np.int8)}, "R "),
+    ],
+)
+def test_wrong_inputs_are_named(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
     onnx.save(Model(changed=changed).proto(), tmp_path / "in.onnx")
     with pytest.raises(rl.InvalidNodeError) as caught:
         rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx")
@@ -240,9 +229,7 @@ def test_wrong_inputs_are_named(name: str, tmp_path: Path) -> None:
 
 
 def test_zero_points_per_column_of_uint8_are_equal() -> None:
-    zero_points = np.full((2, 4 * H), 128, np.uint8)
-    zero_points[1, 3] = 127
-    model = Model(2, "uint8", per_column=True, changed={"R_zero_point": zero_points})
+    model = Model(2, "uint8", per_column=True, changed={"R_zero_point": UNEQUAL})
     with pytest.raises(rl.InvalidNodeError, match="R_zero_point per column has different values"):
         rl.lower(model.proto())
     mixed = Model(2, changed={"W_scale": np.ones((2, 4 * H), np.float32)})
@@ -254,7 +241,7 @@ def test_weights_that_are_not_constant_are_refused() -> None:
     original = Model().proto()
     (scale,) = [t for t in original.graph.initializer if t.name == "W_scale"]
     original.graph.initializer.remove(scale)
-    original.graph.input.append(helper.make_tensor_value_info("W_scale", 1, [1]))
+    original.graph.input.append(value("W_scale", [1]))
     with pytest.raises(rl.UnsupportedError, match="W_scale is not constant"):
         rl.lower(original)
 

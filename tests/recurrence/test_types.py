@@ -199,61 +199,49 @@ def test_float64_has_every_activation(opset: int) -> None:
 # A float16 Transpose of [1, 0, 2] before a MatMul crashes onnxruntime's optimizer
 
 
+def half(inputs: str, nodes: str, outputs: str = "Y", rows: int = 12, more: str = "") -> str:
+    """Nodes over `X`, which is x [2, 5, 3] with the batch first; their weights W and R have so many rows."""
+    turned = "X = Transpose <perm=[1,0,2]> (x)" if inputs.split()[1][0] == "x" else ""
+    held = f"<float16[1,{rows},3] W = {{}}, float16[1,{rows},4] R = {{}}, int64[1] one = {{1}}{more}>"
+    return f"main ({inputs}) => ({outputs}) {held} {{ {turned} {nodes} }}"
+
+
+x = "float16[2,5,3] x"
+Y = "float16[5,1,2,4] Y"
+BACK = "y = Squeeze(Y, one) Z = Transpose <perm=[1,0,2]> (y)"
 TRANSPOSED = {
-    "a transpose before the node": """
-main (float16[2,5,3] x) => (float16[5,1,2,4] Y) <float16[1,16,3] W = {}, float16[1,16,4] R = {}> {
-    X = Transpose <perm=[1,0,2]> (x)
-    Y = LSTM <hidden_size=4> (X, W, R)
-}
-""",
-    "a transpose and an identity": """
-main (float16[2,5,3] x) => (float16[5,1,2,4] Y) <float16[1,12,3] W = {}, float16[1,12,4] R = {}> {
-    t = Transpose <perm=[1,0,2]> (x)
-    X = Identity(t)
-    Y = GRU <hidden_size=4, direction="reverse"> (X, W, R)
-}
-""",
-    "transposes on both sides": """
-main (float16[2,5,3] x) => (float16[2,5,4] Z) <float16[1,12,3] W = {}, float16[1,12,4] R = {}, int64[1] one = {1}> {
-    X = Transpose <perm=[1,0,2]> (x)
-    Y = GRU <hidden_size=4> (X, W, R)
-    y = Squeeze(Y, one)
-    Z = Transpose <perm=[1,0,2]> (y)
-}
-""",
-    "two layers": """
-main (float16[batch,seq,3] x) => (float16[seq,1,batch,4] Z)
-<float16[1,4,3] W = {}, float16[1,4,4] R = {}, float16[1,4,4] V = {}, int64[1] one = {1}> {
-    X = Transpose <perm=[1,0,2]> (x)
-    Y = RNN <hidden_size=4> (X, W, R)
-    y = Squeeze(Y, one)
-    z = Transpose <perm=[1,0,2]> (y)
-    zz = Transpose <perm=[1,0,2]> (z)
-    Z = RNN <hidden_size=4> (zz, V, R)
-}
-""",
-    "weights at run time": """
-main (float16[2,5,3] x, float16[16,1,3] w, float16[1,16,4] R) => (float16[5,1,2,4] Y) {
-    X = Transpose <perm=[1,0,2]> (x)
-    W = Transpose <perm=[1,0,2]> (w)
-    Y = LSTM <hidden_size=4> (X, W, R)
-}
-""",
-    "batch first": """
-main (float16[2,5,3] X, float16[2,1,4] h0) => (float16[2,5,1,4] Y, float16[2,1,4] Y_h)
-<float16[1,16,3] W = {}, float16[1,16,4] R = {}> {
-    Y, Y_h = LSTM <hidden_size=4, layout=1> (X, W, R, "", "", h0)
-}
-""",
-    "a body": """
-main (float16[2,5,3] x, bool go) => (float16[5,1,2,4] Y) <float16[1,16,3] W = {}, float16[1,16,4] R = {}> {
-    X = Transpose <perm=[1,0,2]> (x)
-    Y = If (go) <
-        then_branch = yes () => (float16[5,1,2,4] A) { A = LSTM <hidden_size=4> (X, W, R) },
-        else_branch = no () => (float16[5,1,2,4] B) { B = LSTM <hidden_size=4, direction="reverse"> (X, W, R) }
-    >
-}
-""",
+    "a transpose before the node": half(x, "Y = LSTM <hidden_size=4> (X, W, R)", Y, 16),
+    "a transpose and an identity": half(
+        x, 'i = Identity (X) Y = GRU <hidden_size=4, direction="reverse"> (i, W, R)', Y
+    ),
+    "transposes on both sides": half(x, f"Y = GRU <hidden_size=4> (X, W, R) {BACK}", "float16[2,5,4] Z"),
+    "two layers": half(
+        "float16[batch,seq,3] x",
+        f"""Y = RNN <hidden_size=4> (X, W, R) {BACK} z = Transpose <perm=[1,0,2]> (Z)
+        V = RNN <hidden_size=4> (z, U, R)""",
+        "float16[seq,1,batch,4] V",
+        4,
+        ", float16[1,4,4] U = {}",
+    ),
+    "weights at run time": f"""main ({x}, float16[16,1,3] w, float16[1,16,4] R) => ({Y}) {{
+        X = Transpose <perm=[1,0,2]> (x)
+        W = Transpose <perm=[1,0,2]> (w)
+        Y = LSTM <hidden_size=4> (X, W, R) }}""",
+    "batch first": half(
+        "float16[2,5,3] X, float16[2,1,4] h0",
+        'Y, Y_h = LSTM <hidden_size=4, layout=1> (X, W, R, "", "", h0)',
+        "float16[2,5,1,4] Y, float16[2,1,4] Y_h",
+        16,
+    ),
+    "a body": half(
+        f"{x}, bool go",
+        """Y = If (go) <
+            then_branch = yes () => (float16[5,1,2,4] A) { A = LSTM <hidden_size=4> (X, W, R) },
+            else_branch = no () => (float16[5,1,2,4] B) { B = LSTM <hidden_size=4, direction="reverse"> (X, W, R) }
+        >""",
+        Y,
+        16,
+    ),
 }
 
 CHILD = """
