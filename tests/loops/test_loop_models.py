@@ -1,42 +1,102 @@
-"""Loops and Scans of real exporters: right in each form, or refused as the manifest allows."""
+"""Loops and Scans of real exporters, and small ones that are easily misread: right in each form, or refused."""
 
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from loop_models import LOOPS, Entry, as_meant, assert_same, entries, feeds, fits, operators, run
+from loop_traps import TRAPS, Trap, numbers
+from onnx import parser
 
 import rnn_lowering as rl
+
+FORMS = ("unroll", "loop", "scan")
+
+
+def lowered(model: onnx.ModelProto, form: str, **fix: Any) -> onnx.ModelProto:
+    """Lower a model, and check what is in the result."""
+    new: onnx.ModelProto = rl.lower(model, form, loops=True, **fix)
+    onnx.checker.check_model(new, full_check=True)
+    assert not operators(new) & ({"Loop", "Scan"} - {form.title()})
+    return new
 
 
 def attempt(
     model: onnx.ModelProto, form: str, **fix: Any
 ) -> tuple[onnx.ModelProto | None, rl.UnsupportedError | None]:
     try:
-        return rl.lower(model, form, loops=True, **fix), None
+        return lowered(model, form, **fix), None
     except rl.UnsupportedError as error:
         return None, error
 
 
-@pytest.mark.parametrize("form", ["unroll", "loop", "scan"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("entry", entries())
 def test_a_model_of_an_exporter(entry: Entry, form: str) -> None:
+    """Refused at most as the manifest allows."""
     model = onnx.load(LOOPS / entry["file"])
     fixed = entry["fix"].get("set_inputs", {})
-    runs = [feed for feed in feeds(entry) if all(feed[name] == value for name, value in fixed.items())]
     allowed = entry["possible"].get(form, "possible")
-    lowered, refusal = attempt(model, form, **entry["fix"])
-    if refusal is not None:
+    new, refusal = attempt(model, form, **entry["fix"])
+    if new is None:
         assert allowed != "possible", str(refusal)
+        assert refusal is not None
         assert refusal.node is not None
         assert refusal.hint
-    if lowered is None:
         return
     assert allowed != "refuse"
-    onnx.checker.check_model(lowered, full_check=True)
-    assert not operators(lowered) & ({"Loop", "Scan"} - {form.title()})
-    for feed in runs:
-        if not fits(lowered, feed):
-            shapes = {name: array.shape for name, array in feed.items()}
-            lowered = rl.lower(model, form, loops=True, input_shapes=shapes)
-        assert_same(run(lowered, feed), run(as_meant(model), feed))
+    for feed in feeds(entry):
+        if all(feed[name] == value for name, value in fixed.items()):
+            if not fits(new, feed):
+                new = lowered(model, form, input_shapes={name: array.shape for name, array in feed.items()})
+            assert_same(run(new, feed), run(as_meant(model), feed))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
+def test_a_trap(trap: Trap, form: str) -> None:
+    if trap.refusal(form):
+        with pytest.raises(rl.UnsupportedError, match=trap.refusal(form)) as caught:
+            rl.lower(trap.model, form, loops=True, **trap.fix)
+        assert caught.value.node is not None
+        assert caught.value.hint
+        return
+    for feed in trap.feeds:
+        fixed = {n: a.shape for n, a in feed.items() if n not in trap.fix.get("set_inputs", {})}
+        new = lowered(trap.model, form, **{"input_shapes": fixed if form == "unroll" else {}, **trap.fix})
+        assert fits(new, feed)
+        assert_same(run(new, feed), run(as_meant(trap.model), feed))
+
+
+# Comparisons: of a model as it is meant, at several numbers of steps, though onnxruntime misreads it
+
+UNNAMED: onnx.ModelProto = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+    g (float[2] a, float[T,2] X) => (float[T,2] Y) <bool yes = {1}, int64 z = {0}> {
+    sh = Shape (X) M = Gather (sh, z)
+    p, Y = Loop (M, yes, a) <body = d (int64 i, bool c, float[2] s) => (bool c1, float[2] s1, float[2] o) {
+        x = Gather (X, i) s1 = Add (s, x) o = Mul (s1, x) c1 = Identity (c) }> }""")
+UNNAMED.graph.node[2].output[0] = ""
+
+
+def test_a_state_without_a_name_is_compared() -> None:
+    """onnxruntime crashes on it."""
+    check = rl.verify(UNNAMED, rl.lower(UNNAMED, "scan", loops=True), runs=2)
+    assert check.status == "verified", str(check)
+    assert "an output without a name" in check.reason
+
+
+@pytest.mark.parametrize("name", ["swapped states and a stacked x", "as many trips as rows", "no trips", "a list"])
+def test_traps_are_verified(name: str) -> None:
+    (trap,) = [trap for trap in TRAPS if trap.name == name]
+    check = rl.verify(trap.model, rl.lower(trap.model, "loop", loops=True), runs=2)
+    assert check.status == "verified", str(check)
+
+
+def test_another_number_of_steps_is_noticed() -> None:
+    new = rl.lower(UNNAMED, "loop", loops=True)
+    (loop,) = [node for node in new.graph.node if node.op_type == "Loop"]
+    new.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(1), "once"))
+    loop.input[0] = "once"
+    assert run(new, {"a": numbers(2), "X": numbers(1, 2)})[0].shape == (1, 2)
+    assert rl.verify(UNNAMED, new, runs=3).status == "failed"

@@ -1,10 +1,12 @@
-"""A damaged Loop or Scan is refused with one of the project's errors, which names it."""
+"""A damaged Loop or Scan is refused by name; one that stays is named by the report, `--list` and an error."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
+from commands import Command, saved
 from onnx import helper, parser
 
 import rnn_lowering as rl
@@ -30,34 +32,89 @@ def set_ints(name: str, numbers: list[int]) -> Damage:
     return lambda node: node.attribute.append(helper.make_attribute(name, numbers))
 
 
-DAMAGES: dict[str, tuple[str, Damage, str]] = {
-    "no body": (LOOP, lambda node: node.attribute.pop(), "no body"),
-    "a body with an input more": (
-        LOOP,
-        lambda node: body(node).input.add(name="more"),
-        "has 4 inputs, but the node passes 3",
-    ),
-    "a body without outputs": (LOOP, lambda node: body(node).ClearField("output"), "but the node needs at least 3"),
-    "more outputs than the body": (
-        LOOP,
-        lambda node: node.output.append("more"),
-        "3 outputs, but the node needs at least 4",
-    ),
-    "no count of rows": (SCAN, lambda node: node.attribute.remove(node.attribute[0]), "num_scan_inputs"),
-    "two axes for one input": (SCAN, set_ints("scan_input_axes", [0, 0]), "scan_input_axes has 2"),
-    "an axis that does not exist": (SCAN, set_ints("scan_input_axes", [2]), "axis 2"),
-    "a direction that does not exist": (SCAN, set_ints("scan_input_directions", [2]), "not 0 or 1"),
-    "an output axis that does not exist": (SCAN, set_ints("scan_output_axes", [3]), "axis 3"),
-}
+DAMAGES: list[tuple[str, Damage, str]] = [
+    (LOOP, lambda node: node.attribute.pop(), "no body"),
+    (LOOP, lambda node: body(node).input.add(name="more"), "has 4 inputs, but the node passes 3"),
+    (LOOP, lambda node: body(node).ClearField("output"), "but the node needs at least 3"),
+    (LOOP, lambda node: node.output.append("more"), "3 outputs, but the node needs at least 4"),
+    (SCAN, lambda node: node.attribute.remove(node.attribute[0]), "num_scan_inputs"),
+    (SCAN, set_ints("scan_input_axes", [0, 0]), "scan_input_axes has 2"),
+    (SCAN, set_ints("scan_input_axes", [2]), "axis 2"),
+    (SCAN, set_ints("scan_input_directions", [2]), "not 0 or 1"),
+    (SCAN, set_ints("scan_output_axes", [3]), "axis 3"),
+]
 
 
 @pytest.mark.parametrize("form", ["unroll", "loop", "scan"])
-@pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_loop_is_refused(name: str, form: str) -> None:
-    text, damage, message = DAMAGES[name]
+@pytest.mark.parametrize(("text", "damage", "message"), DAMAGES, ids=[message for *_, message in DAMAGES])
+def test_a_damaged_loop_is_refused(text: str, damage: Damage, message: str, form: str) -> None:
     model = parser.parse_model(text)
     damage(model.graph.node[0])
     with pytest.raises((rl.InvalidNodeError, rl.UnsupportedError), match=message) as caught:
         rl.lower(model, form, loops=True)
     assert caught.value.node is not None
     assert caught.value.node.name == "-> p"
+
+
+# What stays
+
+LEAKY = """<ir_version: 8, opset_import: ["": 17]>
+g (float[T,3] X, float[3] s0, int64 M) => (float[3] sn, float[T,3] Y) <bool yes = {1}> {
+    %s sn, Y = Loop (M, yes, s0) <body = b (int64 i, bool c, float[3] s) => (bool c1, float[3] s1, float[3] o) {
+        x = Gather <axis = 0> (X, i)
+        s1 = Add (s, x)
+        o = Identity (s1)
+        c1 = Identity (c)
+    }>
+}"""
+
+NAMED, UNNAMED = (parser.parse_model(LEAKY % name) for name in ("[sum]", ""))
+
+
+@pytest.mark.parametrize("form", ["auto", "unroll", "scan"])
+def test_the_report_names_what_stays(form: str) -> None:
+    new, report = rl.lower(NAMED, form, full=True)
+    assert new == NAMED
+    (left,) = report.left
+    assert left.startswith("Loop node 'sum' in main graph: ")
+
+
+def test_a_target_without_loops_refuses_by_name() -> None:
+    for model, name in ((NAMED, "sum"), (UNNAMED, "-> sn")):
+        with pytest.raises(rl.UnsupportedError, match=f"^Loop node '{name}' in main graph: ") as caught:
+            rl.lower(model, target="tvm")
+        assert caught.value.hint
+
+
+def test_the_command_names_what_stays(rnn_lower: Command, tmp_path: Path) -> None:
+    source, target = saved(tmp_path / "in.onnx", UNNAMED), tmp_path / "out.onnx"
+    listed = rnn_lower(source, "--list")
+    assert listed.code == 0  # exit code 4 is for RNN, GRU and LSTM
+    assert "Loop node '-> sn' in main graph" in listed.out
+    lowered = rnn_lower(source, target, "--to", "unroll", "--no-verify")
+    assert lowered.code == 0
+    assert "left as it is: Loop node '-> sn' in main graph" in lowered.out
+    refused = rnn_lower(source, target, "--target", "tvm", "--force")
+    assert (refused.code, refused.out) == (1, "")
+    assert "Loop node '-> sn' in main graph" in refused.err
+
+
+def test_operators_in_bodies_are_those_that_a_document_names() -> None:
+    """Of rten, which runs Loop but no Celu; candle runs neither Loop nor Celu."""
+    text = LEAKY.replace("s1 = Add (s, x)", "y = %s (x) s1 = Add (s, y)") % ("[sum]", "%s")
+    bad, good = (parser.parse_model(text % operator) for operator in ("Celu", "Tanh"))
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("rten", {}),
+        ("rten", {"loops": True}),
+        ("candle", {"set_inputs": {"M": 3}, "dims": {"T": 3}}),
+    ]
+    for target, options in cases:
+        with pytest.raises(rl.UnsupportedError, match=f"{target} is not known to support Celu ") as caught:
+            rl.lower(bad, target=target, **options)
+        assert str(caught.value).startswith("Loop node 'sum' in main graph: ")
+        rl.lower(good, target=target, **options)
+    (preview,) = rl.preview(bad, target="rten")
+    assert preview.form == "refused"
+    open_sizes = parser.parse_model((text % "Celu").replace("[T,3]", "[T,K]").replace("float[3]", "float[K]"))
+    with pytest.raises(rl.UnsupportedError, match="rten is not known to support Celu "):  # though it has no step
+        rl.lower(open_sizes, target="rten", loops=True, set_inputs={"M": 0})

@@ -28,7 +28,7 @@ CHUNKINGS = ([1], [5], [3, 1, 4, 7, 2])
 
 OPERAND = re.compile(r"(?:[^,\[\]]|\[(?:[^\[\]]|\[[^\[\]]*\])*\])+")
 RANDOM = re.compile(r"(?!(?:float|double|bool|u?int)\d*\[)([A-Za-z]\w*)(\[[\d, ]+\])")
-NUMBERS = re.compile(r"-?\d\S*|\[.*\]")
+NUMBERS = re.compile(r"-?\d\S*|\[.*\]|True|False")
 
 
 def net(text: str, weights: Mapping[str, Array] | None = None, opset: int = 17) -> onnx.ModelProto:
