@@ -29,6 +29,13 @@ from rnn_lowering.spec.node_outputs import (
 )
 from rnn_lowering.types import Array
 
+_Results = Sequence[Array | None]
+"""The numbers of each output of a node; None if unknown."""
+_Rule = Callable[[SymbolicValues, ir.Node], _Results | None]
+
+_MOST_SYMBOLS = 64
+"""The most elements of a tensor that become symbols."""
+
 
 class UnfollowedError(Exception):
     """A value depends on the number of frames, but not as a polynomial."""
@@ -47,7 +54,7 @@ def evaluate(known: SymbolicValues, node: ir.Node) -> None:
     found = _shape(known, node) if node.op_type in ("Shape", "Size") else _result(known, node)
     for output, array in zip(node.outputs, found, strict=False):
         if array is not None and array.size <= LARGEST:
-            known.contents[output] = _plain(known, output, array)
+            known.contents[output] = _without_objects(known, output, array)
             if output not in known.shapes:
                 known.shapes[output] = tuple(size(n) for n in array.shape)
 
@@ -64,23 +71,22 @@ def _read(node: ir.Node) -> list[ir.Value]:
     return [v for v in node.inputs[: 1 if node.op_type == "CastLike" else None] if v is not None]
 
 
-def _result(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None]:
-    given = _read(node)
-    if all(known.constant(v) is not None for v in given):
+def _result(known: SymbolicValues, node: ir.Node) -> _Results:
+    if all(known.constant(v) is not None for v in _read(node)):
         return _of_constants(known, node)
-    spread = _spread(known, node, given)
-    if spread is not None:
-        return spread
-    symbolic = [v for v in given if known.contents[v].dtype == object]
+    results = _broadcastable(known, node)
+    if results is not None:
+        return results
+    symbolic = [array for v in _read(node) if (array := known.contents[v]).dtype == object]
     if not symbolic:
         return []
-    found = _symbolic(known, node)
-    if found is None and any(_timed(known.contents[v]) for v in symbolic):
+    results = _symbolic(known, node)
+    if results is None and any(map(_has_frames, symbolic)):
         raise UnfollowedError
-    return _named(known, node, given) if found is None else found
+    return _new_symbols(known, node) if results is None else results
 
 
-def _of_constants(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None]:
+def _of_constants(known: SymbolicValues, node: ir.Node) -> _Results:
     if sum(float(product(known.shapes[v]).constant or 0) for v in node.outputs if v in known.shapes) > LARGEST:
         return []
     arrays = [None if v is None else known.constant(v) for v in node.inputs]
@@ -112,7 +118,7 @@ def compute_exactly(
         with np.errstate(all="ignore"):
             found = _integer_quotient(arrays) if alone.node.op_type == "Div" else None
             found = alone.run(arrays) if found is None else found
-    except Exception:  # the evaluator has no common error; what it cannot do is not known
+    except Exception:  # the evaluator has no common error; what it cannot do is unknown
         return None
     for array, wanted in zip(found, expected, strict=True):
         if array is not None and wanted is not None and (element_of(array), array.shape) != wanted:
@@ -152,17 +158,17 @@ def element_of(array: Array) -> int:
     return int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
 
 
-def _timed(array: Array) -> bool:
+def _has_frames(array: Array) -> bool:
     return any(isinstance(n, Size) and n.timed for n in array.reshape(-1))
 
 
 def depends_on_time(known: SymbolicValues, value: ir.Value) -> bool:
     """Whether the contents of a value depend on the number of frames."""
-    held = known.contents.get(value)
-    return held is not None and held.dtype == object and _timed(held)
+    array = known.contents.get(value)
+    return array is not None and array.dtype == object and _has_frames(array)
 
 
-def _plain(known: SymbolicValues, value: ir.Value, array: Array) -> Array:
+def _without_objects(known: SymbolicValues, value: ir.Value, array: Array) -> Array:
     """Return the array in its own type if no element depends on a size."""
     if array.dtype != object:
         return array
@@ -172,7 +178,7 @@ def _plain(known: SymbolicValues, value: ir.Value, array: Array) -> Array:
     return np.array([float(n or 0) for n in constants]).astype(known.types[value].numpy()).reshape(array.shape)
 
 
-def _shape(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None]:
+def _shape(known: SymbolicValues, node: ir.Node) -> _Results:
     shape = shape_of(known, node)
     if shape is None:
         return []
@@ -189,33 +195,33 @@ def _objects(numbers: Sequence[Size], shape: tuple[int, ...]) -> Array:
     return array.reshape(shape)
 
 
-# Constants that are the same along an axis of a size that is not known
+# Constants that are the same along an axis of unknown size
 
 
-def _spread(known: SymbolicValues, node: ir.Node, given: Sequence[ir.Value]) -> Sequence[Array | None] | None:
+def _broadcastable(known: SymbolicValues, node: ir.Node) -> _Results | None:
     """Return the outputs of a node as arrays that broadcast to their shapes; None for other operators."""
-    arrays = [known.contents[v] for v in given]
+    arrays = [known.contents[v] for v in _read(node)]
+    symbolic = any(array.dtype == object for array in arrays)
     if node.op_type == "ConstantOfShape":
         value = node.attributes.get_tensor("value", None)
-        fill, sizes = np.zeros(1, np.float32) if value is None else value.numpy(), known.given(node, 0)
+        fill, sizes = np.zeros(1, np.float32) if value is None else value.numpy(), known.numbers_of_input(node, 0)
         return None if sizes is None else [fill.reshape((1,) * len(sizes))]
     if node.op_type == "Expand":
         shape = known.shapes.get(node.outputs[0])
         if shape is None:
             return None
         return [arrays[0].reshape((1,) * (len(shape) - arrays[0].ndim) + arrays[0].shape)]
-    if any(array.dtype == object for array in arrays):
-        return _rearranged_spread(known, node)
-    if node.op_type in ELEMENTWISE or node.op_type in ("CastLike", "Transpose", "Unsqueeze"):
+    if not symbolic and (node.op_type in ELEMENTWISE or node.op_type in ("CastLike", "Transpose", "Unsqueeze")):
         return compute_node(node, known.contents, known.opset)
-    if node.op_type == "Concat":
-        return _joined(known, node, given)
-    return _rearranged_spread(known, node)
+    if not symbolic and node.op_type == "Concat":
+        return _joined(known, node)
+    return _rearranged(known, node)
 
 
-def _joined(known: SymbolicValues, node: ir.Node, given: Sequence[ir.Value]) -> Sequence[Array | None]:
-    arrays, axis = [known.contents[v] for v in given], node.attributes.get_int("axis", 1) or 0
-    if any(known.shapes[v][axis] != size(a.shape[axis]) for v, a in zip(given, arrays, strict=True)):
+def _joined(known: SymbolicValues, node: ir.Node) -> _Results:
+    values, axis = _read(node), node.attributes.get_int("axis", 1) or 0
+    arrays = [known.contents[v] for v in values]
+    if any(known.shapes[v][axis] != size(a.shape[axis]) for v, a in zip(values, arrays, strict=True)):
         return []
     shape = np.broadcast_shapes(*(a.take([0], axis).shape for a in arrays if a.shape[axis]))
     axis %= len(shape)
@@ -226,7 +232,7 @@ def _joined(known: SymbolicValues, node: ir.Node, given: Sequence[ir.Value]) -> 
     ]
 
 
-def _rearranged_spread(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None] | None:
+def _rearranged(known: SymbolicValues, node: ir.Node) -> _Results | None:
     """Reshape, slice or gather an array that broadcasts along the other axes."""
     value = node.inputs[0]
     if node.op_type not in MOVING or node.op_type == "Concat" or value is None:
@@ -252,7 +258,7 @@ def _rearranged_spread(known: SymbolicValues, node: ir.Node) -> Sequence[Array |
 # Numbers that depend on sizes
 
 
-def _symbolic(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None] | None:
+def _symbolic(known: SymbolicValues, node: ir.Node) -> _Results | None:
     if node.op_type in MOVING:
         return _moved(known, node)
     if not all(_are_numbers(known.contents[v]) for v in _read(node)):
@@ -265,17 +271,14 @@ def _are_numbers(array: Array) -> bool:
     return array.dtype.kind in "iubO" or (array.dtype.kind == "f" and bool(np.isfinite(array).all()))
 
 
-def _named(known: SymbolicValues, node: ir.Node, given: Sequence[ir.Value]) -> Sequence[Array | None]:
+def _new_symbols(known: SymbolicValues, node: ir.Node) -> _Results:
     """Return symbols for integers that are no polynomials but do not depend on the number of frames."""
-    output = node.outputs[0]
-    shape = [dim.constant for dim in known.shapes.get(output, (size(LARGEST),))]
-    dtype = known.types.get(output)
-    if dtype is None or not dtype.is_integer() or None in shape or math.prod(int(n or 0) for n in shape) > 64:
+    shape, dtype = known.static_shape(node.outputs[0]), known.types.get(node.outputs[0])
+    if dtype is None or not dtype.is_integer() or shape is None or math.prod(shape) > _MOST_SYMBOLS:
         return []
-    sizes = [int(n or 0) for n in shape]
     attributes = [(name, a.value) for name, a in sorted(node.attributes.items())]
-    key = f"{node.op_type} {attributes} {[known.contents[v].tolist() for v in given]}"
-    return [_objects([known.unknown(f"{key} {n}") for n in range(math.prod(sizes))], tuple(sizes))]
+    key = f"{node.op_type} {attributes} {[known.contents[v].tolist() for v in _read(node)]}"
+    return [_objects([known.unknown(f"{key} {n}") for n in range(math.prod(shape))], shape)]
 
 
 def _is_full(known: SymbolicValues, value: ir.Value | None) -> bool:
@@ -283,7 +286,7 @@ def _is_full(known: SymbolicValues, value: ir.Value | None) -> bool:
     return value is not None and tuple(size(n) for n in known.contents[value].shape) == known.shapes.get(value)
 
 
-def _moved(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None] | None:
+def _moved(known: SymbolicValues, node: ir.Node) -> _Results | None:
     """Return the outputs of a node that only moves elements, by running it on labels of them."""
     data = [v for v in node.inputs[: moved_inputs(node)] if v is not None]
     others = {v for v in node.inputs if v is not None and v not in data}
@@ -296,30 +299,27 @@ def _moved(known: SymbolicValues, node: ir.Node) -> Sequence[Array | None] | Non
     return [_objects([sizes[n] for n in array.reshape(-1).astype(int)], array.shape) for array in found]
 
 
-def _exact(known: SymbolicValues, node: ir.Node) -> list[Array]:
+def _polynomials(known: SymbolicValues, node: ir.Node) -> list[Array]:
     """Return the inputs as arrays of polynomials."""
     arrays = [known.contents[v] for v in _read(node)]
     return [_objects([size(n) for n in a.reshape(-1).tolist()], a.shape) for a in arrays]
 
 
-def _each(function: Callable[..., Size | None]) -> Callable[[SymbolicValues, ir.Node], Sequence[Array] | None]:
+def _each(function: Callable[..., Size | None]) -> _Rule:
     """Apply a rule to each element; return None if it returns None for one."""
 
-    def rule(known: SymbolicValues, node: ir.Node) -> Sequence[Array] | None:
-        arrays = np.broadcast_arrays(*_exact(known, node))
-        found = [function(*numbers) for numbers in zip(*(a.reshape(-1).tolist() for a in arrays), strict=True)]
-        return (
-            None
-            if any(n is None for n in found)
-            else [_objects([n for n in found if n is not None], arrays[0].shape)]
-        )
+    def rule(known: SymbolicValues, node: ir.Node) -> _Results | None:
+        arrays = np.broadcast_arrays(*_polynomials(known, node))
+        found = [function(*each) for each in zip(*(a.reshape(-1).tolist() for a in arrays), strict=True)]
+        numbers = [number for number in found if number is not None]
+        return [_objects(numbers, arrays[0].shape)] if len(numbers) == len(found) else None
 
     return rule
 
 
-def _cast(known: SymbolicValues, node: ir.Node) -> Sequence[Array] | None:
+def _cast(known: SymbolicValues, node: ir.Node) -> _Results | None:
     """Apply a Cast that changes no number: it truncates no fraction, and a long sequence does not overflow."""
-    found, (array,) = known.types.get(node.outputs[0]), _exact(known, node)
+    found, (array,) = known.types.get(node.outputs[0]), _polynomials(known, node)
     if found is None:
         return None
     dtype = found.numpy()
@@ -328,23 +328,23 @@ def _cast(known: SymbolicValues, node: ir.Node) -> Sequence[Array] | None:
     return [array] if fits else None
 
 
-def _whole(known: SymbolicValues, node: ir.Node) -> Sequence[Array] | None:
+def _whole(known: SymbolicValues, node: ir.Node) -> _Results | None:
     """Apply Ceil or Round to integers, which stay the same."""
-    (array,) = _exact(known, node)
+    (array,) = _polynomials(known, node)
     return [array] if all(map(known.is_whole, array.reshape(-1))) else None
 
 
-def _below(known: SymbolicValues, number: Size) -> Size | None:
+def _floor_of(known: SymbolicValues, number: Size) -> Size | None:
     """Apply Floor, if only the constant part of a polynomial has a fraction."""
     rounded = number.rounded_down()
     return rounded if known.is_whole(rounded) else None
 
 
-def _floor(known: SymbolicValues, node: ir.Node) -> Sequence[Array] | None:
-    return _each(lambda number: _below(known, number))(known, node)
+def _floor(known: SymbolicValues, node: ir.Node) -> _Results | None:
+    return _each(lambda number: _floor_of(known, number))(known, node)
 
 
-def _divided(known: SymbolicValues, node: ir.Node) -> Sequence[Array] | None:
+def _divided(known: SymbolicValues, node: ir.Node) -> _Results | None:
     """Apply Div; integers are rounded towards 0, which is down for numbers that are surely not negative."""
     dtype = known.types.get(node.outputs[0])
 
@@ -353,14 +353,14 @@ def _divided(known: SymbolicValues, node: ir.Node) -> Sequence[Array] | None:
         if found is None or dtype is None or not dtype.is_integer() or found.integral(known.unit):
             return found
         down = found.whole().at_least(0) and found.chunk().at_least(0)
-        return _below(known, found) if down else None
+        return _floor_of(known, found) if down else None
 
     return _each(quotient)(known, node)
 
 
-def _product_of_all(known: SymbolicValues, node: ir.Node) -> Sequence[Array] | None:
+def _product_of_all(known: SymbolicValues, node: ir.Node) -> _Results | None:
     shape = known.shapes.get(node.outputs[0])
-    (array, *_) = _exact(known, node)
+    (array, *_) = _polynomials(known, node)
     total = product(array.reshape(-1))
     full = array.ndim == 1 and shape is not None and _is_full(known, node.inputs[0])
     return [_objects([total], (1,) * len(shape or ()))] if full else None
@@ -396,7 +396,7 @@ def _chosen(condition: Size, first: Size, second: Size) -> Size | None:
     return None if condition.constant is None else first if condition.constant else second
 
 
-_CALCULATED: Mapping[str, Callable[[SymbolicValues, ir.Node], Sequence[Array | None] | None]] = {
+_CALCULATED: Mapping[str, _Rule] = {
     "Abs": _each(_absolute),
     "Add": _each(operator.add),
     "Cast": _cast,

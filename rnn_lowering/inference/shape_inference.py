@@ -1,7 +1,7 @@
 """Infer the types and shapes of a node's outputs: ONNX's inference first, then our own rules.
 
 ONNX's inference carries a symbolic dimension through most operators and never guesses. It gets each polynomial as
-such a symbol, and loses it where an operator computes a size (Reshape, Concat, Slice): these have a rule here.
+such a symbol, and loses it if an operator computes a size (Reshape, Concat, Slice): these have a rule here.
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ def _infer_first_state(known: SymbolicValues, node: ir.Node) -> None:
     known.set_shape(output, [query[0], size(states), *sizes])
 
 
-def broadcast(known: SymbolicValues, shapes: Sequence[Shape]) -> PartialShape:
+def _broadcast(known: SymbolicValues, shapes: Sequence[Shape]) -> PartialShape:
     """Broadcast shapes; an axis is None if its size is unknown."""
     rank = max((len(shape) for shape in shapes), default=0)
     padded = [(size(1),) * (rank - len(shape)) + tuple(shape) for shape in shapes]
-    return [_joined(known, [shape[axis] for shape in padded]) for axis in range(rank)]
+    return [_broadcast_size(known, [shape[axis] for shape in padded]) for axis in range(rank)]
 
 
-def _joined(known: SymbolicValues, dims: Sequence[Size]) -> Size | None:
+def _broadcast_size(known: SymbolicValues, dims: Sequence[Size]) -> Size | None:
     found = list(dict.fromkeys(dim for dim in dims if dim != size(1)))
     if len(found) <= 1:
         return found[0] if found else size(1)
@@ -108,7 +108,7 @@ def _joined(known: SymbolicValues, dims: Sequence[Size]) -> Size | None:
 
 def _elementwise(known: SymbolicValues, node: ir.Node) -> Outputs:
     shapes = [known.shapes.get(v) for v in node.inputs if v is not None]
-    return [] if None in shapes else [broadcast(known, [s for s in shapes if s is not None])]
+    return [] if None in shapes else [_broadcast(known, [s for s in shapes if s is not None])]
 
 
 def _same_shape(known: SymbolicValues, node: ir.Node) -> Outputs:
@@ -116,7 +116,7 @@ def _same_shape(known: SymbolicValues, node: ir.Node) -> Outputs:
 
 
 def _reshape(known: SymbolicValues, node: ir.Node) -> Outputs:
-    before, target = shape_of(known, node), known.given(node, 1)
+    before, target = shape_of(known, node), known.numbers_of_input(node, 1)
     if target is None:
         return []
     if before is None:
@@ -153,21 +153,21 @@ def _flatten(known: SymbolicValues, node: ir.Node) -> Outputs:
 
 
 def _expand(known: SymbolicValues, node: ir.Node) -> Outputs:
-    shape, target = shape_of(known, node), known.given(node, 1)
-    return [] if shape is None or target is None else [broadcast(known, [shape, tuple(target)])]
+    shape, target = shape_of(known, node), known.numbers_of_input(node, 1)
+    return [] if shape is None or target is None else [_broadcast(known, [shape, tuple(target)])]
 
 
 def _tile(known: SymbolicValues, node: ir.Node) -> Outputs:
-    shape, times = shape_of(known, node), known.given(node, 1)
+    shape, times = shape_of(known, node), known.numbers_of_input(node, 1)
     return [] if shape is None or times is None else [[a * b for a, b in zip(shape, times, strict=True)]]
 
 
 def _of_shape(known: SymbolicValues, node: ir.Node) -> Outputs:
-    return [known.given(node, 0)]
+    return [known.numbers_of_input(node, 0)]
 
 
 def _range(known: SymbolicValues, node: ir.Node) -> Outputs:
-    bounds = [known.given(node, slot) for slot in range(3)]
+    bounds = [known.numbers_of_input(node, slot) for slot in range(3)]
     first, limit, step = (None if b is None or len(b) != 1 else b[0] for b in bounds)
     if first is None or limit is None or step is None:
         return []
@@ -232,11 +232,11 @@ def _slice(known: SymbolicValues, node: ir.Node) -> Outputs:
     dims: list[Size | None] = [None if axis in bounds else dim for axis, dim in enumerate(shape)]
     for axis, (first, last, step) in bounds.items():
         if shape[axis].constant is None and step.constant is not None and step.constant > 0:
-            dims[axis] = _taken(known, shape[axis], first, last, step)
+            dims[axis] = _size_of_slice(known, shape[axis], first, last, step)
     return [dims]
 
 
-def _taken(known: SymbolicValues, length: Size, first: Size, last: Size, step: Size) -> Size | None:
+def _size_of_slice(known: SymbolicValues, length: Size, first: Size, last: Size, step: Size) -> Size | None:
     """Return how much of an axis a Slice takes."""
     begin, end = position(first, length, known.any_size), position(last, length, known.any_size)
     if begin == size(0) and end is None and step == size(1) and length == Size.symbol(TIME):
@@ -295,14 +295,14 @@ def _resize(known: SymbolicValues, node: ir.Node) -> Outputs:
 
 
 def _col2im(known: SymbolicValues, node: ir.Node) -> Outputs:
-    shape, image, block = shape_of(known, node), known.given(node, 1), known.given(node, 2)
+    shape, image, block = shape_of(known, node), known.numbers_of_input(node, 1), known.numbers_of_input(node, 2)
     if shape is None or image is None or block is None:
         return []
     return [[shape[0], shape[1].divided(product(block)), *image]]
 
 
 def _stft(known: SymbolicValues, node: ir.Node) -> Outputs:
-    shape, window, length = shape_of(known, node), shape_of(known, node, 2), known.given(node, 3)
+    shape, window, length = shape_of(known, node), shape_of(known, node, 2), known.numbers_of_input(node, 3)
     size_of_frame = length[0].constant if length else window[0].constant if window else None
     if shape is None or size_of_frame is None:
         return []

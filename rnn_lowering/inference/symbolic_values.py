@@ -1,11 +1,8 @@
 """What is known of each value before a model runs: its type, its shape, and the numbers that follow from shapes.
 
-Sizes are polynomials of sizes that are open.
-
-Sizes as exact polynomials of the number of frames and of other open sizes.
-
-A size in the whole model and the same in a chunk may differ by a constant, since a chunk has the frames that are
-known early and none of those at the end. `CHUNK` is 0 in the whole and 1 in a chunk: one polynomial holds both.
+A size is an exact polynomial of the number of frames and of other open sizes (`Size`). The size of a value in the
+whole model and that in a chunk may differ by a constant, since a chunk has the frames that are known early and none
+of those at the end. `CHUNK` is 0 in the whole and 1 in a chunk: one polynomial holds both.
 """
 
 from __future__ import annotations
@@ -32,6 +29,15 @@ Symbol = int | str
 """TIME, CHUNK, a larger number for an unknown size, -n for min(frames, n), or the name of an open axis."""
 
 Monomial = tuple[Symbol, ...]
+
+LARGEST = 1 << 22
+"""The most elements of a constant that is evaluated; of a larger one only the shape is known."""
+
+LARGEST_UNIT = 1 << 16
+"""The largest multiple of frames that a stream takes per call, unless the strides of its nodes need more."""
+
+_LARGEST_SENT = 1 << 12
+"""The most elements of a constant that ONNX's inference gets."""
 
 
 @dataclass(frozen=True)
@@ -238,17 +244,12 @@ def in_chunk(number: Size, frames: int | None) -> int | None:
     return int(found) if stays and found.denominator == 1 else None
 
 
+# Types, shapes and numbers
+
+
 Shape = tuple[Size, ...]
+
 PartialShape = Sequence[Size | None]
-
-LARGEST = 1 << 22
-"""The most elements of a constant that is evaluated; of a larger one only the shape is known."""
-
-LARGEST_UNIT = 1 << 16
-"""The largest multiple of frames that a stream takes per call, unless the strides of its nodes need more."""
-
-_LARGEST_SENT = 1 << 12
-"""The most elements of a constant that ONNX's inference gets."""
 
 
 class SizingError(Exception):
@@ -301,26 +302,22 @@ class SymbolicValues:
 
     def constant(self, value: ir.Value | None) -> Array | None:
         """Return the value as an array if it is the same at all sizes, else None."""
-        held = None if value is None else self.contents.get(value)
-        if held is None or held.dtype == object or value not in self.shapes:
+        array, shape = (None, None) if value is None else (self.contents.get(value), self.static_shape(value))
+        if array is None or array.dtype == object or shape is None or math.prod(shape) > LARGEST:
             return None
-        shape = [dim.constant for dim in self.shapes[value]]
-        if None in shape or np.prod([float(n or 0) for n in shape]) > LARGEST:
-            return None
-        return np.broadcast_to(held, [int(n or 0) for n in shape])
+        return np.broadcast_to(array, shape)
 
     def numbers(self, value: ir.Value | None) -> list[Size] | None:
         """Return the elements of a value that holds sizes; None if unknown."""
-        held = None if value is None else self.contents.get(value)
-        if held is None or value not in self.shapes or held.size > _LARGEST_SENT or held.dtype.kind not in "iufO":
+        array = None if value is None else self.contents.get(value)
+        if value is None or array is None or array.size > _LARGEST_SENT or array.dtype.kind not in "iufO":
             return None
-        shape = [dim.constant for dim in self.shapes[value]]
-        if None in shape or list(held.shape) != shape or (held.dtype.kind == "f" and not np.isfinite(held).all()):
+        if array.shape != self.static_shape(value) or (array.dtype.kind == "f" and not np.isfinite(array).all()):
             return None
-        return [n if isinstance(n, Size) else size(Fraction(n)) for n in held.reshape(-1).tolist()]
+        return [n if isinstance(n, Size) else size(Fraction(n)) for n in array.reshape(-1).tolist()]
 
-    def given(self, node: ir.Node, slot: int) -> list[Size] | None:
-        """Return the sizes that an input of a node holds; None if it is absent or they are not known."""
+    def numbers_of_input(self, node: ir.Node, slot: int) -> list[Size] | None:
+        """Return the sizes that an input of a node holds; None if it is absent or they are unknown."""
         return self.numbers(node.inputs[slot]) if has(node, slot) else None
 
     def parameter(self, node: ir.Node, name: str) -> list[Size] | None:
@@ -343,12 +340,15 @@ class SymbolicValues:
             return int(dim.constant)
         return next((key for key, symbol in self._unknown.items() if key and symbol == dim), None)
 
-    def static_type(self, value: ir.Value) -> tuple[int, tuple[int, ...]] | None:
-        """Return the element type and the shape of a value; None if one of them is not known."""
+    def static_shape(self, value: ir.Value) -> tuple[int, ...] | None:
+        """Return the shape of a value if all its sizes are numbers."""
         dims = [dim.constant for dim in self.shapes[value]] if value in self.shapes else [None]
-        if value not in self.types or None in dims:
-            return None
-        return int(self.types[value]), tuple(int(dim or 0) for dim in dims)
+        return None if None in dims else tuple(int(dim or 0) for dim in dims)
+
+    def static_type(self, value: ir.Value) -> tuple[int, tuple[int, ...]] | None:
+        """Return the element type and the shape of a value; None if one of them is unknown."""
+        shape = self.static_shape(value)
+        return None if value not in self.types or shape is None else (int(self.types[value]), shape)
 
     def add(self, value: ir.Value, found: onnx.TypeProto) -> None:
         """Add the type and shape that ONNX infers."""
@@ -386,9 +386,11 @@ class SymbolicValues:
 
     def data(self, value: ir.Value) -> Array | None:
         """Return the numbers of a value for ONNX's inference; None if unknown, or too many."""
-        known = value in self.contents and self.types[value] != ir.DataType.STRING
-        held = self.constant(value) if known else None
-        return None if held is None or held.size > _LARGEST_SENT else np.ascontiguousarray(held).reshape(held.shape)
+        is_number = value in self.contents and self.types[value] != ir.DataType.STRING
+        array = self.constant(value) if is_number else None
+        if array is None or array.size > _LARGEST_SENT:
+            return None
+        return np.ascontiguousarray(array).reshape(array.shape)
 
 
 def start(model: ir.Model, inputs: Mapping[str, Shape]) -> SymbolicValues:

@@ -53,8 +53,8 @@ def windowed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None
 
 def transformed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     """Return the framing of the output of an STFT, which reads windows as a convolution without paddings."""
-    steps = flow.known.given(node, 1)
-    lengths = flow.known.given(node, 3) or list((shape_of(flow.known, node, 2) or ())[:1])
+    steps = flow.known.numbers_of_input(node, 1)
+    lengths = flow.known.numbers_of_input(node, 3) or list((shape_of(flow.known, node, 2) or ())[:1])
     step, length = ((v[0].constant if v and len(v) == 1 else None) for v in (steps, lengths))
     if framing.axis != 1 or not framing.plain or not step or not length:
         raise flow.refuse(
@@ -218,7 +218,7 @@ class OverlapAdd(FramesEdit):
 
 def overlapped(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None:
     """Return the framing of the output of a Col2Im, in which each column adds to several results."""
-    image, block = flow.known.given(node, 1), flow.known.given(node, 2)
+    image, block = flow.known.numbers_of_input(node, 1), flow.known.numbers_of_input(node, 2)
     if image is None or block is None or framing.axis != 2 or not framing.plain:
         raise flow.refuse(
             node, "its columns are not the frames, or its sizes are not known", "give one column for each frame"
