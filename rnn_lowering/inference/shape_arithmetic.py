@@ -242,7 +242,7 @@ def _rearranged(known: SymbolicValues, node: ir.Node) -> _Results | None:
         return None
     if array.size == 1:
         outputs = [known.shapes.get(v) for v in node.outputs]
-        return [None if held is None else array.reshape((1,) * len(held)) for held in outputs]
+        return [None if dims is None else array.reshape((1,) * len(dims)) for dims in outputs]
     axis = node.attributes.get_int("axis", 0) or 0
     along = {axis % array.ndim} if node.op_type in ("Gather", "Split") else None
     if node.op_type == "Slice":
@@ -251,7 +251,7 @@ def _rearranged(known: SymbolicValues, node: ir.Node) -> _Results | None:
     if along is None or any(shape[n] != size(array.shape[n]) for n in along):
         return []
     others = [v for v in node.inputs[1:] if v is not None]
-    feed = {v: held for v in others if (held := known.constant(v)) is not None}
+    feed = {v: numbers for v in others if (numbers := known.constant(v)) is not None}
     return compute_node(node, {**feed, value: array}, known.opset) if len(feed) == len(set(others)) else []
 
 
@@ -260,7 +260,7 @@ def _rearranged(known: SymbolicValues, node: ir.Node) -> _Results | None:
 
 def _symbolic(known: SymbolicValues, node: ir.Node) -> _Results | None:
     if node.op_type in MOVING:
-        return _moved(known, node)
+        return _relabeled(known, node)
     if not all(_are_numbers(known.contents[v]) for v in _read(node)):
         return None
     rule = _CALCULATED.get(node.op_type)
@@ -286,11 +286,11 @@ def _is_full(known: SymbolicValues, value: ir.Value | None) -> bool:
     return value is not None and tuple(size(n) for n in known.contents[value].shape) == known.shapes.get(value)
 
 
-def _moved(known: SymbolicValues, node: ir.Node) -> _Results | None:
+def _relabeled(known: SymbolicValues, node: ir.Node) -> _Results | None:
     """Return the outputs of a node that only moves elements, by running it on labels of them."""
     data = [v for v in node.inputs[: moved_inputs(node)] if v is not None]
     others = {v for v in node.inputs if v is not None and v not in data}
-    feed = {v: held for v in others if (held := known.constant(v)) is not None}
+    feed = {v: numbers for v in others if (numbers := known.constant(v)) is not None}
     if len(feed) < len(others) or not all(_is_full(known, v) for v in data):
         return None
     arrays = [known.contents[value] for value in data]

@@ -50,7 +50,7 @@ def infer(known: SymbolicValues, node: ir.Node) -> None:
 def _infer_by_onnx(known: SymbolicValues, node: ir.Node) -> bool:
     """Add what ONNX's inference finds; return whether it knows the operator."""
     types = [None if v is None else known.type_of(v) for v in node.inputs]
-    data = {n: held for n, v in enumerate(node.inputs) if v is not None and (held := known.data(v)) is not None}
+    data = {n: array for n, v in enumerate(node.inputs) if v is not None and (array := known.data(v)) is not None}
     try:
         inferred = infer_outputs(node, known.opsets, types, data)
     except onnx.defs.SchemaError:  # of another domain, or newer than the onnx package

@@ -322,10 +322,10 @@ class SymbolicValues:
 
     def parameter(self, node: ir.Node, name: str) -> list[Size] | None:
         """Return the numbers of an attribute or input: none if it is absent, None if unknown."""
-        held = parameter(node, name, self.opset)
-        if isinstance(held, ir.Value):
-            return self.numbers(held)
-        return [] if held is None else [size(Fraction(n)) for n in held.value]
+        given = parameter(node, name, self.opset)
+        if isinstance(given, ir.Value):
+            return self.numbers(given)
+        return [] if given is None else [size(Fraction(n)) for n in given.value]
 
     def unknown(self, key: str = "") -> Size:
         """Return a symbol for an unknown size: equal keys give equal symbols."""
@@ -415,8 +415,8 @@ def add_initializers(known: SymbolicValues, graph: ir.Graph) -> None:
         known.types[value] = tensor.dtype
         known.shapes[value] = tuple(size(n) for n in tensor.shape.numpy())
         small = not value.is_graph_input() and tensor.size <= LARGEST
-        if small and (held := numbers_in(tensor)) is not None:
-            known.contents[value] = held
+        if small and (array := numbers_in(tensor)) is not None:
+            known.contents[value] = array
 
 
 def has(node: ir.Node, slot: int) -> bool:

@@ -29,7 +29,7 @@ from rnn_lowering.emit.versions import parameter
 from rnn_lowering.errors import InvalidNodeError, UnsupportedError
 from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
 from rnn_lowering.loops.body_copy import BodyCopy
-from rnn_lowering.loops.emptying import EmptiedBody, emptied
+from rnn_lowering.loops.emptying import EmptiedBody, empty_body
 from rnn_lowering.loops.facts import Item, Known
 from rnn_lowering.loops.trips import STEP, Counters, LoopTrips, UnknownTripsError, number_of_trips
 
@@ -126,10 +126,12 @@ def loop_as_recurrence(
             trips = number_of_trips(counters)
 
     def find(node: ir.Node) -> Tensor | None:
-        held = not constants and (node.op_type != "Gather" or isinstance(copy.item(node.inputs[0]), Known))
-        return None if trips is None or held else _rows_of(counters, trips, node, splits=not constants)
+        of_constant = node.op_type != "Gather" or isinstance(copy.item(node.inputs[0]), Known)
+        if trips is None or (of_constant and not constants):
+            return None
+        return _rows_of(counters, trips, node, splits=not constants)
 
-    body = emptied(copy, read, {}, find, invariant)
+    body = empty_body(copy, read, {}, find, invariant)
     if not gathers:
         body.keep_gathers()
     return _as_recurrence(copy, read, invariant, body, trips)
@@ -148,7 +150,7 @@ def scan_as_recurrence(
     """
     op = copy.op
     copy.bring_constants([read.body])
-    xs, axes, length = scanned(copy, read)
+    xs, axes, length = scanned_inputs(copy, read)
     trips = LoopTrips(op.dim(xs[0], axes[0]), length, positive=True)
     rows = {}
     for value, x, axis, backwards in zip(read.row_inputs, xs, axes, read.backwards, strict=True):
@@ -156,9 +158,9 @@ def scan_as_recurrence(
             continue
         rows[value] = _in_front(copy, op.given(copy.value_of(x), x.dtype, x.shape), axis)
         if backwards and flips:
-            rows[value] = flipped(copy, rows[value], read)
+            rows[value] = reversed_rows(copy, rows[value], read)
     invariant = _bind_invariant(copy, read)
-    body = emptied(copy, read, rows, lambda _: None, invariant)
+    body = empty_body(copy, read, rows, lambda _: None, invariant)
     return _as_recurrence(copy, read, invariant, body, trips)
 
 
@@ -170,7 +172,7 @@ def _bind_invariant(copy: BodyCopy, read: LoopBody | ScanBody) -> list[ir.Value]
     return inputs
 
 
-def scanned(copy: BodyCopy, read: ScanBody) -> tuple[list[Tensor], list[int], int | None]:
+def scanned_inputs(copy: BodyCopy, read: ScanBody) -> tuple[list[Tensor], list[int], int | None]:
     """Return what a Scan scans, the axes of the steps, and the number of steps; None if no size is known.
 
     Raises:
@@ -210,7 +212,7 @@ def _is_used(value: ir.Value) -> bool:
     return bool(value.uses()) or value.is_graph_output()
 
 
-def flipped(copy: BodyCopy, x: Tensor, read: LoopBody | ScanBody) -> Tensor:
+def reversed_rows(copy: BodyCopy, x: Tensor, read: LoopBody | ScanBody) -> Tensor:
     """Return rows in reverse order.
 
     Raises:

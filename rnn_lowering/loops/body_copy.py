@@ -202,7 +202,7 @@ class BodyCopy(BodyValues):
         product = None if value is None else value.producer()
         if product is None or product.op_type != "MatMul" or value is None or self.facts.kind(value) != kind:
             return
-        if kind.element != int(ir.DataType.FLOAT):
+        if kind.dtype != ir.DataType.FLOAT:
             return
         shapes = [self.facts.shape(v) for v in product.inputs]
         if all(shape is not None and len(shape) == 2 for shape in shapes):

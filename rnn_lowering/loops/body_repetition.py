@@ -15,10 +15,10 @@ from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.loops.as_recurrence import (
     LoopRecurrence,
-    flipped,
     loop_as_recurrence,
+    reversed_rows,
     scan_as_recurrence,
-    scanned,
+    scanned_inputs,
 )
 from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
 from rnn_lowering.loops.body_copy import BodyCopy
@@ -199,7 +199,7 @@ def _in_order(
             results.append(value)
             continue
         x = copy.tensor(value, read.ref)
-        x = flipped(copy, x, read) if read.stacked_in_front[n] else x
+        x = reversed_rows(copy, x, read) if read.stacked_in_front[n] else x
         axis = checked_axis(read.stacked_axes[n], x.rank, read)
         order = [*range(1, axis + 1), 0, *range(axis + 1, x.rank)]
         results.append(copy.value_of(copy.op.transpose(x, order) if axis else x))
@@ -238,7 +238,7 @@ def _empty(copy: BodyCopy, kind: TensorKind | None, value: ir.Value, read: LoopB
             hint="fix the sizes of the inputs (--set-dim, --input-shape), or unroll it (--to unroll)",
             node=read.ref,
         )
-    op, dtype = copy.op, ir.DataType(kind.element)
+    op, dtype = copy.op, kind.dtype
     shape = op.concat([op.constant([0]), *(size for size in sizes if size is not None)], 0)
     fill = ir.tensor(np.zeros(1, dtype.numpy()), name="")
     return copy.value_of(op.emit("ConstantOfShape", [shape], (0, *kind.dims), dtype, value=fill))
@@ -356,7 +356,7 @@ def _is_true(copy: BodyCopy, read: LoopBody, condition: ir.Value) -> bool:
 
 def _length(copy: BodyCopy, read: ScanBody) -> int:
     """Return the number of steps of a Scan."""
-    _, _, steps = scanned(copy, read)
+    _, _, steps = scanned_inputs(copy, read)
     if steps is None:
         value = next((item for x in read.xs if isinstance(item := copy.item(x), ir.Value)), None)
         raise UnknownTripsError("the number of its steps is not known", node=read.ref, value=value)
@@ -423,7 +423,7 @@ def _empty_constants(copy: BodyCopy, read: LoopBody | ScanBody, kinds: Sequence[
                 hint="fix the sizes of all inputs (--input-shape), or give it a step",
                 node=read.ref,
             )
-        dtype = ir.DataType(kind.element).numpy()
+        dtype = kind.dtype.numpy()
         row = copy.tensor(Known(np.zeros((1, *(size or 0 for size in kind.dims)), dtype)), read.ref)
         results.append(copy.value_of(copy.op.slice(row, 0, 0, 0)))  # OpenVINO takes an empty constant for a scalar
     return results

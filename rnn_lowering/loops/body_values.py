@@ -163,7 +163,7 @@ class BodyValues:
                 hint="fix the shapes of the inputs (--input-shape)",
                 node=ref,
             )
-        return self.op.given(item, ir.DataType(kind.element), kind.dims)
+        return self.op.given(item, kind.dtype, kind.dims)
 
     def size(self, size: SizeOrName) -> Tensor | None:
         """Return a size as an int64 [1]; None if no input has it."""
@@ -175,7 +175,7 @@ class BodyValues:
         value, axis = place
         kind = self.facts.kind(value)
         assert kind is not None
-        return self.op.dim(self.op.given(value, ir.DataType(kind.element), kind.dims), axis)
+        return self.op.dim(self.op.given(value, kind.dtype, kind.dims), axis)
 
     def integers(self, given: ir.Attr | ir.Value | None) -> list[int] | None:
         """Return the integers of an attribute or an input; None if unknown."""

@@ -61,7 +61,7 @@ class EmptiedBody:
                 del self.rows[value]
 
 
-def emptied(
+def empty_body(
     copy: BodyCopy,
     read: LoopBody | ScanBody,
     rows: Mapping[ir.Value, Tensor],
@@ -109,7 +109,7 @@ def _is_safe(copy: BodyCopy, node: ir.Node) -> bool:
         return all(kind is not None and kind.is_static for kind in (*kinds, *map(copy.facts.kind, items)))
     if not all(kind is not None and kind.shape is not None for kind in kinds):
         return False
-    if any(kind is not None and _divides_integers(node, ir.DataType(kind.element)) for kind in kinds):
+    if any(kind is not None and _divides_integers(node, kind.dtype) for kind in kinds):
         return False
     return node.op_type in (*_UNARY, *_BINARY, "MatMul", "Transpose", "Unsqueeze", "Shape")
 
@@ -125,7 +125,7 @@ def _of_all_steps(
     """Emit what a node computes in all steps; None if it stays in the body."""
     if node.op_type == "Split":
         return _split(copy, node, rows)
-    found = find(node) if _reads_row(node, varies) else _moved(copy, node, rows, varies)
+    found = find(node) if _reads_row(node, varies) else _from_rows(copy, node, rows, varies)
     return None if found is None else [found]
 
 
@@ -140,7 +140,9 @@ def _reads_row(node: ir.Node, varies: set[ir.Value]) -> bool:
     return source is not None and source not in varies
 
 
-def _moved(copy: BodyCopy, node: ir.Node, rows: Mapping[ir.Value, Tensor], varies: set[ir.Value]) -> Tensor | None:
+def _from_rows(
+    copy: BodyCopy, node: ir.Node, rows: Mapping[ir.Value, Tensor], varies: set[ir.Value]
+) -> Tensor | None:
     """Emit what a node computes from the rows of all steps; None if it cannot be moved."""
     operands: list[Tensor | None] = []
     for value in node.inputs:
@@ -165,10 +167,10 @@ def _moved(copy: BodyCopy, node: ir.Node, rows: Mapping[ir.Value, Tensor], varie
 def _invariant(copy: BodyCopy, item: Item) -> Tensor | None:
     """Return an item that is the same in each step as a tensor; None if its rank is unknown."""
     kind = copy.facts.kind(item)
-    if kind is None or kind.shape is None or ir.DataType(kind.element) == ir.DataType.STRING:
+    if kind is None or kind.shape is None or kind.dtype == ir.DataType.STRING:
         return None
     value = copy.value(item)
-    return None if value is None else copy.op.given(value, ir.DataType(kind.element), kind.dims)
+    return None if value is None else copy.op.given(value, kind.dtype, kind.dims)
 
 
 def _same_type(given: Sequence[Tensor]) -> bool:
@@ -254,7 +256,7 @@ def split_weights_of_gates(copy: BodyCopy, read: LoopBody | ScanBody, constant: 
 
 def _is_float(copy: BodyCopy, value: ir.Value | None) -> bool:
     kind = copy.facts.kind(copy.item(value))
-    return kind is not None and kind.element == int(ir.DataType.FLOAT)
+    return kind is not None and kind.dtype == ir.DataType.FLOAT
 
 
 def _product(copy: BodyCopy, split: ir.Node, changing: Container[ir.Value]) -> _Product | None:

@@ -53,7 +53,7 @@ _FIRST_OF_SIZES = {
 """By operator, the first input whose numbers decide the shape of the result."""
 
 SizeOrName = int | str | None
-"""A size, the name of one that is not known, or None."""
+"""A size, the name of an unknown one, or None."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,10 @@ class TensorKind:
 
     element: int
     shape: tuple[SizeOrName, ...] | None
+
+    @property
+    def dtype(self) -> ir.DataType:
+        return ir.DataType(self.element)
 
     @property
     def is_static(self) -> bool:
@@ -150,20 +154,20 @@ class Facts:
         self._elements: dict[ir.Value, Elements] = {}
         self._inferred: dict[Hashable, list[TensorKind | None]] = {}
         self._shapes: dict[Hashable, list[Array] | None] = {}
-        self._alone: dict[ir.Node, NodeModel] = {}
+        self._node_models: dict[ir.Node, NodeModel] = {}
         self._places: dict[str, tuple[ir.Value, int]] = {}
-        with _names_kept(model):
+        with _distinct_names(model):
             for value in (*model.graph.inputs, *model.graph.initializers.values()):
-                self._take(value, value)
+                self._add_inferred(value, value)
             for value, found in inferred_values(model).items():
-                self._take(value, found)
+                self._add_inferred(value, found)
         for value in model.graph.inputs:
             kind = self._kinds.get(value)
             for axis, dim in enumerate((kind and kind.shape) or ()):
                 if isinstance(dim, str):
                     self._places.setdefault(dim, (value, axis))
 
-    def _take(self, value: ir.Value, found: ir.Value) -> None:
+    def _add_inferred(self, value: ir.Value, found: ir.Value) -> None:
         if value.const_value is not None and not value.is_graph_input():
             tensor = value.const_value
             self._kinds[value] = TensorKind(int(tensor.dtype), tuple(int(d) for d in tensor.shape.numpy()))
@@ -174,7 +178,7 @@ class Facts:
     # Types and shapes
 
     def kind(self, item: Item) -> TensorKind | None:
-        """Return the type and shape of a tensor; None if unknown, or it is none."""
+        """Return the type and shape of a tensor; None if unknown, or if it is no tensor."""
         if isinstance(item, Known):
             return item.kind()
         return self._kinds.get(item) if isinstance(item, ir.Value) else None
@@ -193,7 +197,7 @@ class Facts:
         if kind is None:
             return
         self._kinds[value] = kind
-        value.type = ir.TensorType(ir.DataType(kind.element))
+        value.type = ir.TensorType(kind.dtype)
         if kind.shape is not None:
             value.shape = ir.Shape(kind.dims)
 
@@ -228,11 +232,11 @@ class Facts:
         return None if shape is None else shape[axis]
 
     def size_in(self, value: ir.Value) -> Size | None:
-        """Return the size that a value of one element holds: one that an axis has, and that is not known."""
+        """Return the size that a value of one element holds: an unknown one that an axis has."""
         self.known(value)
-        held = self._outside.numbers(value)
+        numbers = self._outside.numbers(value)
         sizes = {dim for shape in self._outside.shapes.values() for dim in shape if dim.constant is None}
-        return held[0] if held is not None and len(held) == 1 and held[0] in sizes else None
+        return numbers[0] if numbers is not None and len(numbers) == 1 and numbers[0] in sizes else None
 
     def _record(self, value: ir.Value) -> None:
         """Record the type and shape of a value; sizes without a name are followed from node to node."""
@@ -348,10 +352,10 @@ class Facts:
         kinds = self.infer(node, items)
         if not all(_is_small(kind) for kind, value in zip(kinds, node.outputs, strict=True) if value.name):
             return None
-        if node not in self._alone:
-            self._alone[node] = NodeModel.of(node, self.opset)
+        if node not in self._node_models:
+            self._node_models[node] = NodeModel.of(node, self.opset)
         return compute_exactly(
-            self._alone[node], arrays, [None if k is None else (k.element, k.dims) for k in kinds]
+            self._node_models[node], arrays, [None if k is None else (k.element, k.dims) for k in kinds]
         )
 
     def _shape(self, node: ir.Node, items: Sequence[Item]) -> list[Array] | None:
@@ -367,7 +371,7 @@ class Facts:
 
 
 @contextmanager
-def _names_kept(model: ir.Model) -> Iterator[None]:
+def _distinct_names(model: ir.Model) -> Iterator[None]:
     """Rename, in the block, sizes with names like those that ONNX's inference makes: tf2onnx writes some."""
     shapes = [(value, value.shape) for value in model.graph.inputs]
     for value, shape in shapes:
@@ -439,9 +443,9 @@ def is_plain(dtype: ir.DataType) -> bool:
 
 
 def _is_small(kind: TensorKind | None) -> bool:
-    if kind is None or not kind.is_static or not is_plain(ir.DataType(kind.element)):
+    if kind is None or not kind.is_static or not is_plain(kind.dtype):
         return False
-    return math.prod(kind.dims) <= _most(ir.DataType(kind.element))  # type: ignore[arg-type]
+    return math.prod(kind.dims) <= _most(kind.dtype)  # type: ignore[arg-type]
 
 
 def _most(dtype: ir.DataType) -> int:
@@ -449,5 +453,5 @@ def _most(dtype: ir.DataType) -> int:
 
 
 def _zero_like(kind: TensorKind) -> Item:
-    dtype = ir.DataType(kind.element)
+    dtype = kind.dtype
     return Known(np.zeros((), dtype.numpy())) if is_plain(dtype) else ir.Value(name="like")

@@ -82,7 +82,7 @@ class LoopForms:
         forms: The preferred one first; empty to keep the node.
         reason: The reason for the preferred one.
         nested_stay: Whether Loops and Scans in its body keep their operators.
-        left: Whether the node also stays in a body that is lowered.
+        stays_in_bodies: Whether the node also stays in a body that is lowered.
         without_steps: Whether a kept Loop becomes its initial states if it has no step.
         optional: Whether the node stays if it can have none of the forms, instead of an error.
         scans_need_rows: As in `Target`.
@@ -93,7 +93,7 @@ class LoopForms:
     forms: Sequence[str]
     reason: str = ""
     nested_stay: bool = False
-    left: bool = False
+    stays_in_bodies: bool = False
     without_steps: bool = False
     optional: bool = False
     scans_need_rows: bool = False
@@ -179,7 +179,7 @@ class _LoopLowering:
         self.facts = Facts(model, self.opset)
         self.names = Names(all_names(model))
         self.reports: list[LoopReport] = []
-        self.stays = {node for _, node in repeating_nodes(model) if choose(node).left}
+        self.stays = {node for _, node in repeating_nodes(model) if choose(node).stays_in_bodies}
         self._shared: dict[ir.Graph, dict[Hashable, ir.Value]] = {}
 
     def graph(self, scope: Scope) -> None:

@@ -296,7 +296,7 @@ def _numbers(counters: Counters, values: Sequence[ir.Value], number: Line) -> di
     for value in values:
         kind = counters.copy.facts.kind(value)
         if kind is not None and kind.shape is not None and {*kind.shape} <= {1} and counters.line(value) == number:
-            array = np.zeros([1] * len(kind.shape), ir.DataType(kind.element).numpy())
+            array = np.zeros([1] * len(kind.shape), kind.dtype.numpy())
             found[value] = array, array + 1
     return found
 
@@ -375,7 +375,7 @@ def _join(facts: Facts, op: Ops, node: ir.Node, state: _StackedState, rows: ir.V
     def given(value: ir.Value) -> Tensor:
         known = facts.kind(value)
         assert known is not None
-        return op.given(value, ir.DataType(known.element), known.dims)
+        return op.given(value, known.dtype, known.dims)
 
     for each in state.joined:
         x = given(rows)

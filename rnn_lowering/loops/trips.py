@@ -371,7 +371,7 @@ class Counters:
         kind = self.copy.facts.kind(item)
         if kind is None or kind.shape is None or any(size != 1 for size in kind.shape):
             return None
-        if ir.DataType(kind.element).is_integer():
+        if kind.dtype.is_integer():
             size = self.copy.facts.size_in(item) if isinstance(item, ir.Value) else None
             self._holders.setdefault(size or value, value)
             return Line(terms=((size or value, 1),))

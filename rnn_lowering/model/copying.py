@@ -67,9 +67,9 @@ def own_tensors(model: ir.Model) -> None:
             if value.const_value is not None:
                 value.const_value = _own(value.const_value)
         for node in graph:
-            held = node.attributes.get("value") if node.op_type == "Constant" else None
-            if held is not None and not held.is_ref() and held.type == ir.AttributeType.TENSOR:
-                node.attributes["value"] = ir.AttrTensor("value", _own(held.as_tensor()), held.doc_string)
+            attribute = node.attributes.get("value") if node.op_type == "Constant" else None
+            if attribute is not None and not attribute.is_ref() and attribute.type == ir.AttributeType.TENSOR:
+                node.attributes["value"] = ir.AttrTensor("value", _own(attribute.as_tensor()), attribute.doc_string)
 
 
 def _own_type(given: ir.TypeProtocol | None) -> ir.TypeProtocol | None:

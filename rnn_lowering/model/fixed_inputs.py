@@ -25,10 +25,10 @@ from rnn_lowering.model.copying import clone
 from rnn_lowering.model.model_sizes import (
     Inferred,
     computed_values,
-    fixed,
     infer_anew,
     inferred_values,
-    merged,
+    merge_shapes,
+    size_of_dim,
     with_sizes,
 )
 from rnn_lowering.model.onnx_checks import fault_of, is_sound
@@ -121,7 +121,7 @@ def fix_dimensions(
     _check_names(sizes, model)
     for value in model.graph.inputs:
         if value.shape is not None:
-            value.shape = with_sizes(value.shape, [fixed(dim, sizes) for dim in value.shape])
+            value.shape = with_sizes(value.shape, [size_of_dim(dim, sizes) for dim in value.shape])
     for name, shape in shapes.items():
         value = _input(model, name)
         value.shape = ir.Shape(shape) if value.shape is None else with_sizes(value.shape, shape)
@@ -327,10 +327,10 @@ def with_constants(model: ir.Model, *, sizes: bool = False) -> ir.Model | None:
 
 def _is_constant(node: ir.Node) -> bool:
     given = [value for value in node.inputs if value is not None]
-    return node.op_type != "DequantizeLinear" and bool(given) and all(map(_is_held, given))
+    return node.op_type != "DequantizeLinear" and bool(given) and all(map(_is_constant_value, given))
 
 
-def _is_held(value: ir.Value) -> bool:
+def _is_constant_value(value: ir.Value) -> bool:
     node = value.producer()
     return node.op_type == "Constant" if node else value.is_initializer() and not value.is_graph_input()
 
@@ -349,7 +349,7 @@ def _infer(model: ir.Model) -> None:
 
 def _declare(values: Iterable[tuple[ir.Value, ir.Value]]) -> None:
     for value, known in values:
-        value.type, value.shape = value.type or known.type, merged(known.shape, None)
+        value.type, value.shape = value.type or known.type, merge_shapes(known.shape, None)
 
 
 def _fold(model: ir.Model) -> bool:
@@ -375,9 +375,9 @@ def _hold_in_nodes(functions: Iterable[ir.Function]) -> None:
             tensor = value.const_value
             tensor = in_memory(tensor) if isinstance(tensor, ir.ExternalTensor) else tensor
             node = ir.node("Constant", [], {"value": tensor}, num_outputs=1, name="")
-            held = node.outputs[0]
-            held.name, held.type, held.shape = name, value.type, value.shape
-            value.replace_all_uses_with(held, replace_graph_outputs=True)
+            constant = node.outputs[0]
+            constant.name, constant.type, constant.shape = name, value.type, value.shape
+            value.replace_all_uses_with(constant, replace_graph_outputs=True)
             graph.insert_before(graph[0], node)
 
 
@@ -414,4 +414,4 @@ def _declare_again(model: ir.Model, before: ir.Model) -> None:
     names = Counter(value.name for value in computed_values(before))
     declared = {value.name: value.shape for value in computed_values(before) if names[value.name] == 1}
     for value in computed_values(model):
-        value.shape = merged(value.shape, declared.get(value.name))
+        value.shape = merge_shapes(value.shape, declared.get(value.name))

@@ -111,7 +111,7 @@ def pairs_in(graph: ir.Graph, message: GraphMessage) -> Iterator[tuple[ir.Graph,
                 yield from pairs_in(body, message_of_body)
 
 
-def described(model: ir.Model) -> onnx.ModelProto:
+def message_for_inference(model: ir.Model) -> onnx.ModelProto:
     """Return a message of the model without its large tensors, which become inputs of the main graph.
 
     Raises:
@@ -159,9 +159,9 @@ class _Description:
             if not bodies:
                 ir.serde.serialize_attribute_into(proto.attribute.add(), attribute)
                 continue
-            held = proto.attribute.add(name=name, type=int(attribute.type))
+            message = proto.attribute.add(name=name, type=int(attribute.type))
             for body in bodies:
-                self.write(body, held.g if attribute.type == ir.AttributeType.GRAPH else held.graphs.add())
+                self.write(body, message.g if attribute.type == ir.AttributeType.GRAPH else message.graphs.add())
 
     def _write_tensors(self, graph: ir.Graph, proto: onnx.GraphProto) -> None:
         """Add the initializers of a graph whose inputs are written; only the types and shapes of large ones."""

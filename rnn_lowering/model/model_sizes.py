@@ -208,7 +208,7 @@ def known_inputs(model: ir.Model, found: Iterable[RecurrentNode], *, inferred: b
         return {value: ValueFacts(value.dtype, value.shape) for value in wanted}
     known = inferred_values(model)
     return {
-        value: ValueFacts(value.dtype or known[value].dtype, merged(known[value].shape, value.shape))
+        value: ValueFacts(value.dtype or known[value].dtype, merge_shapes(known[value].shape, value.shape))
         for value in wanted
         if value in known
     }
@@ -226,7 +226,7 @@ def infer_anew(model: ir.Model, sizes: Mapping[str, int]) -> Inferred:
     traced = any(_contradicts(other.shape, _at_sizes(value.shape, sizes)) for value, other in known.items())
     for value, other in known.items():
         declared = _at_sizes(value.shape, sizes, keep_numbers=not traced)
-        value.type, value.shape = value.type or other.type, merged(other.shape, declared)
+        value.type, value.shape = value.type or other.type, merge_shapes(other.shape, declared)
     return known
 
 
@@ -245,10 +245,10 @@ def _at_sizes(shape: ir.Shape | None, sizes: Mapping[str, int], *, keep_numbers:
     if shape is None:
         return None
     kept = (dim if keep_numbers or not isinstance(dim, int) else None for dim in shape)
-    return with_sizes(shape, [None if dim is None else fixed(dim, sizes) for dim in kept])
+    return with_sizes(shape, [None if dim is None else size_of_dim(dim, sizes) for dim in kept])
 
 
-def merged(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
+def merge_shapes(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
     """Return an inferred shape; a dimension with neither size nor name is the declared one."""
     if inferred is None:
         return declared
@@ -267,7 +267,7 @@ def with_sizes(shape: ir.Shape, sizes: Sequence[int | ir.SymbolicDim | None]) ->
     return ir.Shape(sizes, [shape.get_denotation(axis) for axis in range(len(shape))])
 
 
-def fixed(dim: int | ir.SymbolicDim, sizes: Mapping[str, int]) -> int | ir.SymbolicDim:
+def size_of_dim(dim: int | ir.SymbolicDim, sizes: Mapping[str, int]) -> int | ir.SymbolicDim:
     """Return a dimension, or the size for its name."""
     return sizes.get(dim.value or "", dim) if isinstance(dim, ir.SymbolicDim) else dim
 

@@ -22,7 +22,7 @@ from onnx import shape_inference, version_converter
 
 from rnn_lowering.child import Child, ChildError, Message, serve
 from rnn_lowering.limits import RUN_FACTOR, limit_memory, most_bytes
-from rnn_lowering.model.messages import described, graphs_in, nodes_in, pairs_in
+from rnn_lowering.model.messages import graphs_in, message_for_inference, nodes_in, pairs_in
 
 CHECK_SECONDS, INFERENCE_SECONDS = 30, 10
 """Time limits of a conversion, and of the inference of an invalid model: each needs about a second if large."""
@@ -39,9 +39,9 @@ class NativeError(Exception):
 
 def infer_shapes(model: ir.Model) -> None:
     """Infer types and shapes, in place, as far as ONNX can."""
-    proto = described(model)
+    proto = message_for_inference(model)
     _call_functions(proto)
-    for value, info in _read(model.graph, inferred(proto).graph):
+    for value, info in _read(model.graph, with_inferred_shapes(proto).graph):
         shape = ir.serde.deserialize_type_proto_for_shape(info.type)
         value_type = ir.serde.deserialize_type_proto_for_type(info.type)
         value.shape = value.shape if shape is None else shape
@@ -63,7 +63,7 @@ def is_anonymous(dim: int | ir.SymbolicDim) -> bool:
     return isinstance(dim, ir.SymbolicDim) and (dim.value is None or dim.value.startswith("unk__"))
 
 
-def inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
+def with_inferred_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model with the types and shapes that ONNX infers; the given model if inference fails."""
     try:
         return _infer(proto) if _is_sound(proto) else _in_child("infer", proto)
@@ -82,19 +82,19 @@ def convert(proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
 
 def is_sound(model: ir.Model) -> bool:
     """Return whether ONNX's inference is safe in this process: libraries run it here."""
-    return _is_sound(described(model))
+    return _is_sound(message_for_inference(model))
 
 
 def fault_of(model: ir.Model) -> str:
     """Return the error of strict inference of all types and shapes, in one line; empty if there is none, or if
     inference is not safe."""
-    proto = described(model)
+    proto = message_for_inference(model)
     return _strictly_inferred(proto) if _is_sound(proto) else ""
 
 
 def problem_of(model: ir.Model, *, infer: bool = True) -> str:
     """Return the error of ONNX's checker, or else of strict inference, in one line; empty if there is none."""
-    return _problem(described(model), infer=infer)
+    return _problem(message_for_inference(model), infer=infer)
 
 
 def accepts(message: onnx.ModelProto) -> bool:

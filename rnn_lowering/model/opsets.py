@@ -76,7 +76,7 @@ def modernize(model: ir.Model, opset: int) -> None:
     if model.functions or list(model.graph.subgraphs()):
         raise UnsupportedError(f"opset {opset} with functions or subgraphs cannot be converted", hint=hint)
     try:
-        with _files_apart(model) as restore:
+        with _files_as_inputs(model) as restore:
             proto = ir.to_proto(model)
         proto.ir_version = max(proto.ir_version, _FIRST_OF_UNLISTED)  # else the converter wants each as an input
         proto = _annotated(proto)
@@ -99,32 +99,32 @@ def modernize(model: ir.Model, opset: int) -> None:
 
 
 @contextmanager
-def _files_apart(model: ir.Model) -> Iterator[Callable[[ir.Graph], None]]:
+def _files_as_inputs(model: ir.Model) -> Iterator[Callable[[ir.Graph], None]]:
     """Let initializers that are in files be inputs in the block, as the converter reads no files; small ones are
     read. Yield a function that gives them to the converted graph, in the order of the model."""
     graph = model.graph
-    held = dict(graph.initializers)
-    apart: dict[str, ir.Value] = {}
-    for name, value in held.items():
+    initializers = dict(graph.initializers)
+    in_files: dict[str, ir.Value] = {}
+    for name, value in initializers.items():
         tensor = value.const_value
         if isinstance(tensor, ir.ExternalTensor) and tensor.nbytes <= SMALL:
             value.const_value = in_memory(tensor)
         elif isinstance(tensor, ir.ExternalTensor):
-            apart[name] = value
-    added = [value for value in apart.values() if not value.is_graph_input()]
+            in_files[name] = value
+    added = [value for value in in_files.values() if not value.is_graph_input()]
 
     def restore(converted: ir.Graph) -> None:
         values = {value.name: value for value in converted.inputs}
-        for name, value in apart.items():
+        for name, value in in_files.items():
             values[name].const_value = value.const_value
             if value in added:
                 converted.inputs.remove(values[name])
             converted.initializers[name] = values[name]
-        for name in [*held, *(name for name in converted.initializers if name not in held)]:
+        for name in [*initializers, *(name for name in converted.initializers if name not in initializers)]:
             if name in converted.initializers:
                 converted.initializers[name] = converted.initializers.pop(name)
 
-    for name in apart:
+    for name in in_files:
         del graph.initializers[name]
     graph.inputs.extend(added)
     try:
@@ -133,13 +133,13 @@ def _files_apart(model: ir.Model) -> Iterator[Callable[[ir.Graph], None]]:
         for value in added:
             graph.inputs.remove(value)
         graph.initializers.clear()
-        graph.initializers.update(held)
+        graph.initializers.update(initializers)
 
 
 def _annotated(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with inferred shapes."""
     while True:
-        proto = onnx_checks.inferred(proto)
+        proto = onnx_checks.with_inferred_shapes(proto)
         model = ir.from_proto(proto)
         found = [(v, dtype, dims) for node in model.graph for v, dtype, dims in _outputs(node, model)]
         if not found:

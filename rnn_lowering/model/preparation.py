@@ -87,7 +87,7 @@ class NodeSelection:
             OptionError: A pattern matches none.
         """
         patterns = [*_patterns(self.only), *_patterns(self.except_)]
-        unknown = [p for p in patterns if not _known(p, found) and (before is None or _known(p, before))]
+        unknown = [p for p in patterns if not _is_used(p, found) and (before is None or _is_used(p, before))]
         if unknown and found:
             names = ", ".join(dict.fromkeys(f"{node.op_type} '{node.name or ''}'" for node in found))
             raise OptionError(
@@ -100,7 +100,7 @@ def _patterns(selection: Selection) -> Iterator[str]:
         yield from selection
 
 
-def _known(pattern: str, found: Sequence[ir.Node]) -> bool:
+def _is_used(pattern: str, found: Sequence[ir.Node]) -> bool:
     return any(_matches(node, (pattern,)) for node in found)
 
 

@@ -12,7 +12,7 @@ from rnn_lowering.emit.constants import Constant, leaf
 from rnn_lowering.emit.draft import NODE, OPERATOR, Names
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.errors import boundary
-from rnn_lowering.model.model_sizes import merged
+from rnn_lowering.model.model_sizes import merge_shapes
 from rnn_lowering.model.preparation import NodePlan
 from rnn_lowering.model.scopes import all_graphs, all_names, detach, sort_nodes, values_used, with_bodies
 from rnn_lowering.model.siblings import Between, Group, groups_of, shared_loops
@@ -197,7 +197,7 @@ def take_over(old: ir.Value, new: ir.Value) -> None:
     old.name = None
     new.name = name
     new.type = new.type or old.type
-    new.shape = merged(new.shape, old.shape)
+    new.shape = merge_shapes(new.shape, old.shape)
     new.doc_string = old.doc_string
     new.metadata_props.update(old.metadata_props)
 

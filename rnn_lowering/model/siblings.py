@@ -144,7 +144,7 @@ def _source_of_X(planned: NodePlan) -> tuple[ir.Value | None, Between]:
     moves: list[tuple[ir.Node, int]] = []
     added: list[ir.Value] = []
     while (node := value.producer()) is not None and node.domain in DEFAULT_DOMAIN:
-        found = _moved(_Output(node, 0, len(axes), opset), axes)
+        found = _input_moved(_Output(node, 0, len(axes), opset), axes)
         source = None if found is None else node.inputs[found[0]]
         if found is None or source is None:
             break
@@ -156,7 +156,7 @@ def _source_of_X(planned: NodePlan) -> tuple[ir.Value | None, Between]:
     return (value if axes == wanted else None), Between(moves, added)
 
 
-def _moved(out: _Output, axes: list[str]) -> tuple[int, list[str]] | None:
+def _input_moved(out: _Output, axes: list[str]) -> tuple[int, list[str]] | None:
     """Return the input whose elements an output has, moved or plus a constant, as its number and its axes."""
     if out.node.op_type in _MOVES:
         found = _RULES[out.node.op_type](out)
@@ -280,10 +280,10 @@ class _Output:
 
     def axes(self) -> list[int] | None:
         """Return the axes that are given, by an attribute or a constant input; None if there is neither."""
-        held = parameter(self.node, "axes", self.opset)
-        if isinstance(held, ir.Attr):
-            return list(held.as_ints())
-        tensor = None if held is None else constant_of(held, self.opset)
+        axes = parameter(self.node, "axes", self.opset)
+        if isinstance(axes, ir.Attr):
+            return list(axes.as_ints())
+        tensor = None if axes is None else constant_of(axes, self.opset)
         return None if tensor is None else [int(n) for n in array_of(tensor).reshape(-1)]
 
 

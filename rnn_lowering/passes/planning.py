@@ -102,7 +102,7 @@ def _forms_of(lowering: Lowering, opset: int, node: ir.Node) -> LoopForms:
     forms = runtime.loop_forms
     runs = own in forms
     if not NodeSelection.of(lowering).selects(node):
-        return LoopForms((), left=True)
+        return LoopForms((), stays_in_bodies=True)
     if lowering.to == KEEP or (runs and not lowering.loops and runtime.runs_exported):
         return LoopForms((), without_steps=lowering.to != KEEP)
     check_types([value.dtype for value in (*node.inputs, *node.outputs) if value is not None], None, runtime)

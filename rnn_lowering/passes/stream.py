@@ -148,7 +148,7 @@ def _with_scans(
 
     def choose(node: ir.Node) -> LoopForms:
         chosen = node.op_type == "Loop" and any(_reads(value, time, reached) for value in values_used(node))
-        return LoopForms(("scan",) if chosen else (), "a stream carries its states", left=not chosen)
+        return LoopForms(("scan",) if chosen else (), "a stream carries its states", stays_in_bodies=not chosen)
 
     refused: dict[NodeRef, UnsupportedError] = {}
     limits = LoopLimits(Lowering.max_unroll, Lowering.max_nodes)
