@@ -71,7 +71,7 @@ from rnn_lowering.passes.stream import StreamPass
 from rnn_lowering.spec.connections import InputFacts
 from rnn_lowering.spec.kinds import has_steps
 from rnn_lowering.spec.node_spec import NodeSpec, default_opset
-from rnn_lowering.targets.choice import Choice, choose
+from rnn_lowering.targets.choice import Choice, FormChooser
 from rnn_lowering.targets.target import check_operators, check_types
 
 FOREIGN = "not an operator of ONNX"
@@ -341,7 +341,8 @@ class ModelPlanner:
         """Return a node with its form.
 
         Raises:
-            UnsupportedError: As `choose`; where a size or length must be known, with a hint which inputs to fix.
+            UnsupportedError: As `FormChooser.choose`; if a size or length must be known, its hint says which inputs
+                to fix.
         """
         options = self.lowering
 
@@ -352,7 +353,7 @@ class ModelPlanner:
         try:
             as_lowered = spec.as_floats() if options.dequantize else spec
             target = options.runtime if options.join else options.runtime.without_joins()
-            choice = choose(as_lowered, opset, options.to, options.max_unroll, target, emitted)
+            choice = FormChooser(as_lowered, opset, options.max_unroll, target, emitted).choose(options.to)
         except UnknownSizeError as error:
             axes = tuple(spec.axes(spec.data).index(size) for size in error.sizes)
             sizes = open_sizes(model, spec.inputs[spec.data], axes, every=options.runtime.straight_line)

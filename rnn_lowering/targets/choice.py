@@ -1,4 +1,4 @@
-"""Choose the form of a node for a target."""
+"""`FormChooser` chooses the form of a node for a target."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rnn_lowering.spec.rnn import RecurrentSpec
 from rnn_lowering.targets.target import LOOP_DIALECT_OPSET, Target, check_node, check_operators
 
 _REPEATS: dict[str, Repeat] = {"scan": scan, "loop": loop, "unroll": unroll}
-CHUNKED = "chunked"
+_CHUNKED = "chunked"
 
 
 @dataclass(frozen=True)
@@ -47,54 +47,38 @@ class Choice:
     outputs_apart: bool
 
 
-Emitted = Callable[[Choice], frozenset[str]]
-"""Returns the operators that a form emits."""
+@dataclass(frozen=True)
+class FormChooser:
+    """Chooses the form of a node for a target.
 
-
-def choose(
-    spec: NodeSpec,
-    opset: int,
-    to: str,
-    max_unroll: int,
-    target: Target,
-    emitted: Emitted,
-) -> Choice:
-    """Return the form of a node.
-
-    Sequences of length 0 or 1 are always unrolled. Otherwise "auto" picks the first form in `target.forms` that is
-    possible for this node.
-
-    Args:
+    Attributes:
         spec: What the node specifies.
         opset: The opset of its graph.
-        to: The requested form, or "auto".
         max_unroll: The maximum number of steps to unroll.
         target: The runtime.
-        emitted: Is called for a documented target only.
-
-    Raises:
-        UnsupportedError: The target does not support such a node, or the requested form is not possible at this
-            opset, for this node or for the target.
-        UnknownSizeError: The form or the target needs a size that is not known.
+        emitted: Returns the operators that a form emits; called for a documented target only.
     """
-    check_node(spec, opset, target)
-    return _Chooser(spec, opset, max_unroll, target, emitted).choose(to)
-
-
-@dataclass(frozen=True)
-class _Chooser:
-    """Chooses the form of one node; the fields are the arguments of `choose`."""
 
     spec: NodeSpec
     opset: int
     max_unroll: int
     target: Target
-    emitted: Emitted
+    emitted: Callable[[Choice], frozenset[str]]
 
     def choose(self, to: str) -> Choice:
+        """Return the requested form, or with "auto" the first possible one, the target's preferred form first.
+
+        Sequences of length 0 or 1 are always unrolled.
+
+        Raises:
+            UnsupportedError: The target does not support such a node, or the requested form is impossible at this
+                opset, for this node or for the target.
+            UnknownSizeError: The form or the target needs a size that is unknown.
+        """
+        check_node(self.spec, self.opset, self.target)
         spec, forms = self.spec, self._forms()
         straight = "" if self._needs_loop else spec.needs_no_loop
-        if to not in ("auto", *forms) and not (straight and to == CHUNKED):
+        if to not in ("auto", *forms) and not (straight and to == _CHUNKED):
             reason = spec.why_not(to) or f"{self.target.name} does not support the form {to}"
             raise UnsupportedError(reason, hint=_use(forms), node=spec.node)
         if straight:
@@ -119,8 +103,8 @@ class _Chooser:
 
     def _forms(self) -> list[str]:
         """Return the forms that the target supports for this kind of nodes."""
-        every = [form for form in (*self.target.forms, CHUNKED) if not self.spec.why_not(form)]
-        attention = CHUNKED in every and not self.spec.needs_no_loop
+        every = [form for form in (*self.target.forms, _CHUNKED) if not self.spec.why_not(form)]
+        attention = _CHUNKED in every and not self.spec.needs_no_loop
         return list(self.target.attention or every) if attention else every
 
     def _preferred(self) -> list[str]:
@@ -146,11 +130,12 @@ class _Chooser:
         return True
 
     def _checked(self, form: str, reason: str) -> Choice:
+        """Return a form that is possible for the node."""
         self._check_form(form)
         return self._choice(form, reason)
 
     def _choice(self, form: str, reason: str) -> Choice:
-        """Return a form, whose operators the target is known to support."""
+        """Return a form whose operators the target supports."""
         target = self.target
         # onnxruntime fuses a Gemm with its activation in float32 only.
         tuned = form != "unroll" and self.spec.dtype == ir.DataType.FLOAT and self.opset >= LOOP_DIALECT_OPSET
@@ -169,15 +154,14 @@ class _Chooser:
         return choice
 
     def _repeat(self, form: str) -> Repeat:
-        if form != CHUNKED:
+        if form != _CHUNKED:
             return _REPEATS[form]
         few = _REPEATS[self.target.forms[0]] if self.target.dialect.by_length else None
         return partial(chunked, repeat=_REPEATS[self._form_of_chunks], few=few)
 
     @property
     def _form_of_chunks(self) -> str:
-        """The form in which chunks are repeated: straight-line where their number is known, unless the runtime is
-        faster in a loop."""
+        """The form that repeats chunks: straight-line if their number is known, unless a loop is faster."""
         loops = [form for form in self.target.forms if form != "unroll"]
         return loops[0] if loops and (self.spec.seq_length is None or self.target.loops_of_chunks) else "unroll"
 
@@ -188,11 +172,11 @@ class _Chooser:
 
     @property
     def _needs_loop(self) -> bool:
-        """Whether even an unrolled node would need a Loop: to number the rows of an unknown batch size."""
+        """Whether even an unrolled node needs a Loop, to number the rows of an unknown batch size."""
         return count_needs_loop(self.opset) and self.spec.batch_size is None and "sequence_lens" in self.spec.inputs
 
     def _check_form(self, form: str) -> None:
-        if form == CHUNKED:
+        if form == _CHUNKED:
             self._check_chunks()
             return
         spec, first = self.spec, first_opset(_REPEATS[form])
@@ -225,7 +209,7 @@ class _Chooser:
             )
 
     def _check_chunks(self) -> None:
-        """Check that steps can be joined into chunks: as many as are unrolled, or any number in a loop."""
+        """Check the number of chunks, or the form of the loop that repeats them."""
         T = self.spec.seq_length
         if self._form_of_chunks != "unroll" or T is None:
             self._check_form(self._form_of_chunks)
@@ -247,5 +231,5 @@ def _use(forms: Iterable[str]) -> str:
 
 
 def _computed_in_body(spec: NodeSpec) -> list[str]:
-    """Return the inputs of a node that every step uses and that are not constants."""
+    """Return the inputs that every step uses and that are not constant."""
     return [s for s in spec.used_by_steps if s in spec.inputs and s not in spec.constants]

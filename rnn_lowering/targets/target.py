@@ -1,20 +1,10 @@
-"""`Target`: what a runtime supports, and what is emitted in place of other operators.
-
-Check that a target supports a node: its opset, lengths, sizes and emitted operators.
-
-Runtimes that are known from public documents only, listed in documented.json.
-
-An operator is listed only if its source names it as supported.
-"""
+"""`Target`: what a runtime supports, what is emitted in place of others, and whether it supports a node."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from importlib.resources import files
-from typing import Any
 
 import onnx_ir as ir
 
@@ -29,7 +19,7 @@ from rnn_lowering.spec.node_spec import NodeSpec
 
 @dataclass(frozen=True)
 class Documented:
-    """The operators that a public document or source lists.
+    """The operators that a public document or source names as supported; no others count.
 
     Attributes:
         source: A URL, or a repository on GitHub and a path in it.
@@ -53,19 +43,6 @@ class Documented:
     def operators(self) -> frozenset[str]:
         """The operators that may be emitted."""
         return frozenset(self.named.split()) - {operator for operator, _ in self.left_out}
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Documented:
-        """Return the operators in a row of `rows`."""
-        left_out = tuple(row.get("left_out", {}).items())
-        return cls(row["source"], row["date"], " ".join(row["operators"]), left_out, row.get("unchecked", ""))
-
-
-def rows() -> list[dict[str, Any]]:
-    """Return the rows of documented.json: name, other_names, version, forms, limits (attributes of `Target`),
-    source, date, operators, left_out, unchecked; constant_minus is false where that runs in software."""
-    found: list[dict[str, Any]] = json.loads(files(__package__).joinpath("documented.json").read_text("utf-8"))
-    return found
 
 
 LOOP_DIALECT_OPSET = 10

@@ -1,1 +1,1 @@
-"""One file for each runtime that was tried: its row, and what it gets instead of operators, with the reasons."""
+"""One file for each runtime with rewrites: its row, and what it gets in place of operators, with the reasons."""
