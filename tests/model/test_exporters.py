@@ -35,30 +35,21 @@ def warned(net: onnx.ModelProto) -> bool:
 
 @pytest.mark.parametrize("fields", [{}, {"made_from": ""}, {"made_from": "", "name": "node_GRU_82"}])
 def test_a_gru_that_lost_its_attribute(fields: dict[str, Any]) -> None:
-    net = written(**fields)
-    assert warned(net)
+    """Also where it is kept."""
+    assert warned(written(**fields))
     with pytest.warns(rl.RnnLoweringWarning, match=r"export it again with torch 2\.15, onnxscript 0\.7\.1"):
-        rl.lower(net)
-
-
-def test_a_node_that_is_kept_warns_too() -> None:
+        rl.lower(written(**fields))
     with pytest.warns(rl.RnnLoweringWarning, match=r"linear_before_reset"):
-        rl.lower(written(), "keep")
+        rl.lower(written(**fields), "keep")
 
 
-@pytest.mark.parametrize(
-    "net",
-    [
-        written(linear=1),
-        written(made_from=OTHER),
-        written(op="LSTM"),
-        written(made_from="", name="/r/GRU"),
-        written(made_from="", producer="tf2onnx"),
-    ],
-    ids=["the attribute is there", "no torch.nn.GRU", "LSTM", "the older exporter", "another exporter"],
-)
-def test_what_is_right(net: onnx.ModelProto) -> None:
-    assert not warned(net)
+def test_what_is_right() -> None:
+    """The attribute is there, no torch.nn.GRU, LSTM, the older exporter, another exporter."""
+    assert not warned(written(linear=1))
+    assert not warned(written(made_from=OTHER))
+    assert not warned(written(op="LSTM"))
+    assert not warned(written(made_from="", name="/r/GRU"))
+    assert not warned(written(made_from="", producer="tf2onnx"))
 
 
 @pytest.mark.shared

@@ -1,6 +1,5 @@
 """What docs/quantization.md promises: a lowered GRU is quantized by the ordinary tools, with its recipes."""
 
-import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,19 +21,15 @@ PATH = MODELS / "exported/nets/nsnet2_op12.onnx"
 DOCUMENT = ROOT / "docs" / "quantization.md"
 STEPS = 8
 
-pytestmark = pytest.mark.skipif(not PATH.exists(), reason=f"{MODELS.name} is not there")
+pytestmark = [
+    pytest.mark.skipif(not PATH.exists(), reason=f"{MODELS.name} is not there"),
+    pytest.mark.usefixtures("quiet"),
+]
 
 
 def frames() -> list[Arrays]:
     rng = np.random.default_rng(0)
     return [{"X": rng.standard_normal((1, STEPS, 161)).astype(np.float32)} for _ in range(4)]
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.WARNING)  # the quantizer advises to run its own preprocessing
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def products(model: onnx.ModelProto) -> list[str]:

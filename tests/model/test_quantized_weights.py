@@ -1,5 +1,6 @@
 """Weights that a model stores as integers behind DequantizeLinear stay integers, and the result stays the same."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,10 +9,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from graphs import value
 from onnx import numpy_helper
 from paths import MODELS
-from running import assert_close, nodes, run
-from texts import FORMS, assert_same, graphs, parse, random_feed
+from running import assert_close, nodes, operators, run
+from texts import FORMS, assert_same, graphs, initializers, parse, random_feed
 
 import rnn_lowering as rl
 from rnn_lowering.emit.constants import Constant, Dequantized, dequantized_constant, literal
@@ -34,8 +36,7 @@ def model(tensors: str, chain: str, opset: int = 17, *, lbr: int = 1, both: bool
     """A GRU with such a W and an R of int8; <number> in the tensors is that many integers."""
     D = 2 if both else 1
     r_tensors = R[0].replace("{D}", str(D)).replace("{48*D}", text_of(48 * D))
-    for count in (4, 12, 24, 36, 72, 96, 144):
-        tensors = tensors.replace(f"<{count}>", text_of(count))
+    tensors = re.sub("<([0-9]+)>", lambda count: text_of(int(count[1])), tensors)
     fields: Mapping[str, Any] = {"D": D, "lbr": lbr, "direction": "bidirectional" if both else "forward"}
     text = MODEL.format(tensors=f"{tensors}, {r_tensors}", chain=f"{R[1]} {chain}", **fields)
     return parse(text, opset, ir_version=10)
@@ -106,15 +107,28 @@ def weights(new: onnx.ModelProto) -> int:
     return sum(int(np.prod(t.dims)) for t in new.graph.initializer if t.data_type in (2, 3, 21, 22))
 
 
+def same(new: onnx.ModelProto, original: onnx.ModelProto) -> bool:
+    feed = random_feed(original)
+    assert_close(run(new, feed), run(original, feed))
+    return True
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", [*CASES, *NEW_CASES])
 def test_weights_stay_integers(name: str, form: str) -> None:
+    """Or become floats on request."""
     new_only = name in NEW_CASES
-    original = model(*(NEW_CASES if new_only else CASES)[name], 21 if new_only else 13)
+    original = model(*(CASES | NEW_CASES)[name], 21 if new_only else 13)
     new = assert_same(original, random_feed(original), form)
     assert not large_floats(new, 37 if new_only else 13)  # scales of blocks are up to 36 numbers
     assert {"W", "R"}.isdisjoint(output for node in nodes(new) for output in node.output)
     assert not [n for n in nodes(new) if n.op_type in ("Transpose", "Concat", "Split") and n.input[0] in "qxwr"]
+    floats, report = rl.lower(original, form, dequantize=True, full=True)
+    assert same(floats, original)
+    assert any("W and R became floats" in note for note in report.notes)
+    assert not weights(floats)
+    assert "DequantizeLinear" not in operators(floats)
+    assert large_floats(floats)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -125,25 +139,26 @@ def test_gates_that_are_split_in_both_directions(form: str, lbr: int) -> None:
     new = assert_same(original, random_feed(original), form)
     assert not large_floats(new)
     assert weights(new) >= 2 * (72 + 48)
-    assert_close(
-        run(rl.lower(original, form, target="onnxruntime"), random_feed(original)),
-        run(original, random_feed(original)),
-    )
+    assert same(rl.lower(original, form, target="onnxruntime"), original)
 
 
-def test_a_dequantized_weight_is_written_once_and_used_by_all_steps() -> None:
-    original = model(*CASES["per tensor"])
-    new = rl.lower(original, "unroll")
+def test_a_dequantized_weight_is_written_once_and_used_by_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large integers are moved when they are written."""
+    new = rl.lower(model(*CASES["per tensor"]), "unroll")
     assert sum(node.op_type == "DequantizeLinear" for node in nodes(new)) == 2  # W and R
     assert weights(new) == 72 + 48 + 2  # and two zero points
+    monkeypatch.setattr(constant_values, "KEPT_BYTES", 0)
+    for name in ("transposed", "joined"):
+        original = model(*CASES[name])
+        assert not large_floats(assert_same(original, random_feed(original)))
 
 
 @pytest.mark.parametrize("bits", ["int4", "uint4"])
-@pytest.mark.parametrize("block", [0, 2])
-def test_four_bits(bits: str, block: int) -> None:
-    scales = "float[1,12,3] s = {}" if block else "float[12] s = {}"
-    attribute = f"axis={2 if block else 1}" + (f", block_size={block}" if block else "")
-    original = model(f"int8[1,12,6] w = <72>, {scales}", f"W = DequantizeLinear <{attribute}> (w, s)", 21)
+@pytest.mark.parametrize(
+    ("scales", "attributes"), [("float[12] s = {}", "axis=1"), ("float[1,12,3] s = {}", "axis=2, block_size=2")]
+)
+def test_four_bits(bits: str, scales: str, attributes: str) -> None:
+    original = model(f"int8[1,12,6] w = <72>, {scales}", f"W = DequantizeLinear <{attributes}> (w, s)", 21)
     (w,) = (t for t in original.graph.initializer if t.name == "w")
     numbers = numpy_helper.to_array(w) % 8
     w.CopyFrom(ir.to_proto(ir.tensor(numbers.astype(getattr(ml_dtypes, bits)), name="w")))
@@ -156,49 +171,22 @@ def test_four_bits(bits: str, block: int) -> None:
 def test_scales_that_one_operator_cannot_express_are_folded_and_reported() -> None:
     original = model(*CASES["joined"], opset=12)
     new, report = rl.lower(original, full=True)
-    assert_close(run(new, random_feed(original)), run(original, random_feed(original)))
+    assert same(new, original)
     (note,) = report.notes
-    assert "GRU" in note
-    assert "integers of W became floats" in note
-    assert "DequantizeLinear of opset 12" in note
+    assert all(words in note for words in ("GRU", "integers of W became floats", "DequantizeLinear of opset 12"))
     assert not rl.lower(model(*CASES["per tensor"], opset=12), full=True)[1].notes
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_dequantize_makes_floats(form: str) -> None:
-    original = model(*CASES["per row"])
-    new, report = rl.lower(original, form, dequantize=True, full=True)
-    assert any("W and R became floats" in note for note in report.notes)
-    assert_close(run(new, random_feed(original)), run(original, random_feed(original)))
-    assert not weights(new)
-    assert "DequantizeLinear" not in {node.op_type for node in nodes(new)}
-    assert large_floats(new)
-
-
-def test_a_user_of_the_dequantized_weight_keeps_it() -> None:
-    original = model(*CASES["per tensor"])
-    original.graph.output.append(onnx.helper.make_tensor_value_info("W", 1, [1, 12, 6]))
-    new = assert_same(original, random_feed(original))
-    assert {"w", "s", "z"} <= {t.name for t in new.graph.initializer}
-
-
-def test_pairs_around_activations_stay() -> None:
+def test_what_others_use_stays() -> None:
+    """A dequantized weight that is an output; a pair around an activation."""
     tensors, chain = CASES["per tensor"]
-    original = model(f"{tensors}, float xs = {{0.03}}, uint8 xz = {{128}}", chain)
-    x = [onnx.helper.make_node("QuantizeLinear", ["X", "xs", "xz"], ["Xq"])]
-    x += [onnx.helper.make_node("DequantizeLinear", ["Xq", "xs", "xz"], ["Xd"])]
-    for n, node in enumerate(x):
-        original.graph.node.insert(n, node)
+    pair = "Xq = QuantizeLinear (X, xs, xz) Xd = DequantizeLinear (Xq, xs, xz)"
+    original = model(f"{tensors}, float xs = {{0.03}}, uint8 xz = {{128}}", f"{pair} {chain}")
     original.graph.node[-1].input[0] = "Xd"
+    original.graph.output.append(value("W", [1, 12, 6]))
     new = assert_same(original, random_feed(original))
+    assert {"w", "s", "z"} <= initializers(new)
     assert [node.output[0] for node in new.graph.node[:2]] == ["Xq", "Xd"]
-
-
-def test_large_integers_are_moved_when_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constant_values, "KEPT_BYTES", 0)
-    for name in ("transposed", "joined"):
-        original = model(*CASES[name])
-        assert not large_floats(assert_same(original, random_feed(original)))
 
 
 def test_half_precision_scales_of_a_float32_computation() -> None:
@@ -207,26 +195,23 @@ def test_half_precision_scales_of_a_float32_computation() -> None:
         if tensor.data_type == onnx.TensorProto.FLOAT:
             half = numpy_helper.to_array(tensor).astype(np.float16)
             tensor.CopyFrom(numpy_helper.from_array(half, tensor.name))
-    for value in (*original.graph.input, *original.graph.output):
-        value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
-    new = rl.lower(original, "scan", compute="float32")
-    assert not large_floats(new)
-    folded = rl.lower(original, "scan", compute="float32", dequantize=True)
+    for info in (*original.graph.input, *original.graph.output):
+        info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
     feed = random_feed(original)
-    assert_close(run(new, feed), run(folded, feed))
+    integers, floats = (rl.lower(original, "scan", compute="float32", dequantize=d) for d in (False, True))
+    assert not large_floats(integers)
+    assert_close(run(integers, feed), run(floats, feed))
 
 
 def test_onnxruntime_rounds_no_operand_of_its_own() -> None:
     """A product beside its DequantizeLinear becomes MatMulNBits, whose other operand is rounded to 8 bits."""
-    rng = np.random.default_rng(0)
     original = parse(
         """main (float[20,4,64] X) => (float[20,1,4,64] Y) <int8[1,192,64] w = {}, float s = {0.004}> {
             W = DequantizeLinear(w, s) Y = GRU <hidden_size=64> (X, W, W) }"""
     )
-    original.graph.initializer[0].CopyFrom(
-        numpy_helper.from_array(rng.integers(-127, 128, (1, 192, 64)).astype(np.int8), "w")
-    )
-    feed = {"X": rng.standard_normal((20, 4, 64)).astype(np.float32)}
+    integers = np.random.default_rng(0).integers(-127, 128, (1, 192, 64), np.int8)
+    original.graph.initializer[0].CopyFrom(numpy_helper.from_array(integers, "w"))
+    feed = random_feed(original)
     for form in FORMS:
         (a,), (b,) = run(original, feed).values(), run(rl.lower(original, form), feed).values()
         assert np.abs(a - b).max() < 5e-6

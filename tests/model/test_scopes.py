@@ -1,13 +1,14 @@
 """Recurrent nodes in bodies and functions, on values of outer scopes, beside names that invite collisions."""
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from running import nodes, run
+from running import assert_close, recurrent_left, run
 from scope_models import CAPTURED, FUNCTION, IF, LOCAL, NESTED, NESTED_FUNCTIONS, SCOPES
 from texts import FORMS, assert_same, check_names, lowered, node_names, parse, random_feed, refusal, value_names
 
@@ -21,19 +22,53 @@ def feeds(model: onnx.ModelProto) -> Iterator[dict[str, Any]]:
         yield {**feed, **{name: np.array(go) for name in conditions}}
 
 
+SAME_NAMES = """
+main (float[5,2,3] X, bool go) => (float[5,1,2,4] Y, float[5,1,2,4] Z)
+<float[1,16,3] W = {}, float[1,16,4] R = {}> {
+    [lstm] Y = LSTM <hidden_size=4> (X, W, R)
+    Z = If (go) <
+        then_branch = yes () => (float[5,1,2,4] yes_Y) {
+            [lstm] yes_Y = LSTM <hidden_size=4, direction="reverse"> (X, W, R)
+        },
+        else_branch = no () => (float[5,1,2,4] no_Y) { [lstm] no_Y = LSTM <hidden_size=4> (X, W, R) }
+    >
+}
+"""
+TAKEN = """
+main (float[5,2,3] X, bool go, float[5,1,2,4] "lstm/Ht") => (float[5,1,2,4] Y, float[5,1,2,4] Z)
+<float[1,16,3] "lstm/W" = {}, float[1,16,4] "lstm/R" = {}, float[1,32] "lstm/B" = {}, float[1] "lstm/const" = {},
+ float[1,12,4] "lstm/true" = {}> {
+    [lstm] "lstm/XW" = LSTM <hidden_size=4> (X, "lstm/W", "lstm/R", "lstm/B")
+    ["lstm/MatMul"] "lstm/body" = Identity("lstm/XW")
+    ["lstm/Scan"] "lstm/zeros" = Add("lstm/body", "lstm/Ht")
+    ["lstm/Split"] Y = Add("lstm/zeros", "lstm/const")
+    Z = If (go) <
+        then_branch = yes () => (float[5,1,2,4] "lstm/going") <float[1,12,3] "lstm/steps" = {}> {
+            "lstm/state0" = Neg("lstm/Ht")
+            ["lstm/t0/MatMul"] "lstm/Xt0" = Mul(X, X)
+            [lstm] "lstm/going" = GRU <hidden_size=4> ("lstm/Xt0", "lstm/steps", "lstm/true")
+        },
+        else_branch = no () => (float[5,1,2,4] "lstm/Ct") { "lstm/Ct" = Identity("lstm/Ht") }
+    >
+}
+"""
+"""Names that look like those that are made."""
+TEXTS = SCOPES | {
+    "same names": SAME_NAMES,
+    "names that look made": TAKEN,
+    "the default of a function's attribute": FUNCTION.replace(
+        "<hs, way, bound>", '<hs, way: string = "reverse", bound>'
+    ).replace('way="reverse", ', ""),
+    "the default of the operator": FUNCTION.replace('way="reverse", bound=0.5', 'way="reverse"'),
+}
+
+
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", SCOPES)
+@pytest.mark.parametrize("name", TEXTS)
 def test_computes_the_same(name: str, form: str) -> None:
-    original = parse(SCOPES[name], domains=LOCAL)
+    original = parse(TEXTS[name], domains=LOCAL)
     for feed in feeds(original):
         assert_same(original, feed, form)
-
-
-def test_leaves_the_original_alone() -> None:
-    for text in SCOPES.values():
-        original, twin = parse(text, domains=LOCAL), parse(text, domains=LOCAL)
-        rl.lower(original)
-        assert original == twin
 
 
 def test_names_the_scope_of_every_node() -> None:
@@ -54,33 +89,14 @@ def test_a_function_without_recurrent_nodes_stays() -> None:
     assert [f.name for f in nested.functions] == ["halved"]
 
 
-def test_functions_stay_where_their_nodes_are_not_selected() -> None:
+def test_functions_that_are_not_inlined() -> None:
+    """Where nodes are not selected; one of another opset may be refused, one that calls itself is."""
     original = parse(FUNCTION, domains=LOCAL)
     assert rl.lower(original, except_="LSTM") == original
-
-
-def test_an_attribute_of_a_function_has_a_default() -> None:
-    text = FUNCTION.replace("<hs, way, bound>", '<hs, way: string = "reverse", bound>')
-    original = parse(text.replace('way="reverse", ', ""), domains=LOCAL)
-    assert 'way="reverse"' not in text.replace('way="reverse", ', "")
-    for form in FORMS:
-        assert_same(original, random_feed(original), form)
-
-
-def test_an_attribute_that_a_call_does_not_give_has_the_operators_default() -> None:
-    original = parse(FUNCTION.replace('way="reverse", bound=0.5', 'way="reverse"'), domains=LOCAL)
-    assert_same(original, random_feed(original))
-
-
-def test_a_function_of_another_opset_is_lowered_or_refused() -> None:
-    text = FUNCTION.replace('opset_import: ["": 17]>\nrecur', 'opset_import: ["": 13]>\nrecur')
-    original = parse(text, domains=LOCAL)
-    assert original.functions[0].opset_import[0].version == 13
-    reason = refusal(lambda: assert_same(original, random_feed(original)))
+    other = parse(FUNCTION.replace("17]>\nrecur", "13]>\nrecur"), domains=LOCAL)
+    assert other.functions[0].opset_import[0].version == 13
+    reason = refusal(lambda: assert_same(other, random_feed(other)))
     assert "inline" in reason or not reason
-
-
-def test_a_function_that_calls_itself_is_refused() -> None:
     text = FUNCTION.replace("B = Add(A, A)", "c = local.twice(A) B = Identity(c)").replace(
         "[lstm] Y = LSTM", "x = local.twice(X) again = local.recur <hs=4> (x, W, R) [lstm] Y = LSTM"
     )
@@ -107,73 +123,17 @@ def test_sizes_of_an_outer_scope_that_are_not_known(form: str) -> None:
         assert_same(original, random_feed(original, T=4, N=N), form, **sizes)
 
 
-SAME_NAMES = """
-main (float[5,2,3] X, bool go) => (float[5,1,2,4] Y, float[5,1,2,4] Z)
-<float[1,16,3] W = {}, float[1,16,4] R = {}> {
-    [lstm] Y = LSTM <hidden_size=4> (X, W, R)
-    Z = If (go) <
-        then_branch = yes () => (float[5,1,2,4] yes_Y) {
-            [lstm] yes_Y = LSTM <hidden_size=4, direction="reverse"> (X, W, R)
-        },
-        else_branch = no () => (float[5,1,2,4] no_Y) { [lstm] no_Y = LSTM <hidden_size=4> (X, W, R) }
-    >
-}
-"""
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_nodes_of_the_same_name(form: str) -> None:
-    original = parse(SAME_NAMES)
-    for feed in feeds(original):
-        assert_same(original, feed, form)
-
-
-TAKEN = """
-main (float[5,2,3] X, bool go, float[5,1,2,4] "lstm/Ht") => (float[5,1,2,4] Y, float[5,1,2,4] Z)
-<float[1,16,3] "lstm/W" = {}, float[1,16,4] "lstm/R" = {}, float[1,32] "lstm/B" = {}, float[1] "lstm/const" = {},
- float[1,12,4] "lstm/true" = {}> {
-    [lstm] "lstm/XW" = LSTM <hidden_size=4> (X, "lstm/W", "lstm/R", "lstm/B")
-    ["lstm/MatMul"] "lstm/body" = Identity("lstm/XW")
-    ["lstm/Scan"] "lstm/zeros" = Add("lstm/body", "lstm/Ht")
-    ["lstm/Split"] Y = Add("lstm/zeros", "lstm/const")
-    Z = If (go) <
-        then_branch = yes () => (float[5,1,2,4] "lstm/going") <float[1,12,3] "lstm/steps" = {}> {
-            "lstm/state0" = Neg("lstm/Ht")
-            ["lstm/t0/MatMul"] "lstm/Xt0" = Mul(X, X)
-            [lstm] "lstm/going" = GRU <hidden_size=4> ("lstm/Xt0", "lstm/steps", "lstm/true")
-        },
-        else_branch = no () => (float[5,1,2,4] "lstm/Ct") { "lstm/Ct" = Identity("lstm/Ht") }
-    >
-}
-"""
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_names_that_look_like_those_that_are_made(form: str) -> None:
-    original = parse(TAKEN)
-    for feed in feeds(original):
-        assert_same(original, feed, form)
-
-
-def with_names(text: str, values: list[str], names: list[str]) -> onnx.ModelProto:
-    """A model with more outputs, each of a value and a node with one of these names."""
-    model = parse(text, domains=LOCAL)
-    for n, value in enumerate(values):
-        name = names[n] if n < len(names) else ""
-        model.graph.node.append(helper.make_node("Relu", ["X"], [value], name))
-        model.graph.output.append(helper.make_tensor_value_info(value, onnx.TensorProto.FLOAT, [5, 2, 3]))
-    return model
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", [name for name in SCOPES if name != "scan"])
 def test_every_name_that_is_made_is_taken_already(name: str, form: str) -> None:
-    original = parse(SCOPES[name], domains=LOCAL)
+    """A value and a node, which is an output, has each of the names."""
+    original, taken = (parse(SCOPES[name], domains=LOCAL) for _ in range(2))
     once = lowered(original, form)
-    values = sorted(
-        {*value_names(once), *(graph_name for graph_name in node_names(once))} - {*value_names(original)}
-    )
-    taken = with_names(SCOPES[name], values, sorted({*node_names(once)} - {*node_names(original)}))
+    of_nodes = sorted({*node_names(once)} - {*node_names(original)})
+    values = sorted({*value_names(once), *node_names(once)} - {*value_names(original)})
+    for value, node in zip_longest(values, of_nodes, fillvalue=""):
+        taken.graph.node.append(helper.make_node("Relu", ["X"], [value], node))
+        taken.graph.output.append(helper.make_tensor_value_info(value, onnx.TensorProto.FLOAT, [5, 2, 3]))
     onnx.checker.check_model(taken)
     for feed in feeds(original):
         assert_same(taken, feed, form)
@@ -181,13 +141,11 @@ def test_every_name_that_is_made_is_taken_already(name: str, form: str) -> None:
 
 def test_lowering_in_two_passes_keeps_names_apart() -> None:
     original = parse(IF.replace("[gru]", "[lstm]"))
-    half = rl.lower(original, only=["GRU"])
-    new = rl.lower(half)
+    new = rl.lower(rl.lower(original, only=["GRU"]))
     check_names(new, original)
-    assert not [node for node in nodes(new) if node.op_type in ("GRU", "LSTM")]
+    assert recurrent_left(new) == []
     for feed in feeds(original):
-        for name, array in run(original, feed).items():
-            np.testing.assert_allclose(run(new, feed)[name], array, 1e-4, 1e-5)
+        assert_close(run(new, feed), run(original, feed))
 
 
 @pytest.mark.parametrize("opset", [7, 8, 9, 10, 11, 13, 19, 21])

@@ -283,8 +283,5 @@ def test_amounts_of_a_pad_are_constants_for_compilers(before: bool) -> None:
     assert [node.op_type for node in new.graph.node][:2] == ["Pad", "Transpose"]
     assert_close(run(new, feed), run(original, feed))
     assert "ConstantOfShape" in operators(rl.lower(original))
-
-
-def test_hints_for_straight_line_targets_name_all_sizes() -> None:
     with pytest.raises(rl.UnsupportedError, match=r": --set-dim N=\? --set-dim T=\?$"):
         rl.lower(parse(PADDED), target="tvm")

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 from running import assert_close, run
-from scope_models import LOCAL
+from scope_models import FUNCTION_WITH_IF, LOCAL
 from texts import FORMS, parse, random_feed
 
 import rnn_lowering as rl
@@ -36,39 +36,28 @@ def shape(value: onnx.ValueInfoProto) -> list[int]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dims", [[5, 1, 2, 8], [5, 2, 4]], ids=["size", "rank"])
+@pytest.mark.parametrize("dims", [[5, 1, 2, 8], [5, 2, 4], [5, 1, 2, 4]], ids=["size", "rank", "right"])
 def test_stale_shapes_are_replaced(dims: list[int], form: str, tmp_path: Path) -> None:
-    source, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
-    onnx.save(declared(dims), source)
-    report = rl.lower_file(source, out, form, verify=0)
-    assert report.notes == [model_sizes.STALE]
-    lowered = onnx.load(out)
-    onnx.checker.check_model(lowered, full_check=True)
-    shapes = {value.name: shape(value) for value in (*lowered.graph.value_info, *lowered.graph.output)}
-    assert dims not in (shapes["Y"], shapes["Z"])
-    feed = random_feed(lowered)
-    assert_close(run(lowered, feed), run(parse(LSTM.format(attribute="hidden_size=4")), feed))
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_right_shapes_stay(form: str, tmp_path: Path) -> None:
-    onnx.save(declared([5, 1, 2, 4]), tmp_path / "in.onnx")
-    report = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", form, verify=0)
-    assert report.notes == []
-
-
-def test_small_tensors_in_data_files_are_known(tmp_path: Path) -> None:
-    """The checker does not open data files: all of them are where a tool writes each tensor to one."""
+    """The checker does not open data files: all tensors are there where a tool writes each to one."""
+    original, source, out = declared(dims), tmp_path / "in.onnx", tmp_path / "out.onnx"
     onnx.save(
-        declared([5, 1, 2, 4]),
-        tmp_path / "in.onnx",
-        save_as_external_data=True,
+        onnx.ModelProto.FromString(original.SerializeToString()),
+        source,
+        save_as_external_data=form == "scan",
         location="in.data",
         size_threshold=0,
         convert_attribute=False,
     )
-    report = rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", "scan", verify=0)
-    assert report.notes == []
+    report = rl.lower_file(source, out, form, verify=0)
+    in_memory, told = rl.lower(original, form, full=True)
+    notes = [] if dims == [5, 1, 2, 4] else [model_sizes.STALE]
+    assert (report.notes, told.notes) == (notes, notes)
+    for lowered in (onnx.load(out), in_memory):
+        onnx.checker.check_model(lowered, full_check=True)
+        shapes = {value.name: shape(value) for value in (*lowered.graph.value_info, *lowered.graph.output)}
+        assert (shapes["Y"][1:], shapes["Z"][1:]) == ([1, 2, 4], [1, 2, 4])
+        feed = random_feed(lowered)
+        assert_close(run(lowered, feed), run(parse(LSTM.format(attribute="hidden_size=4")), feed))
 
 
 @pytest.fixture
@@ -83,27 +72,19 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("faulty")
-def test_a_result_that_is_invalid_is_not_written(tmp_path: Path) -> None:
-    onnx.save(declared([5, 1, 2, 4]), tmp_path / "in.onnx")
-    with pytest.raises(rl.UnsupportedError, match="the result is not valid"):
-        rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", verify=0)
-    assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
-
-
-@pytest.mark.usefixtures("faulty")
-def test_a_result_that_is_invalid_is_not_returned() -> None:
+def test_a_result_that_is_invalid_is_neither_written_nor_returned(tmp_path: Path) -> None:
     original = declared([5, 1, 2, 4])
     model = ir.from_proto(original)
-    for given in (original, model):
+    onnx.save(original, tmp_path / "in.onnx")
+    for call in (
+        lambda: rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", verify=0),
+        lambda: rl.lower(original),
+        lambda: rl.lower(model),
+    ):
         with pytest.raises(rl.UnsupportedError, match="the result is not valid"):
-            rl.lower(given)
+            call()
+    assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
     assert [node.op_type for node in model.graph] == ["LSTM", "Neg"]
-
-
-def test_stale_shapes_are_replaced_in_memory() -> None:
-    new, report = rl.lower(declared([5, 1, 2, 8]), full=True)
-    assert report.notes == [model_sizes.STALE]
-    onnx.checker.check_model(new, full_check=True)
 
 
 def test_no_more_is_asked_than_the_original_is(tmp_path: Path) -> None:
@@ -114,27 +95,10 @@ def test_no_more_is_asked_than_the_original_is(tmp_path: Path) -> None:
     assert rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", verify=0).nodes
 
 
-FUNCTION = """
-main (float[5,2,3] X, bool go) => (float[1,2,4] h) <float[1,4,3] W = {}, float[1,4,4] R = {}> {
-    h = local.maybe (X, W, R, go)
-}
-<domain: "local", opset_import: ["" : 17]>
-maybe (X, W, R, go) => (h) {
-    h = If (go) <
-        then_branch = yes () => (a) { _, a = RNN <hidden_size=4> (X, W, R) },
-        else_branch = no () => (b) {
-            B = Constant <value = float[1,8] {}> ()
-            _0, b = RNN <hidden_size=4> (X, W, R, B)
-        }
-    >
-}
-"""
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_what_the_checker_does_not_see_in_a_function(form: str) -> None:
     """It looks at none before IR version 8; here they are inlined."""
-    original = parse(FUNCTION, domains=LOCAL)
+    original = parse(FUNCTION_WITH_IF, domains=LOCAL)
     original.ir_version = 7
     assert rl.lower(original, form)
     original.functions[0].node[0].attribute[1].g.node[0].attribute[0].name = "body"
