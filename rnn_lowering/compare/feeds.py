@@ -36,7 +36,7 @@ _SCALES = (0.5, 2.0, 0.5, 0.05, 1.0)
 """Standard deviation of real numbers in the runs."""
 
 _FALLBACKS = ((1, 1), (1, 16), (2, 33), (1, 64), (1, 128), (1, 257), (1, 512), (1, 1024), (2, 2), (3, 3))
-"""Tried in turn where a model does not accept the sizes of a run."""
+"""Sizes to try if a model does not accept those of a run."""
 
 _PARTS = ("Cast", "Identity", "Gather", "Split", "Slice", "Squeeze", "Unsqueeze")
 """Operators that take the state of one recurrent node from a tensor with several."""
@@ -57,14 +57,14 @@ def candidate_feeds(
 
     Args:
         model: The original model; its graph inputs that are not initializers are fed.
-        run: Number of the run: each has other sizes for dynamic dimensions.
+        run: The number of the run: each has other sizes for dynamic dimensions.
         seed: Seed of the values.
-        declared: The model that declares the shapes of the inputs, if not `model`: the lowered one may fix sizes.
+        declared: The model that declares the shapes of the inputs, if not `model`; the lowered one may fix sizes.
         given: Inputs that are not random.
-        shapes: Shapes of random inputs, by name; symbolic names in them are those sizes in the other inputs too.
+        shapes: Shapes of random inputs, by name. A symbolic dimension has the same size in the other inputs.
 
     Raises:
-        UnsupportedError: All would be larger than the limit; none is made.
+        UnsupportedError: All feeds would be larger than the memory limit.
     """
     given = given or {}
     initializers = {tensor.name for tensor in model.graph.initializer}
@@ -78,7 +78,7 @@ def candidate_feeds(
     fixed |= {name: list(array.shape) for name, array in given.items()}
     preferred, scale = _SIZES[run % len(_SIZES)], _SCALES[run % len(_SCALES)]
     switches = {name: bool(run >> n & 1) for n, name in enumerate(_switches(model.graph))}
-    uses_in_run = {v.name: uses[v.name].in_run(run, switches.get(v.name)) for v in made}
+    constants = {v.name: uses[v.name].compared_in(run) for v in made} | switches
     tried = (preferred, *(pair for pair in _FALLBACKS if pair != preferred))
     for sizes, seq in _within_limit(
         made, [(_dimension_sizes(inputs, uses, *pair, fixed), pair[1]) for pair in tried]
@@ -87,7 +87,7 @@ def candidate_feeds(
         lengths = (longest, 1) if any(use.lengths for use in uses.values()) else (longest,)
         for length, positive in product(lengths, (False, True)):
             rng, numbers = np.random.default_rng((seed, run)), _Numbers(length, scale, positive)
-            random = {v.name: numbers.of(v, sizes[v.name], uses_in_run[v.name], rng) for v in made}
+            random = {v.name: numbers.of(v, sizes[v.name], uses[v.name], constants[v.name], rng) for v in made}
             yield {**given, **random}
 
 
@@ -97,19 +97,6 @@ def given_in_runs(check: Check, graph: onnx.GraphProto) -> Sequence[Mapping[str,
         return check.feeds
     combinations = 2 ** min(len(_switches(graph)), _MOST_SWITCHES)
     return [{}] * (max(check.runs, combinations) if check.runs else 0)
-
-
-def _switches(graph: onnx.GraphProto) -> list[str]:
-    """Return the names of the inputs that are a single boolean: they may choose a branch."""
-    initializers = {tensor.name for tensor in graph.initializer}
-    return [
-        value.name
-        for value in graph.input
-        if value.name not in initializers
-        and value.type.tensor_type.elem_type == onnx.TensorProto.BOOL
-        and value.type.tensor_type.HasField("shape")
-        and all(dim.dim_value == 1 for dim in _dims(value))
-    ]
 
 
 def recorded_inputs(original: onnx.ModelProto, lowered: onnx.ModelProto) -> dict[str, Array]:
@@ -124,17 +111,13 @@ def length_inputs(graph: onnx.GraphProto) -> set[str]:
     return {value.name for value in graph.input if _use(graph, value.name).lengths}
 
 
-Declared = Sequence[int | str]
-"""Declared sizes: numbers, names, "?" for one that is neither."""
-
-
 def take_feeds(check: Check, graphs: Sequence[onnx.GraphProto], *, frames: bool = False) -> Check:
     """Return a check whose feeds and shapes fit the models, in native byte order.
 
     Args:
-        check: As it was given.
-        graphs: Of the original, and of the lowered model, whose sizes may be fixed.
-        frames: Inputs are whole sequences: they may not be empty.
+        check: The user's check.
+        graphs: The graphs of the original and of the lowered model, which may fix sizes.
+        frames: Whether inputs are whole sequences, which may not be empty.
 
     Raises:
         OptionError: A name that no input has, another type, rank or size, or two sizes for one symbolic name.
@@ -153,6 +136,19 @@ def take_feeds(check: Check, graphs: Sequence[onnx.GraphProto], *, frames: bool 
                     f"input '{empty}' is empty: {list(given[empty])}", hint="give at least 1 frame and 1 row"
                 )
     return replace(check, feeds=feeds)
+
+
+def _switches(graph: onnx.GraphProto) -> list[str]:
+    """Return the names of the inputs that are a single boolean: they may choose a branch."""
+    initializers = {tensor.name for tensor in graph.initializer}
+    return [
+        value.name
+        for value in graph.input
+        if value.name not in initializers
+        and value.type.tensor_type.elem_type == onnx.TensorProto.BOOL
+        and value.type.tensor_type.HasField("shape")
+        and all(dim.dim_value == 1 for dim in _dims(value))
+    ]
 
 
 def _within_limit(
@@ -233,17 +229,23 @@ class _Numbers:
     scale: float
     positive: bool
 
-    def of(self, value: onnx.ValueInfoProto, shape: list[int], use: _Use, rng: np.random.Generator) -> Array:
-        """Return random numbers for an input."""
+    def of(
+        self,
+        value: onnx.ValueInfoProto,
+        shape: list[int],
+        use: _Use,
+        constant: int | None,
+        rng: np.random.Generator,
+    ) -> Array:
+        """Return random numbers for an input; `constant` if it is a single integer or boolean."""
         dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         if dtype.kind == "f" or dtype.name == "bfloat16":
             numbers = self._reals(shape, rng) if use.bounds is None else rng.uniform(*use.bounds, shape)
             return np.asarray(numbers.astype(dtype))
+        if constant is not None and math.prod(shape) == 1:
+            return np.full(shape, constant).astype(dtype)
         if dtype.kind == "b":
-            chosen = rng.integers(0, 2, shape).astype(dtype)
-            return chosen if use.switch is None else np.full(shape, use.switch)
-        if use.compared and math.prod(shape) == 1:
-            return np.full(shape, use.compared[0]).astype(dtype)
+            return rng.integers(0, 2, shape).astype(dtype)
         if use.lengths:
             lengths = np.sort(rng.integers(min(self.longest, 1), self.longest + 1, shape))[::-1].copy()
             lengths.flat[:1] = self.longest  # packed sequences start with a full one
@@ -268,7 +270,6 @@ class _Use:
         bound: Indices are less than this.
         lengths: Whether it is the lengths of sequences.
         compared: The integers that it is compared with.
-        switch: Its value in a run, if it is a single boolean.
         bounds: Real numbers are between these.
     """
 
@@ -276,13 +277,11 @@ class _Use:
     bound: int | None = None
     lengths: bool = False
     compared: tuple[int, ...] = ()
-    switch: bool | None = None
     bounds: tuple[float, float] | None = None
 
-    def in_run(self, run: int, switch: bool | None) -> _Use:
-        """Return the use in one run: runs take turns with the numbers that the input is compared with."""
-        chosen = run % (len(self.compared) + 1)
-        return replace(self, compared=self.compared[chosen : chosen + 1], switch=switch)
+    def compared_in(self, run: int) -> int | None:
+        """Return the integer to compare in a run: each in turn, then none."""
+        return (*self.compared, None)[run % (len(self.compared) + 1)]
 
 
 def _use(graph: onnx.GraphProto, name: str) -> _Use:
@@ -307,8 +306,8 @@ def _compared(graph: onnx.GraphProto, name: str) -> Iterator[int]:
     for node, slot in _consumers(graph, name, depth=3):
         if node.op_type == "Equal":
             other = node.input[1 - slot]
-            held = (a.t for a in nodes[other].attribute if a.name == "value") if other in nodes else ()
-            tensor = tensors.get(other) or next(iter(held), None)
+            values = (a.t for a in nodes[other].attribute if a.name == "value") if other in nodes else ()
+            tensor = tensors.get(other) or next(iter(values), None)
             if tensor is not None and helper.tensor_dtype_to_np_dtype(tensor.data_type).kind in "iu":
                 yield from numpy_helper.to_array(tensor).ravel().tolist()[:1]
 
@@ -360,6 +359,10 @@ def _dtype(value: onnx.ValueInfoProto) -> np.dtype[Any] | None:
     return None if elem_type in odd else helper.tensor_dtype_to_np_dtype(elem_type)
 
 
+_Declared = Sequence[int | str]
+"""Declared sizes: numbers, names, or "?" for unknown."""
+
+
 def _check_sizes(declared: Mapping[str, onnx.ValueInfoProto], shapes: Shapes) -> None:
     named: dict[str, int] = {}
     for name, shape in shapes.items():
@@ -376,7 +379,7 @@ def _check_sizes(declared: Mapping[str, onnx.ValueInfoProto], shapes: Shapes) ->
             )
 
 
-def _fits(wanted: Declared, shape: Sequence[int], named: dict[str, int]) -> bool:
+def _fits(wanted: _Declared, shape: Sequence[int], named: dict[str, int]) -> bool:
     """Whether a shape has the declared rank and sizes; adds the sizes of its symbolic names to `named`."""
     if len(wanted) != len(shape):
         return False
@@ -387,5 +390,5 @@ def _fits(wanted: Declared, shape: Sequence[int], named: dict[str, int]) -> bool
     return True
 
 
-def _text(sizes: Declared) -> str:
+def _text(sizes: _Declared) -> str:
     return f"[{', '.join(map(str, sizes))}]"

@@ -26,7 +26,8 @@ from rnn_lowering.compare.references.attention_reference import (
 )
 from rnn_lowering.compare.references.causal_conv_reference import CausalConvReference
 from rnn_lowering.compare.references.node_reference import NodeReference
-from rnn_lowering.compare.references.rnn_reference import GRU, LSTM, RNN, RnnReference
+from rnn_lowering.compare.references.rnn_float64 import GRU, LSTM, RNN
+from rnn_lowering.compare.references.rnn_reference import RnnReference
 from rnn_lowering.model.messages import bodies_in
 from rnn_lowering.spec.causal_conv import CausalConvSpec
 from rnn_lowering.spec.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec

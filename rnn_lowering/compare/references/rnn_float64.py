@@ -1,0 +1,300 @@
+"""RNN, GRU and LSTM in float64 NumPy, and how far rounding may move their outputs.
+
+Attributes are read and steps computed independently of the lowering. Each row of a sequence is reversed within its
+length before the steps, and its output after them, so one loop over time serves all directions. Rows that have
+ended keep their state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.reference.op_run import OpRun
+
+from rnn_lowering.compare.references.node_reference import (
+    FLOAT32_EPS,
+    Symbols,
+    attributes_of,
+    largest,
+    limits_of,
+    moved_by_a_rounding,
+)
+from rnn_lowering.types import Array
+
+Function = Callable[[Array], Array]
+
+ROUNDED = "rounded products"
+"""An attribute that says how rows that have ended are rounded with the others (DynamicQuantizeLSTM)."""
+
+
+def evaluate(
+    op_type: str, attributes: Mapping[str, Any], inputs: Mapping[str, Array], dtype: Any = np.float64
+) -> dict[str, Array]:
+    """Return Y, Y_h and, for an LSTM, Y_c.
+
+    Args:
+        op_type: "RNN", "GRU" or "LSTM".
+        attributes: Python values by attribute name; defaults are the operator specification's, except where
+            onnxruntime's differ (parameters of Affine, ScaledTanh and ThresholdedRelu are 0). With `ROUNDED`, X
+            and H are rounded to 8 bits before products; rows that have ended enter as "zeros", or are "held".
+        inputs: X, W, R and what else is connected, by their names in the operator specification.
+        dtype: The type to compute in; float32 shows what rounding does to the result.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _evaluate(op_type, attributes, inputs, dtype)
+
+
+def _evaluate(
+    op_type: str, attributes: Mapping[str, Any], inputs: Mapping[str, Array], dtype: Any
+) -> dict[str, Array]:
+    page = {name: a if name in ("W", "R") else np.asarray(a, dtype) for name, a in inputs.items()}
+    batch_first = bool(attributes.get("layout", 0))
+    X = page["X"].swapaxes(0, 1) if batch_first else page["X"]
+    T, N = X.shape[:2]
+    dirs, H = page["R"].shape[0], page["R"].shape[2]
+    lengths = np.asarray(inputs.get("sequence_lens", np.full(N, T)), np.int64)
+    ended = attributes.get(ROUNDED)
+    if ended:
+        X = _rounded(X, X[: lengths.max(initial=0)])
+    functions = _functions(op_type, attributes, dirs)
+    Y, finals = np.zeros((T, dirs, N, H), dtype), []
+    for d in range(dirs):
+        backwards = attributes.get("direction") == "reverse" or d == 1
+        order = _order(T, lengths, backwards)
+        states = [_initial(page, name, d, (N, H), batch_first) for name in ("initial_h", "initial_c")]
+        weights: dict[str, Array] = {name: page[name][d] for name in ("W", "R", "B", "P") if name in page}
+        activations = [next(functions) for _ in range(_PER_DIRECTION[op_type])]
+        step = _step(op_type, attributes, weights, activations, H, dtype)
+        rows = np.arange(N)
+        for t in range(T):
+            alive = (t < lengths)[:, None]
+            given = states
+            if ended:
+                h = np.where(t - 1 < lengths[:, None], states[0], 0.0) if ended == "zeros" and t else states[0]
+                given = [_rounded(h, h), states[1]]
+            new = step(X[order[t], rows], *given)
+            states = [np.where(alive, n, old) for n, old in zip(new, states, strict=True)]
+            Y[order[t], d, rows] = np.where(alive, states[0], 0.0)
+        finals.append([np.where(lengths[:, None] > 0, s, 0.0) for s in states])
+    stacked = [np.stack([final[n] for final in finals], axis=1 if batch_first else 0) for n in (0, 1)]
+    result = {"Y": Y.transpose(2, 0, 1, 3) if batch_first else Y, "Y_h": stacked[0]}
+    return result | {"Y_c": stacked[1]} if op_type == "LSTM" else result
+
+
+_LARGE = 1 << 21
+"""A gate's weight of more numbers is converted to the type to compute in part by part."""
+
+_PER_DIRECTION = {"RNN": 1, "GRU": 2, "LSTM": 3}
+_DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
+
+# name: (function of x, alpha, beta; default alpha; default beta), None for a parameter that it does not have
+_ACTIVATIONS: dict[str, tuple[Callable[..., Array], float | None, float | None]] = {
+    "relu": (lambda x, a, b: np.maximum(x, 0), None, None),
+    "tanh": (lambda x, a, b: np.tanh(x), None, None),
+    "sigmoid": (lambda x, a, b: 0.5 * (1 + np.tanh(0.5 * x)), None, None),
+    "affine": (lambda x, a, b: a * x + b, 0.0, 0.0),
+    "leakyrelu": (lambda x, a, b: np.where(x < 0, a * x, x), 0.01, None),
+    "thresholdedrelu": (lambda x, a, b: np.where(x > a, x, 0), 0.0, None),
+    "scaledtanh": (lambda x, a, b: a * np.tanh(b * x), 0.0, 0.0),
+    "hardsigmoid": (lambda x, a, b: np.minimum(np.maximum(a * x + b, 0), 1), 0.2, 0.5),
+    "elu": (lambda x, a, b: np.where(x < 0, a * np.expm1(np.minimum(x, 0)), x), 1.0, None),
+    "softsign": (lambda x, a, b: x / (1 + np.abs(x)), None, None),
+    "softplus": (lambda x, a, b: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))), None, None),
+}
+
+
+def _rounded(array: Array, over: Array) -> Array:
+    """Quantize by the range of `over` and dequantize, as DynamicQuantizeLinear and DequantizeLinear do."""
+    single, over = array.astype(np.float32), over.astype(np.float32)
+    least, most = over.min(initial=0), over.max(initial=0)
+    scale = (most - least) / np.float32(255) or np.float32(1)
+    zero_point = np.rint(np.clip(-least / scale, 0, 255))
+    quantized = np.clip(np.rint(single / scale) + zero_point, 0, 255)
+    return np.asarray((quantized - zero_point).astype(array.dtype) * array.dtype.type(scale))
+
+
+def _functions(op_type: str, attributes: Mapping[str, Any], dirs: int) -> Iterator[Function]:
+    """Yield the activations of all directions, each with its parameters from the two queues."""
+    queues = [iter(attributes.get(f"activation_{name}", ())) for name in ("alpha", "beta")]
+    names = list(attributes.get("activations", ())) or _DEFAULTS[op_type] * dirs
+    for name in names:
+        function, *defaults = _ACTIVATIONS[name.lower()]
+        taken = [None if d is None else np.float32(next(q, d)) for q, d in zip(queues, defaults, strict=True)]
+        alpha, beta = (None if p is None else float(p) for p in taken)
+        yield partial(_apply, function, alpha, beta)
+
+
+def _apply(function: Callable[..., Array], alpha: float | None, beta: float | None, x: Array) -> Array:
+    return function(x, alpha, beta)
+
+
+def _order(T: int, lengths: Array, backwards: bool) -> Array:
+    """Which step of X each row reads at each time, [seq, batch]."""
+    forwards = np.repeat(np.arange(T)[:, None], len(lengths), axis=1)
+    within = lengths[None, :] - 1 - forwards
+    return np.where(within >= 0, within, forwards) if backwards else forwards
+
+
+def _initial(page: Mapping[str, Array], name: str, d: int, shape: tuple[int, int], batch_first: bool) -> Array:
+    if name not in page:
+        return np.zeros(shape, page["X"].dtype)
+    return page[name][:, d] if batch_first else page[name][d]
+
+
+def _parts(gate: Array, dtype: Any) -> list[Array]:
+    """Return the rows of a gate in the type to compute in; those of a large gate in parts that are converted
+    later."""
+    if gate.size <= _LARGE:
+        return [np.asarray(gate, dtype)]
+    rows = max(1, _LARGE // gate.shape[1])
+    return [gate[n : n + rows] for n in range(0, len(gate), rows)]
+
+
+def _product(parts: list[Array], x: Array) -> Array:
+    return np.concatenate([x @ np.asarray(part, x.dtype).T for part in parts], axis=-1)
+
+
+def _step(
+    op_type: str,
+    attributes: Mapping[str, Any],
+    k: Mapping[str, Array],
+    functions: list[Function],
+    H: int,
+    dtype: Any,
+) -> Callable[[Array, Array, Array], tuple[Array, Array]]:
+    """Return the step (Xt, Ht-1, Ct-1) -> (Ht, Ct) of one direction; Ct is idle outside an LSTM."""
+    gates = k["W"].shape[0] // H
+    W, R = ([partial(_product, _parts(gate, dtype)) for gate in np.split(k[name], gates)] for name in "WR")
+    bias = k.get("B", np.zeros(2 * gates * H, dtype)).reshape(2, gates, H)
+    bound = attributes.get("clip")
+    bound = np.inf if bound is None or np.isnan(bound) or bound < 0 else bound
+
+    def clip(x: Array) -> Array:
+        return np.clip(x, -bound, bound)
+
+    def affine(gate: int, x: Array, h: Array) -> Array:
+        total: Array = W[gate](x) + R[gate](h) + bias[0, gate] + bias[1, gate]
+        return total
+
+    def rnn(x: Array, h: Array, c: Array) -> tuple[Array, Array]:
+        return functions[0](clip(affine(0, x, h))), c
+
+    def gru(x: Array, h: Array, c: Array) -> tuple[Array, Array]:
+        z, r = (functions[0](clip(affine(gate, x, h))) for gate in (0, 1))
+        if attributes.get("linear_before_reset", 0):
+            hidden = W[2](x) + bias[0, 2] + r * (R[2](h) + bias[1, 2])
+        else:
+            hidden = affine(2, x, r * h)
+        return (1 - z) * functions[1](clip(hidden)) + z * h, c
+
+    def lstm(x: Array, h: Array, c: Array) -> tuple[Array, Array]:
+        p = k.get("P", np.zeros(3 * H, dtype)).reshape(3, H)
+        i = functions[0](clip(affine(0, x, h) + p[0] * c))
+        f = 1 - i if attributes.get("input_forget", 0) else functions[0](clip(affine(2, x, h) + p[2] * c))
+        new = f * c + i * functions[1](clip(affine(3, x, h)))
+        o = functions[0](clip(affine(1, x, h) + p[1] * new))
+        return o * functions[2](new), new
+
+    return {"RNN": rnn, "GRU": gru, "LSTM": lstm}[op_type]
+
+
+_FACTORS = {"float32": (4, 16, 8), "float64": (4, 16, 8), "float16": (2, 4, 4), "bfloat16": (1, 1, 2)}
+"""How many roundings are allowed: of 1, since gates are near 1; of the largest number in the row; and of the
+difference that float32 shows. float16 kernels compute in float32 and round only their inputs and outputs; bfloat16
+runs in float32 with rounded constants."""
+
+_BAND = 8
+"""How many roundings a pre-activation near a threshold may be off."""
+
+
+def float64_of_node(
+    op_type: str, attributes: Mapping[str, Any], inputs: Mapping[str, Array], dtype: Any
+) -> tuple[Symbols, Symbols]:
+    """Return the outputs of a node in float64, and by how much a correct lowering may differ from them.
+
+    Args:
+        op_type, attributes, inputs: As in `evaluate`.
+        dtype: The type of the node.
+
+    Returns:
+        Two dictionaries by symbol, of equal shapes. What is allowed is infinite for rows that exceed the type.
+    """
+    batch_first = bool(attributes.get("layout", 0))
+    eps, _, too_large = limits_of(dtype)
+    of_one, of_size, of_shown = _FACTORS[np.dtype(dtype).name]
+    truth = evaluate(op_type, attributes, inputs)
+    rounded = evaluate(
+        op_type, attributes, moved_by_a_rounding(inputs, ("X", "initial_h", "initial_c")), np.float32
+    )
+    beside = [evaluate(op_type, a, inputs) for a in _thresholds_beside(attributes, eps)]
+    if attributes.get(ROUNDED):  # a rounding may move a number by a step of the 8 bits: as far as all do
+        without = {name: value for name, value in attributes.items() if name != ROUNDED}
+        beside.append(evaluate(op_type, without, inputs))
+    allowed: Symbols = {}
+    for symbol, array in truth.items():
+        axes = axes_of_a_row(symbol, batch_first)
+        shown = largest(rounded[symbol] - array, axes) / FLOAT32_EPS
+        size = largest(array, axes)
+        level = eps * (of_one + of_size * size + of_shown * shown)
+        for other in beside:
+            level = level + 2 * largest(other[symbol] - array, axes)
+        allowed[symbol] = np.where(np.isfinite(level) & (size < too_large), level, np.inf)
+    return truth, _same_rows(truth, allowed, batch_first)
+
+
+def _same_rows(truth: Symbols, allowed: Symbols, batch_first: bool) -> Symbols:
+    """If a row overflows in one output, skip it in all."""
+    axes = {symbol: 0 if batch_first else array.ndim - 2 for symbol, array in truth.items()}
+    levels = {symbol: np.moveaxis(level, axes[symbol], 0) for symbol, level in allowed.items()}
+    beyond = np.any([np.isinf(level).any(axis=tuple(range(1, level.ndim))) for level in levels.values()], axis=0)
+    for symbol, level in levels.items():
+        level[beyond] = np.inf
+        allowed[symbol] = np.broadcast_to(np.moveaxis(level, 0, axes[symbol]), truth[symbol].shape)
+    return allowed
+
+
+def axes_of_a_row(symbol: str, batch_first: bool) -> tuple[int, ...]:
+    """The axes of an output that one direction of one row of the batch runs along."""
+    if symbol != "Y":
+        return (2,)
+    return (1, 3) if batch_first else (0, 3)
+
+
+def _thresholds_beside(attributes: Mapping[str, Any], eps: float) -> Iterator[dict[str, Any]]:
+    """Yield attributes whose thresholds are a little lower and higher: an activation that jumps turns a rounding
+    into the whole jump."""
+    if any(str(name).lower() == "thresholdedrelu" for name in attributes.get("activations", ())):
+        alphas = attributes.get("activation_alpha", ())
+        for sign in (-1, 1):
+            moved = [alpha + sign * _BAND * eps * max(1.0, abs(alpha)) for alpha in alphas]
+            yield {**attributes, "activation_alpha": moved}
+
+
+class _Recurrent(OpRun):
+    """A recurrent operator for onnx's evaluator, in float64."""
+
+    op_domain = ""
+
+    def _run(self, *inputs: Array | None, **_: Any) -> tuple[Array, ...]:
+        node = self.onnx_node
+        schema = onnx.defs.get_schema(node.op_type)
+        symbols = [formal.name for formal in schema.inputs]
+        given = {s: a for s, a in zip(symbols, inputs, strict=False) if a is not None and a.size}
+        found = evaluate(node.op_type, dict(attributes_of(node)), given)
+        return tuple(found[formal.name] for formal in schema.outputs[: len(node.output)])
+
+
+class RNN(_Recurrent):
+    """RNN in float64."""
+
+
+class GRU(_Recurrent):
+    """GRU in float64."""
+
+
+class LSTM(_Recurrent):
+    """LSTM in float64."""
