@@ -30,6 +30,35 @@ Function = Callable[[Array], Array]
 ROUNDED = "rounded products"
 """An attribute that says how rows that have ended are rounded with the others (DynamicQuantizeLSTM)."""
 
+_LARGE = 1 << 21
+"""A gate's weight of more numbers is converted in parts, each while it is used."""
+
+_PER_DIRECTION = {"RNN": 1, "GRU": 2, "LSTM": 3}
+_DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
+
+_ACTIVATIONS: dict[str, tuple[Callable[..., Array], float | None, float | None]] = {
+    "relu": (lambda x, a, b: np.maximum(x, 0), None, None),
+    "tanh": (lambda x, a, b: np.tanh(x), None, None),
+    "sigmoid": (lambda x, a, b: 0.5 * (1 + np.tanh(0.5 * x)), None, None),
+    "affine": (lambda x, a, b: a * x + b, 0.0, 0.0),
+    "leakyrelu": (lambda x, a, b: np.where(x < 0, a * x, x), 0.01, None),
+    "thresholdedrelu": (lambda x, a, b: np.where(x > a, x, 0), 0.0, None),
+    "scaledtanh": (lambda x, a, b: a * np.tanh(b * x), 0.0, 0.0),
+    "hardsigmoid": (lambda x, a, b: np.minimum(np.maximum(a * x + b, 0), 1), 0.2, 0.5),
+    "elu": (lambda x, a, b: np.where(x < 0, a * np.expm1(np.minimum(x, 0)), x), 1.0, None),
+    "softsign": (lambda x, a, b: x / (1 + np.abs(x)), None, None),
+    "softplus": (lambda x, a, b: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))), None, None),
+}
+"""Name -> (function of x, alpha and beta; default alpha; default beta); None for a parameter that it lacks."""
+
+_FACTORS = {"float32": (4, 16, 8), "float64": (4, 16, 8), "float16": (2, 4, 4), "bfloat16": (1, 1, 2)}
+"""How many roundings are allowed: of 1, since gates are near 1; of the largest number in the row; and of the
+difference that float32 shows. float16 kernels compute in float32 and round only their inputs and outputs; bfloat16
+runs in float32 with rounded constants."""
+
+_BAND = 8
+"""How many roundings a pre-activation near a threshold may be off."""
+
 
 def evaluate(
     op_type: str, attributes: Mapping[str, Any], inputs: Mapping[str, Array], dtype: Any = np.float64
@@ -46,6 +75,74 @@ def evaluate(
     """
     with np.errstate(over="ignore", invalid="ignore"):
         return _evaluate(op_type, attributes, inputs, dtype)
+
+
+def float64_of_node(
+    op_type: str, attributes: Mapping[str, Any], inputs: Mapping[str, Array], dtype: Any
+) -> tuple[Symbols, Symbols]:
+    """Return the outputs of a node in float64, and by how much a correct lowering may differ from them.
+
+    Args:
+        op_type, attributes, inputs: As in `evaluate`.
+        dtype: The type of the node.
+
+    Returns:
+        Two dictionaries by symbol, of equal shapes. What is allowed is infinite for rows that exceed the type.
+    """
+    batch_first = bool(attributes.get("layout", 0))
+    eps, _, too_large = limits_of(dtype)
+    of_one, of_size, of_shown = _FACTORS[np.dtype(dtype).name]
+    truth = evaluate(op_type, attributes, inputs)
+    rounded = evaluate(
+        op_type, attributes, moved_by_a_rounding(inputs, ("X", "initial_h", "initial_c")), np.float32
+    )
+    beside = [evaluate(op_type, a, inputs) for a in _thresholds_beside(attributes, eps)]
+    if attributes.get(ROUNDED):  # a rounding may move a number by a step of the 8 bits: as far as all do
+        without = {name: value for name, value in attributes.items() if name != ROUNDED}
+        beside.append(evaluate(op_type, without, inputs))
+    allowed: Symbols = {}
+    for symbol, array in truth.items():
+        axes = axes_of_a_row(symbol, batch_first)
+        shown = largest(rounded[symbol] - array, axes) / FLOAT32_EPS
+        size = largest(array, axes)
+        level = eps * (of_one + of_size * size + of_shown * shown)
+        for other in beside:
+            level = level + 2 * largest(other[symbol] - array, axes)
+        allowed[symbol] = np.where(np.isfinite(level) & (size < too_large), level, np.inf)
+    return truth, _same_rows(truth, allowed, batch_first)
+
+
+def axes_of_a_row(symbol: str, batch_first: bool) -> tuple[int, ...]:
+    """The axes of an output that one direction of one row of the batch runs along."""
+    if symbol != "Y":
+        return (2,)
+    return (1, 3) if batch_first else (0, 3)
+
+
+class _Recurrent(OpRun):
+    """A recurrent operator for onnx's evaluator, in float64."""
+
+    op_domain = ""
+
+    def _run(self, *inputs: Array | None, **_: Any) -> tuple[Array, ...]:
+        node = self.onnx_node
+        schema = onnx.defs.get_schema(node.op_type)
+        symbols = [formal.name for formal in schema.inputs]
+        given = {s: a for s, a in zip(symbols, inputs, strict=False) if a is not None and a.size}
+        found = evaluate(node.op_type, dict(attributes_of(node)), given)
+        return tuple(found[formal.name] for formal in schema.outputs[: len(node.output)])
+
+
+class RNN(_Recurrent):
+    """RNN in float64."""
+
+
+class GRU(_Recurrent):
+    """GRU in float64."""
+
+
+class LSTM(_Recurrent):
+    """LSTM in float64."""
 
 
 def _evaluate(
@@ -85,28 +182,6 @@ def _evaluate(
     return result | {"Y_c": stacked[1]} if op_type == "LSTM" else result
 
 
-_LARGE = 1 << 21
-"""A gate's weight of more numbers is converted to the type to compute in part by part."""
-
-_PER_DIRECTION = {"RNN": 1, "GRU": 2, "LSTM": 3}
-_DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
-
-# name: (function of x, alpha, beta; default alpha; default beta), None for a parameter that it does not have
-_ACTIVATIONS: dict[str, tuple[Callable[..., Array], float | None, float | None]] = {
-    "relu": (lambda x, a, b: np.maximum(x, 0), None, None),
-    "tanh": (lambda x, a, b: np.tanh(x), None, None),
-    "sigmoid": (lambda x, a, b: 0.5 * (1 + np.tanh(0.5 * x)), None, None),
-    "affine": (lambda x, a, b: a * x + b, 0.0, 0.0),
-    "leakyrelu": (lambda x, a, b: np.where(x < 0, a * x, x), 0.01, None),
-    "thresholdedrelu": (lambda x, a, b: np.where(x > a, x, 0), 0.0, None),
-    "scaledtanh": (lambda x, a, b: a * np.tanh(b * x), 0.0, 0.0),
-    "hardsigmoid": (lambda x, a, b: np.minimum(np.maximum(a * x + b, 0), 1), 0.2, 0.5),
-    "elu": (lambda x, a, b: np.where(x < 0, a * np.expm1(np.minimum(x, 0)), x), 1.0, None),
-    "softsign": (lambda x, a, b: x / (1 + np.abs(x)), None, None),
-    "softplus": (lambda x, a, b: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))), None, None),
-}
-
-
 def _rounded(array: Array, over: Array) -> Array:
     """Quantize by the range of `over` and dequantize, as DynamicQuantizeLinear and DequantizeLinear do."""
     single, over = array.astype(np.float32), over.astype(np.float32)
@@ -125,11 +200,7 @@ def _functions(op_type: str, attributes: Mapping[str, Any], dirs: int) -> Iterat
         function, *defaults = _ACTIVATIONS[name.lower()]
         taken = [None if d is None else np.float32(next(q, d)) for q, d in zip(queues, defaults, strict=True)]
         alpha, beta = (None if p is None else float(p) for p in taken)
-        yield partial(_apply, function, alpha, beta)
-
-
-def _apply(function: Callable[..., Array], alpha: float | None, beta: float | None, x: Array) -> Array:
-    return function(x, alpha, beta)
+        yield partial(function, a=alpha, b=beta)
 
 
 def _order(T: int, lengths: Array, backwards: bool) -> Array:
@@ -146,8 +217,7 @@ def _initial(page: Mapping[str, Array], name: str, d: int, shape: tuple[int, int
 
 
 def _parts(gate: Array, dtype: Any) -> list[Array]:
-    """Return the rows of a gate in the type to compute in; those of a large gate in parts that are converted
-    later."""
+    """Return the rows of a gate in the type to compute in; those of a large gate in parts, not converted yet."""
     if gate.size <= _LARGE:
         return [np.asarray(gate, dtype)]
     rows = max(1, _LARGE // gate.shape[1])
@@ -202,50 +272,6 @@ def _step(
     return {"RNN": rnn, "GRU": gru, "LSTM": lstm}[op_type]
 
 
-_FACTORS = {"float32": (4, 16, 8), "float64": (4, 16, 8), "float16": (2, 4, 4), "bfloat16": (1, 1, 2)}
-"""How many roundings are allowed: of 1, since gates are near 1; of the largest number in the row; and of the
-difference that float32 shows. float16 kernels compute in float32 and round only their inputs and outputs; bfloat16
-runs in float32 with rounded constants."""
-
-_BAND = 8
-"""How many roundings a pre-activation near a threshold may be off."""
-
-
-def float64_of_node(
-    op_type: str, attributes: Mapping[str, Any], inputs: Mapping[str, Array], dtype: Any
-) -> tuple[Symbols, Symbols]:
-    """Return the outputs of a node in float64, and by how much a correct lowering may differ from them.
-
-    Args:
-        op_type, attributes, inputs: As in `evaluate`.
-        dtype: The type of the node.
-
-    Returns:
-        Two dictionaries by symbol, of equal shapes. What is allowed is infinite for rows that exceed the type.
-    """
-    batch_first = bool(attributes.get("layout", 0))
-    eps, _, too_large = limits_of(dtype)
-    of_one, of_size, of_shown = _FACTORS[np.dtype(dtype).name]
-    truth = evaluate(op_type, attributes, inputs)
-    rounded = evaluate(
-        op_type, attributes, moved_by_a_rounding(inputs, ("X", "initial_h", "initial_c")), np.float32
-    )
-    beside = [evaluate(op_type, a, inputs) for a in _thresholds_beside(attributes, eps)]
-    if attributes.get(ROUNDED):  # a rounding may move a number by a step of the 8 bits: as far as all do
-        without = {name: value for name, value in attributes.items() if name != ROUNDED}
-        beside.append(evaluate(op_type, without, inputs))
-    allowed: Symbols = {}
-    for symbol, array in truth.items():
-        axes = axes_of_a_row(symbol, batch_first)
-        shown = largest(rounded[symbol] - array, axes) / FLOAT32_EPS
-        size = largest(array, axes)
-        level = eps * (of_one + of_size * size + of_shown * shown)
-        for other in beside:
-            level = level + 2 * largest(other[symbol] - array, axes)
-        allowed[symbol] = np.where(np.isfinite(level) & (size < too_large), level, np.inf)
-    return truth, _same_rows(truth, allowed, batch_first)
-
-
 def _same_rows(truth: Symbols, allowed: Symbols, batch_first: bool) -> Symbols:
     """If a row overflows in one output, skip it in all."""
     axes = {symbol: 0 if batch_first else array.ndim - 2 for symbol, array in truth.items()}
@@ -257,13 +283,6 @@ def _same_rows(truth: Symbols, allowed: Symbols, batch_first: bool) -> Symbols:
     return allowed
 
 
-def axes_of_a_row(symbol: str, batch_first: bool) -> tuple[int, ...]:
-    """The axes of an output that one direction of one row of the batch runs along."""
-    if symbol != "Y":
-        return (2,)
-    return (1, 3) if batch_first else (0, 3)
-
-
 def _thresholds_beside(attributes: Mapping[str, Any], eps: float) -> Iterator[dict[str, Any]]:
     """Yield attributes whose thresholds are a little lower and higher: an activation that jumps turns a rounding
     into the whole jump."""
@@ -272,29 +291,3 @@ def _thresholds_beside(attributes: Mapping[str, Any], eps: float) -> Iterator[di
         for sign in (-1, 1):
             moved = [alpha + sign * _BAND * eps * max(1.0, abs(alpha)) for alpha in alphas]
             yield {**attributes, "activation_alpha": moved}
-
-
-class _Recurrent(OpRun):
-    """A recurrent operator for onnx's evaluator, in float64."""
-
-    op_domain = ""
-
-    def _run(self, *inputs: Array | None, **_: Any) -> tuple[Array, ...]:
-        node = self.onnx_node
-        schema = onnx.defs.get_schema(node.op_type)
-        symbols = [formal.name for formal in schema.inputs]
-        given = {s: a for s, a in zip(symbols, inputs, strict=False) if a is not None and a.size}
-        found = evaluate(node.op_type, dict(attributes_of(node)), given)
-        return tuple(found[formal.name] for formal in schema.outputs[: len(node.output)])
-
-
-class RNN(_Recurrent):
-    """RNN in float64."""
-
-
-class GRU(_Recurrent):
-    """GRU in float64."""
-
-
-class LSTM(_Recurrent):
-    """LSTM in float64."""

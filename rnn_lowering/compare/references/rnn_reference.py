@@ -93,7 +93,7 @@ class RnnReference(NodeReference[RecurrentSpec]):
         return make.feed(T, [_USUAL[0]] * N, 0)
 
     def single_rows(self, feeds: Sequence[Mapping[str, Array]]) -> list[Symbols]:
-        """Return a feed for each row of the batch of a node that rounds; nothing if the batch size is fixed above 1.
+        """Return a feed for each row of the batch if the node rounds; nothing if its batch size is fixed above 1.
 
         A row of length 0 is left out if Y is not connected: the kernel then reads uninitialized memory.
         """
