@@ -1,24 +1,21 @@
-"""The Python interface: lower a model, lower a file, look at a model.
-
-Lower a file: read, lower, write to temporary names, compare, report, then replace.
-"""
+"""The Python interface: `lower`, `lower_file`, `preview` and `inspect`."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 import onnx
 import onnx_ir as ir
 from typing_extensions import Unpack
 
 from rnn_lowering import types
-from rnn_lowering.compare.node_by_node import NodeRun
 from rnn_lowering.compare.result import Verification
 from rnn_lowering.compare.runner import Runner
 from rnn_lowering.compare.verify import compare_stream, open_comparison
@@ -39,7 +36,7 @@ from rnn_lowering.model import onnx_checks
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.preparation import read
-from rnn_lowering.model.scopes import NodePlace, recurrent_nodes
+from rnn_lowering.model.scopes import recurrent_nodes
 from rnn_lowering.options import (
     Check,
     FileOptions,
@@ -56,149 +53,6 @@ from rnn_lowering.report.file_report import FileReport, ModelFile
 from rnn_lowering.report.writer import ReportWriter
 from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.types import WRITING, PathLike, Progress, given_progress
-
-_NOT_KEPT = "the model is not written; --keep-failed FILE (keep_failed=) keeps it"
-_ADVICE = (
-    "if this difference is acceptable, raise --atol or --rtol (tolerance=); otherwise please report it "
-    "with the original, the kept model and the file of --report FILE.json"
-)
-
-_Tell = Callable[[], AbstractContextManager[None]]
-"""Prepares the report; it is in its place when the context is left."""
-
-
-@dataclass(frozen=True)
-class FileLowering:
-    """One run of `lower_file`: the fields are its arguments; `command` goes into the report."""
-
-    source: Path
-    destination: Path
-    lowers: LowerRecurrentPass
-    check: Check
-    files: Files
-    progress: Progress | None
-    command: str = ""
-
-    @property
-    def outputs(self) -> Outputs:
-        """The files that may be written, except a data file."""
-        files = self.files
-        return Outputs(self.destination, kept=files.keep_failed, report=files.report, overwrite=files.overwrite)
-
-    def run(self) -> FileReport:
-        """Lower the file; raise what `lower_file` documents."""
-        self._check_options()
-        with boundary(), ExitStack() as last:
-            writer = ReportWriter(self.outputs.report)
-            self.outputs.check([self.source])
-            file, pipe = last.enter_context(readable_again(self.source))
-            original = parse_file(file, trust_external_data=self.files.trust_external_data, piped_from=pipe)
-            model = original.new_model()
-            data = data_files(model)
-            inputs = (self.source, *data)
-            outputs = self._outputs_of(model, inputs)
-            before = replace(ModelFile.of(file, data, model), name=self.source.name)
-            runner = last.enter_context(self._started_early())
-            result = self.lowers.call(model, keep=bool(self.check.runs or self.outputs.report))
-            place, place_of_kept = outputs.placed(inputs)
-            with replacing(place, overwrite=outputs.overwrite) as written, ExitStack() as until_told:
-                self._write(result, file, written, place)
-                after = ModelFile.of(written, written.parent.iterdir(), result.model)
-                done = FileReport.of(result.report, before, after, self.command)
-                both = cache(lambda: until_told.enter_context(self._comparison(original, written, result)))
-                tell = partial(writer.write, done, partial(_run_nodes, both), overwrite=outputs.overwrite)
-                if result.modified and self.check.runs:
-                    done.verification = self._in_chunks(original, written, runner) if runner else both().result()
-                    keep = partial(_keep, result.model, place_of_kept, outputs.overwrite)
-                    self._refuse(done, done.verification, keep, tell)
-                last.enter_context(tell())
-        return done
-
-    def _check_options(self) -> None:
-        if self.files.require_verified and not self.check.runs:
-            raise OptionError("a verification is required, but the number of runs is 0", hint="give 1 or more")
-
-    def _outputs_of(self, model: ir.Model, inputs: Iterable[Path]) -> Outputs:
-        """Return the outputs with the data file, checked against the files of the model."""
-        data = choose_data_file(model, self.outputs.model.name, self.files.external_data)
-        outputs = replace(self.outputs, data=data)
-        outputs.check(inputs)
-        outputs.check_endings()
-        return outputs
-
-    def _write(self, result: LoweringResult, file: Path, written: Path, place: Place) -> None:
-        with writing(place.path):
-            if not result.modified and self.files.external_data == "auto" and not data_files(result.model):
-                shutil.copyfile(file, written)
-            else:
-                progress = None if self.progress is None else partial(self.progress, WRITING)
-                save(result.model, written, place.data, progress)
-
-    def _comparison(
-        self, original: ModelSource, written: Path, result: LoweringResult
-    ) -> AbstractContextManager[ModelComparison]:
-        trust = self.files.trust_external_data
-        return open_comparison(
-            original,
-            written,
-            check=self.check,
-            trust_external_data=trust,
-            progress=self.progress,
-            prepared=result.prepared,
-        )
-
-    def _started_early(self) -> AbstractContextManager[Runner | None]:
-        """Return the process that compares a stream, which imports onnxruntime while the stream is made; None if
-        nothing or no stream is compared."""
-        certain = self.check.runs and self.lowers.lowering.stream is not None
-        return Runner(self.check.timeout) if certain else nullcontext()
-
-    def _in_chunks(self, original: ModelSource, written: Path, runner: Runner) -> Verification:
-        trust, progress = self.files.trust_external_data, self.progress
-        return compare_stream(
-            original, written, runner, check=self.check, trust_external_data=trust, progress=progress
-        )
-
-    def _refuse(self, done: FileReport, found: Verification, keep: Callable[[], str], tell: _Tell) -> None:
-        """Raise where the models differ, or a comparison is required and was not possible."""
-        if found.status == "failed":
-            facts = (_attempt(keep), _attempt(partial(_written, tell)), _ADVICE)
-            raise VerificationError(str(found), hint=_joined(facts), report=done)
-        if self.files.require_verified and not found:
-            hint = _joined(("the model is not written", _attempt(partial(_written, tell))))
-            raise NotVerifiedError(str(found), hint=hint, report=done)
-
-
-def _run_nodes(both: Callable[[], ModelComparison], places: Collection[NodePlace]) -> dict[NodePlace, NodeRun]:
-    return both().nodes_one_by_one.runs(places)
-
-
-def _keep(model: ir.Model, place: Place | None, overwrite: bool) -> str:
-    """Write a model that failed the verification; return where it is, as text."""
-    if place is None:
-        return _NOT_KEPT
-    with replacing(place, overwrite=overwrite) as written, writing(place.path):
-        save(model, written, place.data)
-    return f"it is kept as '{place.path}'"
-
-
-def _written(tell: _Tell) -> str:
-    """Write the report; return no message."""
-    with tell():
-        return ""
-
-
-def _joined(facts: Iterable[str]) -> str:
-    return "; ".join(fact for fact in facts if fact)
-
-
-def _attempt(write: Callable[[], str]) -> str:
-    """Write a file about a failed verification; return an error as text, since it must not hide the failure."""
-    try:
-        return write()
-    except Exception as error:
-        return str(error)
-
 
 M = TypeVar("M", onnx.ModelProto, ir.Model)
 
@@ -247,17 +101,11 @@ def lower(
         report = lowers(model).report
         return (model, report) if full else model
     with boundary():
-        read = from_proto(model)
-        refuse_external(read)
-        result = lowers.call(read, as_message=True)
-        new = result.message or _copy(model)
+        work = from_proto(model)
+        refuse_external(work)
+        result = lowers.call(work, as_message=True)
+        new = result.message or deepcopy(model)
     return (new, result.report) if full else new
-
-
-def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    return copy
 
 
 def lower_file(
@@ -358,14 +206,8 @@ def preview(
     lowers = LowerRecurrentPass(lowering_of(lowering, options, preview))
     with boundary():
         given = types.model_or_path("model", model)
-        read = clone(given) if isinstance(given, ir.Model) else _read(given)
-        return lowers.preview(read)[0]
-
-
-def _read(model: onnx.ModelProto | ir.Model | Path) -> ir.Model:
-    if isinstance(model, ir.Model):
-        return model
-    return from_proto(model) if isinstance(model, onnx.ModelProto) else load_model(model)
+        work = clone(given) if isinstance(given, ir.Model) else _read(given)
+        return lowers.preview(work)[0]
 
 
 def inspect(model: onnx.ModelProto | ir.Model | PathLike) -> list[NodeSpec]:
@@ -380,8 +222,152 @@ def inspect(model: onnx.ModelProto | ir.Model | PathLike) -> list[NodeSpec]:
         ['LSTM', 'GRU']
     """
     with boundary(), onnx_checks.one_child():
-        read_model = work = _read(types.model_or_path("model", model))
-        if any(entry.function for entry in recurrent_nodes(read_model)):
-            work = clone(read_model)
+        work = _read(types.model_or_path("model", model))
+        if any(entry.function for entry in recurrent_nodes(work)):
+            work = clone(work)
             inline_functions(work, lambda _: True, Lowering.max_nodes)
         return read(work, list(recurrent_nodes(work)))
+
+
+def _read(model: onnx.ModelProto | ir.Model | Path) -> ir.Model:
+    if isinstance(model, ir.Model):
+        return model
+    return from_proto(model) if isinstance(model, onnx.ModelProto) else load_model(model)
+
+
+_NOT_KEPT = "the model is not written; --keep-failed FILE (keep_failed=) keeps it"
+
+_ADVICE = (
+    "if this difference is acceptable, raise --atol or --rtol (tolerance=); otherwise please report it "
+    "with the original, the kept model and the file of --report FILE.json"
+)
+
+_WriteReport = Callable[[], AbstractContextManager[None]]
+"""Writes the report to a temporary name; it gets its own when the context is left."""
+
+
+@dataclass(frozen=True)
+class FileLowering:
+    """One run of `lower_file`: read, lower, write to temporary names, compare, report, then replace.
+
+    The fields are the arguments of `lower_file`; `command` goes into the report.
+    """
+
+    source: Path
+    destination: Path
+    lowers: LowerRecurrentPass
+    check: Check
+    files: Files
+    progress: Progress | None
+    command: str = ""
+
+    @property
+    def outputs(self) -> Outputs:
+        """The files that may be written, except a data file."""
+        files = self.files
+        return Outputs(self.destination, kept=files.keep_failed, report=files.report, overwrite=files.overwrite)
+
+    def run(self) -> FileReport:
+        """Lower the file; raise what `lower_file` documents."""
+        if self.files.require_verified and not self.check.runs:
+            raise OptionError("a verification is required, but the number of runs is 0", hint="give 1 or more")
+        with boundary(), ExitStack() as last:
+            writer = ReportWriter(self.outputs.report)
+            self.outputs.check([self.source])
+            file, pipe = last.enter_context(readable_again(self.source))
+            original = parse_file(file, trust_external_data=self.files.trust_external_data, piped_from=pipe)
+            model = original.new_model()
+            data = data_files(model)
+            inputs = (self.source, *data)
+            outputs = self._outputs_of(model, inputs)
+            before = replace(ModelFile.of(file, data, model), name=self.source.name)
+            runner = last.enter_context(self._started_early())
+            result = self.lowers.call(model, keep=bool(self.check.runs or self.outputs.report))
+            place, place_of_kept = outputs.placed(inputs)
+            with replacing(place, overwrite=outputs.overwrite) as written, ExitStack() as until_reported:
+                self._write(result, file, written, place)
+                after = ModelFile.of(written, written.parent.iterdir(), result.model)
+                report = FileReport.of(result.report, before, after, self.command)
+                comparison = cache(lambda: until_reported.enter_context(self._open(original, written, result)))
+                write_report = partial(
+                    writer.write,
+                    report,
+                    lambda places: comparison().nodes_one_by_one.runs(places),
+                    overwrite=outputs.overwrite,
+                )
+                if result.modified and self.check.runs:
+                    if runner is not None:
+                        report.verification = compare_stream(original, written, runner, **self._comparing)
+                    else:
+                        report.verification = comparison().result()
+                    keep = partial(_keep, result.model, place_of_kept, outputs.overwrite)
+                    self._refuse(report, report.verification, keep, write_report)
+                last.enter_context(write_report())
+        return report
+
+    def _outputs_of(self, model: ir.Model, inputs: Iterable[Path]) -> Outputs:
+        """Return the outputs with the data file, checked against the files of the model."""
+        data = choose_data_file(model, self.outputs.model.name, self.files.external_data)
+        outputs = replace(self.outputs, data=data)
+        outputs.check(inputs)
+        outputs.check_endings()
+        return outputs
+
+    def _write(self, result: LoweringResult, file: Path, written: Path, place: Place) -> None:
+        with writing(place.path):
+            if not result.modified and self.files.external_data == "auto" and not data_files(result.model):
+                shutil.copyfile(file, written)
+            else:
+                progress = None if self.progress is None else partial(self.progress, WRITING)
+                save(result.model, written, place.data, progress)
+
+    @property
+    def _comparing(self) -> dict[str, Any]:
+        """The keywords of a comparison."""
+        trust = self.files.trust_external_data
+        return {"check": self.check, "trust_external_data": trust, "progress": self.progress}
+
+    def _open(
+        self, original: ModelSource, written: Path, result: LoweringResult
+    ) -> AbstractContextManager[ModelComparison]:
+        return open_comparison(original, written, prepared=result.prepared, **self._comparing)
+
+    def _started_early(self) -> AbstractContextManager[Runner | None]:
+        """Return the process that compares a stream: it imports onnxruntime while the stream is made. None if no
+        stream is compared."""
+        needed = self.check.runs and self.lowers.lowering.stream is not None
+        return Runner(self.check.timeout) if needed else nullcontext()
+
+    def _refuse(
+        self, report: FileReport, check: Verification, keep: Callable[[], str], write_report: _WriteReport
+    ) -> None:
+        """Raise if the models differ, or if a comparison is required and was not possible."""
+        failed = check.status == "failed"
+        if not failed and (check or not self.files.require_verified):
+            return
+        facts = [_attempt(keep) if failed else "the model is not written", _attempt(partial(_finish, write_report))]
+        hint = "; ".join(filter(None, [*facts, _ADVICE if failed else ""]))
+        raise (VerificationError if failed else NotVerifiedError)(str(check), hint=hint, report=report)
+
+
+def _keep(model: ir.Model, place: Place | None, overwrite: bool) -> str:
+    """Write a model that failed the verification; return where it is, as text."""
+    if place is None:
+        return _NOT_KEPT
+    with replacing(place, overwrite=overwrite) as written, writing(place.path):
+        save(model, written, place.data)
+    return f"it is kept as '{place.path}'"
+
+
+def _finish(write_report: _WriteReport) -> str:
+    """Write the report; return no message."""
+    with write_report():
+        return ""
+
+
+def _attempt(write: Callable[[], str]) -> str:
+    """Write a file about a failed verification; return an error as text: it must not hide the failure."""
+    try:
+        return write()
+    except Exception as error:
+        return str(error)

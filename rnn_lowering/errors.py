@@ -94,7 +94,10 @@ class RnnLoweringError(Exception):
     """
 
     _page = _SUPPORTED
-    """Where it is raised outside of `PAGES`."""
+    """The section where no module of `PAGES` raises it."""
+
+    _only_page: str | None = None
+    """The section wherever it is raised."""
 
     def __init__(self, reason: str, *, hint: str = "", node: NodeRef | None = None) -> None:
         super().__init__()
@@ -104,7 +107,7 @@ class RnnLoweringError(Exception):
 
     @property
     def page(self) -> str:
-        return _page_of(self.__traceback__, self._page)
+        return _page_of(self.__traceback__, self._page) if self._only_page is None else self._only_page
 
     def advise(self, *hints: str) -> None:
         """Set the hint to these texts, without empty ones."""
@@ -149,21 +152,17 @@ class UnknownSizeError(UnsupportedError):
         sizes: Which of T and N.
     """
 
+    _only_page = _SIZES
+
     def __init__(self, reason: str, *, hint: str = "", node: NodeRef | None = None, sizes: tuple[str, ...]) -> None:
         self.sizes = sizes
         super().__init__(reason, hint=hint, node=node)
-
-    @property
-    def page(self) -> str:
-        return _SIZES
 
 
 class UnknownLengthsError(UnsupportedError):
     """A form or target needs sequence_lens that are known before run time."""
 
-    @property
-    def page(self) -> str:
-        return _SIZES
+    _only_page = _SIZES
 
 
 class OptionError(UnsupportedError, ValueError, TypeError):
@@ -202,13 +201,11 @@ class InternalError(RnnLoweringError):
         True
     """
 
-    @property
-    def page(self) -> str:
-        return ""
+    _only_page = ""
 
 
 class VerificationError(RnnLoweringError):
-    """The lowered model differs from the original; it was not written.
+    """The lowered model differs from the original, and was not written.
 
     Args:
         report: The `FileReport`, with the differences of the outputs.
@@ -218,26 +215,22 @@ class VerificationError(RnnLoweringError):
         True
     """
 
+    _only_page = "verification.md#when-it-fails"
+
     def __init__(self, reason: str, *, hint: str = "", report: Any = None) -> None:
         self.report = report
         super().__init__(reason, hint=hint)
 
-    @property
-    def page(self) -> str:
-        return "verification.md#when-it-fails"
-
 
 class NotVerifiedError(VerificationError):
-    """Verification was required, but no comparison was possible; the lowered model was not written.
+    """Verification was required, but no comparison was possible, and the lowered model was not written.
 
     Examples:
         >>> issubclass(rl.NotVerifiedError, rl.RnnLoweringError)
         True
     """
 
-    @property
-    def page(self) -> str:
-        return "verification.md#why-does-it-say-not-verified"
+    _only_page = "verification.md#why-does-it-say-not-verified"
 
 
 class RnnLoweringWarning(UserWarning):
@@ -249,18 +242,19 @@ class RnnLoweringWarning(UserWarning):
     """
 
 
-def _page_of(trace: TracebackType | None, found: str) -> str:
-    """Return the page of the innermost module of a traceback that has one, otherwise `found`."""
+def _page_of(trace: TracebackType | None, default: str) -> str:
+    """Return the page of the innermost module of a traceback that has one, else `default`."""
+    page = default
     while trace is not None:
         parts = trace.tb_frame.f_globals.get("__name__", "").split(".")[1:]
         prefixes = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
-        found = next((PAGES[prefix] for prefix in prefixes if prefix in PAGES), found)
+        page = next((PAGES[prefix] for prefix in prefixes if prefix in PAGES), page)
         trace = trace.tb_next
-    return found
+    return page
 
 
 def deepest_cause(error: BaseException) -> BaseException:
-    """Return the error that began a chain: libraries add one about all below it at each level of a model."""
+    """Return the first error of a chain: libraries add one at each level of a model."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
@@ -306,9 +300,8 @@ def _escaped(text: str) -> str:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-
 _inside: ContextVar[bool] = ContextVar("inside", default=False)
-"""Whether a boundary is around this one."""
+"""Whether a boundary is around this code."""
 
 
 class _PassedError(BaseException):

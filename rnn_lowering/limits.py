@@ -36,10 +36,10 @@ def limit_memory(more: int) -> None:
     with suppress(ImportError, OSError, ValueError, IndexError):
         import resource
 
-        has = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+        current = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        asked = min(has + more, 2**62)
-        resource.setrlimit(resource.RLIMIT_DATA, (asked if hard < 0 else min(asked, hard), hard))
+        soft = min(current + more, 2**62)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft if hard < 0 else min(soft, hard), hard))
 
 
 def excess(what: str, needed: int, most: int | None = None) -> str:

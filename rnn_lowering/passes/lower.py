@@ -122,7 +122,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         return LoweringResult(model, modified, report, kept, message)
 
     def _write(self, model: ir.Model, plan: ModelPlan, report: Report, as_message: bool) -> onnx.ModelProto | None:
-        """Make `model` the lowered one, once it is checked; return its message if that is wanted."""
+        """Make `model` the lowered one, once it is checked; return its message if `as_message`."""
         with without_collector(), changed(model, plan.model) as (work, original):
             record(work, input_arrays(original, self.lowering.set_inputs))
             if report.stream is not None:
@@ -145,7 +145,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
 
 
 def _warnings(plan: ModelPlan, report: Report) -> Iterator[str]:
-    """Yield what is ambiguous in the nodes, or takes long."""
+    """Yield warnings: what is ambiguous in the nodes, and what takes long."""
     for node in plan.nodes:
         yield from node.spec.warnings
     for entry in plan.prepared.found:
@@ -156,7 +156,7 @@ def _warnings(plan: ModelPlan, report: Report) -> Iterator[str]:
 
 
 def _namesakes(model: ir.Model) -> Iterator[str]:
-    """Say how nodes were understood that have the name of an operator and of a function of the model."""
+    """Yield how nodes are understood that have the name of both an operator and a function of the model."""
     for ref, calls in nodes_with_functions(model):
         if calls:
             yield f"{ref} calls a function of the model and does not fit the operator of that name: not lowered"
@@ -170,17 +170,17 @@ def _dequantized(spec: NodeSpec) -> str:
 
 
 def _for_runtime(model: ir.Model, target: Target) -> Iterator[str]:
-    """Change a lowered model as its runtime needs it, in place; yield what the user should know."""
+    """Change a lowered model for its runtime, in place; yield what the user should know."""
     if not target.named_sizes:
         count = forget_names(model)
         if count:
             yield f"{target.name} fails on names of unknown sizes: removed them from {count} declared shapes"
     if not target.unused_constants and (names := drop_unused_constants(model)):
         yield f"{target.name} crashes on unused initializers: removed {', '.join(names)}"
-    known = target.documented
-    if known is not None:
-        unchecked = f"; not checked: {known.unchecked}" if known.unchecked else ""
-        yield f"{target.name} was not run: its operators come from {known.source}, of {known.date}{unchecked}"
+    page = target.documented
+    if page is not None:
+        unchecked = f"; not checked: {page.unchecked}" if page.unchecked else ""
+        yield f"{target.name} was not run: its operators come from {page.source}, of {page.date}{unchecked}"
 
 
 def _log(plan: ModelPlan, report: Report) -> None:

@@ -1,8 +1,7 @@
-"""Plan a lowering: its steps run in the order of `ModelPlanner.plan`, on copies; then each node has its form.
+"""Plan a lowering before the first edit: the steps of `ModelPlanner.plan`, on copies, until each node has its form.
 
-The Loops and Scans of the model itself: which are lowered, which stay, and what the target cannot run.
-
-Preview a lowering: the form that each node would get, or why it stays or is refused.
+Exported Loops and Scans are lowered on the way, if the options or the target ask for it. A preview makes the same
+plan, and says for each node which form it would get, or why it stays or is refused.
 """
 
 from __future__ import annotations
@@ -55,18 +54,8 @@ from rnn_lowering.model.scopes import (
 )
 from rnn_lowering.model.siblings import groups_of, shared_loops
 from rnn_lowering.options import KEEP, Lowering
-from rnn_lowering.passes.report import (
-    LEFT,
-    NO_LENGTHS,
-    NodeReport,
-    Preview,
-    Report,
-    SetInput,
-    deciding_input,
-    open_lengths,
-    open_sizes,
-    open_trips,
-)
+from rnn_lowering.passes.hints import NO_LENGTHS, deciding_input, open_lengths, open_sizes, open_trips
+from rnn_lowering.passes.report import LEFT, NodeReport, Preview, Report, SetInput
 from rnn_lowering.passes.stream import StreamPass
 from rnn_lowering.spec.connections import InputFacts
 from rnn_lowering.spec.kinds import has_steps
@@ -74,89 +63,17 @@ from rnn_lowering.spec.node_spec import NodeSpec, default_opset
 from rnn_lowering.targets.choice import Choice, FormChooser
 from rnn_lowering.targets.target import check_operators, check_types
 
-FOREIGN = "not an operator of ONNX"
-UNSELECTED = "not selected"
-_WRITTEN = "a Loop or Scan of the model; --loops lowers it"
-_RUNTIMES_OF_FOREIGN = ("portable", "onnxruntime")
-
-
-def lower_exported(model: ir.Model, lowering: Lowering, report: Report) -> ir.Model:
-    """Return the model, or a copy in which Loops and Scans are lowered as the options or the target ask."""
-    limits = LoopLimits(lowering.max_unroll, lowering.max_nodes)
-    forms = partial(_forms_of, lowering, default_opset(model.opset_imports))
-    try:
-        lowered, loops, notes = lower_loops(model, forms, limits)
-    except UnknownTripsError as error:
-        error.advise(open_trips(model, error.value), error.hint)
-        raise
-    report.notes += notes
-    report.loops += loops
-    if loops and lowering.runtime.loop_forms == ("unroll",):
-        return with_constants(lowered, sizes=True) or lowered
-    return lowered
-
-
-def _forms_of(lowering: Lowering, opset: int, node: ir.Node) -> LoopForms:
-    """Return the forms that a Loop or Scan may get."""
-    runtime, own = lowering.runtime, node.op_type.lower()
-    forms = runtime.loop_forms
-    runs = own in forms
-    if not NodeSelection.of(lowering).selects(node):
-        return LoopForms((), stays_in_bodies=True)
-    if lowering.to == KEEP or (runs and not lowering.loops and runtime.runs_exported):
-        return LoopForms((), without_steps=lowering.to != KEEP)
-    check_types([value.dtype for value in (*node.inputs, *node.outputs) if value is not None], None, runtime)
-    shaped = partial(
-        LoopForms,
-        optional=runs and not lowering.loops,
-        scans_need_rows=runtime.scans_need_rows,
-        check=partial(check_operators, target=runtime),
-        dialect=runtime.loop_dialect or PLAIN,
-        instead=runtime.rules(opset),
-        finish=(*runtime.finish, *runtime.loop_finish),
-    )
-    if lowering.to in forms:
-        return shaped((lowering.to,), "requested")
-    if lowering.to != "auto":
-        raise UnsupportedError(
-            f"{runtime.name} does not support the form {lowering.to} of an exported {node.op_type}",
-            hint=f"use --to {' or --to '.join(forms)}",
-        )
-    if runs:
-        faster = ("scan",) if own == "loop" and "scan" in forms[: forms.index(own)] else ()
-        return shaped((*faster, own), "requested", nested_stay={"scan", "loop"} <= {*forms})
-    return shaped(forms, f"first choice for target {runtime.name}")
-
-
-def nodes_left(model: ir.Model, lowering: Lowering) -> Iterator[tuple[NodeRef, str]]:
-    """Yield the foreign nodes, and the Loops and Scans of the model itself that stay, each with the reason."""
-    for ref in foreign_nodes(model):
-        yield ref, FOREIGN
-    for ref, node in exported_loops(model):
-        yield ref, _WRITTEN if NodeSelection.of(lowering).selects(node) else UNSELECTED
-
-
-def refusals(model: ir.Model, lowering: Lowering) -> Iterator[UnsupportedError]:
-    """Yield an error for each node of a model that is not lowered and that the target cannot run."""
-    runtime, selected = lowering.runtime, NodeSelection.of(lowering)
-    if runtime.name not in _RUNTIMES_OF_FOREIGN:
-        for ref in foreign_nodes(model):
-            reason = f"{runtime.name} does not support it: {FOREIGN}"
-            yield UnsupportedError(reason, hint="export the model without it, or drop --target", node=ref)
-    own = [(ref, node) for ref, node in exported_loops(model) if selected.selects(node)]
-    for ref, node in own:
-        try:
-            check_operators(operators_in([node]), ref, runtime)
-        except UnsupportedError as error:
-            yield error
-    for ref, node in own:
-        if node.op_type.lower() not in runtime.loop_forms:
-            hint = "export the model with its steps unrolled, or drop --target"
-            yield UnsupportedError(f"{runtime.name} does not support {ref.operator}", hint=hint, node=ref)
-
-
 _FOLDED = "computed the values that follow from the fixed sizes"
+
 _CONSTANTS = "computed the values that follow from constants"
+
+FOREIGN = "not an operator of ONNX"
+
+_UNSELECTED = "not selected"
+
+_EXPORTED = "a Loop or Scan of the model; --loops lowers it"
+
+_RUNTIMES_OF_FOREIGN = ("portable", "onnxruntime")
 
 
 @dataclass(frozen=True)
@@ -196,12 +113,12 @@ class ModelPlanner:
         """
         self.check_selection(model)
         sized = self.at_given_sizes(model)
-        given = self.without_loops(self.as_stream(sized))
-        inferred = given is sized and sized is not model
-        plan = self.with_known_sizes(self.prepare(given, inferred=inferred))
+        work = self.without_loops(self.as_stream(sized))
+        inferred = work is sized and sized is not model
+        plan = self.with_known_sizes(self.prepare(work, inferred=inferred))
         if plan.nodes and self.lowering.runtime.straight_line:
             plan = self._with_constants(plan)
-        self.tell(plan.prepared)
+        self.report_preparation(plan.prepared)
         return plan
 
     @property
@@ -233,19 +150,19 @@ class ModelPlanner:
             return model
         report.notes += [SORTED] if sort_nodes(model) else []
         arrays = input_arrays(model, lowering.set_inputs)
-        given = at_sizes(model, lowering.dims, lowering.input_shapes, arrays)
-        if given.fault and not fault_of(model):
-            hint = deciding_input(given.model, lambda trial: not fault_of(trial))
+        sized = at_sizes(model, lowering.dims, lowering.input_shapes, arrays)
+        if sized.fault and not fault_of(model):
+            hint = deciding_input(sized.model, lambda trial: not fault_of(trial))
             raise UnsupportedError(
-                f"the model is not valid at these sizes: {given.fault}",
+                f"the model is not valid at these sizes: {sized.fault}",
                 hint=hint or "give sizes that the model supports",
             )
         report.set_inputs += [SetInput.of(name, array) for name, array in arrays.items()]
-        report.notes += [_FOLDED] if given.folded else []
-        return given.model
+        report.notes += [_FOLDED] if sized.folded else []
+        return sized.model
 
     def as_stream(self, model: ir.Model) -> ir.Model:
-        """Return the model, or where a stream is wanted a copy that is one."""
+        """Return the model, or a copy that is a stream if the options ask for one."""
         if self.lowering.stream is None:
             return model
         sort_nodes(model)
@@ -260,8 +177,10 @@ class ModelPlanner:
         return copy
 
     def _lower_without_steps(self, model: ir.Model) -> dict[str, NodePlan]:
-        """Lower, in place, the nodes that are a straight line at any length: a stream then has the past frames of
-        their convolutions. Return them by the prefix of the names in their equivalents."""
+        """Lower the nodes without steps, in place: a stream then keeps the past frames of their convolutions.
+
+        Return them by the prefix of the names in their equivalents.
+        """
         inline_functions(model, lambda entry: not has_steps(entry.node), self.lowering.max_nodes)
         found = [entry for entry in recurrent_nodes(model) if not has_steps(entry.node)]
         opset = default_opset(model.opset_imports)
@@ -273,15 +192,26 @@ class ModelPlanner:
 
     def without_loops(self, model: ir.Model) -> ir.Model:
         """Return the model, or a copy in which Loops and Scans are lowered as the options or the target ask."""
+        lowering, opset = self.lowering, default_opset(model.opset_imports)
+        limits = LoopLimits(lowering.max_unroll, lowering.max_nodes)
         with without_collector():
-            return lower_exported(model, self.lowering, self.report)
+            try:
+                lowered, loops, notes = lower_loops(model, partial(_forms_of, lowering, opset), limits)
+            except UnknownTripsError as error:
+                error.advise(open_trips(model, error.value), error.hint)
+                raise
+            self.report.notes += notes
+            self.report.loops += loops
+            if loops and lowering.runtime.loop_forms == ("unroll",):
+                return with_constants(lowered, sizes=True) or lowered
+            return lowered
 
     def prepare(self, model: ir.Model, *, inferred: bool = False) -> PreparedModel:
         return prepare(model, self._selection, self.lowering.max_nodes, inferred=inferred)
 
     def with_known_sizes(self, prepared: PreparedModel) -> ModelPlan:
-        """Return the plan of a model; that of a folded copy where a form needs sizes that are known then, or where
-        an invalid branch is removed because it is never run."""
+        """Return the plan of a model; that of a folded copy if a form needs sizes that are known then, or if an
+        invalid branch is removed because it is never run."""
         try:
             return self._plan(prepared)
         except (UnknownSizeError, UnknownLengthsError):
@@ -307,7 +237,7 @@ class ModelPlanner:
         return replace(again, prepared=replace(again.prepared, notes=plan.prepared.notes))
 
     def _without_branches(self, model: ir.Model, error: InvalidNodeError) -> ir.Model:
-        """Return a copy of a model without branches that are never run; raise the error, with a hint which input
+        """Return a copy of a model without branches that are never run; raise the error, and name the input that
         decides, if that leaves an invalid one."""
         if not any(entry.ref == error.node and len(entry.path) > 1 for entry in recurrent_nodes(model)):
             raise error
@@ -341,8 +271,7 @@ class ModelPlanner:
         """Return a node with its form.
 
         Raises:
-            UnsupportedError: As `FormChooser.choose`; if a size or length must be known, its hint says which inputs
-                to fix.
+            UnsupportedError: As `FormChooser.choose`; if a size or length is unknown, the hint names inputs to fix.
         """
         options = self.lowering
 
@@ -367,16 +296,75 @@ class ModelPlanner:
 
     @property
     def why_left(self) -> str:
-        """Why a recurrent node that could be lowered is not."""
-        return "kept" if self.lowering.to == KEEP else UNSELECTED
+        """The reason why a recurrent node that could be lowered is not."""
+        return "kept" if self.lowering.to == KEEP else _UNSELECTED
 
-    def tell(self, prepared: PreparedModel) -> None:
+    def report_preparation(self, prepared: PreparedModel) -> None:
         """Add to the report what preparing a model did, and which nodes are not lowered."""
         wanted = set(prepared.wanted)
         left = [(entry.ref, self.why_left) for entry in prepared.found if entry not in wanted]
-        left += nodes_left(prepared.model, self.lowering)
+        left += _nodes_left(prepared.model, self.lowering)
         self.report.notes += prepared.notes
         self.report.left += [f"{ref}: {why}" for ref, why in left]
+
+
+def _forms_of(lowering: Lowering, opset: int, node: ir.Node) -> LoopForms:
+    """Return the forms that a Loop or Scan may get."""
+    runtime, own = lowering.runtime, node.op_type.lower()
+    forms = runtime.loop_forms
+    runs = own in forms
+    if not NodeSelection.of(lowering).selects(node):
+        return LoopForms((), stays_in_bodies=True)
+    if lowering.to == KEEP or (runs and not lowering.loops and runtime.runs_exported):
+        return LoopForms((), without_steps=lowering.to != KEEP)
+    check_types([value.dtype for value in (*node.inputs, *node.outputs) if value is not None], None, runtime)
+    shaped = partial(
+        LoopForms,
+        optional=runs and not lowering.loops,
+        scans_need_rows=runtime.scans_need_rows,
+        check=partial(check_operators, target=runtime),
+        dialect=runtime.loop_dialect or PLAIN,
+        instead=runtime.rules(opset),
+        finish=(*runtime.finish, *runtime.loop_finish),
+    )
+    if lowering.to in forms:
+        return shaped((lowering.to,), "requested")
+    if lowering.to != "auto":
+        raise UnsupportedError(
+            f"{runtime.name} does not support the form {lowering.to} of an exported {node.op_type}",
+            hint=f"use --to {' or --to '.join(forms)}",
+        )
+    if runs:
+        faster = ("scan",) if own == "loop" and "scan" in forms[: forms.index(own)] else ()
+        return shaped((*faster, own), "requested", nested_stay={"scan", "loop"} <= {*forms})
+    return shaped(forms, f"first choice for target {runtime.name}")
+
+
+def _nodes_left(model: ir.Model, lowering: Lowering) -> Iterator[tuple[NodeRef, str]]:
+    """Yield the foreign nodes, and the Loops and Scans of the model itself that stay, each with the reason."""
+    for ref in foreign_nodes(model):
+        yield ref, FOREIGN
+    for ref, node in exported_loops(model):
+        yield ref, _EXPORTED if NodeSelection.of(lowering).selects(node) else _UNSELECTED
+
+
+def refusals(model: ir.Model, lowering: Lowering) -> Iterator[UnsupportedError]:
+    """Yield an error for each node of a model that is not lowered and that the target cannot run."""
+    runtime, selected = lowering.runtime, NodeSelection.of(lowering)
+    if runtime.name not in _RUNTIMES_OF_FOREIGN:
+        for ref in foreign_nodes(model):
+            reason = f"{runtime.name} does not support it: {FOREIGN}"
+            yield UnsupportedError(reason, hint="export the model without it, or drop --target", node=ref)
+    own = [(ref, node) for ref, node in exported_loops(model) if selected.selects(node)]
+    for ref, node in own:
+        try:
+            check_operators(operators_in([node]), ref, runtime)
+        except UnsupportedError as error:
+            yield error
+    for ref, node in own:
+        if node.op_type.lower() not in runtime.loop_forms:
+            hint = "export the model with its steps unrolled, or drop --target"
+            yield UnsupportedError(f"{runtime.name} does not support {ref.operator}", hint=hint, node=ref)
 
 
 @contextmanager
@@ -401,20 +389,20 @@ def preview_model(model: ir.Model, lowering: Lowering) -> tuple[list[Preview], R
     planner = ModelPlanner(lowering, Report(lowering.target))
     planner.check_selection(model)
     with restored(model):
-        given, loops = _without_loops(planner, planner.as_stream(planner.at_given_sizes(model)))
-        prepared, refusal = _prepared(planner, given)
-        with suppress(RnnLoweringError):  # it is said of each node
+        work, loops = _without_loops(planner, planner.as_stream(planner.at_given_sizes(model)))
+        prepared, refusal = _prepared(planner, work)
+        with suppress(RnnLoweringError):  # the preview of each node says it
             plan = planner.with_known_sizes(prepared)
             prepared = plan.prepared
             planner.report.notes += shared_loops(groups_of(plan.nodes))
-        planner.tell(prepared)
+        planner.report_preparation(prepared)
         known = known_inputs(prepared.model, prepared.found)
-        nodes = [_of_node(planner, entry, prepared, known, refusal) for entry in prepared.found]
+        nodes = [_preview_of(planner, entry, prepared, known, refusal) for entry in prepared.found]
         return [*nodes, *_others(prepared.model, lowering, loops).values()], planner.report
 
 
 def _without_loops(planner: ModelPlanner, model: ir.Model) -> tuple[ir.Model, dict[NodeRef, Preview]]:
-    """Return the model without the Loops and Scans that are lowered, and their previews; where one is refused the
+    """Return the model without the Loops and Scans that are lowered, and their previews; if one is refused, the
     model itself and the preview of that one."""
     try:
         lowered = planner.without_loops(model)
@@ -428,7 +416,7 @@ def _without_loops(planner: ModelPlanner, model: ir.Model) -> tuple[ir.Model, di
 
 
 def _prepared(planner: ModelPlanner, model: ir.Model) -> tuple[PreparedModel, UnsupportedError | None]:
-    """Return the prepared model; where that is refused, the model itself and the error."""
+    """Return the prepared model; if that is refused, the model itself and the error."""
     try:
         return planner.prepare(model), None
     except OptionError:
@@ -438,19 +426,7 @@ def _prepared(planner: ModelPlanner, model: ir.Model) -> tuple[PreparedModel, Un
         return PreparedModel(model, found, NodeSelection.of(planner.lowering)(found)), error
 
 
-def _others(model: ir.Model, lowering: Lowering, loops: dict[NodeRef, Preview]) -> dict[NodeRef, Preview]:
-    """Return the previews of nodes that are not recurrent, or foreign: those that stay, those of `loops`, then
-    those that the target cannot run."""
-    stay = {ref: Preview(ref, None, LEFT, why) for ref, why in nodes_left(model, lowering)}
-    found = stay | loops
-    for error in refusals(model, lowering):
-        assert error.node is not None
-        if found.get(error.node) is stay.get(error.node):
-            found[error.node] = Preview.refused(error, error.node)
-    return found
-
-
-def _of_node(
+def _preview_of(
     planner: ModelPlanner,
     entry: RecurrentNode,
     prepared: PreparedModel,
@@ -474,3 +450,15 @@ def _readable(model: ir.Model, entry: RecurrentNode, known: InputFacts) -> NodeS
         return read_node(model, entry, known)
     except RnnLoweringError:
         return None
+
+
+def _others(model: ir.Model, lowering: Lowering, loops: dict[NodeRef, Preview]) -> dict[NodeRef, Preview]:
+    """Return the previews of Loops, Scans and foreign nodes: of those that stay, of `loops`, then of those that the
+    target cannot run."""
+    left = {ref: Preview(ref, None, LEFT, why) for ref, why in _nodes_left(model, lowering)}
+    previews = left | loops
+    for error in refusals(model, lowering):
+        assert error.node is not None
+        if previews.get(error.node) is left.get(error.node):
+            previews[error.node] = Preview.refused(error, error.node)
+    return previews

@@ -1,4 +1,4 @@
-"""Calibrate a stream for onnxruntime's `quantize_static`: its calls, with the states that each of them gets."""
+"""`Calibration`: the calls of a stream, each with its states, for onnxruntime's `quantize_static`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rnn_lowering.errors import OptionError
 from rnn_lowering.streaming.stream_runner import Stream
 from rnn_lowering.types import Array, ArrayLike, wrong
 
-_CALIBRATED_TYPES = {8: None, 16: QuantType.QUInt16}
+_QUANT_TYPES = {8: None, 16: QuantType.QUInt16}
 
 
 class Calibration(CalibrationDataReader):  # type: ignore[misc]
@@ -49,11 +49,10 @@ class Calibration(CalibrationDataReader):  # type: ignore[misc]
         *,
         state_bits: int = 8,
     ) -> None:
-        if state_bits not in _CALIBRATED_TYPES:
+        if state_bits not in _QUANT_TYPES:
             raise OptionError(f"state_bits is {state_bits!r}", hint="give 8 or 16")
         self._stream = Stream(model.SerializeToString() if isinstance(model, onnx.ModelProto) else model)
-        listed = isinstance(sequences, Sequence) and all(isinstance(inputs, Mapping) for inputs in sequences)
-        if not listed:
+        if not isinstance(sequences, Sequence) or not all(isinstance(inputs, Mapping) for inputs in sequences):
             raise wrong("sequences", sequences, "a list that has the inputs of each sequence by name")
         self._sequences = list(sequences)
         self._left = self._calls()
@@ -61,7 +60,7 @@ class Calibration(CalibrationDataReader):  # type: ignore[misc]
         self.extra_options = {"TensorQuantOverrides": self._overrides(proto, state_bits)}
 
     def get_next(self) -> dict[str, Array] | None:
-        """Return the inputs of the next call, states included; None behind the last."""
+        """Return the inputs of the next call with its states; None after the last call."""
         return next(self._left, None)
 
     def rewind(self) -> None:
@@ -77,8 +76,8 @@ class Calibration(CalibrationDataReader):  # type: ignore[misc]
                 yield feed
 
     def _chunks(self, sequence: Mapping[str, ArrayLike]) -> Iterator[dict[str, Array]]:
-        """Yield the inputs of each call: as many frames as the stream takes, or all at once where it takes any."""
-        plan, arrays = self._stream.plan, {name: np.asarray(given) for name, given in sequence.items()}
+        """Yield the inputs of each call: as many frames as the stream takes, or all at once if it takes any."""
+        plan, arrays = self._stream.plan, {name: np.asarray(array) for name, array in sequence.items()}
         axes = {name: axis for name, axis in plan.inputs.items() if axis is not None and name in arrays}
         if any(axis >= arrays[name].ndim for name, axis in axes.items()):
             yield arrays  # the stream says what is wrong with it
@@ -90,7 +89,7 @@ class Calibration(CalibrationDataReader):  # type: ignore[misc]
             yield {name: array[cuts.get(name, ())] for name, array in arrays.items()}
 
     def _overrides(self, proto: onnx.ModelProto, state_bits: int) -> dict[str, list[dict[str, Any]]]:
-        """Return what the quantizer is told of each state: one range for its past and its present."""
+        """Return the quantizer's settings of each state: one range for its past and its present."""
         states = [s for s in self._stream.plan.states if s.dtype.startswith("float")]
         ranges = {s.input: (np.float32(0), np.float32(0)) for s in states}  # a quantized range includes zero
         called = False
@@ -102,13 +101,13 @@ class Calibration(CalibrationDataReader):  # type: ignore[misc]
         if not called:
             raise OptionError("the sequences hold no whole call", hint="give at least one frame more")
         producers = {name: node for node in proto.graph.node for name in node.output}
-        kind = {} if _CALIBRATED_TYPES[state_bits] is None else {"quant_type": _CALIBRATED_TYPES[state_bits]}
-        found: dict[str, list[dict[str, Any]]] = {}
+        kind = {} if _QUANT_TYPES[state_bits] is None else {"quant_type": _QUANT_TYPES[state_bits]}
+        overrides: dict[str, list[dict[str, Any]]] = {}
         for s in states:
             low, high = ranges[s.input]
             for name in (s.input, _quantized_name(producers, s.output)):
-                found[name] = [{"rmin": low, "rmax": high, **kind}]
-        return found
+                overrides[name] = [{"rmin": low, "rmax": high, **kind}]
+        return overrides
 
 
 def _quantized_name(producers: Mapping[str, onnx.NodeProto], output: str) -> str:

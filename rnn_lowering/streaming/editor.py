@@ -1,4 +1,4 @@
-"""Edit a model that is to be called chunk by chunk: new nodes, inputs and outputs, also in branches of If.
+"""`Editor`: adds nodes, inputs and outputs to a model that is called chunk by chunk, also in branches of If.
 
 `Ops` of emit/ builds new graphs, from operands whose types and ranks it knows. Here nodes come between those of a
 finished graph, in several graphs at a time, and read values whose sizes are polynomials.
@@ -31,40 +31,6 @@ Path = Sequence[tuple[ir.Node, str]]
 _BRANCHES = ("then_branch", "else_branch")
 
 
-def plain(text: str) -> str:
-    """Return a name of letters, digits and underscores only."""
-    return re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_") or "unnamed"
-
-
-def label_of(node: ir.Node) -> str:
-    """Return the name of a node, or of its first output."""
-    return node.name or next((v.name for v in node.outputs if v.name), "")
-
-
-def dim_of(dim: Size, axis: int, name: str | None) -> Dim:
-    """The size of an axis of a state: a number, the name of an open axis, or "2*name".
-
-    Raises:
-        UnsupportedError: The size has another form.
-    """
-    if dim.constant is not None:
-        return int(dim.constant)
-    names = [symbol for symbol in dim.symbols if isinstance(symbol, str)]
-    times = dim.coefficient(*names)
-    if len(names) == 1 and dim == Size.symbol(names[0]) * times and times.denominator == 1:
-        return names[0] if times == 1 else f"{times}*{names[0]}"
-    if any(isinstance(symbol, int) and symbol > CHUNK for symbol in dim.symbols):
-        raise UnsupportedError(
-            f"the size of axis {axis} of '{name}' is not known: a state cannot have that size",
-            hint="fix the sizes of the inputs: --set-dim, --input-shape; axes of equal sizes need the same name",
-        )
-    options = " or ".join(f"--set-dim {quote(f'{name}=')}?" for name in sorted(names))
-    raise UnsupportedError(
-        f"axis {axis} of '{name}' has {dim} elements: a state cannot have that size",
-        hint=f"fix a size: {options}" if names else "",
-    )
-
-
 class NodeEdit(ABC):
     """A change of a node for a stream, with the state that the change adds."""
 
@@ -77,14 +43,182 @@ class NodeEdit(ABC):
         """Edit the node."""
 
 
+class Editor:
+    """Edits one model; names are unique in all its scopes.
+
+    Attributes:
+        time: The axes of the frames.
+        count_type: The integers in which frames are counted at run time.
+        start: Emits nodes at the start of the main graph.
+        states: The states added so far.
+        made: Values that several edits share, by what they are.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        opset: int,
+        time: TimeInputs | None = None,
+        count_type: ir.DataType = ir.DataType.INT64,
+    ) -> None:
+        self.model = model
+        self.opset = opset
+        self.time = time
+        self.count_type = count_type
+        self.made: dict[Hashable, ir.Value] = {}
+        self.start = Emitter(self, model.graph)
+        self._names = Names({*all_names(model), *(v.name or "" for v in model.graph.outputs)})
+        self.states: list[State] = []
+
+    def own_frames(self, rate: Fraction) -> int | None:
+        """Return the number of frames per call at this rate, or None if calls differ."""
+        frames = None if self.time is None else self.time.frames
+        return None if frames is None else int(frames * rate)
+
+    def add_past(self, node: ir.Node, kind: str, dtype: ir.DataType, dims: Sequence[Dim]) -> ir.Value:
+        """Add an input that takes a state of a node."""
+        return self.add_input(self.name(f"past_{_plain(label_of(node))}_{kind}"), dtype, dims)
+
+    def add_present(
+        self,
+        node: ir.Node,
+        kind: str,
+        past: ir.Value,
+        inner: ir.Value,
+        path: Path,
+        initial: Array | None = None,
+        dims: Sequence[Dim] | None = None,
+    ) -> None:
+        """Return `inner`, a value in the branches `path`, as the next value of the state `past`.
+
+        Args:
+            initial: What the first call receives, an array that broadcasts to the state; None for zeros.
+            dims: The dimensions of the state, if they are not those of `past`.
+        """
+        present = self.add_output(self.name(f"present_{_plain(label_of(node))}_{kind}"), inner, past, path)
+        self.add_state(past, present, node, kind, initial, dims)
+
+    def add_state(
+        self,
+        past: ir.Value,
+        present: ir.Value,
+        node: ir.Node | None,
+        kind: str,
+        initial: Array | None = None,
+        dims: Sequence[Dim] | None = None,
+    ) -> None:
+        """Add a state to the metadata."""
+        shape = [d if isinstance(d, int) else d.value or "" for d in past.shape or ()] if dims is None else dims
+        label = "" if node is None else node_ref(node, "").name
+        dtype = (past.dtype or ir.DataType.FLOAT).numpy().name
+        names = past.name or "", present.name or "", label
+        self.states.append(State(*names, kind, tuple(shape), dtype, initial_of(initial)))
+
+    def name(self, text: str) -> str:
+        """Return an unused plain name like `text`."""
+        return self._names.unique(_plain(text), first=2)
+
+    def add_input(self, name: str, dtype: ir.DataType, shape: Sequence[int | str]) -> ir.Value:
+        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
+        self.model.graph.inputs.append(value)
+        return value
+
+    def add_output(self, name: str, inner: ir.Value, past: ir.Value, path: Path) -> ir.Value:
+        """Make `inner`, a value in the branches `path`, an output of the model; other branches return `past`."""
+        value = inner
+        for node, branch in reversed(path):
+            for other in _BRANCHES:
+                graph = node.attributes[other].as_graph()
+                graph.outputs.append(self.copy(value if other == branch else past, graph))
+            node.resize_outputs(len(node.outputs) + 1)
+            value = node.outputs[-1]
+            value.name, value.type = self.name(f"{name}_out"), past.type
+        output = self.copy(value, self.model.graph)
+        output.name, output.type, output.shape = name, past.type, past.shape
+        self.model.graph.outputs.append(output)
+        return output
+
+    def copy(self, value: ir.Value, graph: ir.Graph) -> ir.Value:
+        """Return the output of an Identity at the end of a graph."""
+        node = self.node("Identity", [value], graph)
+        (output,) = node.outputs
+        output.name, output.type = self.name(f"{value.name}_copy"), value.type
+        graph.append(node)
+        return output
+
+    def before(self, node: ir.Node) -> Emitter:
+        """Return an emitter of nodes before a node."""
+        return Emitter(self, home(node), before=node)
+
+    def after(self, node: ir.Node) -> Emitter:
+        """Return an emitter of nodes after a node."""
+        return Emitter(self, home(node), after=node)
+
+    def node(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value],
+        graph: ir.Graph,
+        **attributes: int | Sequence[int] | ir.Value,
+    ) -> ir.Node:
+        """Return a new node, which is in no graph yet; its constants are those of `graph`."""
+        if not onnx.defs.has(op_type, self.opset):
+            raise UnsupportedError(
+                f"a stream of this model needs {op_type}, which opset {self.opset} lacks",
+                hint="convert the model to a newer opset first: onnx.version_converter",
+            )
+
+        def constant(numbers: Sequence[int] | ir.Value) -> ir.Value:
+            return numbers if isinstance(numbers, ir.Value) else self.constant(np.array(numbers, np.int64), graph)
+
+        all_inputs, rest = inputs_and_attributes(op_type, self.opset, inputs, attributes, constant)
+        return self._new(op_type, all_inputs, [ir.convenience.convert_attribute(*each) for each in rest.items()])
+
+    def again(self, node: ir.Node, value: ir.Value) -> ir.Node:
+        """Return a copy of a node with `value` as first input; it is in no graph yet."""
+        return self._new(node.op_type, [value, *node.inputs[1:]], list(node.attributes.values()))
+
+    def _new(self, op_type: str, inputs: Sequence[ir.Value | None], attributes: Sequence[ir.Attr]) -> ir.Node:
+        name = self.name(f"stream_{op_type}")
+        node = ir.Node("", op_type, inputs, attributes, name=name)
+        node.outputs[0].name = self.name(f"{name}_out")
+        return node
+
+    def constant(self, array: Array, graph: ir.Graph) -> ir.Value:
+        """Return a constant of a graph."""
+        name = self.name("stream_constant")
+        tensor = ir.Tensor(array, name=name)
+        if self.model.ir_version >= 4:
+            value = ir.Value(
+                name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape)
+            )
+            graph.register_initializer(value)
+            return value
+        node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], name=name)
+        node.outputs[0].name = name
+        graph.insert_before(graph[0], [node])
+        return node.outputs[0]
+
+    def replace(self, old: ir.Value, new: ir.Value, graph: ir.Graph) -> None:
+        """Replace `old` with `new`, a value of the same graph, everywhere."""
+        if old.is_graph_output():
+            new = new if new.producer() is not None and not new.is_graph_output() else self.copy(new, graph)
+            name = old.name
+            new.type, new.shape = new.type or old.type, old.shape
+            old.replace_all_uses_with(new, replace_graph_outputs=True)
+            old.name, new.name = None, name
+        else:
+            old.replace_all_uses_with(new)
+
+
 class Emitter:
-    """Emits nodes at one place of a graph, each behind the one before.
+    """Emits nodes at one place of a graph, in order.
 
     Args:
-        editor: What names the nodes.
+        editor: The editor, which names the nodes.
         graph: The graph.
         before: The node before which they come.
-        after: The node behind which they come. Without either they come at the start of the graph.
+        after: The node after which they come. Without either they come at the start of the graph.
 
     Attributes:
         nodes: The nodes emitted so far.
@@ -149,172 +283,38 @@ class Emitter:
         new.type = value.type or new.type
 
 
-class Editor:
-    """Edits one model; names are unique in all its scopes.
+def dim_of(dim: Size, axis: int, name: str | None) -> Dim:
+    """Return the size of an axis of a state: a number, the name of an open axis, or "2*name".
 
-    Attributes:
-        time: The axes of the frames.
-        count_type: The integers in which frames are counted at run time.
-        start: Emits nodes at the start of the main graph.
-        states: The states added so far.
-        made: Values that several edits share.
+    Raises:
+        UnsupportedError: The size has another form.
     """
+    if dim.constant is not None:
+        return int(dim.constant)
+    names = [symbol for symbol in dim.symbols if isinstance(symbol, str)]
+    times = dim.coefficient(*names)
+    if len(names) == 1 and dim == Size.symbol(names[0]) * times and times.denominator == 1:
+        return names[0] if times == 1 else f"{times}*{names[0]}"
+    if any(isinstance(symbol, int) and symbol > CHUNK for symbol in dim.symbols):
+        raise UnsupportedError(
+            f"the size of axis {axis} of '{name}' is not known: a state cannot have that size",
+            hint="fix the sizes of the inputs: --set-dim, --input-shape; axes of equal sizes need the same name",
+        )
+    options = " or ".join(f"--set-dim {quote(f'{name}=')}?" for name in sorted(names))
+    raise UnsupportedError(
+        f"axis {axis} of '{name}' has {dim} elements: a state cannot have that size",
+        hint=f"fix a size: {options}" if names else "",
+    )
 
-    def __init__(
-        self,
-        model: ir.Model,
-        opset: int,
-        time: TimeInputs | None = None,
-        count_type: ir.DataType = ir.DataType.INT64,
-    ) -> None:
-        self.model = model
-        self.opset = opset
-        self.time = time
-        self.count_type = count_type
-        self.made: dict[Hashable, ir.Value] = {}
-        self.start = Emitter(self, model.graph)
-        self._names = Names({*all_names(model), *(v.name or "" for v in model.graph.outputs)})
-        self.states: list[State] = []
 
-    def own_frames(self, rate: Fraction) -> int | None:
-        """Return the number of frames per call at this rate, or None if calls differ."""
-        frames = None if self.time is None else self.time.frames
-        return None if frames is None else int(frames * rate)
+def _plain(text: str) -> str:
+    """Return a name of letters, digits and underscores only."""
+    return re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_") or "unnamed"
 
-    def add_past(self, node: ir.Node, kind: str, dtype: ir.DataType, dims: Sequence[Dim]) -> ir.Value:
-        """Add an input that takes a state of a node."""
-        return self.add_input(self.name(f"past_{plain(label_of(node))}_{kind}"), dtype, dims)
 
-    def add_present(
-        self,
-        node: ir.Node,
-        kind: str,
-        past: ir.Value,
-        inner: ir.Value,
-        path: Path,
-        initial: Array | None = None,
-        dims: Sequence[Dim] | None = None,
-    ) -> None:
-        """Return `inner`, a value in the branches `path`, as the next value of the state `past`.
-
-        Args:
-            initial: What the first call receives, an array that broadcasts to the state; None for zeros.
-            dims: The dimensions of the state, if they are not those of `past`.
-        """
-        present = self.add_output(self.name(f"present_{plain(label_of(node))}_{kind}"), inner, past, path)
-        self.add_state(past, present, node, kind, initial, dims)
-
-    def add_state(
-        self,
-        past: ir.Value,
-        present: ir.Value,
-        node: ir.Node | None,
-        kind: str,
-        initial: Array | None = None,
-        dims: Sequence[Dim] | None = None,
-    ) -> None:
-        """Add a state to the metadata."""
-        shape = [d if isinstance(d, int) else d.value or "" for d in past.shape or ()] if dims is None else dims
-        label = "" if node is None else node_ref(node, "").name
-        dtype = (past.dtype or ir.DataType.FLOAT).numpy().name
-        names = past.name or "", present.name or "", label
-        self.states.append(State(*names, kind, tuple(shape), dtype, initial_of(initial)))
-
-    def name(self, text: str) -> str:
-        """Return an unused plain name like `text`."""
-        return self._names.unique(plain(text), first=2)
-
-    def add_input(self, name: str, dtype: ir.DataType, shape: Sequence[int | str]) -> ir.Value:
-        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
-        self.model.graph.inputs.append(value)
-        return value
-
-    def add_output(self, name: str, inner: ir.Value, past: ir.Value, path: Path) -> ir.Value:
-        """Make `inner`, a value in the branches `path`, an output of the model; other branches return `past`."""
-        value = inner
-        for node, branch in reversed(path):
-            for other in _BRANCHES:
-                graph = node.attributes[other].as_graph()
-                graph.outputs.append(self.copy(value if other == branch else past, graph))
-            node.resize_outputs(len(node.outputs) + 1)
-            value = node.outputs[-1]
-            value.name, value.type = self.name(f"{name}_out"), past.type
-        output = self.copy(value, self.model.graph)
-        output.name, output.type, output.shape = name, past.type, past.shape
-        self.model.graph.outputs.append(output)
-        return output
-
-    def copy(self, value: ir.Value, graph: ir.Graph) -> ir.Value:
-        """Return the output of an Identity at the end of a graph."""
-        node = self.node("Identity", [value], graph)
-        (output,) = node.outputs
-        output.name, output.type = self.name(f"{value.name}_copy"), value.type
-        graph.append(node)
-        return output
-
-    def before(self, node: ir.Node) -> Emitter:
-        """Return what emits nodes before a node."""
-        return Emitter(self, home(node), before=node)
-
-    def after(self, node: ir.Node) -> Emitter:
-        """Return an emitter of nodes behind a node."""
-        return Emitter(self, home(node), after=node)
-
-    def node(
-        self,
-        op_type: str,
-        inputs: Sequence[ir.Value],
-        graph: ir.Graph,
-        **attributes: int | Sequence[int] | ir.Value,
-    ) -> ir.Node:
-        """Return a new node, which is in no graph yet; its constants are those of `graph`."""
-        if not onnx.defs.has(op_type, self.opset):
-            raise UnsupportedError(
-                f"a stream of this model needs {op_type}, which opset {self.opset} lacks",
-                hint="convert the model to a newer opset first: onnx.version_converter",
-            )
-
-        def constant(held: Sequence[int] | ir.Value) -> ir.Value:
-            return held if isinstance(held, ir.Value) else self.constant(np.array(held, np.int64), graph)
-
-        given, kept = inputs_and_attributes(op_type, self.opset, inputs, attributes, constant)
-        return self._named(op_type, given, [ir.convenience.convert_attribute(*each) for each in kept.items()])
-
-    def again(self, node: ir.Node, value: ir.Value) -> ir.Node:
-        """Return a copy of a node with `value` as first input; it is in no graph yet."""
-        return self._named(node.op_type, [value, *node.inputs[1:]], list(node.attributes.values()))
-
-    def _named(self, op_type: str, inputs: Sequence[ir.Value | None], attributes: Sequence[ir.Attr]) -> ir.Node:
-        name = self.name(f"stream_{op_type}")
-        node = ir.Node("", op_type, inputs, attributes, name=name)
-        node.outputs[0].name = self.name(f"{name}_out")
-        return node
-
-    def constant(self, array: Array, graph: ir.Graph) -> ir.Value:
-        """Return a constant of a graph."""
-        name = self.name("stream_constant")
-        tensor = ir.Tensor(array, name=name)
-        if self.model.ir_version >= 4:
-            value = ir.Value(
-                name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape)
-            )
-            graph.register_initializer(value)
-            return value
-        node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], name=name)
-        node.outputs[0].name = name
-        graph.insert_before(graph[0], [node])
-        return node.outputs[0]
-
-    def replace(self, old: ir.Value, new: ir.Value, graph: ir.Graph) -> None:
-        """Replace `old` with `new`, a value of the same graph, everywhere."""
-        if old.is_graph_output():
-            new = new if new.producer() is not None and not new.is_graph_output() else self.copy(new, graph)
-            name = old.name
-            new.type, new.shape = new.type or old.type, old.shape
-            old.replace_all_uses_with(new, replace_graph_outputs=True)
-            old.name, new.name = None, name
-        else:
-            old.replace_all_uses_with(new)
+def label_of(node: ir.Node) -> str:
+    """Return the name of a node, or of its first output."""
+    return node.name or next((v.name for v in node.outputs if v.name), "")
 
 
 def unused(model: ir.Model, others: Iterable[ir.Node] = ()) -> set[ir.Node | ir.Value]:
@@ -331,8 +331,8 @@ def unused(model: ir.Model, others: Iterable[ir.Node] = ()) -> set[ir.Node | ir.
         else:
             pending += [*item.inputs, *(v for body in bodies_of(item) for v in body.outputs)]
     constants = [v for graph in model.graphs() for v in graph.initializers.values() if not v.is_graph_input()]
-    found: set[ir.Node | ir.Value] = {*model.graph.all_nodes(), *constants}
-    return found - used
+    everything: set[ir.Node | ir.Value] = {*model.graph.all_nodes(), *constants}
+    return everything - used
 
 
 def remove_unused(model: ir.Model, before: Set[ir.Node | ir.Value]) -> None:
@@ -349,7 +349,7 @@ def remove_unused(model: ir.Model, before: Set[ir.Node | ir.Value]) -> None:
             continue
         for n in range(len(item.inputs)):
             item.replace_input_with(n, None)
-        if not any(v.is_graph_output() for v in item.outputs):  # else it ends a body of a node that is removed
+        if not any(v.is_graph_output() for v in item.outputs):  # such a node is in a body that is removed
             home(item).remove(item)
 
 

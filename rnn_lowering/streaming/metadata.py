@@ -27,10 +27,10 @@ _TYPES = (
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
 )
 
-_LONGEST = 1 << 22
+_LONGEST_DELAY = 1 << 22
 """The largest delay, in frames, that metadata may name."""
 
-_LARGEST = 1 << 28
+_MOST_ELEMENTS = 1 << 28
 """The most elements of a state that metadata may name."""
 
 Dim = int | str
@@ -70,26 +70,26 @@ class State:
         """Return the shape, given the sizes of open dimensions by name.
 
         Raises:
-            KeyError: One is not known.
-            ValueError: No state is so large.
+            KeyError: A size is unknown.
+            ValueError: The state is too large.
         """
-        found = tuple(dim if isinstance(dim, int) else _size(dim, known) for dim in self.shape)
-        if math.prod(found) > _LARGEST:
-            raise ValueError(f"{list(found)}")
-        return found
+        sizes = tuple(dim if isinstance(dim, int) else _size(dim, known) for dim in self.shape)
+        if math.prod(sizes) > _MOST_ELEMENTS:
+            raise ValueError(f"{list(sizes)}")
+        return sizes
 
     def first(self, known: Mapping[str, int]) -> Array:
         """Return the array for the first call, given the sizes of open dimensions by name.
 
         Raises:
-            KeyError: A size is not known.
-            ValueError: The initial numbers are no numbers, or do not broadcast to the shape.
+            KeyError: A size is unknown.
+            ValueError: The initial value has no numbers, or does not broadcast to the shape.
         """
         if self.initial == "zeros":
             return np.zeros(self.sizes(known), self.dtype)
-        held = np.asarray(self.initial)
-        held = held.astype(np.float64) if held.dtype.kind == "U" else held  # it has infinities, as texts
-        return np.broadcast_to(held, self.sizes(known)).astype(self.dtype)
+        initial = np.asarray(self.initial)
+        initial = initial.astype(np.float64) if initial.dtype.kind == "U" else initial  # infinities are texts
+        return np.broadcast_to(initial, self.sizes(known)).astype(self.dtype)
 
 
 def _size(dim: str, known: Mapping[str, int]) -> int:
@@ -106,12 +106,12 @@ def initial_of(array: Array | None) -> Any:
     return _as_json(array.tolist() if array.dtype.kind in "iu" else array.astype(np.float64).tolist())
 
 
-def _as_json(held: Any) -> Any:
-    if isinstance(held, list):
-        return [_as_json(each) for each in held]
-    if math.isfinite(held):
-        return held
-    return "NaN" if math.isnan(held) else "Infinity" if held > 0 else "-Infinity"
+def _as_json(numbers: Any) -> Any:
+    if isinstance(numbers, list):
+        return [_as_json(each) for each in numbers]
+    if math.isfinite(numbers):
+        return numbers
+    return "NaN" if math.isnan(numbers) else "Infinity" if numbers > 0 else "-Infinity"
 
 
 @dataclass(frozen=True)
@@ -178,13 +178,19 @@ class StreamPlan:
             ModelFileError: It is not what `to_json` writes.
         """
         try:
-            held = json.loads(text)
-            if held["version"] != VERSION:
-                raise ModelFileError(f"the stream's metadata has version {held['version']}, not {VERSION}")
-            states = tuple(_state(s) for s in held["states"])
-            rates = {name: _rate(rate) for name, rate in held.get("rates", {}).items()}
-            late = held.get("delay", {}), held.get("short", {})
-            plan = cls(held["frames"], held["inputs"], held["outputs"], states, held.get("unit", 1), rates, *late)
+            data = json.loads(text)
+            if data["version"] != VERSION:
+                raise ModelFileError(f"the stream's metadata has version {data['version']}, not {VERSION}")
+            plan = cls(
+                frames=data["frames"],
+                inputs=data["inputs"],
+                outputs=data["outputs"],
+                states=tuple(_state(state) for state in data["states"]),
+                unit=data.get("unit", 1),
+                rates={name: _rate(rate) for name, rate in data.get("rates", {}).items()},
+                delay=data.get("delay", {}),
+                short=data.get("short", {}),
+            )
             plan._check()
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ZeroDivisionError) as error:
             raise ModelFileError(f"the stream's metadata is damaged: {error!r}") from error
@@ -199,7 +205,7 @@ class StreamPlan:
             raise ValueError(f"the unit is {self.unit}")
         for late in (self.delay, self.short):
             if not all(
-                type(n) is int and 0 < n <= _LONGEST and self.outputs.get(name) is not None
+                type(n) is int and 0 < n <= _LONGEST_DELAY and self.outputs.get(name) is not None
                 for name, n in late.items()
             ):
                 raise ValueError(f"a delay is not a number of frames of an output: {dict(late)}")
@@ -208,7 +214,7 @@ class StreamPlan:
                 raise ValueError("a state is named twice")
 
 
-_OF_A_RUNTIME = {
+_ADVICE = {
     "ncnn": "pnnx writes the batch axis of each blob into *_ncnn.py: "
     "ncnn.Mat(array, batch_index=...) and mat.numpy(batch_index=...) need it",
 }
@@ -225,26 +231,26 @@ def host_loop(plan: StreamPlan, target: str) -> str:
     """Return the loop of a host as Python text, in which `run` calls the model.
 
     Args:
-        plan: How the model is driven.
+        plan: How the stream is called.
         target: The runtime that it is for.
     """
     several = f" of a multiple of {plan.unit} frames" if plan.unit > 1 else ""
     chunk = f"each chunk{several}" if plan.frames is None else f"each chunk of {counted(plan.frames, 'frame')}"
-    given = ", ".join(f'"{name}": {name}' for name in plan.inputs)
+    inputs = ", ".join(f'"{name}": {name}' for name in plan.inputs)
     lines = ["states = {"]
     lines += [f'    "{s.input}": {_start(s)},' for s in plan.states]
-    lines += ["}", f"for {chunk}{_axes(plan.inputs)}:", f"    outputs = run({{{given}, **states}})"]
+    lines += ["}", f"for {chunk}{_axes(plan.inputs)}:", f"    outputs = run({{{inputs}, **states}})"]
     lines += ["    states = {", *(f'        "{s.input}": outputs["{s.output}"],' for s in plan.states), "    }"]
     if plan.frames_late:
         lines.append(f"then the same with {counted(plan.frames_late, 'frame')} of zeros, since the stream is late")
     for name, axis in plan.outputs.items():
-        told = "after the last chunk" if axis is None else f"joined along axis {axis}"
-        lines.append(f'outputs["{name}"]: {told}{_late(plan, name)}')
-    return "\n".join([*lines, *(text for name, text in _OF_A_RUNTIME.items() if name == target)])
+        use = "after the last chunk" if axis is None else f"joined along axis {axis}"
+        lines.append(f'outputs["{name}"]: {use}{_late(plan, name)}')
+    return "\n".join([*lines, *(text for name, text in _ADVICE.items() if name == target)])
 
 
 def _late(plan: StreamPlan, output: str) -> str:
-    """Say which frames of a late output belong to the sequence; "" for other outputs."""
+    """Return which frames of a late output belong to the sequence; "" for other outputs."""
     late, short, rate = plan.delay.get(output, 0), plan.short.get(output, 0), plan.rate(output)
     if not plan.frames_late or plan.outputs[output] is None:
         return ""
@@ -264,8 +270,8 @@ def _axes(inputs: Mapping[str, int | None]) -> str:
     return f" ({', '.join(timed)})" if timed else ""
 
 
-def _state(held: Mapping[str, Any]) -> State:
-    state = State(**{**held, "shape": tuple(held["shape"])})
+def _state(fields: Mapping[str, Any]) -> State:
+    state = State(**{**fields, "shape": tuple(fields["shape"])})
     texts = (state.input, state.output, state.node, state.state, state.dtype)
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("a name is not text")

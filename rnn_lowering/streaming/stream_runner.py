@@ -1,4 +1,4 @@
-"""Run a model chunk by chunk, with only onnxruntime and the model's metadata."""
+"""`Stream`: runs a model chunk by chunk, with only onnxruntime and the model's metadata."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rnn_lowering.types import Array, ArrayLike, wrong
 _TYPES = {"float": "float32", "double": "float64"}
 """NumPy's names of onnxruntime's types, where they differ."""
 
-_FLUSHED = 1024
-"""Frames of zeros in a call of `flush`, where any number is allowed."""
+_FLUSH_SIZE = 1024
+"""The most frames of zeros in a call of `flush`, if any number is allowed."""
 
 
 class Stream:
@@ -66,19 +66,20 @@ class Stream:
     def _check_plan(self) -> None:
         """Raise if the metadata do not match the inputs and outputs of the model."""
         plan, states = self.plan, {s.input: s for s in self.plan.states}
-        for what, named, held in (
+        for what, named, of_model in (
             ("inputs", [*plan.inputs, *states], self._declared),
             ("outputs", [*plan.outputs, *(s.output for s in plan.states)], self._outputs),
         ):
-            others = sorted(set(named) ^ set(held))
-            if others or len(named) > len(held):
+            others = sorted(set(named) ^ set(of_model))
+            if others or len(named) > len(of_model):
                 raise ModelFileError(
                     f"the stream's metadata and the model have other {what}: {', '.join(others) or 'one twice'}",
                     hint="make the stream again",
                 )
         for name, axis in plan.inputs.items():
             declared = self._declared[name]
-            if axis is not None and (axis >= len(declared) or _size(declared[axis]) != plan.frames):
+            sizes = [dim if isinstance(dim, int) else None for dim in declared]
+            if axis is not None and (axis >= len(sizes) or sizes[axis] != plan.frames):
                 raise ModelFileError(f"the stream's metadata has the frames of input '{name}' on axis {axis}")
         for name, state in states.items():
             declared = self._declared[name]
@@ -109,11 +110,12 @@ class Stream:
         """
         if self._ended:
             raise OptionError("the sequence has ended with flush", hint="reset the stream before the next one")
-        given = self._arrays(inputs, "input", self.plan.inputs)
-        outputs = self._run(given)
-        self._check_frames(outputs, self._count(given))
-        self._last = given
-        self._frames += self._count(given)
+        arrays = self._arrays(inputs, "input", self.plan.inputs)
+        outputs = self._run(arrays)
+        frames = next((arrays[name].shape[axis] for name, axis in self.plan.inputs.items() if axis is not None), 0)
+        self._check_frames(outputs, frames)
+        self._last = arrays
+        self._frames += frames
         return {name: self._kept(name, array) for name, array in outputs.items()}
 
     def feed(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
@@ -122,8 +124,8 @@ class Stream:
         Raises:
             OptionError: As for a call.
         """
-        given = self._arrays(inputs, "input", self.plan.inputs)
-        return {**given, **self._with_states(given)}
+        arrays = self._arrays(inputs, "input", self.plan.inputs)
+        return arrays | self._next_states(arrays)
 
     def flush(self) -> dict[str, Array]:
         """End the sequence: return the last frames of the outputs that are late.
@@ -149,7 +151,7 @@ class Stream:
         left = 0 if self._ended else self.plan.frames_late
         self._ended = True
         while left > 0:
-            size = self.plan.frames or min(left, max(_FLUSHED // self.plan.unit, 1) * self.plan.unit)
+            size = self.plan.frames or min(left, max(_FLUSH_SIZE // self.plan.unit, 1) * self.plan.unit)
             outputs = self._run({name: self._zeros(name, array, size) for name, array in self._last.items()})
             for name in parts:
                 parts[name].append(self._kept(name, outputs[name]))
@@ -166,9 +168,6 @@ class Stream:
                     f"in the stream's metadata its frames are on axis {axis}",
                     hint="make the stream again",
                 )
-
-    def _count(self, given: Mapping[str, Array]) -> int:
-        return next((given[n].shape[axis] for n, axis in self.plan.inputs.items() if axis is not None), 0)
 
     def _zeros(self, name: str, array: Array, frames: int) -> Array:
         """Return an input for after the sequence: frames of zeros; an input without frames unchanged."""
@@ -187,24 +186,34 @@ class Stream:
         end = late + self.plan.frames_of(name, self._frames) if self._ended else self._returned[name]
         return array[(slice(None),) * axis + (slice(max(late - first, 0), max(end - first, 0)),)]
 
-    def _run(self, given: Mapping[str, Array]) -> dict[str, Array]:
+    def _run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run the model on the next chunk; keep the states."""
-        self.states = self._with_states(given)
+        self.states = self._next_states(inputs)
         try:
-            results = self.session.run(None, {**given, **self.states})
+            results = self.session.run(None, {**inputs, **self.states})
         except Exception as error:  # onnxruntime's errors have no common class
             raise UnsupportedError(f"onnxruntime cannot run this chunk: {' '.join(str(error).split())}") from error
         outputs = dict(zip(self._outputs, results, strict=True))
         self.states = {state.input: outputs[state.output] for state in self.plan.states}
         return {name: outputs[name] for name in self._outputs if name in self.plan.outputs}
 
-    def _with_states(self, given: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the states for the next chunk: the last ones, or the initial ones."""
-        sizes, states = self._sizes(given), dict(self.states)
+    def _next_states(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the states for the next chunk: those of the last one, or the initial ones."""
+        sizes, states = self._sizes(inputs), dict(self.states)
         for state in self.plan.states:
+            try:
+                shape = state.sizes(sizes)
+            except (KeyError, ValueError) as error:
+                text = f"the size {error} of state '{state.input}' is not that of an input"
+                raise ModelFileError(text) from error
             if state.input not in states:
-                states[state.input] = self._initial(state, sizes)
-            self._check_state(state, states[state.input], sizes)
+                states[state.input] = _initial(state, sizes)
+            own_shape = states[state.input].shape
+            if own_shape != shape:
+                raise OptionError(
+                    f"state '{state.input}' has shape {list(own_shape)}, but these inputs need {list(shape)}",
+                    hint="reset the stream to change the batch size",
+                )
         return states
 
     def reset(self, states: Mapping[str, ArrayLike] | None = None) -> None:
@@ -239,7 +248,7 @@ class Stream:
         if unknown:
             hint = f"its states: {', '.join(known) or 'none'}"
             raise OptionError(f"the model has no state '{unknown[0]}'", hint=hint)
-        return {name: array_of_type(f"{what} '{name}'", held, self._types[name]) for name, held in given.items()}
+        return {name: array_of_type(f"{what} '{name}'", each, self._types[name]) for name, each in given.items()}
 
     def _sizes(self, inputs: Mapping[str, Array]) -> dict[str, int]:
         """Return the sizes of open dimensions by name; raise if an input has an unexpected shape."""
@@ -266,31 +275,12 @@ class Stream:
                 )
         return sizes
 
-    def _initial(self, state: State, sizes: Mapping[str, int]) -> Array:
-        self._shape(state, sizes)
-        try:
-            return state.first(sizes)
-        except (ValueError, TypeError, OverflowError, MemoryError) as error:
-            raise ModelFileError(f"the initial value of state '{state.input}' does not fit: {error}") from error
 
-    def _check_state(self, state: State, array: Array, sizes: Mapping[str, int]) -> None:
-        shape, held = self._shape(state, sizes), array.shape
-        if held != shape:
-            raise OptionError(
-                f"state '{state.input}' has shape {list(held)}, but these inputs need {list(shape)}",
-                hint="reset the stream to change the batch size",
-            )
-
-    def _shape(self, state: State, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        try:
-            return state.sizes(sizes)
-        except (KeyError, ValueError) as error:
-            raise ModelFileError(f"the size {error} of state '{state.input}' is not that of an input") from error
-
-
-def _size(dim: int | str | None) -> int | None:
-    """Return the size of a dimension; None if it is open."""
-    return dim if isinstance(dim, int) else None
+def _initial(state: State, sizes: Mapping[str, int]) -> Array:
+    try:
+        return state.first(sizes)
+    except (ValueError, TypeError, OverflowError, MemoryError) as error:
+        raise ModelFileError(f"the initial value of state '{state.input}' does not fit: {error}") from error
 
 
 def _dtype(text: str) -> np.dtype[Any] | None:
@@ -310,10 +300,10 @@ def array_of_type(what: str, given: ArrayLike, dtype: np.dtype[Any] | None) -> A
     """
     if np.ma.is_masked(given):
         raise OptionError(f"{what} has masked elements", hint="fill them")
-    listed = isinstance(given, list | tuple | int | float)
+    converted = isinstance(given, list | tuple | int | float)
     try:
         array = np.asarray(given)
-        if listed and dtype is not None and np.can_cast(array.dtype, dtype, "same_kind"):
+        if converted and dtype is not None and np.can_cast(array.dtype, dtype, "same_kind"):
             array = np.asarray(given, dtype)
     except (ValueError, TypeError, OverflowError) as error:
         raise OptionError(

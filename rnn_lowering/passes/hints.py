@@ -1,0 +1,175 @@
+"""Hints for errors: the inputs to fix if a size, a length or a number of steps is unknown, or a branch invalid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator
+from itertools import permutations
+from shlex import quote
+
+import onnx_ir as ir
+
+from rnn_lowering.errors import RnnLoweringError
+from rnn_lowering.model.copying import clone
+from rnn_lowering.model.fixed_inputs import fix_dimensions, folded, input_arrays
+from rnn_lowering.model.model_sizes import inferred_values
+from rnn_lowering.model.scopes import bodies_of
+from rnn_lowering.spec.constant_values import constant_of
+from rnn_lowering.spec.node_spec import default_opset
+
+_COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
+_SAME_NUMBERS = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")
+_MOST_CANDIDATES = 12
+
+_SHAPES = {"Reshape": 1, "Expand": 1, "Tile": 1, "ConstantOfShape": 0, "Range": 0, "Slice": 1, "Pad": 1, "Split": 1}
+"""By operator, its first input that holds sizes or positions instead of data; so do all later ones."""
+
+_SIZES_ONLY = ("Shape", "Size")
+
+NO_LENGTHS = "export the model without lengths, or with constant lengths"
+"""The hint where no input of the model decides sequence_lens."""
+
+
+def open_sizes(model: ir.Model, value: ir.Value, axes: tuple[int, ...], *, every: bool = False) -> str:
+    """Return the options that fix sizes of a value, with ? for a size that the user fills in.
+
+    Args:
+        model: The model.
+        value: A value of the model or of one of its subgraphs.
+        axes: The dimensions of the value that must be known.
+        every: Fix the sizes of all inputs.
+
+    Returns:
+        Options of the command line; empty if the value depends on no open size of an input.
+    """
+    inputs = [v for v in model.graph.inputs if v.shape is not None and not v.is_initializer()]
+    names = {d.value for v in inputs for d in v.shape or () if isinstance(d, ir.SymbolicDim) and d.value}
+    known = inferred_values(model).get(value, value).shape
+    wanted = [known[axis] for axis in axes] if known is not None and len(known) > max(axes) else [None]
+    wanted = [dim for v in inputs for dim in v.shape or ()] if every else wanted
+    missing = [dim.value if isinstance(dim, ir.SymbolicDim) else None for dim in wanted if not isinstance(dim, int)]
+    set_by_numbers = every and any(map(_holds_sizes, inputs))
+    if missing and all(name in names for name in missing) and not set_by_numbers:
+        return " ".join(f"--set-dim {quote(f'{name}=')}?" for name in dict.fromkeys(missing))
+    sources = _sources(value, model)
+    deciding = [v for v in inputs if every or v in sources]
+    shaped = [v for v in deciding if v.shape is not None and not v.shape.is_static() and not _holds_sizes(v)]
+    return " ".join([*map(_input_shape, shaped), *(_set_input(v) for v in deciding if _holds_sizes(v))])
+
+
+def _input_shape(value: ir.Value) -> str:
+    """Return --input-shape NAME:SIZE,?,... for an input."""
+    sizes = [str(dim) if isinstance(dim, int) and dim >= 0 else "?" for dim in value.shape or ()]
+    return f"--input-shape {quote(f'{value.name}:')}{','.join(sizes)}"
+
+
+def _set_input(value: ir.Value) -> str:
+    """Return --set-input NAME=? for an input of one number, NAME=FILE.npy for another."""
+    single = value.shape is not None and all(dim == 1 for dim in value.shape)
+    return f"--set-input {quote(f'{value.name}=')}{'?' if single else 'FILE.npy'}"
+
+
+def open_trips(model: ir.Model, value: ir.Value | None) -> str:
+    """Return which inputs to fix so that the number of steps is known; "" if it follows from none.
+
+    Args:
+        model: The model.
+        value: What the number of steps follows from, in a copy of the model.
+    """
+    if value is None:
+        return ""
+    sources = {v.name for v in _sources(value, model) if v.is_graph_input()}
+    deciding = [v for v in model.graph.inputs if v.name in sources and not v.is_initializer()]
+    numbers = [v for v in deciding if v.dtype is not None and v.dtype.is_integer() and _is_small(v)]
+    if numbers:
+        return f"make them constants: {' '.join(map(_set_input, numbers))}"
+    sizes = open_sizes(model, deciding[0], (0,), every=True) if deciding else ""
+    return f"fix the sizes of the inputs, with a number for each ?: {sizes}" if sizes else ""
+
+
+def _holds_sizes(value: ir.Value) -> bool:
+    """Return whether the numbers of an integer value are sizes or positions of another value."""
+    if value.dtype is None or not value.dtype.is_integer():
+        return False
+    for node, index in value.uses():
+        if index >= _SHAPES.get(node.op_type, index + 1):
+            return True
+        if node.op_type in _SAME_NUMBERS and any(map(_holds_sizes, node.outputs)):
+            return True
+    return False
+
+
+def open_lengths(model: ir.Model, lengths: ir.Value, X: ir.Value) -> str:
+    """Return which inputs of the model to fix so that sequence_lens are constant; "" if that would fix X too."""
+    data = _sources(X, model)
+    sources = _sources(lengths, model, _SIZES_ONLY)
+    deciding = [v for v in model.graph.inputs if v in sources and not v.is_initializer()]
+    if not deciding and (sizes := open_sizes(model, lengths, (0,), every=True)):
+        return f"fix the sizes of the inputs, with a number for each ?: {sizes}"
+    if not deciding or any(v in data and not _is_small(v) for v in deciding):
+        return ""
+    return f"make them constants: {' '.join(map(_set_input, deciding))}"
+
+
+def _is_small(value: ir.Value) -> bool:
+    """Return whether an input holds at most one number for each sequence."""
+    return value.shape is not None and len(value.shape) <= 1
+
+
+def _sources(value: ir.Value, model: ir.Model, stop: Container[str] = ()) -> set[ir.Value]:
+    """Return the values that a value is computed from, but not through the operators `stop`."""
+    owners = {body: node for node in model.graph.all_nodes() for body in bodies_of(node)}
+    sources: set[ir.Value] = set()
+    pending: list[ir.Value | None] = [value]
+    while pending:
+        current = pending.pop()
+        if current is None or current in sources:
+            continue
+        sources.add(current)
+        node = current.producer()
+        if node is not None and node.op_type not in stop:
+            pending += (*node.inputs, *(output for body in bodies_of(node) for output in body.outputs))
+        elif node is None and current.graph in owners:
+            pending += owners[current.graph].inputs
+    return sources
+
+
+def deciding_input(model: ir.Model, is_valid: Callable[[ir.Model], bool]) -> str:
+    """Return which input to set so that an invalid branch of an If is never run; "" if there is none.
+
+    Args:
+        model: The model.
+        is_valid: Returns whether a model has no invalid branch.
+    """
+    for name, value in list(dict.fromkeys(_candidates(model)))[:_MOST_CANDIDATES]:
+        trial = clone(model)
+        try:
+            fix_dimensions(trial, {}, {}, input_arrays(trial, {name: value}))
+        except RnnLoweringError:
+            continue
+        trial = folded(trial, decide=True) or trial
+        if is_valid(trial):
+            return f"if its branch is never run, set the input that decides (--set-input {quote(name)}={value})"
+    return ""
+
+
+def _candidates(model: ir.Model) -> Iterator[tuple[str, int]]:
+    """Yield inputs, and the integers that they are compared with, also one more and one less."""
+    opset = default_opset(model.opset_imports)
+    for node in model.graph.all_nodes():
+        if node.domain or node.op_type not in _COMPARISONS:
+            continue
+        for value, other in permutations(node.inputs, 2):
+            source = _integer_input(value)
+            tensor = None if other is None else constant_of(other, opset)
+            if source is not None and tensor is not None and tensor.size == 1 and tensor.dtype.is_integer():
+                number = int(tensor.numpy().item())
+                yield from ((source.name or "", number + step) for step in (0, 1, -1))
+
+
+def _integer_input(value: ir.Value | None) -> ir.Value | None:
+    """Return the integer input of the model whose elements a value has, in any shape."""
+    while value is not None and (node := value.producer()) is not None:
+        value = node.inputs[0] if node.inputs and node.op_type in _SAME_NUMBERS else None
+    if value is None or value.dtype is None or not value.dtype.is_integer() or not value.is_graph_input():
+        return None
+    return value
