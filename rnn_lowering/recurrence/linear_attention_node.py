@@ -335,7 +335,7 @@ def _inputs(op: Ops, spec: GatedDeltaNetSpec) -> dict[str, Tensor]:
 def _decay(op: Ops, spec: GatedDeltaNetSpec) -> Tensor:
     inner = spec.attention
     heads: Dims = (inner.state_heads,)
-    each = (*heads, inner.decay_size) if spec.rank("decay") == 4 else heads
+    each = (*heads, inner.decay_size) if spec.has_key_decays else heads
     decay = node_input(op, spec, "decay", (spec.batch_size, spec.seq_length, *each))
     if spec.computes_decay:
         rate, bias = (node_input(op, spec, symbol, heads) for symbol in ("a_log", "dt_bias"))

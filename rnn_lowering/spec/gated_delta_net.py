@@ -34,6 +34,7 @@ class GatedDeltaNetSpec(NodeSpec):
         computes_decay: Whether the decay is -exp(a_log) * Softplus(decay + dt_bias), or with `lower_bound`
             lower_bound * Sigmoid(exp(a_log) * (decay + dt_bias)).
         lower_bound: gate_lower_bound, where it is used.
+        has_key_decays: Whether there is a decay for each key dimension: of rank 4, also for a single dimension.
         squashes_beta: Whether beta is Sigmoid(beta).
         normalizes: Whether queries and keys are divided by their lengths: qk_l2_norm.
 
@@ -45,6 +46,7 @@ class GatedDeltaNetSpec(NodeSpec):
     attention: LinearAttentionSpec
     computes_decay: bool
     lower_bound: float | None
+    has_key_decays: bool
     squashes_beta: bool
     normalizes: bool
 
@@ -74,6 +76,7 @@ class GatedDeltaNetSpec(NodeSpec):
             attention=attention,
             computes_decay=gate != "none",
             lower_bound=reader.attribute("gate_lower_bound", -5.0) if gate in ("sigmoid", "kda") else None,
+            has_key_decays=sizes["rank of decay"] == 4,
             normalizes=bool(reader.attribute("qk_l2_norm", 0)),
             squashes_beta=beta == "sigmoid",
         )
@@ -92,7 +95,7 @@ class GatedDeltaNetSpec(NodeSpec):
             return (None,)
         if symbol in ("initial_state", "final_state"):
             return ("N", None, None, None)
-        by_head = symbol == "beta" or (symbol == "decay" and self.attention.decay_size == 1)
+        by_head = symbol == "beta" or (symbol == "decay" and not self.has_key_decays)
         return ("N", "T", None) if by_head else ("N", "T", None, None)
 
     def dtype_of(self, symbol: str) -> ir.DataType:

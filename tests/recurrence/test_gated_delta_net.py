@@ -75,7 +75,8 @@ class Net:
             for t in range(self.T):
                 q, k, v = given["query"][b, t, reader], given["key"][b, t, reader], given["value"][b, t, h]
                 if self.norm:
-                    q, k = (x / np.sqrt(x @ x + {"sigmoid": 1e-6}.get(self.gate, 1e-12)) for x in (q, k))
+                    least = 1e-6 if self.gate in ("sigmoid", "kda") else 1e-12
+                    q, k = (x / np.sqrt(x @ x + least) for x in (q, k))
                 if "decay" in given:
                     g = given["decay"][b, t, h]
                     if self.gate in ("qwen", "softplus"):
@@ -125,7 +126,8 @@ NETS = {
     "qwen by key": Net(gate="qwen", by_key=True, open=True),
     "softplus, of length 1": Net(gate="softplus", norm=True),
     "sigmoid": Net(gate="sigmoid", norm=True, open=True),
-    "kda by key": Net(gate="kda", by_key=True),
+    "kda by key": Net(gate="kda", by_key=True, norm=True),
+    "a single key dimension": Net(gate="qwen", by_key=True, dk=1),
     "open": Net(open=True),
     "open, no state": Net(open=True, state=False, heads=4),
     "one token": Net(T=1, gate="qwen", sigmoid=True),

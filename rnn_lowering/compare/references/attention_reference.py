@@ -305,7 +305,7 @@ class GatedDeltaNetReference(ShapedReference[GatedDeltaNetSpec]):
         return {
             **dict.fromkeys(("query", "key"), (N, T, a.query_heads, a.key_size)),
             "value": (N, T, a.state_heads, a.value_size),
-            "decay": (N, T, *heads, a.key_size) if self.spec.rank("decay") == 4 else (N, T, *heads),
+            "decay": (N, T, *heads, a.key_size) if self.spec.has_key_decays else (N, T, *heads),
             "beta": (N, T, *heads),
             "initial_state": (N, a.state_heads, a.value_size, a.key_size),
             **dict.fromkeys(("a_log", "dt_bias"), heads),
