@@ -59,13 +59,21 @@ _Steady = Mapping[str, Mapping[str, int]]
 
 
 class StreamComparison:
-    """A comparison of a stream with the original."""
+    """A comparison of a stream with the original.
+
+    Attributes:
+        runnable: The original, or what it was lowered to because onnxruntime does not run it.
+        whole: The original with open time axes.
+        unsteady: Outputs that a rounding of the inputs changes -> the first such frame.
+        longest: The number of frames of the longest sequence that is compared.
+        seconds_per_frame: The time of the stream in the last run.
+    """
 
     def __init__(
         self, original: ModelSource, stepped: ModelSource, runner: Runner, check: Check, progress: Progress | None
     ) -> None:
         self.runner = runner
-        self.original, self.stepped, self.ran = original, stepped, original
+        self.original, self.stepped, self.runnable = original, stepped, original
         self.runs = StreamRuns(original, stepped, runner, check, progress)
         self.plan, self.sequences, self.check = self.runs.plan, self.runs.sequences, self.runs.check
         self.whole = self.runs.original.parsed
@@ -124,12 +132,8 @@ class StreamComparison:
     def _not_covered(self, expected: Expected) -> Iterator[str]:
         """Yield notes on what the comparison does not show."""
         for name, n in self.unsteady.items():
-            changes = f"rounding the inputs changes output '{name}'"
-            yield (
-                f"{changes} from frame {n} on: compared up to there"
-                if n
-                else f"{changes}: not compared in all runs"
-            )
+            where = f" from frame {n} on: compared up to there" if n else ": not compared in all runs"
+            yield f"rounding the inputs changes output '{name}'{where}"
         yield untaken_branches(self.whole.graph, self.runs.values)
         yield from zero_weights(self._weights())
         yield from constant_outputs(expected.values())
@@ -184,27 +188,27 @@ class StreamComparison:
 
     def _compare_long(self) -> list[RunCheck]:
         """Compare one long sequence and its beginnings, which the original must compute as parts of the whole."""
-        base = self._long_sequence()
-        if base is None:
+        longest = self._long_sequence()
+        if longest is None:
             return []
-        feed, whole = base
+        feed, whole = longest
         frames = self.sequences.count(self.runner.feed(feed))
         shorter = {self.sequences.beginning(feed, n): n for n in reversed(self._lengths()) if n < frames}
         expected, lengths = {feed: whole, **self.runs.each_whole(shorter)}, {feed: frames, **shorter}
         if self.plan.frames is None:
             self.longest = frames
             chunks = {self.sequences.in_calls(n): self.sequences.in_units(of_n) for n, of_n in BEGINNINGS.items()}
-            chunked = {begun: chunks[lengths[begun]] for begun in expected}
+            chunked = {part: chunks[lengths[part]] for part in expected}
         else:
-            self.longest = self._called([lengths[begun] for begun in expected])
-            chunked = {begun: ((self.plan.frames,),) for begun in expected if lengths[begun] == self.longest}
-        sequences = [s for begun, sizes in chunked.items() for s in self.sequences.in_chunks(begun, sizes)]
-        found = [*self._beginnings(expected, feed, {}), *self._in_chunks(sequences, expected)]
-        if _wrong(found):
+            self.longest = self._called([lengths[part] for part in expected])
+            chunked = {part: ((self.plan.frames,),) for part in expected if lengths[part] == self.longest}
+        sequences = [s for part, sizes in chunked.items() for s in self.sequences.in_chunks(part, sizes)]
+        runs = [*self._beginnings(expected, feed, {}), *self._in_chunks(sequences, expected)]
+        if _wrong(runs):
             steady = self._steady(feed, whole)
             of_all = dict.fromkeys(expected, steady)
-            found = [*self._beginnings(expected, feed, steady), *self._in_chunks(sequences, expected, of_all)]
-        return found
+            runs = [*self._beginnings(expected, feed, steady), *self._in_chunks(sequences, expected, of_all)]
+        return runs
 
     def _lengths(self) -> list[int]:
         """Return the numbers of frames of the long sequences to try, the greatest first."""
@@ -242,8 +246,8 @@ class StreamComparison:
 
     def _beginnings(self, expected: Expected, feed: str, steady: Mapping[str, int]) -> Iterator[RunCheck]:
         """Compare the original's outputs for each beginning with the first frames of its outputs for the whole."""
-        for begun, outputs in expected.items():
-            frames = self.sequences.count(self.runner.feed(begun))
+        for part, outputs in expected.items():
+            frames = self.sequences.count(self.runner.feed(part))
             checks = [
                 self._output(name).compare_beginning(array, expected[feed][name], frames, steady.get(name))
                 for name, array in outputs.items()
@@ -263,17 +267,17 @@ class StreamComparison:
             moved_outputs = self.runs.of_moved_inputs(feed)
         except SessionError:
             return {}
-        found = {}
+        steady = {}
         for name, array in outputs.items():
             frames = self._output(name).steady_frames(array, moved_outputs[name])
             if frames is not None:
-                found[name] = frames
+                steady[name] = frames
                 self.unsteady[name] = min(frames, self.unsteady.get(name, frames))
-        return found
+        return steady
 
     def _use_lowered_original(self) -> bool:
         """Put lowered nodes into the original if they agree with float64; return whether it was done."""
-        if self.ran is not self.original or has_fixed(self.original.proto, self.runs.axes):
+        if self.runnable is not self.original or has_fixed(self.original.proto, self.runs.axes):
             return False
         path = self.runner.folder / _LOWERED_ORIGINAL
         model = self.original.new_model()
@@ -282,7 +286,7 @@ class StreamComparison:
         lowered, check = parse_file(path), replace(self.check, feeds=None, shapes=None)
         if not ModelComparison(self.original, lowered, self.runner, check, None).result():
             return False
-        self.runs.original, self.ran = Session(path), lowered
+        self.runs.original, self.runnable = Session(path), lowered
         return True
 
     def _method(self) -> str:
@@ -298,7 +302,7 @@ class StreamComparison:
         sequence = next(self.sequences.in_chunks(feed, ((self.plan.frames or self.plan.unit,),)))
         try:
             whole = session_with(
-                self.ran, self.runner.folder / "whole_values.onnx", nodes_by_output, self.runs.axes
+                self.runnable, self.runner.folder / "whole_values.onnx", nodes_by_output, self.runs.axes
             )
             inner = session_with(self.stepped, self.runner.folder / "chunk_values.onnx", nodes_by_output)
             names, others = nodes_by_output(whole.parsed), nodes_by_output(inner.parsed)

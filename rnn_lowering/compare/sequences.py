@@ -63,7 +63,7 @@ class ChunkedSequence:
 
     Attributes:
         feed: The name of its inputs.
-        started: The name of its inputs and the states that the first chunk receives.
+        started: The name of its inputs with the states for the first chunk.
         sizes: The number of frames of each chunk.
     """
 
@@ -107,7 +107,7 @@ class Sequences:
         return -(-frames // self.plan.frames) * self.plan.frames
 
     def in_units(self, chunks: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-        """Return sizes of chunks in frames, given in units."""
+        """Return sizes of chunks in frames for sizes in units."""
         return tuple(tuple(n * self.plan.unit for n in sizes) for sizes in chunks)
 
     def enough(self, lengths: Sequence[int]) -> int:
@@ -134,7 +134,7 @@ class Sequences:
     def made(
         self, run: int, frames: int, given: Mapping[str, Array] = MappingProxyType({})
     ) -> Iterator[dict[str, Array]]:
-        """Yield alternative inputs of one run, of this many frames where they are not given."""
+        """Yield alternative inputs of one run; those that are not given have this many frames."""
         fixed = {**given, **self.constants}
         for feed in candidate_feeds(
             self.whole, run, self.check.seed, self._declared(frames), fixed, self.check.shapes
