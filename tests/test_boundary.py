@@ -17,7 +17,7 @@ from texts import parse
 
 import rnn_lowering as rl
 from rnn_lowering.cli.command import main
-from rnn_lowering.errors import LINE, boundary, printable
+from rnn_lowering.errors import LINE, printable
 
 LSTM = """
 main (float[5,2,3] X) => (float[5,1,2,4] Y) <float[1,16,3] W = {}, float[1,16,4] R = {}> {
@@ -132,17 +132,6 @@ def test_what_the_callers_function_raises_reaches_the_caller(file: Path) -> None
     assert not file.with_name("out.onnx").exists()
     with pytest.raises(CancelledError):
         rl.verify(file, file, progress=cancel)
-
-
-def test_a_warning_that_is_made_an_error_passes() -> None:
-    def warn() -> None:
-        with boundary():
-            warnings.warn("text", rl.RnnLoweringWarning, stacklevel=1)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(rl.RnnLoweringWarning):
-            warn()
 
 
 def test_the_command_shows_the_traceback_at_vv_only(

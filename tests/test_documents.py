@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ import pytest
 from cases import Case, model
 from one_process import run_workers_here
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
-from paths import MODELS, PACKAGE, ROOT
+from paths import EXAMPLES, MODELS, PACKAGE, ROOT
 from running import TOLERANCES, recurrent_left
 
 import rnn_lowering as rl
+from rnn_lowering import errors
 from rnn_lowering.cli.command import main, parser
 
 DOCS = ROOT / "docs"
@@ -117,6 +119,52 @@ def anchors(path: Path) -> set[str]:
     """The anchors that a Markdown page has, one for each heading."""
     titles = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+ERROR_PAGES = {
+    "getting-started.md#sizes-and-inputs": {"to": "unroll"},
+    "getting-started.md#which-form-do-i-need": {"to": "unroll", "dims": {"seq": 9}, "max_unroll": 8},
+    "getting-started.md#what-is-supported": {"only": "LSTM"},
+    "streaming.md#my-net-is-refused-because": {"stream": "batch"},
+    "runtimes.md": {"target": "abacus"},
+}
+
+
+@pytest.mark.parametrize("page", ERROR_PAGES)
+def test_an_error_names_its_section(page: str) -> None:
+    given = onnx.load(EXAMPLES / "model.onnx")
+    if "supported" in page:
+        given = model(Case("wrong", "LSTM", {"clip": -1.0}), 17)
+    with pytest.raises(rl.RnnLoweringError) as refused:
+        rl.lower(given, **ERROR_PAGES[page])  # type: ignore[arg-type]
+    assert refused.value.page == page
+
+
+def test_every_section_that_an_error_can_name_exists() -> None:
+    tree = ast.walk(ast.parse(Path(errors.__file__).read_text(encoding="utf-8")))
+    strings = {n.value for n in tree if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    pages = {text for text in strings if re.fullmatch(r"[a-z-]+\.md(#\S+)?", text)}
+    assert set(errors.PAGES.values()) - {""} < pages
+    for page, _, section in (text.partition("#") for text in pages):
+        assert not section or section in anchors(DOCS / page), page
+    for name in errors.PAGES:
+        path = PACKAGE.joinpath(*name.split("."))
+        assert path.is_dir() or path.with_suffix(".py").exists(), name
+
+
+def test_the_command_names_the_section_in_the_same_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As an address once the package has one."""
+    command = [str(EXAMPLES / "model.onnx"), str(tmp_path / "out.onnx"), "--to", "unroll"]
+    assert main(command) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(" (see docs/getting-started.md#sizes-and-inputs)")
+    known = metadata.metadata("rnn-lowering")
+    known.add_header("Project-URL", "Documentation, https://example.org/rnn/")  # type: ignore[attr-defined]
+    monkeypatch.setattr(metadata, "metadata", lambda _: known)
+    assert errors.documentation("loops.md#what-is-refused") == "https://example.org/rnn/loops/#what-is-refused"
+    assert errors.documentation("runtimes.md") == "https://example.org/rnn/runtimes/"
 
 
 def test_every_document_is_in_the_index() -> None:

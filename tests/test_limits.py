@@ -13,7 +13,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx import TensorProto, helper
 from running import assert_close, run
 from texts import parse, random_feed, refusal
 
@@ -235,23 +234,19 @@ def test_a_negative_limit_is_refused(limit: str) -> None:
 # Functions
 
 
+LOCAL = '<domain: "local", opset_import: ["": 17, "local": 1]>'
+MAIN = """main (float[2,1,3] X) => (float[2,1,1,4] Y) <float[1,12,3] W = {}, float[1,12,4] R = {}>
+    { Y = local.f0 (X, W, R) }"""
+
+
 def calls(depth: int, width: int = 2) -> onnx.ModelProto:
     """A model in which each of `depth` functions calls the next `width` times; the last holds a GRU."""
-    proto = parse(
-        """main (float[2,1,3] X) => (float[2,1,1,4] Y) <float[1,12,3] W = {}, float[1,12,4] R = {}>
-        { Y = Identity (X) }"""
-    )
-    inputs, domains = ["X", "W", "R"], [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
-    innermost = [helper.make_node("GRU", inputs, ["Y"], "gru", hidden_size=4)]
-    functions = [helper.make_function("local", f"f{depth}", inputs, ["Y"], innermost, domains)]
-    for n in reversed(range(depth)):
-        called = [helper.make_node(f"f{n + 1}", inputs, [f"y{k}"], domain="local") for k in range(width)]
-        joined = helper.make_node("Sum", [f"y{k}" for k in range(width)], ["Y"])
-        functions.append(helper.make_function("local", f"f{n}", inputs, ["Y"], [*called, joined], domains))
-    proto.graph.node[0].CopyFrom(helper.make_node("f0", inputs, ["Y"], domain="local"))
-    proto.functions.extend(functions)
-    proto.opset_import.append(domains[1])
-    return proto
+    texts = [MAIN, f"{LOCAL} f{depth} (X, W, R) => (Y) {{ [gru] Y = GRU <hidden_size = 4> (X, W, R) }}"]
+    for n in range(depth):
+        called = " ".join(f"y{k} = local.f{n + 1} (X, W, R)" for k in range(width))
+        joined = ", ".join(f"y{k}" for k in range(width))
+        texts.append(f"{LOCAL} f{n} (X, W, R) => (Y) {{ {called} Y = Sum ({joined}) }}")
+    return parse(" ".join(texts), domains=', "local": 1')
 
 
 def test_2_to_the_30th_calls_are_counted_and_not_made() -> None:
@@ -288,64 +283,34 @@ def test_inlining_copies_nodes_in_proportion_to_its_result(
 
 def test_overloads_defaults_and_references_mean_what_they_do_to_onnxruntime() -> None:
     """One name with two bodies; an attribute that a call gives, one with a default, and one that is passed on."""
-    proto = calls(0)
-    (function,) = proto.functions
-    del function.node[0].attribute[:]
-    for name, kind in (("hidden_size", "INT"), ("linear_before_reset", "INT")):
-        reference = function.node[0].attribute.add(name=name, ref_attr_name=name)
-        reference.type = onnx.AttributeProto.AttributeType.Value(kind)
-    function.attribute.append("hidden_size")
-    function.attribute_proto.append(helper.make_attribute("linear_before_reset", 1))
-    outer = proto.functions.add()
-    outer.CopyFrom(function)
-    outer.name = "outer"
-    outer.node[0].op_type, outer.node[0].domain = "f0", "local"
-    other = proto.functions.add()
-    other.CopyFrom(function)
-    other.overload = "zero"
-    other.attribute_proto[0].i = 0
-    proto.ir_version = 10
-    call = proto.graph.node[0]
-    call.op_type = "outer"
-    call.attribute.append(helper.make_attribute("hidden_size", 4))
-    proto.graph.node.append(
-        helper.make_node("f0", call.input, ["Y0"], domain="local", overload="zero", hidden_size=4)
-    )
-    proto.graph.output.append(helper.make_tensor_value_info("Y0", TensorProto.FLOAT, None))
-    new = rl.lower(proto)
+    passed_on = "<hidden_size: int = @hidden_size, linear_before_reset: int = @linear_before_reset> (X, W, R)"
+    declared = "<hidden_size, linear_before_reset: int = {}> (X, W, R) => (Y) {{ Y = {} {} }}"
+    zero = LOCAL.replace(">", ', overload: "zero">')
+    texts = [
+        MAIN.replace("local.f0", "local.outer <hidden_size = 4>")
+        .replace("4] Y)", "4] Y, float[2,1,1,4] Y0)")
+        .replace(" }", " Y0 = local.f0:zero <hidden_size = 4> (X, W, R) }"),
+        f"{LOCAL} outer {declared.format(1, 'local.f0', passed_on)}",
+        f"{LOCAL} f0 {declared.format(1, 'GRU', passed_on)}",
+        f"{zero} f0 {declared.format(0, 'GRU', passed_on)}",
+    ]
+    proto = parse(" ".join(texts), ir_version=10, domains=', "local": 1')
+    plain = [MAIN.replace("local.f0", f"GRU <hidden_size = 4, linear_before_reset = {n}>") for n in (1, 0)]
     feed = random_feed(proto)
-    expected = [plain(proto, feed, linear_before_reset) for linear_before_reset in (1, 0)]
-    for got, wanted in zip(run(new, feed).values(), expected, strict=True):
+    expected = [run(parse(text), feed)["Y"] for text in plain]
+    for got, wanted in zip(run(rl.lower(proto), feed).values(), expected, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
     assert not np.allclose(expected[0], expected[1])
-
-
-def plain(proto: onnx.ModelProto, feed: Any, linear_before_reset: int) -> Any:
-    """What a GRU with these weights computes."""
-    graph = onnx.GraphProto()
-    graph.CopyFrom(proto.graph)
-    del graph.node[:], graph.output[1:]
-    inputs = ["X", "W", "R"]
-    graph.node.append(
-        helper.make_node("GRU", inputs, ["Y"], hidden_size=4, linear_before_reset=linear_before_reset)
-    )
-    return run(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), feed)["Y"]
 
 
 # Depth and length
 
 
 def test_3000_chained_nodes_before_the_weights() -> None:
-    proto = parse(LSTM)
-    chain = [helper.make_node("Identity", [f"W{n}"], [f"W{n + 1}"]) for n in range(3000)]
-    chain[0].input[0], chain[-1].output[0] = "W", "last"
-    node = onnx.NodeProto()
-    node.CopyFrom(proto.graph.node[0])
-    node.input[1] = "last"
-    del proto.graph.node[:]
-    proto.graph.node.extend([*chain, node])
+    chain = " ".join(f"W{n + 1} = Identity (W{n})" for n in range(3000))
+    proto = parse(LSTM.replace("W = {}", "W0 = {}").replace("[node]", chain).replace("(X, W,", "(X, W3000,"))
     feed = random_feed(proto, T=3, N=2)
-    assert_close(run(rl.lower(proto), feed), run(parse(LSTM), feed))
+    assert_close(run(rl.lower(proto), feed), run(proto, feed))
 
 
 def nested(depth: int) -> ir.Model:
