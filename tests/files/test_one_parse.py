@@ -71,7 +71,7 @@ def test_nodes_are_searched_once_in_each_model(tmp_path: Path, searched: list[in
     """By what lowers, and by what verifies in the original and in the result: it does not believe what lowers."""
     onnx.save(MODEL, tmp_path / "in.onnx")
     rl.lower_file(tmp_path / "in.onnx", tmp_path / "out.onnx", report=report and tmp_path / report)
-    assert searched == [2, 2, 0]
+    assert sorted(searched) == [0, 2, 2]
 
 
 def test_a_page_is_made_by_the_process_of_the_verification(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
