@@ -24,6 +24,7 @@ import onnx_ir as ir
 
 from rnn_lowering.emit.composites import can_flip, count, flip
 from rnn_lowering.emit.constants import Constant
+from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.emit.versions import parameter
 from rnn_lowering.errors import InvalidNodeError, UnsupportedError
@@ -225,6 +226,11 @@ def reversed_rows(copy: BodyCopy, x: Tensor, read: LoopBody | ScanBody) -> Tenso
             node=read.ref,
         )
     return copy.declared(flip(copy.op, x))
+
+
+def rows_along(op: Ops, x: Tensor, axis: int) -> Tensor:
+    """Return a tensor whose first axis, that of the rows, becomes another one."""
+    return op.transpose(x, [*range(1, axis + 1), 0, *range(axis + 1, x.rank)]) if axis else x
 
 
 # Rows that a Loop reads

@@ -17,6 +17,7 @@ from rnn_lowering.loops.as_recurrence import (
     LoopRecurrence,
     loop_as_recurrence,
     reversed_rows,
+    rows_along,
     scan_as_recurrence,
     scanned_inputs,
 )
@@ -35,26 +36,14 @@ from rnn_lowering.loops.trips import (
 from rnn_lowering.model.scopes import detach
 
 _INT64, _BOOL_TENSOR = ir.DataType.INT64, ir.TensorType(ir.DataType.BOOL)
+
 _STATELESS_LOOP = 11
 """The first opset whose Loop may have no state."""
 
 _UNLIMITED = (1 << 63) - 1
 """The number of steps of a Loop without a limit."""
+
 _WAY = "unroll it (--to unroll), or keep it, for a runtime that runs Loop (--targets)"
-
-
-def to_loop(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
-    """Emit a Loop; return an item for each output of a Loop or Scan.
-
-    Raises:
-        InvalidNodeError: It breaks the specification of its operator.
-        UnsupportedError: The rank of what a Scan takes is not known.
-    """
-    if isinstance(read, LoopBody):
-        r = loop_as_recurrence(copy, read, gathers=False)
-    else:
-        r = scan_as_recurrence(copy, read)
-    return r.results(_in_order(copy, r, *_loop(copy, r)))
 
 
 def to_scan(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
@@ -76,35 +65,12 @@ def to_scan(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
     return r.results(_in_order(copy, r, *_scan(copy, r)))
 
 
-def _loop(copy: BodyCopy, r: LoopRecurrence) -> tuple[list[ir.Value], list[TensorKind | None]]:
-    """Emit a Loop; return its outputs, and the types and shapes of what it stacks in each step."""
-    op, trips = copy.op, r.trips
-    initial = [copy.value(item) for item in r.init]
-    most: ir.Value | None
-    first: ir.Value | None
-    if trips is not None:
-        most, first = copy.value_of(op.squeeze(trips.tensor, [0])), copy.value_of(op.true())
-    else:
-        assert isinstance(r.read, LoopBody)
-        most, first = copy.value(copy.item(r.read.trips)), copy.value(copy.item(r.read.condition))
-    xs = [copy.declared(x) for x in r.xs.values()]
-    kept = [copy.value_of(op.constant(0))] if not initial and op.opset < _STATELESS_LOOP else []
-    with op.body(), copy.inner_scope():
-        number, still = op.loop_inputs()
-        i, going = copy.value_of(number), copy.value_of(still)
-        unchanged = [copy.value_of(op.body_input("kept", _INT64, ())) for _ in kept]
-        states = [copy.input_like(value) for value in r.state_inputs]
-        outputs = r.step(copy, states, [copy.value_of(op.take(x, number)) for x in xs], i, going)
-        after = copy.item(r.read.going) if isinstance(r.read, LoopBody) and trips is None else going
-        kinds = [copy.facts.kind(item) for item in outputs]
-        types = [_BOOL_TENSOR, *(value.type for value in (*unchanged, *r.returned))]
-        body = copy.body_graph([i, going, *unchanged, *states], [after, *unchanged, *outputs], types)
-    attributes = [ir.AttrGraph("body", body)]
-    loop = copy.new_node("Loop", [most, first, *kept, *initial], attributes, len(kept) + len(outputs))
-    found = list(loop.outputs[len(kept) :])
-    for new, state in zip(found, states, strict=False):
-        copy.facts.declare(new, copy.facts.kind(state))
-    return found, kinds[len(states) :]
+def _check_tensors(copy: BodyCopy, read: LoopBody) -> None:
+    for value, first in zip(read.state_inputs, read.initial, strict=True):
+        if isinstance(copy.item(first), Elements) or isinstance(value.type, ir.SequenceType | ir.OptionalType):
+            raise UnsupportedError(
+                f"its state '{value.name}' is a sequence, which a Scan cannot carry", hint=_WAY, node=read.ref
+            )
 
 
 def _scan(copy: BodyCopy, r: LoopRecurrence) -> tuple[list[ir.Value], list[TensorKind | None]]:
@@ -159,14 +125,6 @@ def _row(copy: BodyCopy, x: Tensor, rows: ir.Value) -> ir.Value:
     return value
 
 
-def _check_tensors(copy: BodyCopy, read: LoopBody) -> None:
-    for value, first in zip(read.state_inputs, read.initial, strict=True):
-        if isinstance(copy.item(first), Elements) or isinstance(value.type, ir.SequenceType | ir.OptionalType):
-            raise UnsupportedError(
-                f"its state '{value.name}' is a sequence, which a Scan cannot carry", hint=_WAY, node=read.ref
-            )
-
-
 def _check_shapes(
     copy: BodyCopy, r: LoopRecurrence, firsts: Sequence[TensorKind | None], kinds: Sequence[TensorKind | None]
 ) -> None:
@@ -182,28 +140,6 @@ def _check_shapes(
             )
     if any(kind is None or kind.shape is None for kind in kinds):
         raise UnsupportedError("the rank of what its steps return is not known", hint=_WAY, node=r.read.ref)
-
-
-def _in_order(
-    copy: BodyCopy, r: LoopRecurrence, found: Sequence[ir.Value], kinds: Sequence[TensorKind | None]
-) -> list[Item]:
-    """Return the outputs of an emitted Loop or Scan, stacked along the axes of the original."""
-    read, states = r.read, len(r.states)
-    length = None if r.trips is None else r.trips.known
-    results: list[Item] = list(found[:states])
-    for n, value, kind in zip(r.stacked, found[states:], kinds, strict=True):
-        if kind is not None:
-            shape = None if kind.shape is None else (length, *kind.shape)
-            copy.facts.declare(value, TensorKind(kind.element, shape))
-        if not (read.stacked_axes[n] or read.stacked_in_front[n]):
-            results.append(value)
-            continue
-        x = copy.tensor(value, read.ref)
-        x = reversed_rows(copy, x, read) if read.stacked_in_front[n] else x
-        axis = checked_axis(read.stacked_axes[n], x.rank, read)
-        order = [*range(1, axis + 1), 0, *range(axis + 1, x.rank)]
-        results.append(copy.value_of(copy.op.transpose(x, order) if axis else x))
-    return results
 
 
 def _guarded(copy: BodyCopy, read: LoopBody, trips: LoopTrips) -> list[Item]:
@@ -244,6 +180,70 @@ def _empty(copy: BodyCopy, kind: TensorKind | None, value: ir.Value, read: LoopB
     return copy.value_of(op.emit("ConstantOfShape", [shape], (0, *kind.dims), dtype, value=fill))
 
 
+def to_loop(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
+    """Emit a Loop; return an item for each output of a Loop or Scan.
+
+    Raises:
+        InvalidNodeError: It breaks the specification of its operator.
+        UnsupportedError: The rank of what a Scan takes is not known.
+    """
+    if isinstance(read, LoopBody):
+        r = loop_as_recurrence(copy, read, gathers=False)
+    else:
+        r = scan_as_recurrence(copy, read)
+    return r.results(_in_order(copy, r, *_loop(copy, r)))
+
+
+def _loop(copy: BodyCopy, r: LoopRecurrence) -> tuple[list[ir.Value], list[TensorKind | None]]:
+    """Emit a Loop; return its outputs, and the types and shapes of what it stacks in each step."""
+    op, trips = copy.op, r.trips
+    initial = [copy.value(item) for item in r.init]
+    limits: list[ir.Value | None]
+    if trips is not None:
+        limits = [copy.value_of(op.squeeze(trips.tensor, [0])), copy.value_of(op.true())]
+    else:
+        assert isinstance(r.read, LoopBody)
+        limits = [copy.value(copy.item(value)) for value in (r.read.trips, r.read.condition)]
+    xs = [copy.declared(x) for x in r.xs.values()]
+    kept = [copy.value_of(op.constant(0))] if not initial and op.opset < _STATELESS_LOOP else []
+    with op.body(), copy.inner_scope():
+        number, still = op.loop_inputs()
+        i, going = copy.value_of(number), copy.value_of(still)
+        unchanged = [copy.value_of(op.body_input("kept", _INT64, ())) for _ in kept]
+        states = [copy.input_like(value) for value in r.state_inputs]
+        outputs = r.step(copy, states, [copy.value_of(op.take(x, number)) for x in xs], i, going)
+        after = copy.item(r.read.going) if isinstance(r.read, LoopBody) and trips is None else going
+        kinds = [copy.facts.kind(item) for item in outputs]
+        types = [_BOOL_TENSOR, *(value.type for value in (*unchanged, *r.returned))]
+        body = copy.body_graph([i, going, *unchanged, *states], [after, *unchanged, *outputs], types)
+    attributes = [ir.AttrGraph("body", body)]
+    loop = copy.new_node("Loop", [*limits, *kept, *initial], attributes, len(kept) + len(outputs))
+    found = list(loop.outputs[len(kept) :])
+    for new, state in zip(found, states, strict=False):
+        copy.facts.declare(new, copy.facts.kind(state))
+    return found, kinds[len(states) :]
+
+
+def _in_order(
+    copy: BodyCopy, r: LoopRecurrence, found: Sequence[ir.Value], kinds: Sequence[TensorKind | None]
+) -> list[Item]:
+    """Return the outputs of an emitted Loop or Scan, stacked along the axes of the original."""
+    read, states = r.read, len(r.states)
+    length = None if r.trips is None else r.trips.known
+    results: list[Item] = list(found[:states])
+    for n, value, kind in zip(r.stacked, found[states:], kinds, strict=True):
+        if kind is not None:
+            shape = None if kind.shape is None else (length, *kind.shape)
+            copy.facts.declare(value, TensorKind(kind.element, shape))
+        if not (read.stacked_axes[n] or read.stacked_in_front[n]):
+            results.append(value)
+            continue
+        x = copy.tensor(value, read.ref)
+        x = reversed_rows(copy, x, read) if read.stacked_in_front[n] else x
+        results.append(copy.value_of(rows_along(copy.op, x, checked_axis(read.stacked_axes[n], x.rank, read))))
+    return results
+
+
 def unroll(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
     """Emit the steps of a Loop or Scan, one after the other; return an item for each of its outputs.
 
@@ -279,53 +279,6 @@ def unroll(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
             for value, each, (axis, in_front) in zip(read.stacked, zip(*stacked, strict=True), axes, strict=False)
         ),
     ]
-
-
-def _step(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[Item], number: int) -> list[Item]:
-    """Emit a step, given its rows; return the next states and the rows to stack."""
-    copy.bind(read.state_inputs, states)
-    if isinstance(read, LoopBody):
-        copy.bind((read.number, read.going_input), [Known(np.asarray(number, np.int64)), Known(np.asarray(True))])
-    with copy.op.under(str(number)):
-        copy.copy_nodes(read.body)
-        return [copy.item(value) for value in (*read.state_outputs, *read.rows)]
-
-
-def _rows_of_loop(copy: BodyCopy, read: LoopBody) -> dict[ir.Value, list[Item]]:
-    """Emit what all steps of a Loop compute from rows alone; return its rows by the values of the body."""
-    trips = simulated_trips(copy, read)
-    if trips is None or not 1 < trips <= copy.limits.steps - copy.steps:
-        return {}
-    number = LoopTrips(copy.op.constant([trips]), trips, positive=True)
-    return _split(copy, loop_as_recurrence(copy, read, gathers=False, constants=False, trips=number), trips)
-
-
-def _rows_of_scan(copy: BodyCopy, read: ScanBody, steps: int) -> dict[ir.Value, list[Item]]:
-    """Emit what all steps of a Scan compute from rows alone; return its rows in the order of the steps.
-
-    Those that are read backwards are split as they are, apart from the others, and taken from the last one on.
-    """
-    rows: dict[ir.Value, list[Item]] = {
-        row: [Known(np.asarray(part)) for part in np.moveaxis(x.array, axis, 0)[:: -1 if backwards else 1]]
-        for row, value, axis, backwards in zip(read.row_inputs, read.xs, read.axes, read.backwards, strict=True)
-        if isinstance(x := copy.item(value), Known)
-    }
-    known = {*rows}
-    for direction in sorted({*read.backwards}) if steps else ():
-        directions = zip(read.row_inputs, read.backwards, strict=True)
-        excluded = {row for row, backwards in directions if row in known or backwards != direction}
-        r = scan_as_recurrence(copy, read, excluded, flips=False)
-        rows |= {value: each[::-1] if direction else each for value, each in _split(copy, r, steps).items()}
-    return rows
-
-
-def _split(copy: BodyCopy, r: LoopRecurrence, steps: int) -> dict[ir.Value, list[Item]]:
-    """Return each row of xs."""
-    op = copy.op
-    return {
-        value: [copy.value_of(op.squeeze(part, [0])) for part in op.split(x, [1] * steps, 0)]
-        for value, x in r.xs.items()
-    }
 
 
 def _most_steps(copy: BodyCopy, read: LoopBody) -> int:
@@ -390,24 +343,51 @@ def _too_many(copy: BodyCopy, needed: str, limit: str, read: LoopBody | ScanBody
     )
 
 
-def _kinds_of_rows(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[Item]) -> list[TensorKind | None]:
-    """Return the types and shapes of what the first step of a Loop would stack.
+def _rows_of_loop(copy: BodyCopy, read: LoopBody) -> dict[ir.Value, list[Item]]:
+    """Emit what all steps of a Loop compute from rows alone; return its rows by the values of the body."""
+    trips = simulated_trips(copy, read)
+    if trips is None or not 1 < trips <= copy.limits.steps - copy.steps:
+        return {}
+    number = LoopTrips(copy.op.constant([trips]), trips, positive=True)
+    return _split(copy, loop_as_recurrence(copy, read, gathers=False, constants=False, trips=number), trips)
 
-    Raises:
-        UnsupportedError: It is a Scan.
+
+def _rows_of_scan(copy: BodyCopy, read: ScanBody, steps: int) -> dict[ir.Value, list[Item]]:
+    """Emit what all steps of a Scan compute from rows alone; return its rows in the order of the steps.
+
+    Those that are read backwards are split as they are, apart from the others, and taken from the last one on.
     """
-    if isinstance(read, ScanBody):
-        raise UnsupportedError(
-            "a Scan of no steps has no result in onnxruntime", hint="fix a length of 1 or more", node=read.ref
-        )
-    with copy.op.body(), copy.inner_scope():
-        try:
-            kinds = [copy.facts.kind(item) for item in _step(copy, read, states, 0)[len(states) :]]
-        except UnsupportedError:
-            kinds = [None] * len(read.rows)
-        for node in copy.op.nodes:
-            detach(node)
-    return kinds
+    rows: dict[ir.Value, list[Item]] = {
+        row: [Known(np.asarray(part)) for part in np.moveaxis(x.array, axis, 0)[:: -1 if backwards else 1]]
+        for row, value, axis, backwards in zip(read.row_inputs, read.xs, read.axes, read.backwards, strict=True)
+        if isinstance(x := copy.item(value), Known)
+    }
+    known = {*rows}
+    for direction in sorted({*read.backwards}) if steps else ():
+        directions = zip(read.row_inputs, read.backwards, strict=True)
+        excluded = {row for row, backwards in directions if row in known or backwards != direction}
+        r = scan_as_recurrence(copy, read, excluded, flips=False)
+        rows |= {value: each[::-1] if direction else each for value, each in _split(copy, r, steps).items()}
+    return rows
+
+
+def _split(copy: BodyCopy, r: LoopRecurrence, steps: int) -> dict[ir.Value, list[Item]]:
+    """Return each row of xs."""
+    op = copy.op
+    return {
+        value: [copy.value_of(op.squeeze(part, [0])) for part in op.split(x, [1] * steps, 0)]
+        for value, x in r.xs.items()
+    }
+
+
+def _step(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[Item], number: int) -> list[Item]:
+    """Emit a step, given its rows; return the next states and the rows to stack."""
+    copy.bind(read.state_inputs, states)
+    if isinstance(read, LoopBody):
+        copy.bind((read.number, read.going_input), [Known(np.asarray(number, np.int64)), Known(np.asarray(True))])
+    with copy.op.under(str(number)):
+        copy.copy_nodes(read.body)
+        return [copy.item(value) for value in (*read.state_outputs, *read.rows)]
 
 
 def _empty_constants(copy: BodyCopy, read: LoopBody | ScanBody, kinds: Sequence[TensorKind | None]) -> list[Item]:
@@ -427,3 +407,23 @@ def _empty_constants(copy: BodyCopy, read: LoopBody | ScanBody, kinds: Sequence[
         row = copy.tensor(Known(np.zeros((1, *(size or 0 for size in kind.dims)), dtype)), read.ref)
         results.append(copy.value_of(copy.op.slice(row, 0, 0, 0)))  # OpenVINO takes an empty constant for a scalar
     return results
+
+
+def _kinds_of_rows(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[Item]) -> list[TensorKind | None]:
+    """Return the types and shapes of what the first step of a Loop would stack.
+
+    Raises:
+        UnsupportedError: It is a Scan.
+    """
+    if isinstance(read, ScanBody):
+        raise UnsupportedError(
+            "a Scan of no steps has no result in onnxruntime", hint="fix a length of 1 or more", node=read.ref
+        )
+    with copy.op.body(), copy.inner_scope():
+        try:
+            kinds = [copy.facts.kind(item) for item in _step(copy, read, states, 0)[len(states) :]]
+        except UnsupportedError:
+            kinds = [None] * len(read.rows)
+        for node in copy.op.nodes:
+            detach(node)
+    return kinds

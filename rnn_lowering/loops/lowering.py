@@ -65,10 +65,6 @@ class LoopReport:
     def ref(self) -> NodeRef:
         return NodeRef(self.name, self.operator, self.scope)
 
-    @classmethod
-    def of(cls, ref: NodeRef, form: str, reason: str, steps: int | None) -> LoopReport:
-        return cls(ref.name, ref.operator, ref.scope, form, reason, steps)
-
     def __str__(self) -> str:
         steps = "" if self.steps is None else f", {self.steps} step{'' if self.steps == 1 else 's'}"
         return f"{self.ref}: {self.form}{steps}"
@@ -231,7 +227,7 @@ class _LoopLowering:
                 elif not wanted.optional:
                     raise
                 continue
-            self.reports.append(LoopReport.of(ref, form, reason, steps))
+            self.reports.append(LoopReport(ref.name, ref.operator, ref.scope, form, reason, steps))
             return
 
     def _replace(self, node: ir.Node, scope: Scope, form: str, wanted: LoopForms) -> int | None:

@@ -23,6 +23,7 @@ from rnn_lowering.emit.composites import flip
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import InvalidNodeError, UnsupportedError
+from rnn_lowering.loops.as_recurrence import rows_along
 from rnn_lowering.loops.body import LoopBody
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.body_repetition import unroll
@@ -381,7 +382,7 @@ def _join(facts: Facts, op: Ops, node: ir.Node, state: _StackedState, rows: ir.V
         x = given(rows)
         x = op.squeeze(x, [1 + axis for axis in each.dropped]) if each.dropped else x
         x = flip(op, x) if each.backwards else x
-        x = op.transpose(x, [*range(1, each.axis + 1), 0, *range(each.axis + 1, x.rank)]) if each.axis else x
+        x = rows_along(op, x, each.axis)
         x = x if each.before is None else op.concat([given(each.before), x], each.axis)
         if each.behind is not None:
             assert isinstance(state.steps, int)
