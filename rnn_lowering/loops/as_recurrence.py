@@ -31,7 +31,7 @@ from rnn_lowering.errors import InvalidNodeError, UnsupportedError
 from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.emptying import EmptiedBody, empty_body
-from rnn_lowering.loops.facts import Item, Known
+from rnn_lowering.loops.facts import Item, KnownTensor
 from rnn_lowering.loops.trips import STEP, Counters, LoopTrips, UnknownTripsError, number_of_trips
 
 
@@ -116,7 +116,7 @@ def loop_as_recurrence(
         copy: Copies the body later.
         read: The Loop.
         gathers: Whether rows that a Gather takes, and nothing else, are among xs.
-        constants: Whether rows of constants are; their numbers are not known then.
+        constants: Whether rows of constants are; their numbers are unknown then.
         trips: The number of steps, if it was emitted.
     """
     copy.bring_constants([read.body])
@@ -126,13 +126,13 @@ def loop_as_recurrence(
         with suppress(UnknownTripsError):
             trips = number_of_trips(counters)
 
-    def find(node: ir.Node) -> Tensor | None:
-        of_constant = node.op_type != "Gather" or isinstance(copy.item(node.inputs[0]), Known)
+    def find_rows(node: ir.Node) -> Tensor | None:
+        of_constant = node.op_type != "Gather" or isinstance(copy.item(node.inputs[0]), KnownTensor)
         if trips is None or (of_constant and not constants):
             return None
         return _rows_of(counters, trips, node, splits=not constants)
 
-    body = empty_body(copy, read, {}, find, invariant)
+    body = empty_body(copy, read, {}, find_rows, invariant)
     if not gathers:
         body.keep_gathers()
     return _as_recurrence(copy, read, invariant, body, trips)
@@ -178,7 +178,7 @@ def scanned_inputs(copy: BodyCopy, read: ScanBody) -> tuple[list[Tensor], list[i
 
     Raises:
         InvalidNodeError: There is no such axis, or the sizes differ.
-        UnsupportedError: A rank is not known.
+        UnsupportedError: A rank is unknown.
     """
     xs = [copy.tensor(copy.item(value), read.ref) for value in read.xs]
     axes = [checked_axis(axis, x.rank, read) for x, axis in zip(xs, read.axes, strict=True)]

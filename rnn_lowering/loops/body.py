@@ -54,22 +54,25 @@ class RepeatedBody:
         pairs = zip(self.state_inputs, self.state_outputs, strict=True)
         return {n for n, (before, after) in enumerate(pairs) if behind_identities(after) is before}
 
-    def values_behind(self, values: Sequence[ir.Value], moved: Container[ir.Node] = ()) -> set[ir.Value]:
+    def values_behind(
+        self, values: Sequence[ir.Value], moved: Container[ir.Node] = (), *, in_one_step: bool = False
+    ) -> set[ir.Value]:
         """Return these values and those that they depend on, also through the states of earlier steps.
 
         Args:
             values: Values of the body.
             moved: Nodes that are not in the body any more.
+            in_one_step: Leave earlier steps out.
         """
-        places = {value: n for n, value in enumerate(self.state_inputs)}
+        before = {} if in_one_step else dict(zip(self.state_inputs, self.state_outputs, strict=True))
         found, pending = set[ir.Value](), list(values)
         while pending:
             value = pending.pop()
             if value in found:
                 continue
             found.add(value)
-            if value in places:
-                pending.append(self.state_outputs[places[value]])
+            if value in before:
+                pending.append(before[value])
             node = value.producer()
             if node is not None and node.graph is self.body and node not in moved:
                 pending += values_used(node)

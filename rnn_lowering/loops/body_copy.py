@@ -24,7 +24,7 @@ from rnn_lowering.loops.facts import (
     Elements,
     Facts,
     Item,
-    Known,
+    KnownTensor,
     TensorKind,
     common_kind,
     known_bounds,
@@ -129,7 +129,7 @@ class BodyCopy(BodyValues):
         return slices
 
     def results_of(self, node: ir.Node) -> Sequence[Item]:
-        """Return the outputs of a node of a body in the current step; emit those that are not known."""
+        """Return the outputs of a node of a body in the current step; emit those that are unknown."""
         items = [self.item(value) for value in node.inputs]
         standard = node.domain in DEFAULT_DOMAIN
         if standard and node.op_type in REPEATING and node not in self.stays:
@@ -146,12 +146,12 @@ class BodyCopy(BodyValues):
             return found
         arrays = self.facts.evaluate(node, items) if standard else None
         if arrays is not None and all(array.size <= SHARED_SIZE or array.dtype.kind != "f" for array in arrays):
-            return [Known(array) for array in arrays]
+            return [KnownTensor(array) for array in arrays]
         return self.copy_node(node, items)
 
     def _constant_parts(self, node: ir.Node, items: Sequence[Item]) -> list[Item] | None:
         """Return the parts of a constant as constants; None if a Split is of no constant."""
-        source = items[0].value if isinstance(items[0], Known) else items[0]
+        source = items[0].value if isinstance(items[0], KnownTensor) else items[0]
         absent = parameter(node, "split", self.facts.opset) is None
         if absent or not isinstance(source, ir.Value) or not is_constant(source) or source.const_value is None:
             return None
@@ -245,7 +245,7 @@ class BodyCopy(BodyValues):
             return None
         elements = items[0].items
         if name == "SequenceLength":
-            return [Known(np.asarray(len(elements), np.int64))]
+            return [KnownTensor(np.asarray(len(elements), np.int64))]
         if name in ("SequenceInsert", "SequenceErase", "SequenceAt"):
             return self._at(name, elements, items)
         if name == "ConcatFromSequence" and elements:
@@ -256,7 +256,7 @@ class BodyCopy(BodyValues):
         """Return the elements of a SplitToSequence; None if their number is unknown, or too large."""
         ref = self.outermost or node_ref(node, "")
         kind, sizes = self.facts.kind(items[0]), items[1] if len(items) > 1 else None
-        if kind is None or kind.shape is None or not (sizes is None or isinstance(sizes, Known)):
+        if kind is None or kind.shape is None or not (sizes is None or isinstance(sizes, KnownTensor)):
             return None
         axis = (node.attributes.get_int("axis", 0) or 0) % max(len(kind.shape), 1)
         length = kind.dims[axis]
@@ -297,7 +297,7 @@ class BodyCopy(BodyValues):
 
 
 def _key(item: Item) -> Hashable:
-    if isinstance(item, Known):
+    if isinstance(item, KnownTensor):
         return item.key()
     return tuple(map(_key, item.items)) if isinstance(item, Elements) else item
 
@@ -309,7 +309,7 @@ RepeatBody = Callable[[BodyCopy, "LoopBody | ScanBody"], "list[Item]"]
 def _parts_of(
     slices: Sequence[ir.Node], bounds: Sequence[Sequence[Item]], kind: TensorKind
 ) -> tuple[int, list[int]] | None:
-    """Return the axis along which Slices of a value take all of it, and where each starts; None if they do not.
+    """Return the axis along which Slices of a value take all of it, and the start of each; None if they do not.
 
     Args:
         slices: The nodes.
@@ -329,7 +329,7 @@ def _parts_of(
 
 
 def _part(items: Sequence[Item], kind: TensorKind) -> tuple[int, int, int] | None:
-    """Return the one axis that a Slice shortens, where it starts and where it ends."""
+    """Return the one axis that a Slice shortens, its start and its end."""
     bounds = known_bounds(items)
     if bounds is None or kind.shape is None:
         return None

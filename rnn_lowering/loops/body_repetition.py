@@ -23,7 +23,7 @@ from rnn_lowering.loops.as_recurrence import (
 )
 from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
 from rnn_lowering.loops.body_copy import BodyCopy
-from rnn_lowering.loops.facts import Elements, Item, Known, TensorKind, number_of
+from rnn_lowering.loops.facts import TRUE, Elements, Item, KnownTensor, TensorKind, number_of
 from rnn_lowering.loops.trips import (
     ENDLESS,
     Counters,
@@ -50,7 +50,7 @@ def to_scan(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
     """Emit a Scan; return an item for each output of a Loop or Scan.
 
     Raises:
-        UnsupportedError: The number of steps is not known before the Loop starts, or a state is not a tensor of one
+        UnsupportedError: The number of steps is unknown before the Loop starts, or a state is not a tensor of one
             shape.
     """
     if isinstance(read, LoopBody):
@@ -86,7 +86,7 @@ def _scan(copy: BodyCopy, r: LoopRecurrence) -> tuple[list[ir.Value], list[Tenso
             copy.facts.declare(state, kind)
         rows = [_row(copy, x, value) for x, value in zip(r.xs.values(), xs, strict=False)]
         i = [copy.value_of(op.body_input("i", _INT64, ()))] if len(xs) > len(rows) else []
-        outputs = r.step(copy, states, rows, i[0] if i else None, Known(np.asarray(True)))
+        outputs = r.step(copy, states, rows, i[0] if i else None, TRUE)
         kinds = [copy.facts.kind(item) for item in outputs]
         body = copy.body_graph([*states, *rows, *i], outputs, [value.type for value in r.returned])
     _check_shapes(copy, r, firsts, kinds)
@@ -185,7 +185,7 @@ def to_loop(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
 
     Raises:
         InvalidNodeError: It breaks the specification of its operator.
-        UnsupportedError: The rank of what a Scan takes is not known.
+        UnsupportedError: The rank of what a Scan takes is unknown.
     """
     if isinstance(read, LoopBody):
         r = loop_as_recurrence(copy, read, gathers=False)
@@ -249,7 +249,7 @@ def unroll(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
 
     Raises:
         InvalidNodeError: It breaks the specification of its operator.
-        UnsupportedError: The number of its steps is not known, or over a limit.
+        UnsupportedError: The number of its steps is unknown, or over a limit.
     """
     copy.bring_constants([read.body, *read.body.subgraphs()])
     copy.moved.difference_update(read.body)
@@ -285,7 +285,7 @@ def _most_steps(copy: BodyCopy, read: LoopBody) -> int:
     """Return the most steps of a Loop.
 
     Raises:
-        UnknownTripsError: They are not known.
+        UnknownTripsError: They are unknown.
     """
     if read.trips is None:
         return _UNLIMITED
@@ -358,9 +358,9 @@ def _rows_of_scan(copy: BodyCopy, read: ScanBody, steps: int) -> dict[ir.Value, 
     Those that are read backwards are split as they are, apart from the others, and taken from the last one on.
     """
     rows: dict[ir.Value, list[Item]] = {
-        row: [Known(np.asarray(part)) for part in np.moveaxis(x.array, axis, 0)[:: -1 if backwards else 1]]
+        row: [KnownTensor(np.asarray(part)) for part in np.moveaxis(x.array, axis, 0)[:: -1 if backwards else 1]]
         for row, value, axis, backwards in zip(read.row_inputs, read.xs, read.axes, read.backwards, strict=True)
-        if isinstance(x := copy.item(value), Known)
+        if isinstance(x := copy.item(value), KnownTensor)
     }
     known = {*rows}
     for direction in sorted({*read.backwards}) if steps else ():
@@ -384,7 +384,10 @@ def _step(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[Item], num
     """Emit a step, given its rows; return the next states and the rows to stack."""
     copy.bind(read.state_inputs, states)
     if isinstance(read, LoopBody):
-        copy.bind((read.number, read.going_input), [Known(np.asarray(number, np.int64)), Known(np.asarray(True))])
+        copy.bind(
+            (read.number, read.going_input),
+            [KnownTensor(np.asarray(number, np.int64)), TRUE],
+        )
     with copy.op.under(str(number)):
         copy.copy_nodes(read.body)
         return [copy.item(value) for value in (*read.state_outputs, *read.rows)]
@@ -404,7 +407,7 @@ def _empty_constants(copy: BodyCopy, read: LoopBody | ScanBody, kinds: Sequence[
                 node=read.ref,
             )
         dtype = kind.dtype.numpy()
-        row = copy.tensor(Known(np.zeros((1, *(size or 0 for size in kind.dims)), dtype)), read.ref)
+        row = copy.tensor(KnownTensor(np.zeros((1, *(size or 0 for size in kind.dims)), dtype)), read.ref)
         results.append(copy.value_of(copy.op.slice(row, 0, 0, 0)))  # OpenVINO takes an empty constant for a scalar
     return results
 

@@ -17,7 +17,7 @@ from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.emit.versions import parameter
 from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
-from rnn_lowering.loops.facts import Elements, Facts, Item, Known, SizeOrName, TensorKind, is_plain
+from rnn_lowering.loops.facts import Elements, Facts, Item, KnownTensor, SizeOrName, TensorKind, is_plain
 from rnn_lowering.model.scopes import LOWERED, REPEATING
 from rnn_lowering.types import array_of
 
@@ -64,7 +64,7 @@ class BodyValues:
         for node in body.all_nodes():
             for value in node.inputs:
                 item = self.item(value)
-                source = item.value if isinstance(item, Known) else item
+                source = item.value if isinstance(item, KnownTensor) else item
                 if value is not None and isinstance(source, ir.Value) and is_constant(source):
                     self._items[value] = self._constant(source)
 
@@ -75,7 +75,7 @@ class BodyValues:
             raise InvalidNodeError(f"the initializer '{value.name}' has no tensor", node=self.outermost)
         if tensor.size <= SHARED_SIZE and is_plain(tensor.dtype):
             try:
-                return Known(array_of(tensor))
+                return KnownTensor(array_of(tensor))
             except Exception as error:  # whatever damaged tensors raise
                 reason = f"the initializer '{value.name}' cannot be read: {' '.join(str(error).split())}"
                 raise InvalidNodeError(reason, node=self.outermost) from error
@@ -86,7 +86,7 @@ class BodyValues:
         if value is None:
             return None
         if value not in self._items:
-            self._items[value] = self.facts.known(value) or self.facts.elements(value) or value
+            self._items[value] = self.facts.known_tensor(value) or self.facts.elements(value) or value
         return self._items[value]
 
     def bind(self, values: Sequence[ir.Value], items: Sequence[Item]) -> None:
@@ -110,7 +110,7 @@ class BodyValues:
             return self._sequence(item)
         return self.value_of(self._literal(item))
 
-    def _literal(self, item: Known) -> Tensor:
+    def _literal(self, item: KnownTensor) -> Tensor:
         return self.op.known(literal(item.array, ir.DataType.from_numpy(item.array.dtype)))
 
     def _sequence(self, elements: Elements) -> ir.Value:
@@ -147,14 +147,14 @@ class BodyValues:
             items.append(given)
             if constant is not None and constant.size <= SHARED_SIZE and is_plain(constant.dtype):
                 with suppress(Exception):  # as in `Facts`
-                    items[-1] = Known(array_of(constant), given)
+                    items[-1] = KnownTensor(array_of(constant), given)
         for output, kind in zip(node.outputs, self.facts.infer(node, items), strict=True):
             if kind is not None and kind.shape is not None:
                 self.facts.declare(output, kind)
 
-    def tensor(self, item: Item, ref: NodeRef) -> Tensor:
+    def tensor(self, item: Item, ref: NodeRef | None) -> Tensor:
         """Return an item as a tensor of known rank."""
-        if isinstance(item, Known):
+        if isinstance(item, KnownTensor):
             return self._literal(item)
         kind = self.facts.kind(item)
         if not isinstance(item, ir.Value) or kind is None or kind.shape is None:
@@ -173,16 +173,14 @@ class BodyValues:
         if place is None:
             return None
         value, axis = place
-        kind = self.facts.kind(value)
-        assert kind is not None
-        return self.op.dim(self.op.given(value, kind.dtype, kind.dims), axis)
+        return self.op.dim(self.tensor(value, self.outermost), axis)
 
     def integers(self, given: ir.Attr | ir.Value | None) -> list[int] | None:
         """Return the integers of an attribute or an input; None if unknown."""
         if isinstance(given, ir.Attr):
             return list(given.as_ints())
         item = self.item(given)
-        return item.array.ravel().tolist() if isinstance(item, Known) else None
+        return item.array.ravel().tolist() if isinstance(item, KnownTensor) else None
 
     def split_sizes(self, node: ir.Node, length: int | None) -> list[int] | None:
         """Return the sizes of the parts of a Split along an axis of this size; None if unknown."""
@@ -198,12 +196,12 @@ class BodyValues:
 
         Raises:
             InvalidNodeError: There is no such axis.
-            UnsupportedError: The rows have different shapes, or a rank is not known.
+            UnsupportedError: The rows have different shapes, or a rank is unknown.
         """
-        if all(isinstance(row, Known) for row in rows):
-            arrays = [row.array for row in rows if isinstance(row, Known)]
+        if all(isinstance(row, KnownTensor) for row in rows):
+            arrays = [row.array for row in rows if isinstance(row, KnownTensor)]
             if len({array.shape for array in arrays}) == 1 and -arrays[0].ndim - 1 <= axis <= arrays[0].ndim:
-                return Known(np.stack(arrays, axis))
+                return KnownTensor(np.stack(arrays, axis))
         tensors = [self.tensor(row, ref) for row in rows]
         rank = tensors[0].rank + 1
         if not -rank <= axis < rank:

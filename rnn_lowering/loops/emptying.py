@@ -20,7 +20,7 @@ from rnn_lowering.emit.tensor import Tensor, broadcast_shape
 from rnn_lowering.emit.versions import inputs_and_attributes
 from rnn_lowering.loops.body import LoopBody, ScanBody
 from rnn_lowering.loops.body_copy import BodyCopy
-from rnn_lowering.loops.facts import Item, Known
+from rnn_lowering.loops.facts import Item, KnownTensor
 from rnn_lowering.model.scopes import bodies_of, values_used
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 
@@ -34,9 +34,9 @@ _UNARY = frozenset(
 _BINARY = frozenset(("Add", "Sub", "Mul", "Div", "Pow"))
 
 _MOVING = frozenset(("Split", "Squeeze", "Slice", "Reshape", "Concat", "Expand"))
-"""Operators that cannot fail where all shapes are known."""
+"""Operators that cannot fail if all shapes are known."""
 
-Find = Callable[[ir.Node], "Tensor | None"]
+FindRows = Callable[[ir.Node], "Tensor | None"]
 """Returns the rows that a Gather takes, one in each step; None if it is another Gather."""
 
 
@@ -65,7 +65,7 @@ def empty_body(
     copy: BodyCopy,
     read: LoopBody | ScanBody,
     rows: Mapping[ir.Value, Tensor],
-    find: Find,
+    find_rows: FindRows,
     constant: Sequence[ir.Value],
 ) -> EmptiedBody:
     """Emit what can be moved out of a body into the open graph.
@@ -74,7 +74,7 @@ def empty_body(
         copy: Copies the body later; it has items for the values that never change.
         read: The Loop or Scan.
         rows: The inputs of the body that are rows of a tensor.
-        find: Finds other rows.
+        find_rows: Finds other rows.
         constant: The states that never change.
     """
     if copy.op.dialect.gemm_per_activation:
@@ -89,7 +89,7 @@ def empty_body(
             copy.bind(node.outputs, copy.results_of(node))
             result.moved.add(node)
             continue
-        found = _of_all_steps(copy, node, result.rows, varies, find) if moves and not invariant else None
+        found = _of_all_steps(copy, node, result.rows, varies, find_rows) if moves and not invariant else None
         varies.update(node.outputs)
         if found is not None:
             result.rows.update(zip(node.outputs, found, strict=True))
@@ -100,7 +100,7 @@ def empty_body(
 def _is_safe(copy: BodyCopy, node: ir.Node) -> bool:
     """Whether a node may run before the loop, even if the loop has no step."""
     items = [copy.item(value) for value in node.inputs]
-    if all(isinstance(item, Known) for item in items) and copy.facts.evaluate(node, items) is not None:
+    if all(isinstance(item, KnownTensor) for item in items) and copy.facts.evaluate(node, items) is not None:
         return True
     if node.op_type == "Slice" and copy.is_whole(items):
         return True
@@ -115,17 +115,17 @@ def _is_safe(copy: BodyCopy, node: ir.Node) -> bool:
 
 
 def _divides_integers(node: ir.Node, dtype: ir.DataType) -> bool:
-    """Whether a node is a Div of integers, which fails where the divisor is 0."""
+    """Whether a node is a Div of integers, which fails if the divisor is 0."""
     return node.op_type == "Div" and not dtype.is_floating_point()
 
 
 def _of_all_steps(
-    copy: BodyCopy, node: ir.Node, rows: Mapping[ir.Value, Tensor], varies: set[ir.Value], find: Find
+    copy: BodyCopy, node: ir.Node, rows: Mapping[ir.Value, Tensor], varies: set[ir.Value], find_rows: FindRows
 ) -> list[Tensor] | None:
     """Emit what a node computes in all steps; None if it stays in the body."""
     if node.op_type == "Split":
         return _split(copy, node, rows)
-    found = find(node) if _reads_row(node, varies) else _from_rows(copy, node, rows, varies)
+    found = find_rows(node) if _reads_row(node, varies) else _from_rows(copy, node, rows, varies)
     return None if found is None else [found]
 
 
@@ -187,7 +187,7 @@ def _like(copy: BodyCopy, node: ir.Node, given: Sequence[Tensor], shape: tuple[i
 
 
 def _elementwise(copy: BodyCopy, node: ir.Node, given: Sequence[Tensor], are_rows: Sequence[bool]) -> Tensor | None:
-    """Emit an element-wise operator where the axis of the steps stays the first one."""
+    """Emit an element-wise operator if the axis of the steps stays the first one."""
     ranks = {operand.rank for operand, is_row in zip(given, are_rows, strict=True) if is_row}
     others = [operand.rank for operand, is_row in zip(given, are_rows, strict=True) if not is_row]
     if not _same_type(given) or len(ranks) > 1 or any(rank >= max(ranks) for rank in others):

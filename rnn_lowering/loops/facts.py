@@ -105,7 +105,7 @@ def common_kind(kinds: Sequence[TensorKind | None]) -> TensorKind | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class KnownTensor:
     """A tensor that is known, and the value of the graph that holds it, if there is one."""
 
     array: Array
@@ -120,6 +120,9 @@ class Known:
         return TensorKind(element_of(self.array), self.array.shape)
 
 
+TRUE = KnownTensor(np.asarray(True))
+
+
 @dataclass(frozen=True, eq=False)
 class Elements:
     """A sequence whose elements are known, and the value of the graph that holds it, if there is one."""
@@ -128,13 +131,13 @@ class Elements:
     value: ir.Value | None = None
 
 
-Item = ir.Value | Known | Elements | None
+Item = ir.Value | KnownTensor | Elements | None
 """What stands for a value of a body in one step: a value of the graph, a constant, a sequence, or nothing."""
 
 
 def number_of(item: Item) -> int | float | None:
     """Return the number of a known tensor of one element; None for any other item."""
-    return item.array.item() if isinstance(item, Known) and item.array.size == 1 else None
+    return item.array.item() if isinstance(item, KnownTensor) and item.array.size == 1 else None
 
 
 class Facts:
@@ -149,7 +152,7 @@ class Facts:
         self.opset = opset
         self._opsets = {**{d: v for d, v in model.opset_imports.items() if d != "ai.onnx"}, "": opset}
         self._kinds: dict[ir.Value, TensorKind] = {}
-        self._known: dict[ir.Value, Known | None] = {}
+        self._known: dict[ir.Value, KnownTensor | None] = {}
         self._outside = SymbolicValues(self._opsets, any_size=True)
         self._elements: dict[ir.Value, Elements] = {}
         self._inferred: dict[Hashable, list[TensorKind | None]] = {}
@@ -179,7 +182,7 @@ class Facts:
 
     def kind(self, item: Item) -> TensorKind | None:
         """Return the type and shape of a tensor; None if unknown, or if it is no tensor."""
-        if isinstance(item, Known):
+        if isinstance(item, KnownTensor):
             return item.kind()
         return self._kinds.get(item) if isinstance(item, ir.Value) else None
 
@@ -233,7 +236,7 @@ class Facts:
 
     def size_in(self, value: ir.Value) -> Size | None:
         """Return the size that a value of one element holds: an unknown one that an axis has."""
-        self.known(value)
+        self.known_tensor(value)
         numbers = self._outside.numbers(value)
         sizes = {dim for shape in self._outside.shapes.values() for dim in shape if dim.constant is None}
         return numbers[0] if numbers is not None and len(numbers) == 1 and numbers[0] in sizes else None
@@ -268,7 +271,7 @@ class Facts:
     def record_elements(self, value: ir.Value, items: Sequence[Item]) -> None:
         self._elements[value] = Elements(tuple(items), value)
 
-    def known(self, value: ir.Value) -> Known | None:
+    def known_tensor(self, value: ir.Value) -> KnownTensor | None:
         """Return the tensor of a value outside of bodies, if it is small and follows from constants and sizes."""
         pending = [value]
         while pending:
@@ -304,7 +307,7 @@ class Facts:
         """Add the tensor of an initializer or a Constant."""
         array = self._constant(value)
         if array is not None:
-            self._known[value] = found = Known(array, value)
+            self._known[value] = found = KnownTensor(array, value)
             found.kind().add_to(self._outside, value)
             self._outside.contents[value] = array
 
@@ -330,7 +333,7 @@ class Facts:
         if all(_is_small(TensorKind.of(values, v)) for v in node.outputs if v.name):
             evaluate(values, node)
             found = ((v, values.constant(v)) for v in node.outputs)
-            self._known |= {v: Known(np.array(array), v) for v, array in found if array is not None}
+            self._known |= {v: KnownTensor(np.array(array), v) for v, array in found if array is not None}
 
     def evaluate(self, node: ir.Node, items: Sequence[Item]) -> list[Array] | None:
         """Return what a node computes from these items, if it is small and they are known."""
@@ -344,7 +347,7 @@ class Facts:
         if node.op_type == "CastLike" and len(items) > 1:
             like = self.kind(items[1])
             items = [items[0], None if like is None else _zero_like(like)]
-        arrays = [item.array if isinstance(item, Known) else None for item in items]
+        arrays = [item.array if isinstance(item, KnownTensor) else None for item in items]
         if not any(a is not None for a in arrays) or any(
             a is None and item is not None for a, item in zip(arrays, items, strict=True)
         ):
@@ -411,10 +414,10 @@ def _inferred_kinds(values: SymbolicValues, node: ir.Node) -> list[TensorKind | 
     return [TensorKind.of(values, output) for output in node.outputs]
 
 
-def _sizes_in(node: ir.Node, items: Sequence[Item]) -> dict[int, Known]:
+def _sizes_in(node: ir.Node, items: Sequence[Item]) -> dict[int, KnownTensor]:
     """Return, by their place, the known inputs whose numbers decide the shape of the result."""
     first = _FIRST_OF_SIZES.get(node.op_type, len(items))
-    return {n: item for n, item in enumerate(items) if n >= first and isinstance(item, Known)}
+    return {n: item for n, item in enumerate(items) if n >= first and isinstance(item, KnownTensor)}
 
 
 def known_bounds(items: Sequence[Item]) -> list[tuple[int, int, int, int]] | None:
@@ -423,9 +426,11 @@ def known_bounds(items: Sequence[Item]) -> list[tuple[int, int, int, int]] | Non
     Args:
         items: Its starts, ends, axes and steps.
     """
-    if len(items) < 2 or not all(item is None or isinstance(item, Known) for item in items):
+    if len(items) < 2 or not all(item is None or isinstance(item, KnownTensor) for item in items):
         return None
-    given = [item.array.ravel().tolist() if isinstance(item, Known) else [] for item in (*items, None, None)[:4]]
+    given = [
+        item.array.ravel().tolist() if isinstance(item, KnownTensor) else [] for item in (*items, None, None)[:4]
+    ]
     starts, ends = given[:2]
     axes, steps = given[2] or list(range(len(starts))), given[3] or [1] * len(starts)
     same = len(starts) == len(ends) == len(axes) == len(steps)
@@ -454,4 +459,4 @@ def _most(dtype: ir.DataType) -> int:
 
 def _zero_like(kind: TensorKind) -> Item:
     dtype = kind.dtype
-    return Known(np.zeros((), dtype.numpy())) if is_plain(dtype) else ir.Value(name="like")
+    return KnownTensor(np.zeros((), dtype.numpy())) if is_plain(dtype) else ir.Value(name="like")

@@ -1,4 +1,4 @@
-"""Lower the Loops and Scans of a model: which of them, in which form, and where their equivalents go."""
+"""Lower the Loops and Scans of a model: choose their forms, and put their equivalents in their places."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ class _LoopLowering:
         """Whether a Loop is known to have no step."""
         if node.op_type != "Loop":
             return False
-        numbers = [number_of(self.facts.known(value)) for value in node.inputs[:2] if value is not None]
+        numbers = [number_of(self.facts.known_tensor(value)) for value in node.inputs[:2] if value is not None]
         return any(number is not None and number <= 0 for number in numbers)
 
     def _lower(self, node: ir.Node, scope: Scope, wanted: LoopForms) -> None:
@@ -231,7 +231,7 @@ class _LoopLowering:
             return
 
     def _replace(self, node: ir.Node, scope: Scope, form: str, wanted: LoopForms) -> int | None:
-        """Give a node a form; return the number of its steps, where they are unrolled."""
+        """Give a node a form; return the number of its steps if they are unrolled."""
         ref, repeat = node_ref(node, scope.text), _FORMS[form]
         shared = dict(self._shared.get(scope.graph, {}))
         copy = BodyCopy(

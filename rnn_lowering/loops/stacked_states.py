@@ -4,8 +4,8 @@ Three operators give a row to a state:
 
 * SequenceInsert appends it to a list that is empty at first, and whose elements are only joined after the Loop.
 * Concat joins it to a tensor that grows.
-* ScatterND writes it into a tensor, where step i writes row i, or the i-th one from the end. If there are more rows
-  than steps, the others are those of the initial tensor.
+* ScatterND writes it into a tensor: step i writes row i, or the i-th one from the end. If there are more rows than
+  steps, the others are those of the initial tensor.
 
 A Scan carries neither lists nor states that grow.
 """
@@ -28,7 +28,7 @@ from rnn_lowering.loops.body import LoopBody
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.body_repetition import unroll
 from rnn_lowering.loops.body_values import LoopLimits
-from rnn_lowering.loops.facts import Facts, Known, SizeOrName, TensorKind
+from rnn_lowering.loops.facts import Facts, KnownTensor, SizeOrName, TensorKind
 from rnn_lowering.loops.trips import STEP, Counters, Line, runs_once_per_row, simulated_trips
 from rnn_lowering.model.replace import drop_unused, take_over
 from rnn_lowering.model.scopes import detach, values_used
@@ -263,11 +263,12 @@ def _is_index_of_row(counters: Counters, index: ir.Value, number: Line, front: S
         number: The number of the row.
         front: The sizes before the axis of the rows.
     """
-    body, columns = counters.read.body, len(front) + 1
-    nodes = _nodes_behind(body, index)
+    read, columns = counters.read, len(front) + 1
+    behind = read.values_behind([index], in_one_step=True)
+    nodes = [node for node in read.body if not behind.isdisjoint(node.outputs)]
     if len(nodes) > _MOST_NODES:
         return False
-    arrays = _numbers(counters, body.inputs, number)
+    arrays = _numbers(counters, read.body.inputs, number)
     for node in nodes:
         arrays |= dict(zip(node.outputs, _computed(counters.copy.facts, node, arrays), strict=False))
         arrays |= _numbers(counters, node.outputs, number)
@@ -277,18 +278,6 @@ def _is_index_of_row(counters: Counters, index: ir.Value, number: Line, front: S
     start, growth = (each.reshape(-1, columns) for each in arrays[index])
     places = [[*place, 0] for place in np.ndindex(*sizes)]
     return start.size > 0 and np.array_equal(start, places) and bool(np.all(growth == [*[0] * len(sizes), 1]))
-
-
-def _nodes_behind(body: ir.Graph, value: ir.Value) -> list[ir.Node]:
-    """Return the nodes of a body that compute a value, in order."""
-    values, pending = set[ir.Value](), [value]
-    while pending:
-        current = pending.pop()
-        node = current.producer()
-        if current not in values and node is not None and node.graph is body:
-            pending += [given for given in node.inputs if given is not None]
-        values.add(current)
-    return [node for node in body if not values.isdisjoint(node.outputs)]
 
 
 def _numbers(counters: Counters, values: Sequence[ir.Value], number: Line) -> dict[ir.Value, _GrowingArray]:
@@ -303,18 +292,18 @@ def _numbers(counters: Counters, values: Sequence[ir.Value], number: Line) -> di
 
 
 def _computed(facts: Facts, node: ir.Node, arrays: dict[ir.Value, _GrowingArray]) -> list[_GrowingArray]:
-    """Return the outputs of a node; nothing if its numbers are not known."""
-    known = [facts.known(value) for value in node.outputs]
+    """Return the outputs of a node; nothing if its numbers are unknown."""
+    known = [facts.known_tensor(value) for value in node.outputs]
     if all(item is not None for item in known):
         return [(item.array, np.zeros_like(item.array)) for item in known if item is not None]
     given: list[_GrowingArray | None] = []
     for value in node.inputs:
-        item = None if value is None else facts.known(value)
+        item = None if value is None else facts.known_tensor(value)
         constant = None if item is None else (item.array, np.zeros_like(item.array))
         given.append(constant if value is None else arrays.get(value, constant))
     if None in given or node.domain not in DEFAULT_DOMAIN:
         return []
-    starts, growths = ([Known(array[part]) for array in given if array is not None] for part in (0, 1))
+    starts, growths = ([KnownTensor(array[part]) for array in given if array is not None] for part in (0, 1))
     linear = len(given) if node.op_type in ("Add", "Sub") else moved_inputs(node) * (node.op_type in MOVING)
     if node.op_type in ("Shape", "Size"):
         growths = starts

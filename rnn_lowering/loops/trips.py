@@ -20,7 +20,7 @@ from rnn_lowering.errors import NodeRef, UnsupportedError
 from rnn_lowering.inference.symbolic_values import Size
 from rnn_lowering.loops.body import LoopBody, behind_identities
 from rnn_lowering.loops.body_copy import BodyCopy
-from rnn_lowering.loops.facts import Item, Known, number_of
+from rnn_lowering.loops.facts import TRUE, Item, KnownTensor, number_of
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 
 ENDLESS = 1 << 62
@@ -149,13 +149,16 @@ def simulated_trips(copy: BodyCopy, read: LoopBody) -> int | None:
     nodes = [node for node in read.body if not needed.isdisjoint(node.outputs)]
     known: dict[ir.Value, Item] = {read.state_inputs[n]: copy.item(read.initial[n]) for n in states}
     for step in range(min(limit, _MOST_SIMULATED)):
-        known |= {read.number: Known(np.asarray(step, np.int64)), read.going_input: Known(np.asarray(True))}
+        known |= {
+            read.number: KnownTensor(np.asarray(step, np.int64)),
+            read.going_input: TRUE,
+        }
         for node in nodes:
             items = [None if v is None else known.get(v) or copy.item(v) for v in node.inputs]
             arrays = copy.facts.evaluate(node, items) if node.domain in DEFAULT_DOMAIN else None
             if arrays is None:
                 return None
-            known |= {output: Known(array) for output, array in zip(node.outputs, arrays, strict=True)}
+            known |= {output: KnownTensor(array) for output, array in zip(node.outputs, arrays, strict=True)}
         going = number_of(known.get(read.going) or copy.item(read.going))
         if going is None:
             return None
@@ -366,7 +369,7 @@ class Counters:
     def line_of_outside(self, value: ir.Value) -> Line | None:
         """Return a value from around the Loop as a line."""
         item = self.copy.item(value)
-        if isinstance(item, Known):
+        if isinstance(item, KnownTensor):
             return _whole_number(item)
         kind = self.copy.facts.kind(item)
         if kind is None or kind.shape is None or any(size != 1 for size in kind.shape):
@@ -384,7 +387,7 @@ class Counters:
         node, body = value.producer(), self.read.body
         if node is not None and node.graph is body:
             arrays = self.copy.facts.evaluate(node, [self.copy.item(v) for v in node.inputs])
-            return Known(arrays[0]) if arrays else None
+            return KnownTensor(arrays[0]) if arrays else None
         is_input = value.graph is body and node is None and value.is_graph_input()
         return None if is_input else self.copy.item(value)
 

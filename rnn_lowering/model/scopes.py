@@ -50,37 +50,20 @@ class Scope:
     function: ir.Function | None = None
 
 
-@dataclass(frozen=True)
-class RecurrentNode:
-    """A recurrent node and the scope that it is in."""
+@dataclass(frozen=True, kw_only=True)
+class RecurrentNode(Scope):
+    """A recurrent node in a scope."""
 
     node: ir.Node
-    inside: Scope
-
-    @property
-    def graph(self) -> ir.Graph:
-        return self.inside.graph
 
     @property
     def scope(self) -> str:
         """The description of the scope."""
-        return self.inside.text
-
-    @property
-    def path(self) -> ScopePath:
-        return self.inside.path
+        return self.text
 
     @property
     def place(self) -> NodePlace:
         return (*self.path, next((v.name for v in self.node.outputs if v.name), ""))
-
-    @property
-    def opset(self) -> int:
-        return self.inside.opset
-
-    @property
-    def function(self) -> ir.Function | None:
-        return self.inside.function
 
     @property
     def ref(self) -> NodeRef:
@@ -159,7 +142,7 @@ def _roots(model: ir.Model) -> Iterator[Scope]:
 def _recurrent(scope: Scope, functions: Container[ir.OperatorIdentifier]) -> Iterator[RecurrentNode]:
     for node in scope.graph:
         if is_recurrent(node) and not calls_function(node, functions):
-            yield RecurrentNode(node, scope)
+            yield RecurrentNode(**vars(scope), node=node)
         for inner in inner_scopes(node, scope):
             yield from _recurrent(inner, functions)
 
