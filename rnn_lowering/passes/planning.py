@@ -177,7 +177,8 @@ class ModelPlanner:
         return copy
 
     def _lower_without_steps(self, model: ir.Model) -> dict[str, NodePlan]:
-        """Lower the nodes without steps, in place: a stream then keeps the past frames of their convolutions.
+        """Lower the nodes without steps, in place: a stream then keeps the past frames of their convolutions, which
+        must not depend on the number of frames.
 
         Return them by the prefix of the names in their equivalents.
         """
@@ -185,6 +186,7 @@ class ModelPlanner:
         found = [entry for entry in recurrent_nodes(model) if not has_steps(entry.node)]
         opset = default_opset(model.opset_imports)
         plan = [self.planned(e, spec, model, opset) for e, spec in zip(found, read(model, found), strict=True)]
+        plan = [replace(planned, choice=planned.choice.for_any_length()) for planned in plan]
         self.report.nodes = [NodeReport.of(planned) for planned in plan]
         lowered = {prefix_of(planned.found.node): planned for planned in plan}
         self.report.notes += replace_nodes(model, plan, widen=self.lowering.widens)

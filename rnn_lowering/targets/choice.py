@@ -46,6 +46,10 @@ class Choice:
     finish: tuple[Finish, ...]
     outputs_apart: bool
 
+    def for_any_length(self) -> Choice:
+        """Return the form without a choice by the length at run time."""
+        return replace(self, dialect=replace(self.dialect, by_length=False))
+
 
 @dataclass(frozen=True)
 class FormChooser:

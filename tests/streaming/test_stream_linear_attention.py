@@ -32,12 +32,13 @@ def workers_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("frames", ["", "=1", "=3"])
+@pytest.mark.parametrize("target", ["portable", "onnxruntime"])
 @pytest.mark.parametrize("name", CONVS)
 @pytest.mark.filterwarnings("ignore:no state is carried")
-def test_a_convolution_in_chunks(name: str, frames: str) -> None:
+def test_a_convolution_in_chunks(name: str, target: str, frames: str) -> None:
     case: ConvCase = replace(CONVS[name], length=6)
     original = model(case)
-    stream, report = rl.lower(original, stream=f"length{frames}", full=True)
+    stream, report = rl.lower(original, target=target, stream=f"length{frames}", full=True)
     operators = {node.op_type for node in stream.graph.node}
     assert "CausalConvWithState" not in operators
     assert ("Conv" in operators) == (frames != "=1" or case.dilation > 1), operators  # a Mul and a ReduceSum
