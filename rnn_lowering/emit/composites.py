@@ -1,6 +1,6 @@
-"""Replace operators that a runtime does not support, or runs slowly, with equivalent ones.
+"""Operators composed of others: where a runtime lacks one, or for zeros, counts, and flipped or cut rows.
 
-Emit zeros, counts, and flipped or cut rows, for sizes that are known now or only at run time.
+Sizes may be known now or only at run time.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Tensors known at lowering time, as expressions over tensors of the model that can be compared and evaluated.
+"""Tensors known at lowering time, as expressions over tensors of the model.
 
 Equal expressions are equal tensors, so a graph holds each only once. An expression is evaluated when the model is
-written: until then no copy of a large weight is in memory. A subclass can override the methods that make new
-expressions, for example to keep integers that the graph dequantizes as integers.
-
-Constants that stay integers in the file: operations move the integers, and a DequantizeLinear follows.
+written: until then no copy of a large weight is in memory. Constants that the model stores as integers stay
+integers (`Dequantized`): operations move the integers, and the graph dequantizes them.
 """
 
 from __future__ import annotations

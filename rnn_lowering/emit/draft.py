@@ -1,11 +1,10 @@
-"""A graph or body that is being built.
-
-Names of emitted nodes and values, and the metadata with the equation of each.
+"""A graph or body that is being built: its nodes and constants, their names, and metadata with equations.
 
 An emitted node has metadata (`metadata_props`): the name (`NODE`) and operator (`OPERATOR`) of the recurrent node
 that it was emitted for, the symbols that the operator specification uses for its outputs (`SYMBOLS`), and those of
 the weights among its inputs (`WEIGHTS`). Unrolled steps are all alike, so only the nodes of two steps in the middle
-have metadata, the number of the step (`STEP`), after the direction if there are two, instead of name and operator.
+have metadata. Theirs has the number of the step (`STEP`), after the direction if there are two, in place of name
+and operator.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Variants of functions by opset, and whether an operator has a parameter as an attribute or an input.
+"""What differs between opsets: variants of functions, and parameters that are attributes or inputs.
 
-A function has variants by opset: `@since(13)`.
+A function has variants by opset:
 
     @since(1)
     def split(op, x): ...

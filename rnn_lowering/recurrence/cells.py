@@ -2,18 +2,17 @@
 https://onnx.ai/onnx/operators/onnx__RNN.html, onnx__GRU.html and onnx__LSTM.html.
 
 A cell maps (op, operands, states, projected inputs) to the new states; the first is Ht, which is also the output.
-It only calls `split`, `constant` and `name` of op, the functions in the operands, and + - * of tensors.
+It only uses `split`, `constant`, `name` and `dialect` of op, the functions in the operands, and + - * of tensors.
 
 The projected inputs are Xt*(W^T) + Wb + Rb, with the gates in the order of the specification (z, r, h; i, o, f, c).
 The product with R is the left term of its sum, since one runtime computes a plain RNN wrongly otherwise. Where the
 specification leaves something open, onnxruntime decides:
 onnxruntime/core/providers/cpu/rnn/{rnn.cc, deep_cpu_gru.cc, uni_directional_lstm.cc}.
 
-The LSTM step that OpenVINO recognizes in a Scan, to run its own kernel.
-
-Source: src/common/transformations/src/transformations/ in OpenVINO, common_optimizations/lstm_cell_fusion.cpp (the
-cell) and op_conversions/convert_ti_to_sequences.cpp (the loop). It wants one product of X and H together, all gates
-split equally in the order i, c, f, o, and a number that is added to f.
+`recognized_step` writes the LSTM as OpenVINO recognizes it in a Scan, to run its own kernel: one product of X and H
+together, all gates split equally in the order i, c, f, o, and a number that is added to f. Source: in OpenVINO,
+src/common/transformations/src/transformations/{common_optimizations/lstm_cell_fusion.cpp (the cell),
+op_conversions/convert_ti_to_sequences.cpp (the loop)}.
 """
 
 from __future__ import annotations
@@ -32,6 +31,11 @@ from rnn_lowering.recurrence.weights import Operands
 from rnn_lowering.spec.rnn import RecurrentSpec
 
 Cell = Callable[[Ops, Operands, Sequence[Tensor], Sequence[Tensor]], list[Tensor]]
+
+_RECOGNIZED_ACTIVATIONS = {"Relu", "Sigmoid", "Tanh"}
+
+_NEXT_TO_NOTHING = 1e-30
+"""Added in place of a zero, which OpenVINO would remove with its sum: too small to change any result."""
 
 
 def rnn(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> list[Tensor]:
@@ -76,7 +80,7 @@ def lstm(op: Ops, k: Operands, state: Sequence[Tensor], x: Sequence[Tensor]) -> 
     """
     (h, c), H = state, k.hidden_size
     sums = [k.product(h, R) + xw + b for R, xw, b in zip(k.R, x, k.b, strict=True)]
-    together = k.P is None and not k.gates_apart  # f is applied to three gates at once
+    together = k.P is None and not op.dialect.gates_apart  # f is applied to three gates at once
     if together:
         iof, g = _parts(op, sums, [3 * H, H])
         it, ot, ft = op.split(k.f(k.clip(iof)), [H, H, H])
@@ -107,14 +111,8 @@ def _parts(op: Ops, groups: list[Tensor], sizes: list[int]) -> list[Tensor]:
 CELLS: dict[str, Cell] = {"RNN": rnn, "GRU": gru, "LSTM": lstm}
 
 
-_ACTIVATIONS = {"Relu", "Sigmoid", "Tanh"}
-
-_NEXT_TO_NOTHING = 1e-30
-"""Added in place of a zero, which OpenVINO would remove with its sum: too small to change any result."""
-
-
 def is_recognizable(spec: RecurrentSpec) -> bool:
-    """Return whether the step of a node can have this shape.
+    """Return whether OpenVINO can recognize the step of a node.
 
     Its sizes must be known: of two such loops over one input of unknown sizes OpenVINO computes the first wrongly,
     as of two LSTM nodes (rnn_sequences_optimization.cpp: a Transpose becomes a Reshape for all its users).
@@ -129,12 +127,12 @@ def is_recognizable(spec: RecurrentSpec) -> bool:
         and spec.clip is None
         and not spec.input_forget
         and None not in (spec.seq_length, spec.batch_size)
-        and {activation.name for group in spec.activations for activation in group} <= _ACTIVATIONS
+        and {activation.name for group in spec.activations for activation in group} <= _RECOGNIZED_ACTIVATIONS
     )
 
 
 def recognized_step(op: Ops, spec: RecurrentSpec, k: Operands) -> Step:
-    """Return the step of a Scan over X itself, [seq, batch, input]."""
+    """Return the LSTM step that OpenVINO recognizes, of a Scan over X itself, [seq, batch, input]."""
     W, R, b = (_in_order(op, tensor, k.hidden_size) for tensor in (k.W, op.concat(k.R, -1), k.Wb))
     WR = op.concat([W, R], 0)  # [input + hidden, 4*hidden]
     if b.is_zero:

@@ -1,6 +1,7 @@
-"""The directions of a node, or of several nodes side by side: one loop for each, or one loop that computes all.
+"""The loops of a node's directions, of several nodes side by side, or of layers: one loop for each, or one for all.
 
-Layers, one above the other, in one loop: each is one step behind the layer below.
+Directions and nodes share a loop if they are narrow and alike (`can_join`). Layers share one in which each is one
+step behind the layer below (`can_stack`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""The equivalent of a recurrent node, by its kind.
+"""The equivalent of each kind of recurrent nodes: the table; RNN, GRU and LSTM; CausalConvWithState.
 
-The equivalent of an RNN, GRU or LSTM node: its layout, initial states, sequence_lens and outputs.
+The equivalent of an RNN, GRU or LSTM is its recurrences, with what is around them: layout, initial states,
+sequence_lens and outputs.
 
-The equivalent of a CausalConvWithState.
-
-z is the past frames and the input. Output frame t is the sum over j of weight[:, 0, j] * z[t + j * dilation], plus
-the bias; the new state is the last frames of z. A single frame is a Mul and a ReduceSum, which takes an eighth of
-the time of a Conv in onnxruntime; more frames are a Conv with a group for each channel. An open length is
-either, by an If, in a dialect with `by_length`.
+In a CausalConvWithState, z is the past frames and the input. Output frame t is the sum over j of
+weight[:, 0, j] * z[t + j * dilation], plus the bias; the new state is the last frames of z. A single frame is a Mul
+and a ReduceSum, which takes an eighth of the time of a Conv in onnxruntime; more frames are a Conv with a group for
+each channel. With `by_length` an If chooses between them at an open length.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""The equivalent of a LinearAttention: its heads, its states, one step or all.
+"""The equivalent of LinearAttention, and of GatedDeltaNet, LinearAttentionGate and GatedRMSNorm around it.
 
-The step equations of LinearAttention by update rule, in the notation of the operator specification:
-https://onnx.ai/onnx/operators/onnx__LinearAttention.html.
-
-A step t changes the state S [key, value] of a head, then reads it:
+A step t of LinearAttention changes the state S [key, value] of a head, then reads it
+(https://onnx.ai/onnx/operators/onnx__LinearAttention.html):
 
     linear       St = St-1 + kt vt^T
     gated        St = exp(gt) St-1 + kt vt^T
@@ -12,9 +10,7 @@ A step t changes the state S [key, value] of a head, then reads it:
     all          ot = scale St^T qt
 
 g is the input decay: one number for the whole state, or one for each of its rows, the key dimensions. `chunks` has
-the same equations for several steps at once.
-
-The equivalents of LinearAttentionGate, GatedRMSNorm and GatedDeltaNet, computed in float32.
+the same equations for several steps at once. All is computed in float32.
 """
 
 from __future__ import annotations

@@ -1,17 +1,7 @@
-"""The weights of each direction as a cell uses them: W, R, B and P, split and transposed.
+"""W, R, B and P as a cell uses them: by direction, transposed, split into groups of gates; and their products.
 
+The operands of several recurrences can be joined to those of one: side by side, or in layers one above the other.
 Every operation here is one of `Ops`: operations on constants are folded, others are emitted.
-
-The weights of several recurrences as one: of nodes side by side, or of layers.
-
-The product of a DynamicQuantizeLSTM: both operands are 8-bit integers.
-
-The formulas of the eleven activation functions.
-
-A formula is a function of the emitter, the argument and the activation's alpha and beta. Where the runtime has a
-kernel, the ONNX operator of the same name is emitted; where it has none (onnxruntime has no float64 kernel for six
-of them), `compose` emits the formula in simpler operators. The formulas are those in onnxruntime's
-onnxruntime/core/providers/cpu/rnn/rnn_helpers.cc and https://onnx.ai/onnx/operators/onnx__LSTM.html.
 """
 
 from __future__ import annotations
@@ -35,145 +25,12 @@ from rnn_lowering.emit.constants import (
 from rnn_lowering.emit.ops import Ops
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.emit.versions import since
+from rnn_lowering.recurrence.activations import Function, activation_function
 from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.spec.rnn import GATES, Activation, RecurrentSpec
 from rnn_lowering.types import Dims, array_of
 
-Formula = Callable[[Ops, Tensor, float, float], Tensor]
-
-
-@dataclass(frozen=True)
-class ActivationFormula:
-    """An activation function as operators.
-
-    Attributes:
-        operator: Emits one ONNX operator, or the few that every runtime supports.
-        compose: Emits Exp, Log, Abs, Neg, Relu and arithmetic; None where `operator` always has kernels.
-    """
-
-    operator: Formula
-    compose: Formula | None = None
-
-
-def _thresholded_relu(op: Ops, x: Tensor, alpha: float, _: float) -> Tensor:
-    # x where x > alpha: relu(x - alpha) is positive exactly there, and 0 * inf never arises.
-    return op.unary("Relu", x - op.constant(alpha)) + op.above(x, alpha) * op.constant(alpha)
-
-
-def _elu(op: Ops, x: Tensor, alpha: float, _: float) -> Tensor:
-    negative = op.neg(op.unary("Relu", op.neg(x)))  # min(x, 0)
-    return op.unary("Relu", x) + (op.unary("Exp", negative) - op.constant(1.0)) * op.constant(alpha)
-
-
-def _softplus(op: Ops, x: Tensor, _a: float, _b: float) -> Tensor:
-    # log(1 + e^x) without its overflow: max(x, 0) + log(1 + e^-|x|).
-    tail = op.unary("Exp", op.neg(op.unary("Abs", x)))
-    return op.unary("Relu", x) + op.unary("Log", tail + op.constant(1.0))
-
-
-def _hard_sigmoid(op: Ops, x: Tensor, alpha: float, beta: float) -> Tensor:
-    one = op.constant(1.0)
-    line = x * op.constant(alpha) + op.constant(beta)
-    return one - op.unary("Relu", one - op.unary("Relu", line))  # min(max(line, 0), 1)
-
-
-def _leaky_relu(op: Ops, x: Tensor, alpha: float, _: float) -> Tensor:
-    return op.unary("Relu", x) - op.unary("Relu", op.neg(x)) * op.constant(alpha)
-
-
-def _softsign(op: Ops, x: Tensor, _a: float, _b: float) -> Tensor:
-    # A Sub: of the sum |x| + 1 ncnn's converter would make a Softsign again, which ncnn lacks.
-    return x / (op.unary("Abs", x) - op.constant(-1.0))
-
-
-FORMULAS: dict[str, ActivationFormula] = {
-    "Relu": ActivationFormula(lambda op, x, a, b: op.unary("Relu", x)),
-    "Tanh": ActivationFormula(lambda op, x, a, b: op.unary("Tanh", x)),
-    "Sigmoid": ActivationFormula(lambda op, x, a, b: op.unary("Sigmoid", x)),
-    "Affine": ActivationFormula(lambda op, x, a, b: x * op.constant(a) + op.constant(b)),
-    "ScaledTanh": ActivationFormula(lambda op, x, a, b: op.unary("Tanh", x * op.constant(b)) * op.constant(a)),
-    "LeakyRelu": ActivationFormula(lambda op, x, a, b: op.unary("LeakyRelu", x, alpha=a), _leaky_relu),
-    "ThresholdedRelu": ActivationFormula(
-        lambda op, x, a, b: op.unary("ThresholdedRelu", x, alpha=a), _thresholded_relu
-    ),
-    "HardSigmoid": ActivationFormula(
-        lambda op, x, a, b: op.unary("HardSigmoid", x, alpha=a, beta=b), _hard_sigmoid
-    ),
-    "Elu": ActivationFormula(lambda op, x, a, b: op.unary("Elu", x, alpha=a), _elu),
-    "Softsign": ActivationFormula(lambda op, x, a, b: op.unary("Softsign", x), _softsign),
-    "Softplus": ActivationFormula(lambda op, x, a, b: op.unary("Softplus", x), _softplus),
-}
-"""By the name of the activation."""
-
-
 _FLOAT, _UINT8 = ir.DataType.FLOAT, ir.DataType.UINT8
-
-
-@since(11)
-def integer_product(op: Ops, a: Tensor, weights: Tensor) -> Tensor:
-    """Return a [..., m, k] @ weights [k, n], where the weights are `Dequantized`.
-
-    DynamicQuantizeLinear rounds `a` to 8 bits by the range of all its numbers, MatMulInteger multiplies. The scales
-    are multiplied first, as onnxruntime does: float(product) * (scale of a * scale of the weights).
-    """
-    shape, constant = (*a.shape[:-1], weights.shape[-1]), weights.value
-    if a.is_zero:
-        return op.zero(shape)
-    assert isinstance(constant, Dequantized)
-    stored = constant.stored(FIRST_WITH_AXIS)
-    assert stored is not None
-    weights_scale, weights_zero_point = map(op.known, stored.parts())
-    types = [_UINT8, _FLOAT, _UINT8]
-    integers, scale, zero_point = op.emit_all("DynamicQuantizeLinear", [a], [a.shape, (), ()], types)
-    inputs = [integers, op.known(constant.integers), zero_point, weights_zero_point]
-    product = op.emit("MatMulInteger", inputs, shape, ir.DataType.INT32)
-    return op.cast(product, _FLOAT) * (scale * weights_scale)
-
-
-Function = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Operands:
-    """The operands of a cell in one direction; G is the number of gates.
-
-    Attributes:
-        W: Transposed input weights [input, G*hidden].
-        Wb: Wb + Rb, [G*hidden]; with linear_before_reset without Rbh, which the reset gate multiplies.
-        groups: The sizes of the gate groups of that sum, which a cell receives one by one.
-        R: Transposed recurrent weights by gate group, each [hidden, ...].
-        product: Multiplies X by W, or H by a group of R: as tensors or, for a DynamicQuantizeLSTM, as integers.
-        Rbh: GRU with linear_before_reset: the recurrent bias of the hidden gate [hidden]; else zero.
-        Rb: Rbh split like R, with zeros for the other gates.
-        P: LSTM: the peepholes i, o, f, each [hidden]; None without them.
-        b, Pb: DynamicQuantizeLSTM: the bias, which follows the sum of both products and the peephole: by gate group
-            of R, and by peephole; else zero.
-        f, g, h: The activations of the operator specification.
-        clip: Clips a pre-activation.
-        hidden_size: H of the operator specification.
-        input_forget, linear_before_reset: The attributes of the node.
-        gates_apart: LSTM: f is applied to each gate, not to three at once.
-    """
-
-    W: Tensor
-    Wb: Tensor
-    groups: Sequence[int]
-    R: tuple[Tensor, ...]
-    product: Callable[[Tensor, Tensor], Tensor]
-    Rbh: Tensor
-    Rb: tuple[Tensor, ...]
-    b: Sequence[Tensor]
-    Pb: Sequence[Tensor]
-    P: tuple[Tensor, Tensor, Tensor] | None
-    f: Function
-    g: Function
-    h: Function
-    clip: Function
-    hidden_size: int
-    input_forget: bool
-    linear_before_reset: bool
-    gates_apart: bool = False
-
 
 _MAY_BE_ZERO = frozenset(("B", "P", "initial_h", "initial_c", "bias", "past_state"))
 """Inputs for which zeros mean the same as no input."""
@@ -212,11 +69,49 @@ def _integers(spec: NodeSpec, symbol: str) -> Constant | None:
     )
 
 
-def by_direction(op: Ops, spec: RecurrentSpec, symbol: str, shape: Dims) -> list[Tensor]:
-    """Return an input split by its first axis, the directions: [dirs, *shape] -> for each direction [*shape]."""
-    dirs = len(spec.directions)
-    whole = node_input(op, spec, symbol, (dirs, *shape))
-    return [op.squeeze(part, [0]) for part in op.split(whole, [1] * dirs, axis=0)]
+@dataclass(frozen=True)
+class Operands:
+    """The operands of a cell in one direction; G is the number of gates.
+
+    Attributes:
+        W: Transposed input weights [input, G*hidden].
+        Wb: Wb + Rb, [G*hidden]; with linear_before_reset without Rbh, which the reset gate multiplies.
+        R: Transposed recurrent weights by gate group, each [hidden, ...].
+        product: Multiplies X by W, or H by a group of R: as tensors or, for a DynamicQuantizeLSTM, as integers.
+        Rbh: GRU with linear_before_reset: the recurrent bias of the hidden gate [hidden]; else zero.
+        Rb: Rbh split like R, with zeros for the other gates.
+        P: LSTM: the peepholes i, o, f, each [hidden]; None without them.
+        b, Pb: DynamicQuantizeLSTM: the bias, which follows the sum of both products and the peephole: by gate group
+            of R, and by peephole; else zero.
+        f, g, h: The activations of the operator specification.
+        clip: Clips a pre-activation.
+        hidden_size: H of the operator specification.
+        input_forget, linear_before_reset: The attributes of the node.
+    """
+
+    W: Tensor
+    Wb: Tensor
+    R: tuple[Tensor, ...]
+    product: Callable[[Tensor, Tensor], Tensor]
+    Rbh: Tensor
+    Rb: tuple[Tensor, ...]
+    b: Sequence[Tensor]
+    Pb: Sequence[Tensor]
+    P: tuple[Tensor, Tensor, Tensor] | None
+    f: Function
+    g: Function
+    h: Function
+    clip: Function
+    hidden_size: int
+    input_forget: bool
+    linear_before_reset: bool
+
+    @property
+    def groups(self) -> list[int]:
+        """The sizes of the gate groups of X W^T, which a cell gets one by one: those of R, or with
+        linear_before_reset the hidden gate alone."""
+        H = self.hidden_size
+        return [2 * H, H] if self.linear_before_reset else [R.shape[-1] or 0 for R in self.R]
 
 
 def operands(op: Ops, spec: RecurrentSpec) -> list[Operands]:
@@ -226,10 +121,10 @@ def operands(op: Ops, spec: RecurrentSpec) -> list[Operands]:
         _of_direction(op, spec, activations, *parts)
         for activations, *parts in zip(
             spec.activations,
-            by_direction(op, spec, "W", (rows, spec.input_size)),
-            by_direction(op, spec, "R", (rows, H)),
-            by_direction(op, spec, "B", (2 * rows,)),
-            by_direction(op, spec, "P", (3 * H,)),
+            _by_direction(op, spec, "W", (rows, spec.input_size)),
+            _by_direction(op, spec, "R", (rows, H)),
+            _by_direction(op, spec, "B", (2 * rows,)),
+            _by_direction(op, spec, "P", (3 * H,)),
             strict=True,
         )
     ]
@@ -250,20 +145,19 @@ def _of_direction(
     if spec.op_type == "GRU" and spec.linear_before_reset:
         Rb_zr, Rbh = op.split(Rb, [2 * H, H])
         Rb = op.concat([Rb_zr, op.zero((H,))], 0)
-    x_groups, h_groups = _groups(op, spec)
-    *others, last = h_groups
+    groups = _groups(op, spec)
+    *others, last = groups
     Pi, Po, Pf = op.split(P, [H, H, H])
-    functions = [_function(op, a) for a in activations]
+    functions = [activation_function(op, a) for a in activations]
     f, g, h = (*functions, *functions[:1] * 2)[:3]
     operands = Operands(
         W=op.transpose(W, [1, 0]),
         Wb=Wb + Rb,
-        groups=x_groups,
-        R=tuple(op.transpose(part, [1, 0]) for part in op.split(R, h_groups, axis=0)),
+        R=tuple(op.transpose(part, [1, 0]) for part in op.split(R, groups, axis=0)),
         product=partial(integer_product, op) if spec.rounds else operator.matmul,
         Rbh=Rbh,
         Rb=(*(op.zero((n,)) for n in others), op.concat([op.zero((last - H,)), Rbh], 0) if last > H else Rbh),
-        b=[op.zero((n,)) for n in h_groups],
+        b=[op.zero((n,)) for n in groups],
         Pb=[op.zero((H,))] * 3,
         P=None if P.is_zero else (Pi, Po, Pf),
         f=f,
@@ -273,7 +167,6 @@ def _of_direction(
         hidden_size=H,
         input_forget=spec.input_forget,
         linear_before_reset=spec.linear_before_reset,
-        gates_apart=op.dialect.gates_apart,
     )
     return _bias_last(op, operands) if spec.rounds else operands
 
@@ -288,19 +181,23 @@ def _bias_last(op: Ops, k: Operands) -> Operands:
     return replace(k, Wb=op.zero(bias.shape), b=op.split(bias, k.groups), Pb=Pb)
 
 
-def _groups(op: Ops, spec: RecurrentSpec) -> tuple[list[int], list[int]]:
-    """Return how the gates of X W^T and the rows of R are grouped: a product with R computes the gates of a group.
+def _groups(op: Ops, spec: RecurrentSpec) -> list[int]:
+    """Return the sizes of the gate groups of R: one product computes the gates of a group.
 
-    The hidden gate of a GRU is a group of its own, except in R with linear_before_reset. With `gemm_per_activation`
+    The hidden gate of a GRU is a group of its own, unless it has linear_before_reset. With `gemm_per_activation`
     the gates of each activation are a group.
     """
     H, rows = spec.hidden_size, GATES[spec.op_type] * spec.hidden_size
-    together, apart = [rows], [rows - H, H]
-    if op.dialect.gemm_per_activation and spec.op_type != "RNN":
-        return apart, apart
-    if spec.op_type != "GRU":
-        return together, together
-    return apart, together if spec.linear_before_reset else apart
+    by_activation = op.dialect.gemm_per_activation and spec.op_type != "RNN"
+    hidden_apart = spec.op_type == "GRU" and not spec.linear_before_reset
+    return [rows - H, H] if by_activation or hidden_apart else [rows]
+
+
+def _by_direction(op: Ops, spec: RecurrentSpec, symbol: str, shape: Dims) -> list[Tensor]:
+    """Return an input split by its first axis, the directions: [dirs, *shape] -> for each direction [*shape]."""
+    dirs = len(spec.directions)
+    whole = node_input(op, spec, symbol, (dirs, *shape))
+    return [op.squeeze(part, [0]) for part in op.split(whole, [1] * dirs, axis=0)]
 
 
 def _clip(op: Ops, bound: float | None) -> Function:
@@ -310,11 +207,25 @@ def _clip(op: Ops, bound: float | None) -> Function:
     return lambda x: op.clip(x, bound)
 
 
-def _function(op: Ops, activation: Activation) -> Function:
-    row = FORMULAS[activation.name]
-    lacks_kernel = op.dtype == ir.DataType.DOUBLE or not op.exists(activation.name)
-    formula = row.compose if row.compose is not None and lacks_kernel else row.operator
-    return lambda x: formula(op, x, activation.alpha, activation.beta)
+@since(11)
+def integer_product(op: Ops, a: Tensor, weights: Tensor) -> Tensor:
+    """Return a [..., m, k] @ weights [k, n], where the weights are `Dequantized`.
+
+    DynamicQuantizeLinear rounds `a` to 8 bits by the range of all its numbers, MatMulInteger multiplies. The scales
+    are multiplied first, as onnxruntime does: float(product) * (scale of a * scale of the weights).
+    """
+    shape, constant = (*a.shape[:-1], weights.shape[-1]), weights.value
+    if a.is_zero:
+        return op.zero(shape)
+    assert isinstance(constant, Dequantized)
+    stored = constant.stored(FIRST_WITH_AXIS)
+    assert stored is not None
+    weights_scale, weights_zero_point = map(op.known, stored.parts())
+    types = [_UINT8, _FLOAT, _UINT8]
+    integers, scale, zero_point = op.emit_all("DynamicQuantizeLinear", [a], [a.shape, (), ()], types)
+    inputs = [integers, op.known(constant.integers), zero_point, weights_zero_point]
+    product = op.emit("MatMulInteger", inputs, shape, ir.DataType.INT32)
+    return op.cast(product, _FLOAT) * (scale * weights_scale)
 
 
 def with_added_constants(op: Ops, k: Operands, added: Sequence[Constant]) -> Operands:
@@ -348,7 +259,6 @@ def side_by_side_operands(op: Ops, ks: Sequence[Operands]) -> Operands:
         first,
         W=interleaved_gates(op, [k.W for k in ks], sizes) if alike else first.W,
         Wb=interleaved_gates(op, [k.Wb for k in ks], sizes),
-        groups=[size // sizes[0] * sum(sizes) for size in first.groups],
         R=tuple(_block_diagonal(op, parts, sizes) for parts in zip(*(k.R for k in ks), strict=True)),
         Rbh=op.concat([k.Rbh for k in ks], 0),
         Rb=tuple(interleaved_gates(op, parts, sizes) for parts in zip(*(k.Rb for k in ks), strict=True)),

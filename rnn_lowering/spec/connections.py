@@ -1,4 +1,4 @@
-"""The inputs and outputs of a recurrent node: which are connected, which are constant, their type and sizes."""
+"""The inputs and outputs of a recurrent node: which are connected or constant, and whether their shapes agree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rnn_lowering.types import Dims
 
 @dataclass(frozen=True)
 class ValueFacts:
-    """What is known of a value in addition to its declared type."""
+    """The type and shape of a value, as far as they are known."""
 
     dtype: ir.DataType | None
     shape: ir.Shape | None
@@ -33,7 +33,7 @@ class Connections:
     """The inputs of a node that are connected and the outputs that something uses, by their names in its schema.
 
     Args:
-        known: Types and shapes of inputs that count instead of the declared ones.
+        known: Types and shapes of inputs, in place of the declared ones.
 
     Attributes:
         inputs, outputs: The values.
@@ -70,11 +70,11 @@ class Connections:
         return InvalidNodeError(reason, hint=hint, node=self.ref)
 
     def types(self) -> dict[str, ir.DataType]:
-        """Return the element types of the inputs where they are known."""
+        """Return the known element types of the inputs."""
         types: dict[str, ir.DataType] = {}
         for symbol, value in self.inputs.items():
             tensor = self.constants.get(symbol)
-            dtype = tensor.dtype if tensor is not None else self.known_of(value).dtype
+            dtype = tensor.dtype if tensor is not None else self.facts_of(value).dtype
             if dtype is not None:
                 types[symbol] = dtype
         return types
@@ -98,7 +98,7 @@ class Connections:
         return dtype
 
     def agreed(self, wanted: Mapping[str, SpecifiedShape]) -> dict[str, int]:
-        """Return the sizes that are known; the shapes of the inputs must agree on them."""
+        """Return the known sizes, on which the shapes of the inputs must agree."""
         shapes = {symbol: shape for symbol in wanted if (shape := self.dims(symbol)) is not None}
         sizes, wrong = agree(shapes, wanted)
         if wrong is not None:
@@ -128,9 +128,9 @@ class Connections:
         if symbol not in self.inputs:
             return None
         tensor = self.constants.get(symbol)
-        return dims_of(self.known_of(self.inputs[symbol]).shape) if tensor is None else dims_of(tensor.shape)
+        return dims_of(self.facts_of(self.inputs[symbol]).shape) if tensor is None else dims_of(tensor.shape)
 
-    def known_of(self, value: ir.Value) -> ValueFacts:
+    def facts_of(self, value: ir.Value) -> ValueFacts:
         return self.known.get(value) or ValueFacts(value.dtype, value.shape)
 
 
@@ -225,16 +225,16 @@ def specified_shapes(gates: int, dirs: int, hidden: int, layout: int) -> dict[st
 
 
 def agree(shapes: Mapping[str, Dims], wanted: Mapping[str, SpecifiedShape]) -> tuple[dict[str, int], str | None]:
-    """Return the sizes that shapes agree on, and the input that is to blame where they do not.
+    """Return the sizes on which shapes agree, and the input to blame if they do not.
 
-    The first in the order of `wanted` that does not fit those before it is to blame, but sequence_lens where all
-    others agree among themselves: then those others' sizes are returned.
+    That is the first, in the order of `wanted`, that does not fit those before it. If all inputs but sequence_lens
+    agree, it is sequence_lens, and the sizes are those of the others.
     """
-    sizes, wrong = _in_turn(shapes, wanted)
+    sizes, wrong = _matched_in_order(shapes, wanted)
     if wrong is None or "sequence_lens" not in shapes:
         return sizes, wrong
     others = {symbol: shape for symbol, shape in shapes.items() if symbol != "sequence_lens"}
-    found, still_wrong = _in_turn(others, wanted)
+    found, still_wrong = _matched_in_order(others, wanted)
     return (sizes, wrong) if still_wrong else (found, "sequence_lens")
 
 
@@ -245,7 +245,9 @@ def describe(specified: SpecifiedShape, sizes: Mapping[str, int]) -> str:
     )
 
 
-def _in_turn(shapes: Mapping[str, Dims], wanted: Mapping[str, SpecifiedShape]) -> tuple[dict[str, int], str | None]:
+def _matched_in_order(
+    shapes: Mapping[str, Dims], wanted: Mapping[str, SpecifiedShape]
+) -> tuple[dict[str, int], str | None]:
     """Return the sizes known before the first input that does not fit, and that one."""
     sizes: dict[str, int] = {}
     for symbol, specified in wanted.items():
@@ -257,7 +259,7 @@ def _in_turn(shapes: Mapping[str, Dims], wanted: Mapping[str, SpecifiedShape]) -
 
 
 def _match(actual: Dims, specified: SpecifiedShape, sizes: Mapping[str, int]) -> dict[str, int] | None:
-    """Return the sizes known after a shape has been matched with the specified one; None where it does not fit."""
+    """Return the sizes known after a shape is matched with the specified one; None if it does not fit."""
     if len(actual) != len(specified):
         return None
     found = dict(sizes)

@@ -1,8 +1,6 @@
-"""Find the tensor of a constant value, through the nodes that compute it.
+"""The constant tensor behind a value, through the nodes that compute it; its integers if it is quantized.
 
-Constants that a model stores as integers behind DequantizeLinear.
-
-Specification: https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html.
+A quantized constant is behind a DequantizeLinear: https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html.
 """
 
 from __future__ import annotations
@@ -33,9 +31,11 @@ KEPT_BYTES = 1 << 24
 
 
 def constant_of(value: ir.Value, opset: int) -> ir.TensorProtocol | None:
-    """Return the tensor of an initializer, a Constant node or a chain of `FOLDABLE` operators over such; None for
-    whatever a user may set (an initializer that is an input too is only a default) or a node computes, and where
-    it would exceed the limit."""
+    """Return the tensor of an initializer, a Constant node or a chain of `FOLDABLE` operators over these.
+
+    None if it depends on an input (an initializer that is an input too is only a default) or on other operators, or
+    would exceed the limit.
+    """
     leaf = _leaf(value)
     if leaf is not None:
         return leaf
@@ -91,13 +91,15 @@ def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
         if source is not None and source.shape is not None and source.shape.is_static():
             return ir.tensor(source.shape.numpy(), dtype=ir.DataType.INT64, name=value.name)
     if node is not None and node.op_type == "Constant" and "value" in node.attributes:
-        held = node.attributes["value"]
-        return None if held.is_ref() else held.as_tensor()  # get_const_tensor would rename the user's tensor
+        attribute = node.attributes["value"]
+        return (
+            None if attribute.is_ref() else attribute.as_tensor()
+        )  # get_const_tensor would rename the user's tensor
     return ir.convenience.get_const_tensor(value)
 
 
 def _collect(value: ir.Value, nodes: dict[ir.Node, None], leaves: dict[ir.Value, ir.TensorProtocol]) -> bool:
-    """Gather, in order, the nodes that compute a value, and their constants; False where it is not constant."""
+    """Collect the nodes that compute a value, in order, and their constants; return False if it is not constant."""
     entered: set[ir.Node] = set()
     pending = [value]
     while pending:
@@ -157,7 +159,7 @@ _BYTES: dict[str, Callable[[onnx.NodeProto, Sequence[Array]], int]] = {
     "Gather": _gathered,
     "Concat": _joined,
 }
-"""The bytes of the result, or a bound, of those foldable operators that make much of little."""
+"""The bytes of the result, or a bound, of foldable operators whose result may be much larger than their inputs."""
 
 
 @dataclass(frozen=True)
@@ -222,33 +224,39 @@ class QuantizedTensor:
 def quantized_of(value: ir.Value, opset: int) -> QuantizedTensor | None:
     """Return the integers of a dequantized constant, also where nodes move its elements afterwards; None for any
     other value."""
-    found = _behind(value)
+    found = _moves_and_sources(value)
     if found is None:
         return None
     moves, sources = found
-    known = {source: _dequantized(source, opset) for source in sources}
-    held = {source: quantized for source, quantized in known.items() if quantized is not None}
-    if len(held) < len(known) or len({(q.integers.dtype, q.scale.dtype) for q in held.values()}) > 1:
+    tensors = {source: q for source in sources if (q := _dequantized(source, opset)) is not None}
+    if len(tensors) < len(sources) or len({(q.integers.dtype, q.scale.dtype) for q in tensors.values()}) > 1:
         return None
     others = {
         v: constant_of(v, opset) for node in moves for v in node.inputs[moved_inputs(node) :] if v is not None
     }
 
     def moved(part: Callable[[QuantizedTensor], ir.TensorProtocol]) -> ir.TensorProtocol | None:
-        parts = {source: part(quantized) for source, quantized in held.items()}
+        parts = {source: part(quantized) for source, quantized in tensors.items()}
         constants = {v: tensor for v, tensor in others.items() if tensor is not None}
         return parts[value] if value in parts else computed(value, moves, {**constants, **parts}, opset)
 
     integers = moved(lambda quantized: quantized.integers)
-    first = next(iter(held.values()))
-    uniform = len(held) == 1 and first.scale.size == first.zero_point.size == 1
-    scale, zero_point = (first.scale, first.zero_point) if uniform else (moved(_scale), moved(_zero_point))
+    first = next(iter(tensors.values()))
+    uniform = len(tensors) == 1 and first.scale.size == first.zero_point.size == 1
+    scale, zero_point = (
+        (first.scale, first.zero_point)
+        if uniform
+        else (
+            moved(lambda quantized: _full(quantized.scale, quantized.integers)),
+            moved(lambda quantized: _full(quantized.zero_point, quantized.integers)),
+        )
+    )
     if integers is None or scale is None or zero_point is None:
         return None
     return QuantizedTensor(integers, scale, zero_point)
 
 
-def _behind(value: ir.Value) -> tuple[list[ir.Node], list[ir.Value]] | None:
+def _moves_and_sources(value: ir.Value) -> tuple[list[ir.Node], list[ir.Value]] | None:
     """Return the nodes that move the outputs of DequantizeLinear nodes, in order, and these outputs; None where any
     other node is behind a value."""
     moves: dict[ir.Node, None] = {}
@@ -310,14 +318,6 @@ def _spread(part: ir.TensorProtocol, shape: tuple[int, ...], attributes: Mapping
         return ir.tensor(np.broadcast_to(array, shape), dtype=part.dtype)
 
     return ir.LazyTensor(spread, part.dtype, ir.Shape(shape))
-
-
-def _scale(quantized: QuantizedTensor) -> ir.TensorProtocol:
-    return _full(quantized.scale, quantized.integers)
-
-
-def _zero_point(quantized: QuantizedTensor) -> ir.TensorProtocol:
-    return _full(quantized.zero_point, quantized.integers)
 
 
 def _full(part: ir.TensorProtocol, integers: ir.TensorProtocol) -> ir.TensorProtocol:

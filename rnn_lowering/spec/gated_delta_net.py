@@ -1,11 +1,8 @@
-"""GatedDeltaNet of com.microsoft: LinearAttention with gates of its own and a transposed state in float32.
+"""GatedDeltaNet of com.microsoft, and the operators around its LinearAttention: LinearAttentionGate, GatedRMSNorm.
 
-Source: onnxruntime's docs/ContribOperators.md. Nodes with a list of lengths, with packed tokens or with updates of
-the state as an output are refused.
-
-LinearAttentionGate and GatedRMSNorm of com.microsoft, which stand around LinearAttention.
-
-They have no steps, but only onnxruntime has them. Source: its docs/ContribOperators.md.
+GatedDeltaNet is LinearAttention with gates of its own and a transposed state in float32. Nodes with a list of
+lengths, with packed tokens or with updates of the state as an output are refused. The other two have no steps, but
+only onnxruntime has them. Source: onnxruntime's docs/ContribOperators.md.
 """
 
 from __future__ import annotations

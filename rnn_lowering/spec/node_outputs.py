@@ -1,11 +1,8 @@
 """What one node computes: types and shapes by ONNX's inference, numbers by onnx's reference evaluator.
 
-Names of its graph do not matter: a node is taken alone, between inputs i0, i1, ... and outputs o0, o1, ...
-
-The schemas of the recurrent operators of com.microsoft, which the onnx package does not have.
-
-Sources in onnxruntime: docs/ContribOperators.md and core/graph/contrib_ops/quantization_defs.cc. In the texts, "?"
-marks what is optional.
+A node is taken alone, between inputs i0, i1, ... and outputs o0, o1, ..., so names of its graph do not matter. The
+onnx package lacks the recurrent operators of com.microsoft: their schemas are here (`CONTRIB_SCHEMAS`), from
+onnxruntime's docs/ContribOperators.md and core/graph/contrib_ops/quantization_defs.cc.
 """
 
 from __future__ import annotations

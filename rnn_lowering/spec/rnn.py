@@ -1,13 +1,11 @@
-"""What an RNN, GRU or LSTM specifies: the only place that knows their attributes, defaults and versions.
+"""What an RNN, GRU, LSTM or DynamicQuantizeLSTM specifies: the only place that knows their attributes and defaults.
 
-`RecurrentSpec.parse` validates everything that the specification and onnxruntime require, and edits nothing.
+`RecurrentSpec.parse` checks everything that the specification and onnxruntime require, and edits nothing.
 Specifications: https://onnx.ai/onnx/operators/onnx__RNN.html, onnx__GRU.html and onnx__LSTM.html.
 
-DynamicQuantizeLSTM of com.microsoft: an LSTM whose products are of integers.
-
-Source in onnxruntime: contrib_ops/cpu/quantization/dynamic_quantize_lstm.cc. W and R are those of LSTM transposed.
-Each direction, or each column of it, has a scale and a zero point. X and H are quantized at run time
-(DynamicQuantizeLinear).
+DynamicQuantizeLSTM of com.microsoft is an LSTM whose products are of integers: X and H are quantized at run time
+(DynamicQuantizeLinear). W and R are those of LSTM transposed; each direction, or each column of it, has a scale and
+a zero point. Source in onnxruntime: contrib_ops/cpu/quantization/dynamic_quantize_lstm.cc.
 """
 
 from __future__ import annotations
@@ -28,90 +26,14 @@ from rnn_lowering.types import Array, array_of, dequantized_numbers
 
 DYNAMIC_QUANTIZE_LSTM = "DynamicQuantizeLSTM"
 
-_INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8)
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+"""Gates per operator: W and R have GATES * hidden_size rows in each direction."""
 
+DIRECTIONS = {"forward": ("forward",), "reverse": ("reverse",), "bidirectional": ("forward", "reverse")}
 
-def stored_weights(
-    reader: NodeReader, constants: Mapping[str, ir.TensorProtocol], dirs: int
-) -> dict[str, QuantizedTensor]:
-    """Return W and R in the layout of LSTM, [dirs, 4*hidden, ...], by symbol.
+_DEFAULT_ACTIVATIONS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
 
-    Args:
-        reader: The node.
-        constants: Its constant inputs as they are.
-        dirs: The number of its directions.
-
-    Raises:
-        InvalidNodeError: An input has a type, shape or number that the kernel does not allow.
-        UnsupportedError: One is not a constant.
-    """
-    return {symbol: _stored(reader, symbol, constants, dirs) for symbol in "WR"}
-
-
-def _stored(
-    reader: NodeReader, symbol: str, constants: Mapping[str, ir.TensorProtocol], dirs: int
-) -> QuantizedTensor:
-    names = symbol, f"{symbol}_scale", f"{symbol}_zero_point"
-    for name in names:
-        if name not in constants:
-            raise reader.unsupported(f"input {name} is not constant", "make it an initializer")
-    weight, scale, zero_point = (constants[name] for name in names)
-    if weight.dtype not in _INTEGERS:
-        raise reader.invalid(f"{symbol} is of type {weight.dtype.name}, not INT8 or UINT8")
-    if scale.dtype != ir.DataType.FLOAT:
-        raise reader.invalid(f"{names[1]} is of type {scale.dtype.name}, not FLOAT")
-    if zero_point.dtype != weight.dtype:
-        wanted = f"{weight.dtype.name} as {symbol} is"
-        raise reader.invalid(f"{names[2]} is of type {zero_point.dtype.name}, not {wanted}")
-    shape = [int(size) for size in weight.shape.numpy()]
-    if len(shape) != 3 or shape[0] != dirs or shape[2] % 4:
-        raise reader.invalid(f"{symbol} has shape {shape}, not [{dirs}, ..., 4*hidden_size]")
-    numbers = scale.numpy(), zero_point.numpy()
-    _check_numbers(reader, names[1:], numbers, (dirs, shape[2]), weight.dtype)
-    columns = [part.reshape(dirs, -1, 1) for part in numbers]
-    columns[1] = columns[1][:, :1]  # the kernel reads the first of each direction
-    turned = shape[0], shape[2], shape[1]
-    return QuantizedTensor(
-        ir.LazyTensor(
-            lambda: ir.tensor(array_of(weight).transpose(0, 2, 1), dtype=weight.dtype),
-            weight.dtype,
-            ir.Shape(turned),
-        ),
-        ir.tensor(np.broadcast_to(columns[0], turned)),
-        ir.tensor(np.broadcast_to(columns[1], turned), dtype=weight.dtype),
-    )
-
-
-def _check_numbers(
-    reader: NodeReader,
-    names: tuple[str, ...],
-    numbers: tuple[Array, Array],
-    most: tuple[int, int],
-    dtype: ir.DataType,
-) -> None:
-    """Refuse scales and zero points that the kernel refuses or misreads."""
-    for name, part in zip(names, numbers, strict=True):
-        if part.shape not in (most[:1], most):
-            raise reader.invalid(f"{name} has shape {list(part.shape)}, not {list(most[:1])} or {list(most)}")
-    scale, zero_point = numbers
-    if most[0] == 2 and scale.ndim != zero_point.ndim:
-        raise reader.invalid(
-            f"{names[0]} and {names[1]} have the different ranks {scale.ndim} and {zero_point.ndim}",
-            "give both per direction or both per column: the kernel misreads them otherwise",
-        )
-    if zero_point.ndim == 2 and dtype == ir.DataType.INT8 and zero_point.any():
-        raise reader.invalid(f"{names[1]} per column must be 0 for INT8 weights")
-    if zero_point.ndim == 2 and (zero_point != zero_point.flat[0]).any():
-        raise reader.invalid(f"{names[1]} per column has different values")
-
-
-def floats(weight: QuantizedTensor) -> ir.TensorProtocol:
-    """Return the dequantized numbers, computed late."""
-
-    def compute() -> ir.TensorProtocol:
-        return ir.tensor(dequantized_numbers(*map(array_of, (weight.integers, weight.scale, weight.zero_point))))
-
-    return ir.LazyTensor(compute, ir.DataType.FLOAT, ir.Shape(weight.integers.shape.numpy()))
+_QUANTIZED_TYPES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 @dataclass(frozen=True)
@@ -143,16 +65,8 @@ ACTIVATION_PARAMETERS = {
     "Softplus": Parameters(),
 }
 
-CANONICAL_NAMES = {name.lower(): name for name in ACTIVATION_PARAMETERS}
+_CANONICAL_NAMES = {name.lower(): name for name in ACTIVATION_PARAMETERS}
 """Names are valid in any letter case."""
-
-
-GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-"""Gates per operator: W and R have GATES * hidden_size rows in each direction."""
-
-DIRECTIONS = {"forward": ("forward",), "reverse": ("reverse",), "bidirectional": ("forward", "reverse")}
-
-_DEFAULT_ACTIVATIONS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
 
 
 @dataclass(frozen=True)
@@ -253,8 +167,8 @@ class RecurrentSpec(NodeSpec):
         connections = RnnConnections(reader.node, reader.ref, reader.schema, reader.opset, reader.known)
         directions, stored = _directions(reader), dict(connections.constants)
         if rounds:
-            connections.quantized = stored_weights(reader, stored, len(directions))
-            connections.constants |= {s: floats(q) for s, q in connections.quantized.items()}
+            connections.quantized = _stored_weights(reader, stored, len(directions))
+            connections.constants |= {s: _floats(q) for s, q in connections.quantized.items()}
         layout = reader.choice("layout", 0, (0, 1))
         hidden_size = connections.hidden_size(reader.attribute("hidden_size", None), GATES[op_type])
         sizes = connections.sizes(GATES[op_type], len(directions), hidden_size, layout)
@@ -328,7 +242,7 @@ def _activation(
     reader: NodeReader, name: str, alphas: list[float], betas: list[float], warnings: list[str]
 ) -> Activation:
     """Read one activation; alpha and beta are queues, read only by activations that have such a parameter."""
-    canonical = CANONICAL_NAMES.get(name.lower())
+    canonical = _CANONICAL_NAMES.get(name.lower())
     if canonical is None:
         known = ", ".join(ACTIVATION_PARAMETERS)
         raise reader.invalid(f"activation '{name}' does not exist", f"known are {known}")
@@ -347,3 +261,86 @@ def _activation(
             "activation_beta"
         )
     return activation
+
+
+def _stored_weights(
+    reader: NodeReader, constants: Mapping[str, ir.TensorProtocol], dirs: int
+) -> dict[str, QuantizedTensor]:
+    """Return W and R in the layout of LSTM, [dirs, 4*hidden, ...], by symbol.
+
+    Args:
+        reader: The node.
+        constants: Its constant inputs as they are.
+        dirs: The number of its directions.
+
+    Raises:
+        InvalidNodeError: An input has a type, shape or number that the kernel does not allow.
+        UnsupportedError: One is not a constant.
+    """
+    return {symbol: _stored(reader, symbol, constants, dirs) for symbol in "WR"}
+
+
+def _stored(
+    reader: NodeReader, symbol: str, constants: Mapping[str, ir.TensorProtocol], dirs: int
+) -> QuantizedTensor:
+    names = symbol, f"{symbol}_scale", f"{symbol}_zero_point"
+    for name in names:
+        if name not in constants:
+            raise reader.unsupported(f"input {name} is not constant", "make it an initializer")
+    weight, scale, zero_point = (constants[name] for name in names)
+    if weight.dtype not in _QUANTIZED_TYPES:
+        raise reader.invalid(f"{symbol} is of type {weight.dtype.name}, not INT8 or UINT8")
+    if scale.dtype != ir.DataType.FLOAT:
+        raise reader.invalid(f"{names[1]} is of type {scale.dtype.name}, not FLOAT")
+    if zero_point.dtype != weight.dtype:
+        wanted = f"{weight.dtype.name} as {symbol} is"
+        raise reader.invalid(f"{names[2]} is of type {zero_point.dtype.name}, not {wanted}")
+    shape = [int(size) for size in weight.shape.numpy()]
+    if len(shape) != 3 or shape[0] != dirs or shape[2] % 4:
+        raise reader.invalid(f"{symbol} has shape {shape}, not [{dirs}, ..., 4*hidden_size]")
+    numbers = scale.numpy(), zero_point.numpy()
+    _check_numbers(reader, names[1:], numbers, (dirs, shape[2]), weight.dtype)
+    columns = [part.reshape(dirs, -1, 1) for part in numbers]
+    columns[1] = columns[1][:, :1]  # the kernel reads the first of each direction
+    turned = shape[0], shape[2], shape[1]
+    return QuantizedTensor(
+        ir.LazyTensor(
+            lambda: ir.tensor(array_of(weight).transpose(0, 2, 1), dtype=weight.dtype),
+            weight.dtype,
+            ir.Shape(turned),
+        ),
+        ir.tensor(np.broadcast_to(columns[0], turned)),
+        ir.tensor(np.broadcast_to(columns[1], turned), dtype=weight.dtype),
+    )
+
+
+def _check_numbers(
+    reader: NodeReader,
+    names: tuple[str, ...],
+    numbers: tuple[Array, Array],
+    most: tuple[int, int],
+    dtype: ir.DataType,
+) -> None:
+    """Refuse scales and zero points that the kernel refuses or misreads."""
+    for name, part in zip(names, numbers, strict=True):
+        if part.shape not in (most[:1], most):
+            raise reader.invalid(f"{name} has shape {list(part.shape)}, not {list(most[:1])} or {list(most)}")
+    scale, zero_point = numbers
+    if most[0] == 2 and scale.ndim != zero_point.ndim:
+        raise reader.invalid(
+            f"{names[0]} and {names[1]} have the different ranks {scale.ndim} and {zero_point.ndim}",
+            "give both per direction or both per column: the kernel misreads them otherwise",
+        )
+    if zero_point.ndim == 2 and dtype == ir.DataType.INT8 and zero_point.any():
+        raise reader.invalid(f"{names[1]} per column must be 0 for INT8 weights")
+    if zero_point.ndim == 2 and (zero_point != zero_point.flat[0]).any():
+        raise reader.invalid(f"{names[1]} per column has different values")
+
+
+def _floats(weight: QuantizedTensor) -> ir.TensorProtocol:
+    """Return the dequantized numbers, computed late."""
+
+    def compute() -> ir.TensorProtocol:
+        return ir.tensor(dequantized_numbers(*map(array_of, (weight.integers, weight.scale, weight.zero_point))))
+
+    return ir.LazyTensor(compute, ir.DataType.FLOAT, ir.Shape(weight.integers.shape.numpy()))

@@ -21,9 +21,9 @@ from rnn_lowering.recurrence import (
     sequence_lens,
     weights,
 )
+from rnn_lowering.recurrence.activations import FORMULAS
 from rnn_lowering.recurrence.repetition import Recurrence
 from rnn_lowering.recurrence.sequence_lens import Lengths
-from rnn_lowering.recurrence.weights import FORMULAS
 
 
 def function(original: Any, fault: Callable[..., Any]) -> Fault:
