@@ -29,7 +29,7 @@ class ChildError(Exception):
 
     Attributes:
         late: It takes too long.
-        exit: Its exit code; None where it takes too long.
+        exit: Its exit code; None if it takes too long.
     """
 
     def __init__(self, exit_code: int | None = None) -> None:
@@ -44,7 +44,7 @@ class Child:
 
     Attributes:
         process: The process.
-        jobs: The number of jobs that it was given.
+        jobs: The number of jobs that were sent.
     """
 
     def __init__(self, module: str) -> None:
@@ -107,7 +107,7 @@ def serve(do: Callable[[Message], Iterator[Message]], prepare: Callable[[], obje
 
     Args:
         do: Yields the messages about a job, without the last.
-        prepare: Called before the first job comes, for what takes long.
+        prepare: Called before the first job, for work that takes long.
     """
     answers = os.fdopen(os.dup(1), "wb")  # native code may print to the descriptor that was stdout
     os.dup2(2, 1)

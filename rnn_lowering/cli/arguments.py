@@ -51,9 +51,9 @@ class _Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Options may be between IN.onnx and OUT.onnx too, unless `--` is given: argparse would drop it."""
-        given = sys.argv[1:] if args is None else list(args)
-        parse = super().parse_args if "--" in given else self.parse_intermixed_args
-        return parse(given, namespace)
+        texts = sys.argv[1:] if args is None else list(args)
+        parse = super().parse_args if "--" in texts else self.parse_intermixed_args
+        return parse(texts, namespace)
 
     def error(self, message: str) -> NoReturn:
         unknown = re.match(r"unrecognized arguments: (?:.* )?(--[\w-]+)", message)
@@ -94,21 +94,21 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_options(groups: Mapping[str, argparse._ArgumentGroup]) -> None:
-    """Add the options that fields declare; what is not given is not in the result."""
+    """Add the options that fields declare; the parsed arguments lack an option that is not used."""
     absent = argparse.SUPPRESS
     for declared in (f for kind in (Lowering, Check, Tolerance, Files) for f in fields(kind)):
         option: Option = declared.metadata["option"]
         if not option.help:
             continue
         group: argparse._ActionsContainer = groups[option.group]
-        given: dict[str, Any] = {"dest": declared.name, "default": absent}
+        settings: dict[str, Any] = {"dest": declared.name, "default": absent}
         if declared.name == "runs":
             group = group.add_mutually_exclusive_group()
         default = f"{declared.default:g}" if isinstance(declared.default, float) else str(declared.default)
-        given |= {"help": option.help.replace("{default}", default), **TEXTS[option.text].settings}
+        settings |= {"help": option.help.replace("{default}", default), **TEXTS[option.text].settings}
         if option.text not in ("flag", "no flag"):
-            given |= {"metavar": option.metavar, "choices": option.choices or None}
-        group.add_argument(*_flags(declared), **given)
+            settings |= {"metavar": option.metavar, "choices": option.choices or None}
+        group.add_argument(*_flags(declared), **settings)
         if declared.name == "runs":
             no: dict[str, Any] = {"dest": "runs", "default": absent, "action": "store_const", "const": 0}
             group.add_argument("--no-verify", help="do not compare", **no)
@@ -120,7 +120,7 @@ def _flags(declared: Field[Any]) -> tuple[str, ...]:
 
 
 class _ListTargets(argparse.Action):
-    """Print the table of targets and exit, also where other arguments are missing."""
+    """Print the table of targets and exit, even if other arguments are missing."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, **options)
@@ -235,8 +235,8 @@ def options_of(kind: type[Options], args: argparse.Namespace, **more: Any) -> Op
     """Return the option object that the arguments specify."""
     for declared in fields(kind):
         if declared.name in args:
-            text, given = TEXTS[declared.metadata["option"].text], getattr(args, declared.name)
-            more[declared.name] = text.value(given, _flags(declared)[0])
+            text = TEXTS[declared.metadata["option"].text]
+            more[declared.name] = text.value(getattr(args, declared.name), _flags(declared)[0])
     return kind(**more)
 
 
@@ -255,10 +255,10 @@ def _once(pairs: list[tuple[str, T]], option: str) -> dict[str, T]:
     return result
 
 
-def _read_values(given: dict[str, int | float | bool | str]) -> dict[str, ArrayLike]:
+def _read_values(values: dict[str, int | float | bool | str]) -> dict[str, ArrayLike]:
     """Return the values of inputs; text is the name of a .npy file."""
-    arrays = _read_feeds([(name, value) for name, value in given.items() if isinstance(value, str)])
-    return {name: arrays[name] if isinstance(value, str) else value for name, value in given.items()}
+    arrays = _read_feeds([(name, value) for name, value in values.items() if isinstance(value, str)])
+    return {**values, **arrays}
 
 
 def _read_feeds(files: list[tuple[str, str]]) -> dict[str, Array]:
@@ -284,12 +284,12 @@ class Text:
     Attributes:
         parse: Returns what one text says.
         more: Settings of argparse.
-        value: Returns the value of the option from all texts, and the option's name.
+        value: Returns the value of the option from all parsed texts and the option's name.
     """
 
     parse: Callable[[str], Any] | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
-    value: Callable[[Any, str], Any] = lambda given, _: given
+    value: Callable[[Any, str], Any] = lambda parsed, _: parsed
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -313,9 +313,9 @@ TEXTS = {
     "tolerance": Text(tolerance),
     "size": Text(dim, _REPEATED, _once),
     "shape": Text(shape, _REPEATED, _once),
-    "value": Text(input_value, _REPEATED, lambda given, name: _read_values(_once(given, name))),
+    "value": Text(input_value, _REPEATED, lambda pairs, name: _read_values(_once(pairs, name))),
     "delay": Text(count, {"nargs": "?", "const": True}),
     "stream": Text(stream, {**_REPEATED, "nargs": "?"}, _once),
-    "feed": Text(feed, _REPEATED, lambda given, _: [_read_feeds(given)]),
+    "feed": Text(feed, _REPEATED, lambda files, _: [_read_feeds(files)]),
 }
 """What `Option.text` names."""

@@ -62,7 +62,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
             args = p.parse_args(argv)
             args.command = shlex.join(["rnn-lower", *(sys.argv[1:] if argv is None else argv)])
     except SystemExit:
-        with printing():  # the help, which has been written but may not have left
+        with printing():  # flush the help
             pass
         raise
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -95,10 +95,10 @@ def _axes(args: argparse.Namespace) -> RnnLoweringError:
 def _identity(path: Path | None) -> tuple[int, int] | None:
     """Return the inode and time of a file: they change when it is replaced."""
     try:
-        found = path.stat() if path else None
+        status = path.stat() if path else None
     except (OSError, ValueError):
         return None
-    return found and (found.st_ino, found.st_mtime_ns)
+    return status and (status.st_ino, status.st_mtime_ns)
 
 
 def _fail(error: RnnLoweringError, code: int, verbose: int) -> int:
@@ -120,7 +120,7 @@ def _show_runs(error: VerificationError, args: argparse.Namespace) -> None:
 
 @contextmanager
 def _warnings(quiet: bool) -> Iterator[None]:
-    """Print the warnings of this package when they occur, before the work that they are about; no others."""
+    """Print the warnings of this package as soon as they are issued, and no others."""
 
     def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
         if issubclass(category, RnnLoweringWarning) and not quiet:

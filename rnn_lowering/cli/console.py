@@ -67,7 +67,6 @@ def print_previews(previews: Sequence[Preview], report: Report, source: Path, gr
         _print(out, f"{source}: no recurrent nodes")
     if previews:
         out.print(table)
-    if previews:
         _print(out, f"inputs: {_named([v for v in graph.inputs if not v.is_initializer()])}")
         _print(out, f"outputs: {_named(graph.outputs)}")
     for warning in (text for preview in previews if preview.spec for text in preview.spec.warnings):
@@ -163,8 +162,8 @@ def _run_table(runs: Sequence[RunCheck]) -> Table:
     """Return a table of runs; each row has the next input and the next output of a run."""
     table = Table("run", "input", "shape", "lengths", "output", "largest difference", "result", box=None)
     for n, run in enumerate(runs, 1):
-        for row, (given, output) in enumerate(zip_longest(run.inputs, run.outputs)):
-            inputs = [given.name, _shape(given.shape), _range(given.lengths)] if given else [""] * 3
+        for row, (input_, output) in enumerate(zip_longest(run.inputs, run.outputs)):
+            inputs = [input_.name, _shape(input_.shape), _range(input_.lengths)] if input_ else [""] * 3
             outputs = _cells(output) if output else [""] * 3
             _add_row(table, "" if row else str(n), *inputs, *outputs, style=_style(output))
     return table

@@ -21,7 +21,7 @@ class Interrupted(KeyboardInterrupt):
         super().__init__()
 
 
-def end_at_once(number: int, _: FrameType | None) -> None:
+def _end_at_once(number: int, _: FrameType | None) -> None:
     """End the process, which has nothing to clean up yet; an exception during an import could be lost."""
     sys.stderr.write("rnn-lower: interrupted; nothing was written\n")
     sys.stderr.flush()
@@ -29,19 +29,19 @@ def end_at_once(number: int, _: FrameType | None) -> None:
 
 
 def listen() -> None:
-    """End the process at once on these signals; ignored signals (nohup) stay ignored."""
+    """End the process at once on signals that ask for it; ignored signals (nohup) stay ignored."""
     for number in ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, end_at_once)
+            signal.signal(number, _end_at_once)
 
 
 @contextmanager
 def unwinding() -> Iterator[None]:
-    """Raise `Interrupted` on these signals in the block, so that its folders and processes are removed.
+    """Raise `Interrupted` on these signals in the block: its folders and processes are then removed.
 
     After the first signal and after the block they are ignored. Without a call of `listen` nothing changes.
     """
-    ours = [number for number in ENDING if signal.getsignal(number) is end_at_once]
+    ours = [number for number in ENDING if signal.getsignal(number) is _end_at_once]
 
     def ignore() -> None:
         for number in ours:

@@ -1,6 +1,6 @@
-"""Replace files atomically, a model together with its data file.
+"""The output files: checked first, then replaced atomically, a model together with its data file.
 
-Check the output files: no input, no two the same, existing ones replaced only on request.
+No output is an input, no two are the same file, and existing files are replaced only on request.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Place:
     Attributes:
         path: The model's file.
         data: The unused name of its data file beside it; None if it has none.
-        needed: What identifies the files that are read: they stay.
+        needed: The identities of the files that are read: these are not removed.
     """
 
     path: Path
@@ -50,15 +50,15 @@ class Place:
 
     def outdated(self) -> list[Path]:
         """Return the data files of the model that is at `path` now, which nothing else needs."""
-        names = {f"{self.path.name}.data", *([_wanted(self.data)] if self.data else [])}
-        files = [self.path.with_name(name) for name in _data_names(self.path) if _wanted(name) in names]
+        names = {f"{self.path.name}.data", *([_without_number(self.data)] if self.data else [])}
+        files = [self.path.with_name(name) for name in _data_names(self.path) if _without_number(name) in names]
         return [file for file in files if not file.is_symlink() and not self.needed & {*identities(file)}]
 
     def unused(self, data: str) -> str:
         """Return a name for a data file that no file has: this one, or one with a number in it."""
-        wanted = Path(_wanted(data))
+        plain = Path(_without_number(data))
         while os.path.lexists(self.path.with_name(data)):
-            data = f"{wanted.stem}.{secrets.token_hex(4)}{wanted.suffix}"
+            data = f"{plain.stem}.{secrets.token_hex(4)}{plain.suffix}"
         return data
 
 
@@ -74,12 +74,12 @@ def _data_names(path: Path) -> set[str]:
     return {name for name in names if Path(name).name == name and path.with_name(name).is_file()}
 
 
-def _wanted(name: str) -> str:
+def _without_number(name: str) -> str:
     """Return the name of a data file without the number that makes it unique."""
     return re.sub(r"\.[0-9a-f]{8}(?=(\.[^.]*)?$)", "", name)
 
 
-def refuse_unwritable(path: Path, *, overwrite: bool) -> None:
+def _refuse_unwritable(path: Path, *, overwrite: bool) -> None:
     """Check that a file can be written at a path, without following links.
 
     Raises:
@@ -104,10 +104,10 @@ def refuse_unwritable(path: Path, *, overwrite: bool) -> None:
 def identities(path: Path) -> Iterator[object]:
     """Yield what identifies an existing file under all its names."""
     try:
-        found = path.stat()
+        status = path.stat()
     except (OSError, ValueError):  # no such file, or no file can have this name: writing will say so
         return
-    yield found.st_dev, found.st_ino
+    yield status.st_dev, status.st_ino
 
 
 _PATIENCE = 10.0
@@ -134,8 +134,8 @@ def replacing(place: Place, *, overwrite: bool = False) -> Iterator[Path]:
     with scratch_folder(path) as folder:
         written = folder / path.name
         yield written
-        with _alone(path.parent), uninterrupted():
-            refuse_unwritable(path, overwrite=overwrite)
+        with _locked(path.parent), uninterrupted():
+            _refuse_unwritable(path, overwrite=overwrite)
             outdated = place.outdated() if overwrite else []
             if place.data is not None and (folder / place.data).exists():
                 _replace_both(written, place, place.data, overwrite)
@@ -148,12 +148,12 @@ def replacing(place: Place, *, overwrite: bool = False) -> Iterator[Path]:
 
 
 def _replace_both(written: Path, place: Place, data: str, overwrite: bool) -> None:
-    path, now = place.path, place.unused(data) if overwrite else data
-    target = path.with_name(now)
-    refuse_unwritable(target, overwrite=False)
+    path, name = place.path, place.unused(data) if overwrite else data
+    target = path.with_name(name)
+    _refuse_unwritable(target, overwrite=False)
     with writing(target):
-        if now != data:  # another process has taken the name meanwhile
-            rename_data(written, data, now)
+        if name != data:  # another process has taken the name meanwhile
+            rename_data(written, data, name)
         os.replace(written.with_name(data), target)
     try:
         with writing(path):
@@ -165,14 +165,14 @@ def _replace_both(written: Path, place: Place, data: str, overwrite: bool) -> No
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep other processes from replacing files of a folder, where the system locks folders (not on Windows)."""
-    with ExitStack() as held:
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock a folder against other processes that replace its files, if the system can (not on Windows)."""
+    with ExitStack() as closing:
         with suppress(ImportError, OSError):
             import fcntl
 
             number = os.open(folder, os.O_RDONLY)
-            held.callback(os.close, number)
+            closing.callback(os.close, number)
             until = time.monotonic() + _PATIENCE
             while time.monotonic() < until:
                 with suppress(BlockingIOError):
@@ -229,7 +229,7 @@ class Outputs:
                         f"'{path}' is used for both {uses[key]} and {use}", hint="use a separate file for each"
                     )
         for _, path in self._files():
-            refuse_unwritable(path, overwrite=self.overwrite)
+            _refuse_unwritable(path, overwrite=self.overwrite)
 
     def check_endings(self) -> None:
         """Refuse a model's name that no ONNX model has; one without an ending is fine, or with .onnx before it.

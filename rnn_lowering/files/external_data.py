@@ -18,13 +18,13 @@ from rnn_lowering.model.messages import to_message
 from rnn_lowering.model.scopes import all_graphs
 from rnn_lowering.types import in_memory
 
-INLINE_LIMIT = 1_800_000_000
+_INLINE_LIMIT = 1_800_000_000
 """The most bytes of tensors in one file: protobuf supports less than 2 GiB in all."""
 
 _SMALL = 256
 """Tensors of at most this many bytes stay in the model: runtimes need to see shapes and the sizes of a Split."""
 
-Written = Callable[[int, int], None]
+_Written = Callable[[int, int], None]
 """Called with the number of written tensors and of all."""
 
 
@@ -72,8 +72,8 @@ def choose_data_file(model: ir.Model, destination: str, policy: str) -> str | No
         UnsupportedError: "never" with too much data, or `policy` is a path instead of a file name.
     """
     total = sum(v.const_value.nbytes for v in _initializers(model) if v.const_value is not None)
-    if policy == "never" or (policy == "auto" and total <= INLINE_LIMIT and not data_files(model)):
-        if total > INLINE_LIMIT:
+    if policy == "never" or (policy == "auto" and total <= _INLINE_LIMIT and not data_files(model)):
+        if total > _INLINE_LIMIT:
             raise UnsupportedError(
                 f"{total / 2**30:.1f} GiB of tensors do not fit into one file", hint="use --external-data auto"
             )
@@ -86,8 +86,8 @@ def choose_data_file(model: ir.Model, destination: str, policy: str) -> str | No
     return name
 
 
-def save(model: ir.Model, path: Path, data_file: str | None, written: Written | None = None) -> None:
-    """Write a model; tensors are written one after the other, so that they need not be in memory together.
+def save(model: ir.Model, path: Path, data_file: str | None, written: _Written | None = None) -> None:
+    """Write a model, its tensors one after the other: they need not be in memory together.
 
     Args:
         model: The model.
@@ -99,7 +99,6 @@ def save(model: ir.Model, path: Path, data_file: str | None, written: Written | 
         ModelFileError: The model cannot be serialized.
         OSError: A file cannot be written.
     """
-
     initializers = list(_initializers(model))
     tensors = [value.const_value for value in initializers]
     written = written or (lambda done, total: None)
@@ -122,7 +121,7 @@ def save(model: ir.Model, path: Path, data_file: str | None, written: Written | 
             value.const_value = tensor
 
 
-def _write_data(model: ir.Model, path: Path, data_file: str, written: Written) -> None:
+def _write_data(model: ir.Model, path: Path, data_file: str, written: _Written) -> None:
     """Write the large tensors of a model to a file beside `path`, and let the model refer to them."""
 
     def report(_: object, info: ir.external_data.CallbackInfo) -> None:

@@ -122,14 +122,14 @@ _Piece = bytes | ir.TensorProtocol
 
 def known_format(path: Path) -> str | None:
     """Return the format of a model file by the ending of its name, as onnx names it; None for an unknown ending."""
-    found: str | None = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
-    return found
+    name: str | None = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
+    return name
 
 
 def text_format(path: Path) -> str:
     """Return the text format of a model file; "" for binary."""
-    found = known_format(path)
-    return "" if found in (None, "protobuf") else str(found)
+    name = known_format(path)
+    return "" if name in (None, "protobuf") else str(name)
 
 
 class TensorInside(ir.ExternalTensor):
@@ -300,8 +300,8 @@ def _referring(initializers: Iterable[ir.Value], location: str) -> Iterator[list
     """Replace streamed tensors with references for the block, and yield them. A reference has the tensor's position
     in the list as its offset."""
     values = [value for value in initializers if _is_streamed(value.const_value)]
-    held = [value.const_value for value in values]
-    tensors = [tensor for tensor in held if tensor is not None]
+    before = [value.const_value for value in values]
+    tensors = [tensor for tensor in before if tensor is not None]
     try:
         for n, (value, tensor) in enumerate(zip(values, tensors, strict=True)):
             value.const_value = ir.ExternalTensor(
@@ -316,8 +316,8 @@ def _referring(initializers: Iterable[ir.Value], location: str) -> Iterator[list
             )
         yield tensors
     finally:
-        for value, before in zip(values, held, strict=True):
-            value.const_value = before
+        for value, tensor_before in zip(values, before, strict=True):
+            value.const_value = tensor_before
 
 
 def _is_streamed(tensor: ir.TensorProtocol | None) -> bool:

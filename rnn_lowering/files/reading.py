@@ -131,11 +131,11 @@ def readable_again(path: Path) -> Iterator[tuple[Path, Path | None]]:
     with scratch_folder() as folder:
         copy = folder / path.name
         try:
-            given = path.open("rb")
+            pipe = path.open("rb")
         except OSError as error:
             raise _cannot_read(path, error) from error
-        with given, copy.open("wb") as kept:
-            shutil.copyfileobj(given, kept)
+        with pipe, copy.open("wb") as copied:
+            shutil.copyfileobj(pipe, copied)
         yield copy, path
 
 
@@ -192,8 +192,8 @@ def _refuse_graph(graph: onnx.GraphProto, name: str) -> None:
         raise UnsupportedError(
             f"graph '{graph.name}' has sparse initializers", hint="make them dense before lowering"
         )
-    for node, attribute in ((owner, held) for owner in graph.node for held in owner.attribute):
-        if attribute.ref_attr_name and attribute.type in _GRAPHS:  # nothing finds its nodes
+    for node, attribute in ((owner, each) for owner in graph.node for each in owner.attribute):
+        if attribute.ref_attr_name and attribute.type in _GRAPHS:  # its nodes would not be found
             raise UnsupportedError(
                 f"{name}: attribute '{attribute.name}' of a node in a function is a graph that the caller passes",
                 hint="inline the function first (onnx.inliner.inline_local_functions)",

@@ -19,8 +19,8 @@ from rnn_lowering.errors import ModelFileError
 _FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 """The errors of a full disk; they do not always name a file."""
 
-_held: set[Path] = set()
-"""Every folder that may exist: added before it is made, removed after it is deleted."""
+_folders: set[Path] = set()
+"""The folders that may exist: added before they are made, removed after they are deleted."""
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def scratch_folder(output: Path | None = None) -> Iterator[Path]:
     """
     parent, prefix = (output.parent, ".rnn-lower-") if output else (_temporary(), "rnn-lower-")
     folder = parent / f"{prefix}{secrets.token_hex(8)}"
-    _held.add(folder)  # before it exists: an interrupt may come between any two steps
+    _folders.add(folder)  # before it exists: an interrupt may come between any two steps
     try:
         with writing(output or folder):
             folder.mkdir(mode=0o700)
@@ -66,7 +66,7 @@ def cannot_write(path: Path, error: Exception, hint: str = "") -> ModelFileError
 
 def remove_scratch() -> None:
     """Remove every folder that is left because its block was interrupted; called when a command ends."""
-    for folder in list(_held):
+    for folder in list(_folders):
         _remove(folder)
 
 
@@ -87,7 +87,7 @@ def _remove(folder: Path) -> None:
         if not folder.exists():
             break
         time.sleep(0.05)
-    _held.discard(folder)
+    _folders.discard(folder)
 
 
 ENDING = tuple(

@@ -112,14 +112,14 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
         report.nodes += map(NodeReport.of, plan.nodes)
         for text in _warnings(plan, report):
             warn(text)
-        kept = None
+        prepared = None
         if keep and plan.nodes:
-            kept = replace(plan.prepared, model=clone(plan.model), found=(), wanted=())
+            prepared = replace(plan.prepared, model=clone(plan.model), found=(), wanted=())
         modified = bool(plan.nodes or report.loops) or self.lowering.fixes_inputs or report.stream is not None
         message = self._write(model, plan, report, as_message) if modified else None
         _log(plan, report)
         report.operators_after = count_operators(model)
-        return LoweringResult(model, modified, report, kept, message)
+        return LoweringResult(model, modified, report, prepared, message)
 
     def _write(self, model: ir.Model, plan: ModelPlan, report: Report, as_message: bool) -> onnx.ModelProto | None:
         """Make `model` the lowered one, once it is checked; return its message if `as_message`."""

@@ -132,7 +132,7 @@ def _prepared(model: ir.Model) -> ir.Model:
     opset = default_opset(work.opset_imports)
     if opset < FIRST_OPSET:
         modernize(work, opset)
-    if not is_sound(work):  # each node is given to ONNX's inference, in this process
+    if not is_sound(work):  # ONNX's inference reads each node, in this process
         raise UnsupportedError(
             "the model is not valid, so its frames cannot be followed", hint="check it with onnx.checker"
         )
@@ -167,13 +167,7 @@ def _open_time(work: ir.Model, time: TimeInputs) -> None:
 
 
 def _reads(value: ir.Value, time: TimeInputs, reached: dict[ir.Value, bool]) -> bool:
-    """Whether a value is computed from an input with frames.
-
-    Args:
-        value: The value.
-        time: The axes that hold frames.
-        reached: What was found before.
-    """
+    """Whether a value is computed from an input with frames; `reached` has the earlier answers by value."""
     pending = [value]
     while pending:
         current = pending[-1]
@@ -192,13 +186,13 @@ def _nothing_carried(work: ir.Model, time: TimeInputs, flow: Flow) -> str:
     axes = " and ".join(f"axis {axis} of '{name}' ({time.shapes[name][axis]})" for name, axis in time.axes.items())
     states: dict[str, None] = {}
     runs: dict[str, NodeRef] = {}
-    for found in recurrent_nodes(work):
-        node = found.node
+    for entry in recurrent_nodes(work):
+        node = entry.node
         sources = [_rearranged(value) for value in node.inputs[5:7]]
         states |= {v.name: None for v in sources if v is not None and v.name and v.name in time.axes}
         with suppress(UnsupportedError, KeyError):
             size = None if node.inputs[0] is None else state_dim(flow, node.inputs[0], steps_and_batch(node)[0])
-            runs.setdefault(f"'{size}'" if isinstance(size, str) else f"an axis of {size}", found.ref)
+            runs.setdefault(f"'{size}'" if isinstance(size, str) else f"an axis of {size}", entry.ref)
     said = [f"no state is carried from chunk to chunk along {axes}"]
     said += [f"{ref} runs along {axis}" for axis, ref in list(runs.items())[:3]]
     said += [f"'{name}' is an initial state" for name in states]

@@ -17,7 +17,7 @@ from rnn_lowering.spec.node_spec import default_opset
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of a model: its NumPy type and its shape, None where they are not known."""
+    """An input or output of a model: its NumPy type and its shape, None if unknown."""
 
     name: str
     dtype: str | None
@@ -41,7 +41,7 @@ class ModelFile:
         name: Its name without the folder.
         bytes: Its size, files of external data included.
         opset: The version of the default operator set.
-        inputs: Its inputs, but for those that have a default.
+        inputs: Its inputs without those that have a default.
         outputs: Its outputs.
     """
 
@@ -66,7 +66,7 @@ class FileReport(Report):
     Attributes:
         original, lowered: The model files.
         command: The command line; empty if Python called `lower_file`.
-        verification: How both were compared; None if nothing was compared.
+        verification: The result of the comparison; None if nothing was compared.
 
     Examples:
         >>> report = rl.lower_file("model.onnx", "lowered.onnx", verify=0, overwrite=True)
@@ -81,7 +81,7 @@ class FileReport(Report):
 
     @classmethod
     def of(cls, report: Report, original: ModelFile, lowered: ModelFile, command: str) -> FileReport:
-        """Return the report of the pass as one of files."""
+        """Return the report of the pass with its files."""
         return cls(**vars(report), original=original, lowered=lowered, command=command)
 
     def to_dict(self) -> dict[str, Any]:

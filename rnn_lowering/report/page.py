@@ -82,29 +82,29 @@ def render(report: FileReport, run_nodes: RunNodes) -> str:
 
 
 def _date() -> str:
-    """Now, or what SOURCE_DATE_EPOCH makes of it for pages that are to be the same again."""
-    given = os.environ.get("SOURCE_DATE_EPOCH", "")
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(int(given) if given.isdecimal() else time.time()))
+    """Return the date of the page: now, or SOURCE_DATE_EPOCH if it is set, for reproducible pages."""
+    seconds = os.environ.get("SOURCE_DATE_EPOCH", "")
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(int(seconds) if seconds.isdecimal() else time.time()))
 
 
 def _use(report: FileReport) -> list[str]:
     """Return Python code that runs the result, line by line."""
-    name, taken = report.lowered.name, {s.input for s in report.stream.states} if report.stream is not None else ()
-    given = [f"    {port.name!r}: {_zeros(port)}" for port in report.lowered.inputs if port.name not in taken]
+    name, states = report.lowered.name, {s.input for s in report.stream.states} if report.stream is not None else ()
+    inputs = [f"    {port.name!r}: {_zeros(port)}" for port in report.lowered.inputs if port.name not in states]
     if report.stream is None:
         start = ["import numpy as np, onnxruntime", "", f"session = onnxruntime.InferenceSession({name!r})"]
-        return [*start, "outputs = session.run(None, {", *given, "})"]
+        return [*start, "outputs = session.run(None, {", *inputs, "})"]
     start = ["import numpy as np, rnn_lowering", "", f"stream = rnn_lowering.Stream({name!r})"]
-    call = ["outputs = stream({  # a chunk; call it again with the next", *given, "})"]
+    call = ["outputs = stream({  # a chunk; call it again with the next", *inputs, "})"]
     return [*start, *call, "stream.reset()  # before a new sequence"]
 
 
 def _zeros(port: Port) -> str:
-    """Return code that makes an array for an input, 1 for its open sizes."""
+    """Return code that makes an array for an input, with 1 for open sizes."""
     sizes = [dim if isinstance(dim, int) else 1 for dim in port.shape or ()]
-    named = [str(dim) if dim is not None else "?" for dim in port.shape or ()]
-    opened = named != list(map(str, sizes))
-    return f"np.zeros({sizes}, {port.dtype!r})," + (f"  # [{', '.join(named)}]" if opened else "")
+    names = [str(dim) if dim is not None else "?" for dim in port.shape or ()]
+    is_open = names != list(map(str, sizes))
+    return f"np.zeros({sizes}, {port.dtype!r})," + (f"  # [{', '.join(names)}]" if is_open else "")
 
 
 def _template() -> jinja2.Template:
@@ -130,12 +130,12 @@ def _sections(report: FileReport, run_nodes: RunNodes) -> list[Section]:
     if report.stream is not None:
         return [Section(("No plots: in a stream, its states are inputs of the model.",))] * len(shown)
     try:
-        done = run_nodes([node.place for node in shown])
+        runs = run_nodes([node.place for node in shown])
     except RnnLoweringError as error:
         return [Section((f"No plots: {error}.",))] * len(shown)
     return [
-        _section(done[node.place], f"node{n}")
-        if node.place in done
+        _section(runs[node.place], f"node{n}")
+        if node.place in runs
         else Section(("This node cannot be run on its own.",))
         for n, node in enumerate(shown)
     ]
@@ -144,14 +144,10 @@ def _sections(report: FileReport, run_nodes: RunNodes) -> list[Section]:
 def _section(run: NodeRun, salt: str) -> Section:
     series = NodeSeries(run)
     length, _, batch, _ = series.series(run.expected).shape
-    what = (
-        f"{length} steps"
-        if series.over_time
-        else "its final states, since the output of all steps is not connected"
-    )
-    ran = f"Run on one random input, batch {batch}: {what}."
-    missing = (f"No result, {name}: {reason}" for name, reason in run.failures.items())
-    return Section((ran, *missing), tuple(_plots(series, salt)), _step(run.node, salt), series.largest())
+    final = "its final states, since the output of all steps is not connected"
+    note = f"Run on one random input, batch {batch}: {f'{length} steps' if series.over_time else final}."
+    failures = (f"No result, {name}: {reason}" for name, reason in run.failures.items())
+    return Section((note, *failures), tuple(_plots(series, salt)), _step(run.node, salt), series.largest())
 
 
 def _plots(series: NodeSeries, salt: str) -> Iterator[Picture]:

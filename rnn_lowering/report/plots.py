@@ -1,6 +1,6 @@
-"""Plots of the errors and signals of a node that ran on its own: figures as SVG elements, in the page's colors.
+"""The figures of the page as SVG, in its colors: errors and signals of a node, and one step of it as emitted.
 
-The graph of one step of a lowered node, in the symbols of the operator specification, and its drawing.
+A step is drawn as a graph, in the symbols of the operator specification, from the node's cut-out lowered form.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from rnn_lowering.compare.tolerance import distance
 from rnn_lowering.emit.draft import STEP, SYMBOLS, WEIGHTS
 from rnn_lowering.types import Array
 
-UNIT = 72
+_POINTS = 72
 """Units of an SVG in an inch."""
 
-COLORS = {
+_COLORS = {
     "ink": "#010101",
     "muted": "#020202",
     "line": "#030303",
@@ -52,29 +52,29 @@ _STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": COLORS["line"],
-    "axes.labelcolor": COLORS["muted"],
-    "xtick.labelcolor": COLORS["muted"],
-    "ytick.labelcolor": COLORS["muted"],
+    "axes.edgecolor": _COLORS["line"],
+    "axes.labelcolor": _COLORS["muted"],
+    "xtick.labelcolor": _COLORS["muted"],
+    "ytick.labelcolor": _COLORS["muted"],
     "xtick.major.size": 0,
     "ytick.major.size": 0,
     "ytick.minor.size": 0,
-    "text.color": COLORS["ink"],
+    "text.color": _COLORS["ink"],
     "axes.grid": True,
     "axes.grid.axis": "y",
-    "grid.color": COLORS["line"],
+    "grid.color": _COLORS["line"],
     "grid.linewidth": 0.5,
     "legend.frameon": False,
     "legend.handlelength": 1.2,
 }
 
 
-def style(salt: str) -> Any:
+def _style(salt: str) -> Any:
     """Return the context in which figures are drawn and written; `salt` makes their identifiers unique."""
     return matplotlib.rc_context(_STYLE | {"svg.hashsalt": salt})
 
 
-def svg(figure: Figure) -> str:
+def _svg(figure: Figure) -> str:
     """Return a figure as an SVG element without fonts, style sheets and links; equal figures give equal text."""
     written = io.StringIO()
     figure.savefig(written, format="svg", transparent=True, metadata={"Date": None})
@@ -84,14 +84,14 @@ def svg(figure: Figure) -> str:
     text = re.sub(r'<g id="[^"]*"', "<g", text).replace("xlink:href", "href")
     text = re.sub(r"font-family: [^;]*; ", "", text)
     text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]).replace("\n", " "), text)
-    for name, color in COLORS.items():
+    for name, color in _COLORS.items():
         text = text.replace(color, f"var(--{name})")
     return "\n".join(line.strip() for line in text.splitlines() if line.strip())
 
 
 def plot_errors(errors: Mapping[str, Array], along: str, salt: str) -> str:
     """Plot errors by their labels over `along`; the last one is highlighted."""
-    with style(salt):
+    with _style(salt):
         figure, axes = _axes(along)
         for n, (label, error) in enumerate(errors.items(), 1):
             last = n == len(errors)
@@ -101,7 +101,7 @@ def plot_errors(errors: Mapping[str, Array], along: str, salt: str) -> str:
         if any(error.size for error in shown):
             _decades(axes, [error for error in shown if error.size])
         axes.legend(loc="lower left", bbox_to_anchor=(-0.13, 0.98), ncols=2, columnspacing=3.0)
-        return svg(figure)
+        return _svg(figure)
 
 
 def _decades(axes: Axes, errors: Sequence[Array]) -> None:
@@ -116,13 +116,13 @@ def _decades(axes: Axes, errors: Sequence[Array]) -> None:
 
 def plot_signals(original: Mapping[str, Array], lowered: Mapping[str, Array], along: str, salt: str) -> str:
     """Plot signals by their labels over `along`: those of the original as broad lines, the lowered ones dashed."""
-    with style(salt):
+    with _style(salt):
         figure, axes = _axes(along)
         for n, (label, signal) in enumerate(original.items()):
             _line(axes, signal, f"series-{n}", label=label, linewidth=2.6)
             _line(axes, lowered[label], "ink", linestyle=(0, (3, 2)), linewidth=0.9)
         axes.legend(loc="lower left", bbox_to_anchor=(-0.13, 0.98), ncols=MOST_SIGNALS, columnspacing=1.2)
-        return svg(figure)
+        return _svg(figure)
 
 
 def _axes(along: str) -> tuple[Figure, Axes]:
@@ -135,7 +135,7 @@ def _axes(along: str) -> tuple[Figure, Axes]:
 
 def _line(axes: Axes, numbers: Array, color: str, **line: Any) -> None:
     marker = "o" if len(numbers) < 3 else ""  # a line needs two points to be seen
-    axes.plot(np.arange(len(numbers)), numbers, color=COLORS[color], marker=marker, **line)
+    axes.plot(np.arange(len(numbers)), numbers, color=_COLORS[color], marker=marker, **line)
 
 
 @dataclass(frozen=True)
@@ -204,9 +204,9 @@ class NodeSeries:
         return {labels[n]: flat[:, n] for n in chosen}
 
 
-Labels = dict[str, str]
-Vertex = Hashable
-Layers = list[list[Vertex]]
+_Labels = dict[str, str]
+_Vertex = Hashable
+_Layers = list[list[_Vertex]]
 
 _WEIGHTS = ("W", "R", "B", "P")
 _STATES = ("H", "C")
@@ -225,17 +225,17 @@ def step_graph(lowered: onnx.GraphProto, names: Mapping[str, str]) -> nx.DiGraph
         names: Name of a value -> its symbol in the operator specification, for the inputs and outputs of the node.
     """
     step = _step(lowered)
-    made = {name for node in step.nodes for name in node.output}
+    computed = {name for node in step.nodes for name in node.output}
     symbols = {name: _in_step(s) for node in step.nodes for name, s in _symbols(node).items()}
     origins = _Origins(lowered, step.inputs, names)
     ports = {v: symbols.get(v) or names.get(v) or label for v, label in step.outputs.items()}
     graph = nx.DiGraph()
     for n, node in enumerate(step.nodes):
-        input_labels = {v: origins.symbol(v) for v in node.input if v not in made}
+        input_labels = {v: origins.symbol(v) for v in node.input if v not in computed}
         weights = dict.fromkeys(s for s in (*_weights(node), *input_labels.values()) if s in _WEIGHTS)
         ports |= {v: symbol for v, symbol in input_labels.items() if symbol and symbol not in _WEIGHTS}
         graph.add_node(n, label=" ".join([node.op_type, *weights]), kind="operator")
-        graph.add_edges_from((v, n) for v in node.input if v in made or v in ports)
+        graph.add_edges_from((v, n) for v in node.input if v in computed or v in ports)
         graph.add_edges_from((n, v) for v in node.output)
     for v in [v for v in graph if isinstance(v, str)]:
         graph.nodes[v].update(label=ports.get(v) or symbols.get(v, ""), kind="port" if v in ports else "value")
@@ -250,15 +250,15 @@ class _Step:
     """The nodes of one step, and the labels of its inputs and outputs by name."""
 
     nodes: list[onnx.NodeProto]
-    inputs: Labels
-    outputs: Labels
+    inputs: _Labels
+    outputs: _Labels
 
 
 def _step(lowered: onnx.GraphProto) -> _Step:
     loops = [node for node in lowered.node if node.op_type in ("Scan", "Loop")]
     if not loops:
         return _unrolled_step(lowered)
-    loop, body = max(((node, _body(node)) for node in loops), key=lambda found: len(found[1].node))
+    loop, body = max(((node, _body(node)) for node in loops), key=lambda pair: len(pair[1].node))
     inputs, outputs = ([value.name for value in values] for values in (body.input, body.output))
     if loop.op_type == "Loop":
         number, inputs, outputs, rows = inputs[:1], inputs[2:], outputs[1:], 0
@@ -298,9 +298,9 @@ def _unrolled_step(lowered: onnx.GraphProto) -> _Step:
 
 
 class _Origins:
-    """Where the inputs of a step come from."""
+    """The values that the inputs of a step are computed from."""
 
-    def __init__(self, lowered: onnx.GraphProto, input_labels: Labels, names: Mapping[str, str]) -> None:
+    def __init__(self, lowered: onnx.GraphProto, input_labels: _Labels, names: Mapping[str, str]) -> None:
         self._producers = {name: node for node in lowered.node for name in node.output}
         self._known = dict(names) | input_labels
 
@@ -316,14 +316,14 @@ class _Origins:
 
 
 _BEFORE = {"Ht": "Hₜ₋₁", "Ct": "Cₜ₋₁", "XW": "XWₜ"}
-"""Symbol of a value that was computed before the step -> its label in the step."""
+"""Symbol of a value that is computed before the step -> its label in the step."""
 
 
-def _metadata(node: onnx.NodeProto) -> Labels:
+def _metadata(node: onnx.NodeProto) -> _Labels:
     return {entry.key: entry.value for entry in node.metadata_props}
 
 
-def _symbols(node: onnx.NodeProto) -> Labels:
+def _symbols(node: onnx.NodeProto) -> _Labels:
     """Return the symbols of a node's outputs by their names."""
     return {n: s for n, s in zip(node.output, _metadata(node).get(SYMBOLS, "").split(","), strict=False) if s}
 
@@ -343,8 +343,8 @@ def draw_step(graph: nx.DiGraph, salt: str) -> tuple[str, float]:
     x, width = _placed(graph, layers)
     height = _ROW * len(layers)
     y = {v: height - _ROW * (n + 0.5) for n, layer in enumerate(layers) for v in layer}
-    with style(salt):
-        figure = Figure(figsize=(width / UNIT, height / UNIT))
+    with _style(salt):
+        figure = Figure(figsize=(width / _POINTS, height / _POINTS))
         axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(0, height))
         axes.set_axis_off()
         for *path, end in paths:
@@ -352,16 +352,16 @@ def draw_step(graph: nx.DiGraph, salt: str) -> tuple[str, float]:
         for v, data in graph.nodes(data=True):
             if data["label"]:
                 _box(axes, x[v], y[v], data["label"], data["kind"])
-        return svg(figure), width / UNIT
+        return _svg(figure), width / _POINTS
 
 
-def _layered(graph: nx.DiGraph) -> tuple[Layers, Layers]:
+def _layered(graph: nx.DiGraph) -> tuple[_Layers, _Layers]:
     """Return the edges as paths and the vertices by layers. An input is in the layer above the first operator that
     uses it; a long edge has a bend in each layer that it crosses, which is added to the graph."""
     level = {v: n for n, layer in enumerate(nx.topological_generations(graph)) for v in layer}
     for v in [v for v in graph if not graph.pred[v] and graph.succ[v]]:
         level[v] = min(level[after] for after in graph.succ[v]) - 1
-    paths: Layers = []
+    paths: _Layers = []
     for a, b in list(graph.edges):
         bends = [(a, b, n) for n in range(level[a] + 1, level[b])]
         level |= {bend: bend[2] for bend in bends}
@@ -372,7 +372,7 @@ def _layered(graph: nx.DiGraph) -> tuple[Layers, Layers]:
     return paths, [[v for v in graph if level[v] == n] for n in sorted(set(level.values()))]
 
 
-def _placed(graph: nx.DiGraph, layers: Layers) -> tuple[dict[Vertex, float], float]:
+def _placed(graph: nx.DiGraph, layers: _Layers) -> tuple[dict[_Vertex, float], float]:
     """Order the vertices of each layer by the positions of their neighbors; return positions and the total
     width."""
     half = {v: 3.0 * len(label) + 6.0 if label else 0.0 for v, label in graph.nodes(data="label")}
@@ -391,8 +391,8 @@ def _placed(graph: nx.DiGraph, layers: Layers) -> tuple[dict[Vertex, float], flo
 
 
 def _without_overlaps(
-    layer: Sequence[Vertex], want: Mapping[Vertex, float], half: Mapping[Vertex, float]
-) -> dict[Vertex, float]:
+    layer: Sequence[_Vertex], want: Mapping[_Vertex, float], half: Mapping[_Vertex, float]
+) -> dict[_Vertex, float]:
     """Return positions near the wanted ones, in the same order, without overlaps."""
     halves = np.array([half[v] for v in layer])
     packed = np.cumsum(2 * halves + _GAP) - halves
@@ -410,11 +410,11 @@ def _arrow(points: Sequence[tuple[float, float]]) -> FancyArrowPatch:
     curves = np.stack([at[:-1] + third[:-1], at[1:] - third[1:], at[1:]], axis=1).reshape(-1, 2)
     codes = [Curve.MOVETO, *[Curve.CURVE4] * len(curves)]
     path = Curve(np.concatenate([at[:1], curves]), codes)
-    return FancyArrowPatch(path=path, arrowstyle="-|>", mutation_scale=7, color=COLORS["muted"], linewidth=0.9)
+    return FancyArrowPatch(path=path, arrowstyle="-|>", mutation_scale=7, color=_COLORS["muted"], linewidth=0.9)
 
 
 def _box(axes: Axes, x: float, y: float, label: str, kind: str) -> None:
     fill, edge = {"operator": ("surface", "line"), "value": ("surface", "surface"), "port": ("tint", "tint")}[kind]
-    box = {"boxstyle": "round,pad=0.35,rounding_size=0.5", "facecolor": COLORS[fill], "edgecolor": COLORS[edge]}
-    color = COLORS["ink" if kind == "operator" else "accent"]
+    box = {"boxstyle": "round,pad=0.35,rounding_size=0.5", "facecolor": _COLORS[fill], "edgecolor": _COLORS[edge]}
+    color = _COLORS["ink" if kind == "operator" else "accent"]
     axes.text(x, y, label, ha="center", va="center", color=color, bbox=box)

@@ -12,9 +12,7 @@ from rnn_lowering.files.atomic import Place, replacing
 from rnn_lowering.files.scratch import writing
 from rnn_lowering.report.file_report import FileReport
 
-KINDS = (".json", ".html")
-
-Render = Callable[[FileReport, RunNodes], str]
+_Render = Callable[[FileReport, RunNodes], str]
 """Returns the text of a report's file."""
 
 
@@ -27,8 +25,8 @@ class ReportWriter:
     """
 
     def __init__(self, file: Path | None) -> None:
-        if file is not None and file.suffix not in KINDS:
-            raise UnsupportedError(f"report '{file}' ends in neither {' nor '.join(KINDS)}")
+        if file is not None and file.suffix not in (".json", ".html"):
+            raise UnsupportedError(f"report '{file}' ends in neither .json nor .html")
         self._file = file
         self._render = _page() if file is not None and file.suffix == ".html" else _json
 
@@ -46,7 +44,7 @@ class ReportWriter:
             yield
 
 
-def _page() -> Render:
+def _page() -> _Render:
     from rnn_lowering.report.page import render  # its libraries are needed for a page only
 
     return render
