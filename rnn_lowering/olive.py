@@ -1,4 +1,4 @@
-"""Register the surgeon `LowerRecurrent` with Olive's GraphSurgeries."""
+"""The surgeon `LowerRecurrent` for Olive's GraphSurgeries, which importing this module registers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ except ImportError as missing:
 
 
 class LowerRecurrent(Surgeon):  # type: ignore[misc]
-    """Replaces the recurrent nodes of a model; its parameters are attributes of `Lowering`, as JSON has them.
+    """Replaces the recurrent nodes of a model. Its parameters are attributes of `Lowering`.
 
-    {"type": "GraphSurgeries", "surgeries": [{"surgeon": "LowerRecurrent", "to": "unroll", "dims": {"seq": 16}}]}
+    In a configuration of Olive:
+
+        "type": "GraphSurgeries",
+        "surgeries": [{"surgeon": "LowerRecurrent", "to": "unroll", "dims": {"seq": 16}}]
 
     Raises:
-        RnnLoweringError: As `rl.lower`: the options are wrong, or the model cannot be lowered so.
+        RnnLoweringError: As `rl.lower`.
     """
 
     def __init__(
