@@ -10,9 +10,8 @@ import pytest
 from attention import STANDARD, Attention
 from cases import Arrays
 from causal_conv import ConvCase
-from graphs import MS
+from graphs import MS, Graph
 from loop_models import operators, run
-from onnx import helper, numpy_helper
 
 import rnn_lowering as rl
 
@@ -22,34 +21,34 @@ STEPS = 3
 def repeated(single: onnx.ModelProto, operator: str, data: dict[str, tuple[int, ...]]) -> onnx.ModelProto:
     """A Loop or Scan of a model of one node: past_state is its state, and each step takes a row of the other inputs
     and returns a row of output."""
-    floats = onnx.TensorProto.FLOAT
-    graph, scan = single.graph, operator == "Scan"
-    nodes, values = [], list(graph.input)
-    state = next(value for value in values if value.name == "past_state")
-    rows = [value for value in values if value.name in data]
-    present, output = (next(v for v in graph.output if v.name == name) for name in ("present_state", "output"))
+    scan, inner, graph = operator == "Scan", Graph(), Graph()
+    values = {v.name: v for v in (*single.graph.input, *single.graph.output)}
+    shapes = {name: [d.dim_value for d in v.type.tensor_type.shape.dim] for name, v in values.items()}
     if not scan:
-        nodes += [helper.make_node("Gather", [f"{row.name}s", "i"], [row.name]) for row in rows]
-        nodes += [helper.make_node("Identity", ["going"], ["still"])]
-    number = helper.make_tensor_value_info("i", onnx.TensorProto.INT64, [])
-    going, still = (helper.make_tensor_value_info(name, onnx.TensorProto.BOOL, []) for name in ("going", "still"))
-    inputs = [state, *rows] if scan else [number, going, state]
-    outputs = [present, output] if scan else [still, present, output]
-    body = helper.make_graph([*nodes, *graph.node], "body", inputs, outputs, list(graph.initializer))
-    given = ["past", *(f"{row.name}s" for row in rows)] if scan else ["M", "yes", "past"]
-    attributes: dict[str, Any] = {"num_scan_inputs": len(rows)} if scan else {}
-    node = helper.make_node(operator, given, ["last", "outputs"], "repeat", body=body, **attributes)
-    shape = [d.dim_value for d in state.type.tensor_type.shape.dim]
-    stacked = [STEPS, *(d.dim_value for d in output.type.tensor_type.shape.dim)]
-    made = helper.make_graph(
-        [node],
-        "g",
-        [helper.make_tensor_value_info("past", floats, shape)]
-        + [helper.make_tensor_value_info(f"{n}s", floats, [STEPS, *data[n]]) for n in (row.name for row in rows)],
-        [helper.make_tensor_value_info(n, floats, s) for n, s in (("last", shape), ("outputs", stacked))],
-        [numpy_helper.from_array(np.asarray(STEPS), "M"), numpy_helper.from_array(np.asarray(True), "yes")],
+        inner.input("i", [], np.int64)
+        inner.input("going", [], np.bool_)
+        inner.output(inner.node("Identity", "going", outputs=["still"]), [], np.bool_)
+    inner.inputs.append(values["past_state"])
+    inner.outputs += [values["present_state"], values["output"]]
+    graph.input("past", shapes["past_state"])
+    for row in data:
+        graph.input(f"{row}s", [STEPS, *data[row]])
+        if scan:
+            inner.inputs.append(values[row])
+        else:
+            inner.node("Gather", f"{row}s", "i", outputs=[row])
+    inner.nodes += single.graph.node
+    inner.tensors += single.graph.initializer
+    body = inner.model().graph
+    given = (
+        ["past", *(f"{row}s" for row in data)] if scan else [graph.constant(STEPS), graph.constant(True), "past"]
     )
-    return helper.make_model(made, opset_imports=list(single.opset_import), ir_version=10)
+    more: dict[str, Any] = {"num_scan_inputs": len(data)} if scan else {}
+    graph.several(operator, *given, outputs=["last", "outputs"], name="repeat", body=body, **more)
+    graph.output("last", shapes["past_state"])
+    graph.output("outputs", [STEPS, *shapes["output"]])
+    (opset,) = (held.version for held in single.opset_import if not held.domain)
+    return graph.model(opset, [MS], ir_version=10)
 
 
 ATTENTIONS = {

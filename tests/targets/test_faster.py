@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from case_list import BY_NAME
 from cases import ALL_OPTIONAL, Case, expected, feed, model
@@ -18,6 +19,11 @@ from thinning import thinned
 
 import rnn_lowering as rl
 from rnn_lowering.emit.composites import by_columns
+from rnn_lowering.emit.dialect import Dialect
+from rnn_lowering.emit.draft import Names
+from rnn_lowering.emit.ops import Ops
+from rnn_lowering.emit.tensor import Tensor
+from rnn_lowering.targets.runtimes.onnxruntime import gemms
 from rnn_lowering.targets.table import TARGETS
 
 OPSETS = [7, 10, 11, 13, 18, 21]
@@ -229,3 +235,27 @@ def test_it_recognizes_neither_integers_nor_loops() -> None:
     loop = rl.lower(model(BY_NAME["LSTM_plain"], 17), "loop", target="openvino")
     (node,) = (node for node in nodes(loop) if node.op_type == "Loop")
     assert "Concat" not in {inner.op_type for body in bodies(node) for inner in body.node}
+
+
+def emitted(rank: int, more: str = "", *, gemm: bool = True) -> list[str]:
+    """The operators of a body of x @ w + x and what `more` asks for."""
+    op = Ops(17, Names(()), "n", ir.DataType.FLOAT, Dialect(), finish=[gemms] if gemm else [])
+    with op.body():
+        shape = (1, 2, 2)[3 - rank :]
+        x, w = op.body_input("x", ir.DataType.FLOAT, shape), op.body_input("w", ir.DataType.FLOAT, (2, 2))
+        product = x @ w
+        outputs: list[Tensor] = [x + product if more == "product second" else product + x]
+        if more == "used twice":
+            outputs.append(op.unary("Tanh", product))
+        if more == "leaves the body":
+            outputs.append(product)
+        graph = op.body_graph([x, w], outputs)
+    return [node.op_type for node in graph]
+
+
+def test_a_product_and_its_sum_are_a_gemm_where_that_computes_the_same() -> None:
+    assert emitted(2) == ["Gemm"]
+    assert emitted(2, gemm=False) == ["MatMul", "Add"]
+    assert emitted(3) == ["MatMul", "Add"]  # a Gemm is of rank 2
+    for more in ("used twice", "leaves the body", "product second"):
+        assert "Gemm" not in emitted(2, more)

@@ -1,15 +1,16 @@
-"""The unit tests of onnxruntime's own operators, lowered, against the outputs stored with them."""
+"""The node cases of ONNX, and the unit tests of onnxruntime's operators, lowered: against the stored outputs."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from cases import FORMALS, RESULTS
-from onnx import AttributeProto, helper, numpy_helper
+from graphs import Graph
 from running import TOLERANCES, assert_close, recurrent_left, run
 from thinning import exhaustive
-from vectors import COARSE_VECTORS, load_vectors, to_arrays
+from vectors import COARSE_VECTORS, load_onnx_cases, load_vectors, to_arrays
 
 import rnn_lowering as rl
 
@@ -19,40 +20,49 @@ WEIGHTS = {"W", "R", "B", "P"}
 pytestmark = pytest.mark.filterwarnings("ignore::rnn_lowering.RnnLoweringWarning")
 
 
+@pytest.mark.parametrize("form", ["auto", "scan", "loop", "unroll"])
+@pytest.mark.parametrize("case", load_onnx_cases())
+def test_onnx_node_case(case: Any, form: str) -> None:
+    lowered = rl.lower(case.model, form)
+    assert recurrent_left(lowered) == []
+    for inputs, outputs in case.data_sets:
+        feed = dict(zip([v.name for v in case.model.graph.input], inputs, strict=True))
+        expected = dict(zip([v.name for v in case.model.graph.output], outputs, strict=True))
+        assert_close(run(lowered, feed), expected)
+
+
+def test_onnx_has_the_cases() -> None:
+    assert len(load_onnx_cases()) >= 18
+
+
 def vector_model(vector: dict[str, Any], opset: int, known: Collection[str] = ()) -> onnx.ModelProto:
     """The model of one node; `known` inputs are initializers."""
-    op_type = vector["op"]
-    arrays = to_arrays(vector["inputs"])
-    node = helper.make_node(
+    op_type, graph = vector["op"], Graph()
+    arrays, stored = to_arrays(vector["inputs"]), vector["outputs"]
+    for name, array in arrays.items():
+        if name in known:
+            graph.constant(array, name=name)
+        else:
+            graph.input(name, array.shape, array.dtype)
+    graph.several(
         op_type,
-        [symbol if symbol in arrays else "" for symbol in FORMALS[op_type]],
-        [symbol if symbol in vector["outputs"] else "" for symbol in RESULTS[op_type]],
+        *(symbol if symbol in arrays else "" for symbol in FORMALS[op_type]),
+        outputs=[symbol if symbol in stored else "" for symbol in RESULTS[op_type]],
         name="recurrent",
+        **{name: _value(op_type, name, value) for name, value in vector["attrs"].items()},
     )
-    node.attribute.extend(_attribute(op_type, name, value) for name, value in vector["attrs"].items())
-    inputs = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-        for name, array in arrays.items()
-        if name not in known
-    ]
-    outputs = [
-        helper.make_tensor_value_info(symbol, onnx.TensorProto.FLOAT, vector["outputs"][symbol]["shape"])
-        for symbol in RESULTS[op_type]
-        if symbol in vector["outputs"]
-    ]
-    tensors = [numpy_helper.from_array(arrays[name], name) for name in arrays if name in known]
-    graph = helper.make_graph([node], "vector", inputs, outputs, tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=4)
+    for symbol in RESULTS[op_type]:
+        if symbol in stored:
+            graph.output(symbol, stored[symbol]["shape"])
+    return graph.model(opset, ir_version=4)
 
 
-def _attribute(op_type: str, name: str, value: Any) -> AttributeProto:
-    """An attribute of the type that the operator specification gives it; JSON does not tell 1 from 1.0."""
-    wanted = onnx.defs.get_schema(op_type, 7).attributes[name].type
-    if wanted == onnx.defs.OpSchema.AttrType.FLOAT:
-        value = float(value)
-    if wanted == onnx.defs.OpSchema.AttrType.FLOATS:
-        value = [float(v) for v in value]
-    return helper.make_attribute(name, value)
+def _value(op_type: str, name: str, value: Any) -> Any:
+    """An attribute's value of the type that the operator specification gives it; JSON does not tell 1 from 1.0."""
+    kinds, wanted = onnx.defs.OpSchema.AttrType, onnx.defs.get_schema(op_type, 7).attributes[name].type
+    if wanted in (kinds.FLOAT, kinds.FLOATS):
+        return np.asarray(value, float).tolist()
+    return value
 
 
 def in_turn(parameters: Sequence[Any]) -> list[Any]:
