@@ -81,7 +81,8 @@ def enhancer() -> tuple[onnx.ModelProto, Arrays]:
             shape = Shape (spectra)  n = Slice (shape, [0], [1])  t = Slice (shape, [2], [3])
             p = Pad (spectra, [0, 0, 2, 2, 0, 0, 0, 2])  c = Conv <strides = [1, 2]> (p, encode)
             b = BatchNormalization (c, scale, shift, shift, scale)  e = LeakyRelu (b)
-            q = Pad (e, [0, 0, 4, 1, 0, 0, 0, 1])  d = Conv <dilations = [2, 1], group = 6> (q, deep)  skip = Add (d, e)
+            q = Pad (e, [0, 0, 4, 1, 0, 0, 0, 1])  d = Conv <dilations = [2, 1], group = 6> (q, deep)
+            skip = Add (d, e)
 
             f = Transpose <perm = [3, 0, 2, 1]> (skip)  flat = Reshape (f, [8, -1, 6])
             intra, last = GRU <hidden_size = 3, direction = "bidirectional"> (flat, iW, iR, iB)
