@@ -214,11 +214,11 @@ def _broadcastable(known: SymbolicValues, node: ir.Node) -> _Results | None:
     if not symbolic and (node.op_type in ELEMENTWISE or node.op_type in ("CastLike", "Transpose", "Unsqueeze")):
         return compute_node(node, known.contents, known.opset)
     if not symbolic and node.op_type == "Concat":
-        return _joined(known, node)
-    return _rearranged(known, node)
+        return _concatenation(known, node)
+    return _rearrangement(known, node)
 
 
-def _joined(known: SymbolicValues, node: ir.Node) -> _Results:
+def _concatenation(known: SymbolicValues, node: ir.Node) -> _Results:
     values, axis = _read(node), node.attributes.get_int("axis", 1) or 0
     arrays = [known.contents[v] for v in values]
     if any(known.shapes[v][axis] != size(a.shape[axis]) for v, a in zip(values, arrays, strict=True)):
@@ -232,7 +232,7 @@ def _joined(known: SymbolicValues, node: ir.Node) -> _Results:
     ]
 
 
-def _rearranged(known: SymbolicValues, node: ir.Node) -> _Results | None:
+def _rearrangement(known: SymbolicValues, node: ir.Node) -> _Results | None:
     """Reshape, slice or gather an array that broadcasts along the other axes."""
     value = node.inputs[0]
     if node.op_type not in MOVING or node.op_type == "Concat" or value is None:
@@ -260,7 +260,7 @@ def _rearranged(known: SymbolicValues, node: ir.Node) -> _Results | None:
 
 def _symbolic(known: SymbolicValues, node: ir.Node) -> _Results | None:
     if node.op_type in MOVING:
-        return _relabeled(known, node)
+        return _moved_labels(known, node)
     if not all(_are_numbers(known.contents[v]) for v in _read(node)):
         return None
     rule = _CALCULATED.get(node.op_type)
@@ -286,7 +286,7 @@ def _is_full(known: SymbolicValues, value: ir.Value | None) -> bool:
     return value is not None and tuple(size(n) for n in known.contents[value].shape) == known.shapes.get(value)
 
 
-def _relabeled(known: SymbolicValues, node: ir.Node) -> _Results | None:
+def _moved_labels(known: SymbolicValues, node: ir.Node) -> _Results | None:
     """Return the outputs of a node that only moves elements, by running it on labels of them."""
     data = [v for v in node.inputs[: moved_inputs(node)] if v is not None]
     others = {v for v in node.inputs if v is not None and v not in data}
@@ -344,7 +344,7 @@ def _floor(known: SymbolicValues, node: ir.Node) -> _Results | None:
     return _each(lambda number: _floor_of(known, number))(known, node)
 
 
-def _divided(known: SymbolicValues, node: ir.Node) -> _Results | None:
+def _quotient(known: SymbolicValues, node: ir.Node) -> _Results | None:
     """Apply Div; integers are rounded towards 0, which is down for numbers that are surely not negative."""
     dtype = known.types.get(node.outputs[0])
 
@@ -378,7 +378,7 @@ def _smaller(*numbers: Size) -> Size | None:
     return next((a for a in numbers if all((b - a).at_least(0) for b in numbers)), None)
 
 
-def _decided(yes: Callable[[Size], bool], no: Callable[[Size], bool]) -> Callable[[Size, Size], Size | None]:
+def _comparison(yes: Callable[[Size], bool], no: Callable[[Size], bool]) -> Callable[[Size, Size], Size | None]:
     """Compare two numbers by their difference, if the result is the same at all sizes."""
 
     def compare(first: Size, second: Size) -> Size | None:
@@ -402,13 +402,13 @@ _CALCULATED: Mapping[str, _Rule] = {
     "Cast": _cast,
     "CastLike": _cast,
     "Ceil": _whole,
-    "Div": _divided,
-    "Equal": _each(_decided(lambda d: d == size(0), _either_sign)),
+    "Div": _quotient,
+    "Equal": _each(_comparison(lambda d: d == size(0), _either_sign)),
     "Floor": _floor,
-    "Greater": _each(_decided(lambda d: d.at_least(1), lambda d: d.at_most(0))),
-    "GreaterOrEqual": _each(_decided(lambda d: d.at_least(0), lambda d: d.at_most(-1))),
-    "Less": _each(_decided(lambda d: d.at_most(-1), lambda d: d.at_least(0))),
-    "LessOrEqual": _each(_decided(lambda d: d.at_most(0), lambda d: d.at_least(1))),
+    "Greater": _each(_comparison(lambda d: d.at_least(1), lambda d: d.at_most(0))),
+    "GreaterOrEqual": _each(_comparison(lambda d: d.at_least(0), lambda d: d.at_most(-1))),
+    "Less": _each(_comparison(lambda d: d.at_most(-1), lambda d: d.at_least(0))),
+    "LessOrEqual": _each(_comparison(lambda d: d.at_most(0), lambda d: d.at_least(1))),
     "Max": _each(_larger),
     "Min": _each(_smaller),
     "Mul": _each(operator.mul),

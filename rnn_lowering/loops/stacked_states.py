@@ -47,7 +47,7 @@ _GrowingArray = tuple[Array, Array]
 
 
 @dataclass(frozen=True)
-class _Joined:
+class _JoinedRows:
     """A value after the Loop that the rows become.
 
     Attributes:
@@ -80,7 +80,7 @@ class _StackedState:
 
     number: int
     row: ir.Value
-    joined: Sequence[_Joined]
+    joined: Sequence[_JoinedRows]
     steps: SizeOrName = None
 
 
@@ -99,7 +99,9 @@ def stack_rows_of_states(
     scratch = emitter()
     found = [_stacked_state(facts, read, n, scratch, written_only=written_only) for n in range(len(read.results))]
     stacked = [each for each in found if each is not None]
-    return _replaced(facts, read, stacked, emitter()) if stacked and len(found) == len(read.initial) else read.node
+    return (
+        _replace_loop(facts, read, stacked, emitter()) if stacked and len(found) == len(read.initial) else read.node
+    )
 
 
 def _stacked_state(
@@ -114,11 +116,11 @@ def _stacked_state(
         return None
     state: _StackedState | None = None
     if step.op_type == "ScatterND":
-        state = _written(facts, read, step, n, first, scratch)
+        state = _state_of_writes(facts, read, step, n, first, scratch)
     elif step.op_type == "SequenceInsert" and not written_only:
-        state = _listed(facts, read, step, n, first)
+        state = _state_of_list(facts, read, step, n, first)
     elif step.op_type == "Concat" and not written_only:
-        state = _concatenated(facts, read, step, n, first)
+        state = _state_of_concat(facts, read, step, n, first)
     return state if state is not None and _only_gets_rows(read.body, before, after, state.row) else None
 
 
@@ -142,7 +144,7 @@ def _users(body: ir.Graph, value: ir.Value) -> dict[ir.Node, None]:
     return users
 
 
-def _listed(facts: Facts, read: LoopBody, step: ir.Node, n: int, first: ir.Value) -> _StackedState | None:
+def _state_of_list(facts: Facts, read: LoopBody, step: ir.Node, n: int, first: ir.Value) -> _StackedState | None:
     """Return a list to which each step appends a row; None if its elements are used otherwise than joined."""
     row, final, source = step.inputs[1], read.results[n], first.producer()
     users = [use.node for use in final.uses()]
@@ -151,12 +153,12 @@ def _listed(facts: Facts, read: LoopBody, step: ir.Node, n: int, first: ir.Value
         return None
     if not all(user.op_type == "ConcatFromSequence" and user.graph is read.node.graph for user in users):
         return None
-    found = [_joined_list(facts, user, row) for user in users]
+    found = [_rows_of_list(facts, user, row) for user in users]
     joined = [each for each in found if each is not None]
     return _StackedState(n, row, joined) if len(joined) == len(found) else None
 
 
-def _joined_list(facts: Facts, user: ir.Node, row: ir.Value) -> _Joined | None:
+def _rows_of_list(facts: Facts, user: ir.Node, row: ir.Value) -> _JoinedRows | None:
     """Return what a ConcatFromSequence makes of rows; None if the size of a row along its axis is not 1."""
     shape, new_axis = facts.shape(row), bool(user.attributes.get_int("new_axis", 0))
     if shape is None:
@@ -165,21 +167,21 @@ def _joined_list(facts: Facts, user: ir.Node, row: ir.Value) -> _Joined | None:
     axis += rank if axis < 0 else 0
     if not 0 <= axis < rank or not (new_axis or shape[axis] == 1):
         return None
-    return _Joined(user.outputs[0], axis, dropped=() if new_axis else (axis,))
+    return _JoinedRows(user.outputs[0], axis, dropped=() if new_axis else (axis,))
 
 
-def _concatenated(facts: Facts, read: LoopBody, step: ir.Node, n: int, first: ir.Value) -> _StackedState | None:
+def _state_of_concat(facts: Facts, read: LoopBody, step: ir.Node, n: int, first: ir.Value) -> _StackedState | None:
     """Return a tensor to which each step joins a row."""
     row = step.inputs[1]
     shape = facts.shape(row)
     if row is None or len(step.inputs) > 2 or not shape or facts.kind(first) is None:
         return None
     axis = (step.attributes.get_int("axis", 0) or 0) % len(shape)
-    joined = _Joined(read.results[n], axis, dropped=(axis,), before=first)
+    joined = _JoinedRows(read.results[n], axis, dropped=(axis,), before=first)
     return _StackedState(n, row, [joined]) if shape[axis] == 1 else None
 
 
-def _written(
+def _state_of_writes(
     facts: Facts, read: LoopBody, step: ir.Node, n: int, first: ir.Value, scratch: Ops
 ) -> _StackedState | None:
     """Return a tensor into which each step writes a row with ScatterND.
@@ -214,7 +216,7 @@ def _written(
         return None
     backwards, steps = order
     behind = None if steps is None else first
-    joined = _Joined(read.results[n], axis, dropped=range(ones), backwards=backwards, behind=behind)
+    joined = _JoinedRows(read.results[n], axis, dropped=range(ones), backwards=backwards, behind=behind)
     return _StackedState(n, row, [joined], shape[axis] if steps is None else steps)
 
 
@@ -270,7 +272,7 @@ def _is_index_of_row(counters: Counters, index: ir.Value, number: Line, front: S
         return False
     arrays = _numbers(counters, read.body.inputs, number)
     for node in nodes:
-        arrays |= dict(zip(node.outputs, _computed(counters.copy.facts, node, arrays), strict=False))
+        arrays |= dict(zip(node.outputs, _growing_outputs(counters.copy.facts, node, arrays), strict=False))
         arrays |= _numbers(counters, node.outputs, number)
     sizes = [size for size in front if size is not None]
     if index not in arrays or len(sizes) < len(front) or arrays[index][0].size != math.prod(sizes) * columns:
@@ -291,7 +293,7 @@ def _numbers(counters: Counters, values: Sequence[ir.Value], number: Line) -> di
     return found
 
 
-def _computed(facts: Facts, node: ir.Node, arrays: dict[ir.Value, _GrowingArray]) -> list[_GrowingArray]:
+def _growing_outputs(facts: Facts, node: ir.Node, arrays: dict[ir.Value, _GrowingArray]) -> list[_GrowingArray]:
     """Return the outputs of a node; nothing if its numbers are unknown."""
     known = [facts.known_tensor(value) for value in node.outputs]
     if all(item is not None for item in known):
@@ -319,7 +321,7 @@ def _computed(facts: Facts, node: ir.Node, arrays: dict[ir.Value, _GrowingArray]
 # The Loop without these states
 
 
-def _replaced(facts: Facts, read: LoopBody, stacked: Sequence[_StackedState], op: Ops) -> ir.Node:
+def _replace_loop(facts: Facts, read: LoopBody, stacked: Sequence[_StackedState], op: Ops) -> ir.Node:
     """Replace a Loop by one without these states, which stacks their rows, and return it."""
     node, body, graph, states = read.node, read.body, read.node.graph, len(read.initial)
     assert graph is not None

@@ -79,7 +79,7 @@ def modernize(model: ir.Model, opset: int) -> None:
         with _files_as_inputs(model) as restore:
             proto = ir.to_proto(model)
         proto.ir_version = max(proto.ir_version, _FIRST_OF_UNLISTED)  # else the converter wants each as an input
-        proto = _annotated(proto)
+        proto = _with_shapes(proto)
         _hide(proto, opset)
         converted = onnx_checks.convert(proto, NEW_OPSET)
         _unhide(converted)
@@ -136,12 +136,12 @@ def _files_as_inputs(model: ir.Model) -> Iterator[Callable[[ir.Graph], None]]:
         graph.initializers.update(initializers)
 
 
-def _annotated(proto: onnx.ModelProto) -> onnx.ModelProto:
+def _with_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with inferred shapes."""
     while True:
         proto = onnx_checks.with_inferred_shapes(proto)
         model = ir.from_proto(proto)
-        found = [(v, dtype, dims) for node in model.graph for v, dtype, dims in _outputs(node, model)]
+        found = [(v, dtype, dims) for node in model.graph for v, dtype, dims in _shapeless_outputs(node, model)]
         if not found:
             return proto
         outputs = {value.name: value for value in proto.graph.output}
@@ -150,7 +150,7 @@ def _annotated(proto: onnx.ModelProto) -> onnx.ModelProto:
             info.CopyFrom(onnx.helper.make_tensor_value_info(value.name or "", int(dtype), dims))
 
 
-def _outputs(node: ir.Node, model: ir.Model) -> Iterator[tuple[ir.Value, ir.DataType, list[int | None]]]:
+def _shapeless_outputs(node: ir.Node, model: ir.Model) -> Iterator[tuple[ir.Value, ir.DataType, list[int | None]]]:
     """Yield the outputs of a node whose shapes onnx does not infer, with their types and shapes."""
     missing = [v for v in node.outputs if v.name and v.shape is None]
     if not missing:
@@ -178,7 +178,7 @@ def _hide(proto: onnx.ModelProto, opset: int) -> None:
         if is_recurrent(node):
             node.domain = _DOMAIN
         elif node.op_type in _LIKE_FIRST_INPUT and attributes.get("broadcast", 0):
-            nodes += _aligned(node, attributes.get("axis"), ranks, opset)
+            nodes += _align(node, attributes.get("axis"), ranks, opset)
             node.domain = _DOMAIN
         nodes.append(node)
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
@@ -187,7 +187,7 @@ def _hide(proto: onnx.ModelProto, opset: int) -> None:
     proto.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
 
 
-def _aligned(node: onnx.NodeProto, axis: int | None, ranks: dict[str, int], opset: int) -> list[onnx.NodeProto]:
+def _align(node: onnx.NodeProto, axis: int | None, ranks: dict[str, int], opset: int) -> list[onnx.NodeProto]:
     """Align the inputs of a node with legacy broadcasting at the last axis: its second input starts at `axis` of
     the first. Return the Unsqueeze node that this needs, if any."""
     first, second = node.input
