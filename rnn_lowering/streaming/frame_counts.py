@@ -205,11 +205,8 @@ def fold_sizes(flow: Flow, editor: Editor) -> None:
             continue
         if dtype is None or not dtype.is_integer():
             continue
-        array = (
-            _counter_in_chunk(flow, value, frames)
-            if value in flow.framings
-            else _numbers_in_chunk(flow, value, frames)
-        )
+        numbers_of = _counter_in_chunk if value in flow.framings else _numbers_in_chunk
+        array = numbers_of(flow, value, frames)
         if array is not None and node.graph is not None:
             constant = editor.constant(array.astype(dtype.numpy()), home(node))
             value.replace_all_uses_with(constant)

@@ -166,7 +166,7 @@ class Pooled:
 
 
 Framing = Frames | Pooled | Unframed | WholeSequenceValue | FirstFrame | Counter | None
-"""None: the value does not depend on the frames. Its shape or numbers may depend on how many there are."""
+"""None: the value does not depend on the frames. Its shape or numbers may depend on the number of frames."""
 
 
 _Shapes = Mapping[str, tuple[int | str, ...]]

@@ -234,7 +234,7 @@ class Stream:
         Args:
             given: Arrays, or what NumPy converts to them, by name.
             what: Which of "input" and "state" they are.
-            known: The names that there are; all inputs must be given.
+            known: The known names; all inputs must be given.
         """
         if not isinstance(given, Mapping):
             raise OptionError(f"a {type(given).__name__} is given", hint=f"give arrays by {what} name")

@@ -135,7 +135,7 @@ def _checked(flow: Flow, node: ir.Node, counter: Counter, axis: int, step: int, 
 
 @dataclass(frozen=True)
 class RaisedLimit(NodeEdit):
-    """Raises the limit of a Range that lacks frames in each chunk: it is the size of what is padded on the right.
+    """Raises the limit of a Range that lacks frames in each chunk: it is the size of a value padded on the right.
 
     Attributes:
         more: What the limit lacks in a chunk.
