@@ -392,6 +392,9 @@ def test_the_cause_of_what_cannot_be_read_is_told() -> None:
     original.graph.initializer[0].data_type = 99
     with pytest.raises(rl.ModelFileError, match=r"is not a valid ONNX model: .*99"):
         rl.lower(original)
+    circle = parse(STEP.replace("x = Neg(X)", "V = Identity(U) U = Identity(V)").replace("(x, W", "(X, V"))
+    with pytest.raises(rl.UnsupportedError, match="does a value depend on itself"):
+        rl.lower(circle)
     inconsistent.graph.node[0].input[0] = "nothing"
     damaged = TensorProto(name="damaged", dims=[2], data_type=TensorProto.FLOAT, int32_data=[1, 2])
     inconsistent.graph.initializer.append(damaged)

@@ -116,13 +116,17 @@ def same(new: onnx.ModelProto, original: onnx.ModelProto) -> bool:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", [*CASES, *NEW_CASES])
 def test_weights_stay_integers(name: str, form: str) -> None:
-    """Or become floats on request."""
     new_only = name in NEW_CASES
     original = model(*(CASES | NEW_CASES)[name], 21 if new_only else 13)
     new = assert_same(original, random_feed(original), form)
     assert not large_floats(new, 37 if new_only else 13)  # scales of blocks are up to 36 numbers
     assert {"W", "R"}.isdisjoint(output for node in nodes(new) for output in node.output)
     assert not [n for n in nodes(new) if n.op_type in ("Transpose", "Concat", "Split") and n.input[0] in "qxwr"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_dequantize_makes_floats(form: str) -> None:
+    original = model(*CASES["per row"])
     floats, report = rl.lower(original, form, dequantize=True, full=True)
     assert same(floats, original)
     assert any("W and R became floats" in note for note in report.notes)

@@ -242,9 +242,9 @@ STACKS: dict[str, partial[Net]] = {
 }
 
 
-def halves(second: str = "C") -> list[Member]:
+def halves(hidden: int) -> list[Member]:
     split = "sizes = Constant <value = int64[2] {2, 3}> () A, C = Split <axis = 2> (X, sizes)"
-    return [Member(X="A", before=split), Member(X=second, hidden=3)]
+    return [Member(X="A", before=split), Member(X="C", hidden=hidden)]
 
 
 def two(text: str, **taken: str) -> list[Member]:
@@ -253,7 +253,7 @@ def two(text: str, **taken: str) -> list[Member]:
 
 
 PROVEN = {
-    "Split": halves(),
+    "Split": halves(3),
     "Relu, a sum": two("two = Constant <value_float = 2.0> () r = Relu (X) A = Mul (r, two)"),
     "Transpose twice": two("t = Transpose <perm = [1, 0, 2]> (X) A = Transpose <perm = [1, 0, 2]> (t)"),
     "Unsqueeze, Squeeze": two(
@@ -472,7 +472,7 @@ def with_R(stack: Any, op: Any, ks: Any, **given: Any) -> Any:
 @pytest.mark.parametrize(
     ("function", "fault", "given"),
     [
-        (weights.side_by_side_operands, reversed_nodes, net(*halves("A"))),
+        (weights.side_by_side_operands, reversed_nodes, net(*halves(4))),
         (weights.layered_operands, with_R, layers("RNN", (4, 4), outputs=())),
     ],
 )
