@@ -1,4 +1,4 @@
-"""The options of a lowering and of a verification, as frozen objects and as keywords of functions."""
+"""The options of a lowering, of a comparison and of files: frozen objects, and keywords of functions."""
 
 from __future__ import annotations
 

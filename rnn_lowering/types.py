@@ -29,7 +29,7 @@ ArrayLike = Array | float | int | bool | Sequence[Any]
 """Anything that NumPy converts to an array of numbers."""
 
 Dims = tuple["int | None", ...]
-"""The shape of a value, None for dimensions that are not known."""
+"""The shape of a value, None for unknown dimensions."""
 
 PathLike = str | os.PathLike[str]
 

@@ -18,6 +18,14 @@ from rnn_lowering.emit.tensor import Tensor, static
 from rnn_lowering.emit.versions import BEFORE_THE_START, since
 from rnn_lowering.types import Dims
 
+_FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
+
+_MOST_STORED = 1 << 20
+"""The most numbers of a constant that is stored in the model, not computed at run time."""
+
+_MOST_PARTS = 16
+"""The most parts that are added in place of a sum along a last axis."""
+
 
 def as_sum(op: Ops, a: Tensor, b: Tensor) -> Tensor:
     """Return a - b as a + -b."""
@@ -71,7 +79,7 @@ def rows_by_product(op: Ops, x: Tensor, index: Tensor) -> Tensor | None:
 
 def by_columns(op: Ops, a: Tensor, b: Tensor, *, least: int, batch: int = 1) -> Tensor | None:
     """Return a [..., m, k] @ b [k, n] as the transpose of bᵀ @ aᵀ, where b is a constant, k is at least `least` and
-    m at least `batch`; None elsewhere.
+    m at least `batch`; else None.
 
     Then a compiler that does not block products reads both operands in order, and weights stay as the node has
     them.
@@ -114,9 +122,6 @@ def taps(op: Ops, x: Tensor, weight: Tensor, bias: Tensor, dilation: int) -> Ten
     return sum(parts[1:], parts[0]) + op.unsqueeze(bias, [1])
 
 
-_MOST_PARTS = 16
-
-
 def sum_of_parts(op: Ops, x: Tensor, axis: int) -> Tensor | None:
     """Return the sums along an axis of known size by additions; along a long last one by a product with ones."""
     size = x.shape[axis]
@@ -144,14 +149,9 @@ COMPOSED: dict[str, Rule] = {
 number. Gather: only rows by a constant index of rank 2."""
 
 
-_FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
-
-_LONGEST_WRITTEN = 1 << 20
-
-
 def _is_short(length: int | None) -> bool:
-    """Return whether a constant of this many numbers is stored in the model, not computed at run time."""
-    return length is not None and length <= _LONGEST_WRITTEN
+    """Return whether a constant of this many numbers is stored in the model."""
+    return length is not None and length <= _MOST_STORED
 
 
 def zeros(op: Ops, sizes: Sequence[Tensor]) -> Tensor:

@@ -21,8 +21,16 @@ import onnx_ir as ir
 from rnn_lowering.types import Array, array_of, dequantized_numbers
 
 _BLOCK_BYTES = 1 << 24
+"""How much of a mapped file is copied before its memory is released."""
+
 _EAGER_SIZE = 1024
+"""The most numbers of a constant that is evaluated when its tensor is made."""
+
 _LITERAL_SIZE = 16
+"""The most numbers of a constant that is written once by its numbers, not by its expression."""
+
+_FIRST_DEQUANTIZE, FIRST_WITH_AXIS, _FIRST_WITH_BLOCKS = 10, 13, 21
+"""The first opsets of DequantizeLinear, of its axis and of its blocks: https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,7 @@ class Constant:
 
     @cached_property
     def symbol(self) -> str:
-        """The name of the first tensor of the model that it is computed from; "" where there is none."""
+        """The name of the first tensor of the model that it is computed from; "" if there is none."""
         flat = (
             o for operand in vars(self).values() for o in (operand if isinstance(operand, tuple) else (operand,))
         )
@@ -287,10 +295,6 @@ def _contiguous(view: Array) -> Array:
     return copy
 
 
-_FIRST_OPSET, FIRST_WITH_AXIS, _FIRST_WITH_BLOCKS = 10, 13, 21
-"""Of DequantizeLinear: https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html."""
-
-
 @dataclass(frozen=True)
 class Spread(Constant):
     """A constant, broadcast to a larger shape."""
@@ -365,7 +369,7 @@ class Dequantized(Constant):
     def stored(self, opset: int) -> QuantParameters | None:
         """Return the parameters of DequantizeLinear; None if the opset cannot express them, or floats are
         smaller."""
-        if opset < _FIRST_OPSET:
+        if opset < _FIRST_DEQUANTIZE:
             return None
         scale, zero_point = self.scale.read(), self.zero_point.read()
         varies = _varying_axes(scale, zero_point)
@@ -400,7 +404,7 @@ class Dequantized(Constant):
 
     @property
     def _uniform(self) -> object:
-        """What is equal for constants of one scale and zero point; None where they vary."""
+        """What is equal for constants of one scale and zero point; None if they vary."""
         return (self.scale.key(), self.zero_point.key()) if self.scale.shape == () else None
 
     def _spread(self) -> Dequantized:

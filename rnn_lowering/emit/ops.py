@@ -561,7 +561,7 @@ class Ops:
 
         Args:
             x: A tensor.
-            shape: The new shape; without `sizes`, one that is not known is that of x at the same axis.
+            shape: The new shape; without `sizes`, an unknown size is that of x at the same axis.
             sizes: The new sizes, each an int64 [1]; 0 stands for that of x at the same axis, -1 for what is left.
         """
         if x.is_zero:

@@ -40,7 +40,7 @@ class Tensor:
 
     @property
     def number(self) -> int | None:
-        """The number of an int64 [1]; None where it is known at run time only."""
+        """The number of an int64 [1]; None if it is known at run time only."""
         return int(self.value.read()[0]) if isinstance(self.value, Constant) else None
 
     @property
@@ -75,7 +75,7 @@ class Tensor:
 
 
 def broadcast_shape(*shapes: Dims) -> Dims:
-    """Return the shape of an element-wise result, None for dimensions that are not known."""
+    """Return the shape of an element-wise result, None for unknown dimensions."""
     if all(shape == shapes[0] for shape in shapes):
         return shapes[0]
     rank = max(len(s) for s in shapes)
@@ -90,7 +90,7 @@ def broadcast_shape(*shapes: Dims) -> Dims:
 
 
 def concat_shape(shapes: Sequence[Dims], axis: int) -> Dims:
-    """Return the shape of a concatenation, None for dimensions that are not known."""
+    """Return the shape of a concatenation, None for unknown dimensions."""
     sizes = [shape[axis] for shape in shapes]
     total = None if None in sizes else sum(s for s in sizes if s is not None)
     return tuple(

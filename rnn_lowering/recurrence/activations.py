@@ -27,7 +27,7 @@ class ActivationFormula:
 
     Attributes:
         operator: Emits one ONNX operator, or the few that every runtime supports.
-        compose: Emits Exp, Log, Abs, Neg, Relu and arithmetic; None where `operator` always has kernels.
+        compose: Emits Exp, Log, Abs, Neg, Relu and arithmetic; None if `operator` always has kernels.
     """
 
     operator: Formula

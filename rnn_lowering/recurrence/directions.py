@@ -107,7 +107,7 @@ _BOUNDED = frozenset(("Sigmoid", "HardSigmoid", "Tanh", "Softsign"))
 """Activations with which no state overflows: infinity times a zero of a block diagonal R would be NaN."""
 
 OPEN_BATCH = 6
-"""The batch size that is assumed where it is not known."""
+"""The batch size that is assumed if it is unknown."""
 
 _MOST_NUMBERS = 544
 """The most numbers of a joined state: with more rows, what is element-wise costs more than an operator."""

@@ -38,6 +38,8 @@ from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.spec.rnn import RecurrentSpec
 from rnn_lowering.types import Dims
 
+_FLOAT = ir.DataType.FLOAT
+
 
 def lower_rnn(op: Ops, spec: RecurrentSpec, repeat: Repeat) -> dict[str, Tensor]:
     """Emit the equivalent of a node; return its connected outputs by their names in the operator specification."""
@@ -105,7 +107,7 @@ def _initial_state(op: Ops, spec: RecurrentSpec, symbol: str) -> Tensors:
 
 
 def _lengths(op: Ops, spec: RecurrentSpec, X: Tensor) -> Lengths | None:
-    """Return the rows that sequence_lens specifies; None where every sequence is known to have full length."""
+    """Return the rows that sequence_lens specifies; None if every sequence has full length."""
     if "sequence_lens" not in spec.inputs:
         return None
     given = node_input(op, spec, "sequence_lens", (spec.batch_size,))
@@ -124,9 +126,6 @@ def _empty_outputs(op: Ops, spec: RecurrentSpec, X: Tensor) -> dict[str, Tensor]
 def _at_axis(op: Ops, state: Tensor, axis: int) -> Tensor:
     """Move the axis of size 1 of [1, batch, hidden] to `axis`, 0 or 1."""
     return op.unsqueeze(op.squeeze(state, [0]), [1]) if axis else state
-
-
-_FLOAT = ir.DataType.FLOAT
 
 
 def lower_causal_conv(op: Ops, spec: CausalConvSpec, _: Repeat) -> dict[str, Tensor]:

@@ -25,6 +25,7 @@ from rnn_lowering.recurrence.repetition import Recurrence, Repeat, Tensors
 from rnn_lowering.recurrence.weights import node_input
 from rnn_lowering.spec.gated_delta_net import AttentionGateSpec, GatedDeltaNetSpec, GatedNormSpec
 from rnn_lowering.spec.linear_attention import LinearAttentionSpec
+from rnn_lowering.spec.node_spec import NodeSpec
 from rnn_lowering.types import Dims
 
 
@@ -179,7 +180,7 @@ def _beta(op: Ops, spec: LinearAttentionSpec) -> Tensor:
     return _heads(op, spec, "beta", (heads, 1))
 
 
-def _rows(spec: LinearAttentionSpec) -> tuple[int | None, int | None]:
+def _rows(spec: NodeSpec) -> tuple[int | None, int | None]:
     return spec.batch_size, spec.seq_length
 
 
@@ -261,7 +262,7 @@ def _final(op: Ops, spec: LinearAttentionSpec, state: Tensor) -> Tensor:
 
 def lower_attention_gate(op: Ops, spec: AttentionGateSpec, _: Repeat) -> dict[str, Tensor]:
     """Emit the equivalent of a LinearAttentionGate; return its outputs by their names in the specification."""
-    rows, heads = (spec.batch_size, spec.seq_length, spec.heads), (spec.heads,)
+    rows, heads = (*_rows(spec), spec.heads), (spec.heads,)
     found = {}
     if "decay" in spec.outputs:
         total = node_input(op, spec, "a", rows) + node_input(op, spec, "dt_bias", heads)
@@ -295,20 +296,19 @@ def lower_gated_norm(op: Ops, spec: GatedNormSpec, _: Repeat) -> dict[str, Tenso
 def lower_gated_delta_net(op: Ops, spec: GatedDeltaNetSpec, repeat: Repeat) -> dict[str, Tensor]:
     """Emit the equivalent of a node; return its connected outputs by their names in the operator specification."""
     inner = spec.attention
-    inputs = {symbol: op.value(tensor) for symbol, tensor in _inputs(op, spec).items()}
+    inputs = {symbol: op.value(tensor) for symbol, tensor in _attention_inputs(op, spec).items()}
     names = {"output": "output", "final_state": "present_state"}
     wanted = {names[symbol]: value for symbol, value in spec.outputs.items()}
     found = lower_linear_attention(op, replace(inner, inputs=inputs, outputs=wanted), repeat)
-    rows = (spec.batch_size, spec.seq_length)
     outputs = {}
     if "output" in found:
-        outputs["output"] = op.reshape(found["output"], (*rows, inner.output_heads, inner.value_size))
+        outputs["output"] = op.reshape(found["output"], (*_rows(spec), inner.output_heads, inner.value_size))
     if "present_state" in found:
         outputs["final_state"] = op.transpose(found["present_state"], [0, 1, 3, 2])
     return {symbol: op.cast(tensor, spec.dtype_of(symbol)) for symbol, tensor in outputs.items()}
 
 
-def _inputs(op: Ops, spec: GatedDeltaNetSpec) -> dict[str, Tensor]:
+def _attention_inputs(op: Ops, spec: GatedDeltaNetSpec) -> dict[str, Tensor]:
     """Return the inputs of the LinearAttention, by their names there."""
     inner = spec.attention
     key, value = (inner.query_heads, inner.key_size), (inner.state_heads, inner.value_size)
@@ -323,7 +323,7 @@ def _inputs(op: Ops, spec: GatedDeltaNetSpec) -> dict[str, Tensor]:
     if inner.rule.decays:
         found["decay"] = _decay(op, spec)
     if inner.rule.corrects:
-        beta = node_input(op, spec, "beta", (spec.batch_size, spec.seq_length, inner.state_heads))
+        beta = node_input(op, spec, "beta", (*_rows(spec), inner.state_heads))
         found["beta"] = op.unary("Sigmoid", beta) if spec.squashes_beta else beta
     return found
 
@@ -332,7 +332,7 @@ def _decay(op: Ops, spec: GatedDeltaNetSpec) -> Tensor:
     inner = spec.attention
     heads: Dims = (inner.state_heads,)
     each = (*heads, inner.decay_size) if spec.has_key_decays else heads
-    decay = node_input(op, spec, "decay", (spec.batch_size, spec.seq_length, *each))
+    decay = node_input(op, spec, "decay", (*_rows(spec), *each))
     if spec.computes_decay:
         rate, bias = (node_input(op, spec, symbol, heads) for symbol in ("a_log", "dt_bias"))
         if len(each) == 2:
@@ -342,17 +342,17 @@ def _decay(op: Ops, spec: GatedDeltaNetSpec) -> Tensor:
             decay = op.unary("Softplus", decay + bias) * op.neg(rate)
         else:
             decay = op.unary("Sigmoid", (decay + bias) * rate) * op.constant(spec.lower_bound)
-    return _joined(op, spec, decay) if len(each) == 2 else decay
+    return _without_heads(op, spec, decay) if len(each) == 2 else decay
 
 
 def _packed(op: Ops, spec: GatedDeltaNetSpec, symbol: str, each: tuple[int, int]) -> Tensor:
     """Return an input [batch, length, heads, size] as [batch, length, heads * size]."""
-    x = node_input(op, spec, symbol, (spec.batch_size, spec.seq_length, *each))
+    x = node_input(op, spec, symbol, (*_rows(spec), *each))
     if spec.normalizes and symbol != "value":
         x = x / op.unary("Sqrt", op.sum(x * x, 3) + op.constant(spec.least_square))
-    return _joined(op, spec, x)
+    return _without_heads(op, spec, x)
 
 
-def _joined(op: Ops, spec: GatedDeltaNetSpec, x: Tensor) -> Tensor:
-    width = (x.shape[2] or 1) * (x.shape[3] or 1)
-    return op.reshape(x, (spec.batch_size, spec.seq_length, width))
+def _without_heads(op: Ops, spec: GatedDeltaNetSpec, x: Tensor) -> Tensor:
+    """Return [batch, length, heads, size] as [batch, length, heads * size]."""
+    return op.reshape(x, (*_rows(spec), (x.shape[2] or 1) * (x.shape[3] or 1)))

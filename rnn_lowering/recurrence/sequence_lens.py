@@ -57,7 +57,7 @@ def _with_zeros(op: Ops, y: Tensor) -> Tensor:
 
 
 def read_lengths(op: Ops, lengths: Tensor, seq: Tensor, batch: Tensor) -> Lengths | None:
-    """Return the rows for sequence_lens; None where all lengths are known to be seq (or more, which counts as seq).
+    """Return the rows for sequence_lens; None if all lengths are known to be seq (or more, which counts as seq).
 
     Args:
         lengths: int32 [batch].

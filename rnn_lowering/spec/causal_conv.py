@@ -25,7 +25,7 @@ class CausalConvSpec(NodeSpec):
     """A validated CausalConvWithState.
 
     Attributes:
-        channels: C; None where it is not known.
+        channels: C; None if unknown.
         kernel_size: k of the operator specification.
         dilation: The distance between the frames that an output frame reads.
         channel_axes: The sizes of the axes of the channels: (C,), or with channels_last several.

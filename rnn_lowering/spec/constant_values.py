@@ -67,8 +67,8 @@ def computed(
 
 
 def dims_of(shape: Iterable[object] | None) -> Dims | None:
-    """Return the dimensions of a shape, None where one is not a number; None for an unknown rank."""
-    # Old exporters write -1 for a size that is not known.
+    """Return the dimensions of a shape, None for one that is not a number; None for an unknown rank."""
+    # Old exporters write -1 for an unknown size.
     return None if shape is None else tuple(d if isinstance(d, int) and d >= 0 else None for d in shape)
 
 
@@ -213,7 +213,7 @@ class QuantizedTensor:
 
     Attributes:
         integers: Of the constant's shape.
-        scale, zero_point: Of the constant's shape too, or of rank 0 where they are the same everywhere.
+        scale, zero_point: Of the constant's shape too, or of rank 0 if they are the same everywhere.
     """
 
     integers: ir.TensorProtocol

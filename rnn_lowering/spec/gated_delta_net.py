@@ -200,7 +200,7 @@ class AttentionGateSpec(NodeSpec):
     """A validated LinearAttentionGate: decay = decay_scale * Softplus(a + dt_bias), beta = Sigmoid(b).
 
     Attributes:
-        heads: The number of heads; None where it is not known.
+        heads: The number of heads; None if unknown.
 
     Example:
         >>> [spec.heads for spec in rl.inspect(model) if isinstance(spec, rl.AttentionGateSpec)]
@@ -247,7 +247,7 @@ class GatedNormSpec(NodeSpec):
     """A validated GatedRMSNorm: Y = X / sqrt(mean(X^2) + epsilon) * scale * activation(gate).
 
     Attributes:
-        shape: That of X, [..., groups * C]; None for sizes that are not known.
+        shape: That of X, [..., groups * C]; None for unknown sizes.
         group: C, the number of elements that are normalized together.
         epsilon: Is added to the mean of squares.
         silu: Whether the activation is SiLU, or else Sigmoid.

@@ -70,7 +70,7 @@ class LinearAttentionSpec(NodeSpec):
         key_size, value_size: d_k and d_v: a state is [key_size, value_size].
         scale: What the query is multiplied by.
         state_dtype: Element type of past_state and present_state.
-        beta_heads: 1 for one beta of all heads; None where it is not known.
+        beta_heads: 1 for one beta of all heads; None if unknown.
         decay_size: 1 for a decay of each head, key_size for one of each key dimension; None where its shape is not
             known, and for rules without decay.
 
@@ -211,7 +211,7 @@ class _Sizes:
     """The sizes of a node, on which all its inputs must agree.
 
     Attributes:
-        found: "sequence length" and "batch size", where they are known.
+        found: "sequence length" and "batch size", if known.
         key_size, value_size, key_heads, decay_size: As in `LinearAttentionSpec`.
     """
 

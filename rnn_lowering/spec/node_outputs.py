@@ -67,7 +67,7 @@ def is_of_default_domain(node: ir.Node) -> bool:
 
 
 def numbers_in(tensor: ir.TensorProtocol) -> Array | None:
-    """Return the array of a tensor; None where its numbers do not fit its type and shape."""
+    """Return the array of a tensor; None if its numbers do not fit its type and shape."""
     try:
         return array_of(tensor)
     except Exception:  # whatever a damaged tensor raises
@@ -83,7 +83,7 @@ def numbered(arrays: Sequence[Array]) -> list[Array]:
 def infer_outputs(
     node: ir.Node, opsets: Mapping[str, int], types: Sequence[onnx.TypeProto | None], data: Mapping[int, Array]
 ) -> list[onnx.TypeProto | None]:
-    """Return the types and shapes of a node's outputs as ONNX infers them, None where it does not.
+    """Return the types and shapes of a node's outputs as ONNX infers them; None if it does not.
 
     Args:
         node: The node.

@@ -58,7 +58,7 @@ class NodeSpec(ABC):
         node: Its name, operator and scope.
         version: Version of the operator.
         dtype: Its element type.
-        seq_length, batch_size: T and N; None where they are not known.
+        seq_length, batch_size: T and N; None if unknown.
         inputs: The connected inputs by their names in the operator specification.
         outputs: The outputs that something uses, by their names in the operator specification.
         constants: The tensors of those inputs that are constants.
@@ -66,7 +66,7 @@ class NodeSpec(ABC):
         stored: The constants as the node has them.
         quantized: Weights that the model stores as integers behind DequantizeLinear.
         rounds: Whether its products round their operands to 8 bits.
-        input_size, hidden_size: I and H, of kinds that have them; None where they are not known.
+        input_size, hidden_size: I and H, of kinds that have them; None if unknown.
         directions: ("forward",), ("reverse",) or ("forward", "reverse").
 
     Example:
@@ -186,7 +186,7 @@ class NodeSpec(ABC):
 
     @property
     def needs_no_loop(self) -> str:
-        """Why it is a straight line in any form; empty where it is not."""
+        """Why it is a straight line in any form; "" if it is not."""
         if not self.repeats:
             return "it has no steps"
         T = self.seq_length
@@ -209,7 +209,7 @@ class NodeSpec(ABC):
         return f"the step of {self.op_type} is not linear in its state, so steps cannot be joined into chunks"
 
     def first_form(self) -> str:
-        """Return the form that runs fastest nearly everywhere; empty where the runtime decides."""
+        """Return the form that runs fastest nearly everywhere; "" if the runtime decides."""
         return ""
 
 

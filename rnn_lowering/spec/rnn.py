@@ -94,7 +94,7 @@ class RecurrentSpec(NodeSpec):
         dtype: Element type T of the operator specification.
         directions: ("forward",), ("reverse",) or ("forward", "reverse").
         hidden_size: From the attribute or the shape of R.
-        seq_length, batch_size, input_size: T, N and I; None where they are not known.
+        seq_length, batch_size, input_size: T, N and I; None if unknown.
         layout: 0: X is [seq, batch, input]; 1: X is [batch, seq, input].
         activations: One tuple per direction.
         clip: Bound of the pre-activations, None for none.

@@ -74,7 +74,7 @@ class Target:
         forms: The forms that it supports, the preferred one first.
         exported_forms: Those in which it runs Loops and Scans of exporters; None for all of `forms`.
         runs_exported: Whether it runs Loops of exporters as they are, where it runs Loop.
-        newest_opset, oldest_opset: The opsets of models that it supports; None where no limit is known.
+        newest_opset, oldest_opset: The opsets of models that it supports; None if no limit is known.
         unsupported: Operators that it lacks or computes wrongly; others are emitted instead. "Softplus": it is
             infinite from 89 on. "Gather": only that of rows by an index of rank 2.
         attention: The forms in which LinearAttention was run, the one for an unknown length first; () for those of
@@ -86,7 +86,7 @@ class Target:
         sizes: Which of T and N must be known.
         batch_size: The only batch size that it supports; None for any.
         constants_in_scan: Whether the body of a Scan may use no computed value of the graph around it.
-        integer_products: Whether it supports DynamicQuantizeLinear and MatMulInteger; None where that is not known.
+        integer_products: Whether it supports DynamicQuantizeLinear and MatMulInteger; None if unknown.
         named_sizes: Whether the declared shapes of computed values may have names for unknown sizes.
         unused_constants: Whether a model may have initializers that nothing uses.
         since: Operators that it supports from an opset on only: as `unsupported` before.
@@ -187,8 +187,8 @@ def check_node(spec: NodeSpec, opset: int, target: Target) -> None:
 
     Raises:
         UnsupportedError: The target does not support such a node.
-        UnknownSizeError: The target needs a size that is not known.
-        UnknownLengthsError: The target needs lengths that are not known.
+        UnknownSizeError: The target needs a size that is unknown.
+        UnknownLengthsError: The target needs lengths that are unknown.
     """
     newest, oldest = target.newest_opset, target.oldest_opset
     limit = f"{newest} or earlier" if newest and opset > newest else ""
@@ -205,9 +205,10 @@ def check_node(spec: NodeSpec, opset: int, target: Target) -> None:
     check_types([spec.dtype], spec.node, target)
     if spec.rounds:
         _check_integers(spec, opset, target)
-    if not target.sequence_lens and _has_open_lengths(spec):
+    if not target.sequence_lens and "sequence_lens" in spec.inputs.keys() - spec.constants.keys():
         raise UnknownLengthsError(f"{target.name} needs constant sequence_lens", node=spec.node)
-    unknown = tuple(size for size in _unknown(spec) if size in target.sizes)
+    sizes = {"T": spec.seq_length, "N": spec.batch_size}
+    unknown = tuple(name for name, size in sizes.items() if size is None and name in target.sizes)
     if unknown:
         raise UnknownSizeError(
             f"{target.name} needs a known {' and '.join(_NAMES[u] for u in unknown)}", node=spec.node, sizes=unknown
@@ -254,7 +255,7 @@ def check_operators(emitted: frozenset[str], node: NodeRef, target: Target) -> N
 
 
 def _check_integers(spec: NodeSpec, opset: int, target: Target) -> None:
-    """Raise if the opset or the target has no integer products."""
+    """Check that the opset and the target have integer products."""
     hint = "convert the weights to floats (--dequantize)"
     if opset < _INTEGERS_OPSET:
         reason = f"DynamicQuantizeLinear needs opset {_INTEGERS_OPSET}, but the model has {opset}"
@@ -263,12 +264,3 @@ def _check_integers(spec: NodeSpec, opset: int, target: Target) -> None:
         lacks = "does not support" if target.integer_products is False else "is not known to support"
         reason = f"{target.name} {lacks} DynamicQuantizeLinear and MatMulInteger"
         raise UnsupportedError(reason, hint=hint, node=spec.node)
-
-
-def _has_open_lengths(spec: NodeSpec) -> bool:
-    return "sequence_lens" in spec.inputs and "sequence_lens" not in spec.constants
-
-
-def _unknown(spec: NodeSpec) -> tuple[str, ...]:
-    """Return those of T and N that are unknown."""
-    return tuple(name for name, size in (("T", spec.seq_length), ("N", spec.batch_size)) if size is None)
