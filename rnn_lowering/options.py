@@ -499,8 +499,8 @@ def check_of(given: Check | None, options: CheckOptions, function: Callable[...,
         TypeError: A keyword that does not exist.
     """
     _refuse_unknown(options, (field.name for field in fields(Check)), function)
-    taken = Check() if given is None else types.instance(Check, "Check(runs=...)")("check", given)
-    return _with(taken, options)
+    check = Check() if given is None else types.instance(Check, "Check(runs=...)")("check", given)
+    return _with(check, options)
 
 
 def split_file_options(options: FileOptions, function: Callable[..., Any]) -> tuple[LoweringOptions, CheckOptions]:

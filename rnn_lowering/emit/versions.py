@@ -121,8 +121,8 @@ def parameter(node: ir.Node, name: str, opset: int) -> ir.Attr | ir.Value | None
     slot = input_slots(node.op_type, opset).get(name)
     if slot is not None:
         return node.inputs[slot] if slot < len(node.inputs) else None
-    held = node.attributes.get(name)
-    return None if held is None or held.is_ref() else held
+    attribute = node.attributes.get(name)
+    return None if attribute is None or attribute.is_ref() else attribute
 
 
 def inputs_and_attributes(

@@ -66,23 +66,23 @@ def read_lengths(op: Ops, lengths: Tensor, seq: Tensor, batch: Tensor) -> Length
     index = op.dialect.index_type
     t = op.cast(op.unsqueeze(count(op, seq), [1]), index)  # [seq, 1]
     n = op.cast(op.unsqueeze(count(op, batch), [0]), index)  # [1, batch]
-    given = op.unsqueeze(op.cast(lengths, index), [0])  # [1, batch]
+    length = op.unsqueeze(op.cast(lengths, index), [0])  # [1, batch]
     seq, batch, one = op.cast(seq, index), op.cast(batch, index), op.constant([1], index)
-    L = seq - op.cast(op.less(given, seq), index) * (seq - given)
+    L = seq - op.cast(op.less(length, seq), index) * (seq - length)
     within = op.less(t, L)
     if within.is_true:
         return None
-    inside, zeros, place = op.cast(within, index), seq * batch, t * batch + n
-    some = op.cast(op.less(op.constant([0], index), L), index)
-    found = Lengths(
-        reversed=place + inside * (L - t - t - one) * batch,
-        within=zeros + inside * (place - zeros),
+    inside, zero_row, row = op.cast(within, index), seq * batch, t * batch + n
+    not_empty = op.cast(op.less(op.constant([0], index), L), index)
+    rows = Lengths(
+        reversed=row + inside * (L - t - t - one) * batch,
+        within=zero_row + inside * (row - zero_row),
         alive=op.unsqueeze(within, [2]),
         any_alive=op.less(t, op.largest(L)),
-        last=zeros + some * ((L - one) * batch + n - zeros),
+        last=zero_row + not_empty * ((L - one) * batch + n - zero_row),
     )
-    op.name(row=place, reversed=found.reversed, within=found.within, last=found.last)
-    return found
+    op.name(row=row, reversed=rows.reversed, within=rows.within, last=rows.last)
+    return rows
 
 
 def ragged(repeat: Repeat, lengths: Lengths, wanted: Sequence[bool]) -> Repeat:
@@ -129,11 +129,11 @@ def with_ended_rows(op: Ops, r: Recurrence, lengths: Lengths, *, zeros: bool) ->
     """
 
     def ended(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
-        *given, alive = rows
-        new, ys = r.step(states, given)
-        kept: Sequence[Tensor] = [op.constant(0.0)] * len(new) if zeros else states
-        pairs = ((n, op.constant(0.0) if k.is_zero else k) for n, k in zip(new, kept, strict=True))
-        held = [op.where(alive, n, k) for n, k in pairs]
-        return held, [held[0]] if ys else []
+        *xs, alive = rows
+        new, ys = r.step(states, xs)
+        after_end: Sequence[Tensor] = [op.constant(0.0)] * len(new) if zeros else states
+        pairs = ((n, op.constant(0.0) if a.is_zero else a) for n, a in zip(new, after_end, strict=True))
+        new = [op.where(alive, n, a) for n, a in pairs]
+        return new, [new[0]] if ys else []
 
     return replace(r, xs=[*r.xs, lengths.alive], step=ended)

@@ -124,9 +124,9 @@ def _check_supported(reader: NodeReader) -> None:
             hint = "export the model with LinearAttention, or with queries of [batch, length, heads, size]"
             raise reader.unsupported(f"{reason} cannot be lowered", hint)
     if (shape := reader.connections.dims("query")) is None or len(shape) != 4:
-        told = "of unknown shape" if shape is None else f"of shape {list(shape)}"
+        query = "of unknown shape" if shape is None else f"of shape {list(shape)}"
         hint = "export it with queries of [batch, length, heads, size], or declare their shape"
-        raise reader.unsupported(f"query is {told}: only rank 4 can be lowered", hint)
+        raise reader.unsupported(f"query is {query}: only rank 4 can be lowered", hint)
 
 
 def _check_gates(reader: NodeReader, rule: str, gate: str) -> None:

@@ -79,8 +79,8 @@ class Activation:
 
     def __str__(self) -> str:
         row = ACTIVATION_PARAMETERS[self.name]
-        taken = [(row.alpha, self.alpha), (row.beta, self.beta)]
-        numbers = [f"{number:g}" for default, number in taken if default is not None]
+        parameters = [(row.alpha, self.alpha), (row.beta, self.beta)]
+        numbers = [f"{number:g}" for default, number in parameters if default is not None]
         return f"{self.name}({', '.join(numbers)})" if numbers else self.name
 
 
