@@ -154,6 +154,14 @@ def misread_nodes(model: onnx.ModelProto) -> dict[str, str]:
     return {_key(node): f"{node.op_type} node '{node.name or _key(node)}'" for node in misread}
 
 
+def outputs_of_rows(graph: onnx.GraphProto) -> set[str]:
+    """Return the outputs of a graph that a Loop stacks."""
+    stacked = {
+        name for node in graph.node if node.op_type == "Loop" for name in node.output[max(len(node.input) - 2, 0) :]
+    }
+    return stacked & {value.name for value in graph.output}
+
+
 def repairs_note(nodes: Mapping[str, str]) -> str:
     """Return a note on the workarounds for `misread_nodes`; "" if there are none."""
     if not nodes:

@@ -226,9 +226,13 @@ def position(bound: Size, length: Size, any_size: bool = False) -> Size | None:
 
 def _slice(known: SymbolicValues, node: ir.Node) -> Outputs:
     shape = shape_of(known, node)
-    bounds = None if shape is None else slice_bounds(known, node, len(shape))
-    if shape is None or bounds is None:
+    if not shape:
         return []
+    bounds = slice_bounds(known, node, len(shape))
+    if bounds is None:
+        axes = [axis.constant for axis in known.parameter(node, "axes") or ()]
+        named = {int(axis) % len(shape) for axis in axes if axis is not None}
+        return [[None if n in named else dim for n, dim in enumerate(shape)]] if axes and None not in axes else []
     dims: list[Size | None] = [None if axis in bounds else dim for axis, dim in enumerate(shape)]
     for axis, (first, last, step) in bounds.items():
         if shape[axis].constant is None and step.constant is not None and step.constant > 0:

@@ -264,7 +264,7 @@ def unroll(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
     while going and len(stacked) < most:
         _count_step(copy, most, read)
         copy.bind(list(rows), [each[len(stacked)] for each in rows.values()])
-        returned = _step(copy, read, states, len(stacked))
+        returned = _step(copy, read, states, len(stacked), KnownTensor(np.asarray(len(stacked), np.int64)))
         states = returned[: len(states)]
         stacked.append(returned[len(states) :])
         if isinstance(read, LoopBody) and len(stacked) < most:
@@ -380,15 +380,20 @@ def _split(copy: BodyCopy, r: LoopRecurrence, steps: int) -> dict[ir.Value, list
     }
 
 
-def _step(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[Item], number: int) -> list[Item]:
-    """Emit a step, given its rows; return the next states and the rows to stack."""
+def _step(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[Item], step: int, number: Item) -> list[Item]:
+    """Emit a step, given its rows; return the next states and the rows to stack.
+
+    Args:
+        copy: Copies the body.
+        read: The Loop or Scan.
+        states: The states before the step.
+        step: The number of the step, in names.
+        number: What a Loop gets as that number.
+    """
     copy.bind(read.state_inputs, states)
     if isinstance(read, LoopBody):
-        copy.bind(
-            (read.number, read.going_input),
-            [KnownTensor(np.asarray(number, np.int64)), TRUE],
-        )
-    with copy.op.under(str(number)):
+        copy.bind((read.number, read.going_input), [number, TRUE])
+    with copy.op.under(str(step)):
         copy.copy_nodes(read.body)
         return [copy.item(value) for value in (*read.state_outputs, *read.rows)]
 
@@ -413,7 +418,9 @@ def _empty_constants(copy: BodyCopy, read: LoopBody | ScanBody, kinds: Sequence[
 
 
 def _kinds_of_rows(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[Item]) -> list[TensorKind | None]:
-    """Return the types and shapes of what the first step of a Loop would stack.
+    """Return the types and shapes of what a step of a Loop would stack.
+
+    Step 0 may read a row that is not there; shapes then follow if the numbers of the step are unknown.
 
     Raises:
         UnsupportedError: It is a Scan.
@@ -422,9 +429,29 @@ def _kinds_of_rows(copy: BodyCopy, read: LoopBody | ScanBody, states: Sequence[I
         raise UnsupportedError(
             "a Scan of no steps has no result in onnxruntime", hint="fix a length of 1 or more", node=read.ref
         )
+    first = KnownTensor(np.asarray(0))
+    kinds = _kinds_in_step(copy, read, states, first)
+    if all(kind is not None and kind.is_static for kind in kinds):
+        return kinds
+    unknown = [_unknown_tensor(copy, item) for item in states]
+    more = _kinds_in_step(copy, read, unknown, _unknown_tensor(copy, first))
+    return [a if a is not None and a.is_static else b for a, b in zip(kinds, more, strict=True)]
+
+
+def _unknown_tensor(copy: BodyCopy, item: Item) -> Item:
+    """Return a value of the type and shape of a known tensor; another item as it is."""
+    if not isinstance(item, KnownTensor):
+        return item
+    value = ir.Value(name=copy.op.unique_name("in"))
+    copy.facts.declare(value, item.kind())
+    return value
+
+
+def _kinds_in_step(copy: BodyCopy, read: LoopBody, states: Sequence[Item], number: Item) -> list[TensorKind | None]:
+    """Return the types and shapes of what a step of a Loop would stack."""
     with copy.op.body(), copy.inner_scope():
         try:
-            kinds = [copy.facts.kind(item) for item in _step(copy, read, states, 0)[len(states) :]]
+            kinds = [copy.facts.kind(item) for item in _step(copy, read, states, 0, number)[len(states) :]]
         except UnsupportedError:
             kinds = [None] * len(read.rows)
         for node in copy.op.nodes:

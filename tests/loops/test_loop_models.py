@@ -1,13 +1,15 @@
 """Loops and Scans of real exporters, and small ones that are easily misread: right in each form, or refused."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from loop_models import LOOPS, Entry, as_meant, assert_same, entries, feeds, fits, operators, run
+from loop_models import LOOPS, Entry, as_meant, assert_same, bodies, entries, feeds, fits, operators, run
 from loop_traps import TRAPS, Trap, numbers
 from onnx import parser
+from stream_models import net
 
 import rnn_lowering as rl
 
@@ -91,6 +93,28 @@ def test_traps_are_verified(name: str) -> None:
     (trap,) = [trap for trap in TRAPS if trap.name == name]
     check = rl.verify(trap.model, rl.lower(trap.model, "loop", loops=True), runs=2)
     assert check.status == "verified", str(check)
+
+
+@pytest.mark.parametrize("sizes", [None, [0]])
+def test_a_loop_without_a_step_may_have_no_shape(sizes: list[int] | None, tmp_path: Path) -> None:
+    """onnxruntime stacks [0] or [0, 0] where the body declares no shape; wrong sizes are noticed."""
+    model = net("""g (float[2] a, int64 n) => (float[2] p, float Y) { p, Y = Loop (n, True, a) <body = d (int64 i,
+        bool c, float[2] s) => (bool c1, float[2] s1, float[2] o) { s1 = Mul (s, s) o = Add (s, s1)
+        c1 = Identity (c) }> }""")
+    ((_, body),) = bodies(model.graph)
+    for value in (*body.output, body.input[2]):
+        value.type.tensor_type.ClearField("shape")
+        value.type.tensor_type.shape.dim.add() if sizes else value.ClearField("type")
+    model.graph.output[1].type.tensor_type.ClearField("shape")
+    feed = {"a": numbers(2), "n": np.asarray(0)}
+    assert run(model, feed)[1].shape == (0, *(sizes or ()))
+    onnx.save(model, tmp_path / "model.onnx")
+    report = rl.lower_file(tmp_path / "model.onnx", tmp_path / "new.onnx", "loop", loops=True, feeds=[feed])
+    assert str(report.verification).startswith("verified")
+    new = onnx.load(tmp_path / "new.onnx")
+    assert run(new, feed)[1].shape == (0, 2)
+    wrong = net("g (float[2] a, int64 n) => (float[2] p, float[1,2] Y) { p = Abs (a) Y = Unsqueeze (a, [0]) }")
+    assert rl.verify(model, wrong, feeds=[feed | {"a": numbers(2) + 1}]).status == "failed"
 
 
 def test_another_number_of_steps_is_noticed() -> None:

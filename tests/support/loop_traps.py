@@ -87,6 +87,10 @@ a body that returns its inputs, one first value for two states, one that is neve
 as many trips as rows
     sh = Shape (X) M = Gather (sh, 0) p, Y = Loop (M, True, a) <body = d STEP { x = Gather (X, i) s1 = Add (s, x)
         o = Mul (s1, s1) c1 = Identity (c) }>
+rows that a Slice takes
+    sh = Shape (X) M = Gather (sh, 0) p, Y = Loop (M, True, a) <body = d STEP { k = Unsqueeze (i, [0])
+        n = Add (k, [1]) cut = Slice (X, k, n, [0]) x = Squeeze (cut, [0]) s1 = Add (s, x) o = Identity (x)
+        c1 = Identity (c) }>
 
 # float[2] a, float[5,2] X, int64[2] axes => float[2] p, float[T,2] Y
 a Slice along axes that are an input
@@ -193,6 +197,7 @@ FEEDS: dict[str, list[Arrays]] = {
     "swapped states and a stacked x": [{"b": numbers(2) + 1}],
     "rows that no step reads": [{"b": numbers(2) + 1}],
     "as many trips as rows": [{"X": numbers(n, 2)} for n in (5, 1, 0)],
+    "rows that a Slice takes": [{"X": numbers(n, 2)} for n in (5, 1, 0)],
     "a Slice along axes that are an input": [{"axes": np.asarray(axes)} for axes in ([0, 1], [1, 0])],
     "a loop without end": [],
     "the last 3 rows of an axis that may have fewer": [{"X": numbers(n, 2)} for n in (5, 2, 0)],
