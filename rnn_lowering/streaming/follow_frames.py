@@ -30,7 +30,13 @@ from rnn_lowering.streaming.operators.cuts_and_joins import joined_along, padded
 from rnn_lowering.streaming.operators.frame_by_frame import frame_by_frame
 from rnn_lowering.streaming.operators.pooling import POOLINGS, deviating, of_pooled, pooled, softmaxed, summed
 from rnn_lowering.streaming.operators.recurrences import frames_compared, recurrent, scanned
-from rnn_lowering.streaming.operators.windows import overlapped, transformed, transposed, windowed
+from rnn_lowering.streaming.operators.windows import (
+    check_paddings,
+    overlapped,
+    transformed,
+    transposed,
+    windowed,
+)
 
 
 def follow(model: ir.Model, time: TimeInputs, loops: Mapping[NodeRef, UnsupportedError]) -> Flow:
@@ -87,6 +93,7 @@ def _follow_node(flow: Flow, node: ir.Node) -> list[Framing]:
     outputs = [v for v in node.outputs if v.name]
     if node.domain == "" and node.op_type == "If":
         return _branches(flow, node)
+    check_paddings(flow, node)
     infer(flow.known, node)
     read = values_used(node)
     whole = next((m for v in read if isinstance(m := flow.framings.get(v), WholeSequenceValue)), None)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError
+from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError, counted
 from rnn_lowering.streaming.metadata import KEY, State, StreamPlan
 from rnn_lowering.types import Array, ArrayLike, wrong
 
@@ -268,10 +268,12 @@ class Stream:
                     hint="the batch size is fixed until reset",
                 )
             axis = self.plan.inputs[name]
-            if axis is not None and shape[axis] % self.plan.unit:
+            if axis is not None and (not shape[axis] or shape[axis] % self.plan.unit):
                 raise OptionError(
                     f"a chunk of input '{name}' has {shape[axis]} frames on axis {axis}",
-                    hint=f"give a multiple of {self.plan.unit}",
+                    hint=f"give a multiple of {self.plan.unit}"
+                    if shape[axis]
+                    else f"give {counted(self.plan.unit, 'frame')} or more",
                 )
         return sizes
 

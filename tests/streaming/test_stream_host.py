@@ -112,6 +112,15 @@ def test_wrong_inputs_get_an_error_that_says_what_was_expected(given: Mapping[st
         stream_of(LSTM, "time=2")(given)
 
 
+def test_a_chunk_without_frames_is_refused() -> None:
+    """onnxruntime's GRU ends the process there, and a mean would be none from then on."""
+    stream = stream_of(over("float[time, 2, 3] X", "Y = ReduceMean (X, [0])"))
+    stream({"X": X[:2]})
+    with pytest.raises(rl.OptionError, match="a chunk of input 'X' has 0 frames on axis 0; give 1 frame or more"):
+        stream({"X": X[:0]})
+    np.testing.assert_allclose(stream({"X": X[2:]})["Y"], X.mean(0, keepdims=True), rtol=0, atol=1e-6)
+
+
 def test_an_error_of_onnxruntime_leaves_the_states_as_they_are() -> None:
     words = over("int64[time, batch] X", "E = Gather (T[5, 3], X)  Y = GRU <hidden_size = 4> (E, W, R, B)")
     stream = stream_of(words)

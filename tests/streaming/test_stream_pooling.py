@@ -117,3 +117,20 @@ def test_many_frames_do_not_wear_the_mean_down() -> None:
     feed = {"X": np.concatenate([random((1, 20_000, 3), 1) + 5], 1)}
     exact = whole(made("Y = Identity (g)"), feed)["Y"].astype(np.float64).mean(1, keepdims=True)
     np.testing.assert_allclose(chunked(stepped, feed, [16])["Y"], exact, rtol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "initial"),
+    [
+        ("w = Softmax <axis = 2> (c)  m = Mul (w, c)  p = ReduceSum (m, [2])", "lowest"),
+        ("p = MaxPool <kernel_shape = [2], pads = [1, 0]> (c)", "lowest"),
+        ("p = ReduceLogSumExp (c, [2])", "-Infinity"),
+    ],
+)
+def test_bfloat16_starts_from_its_own_lowest_number(nodes: str, initial: str) -> None:
+    """onnxruntime has no such kernels."""
+    net = over("float[2, 3, time] X", f"c = Cast <to = 16> (X)  {nodes}  Y = Cast <to = 1> (p)", opset=22)
+    first = plan_of(streamed(net, "time"))["states"][0]
+    assert first["dtype"] == "bfloat16"
+    numbers = {str(number) for number in np.ravel(first["initial"])}
+    assert numbers == {initial.replace("lowest", str(-(2.0 - 2.0**-7) * 2.0**127))}

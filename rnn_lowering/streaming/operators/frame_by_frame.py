@@ -303,6 +303,14 @@ def _gather(flow: Flow, node: ir.Node) -> Axes:
     return Axes({0: data, 1: rows}, [*data[:axis], *rows, *data[axis + 1 :]])
 
 
+def _gather_elements(flow: Flow, node: ir.Node) -> Axes:
+    """Act along `axis`, and along the frames of indices into data without frames: these have a number for each."""
+    acting = _acting(flow, node, [_axis(node, 0, _rank(flow, node))])
+    data, indices = (flow.shape(input_of(node, slot), node) for slot in (0, 1))
+    labels = [("number", n) if indices[n].timed and not data[n].timed else n for n in range(len(data))]
+    return Axes({**acting.inputs, 1: labels}, acting.output)
+
+
 def _one_hot(flow: Flow, node: ir.Node) -> Axes:
     data = range(_rank(flow, node))
     added = _axis(node, -1, len(data) + 1)
@@ -334,7 +342,7 @@ AXIS_RULES: dict[str, Rule] = {
     "CumSum": _cum_sum,
     "Einsum": _einsum,
     "Gather": _gather,
-    "GatherElements": _along(0, lambda node: (0, 1)),
+    "GatherElements": _gather_elements,
     "Gemm": _gemm,
     "GroupNormalization": _all_from(1),
     "Hardmax": _softmax,

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -41,7 +42,7 @@ def _root_of_squares(emit: Emitter, first: ir.Value, second: ir.Value, dtype: ir
 
 def _log_sum_exp(emit: Emitter, first: ir.Value, second: ir.Value, dtype: ir.DataType) -> ir.Value:
     """Return the logarithm of the sum of two exponentials; negative infinity stands for an empty sum."""
-    largest = emit("Max", emit("Max", first, second), emit.constant([_lowest(dtype)], dtype))
+    largest = emit("Max", emit("Max", first, second), emit.constant([lowest(dtype)], dtype))
     exponentials = [emit("Exp", emit("Sub", value, largest)) for value in (first, second)]
     return emit("Add", largest, _log_of_sum(emit, *exponentials))
 
@@ -51,13 +52,14 @@ def _log_of_sum(emit: Emitter, first: ir.Value, second: ir.Value) -> ir.Value:
     return emit("Log", emit("Sub", first, emit("Neg", second)))
 
 
-def _lowest(dtype: ir.DataType) -> float:
+def lowest(dtype: ir.DataType) -> float:
     """Return the lowest finite number of a type."""
-    return float(np.finfo(dtype.numpy()).min if dtype.is_floating_point() else np.iinfo(dtype.numpy()).min)
+    info = ml_dtypes.finfo if dtype.is_floating_point() else np.iinfo
+    return float(info(dtype.numpy()).min)
 
 
 def _minimum(dtype: ir.DataType) -> float:
-    return -np.inf if dtype.is_floating_point() else _lowest(dtype)
+    return -np.inf if dtype.is_floating_point() else lowest(dtype)
 
 
 def _maximum(dtype: ir.DataType) -> float:
@@ -105,7 +107,8 @@ def _running_pool(flow: Flow, node: ir.Node, frames: Frames) -> RunningPool | No
             "pool exactly the frames of the stream",
         )
     edit = RunningPool(*flow.edit_fields(node, input_of(node), frames), shape)
-    if not edit.dtype.is_floating_point() and node.op_type in ("ReduceL2", "ReduceLogSumExp", *_MEANS):
+    only_floats = node.op_type in ("ReduceL2", "ReduceLogSumExp", *_MEANS)
+    if edit.dtype == ir.DataType.BOOL or (only_floats and not edit.dtype.is_floating_point()):
         raise flow.refuse(node, f"pools frames of type {edit.dtype.name.lower()}", "cast them to float before it")
     return edit
 
@@ -163,7 +166,7 @@ class RunningPool(FramesEdit):
     def _log_sum_without_missing(self, emit: Emitter, value: ir.Value) -> ir.Value:
         """Return the log-sum-exp of a chunk without its missing frames. These get the lowest finite number, since
         onnxruntime's result is wrong if the first exponent is -infinity."""
-        least = _lowest(self.dtype)
+        least = lowest(self.dtype)
         self.skip_missing(emit.editor, least)
         all_missing = emit("Less", value, emit.constant([least / 2], self.dtype))
         return emit("Where", all_missing, emit.constant([-np.inf], self.dtype), value)
@@ -233,7 +236,7 @@ class RunningSoftmax(FramesEdit):
     """Computes the softmax of a chunk over the frames so far; "share" is what that leaves of the weights before."""
 
     def apply(self, editor: Editor) -> None:
-        node, axis, least = self.node, self.frames.axis, _lowest(self.dtype)
+        node, axis, least = self.node, self.frames.axis, lowest(self.dtype)
         scores = without_missing(editor, self, input_of(node), least)
         past, emit = self.past_input(editor, "pool", scores.name), editor.before(node)
         largest = emit("Max", past, emit("ReduceMax", scores, axes=[axis], keepdims=1))

@@ -302,7 +302,7 @@ def _infer_outputs(flow: Flow, node: ir.Node, read: ScanBody, framing: Frames) -
             raise flow.refuse(
                 node,
                 f"the shape of '{row.name}', which its steps return, is not known",
-                "fix sizes with --set-dim (dims=)",
+                "fix sizes with --set-dim (dims=), or move an If or Loop out of its steps",
             )
         shape = list(known.shapes[row])
         shape.insert(checked_axis(axis, len(shape) + 1, read), framing.size())

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.versions import TO_THE_END
@@ -15,6 +14,7 @@ from rnn_lowering.streaming.delays import keep, resampled, settled, with_past, w
 from rnn_lowering.streaming.editor import Editor, NodeEdit, input_of
 from rnn_lowering.streaming.flow import Flow, FramesEdit
 from rnn_lowering.streaming.frames import Frames, Framing
+from rnn_lowering.streaming.operators.pooling import lowest
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,6 @@ def windowed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | None
         return None
     window = _window(flow, node, framing)
     left, right, stride = window.left, window.right, window.stride
-    if min(left, right) < 0:
-        raise flow.refuse(node, "removes frames with its paddings", "use a Slice")
     after = framing.padded(left, right).windows(window.span + 1, stride)
     initial = _padding_value(flow, node) if left else 0.0
     pads = window.with_pads(framing.axis - 2)
@@ -105,6 +103,13 @@ def transposed(flow: Flow, node: ir.Node, framing: Frames) -> list[Framing] | No
         changed = padding if any(padding) or output_padding else None
         keep(flow, node, framing, past, left=reached, pads=pads, output_padding=changed)
     return resampled(flow, node, framing, final)
+
+
+def check_paddings(flow: Flow, node: ir.Node) -> None:
+    """Refuse negative paddings of a convolution or pooling; ONNX's inference does so from some version on."""
+    padded = node.domain == "" and node.op_type in ("AveragePool", "Conv", "ConvTranspose", "LpPool", "MaxPool")
+    if padded and min(node.attributes.get_ints("pads", ()) or [0]) < 0:
+        raise flow.refuse(node, "has negative paddings", "cut frames with a Slice")
 
 
 def _window(flow: Flow, node: ir.Node, framing: Frames) -> _Window:
@@ -169,8 +174,7 @@ def _same_total(flow: Flow, node: ir.Node, length: Size, span: int, stride: int)
 def _padding_value(flow: Flow, node: ir.Node) -> float:
     """Return the number with which a node pads."""
     if node.op_type == "MaxPool":
-        dtype = flow.known.types[input_of(node)].numpy()
-        return float(np.finfo(dtype).min) if dtype.kind == "f" else float(np.iinfo(dtype).min)
+        return lowest(flow.known.types[input_of(node)])
     if node.op_type == "AveragePool" and not node.attributes.get_int("count_include_pad", 0):
         raise flow.refuse(
             node, "averages over fewer frames at the start", "set count_include_pad, or pad before it"
