@@ -194,10 +194,16 @@ class Editor:
             )
             graph.register_initializer(value)
             return value
-        node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], name=name)
-        node.outputs[0].name = name
-        graph.insert_before(graph[0], [node])
-        return node.outputs[0]
+        cast = self.opset < 9 and not tensor.dtype.is_floating_point()  # such a Constant has floats only
+        held = ir.Tensor(array.astype(np.float64), name=name) if cast else tensor
+        nodes = [ir.Node("", "Constant", [], [ir.AttrTensor("value", held)], name=name)]
+        if cast:
+            nodes[0].outputs[0].name = self.name(f"{name}_float")
+            to = ir.AttrInt64("to", int(tensor.dtype))
+            nodes.append(ir.Node("", "Cast", nodes[0].outputs, [to], name=self.name(f"{name}_Cast")))
+        nodes[-1].outputs[0].name = name
+        graph.insert_before(graph[0], nodes)
+        return nodes[-1].outputs[0]
 
     def replace(self, old: ir.Value, new: ir.Value, graph: ir.Graph) -> None:
         """Replace `old` with `new`, a value of the same graph, everywhere."""

@@ -134,3 +134,14 @@ def test_bfloat16_starts_from_its_own_lowest_number(nodes: str, initial: str) ->
     assert first["dtype"] == "bfloat16"
     numbers = {str(number) for number in np.ravel(first["initial"])}
     assert numbers == {initial.replace("lowest", str(-(2.0 - 2.0**-7) * 2.0**127))}
+
+
+@pytest.mark.parametrize("opset", [7, 8, 9])
+def test_a_model_whose_initializers_are_inputs_gets_constants_that_its_opset_has(opset: int) -> None:
+    """Before opset 9 a Constant node holds floats only; the number of frames is an int64."""
+    model = over("float[batch, time, 3] X", "Y = ReduceMean <axes = [1]> (X)", opset=opset)
+    model.ir_version = 3
+    stepped = streamed(model, "time")
+    assert not stepped.graph.initializer
+    feed = {"X": random((2, 9, 3), 1)}
+    np.testing.assert_allclose(chunked(stepped, feed, [2])["Y"], whole(model, feed)["Y"], rtol=0, atol=1e-6)
