@@ -199,8 +199,8 @@ def _as_recurrence(
 ) -> LoopRecurrence:
     """Return a Loop or Scan without the states and outputs that nothing uses."""
     copy.moved |= body.moved
-    stacked = [n for n, value in enumerate(read.stacked) if value.name and _is_used(value)]
-    final = [read.state_inputs[n] for n, value in enumerate(read.results) if _is_used(value)]
+    stacked = [n for n, value in enumerate(read.stacked) if value.name and is_used(value)]
+    final = [read.state_inputs[n] for n, value in enumerate(read.results) if is_used(value)]
     going = [read.going] if trips is None and isinstance(read, LoopBody) else []
     used = read.values_behind([*(read.rows[n] for n in stacked), *final, *going], copy.moved)
     carried = [copy.item(value) for value in read.initial]
@@ -209,7 +209,8 @@ def _as_recurrence(
     return LoopRecurrence(read, carried, states, stacked, xs, used, trips)
 
 
-def _is_used(value: ir.Value) -> bool:
+def is_used(value: ir.Value) -> bool:
+    """Whether a node or the caller reads a value."""
     return bool(value.uses()) or value.is_graph_output()
 
 

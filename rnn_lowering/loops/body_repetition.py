@@ -15,6 +15,7 @@ from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import UnsupportedError
 from rnn_lowering.loops.as_recurrence import (
     LoopRecurrence,
+    is_used,
     loop_as_recurrence,
     reversed_rows,
     rows_along,
@@ -211,6 +212,8 @@ def _loop(copy: BodyCopy, r: LoopRecurrence) -> tuple[list[ir.Value], list[Tenso
         i, going = copy.value_of(number), copy.value_of(still)
         unchanged = [copy.value_of(op.body_input("kept", _INT64, ())) for _ in kept]
         states = [copy.input_like(value) for value in r.state_inputs]
+        for state, item in zip(states if isinstance(r.read, ScanBody) else (), r.init, strict=False):
+            copy.facts.declare(state, copy.facts.kind(item))  # a Scan keeps the shapes of its states
         outputs = r.step(copy, states, [copy.value_of(op.take(x, number)) for x in xs], i, going)
         after = copy.item(r.read.going) if isinstance(r.read, LoopBody) and trips is None else going
         kinds = [copy.facts.kind(item) for item in outputs]
@@ -275,7 +278,7 @@ def unroll(copy: BodyCopy, read: LoopBody | ScanBody) -> list[Item]:
     return [
         *states,
         *(
-            copy.stack(each[::-1] if in_front else each, axis, read.ref) if value.name else None
+            copy.stack(each[::-1] if in_front else each, axis, read.ref) if is_used(value) else None
             for value, each, (axis, in_front) in zip(read.stacked, zip(*stacked, strict=True), axes, strict=False)
         ),
     ]
@@ -402,7 +405,7 @@ def _empty_constants(copy: BodyCopy, read: LoopBody | ScanBody, kinds: Sequence[
     """Return the stacked outputs of a Loop that has no step."""
     results: list[Item] = []
     for value, kind in zip(read.stacked, kinds, strict=False):
-        if not value.name:
+        if not is_used(value):
             results.append(None)
             continue
         if kind is None or not kind.is_static:

@@ -162,6 +162,11 @@ a Loop in a Loop, in a branch of an If
         => (bool g1, float[2] t1) { w = Mul (t, x) t1 = Add (w, x) g1 = Identity (g) }> s1 = Add (r, x)
         c1 = Identity (c) }> }, else_branch = v () => (float[2] e) { e = Identity (a) }>
 
+# float[2] a, float[4,2] X => float[2] p, float[2,T] Y
+states before each step, stacked along axis 1 from the last one on, and rows that nothing reads
+    p, V, Y = Scan <num_scan_inputs = 1, scan_output_axes = [0, 1], scan_output_directions = [0, 1],
+        body = d (float[2] s, float[2] x) => (float[2] s1, float[2] x, float[2] s) { s1 = Tanh (s) }> (a, X)
+
 # float[4,2] X => float[T,2] Y
 a map: no state
     Y = Scan <num_scan_inputs = 1, body = d (float[2] x) => (float[2] y) { y = Mul (x, x) }> (X)
