@@ -86,7 +86,7 @@ def modernize(model: ir.Model, opset: int) -> None:
         if model.ir_version < _FIRST_OF_UNLISTED and all(
             v.is_graph_input() for v in model.graph.initializers.values()
         ):
-            _list_initializers(converted.graph)
+            _make_nodes_of_new_initializers(converted.graph)
         onnx.checker.check_model(converted, full_check=True)
         graph = ir.from_proto(converted).graph
         restore(graph)
@@ -231,12 +231,17 @@ def _unhide(proto: onnx.ModelProto) -> None:
     proto.opset_import.extend(imports)
 
 
-def _list_initializers(graph: onnx.GraphProto) -> None:
-    """Add new initializers to the inputs, as IR version 3 requires."""
+def _make_nodes_of_new_initializers(graph: onnx.GraphProto) -> None:
+    """Make initializers that are no inputs Constant nodes, as IR version 3 requires."""
     inputs = {value.name for value in graph.input}
-    for tensor in graph.initializer:
-        if tensor.name not in inputs:
-            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    new = [n for n, tensor in enumerate(graph.initializer) if tensor.name not in inputs]
+    tensors = [graph.initializer[n] for n in new]
+    nodes = [onnx.helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in tensors]
+    nodes += graph.node
+    for n in reversed(new):
+        del graph.initializer[n]
+    del graph.node[:]
+    graph.node.extend(nodes)
 
 
 # The lowest opset that the nodes of a model need

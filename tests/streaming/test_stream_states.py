@@ -13,6 +13,7 @@ from stream_models import (
     int64_at_run_time,
     over,
     plan_of,
+    random,
     rows,
     shown,
     streamed,
@@ -290,3 +291,15 @@ def test_positions_that_a_node_needs_in_int64_are_refused_for_webgpu() -> None:
         rl.lower(over(BATCH_FIRST, nodes), target="onnxruntime-webgpu", stream="time=1", dims={"batch": 2})
     with pytest.raises(rl.OptionError, match="count_type cannot be"):
         rl.StreamPass("time", count_type=ir.DataType.FLOAT)
+
+
+@pytest.mark.parametrize("opset", [2, 6])
+def test_paddings_that_were_an_attribute_are_constant_after_the_conversion(opset: int) -> None:
+    """At IR version 3 an initializer is an input, so its numbers may change."""
+    nodes = "p = Pad <pads = [0, 0, 2, 0, 0, 0]> (X)  Y = MaxPool <kernel_shape = [3]> (p)"
+    model = over("float[2, 3, time] X", nodes, opset=opset)
+    model.ir_version = 3
+    stepped = streamed(model, "time")
+    assert [value.name for value in stepped.graph.input] == ["X", "past_p_x"]
+    feed = {"X": random((2, 3, 9), 1)}
+    np.testing.assert_allclose(chunked(stepped, feed, [2])["Y"], whole(model, feed)["Y"], rtol=0, atol=1e-6)
