@@ -196,6 +196,8 @@ class _LoopLowering:
             elif repeats and self.choose(node).without_steps and self._has_no_step(node):
                 with boundary(node_ref(node, scope.text)), suppress(UnsupportedError):
                     self._lower(node, scope, _EMPTY)
+                for inner in inner_scopes(node, scope) if node.graph is not None else ():
+                    self.graph(inner)
             elif node.domain in DEFAULT_DOMAIN and "equence" in node.op_type:
                 self._follow_sequence(node, scope)
             else:

@@ -297,6 +297,19 @@ def test_a_loop_without_a_step_is_its_initial_states(target: str, trips: int, go
     assert_same([p, q], [numbers(2), np.zeros((0, 2), np.float32)])
 
 
+def test_a_scan_in_a_loop_that_stays_without_a_step_is_lowered() -> None:
+    """The Loop stays, since the sizes of its empty output are not known."""
+    model = parsed("""g (float[2] a, float[2,3] Q, int64[k] r) => (float[2] p, float[n,m] Y)
+        <bool no = {0}, int64 M = {3}> {
+        p, Y = Loop (M, no, a) <body = d (int64 i, bool c, float[2] s) => (bool c1, float[2] s1, float[m] o) {
+            s1 = Scan <num_scan_inputs = 1, scan_input_axes = [1], body = e (float[2] t, float[2] y)
+                => (float[2] t1) { t1 = Add (t, y) }> (s, Q) o = Reshape (s1, r) c1 = Identity (c) }> }""")
+    lowered = rl.lower(model, target="mnn")
+    assert "Scan" not in operators(lowered)
+    feed = {"a": numbers(2), "Q": numbers(2, 3), "r": np.asarray([2])}
+    assert_same(run(lowered, feed)[:1], run(model, feed)[:1])
+
+
 @pytest.mark.parametrize(("target", "form"), [("opencv", "loop"), ("iree", "scan")])
 def test_some_runtimes_get_steps_of_an_exported_loop_or_an_error(target: str, form: str) -> None:
     """OpenCV crashes with such Loops, IREE reads such Scans in one direction only."""
