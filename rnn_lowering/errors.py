@@ -272,7 +272,7 @@ def warn(text: str) -> None:
 
 
 NAME, LINE = 120, 800
-"""The most characters that are shown of a name, and of a line."""
+"""Maximum characters shown of a name, and of a line; the middle of a longer one is left out."""
 
 
 def counted(number: int, noun: str) -> str:

@@ -21,10 +21,10 @@ from rnn_lowering.types import Dims
 _FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
 
 _MOST_STORED = 1 << 20
-"""The most numbers of a constant that is stored in the model, not computed at run time."""
+"""Maximum elements of a constant that is stored in the model; a larger one is computed at run time."""
 
 _MOST_PARTS = 16
-"""The most parts that are added in place of a sum along a last axis."""
+"""Maximum parts that additions sum along a last axis; above it, a product with ones does."""
 
 
 def as_sum(op: Ops, a: Tensor, b: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ def above(op: Ops, x: Tensor, threshold: float) -> Tensor:
 
 
 def ceiling(op: Ops, x: Tensor) -> Tensor:
-    """Return the least whole numbers not below x by Floor."""
+    """Return x rounded up, by Floor."""
     return op.neg(op.unary("Floor", op.neg(x)))
 
 
@@ -145,8 +145,8 @@ COMPOSED: dict[str, Rule] = {
     "Split": slices,
     "Sub": as_sum,
 }
-"""What replaces an operator that a runtime does not support, except activations. Less: only comparisons with a
-number. Gather: only rows by a constant index of rank 2."""
+"""Replacements of operators that a runtime does not support, except activations. Less is replaced only in
+comparisons with a number, Gather only for rows by a constant index of rank 2."""
 
 
 def _is_short(length: int | None) -> bool:

@@ -21,16 +21,16 @@ import onnx_ir as ir
 from rnn_lowering.types import Array, array_of, dequantized_numbers
 
 _BLOCK_BYTES = 1 << 24
-"""How much of a mapped file is copied before its memory is released."""
+"""Bytes of a mapped file that are copied before their memory is released."""
 
 _EAGER_SIZE = 1024
-"""The most numbers of a constant that is evaluated when its tensor is made."""
+"""Maximum elements of a constant that is evaluated at once; a larger one is evaluated when it is written."""
 
 _LITERAL_SIZE = 16
-"""The most numbers of a constant that is written once by its numbers, not by its expression."""
+"""Maximum elements of a constant that is compared by its numbers; a larger one is compared by its expression."""
 
 _FIRST_DEQUANTIZE, FIRST_WITH_AXIS, _FIRST_WITH_BLOCKS = 10, 13, 21
-"""The first opsets of DequantizeLinear, of its axis and of its blocks: https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html."""
+"""First opsets with DequantizeLinear, with its axis and with its blocks: https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html."""
 
 
 @dataclass(frozen=True)
@@ -404,7 +404,7 @@ class Dequantized(Constant):
 
     @property
     def _uniform(self) -> object:
-        """What is equal for constants of one scale and zero point; None if they vary."""
+        """Key of a single scale and zero point; None if they vary along an axis."""
         return (self.scale.key(), self.zero_point.key()) if self.scale.shape == () else None
 
     def _spread(self) -> Dequantized:

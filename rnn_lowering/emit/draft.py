@@ -109,7 +109,7 @@ class Names:
 
 @dataclass(frozen=True)
 class Prefix:
-    """What the names of emitted nodes and values start with: the recurrent node, the part of it, the step.
+    """The start of the names of emitted nodes and values: the recurrent node, its part, the step.
 
     Attributes:
         names: The name generator of the model.

@@ -25,7 +25,7 @@ import onnx_ir as ir
 
 
 class HasOpset(Protocol):
-    """The first argument of a function with variants."""
+    """An object with an opset, by which a function chooses its variant."""
 
     @property
     def opset(self) -> int: ...

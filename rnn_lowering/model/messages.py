@@ -16,7 +16,7 @@ from rnn_lowering.types import in_memory
 GraphMessage = onnx.GraphProto | onnx.FunctionProto
 
 SMALL = 1000
-"""The most bytes of a tensor whose numbers inference reads, since it may be a shape."""
+"""Maximum bytes of a tensor that keeps its numbers for inference, since it may be a shape."""
 
 _UNDECLARED = "rnn_lowering.undeclared"
 """Key of the mark in `ir.Value.meta`."""

@@ -32,7 +32,7 @@ STALE = "corrected declared shapes that contradict the inputs"
 _MOST_ROUNDS = 24
 
 _MOST_COPIED = 64
-"""The most elements of a constant that is copied into a body."""
+"""Maximum elements of a constant that is copied into a body."""
 
 Inferred = Mapping[ir.Value, ir.Value]
 """For each computed value of a model a value whose type and shape follow from the model's inputs."""

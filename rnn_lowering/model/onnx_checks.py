@@ -30,7 +30,7 @@ CHECK_SECONDS, INFERENCE_SECONDS = 30, 10
 _LARGEST = 2**31 - 1
 
 _QUICK_BYTES = 1 << 26
-"""The most bytes of a message that is checked with its weights."""
+"""Maximum bytes of a message that is checked with its weights."""
 
 
 class NativeError(Exception):

@@ -56,7 +56,7 @@ FIRST_OPSET = 7
 NEW_OPSET = 13
 
 _FIRST_OF_UNLISTED = 4
-"""The first IR version in which an initializer need not be an input."""
+"""First IR version that allows an initializer that is no input of the graph."""
 
 _DOMAIN = "rnn_lowering.hidden"
 
@@ -248,7 +248,7 @@ def _make_nodes_of_new_initializers(graph: onnx.GraphProto) -> None:
 
 
 FIRST_REFUSED = 27
-"""The first opset at which onnxruntime refuses models (see ALLOW_RELEASED_ONNX_OPSET_ONLY)."""
+"""First opset that onnxruntime refuses (see ALLOW_RELEASED_ONNX_OPSET_ONLY)."""
 
 _FLOOR = 17
 """No import goes lower: every runtime that was tried takes it."""

@@ -29,8 +29,8 @@ class Between:
     """The nodes between Y of a layer and X of the layer above.
 
     Attributes:
-        moves: The nodes, from X on, each with the number of its input that comes from Y.
-        added: The constants that some of them add, each of one number or of one for each number of H.
+        moves: The nodes, from X back to Y, each with the number of the input that leads to Y.
+        added: The constants that the Adds among them add, each of size 1 or [hidden].
     """
 
     moves: Sequence[tuple[ir.Node, int]] = ()

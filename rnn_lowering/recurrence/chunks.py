@@ -45,7 +45,7 @@ _BLOCK = 4
 _DENSE = 16
 """The inverse of a matrix with more rows is computed from those of its two halves."""
 _IN_CACHE = 1 << 15
-"""The most numbers in the keys and decays of a group of a loop: with more, every operator waits for memory."""
+"""Maximum elements of the keys and decays of a group; above it, every operator waits for memory."""
 _OPEN = 32
 """The steps of a group at an open length."""
 
@@ -376,7 +376,7 @@ def _is_by_key(parts: LinearParts) -> bool:
 
 
 def _in_blocks(steps: int, by_key: bool) -> int:
-    """Return so many steps or a few more, such that they can be cut into blocks, or halves."""
+    """Return `steps` rounded up to a number that blocks, or two halves, divide."""
     multiple = (_BLOCK if steps > _BLOCK else 1) if by_key else (2 if steps > _DENSE else 1)
     return -(-steps // multiple) * multiple
 

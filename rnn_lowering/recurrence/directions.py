@@ -110,10 +110,10 @@ OPEN_BATCH = 6
 """The batch size that is assumed if it is unknown."""
 
 _MOST_NUMBERS = 544
-"""The most numbers of a joined state: with more rows, what is element-wise costs more than an operator."""
+"""Maximum of batch * width; above it, element-wise work on a joined state costs more than the saved operators."""
 
 _MOST_TURNED = 384
-"""The same where rows of some directions are reversed, which copies them."""
+"""The same maximum where rows of some directions are reversed, which copies them."""
 
 
 def can_join(dialect: Dialect, opset: int, specs: Sequence[RecurrentSpec]) -> bool:
@@ -266,10 +266,10 @@ def input_product(op: Ops, spec: RecurrentSpec, k: Operands, X: Tensor) -> Tenso
 
 
 _MOST_PRODUCTS = 1 << 15
-"""The most products of a batch with one gate of R of layers: with more, they cost more than other operators."""
+"""Maximum of batch * width^2; above it, multiplying by the joined R costs more than the saved operators."""
 
 _WIDEST_OPEN = 64
-"""The most numbers of layers of an open length: with more, a sequence of one step takes longer joined."""
+"""Maximum width of layers of an open length; above it, a joined loop is slower for a sequence of one step."""
 
 
 def can_stack(dialect: Dialect, opset: int, specs: Sequence[RecurrentSpec]) -> bool:

@@ -27,7 +27,7 @@ FOLDABLE = frozenset(
 """Operators of the default domain that exporters put between a constant and a recurrent node."""
 
 KEPT_BYTES = 1 << 24
-"""The most bytes of a computed constant that is kept; a larger one is computed again when it is read."""
+"""Maximum bytes of a computed constant that is cached; a larger one is computed at each read."""
 
 
 def constant_of(value: ir.Value, opset: int) -> ir.TensorProtocol | None:

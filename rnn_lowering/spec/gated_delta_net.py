@@ -80,7 +80,7 @@ class GatedDeltaNetSpec(NodeSpec):
 
     @property
     def least_square(self) -> float:
-        """What qk_l2_norm adds to the square of a length: measured in onnxruntime 1.32, not documented."""
+        """Epsilon that qk_l2_norm adds to a squared length; not documented, measured in onnxruntime 1.32."""
         return 1e-12 if self.lower_bound is None else 1e-6
 
     @property

@@ -23,7 +23,7 @@ OPERATOR = "LinearAttention"
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """How a step changes the state S [key, value].
+    """The change that a step makes to the state S [key, value].
 
     Attributes:
         decays: S is multiplied by exp(decay) first; the node has an input decay.

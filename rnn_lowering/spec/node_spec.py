@@ -25,7 +25,7 @@ DEFAULT_DOMAIN = ("", "ai.onnx")
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 AxisName = Literal["T", "N"] | None
-"""What an axis holds: the steps, the rows of the batch, or something else."""
+"""The content of an axis: "T" for steps, "N" for rows of the batch, None for anything else."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class NodeSpec(ABC):
 
     @property
     def steps_of_chunk(self) -> int:
-        """The most steps of a chunk, of kinds with the form "chunked"."""
+        """Maximum steps of a chunk, for kinds with the form "chunked"."""
         return 1
 
     def why_not(self, form: str) -> str:
@@ -240,7 +240,7 @@ def _check_opset(opset: int, ref: NodeRef) -> None:
 
 
 FIRST_OPSET = 27
-"""The first opset with LinearAttention and CausalConvWithState, which are in com.microsoft, too."""
+"""First opset with LinearAttention and CausalConvWithState; com.microsoft has them too."""
 
 
 @dataclass(frozen=True)

@@ -202,7 +202,7 @@ _AXES: dict[str, tuple[tuple[AxisName, ...], tuple[AxisName, ...]]] = {
     **dict.fromkeys(("B", "P"), ((None, None), (None, None))),
     **dict.fromkeys(("W", "R"), ((None, None, None), (None, None, None))),
 }
-"""What the axes of inputs and outputs hold, by layout."""
+"""The content of the axes of inputs and outputs, for layout 0 and layout 1."""
 
 
 def _directions(reader: NodeReader) -> tuple[str, ...]:

@@ -56,7 +56,8 @@ OPENVINO = Target(
     constants_in_scan=True,
     integer_products=True,
     recognized_lstm=True,
-    unsupported=("ReduceSum",),  # of what is added to sums, one number for each channel, it adds the first to all
+    # When a bias of one number per channel follows ReduceSum, it adds channel 0's number to every channel.
+    unsupported=("ReduceSum",),
     unroll_up_to=100,
     dialect=Dialect(dequantize_inside=True, join_up_to=128, stack_up_to=128),
 )

@@ -47,7 +47,7 @@ class Documented:
 
 
 LOOP_DIALECT_OPSET = 10
-"""The first opset at which `Target.loop_dialect` is used: before, rows of unknown number cannot be flipped."""
+"""First opset that uses `Target.loop_dialect`; before it, an unknown number of rows cannot be reversed."""
 
 STATIC = ("T", "N")
 """The sizes that must be fixed for a runtime without dynamic sizes."""

@@ -10,7 +10,7 @@ from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.targets.target import Target
 
 MOST_ROWS = 4
-"""The largest batch size at which a Split behind a Reshape is faster."""
+"""Maximum batch size; above it, a Split behind a Reshape is slower than a Split alone."""
 
 
 def rows_of_split(op: Ops, x: Tensor, sizes: Sequence[int], axis: int) -> list[Tensor] | None:
