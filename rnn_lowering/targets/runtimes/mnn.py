@@ -72,7 +72,7 @@ TARGET = Target(
         ("Conv", conv_of_images),
     ),
     finish=(max_of_outputs,),
-    # MNN loses an output that a Relu reads, as above. An output of Reshape, Squeeze or Unsqueeze loses its shape if an
-    # activation, Abs, Neg, Exp or Clip reads it.
+    # MNN loses an output that a Relu reads, as above. An output of Reshape, Squeeze or Unsqueeze loses its shape if
+    # an activation, Abs, Neg, Exp or Clip reads it.
     outputs_apart=True,
 )
