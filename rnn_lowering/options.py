@@ -79,14 +79,16 @@ def _parsed(text: str) -> tuple[str, int | None]:
     return axis, int(frames)
 
 
-_frames = types.mapping(types.optional(types.whole(1)), "AXIS, AXIS=FRAMES, or frames by axis, such as {'time': 1}")
+_frames = types.mapping(
+    types.optional(types.integer(1)), "AXIS, AXIS=FRAMES, or frames by axis, such as {'time': 1}"
+)
 
 
 def parse_delay(name: str, given: Any) -> bool | int:
     """Take a delay: the most frames, or True for any number."""
     if isinstance(given, bool):
         return given
-    return types.whole()(name, given)
+    return types.integer()(name, given)
 
 
 def _stream(_: str, given: Any) -> Stream:
@@ -185,7 +187,7 @@ class Lowering:
     )
     max_unroll: int = option(
         512,
-        types.whole(),
+        types.integer(),
         "maximum number of steps to unroll (default: {default})",
         _LIMITS,
         text="count",
@@ -193,7 +195,7 @@ class Lowering:
     )
     max_nodes: int = option(
         100_000,
-        types.whole(),
+        types.integer(),
         "maximum number of nodes after inlining functions (default: {default})",
         _LIMITS,
         text="count",
@@ -201,7 +203,7 @@ class Lowering:
     )
     max_bytes: int = option(
         MOST_BYTES,
-        types.whole(),
+        types.integer(),
         "maximum size of a computed constant, and of the inputs of a comparison run "
         f"(default: {MOST_BYTES >> 20}M)",
         _LIMITS,
@@ -355,7 +357,7 @@ class Check:
 
     runs: int = option(
         3,
-        types.whole(most=1_000_000),
+        types.integer(most=1_000_000),
         "number of runs to compare in onnxruntime (default: {default})",
         _COMPARISON,
         flags=("--verify", "--runs"),
@@ -364,7 +366,7 @@ class Check:
         keyword="verify",
     )
     seed: int = option(
-        0, types.whole(), "seed of the random inputs (default: {default})", _COMPARISON, text="count"
+        0, types.integer(), "seed of the random inputs (default: {default})", _COMPARISON, text="count"
     )
     tolerance: Tolerance = option(Tolerance(), types.instance(Tolerance, "Tolerance(rtol=..., atol=...)"))
     feeds: Sequence[Mapping[str, Array]] | None = option(
@@ -396,7 +398,7 @@ class Check:
         metavar="SECONDS",
         keyword="verify_timeout",
     )
-    max_bytes: int = option(MOST_BYTES, types.whole())
+    max_bytes: int = option(MOST_BYTES, types.integer())
 
     def __post_init__(self) -> None:
         types.take_fields(self)

@@ -116,7 +116,7 @@ def one_of(noun: str, known: Sequence[str]) -> Take[str]:
     return take
 
 
-def whole(least: int = 0, most: int = _LARGEST) -> Take[int]:
+def integer(least: int = 0, most: int = _LARGEST) -> Take[int]:
     """Take an integer, also one of NumPy, but no boolean."""
 
     def take(name: str, given: Any) -> int:
@@ -188,13 +188,13 @@ def mapping(take: Take[T], give: str) -> Take[dict[str, T]]:
     return each
 
 
-sizes = mapping(whole(), "sizes by name, such as {'seq': 16}")
+sizes = mapping(integer(), "sizes by name, such as {'seq': 16}")
 
 
 def _shape(name: str, given: Any) -> list[int]:
     if isinstance(given, str | bytes | Mapping | set) or not isinstance(given, Iterable):
         raise wrong(name, given, "a list of sizes, such as [16, 1, 80]")
-    return [whole()(f"a size of {name}", size) for size in given]
+    return [integer()(f"a size of {name}", size) for size in given]
 
 
 shapes = mapping(_shape, "shapes by name, such as {'X': [16, 1, 80]}")

@@ -206,7 +206,7 @@ def print_targets() -> None:
             table,
             target.name,
             target.evidence,
-            target.measured,
+            target.version,
             ", ".join(target.forms),
             " ".join(f"{word} {opset}" for word, opset in limits.items() if opset) or "any",
             "any" if target.sequence_lens else "constant",

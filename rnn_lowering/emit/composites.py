@@ -30,7 +30,7 @@ _MOST_PARTS = 16
 def as_sum(op: Ops, a: Tensor, b: Tensor) -> Tensor:
     """Return a - b as a + -b."""
     if isinstance(b.value, Constant):
-        return a + op.known(elementwise("Sub", zeros_of(b.dtype, ()), b.value))
+        return a + op.from_constant(elementwise("Sub", zeros_of(b.dtype, ()), b.value))
     return a + op.neg(b)
 
 
@@ -38,7 +38,7 @@ def constant_minus(op: Ops, a: Tensor, b: Tensor) -> Tensor | None:
     """Return a constant minus b as b * -1 + a."""
     if not isinstance(a.value, Constant) or not b.dtype.is_floating_point():
         return None
-    return b * op.known(literal(-1.0, b.dtype)) + a
+    return b * op.from_constant(literal(-1.0, b.dtype)) + a
 
 
 def as_max_and_min(op: Ops, x: Tensor, bound: float) -> Tensor:
@@ -49,7 +49,7 @@ def as_max_and_min(op: Ops, x: Tensor, bound: float) -> Tensor:
 
 def as_max(op: Ops, x: Tensor) -> Tensor:
     """Return Relu of x by Max."""
-    return op.emit("Max", [x, op.known(zeros_of(x.dtype, ()))], x.shape)
+    return op.emit("Max", [x, op.from_constant(zeros_of(x.dtype, ()))], x.shape)
 
 
 def as_transpose(op: Ops, x: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ def rows_by_product(op: Ops, x: Tensor, index: Tensor) -> Tensor | None:
     if index.rank != 2 or not isinstance(index.value, Constant):
         return None
     (count, width), (a, b) = static(x.shape), index.value.shape
-    return op.reshape(op.known(one_hot(index.value, count, x.dtype)) @ x, (a, b, width))
+    return op.reshape(op.from_constant(one_hot(index.value, count, x.dtype)) @ x, (a, b, width))
 
 
 def by_columns(op: Ops, a: Tensor, b: Tensor, *, least: int, batch: int = 1) -> Tensor | None:
@@ -91,7 +91,7 @@ def by_columns(op: Ops, a: Tensor, b: Tensor, *, least: int, batch: int = 1) -> 
         return None
     columns = op.transpose_last(a)  # [..., k, m]
     shape = (*a.shape[:-2], weights.shape[-1], columns.shape[-1])
-    product = op.emit("MatMul", [op.known(weights.transposed([1, 0])), columns], shape)
+    product = op.emit("MatMul", [op.from_constant(weights.transposed([1, 0])), columns], shape)
     return op.transpose_last(product)
 
 
@@ -128,7 +128,7 @@ def sum_of_parts(op: Ops, x: Tensor, axis: int) -> Tensor | None:
     if not size:
         return None
     if size > _MOST_PARTS and axis == x.rank - 1:
-        return x @ op.known(literal([[1.0]] * size, x.dtype))
+        return x @ op.from_constant(literal([[1.0]] * size, x.dtype))
     first, *others = op.split(x, [1] * size, axis)
     return sum(others, first)
 
@@ -158,7 +158,7 @@ def zeros(op: Ops, sizes: Sequence[Tensor]) -> Tensor:
     """Return zeros of the recurrence's type; each size is an int64 [1]."""
     dims = tuple(size.number for size in sizes)
     if None not in dims and _is_short(math.prod(static(dims))):
-        return op.known(zeros_of(op.dtype, static(dims)))
+        return op.from_constant(zeros_of(op.dtype, static(dims)))
     return _full_of_zeros(op, op.concat(sizes, axis=0), dims)
 
 
@@ -193,7 +193,7 @@ def _padded_11(op: Ops, x: Tensor, count: int) -> Tensor:
 @since(1)
 def _full_of_zeros(op: Ops, shape: Tensor, dims: Dims) -> Tensor:
     """Return zeros of the recurrence's type and of a computed shape; `dims` are its known sizes."""
-    return op.emit("Tile", [op.known(zeros_of(op.dtype, (1,) * len(dims))), shape], dims)
+    return op.emit("Tile", [op.from_constant(zeros_of(op.dtype, (1,) * len(dims))), shape], dims)
 
 
 @_full_of_zeros.since(9)
@@ -207,7 +207,7 @@ def count(op: Ops, length: Tensor) -> Tensor:
     """Return 0, 1, ..., length - 1 as int64 [length]; `length` is an int64 [1]."""
     number = length.number
     if number is not None and _is_short(number):
-        return op.known(literal(range(number), _INT64, "steps"))
+        return op.from_constant(literal(range(number), _INT64, "steps"))
     return _count(op, length)
 
 
@@ -252,7 +252,7 @@ def flip(op: Ops, x: Tensor) -> Tensor:
     if length == 1:
         return x
     if isinstance(x.value, Constant):
-        return op.known(x.value.flipped())
+        return op.from_constant(x.value.flipped())
     if length is not None and _is_short(length):
         return op.take(x, op.constant(range(length - 1, -1, -1)))
     bounds = {"starts": [-1], "ends": [BEFORE_THE_START], "axes": [0], "steps": [-1]}

@@ -257,7 +257,7 @@ class Ops:
         """Return an existing value of the graph as a tensor."""
         return Tensor(value, dtype, shape, self.binary)
 
-    def known(self, constant: Constant) -> Tensor:
+    def from_constant(self, constant: Constant) -> Tensor:
         return Tensor(constant, constant.dtype, constant.shape, self.binary)
 
     def zero(self, shape: Dims) -> Tensor:
@@ -267,11 +267,11 @@ class Ops:
     def constant(self, number: float | Sequence[int], dtype: ir.DataType | None = None) -> Tensor:
         """Return a number, or integers as a 1-D tensor, as a constant: of the recurrence's type or int64."""
         dtype = dtype or (self.dtype if isinstance(number, float) else _INT64)
-        return self.known(literal(number, dtype))
+        return self.from_constant(literal(number, dtype))
 
     def true(self) -> Tensor:
         """Return the condition of a Loop that runs all its iterations."""
-        return self.known(literal(True, ir.DataType.BOOL, "true"))
+        return self.from_constant(literal(True, ir.DataType.BOOL, "true"))
 
     def value(self, tensor: Tensor) -> ir.Value:
         """Return the graph value of a tensor; constants are added to the open scope."""
@@ -332,7 +332,7 @@ class Ops:
         round the other operand (MatMulNBits)."""
         extra = () if self.dialect.dequantize_inside else (1,)
         shape, dtype = (*extra, *constant.shape), constant.scale.dtype
-        inputs = [self.known(part) for part in (constant.integers.reshaped(shape), *stored.parts(extra))]
+        inputs = [self.from_constant(part) for part in (constant.integers.reshaped(shape), *stored.parts(extra))]
         scaled = self.emit("DequantizeLinear", inputs, shape, dtype, **stored.attributes(len(extra)))
         found = self.cast(scaled, constant.dtype)
         return self.reshape(found, constant.shape) if extra else found
@@ -346,7 +346,7 @@ class Ops:
         if a.is_zero or b.is_zero:
             return self._with_zero(op_type, a, b, shape)
         if isinstance(a.value, Constant) and isinstance(b.value, Constant) and not is_product:
-            return self.known(elementwise(op_type, a.value, b.value))
+            return self.from_constant(elementwise(op_type, a.value, b.value))
         found: Tensor | None = self.substitute(op_type, a, b)
         if found is not None:
             return found
@@ -419,14 +419,14 @@ class Ops:
         if x.is_zero:
             return replace(x, dtype=dtype)
         if isinstance(x.value, Constant):
-            return self.known(x.value.cast(dtype))
+            return self.from_constant(x.value.cast(dtype))
         return self.emit("Cast", [x], x.shape, dtype, to=int(dtype))
 
     # Conditions
 
     def less(self, a: Tensor, b: Tensor) -> Tensor:
         if isinstance(a.value, Constant) and isinstance(b.value, Constant):
-            return self.known(elementwise("Less", a.value, b.value))
+            return self.from_constant(elementwise("Less", a.value, b.value))
         return self._less(a, b)
 
     @since(1)
@@ -471,7 +471,7 @@ class Ops:
 
     def transpose(self, x: Tensor, perm: Sequence[int]) -> Tensor:
         if isinstance(x.value, Constant):
-            return self.known(x.value.transposed(perm))
+            return self.from_constant(x.value.transposed(perm))
         shape = tuple(x.shape[axis] for axis in perm)
         return self.emit("Transpose", [x], shape, perm=list(perm))
 
@@ -493,7 +493,7 @@ class Ops:
             return found or self.emit_all("Split", [x], shapes, types, axis=axis, split=list(sizes))
         ends = accumulate(sizes)
         slices = [x.value.sliced(axis, end - size, end) for size, end in zip(sizes, ends, strict=True)]
-        return [self.zero(part.shape) if isinstance(part, Zeros) else self.known(part) for part in slices]
+        return [self.zero(part.shape) if isinstance(part, Zeros) else self.from_constant(part) for part in slices]
 
     def slice(self, x: Tensor, axis: int, start: int, end: int | None) -> Tensor:
         """Return x from `start` to before `end` along an axis; a negative one counts from the end, None is the
@@ -518,10 +518,10 @@ class Ops:
         shape = concat_shape([p.shape for p in parts], axis)
         if all(p.is_zero for p in parts):
             return self.zero(shape)
-        parts = [self.known(zeros_of(p.dtype, static(p.shape))) if p.is_zero else p for p in parts]
+        parts = [self.from_constant(zeros_of(p.dtype, static(p.shape))) if p.is_zero else p for p in parts]
         constants = [p.value for p in parts if isinstance(p.value, Constant)]
         if len(constants) == len(parts):
-            return self.known(constants[0].followed_by(constants[1:], axis))
+            return self.from_constant(constants[0].followed_by(constants[1:], axis))
         return self.emit("Concat", parts, shape, axis=axis)
 
     def unsqueeze(self, x: Tensor, axes: Sequence[int]) -> Tensor:
@@ -542,7 +542,7 @@ class Ops:
         if x.is_zero:
             return self.zero(shape)
         if isinstance(x.value, Constant):
-            return self.known(x.value.reshaped(static(shape)))
+            return self.from_constant(x.value.reshaped(static(shape)))
         return self.emit(op_type, [x], shape, axes=list(axes))
 
     def without_first_axis(self, x: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ from rnn_lowering.errors import InvalidNodeError, NodeRef, UnsupportedError
 from rnn_lowering.model.scopes import graphs_of, values_used
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN, node_ref
 
-FIRST_OPSET = 9
-"""Of the Scan without a batch axis, and of integers in Constant nodes."""
+FIRST_UNBATCHED_SCAN = 9
+"""First opset whose Scan has no batch axis, and whose Constant may hold integers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,13 +126,13 @@ def read_body(node: ir.Node, scope: str, opset: int) -> LoopBody | ScanBody:
 
     Raises:
         InvalidNodeError: Its inputs and outputs do not fit its body.
-        UnsupportedError: Its opset is older than `FIRST_OPSET`.
+        UnsupportedError: Its opset is older than `FIRST_UNBATCHED_SCAN`.
     """
     ref = node_ref(node, scope)
-    if opset < FIRST_OPSET:
+    if opset < FIRST_UNBATCHED_SCAN:
         raise UnsupportedError(
             f"{node.op_type} of opset {opset} cannot be lowered",
-            hint=f"convert the model to opset {FIRST_OPSET} or later (onnx.version_converter)",
+            hint=f"convert the model to opset {FIRST_UNBATCHED_SCAN} or later (onnx.version_converter)",
             node=ref,
         )
     attribute = node.attributes.get("body")

@@ -156,7 +156,7 @@ class BodyCopy(BodyValues):
         if absent or not isinstance(source, ir.Value) or not is_constant(source) or source.const_value is None:
             return None
         axis = node.attributes.get_int("axis", 0) or 0
-        known = self.op.known(leaf(source.const_value, source, "const"))
+        known = self.op.from_constant(leaf(source.const_value, source, "const"))
         sizes = self.split_sizes(node, known.shape[axis]) if -known.rank <= axis < known.rank else None
         return [self.value_of(part) for part in self.op.split(known, sizes, axis)] if sizes and all(sizes) else None
 

@@ -79,7 +79,7 @@ class BodyValues:
             except Exception as error:  # whatever damaged tensors raise
                 reason = f"the initializer '{value.name}' cannot be read: {' '.join(str(error).split())}"
                 raise InvalidNodeError(reason, node=self.outermost) from error
-        return self.value_of(self.op.known(leaf(tensor, value, "const")))
+        return self.value_of(self.op.from_constant(leaf(tensor, value, "const")))
 
     def item(self, value: ir.Value | None) -> Item:
         """Return what stands for a value in the current step."""
@@ -111,7 +111,7 @@ class BodyValues:
         return self.value_of(self._literal(item))
 
     def _literal(self, item: KnownTensor) -> Tensor:
-        return self.op.known(literal(item.array, ir.DataType.from_numpy(item.array.dtype)))
+        return self.op.from_constant(literal(item.array, ir.DataType.from_numpy(item.array.dtype)))
 
     def _sequence(self, elements: Elements) -> ir.Value:
         given = [self.value(item) for item in elements.items]

@@ -50,8 +50,8 @@ def import_opset(model: ir.Model, opset: int) -> list[str]:
     return notes
 
 
-FIRST_OPSET = 7
-"""The oldest opset at which nodes are lowered in place."""
+OLDEST_LOWERED_OPSET = 7
+"""Oldest opset whose nodes are lowered in place; before it, the model is converted to `NEW_OPSET`."""
 
 NEW_OPSET = 13
 

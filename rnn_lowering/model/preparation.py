@@ -12,7 +12,7 @@ from rnn_lowering.errors import OptionError, callers
 from rnn_lowering.model.copying import clone
 from rnn_lowering.model.inlining import inline_functions
 from rnn_lowering.model.model_sizes import known_inputs
-from rnn_lowering.model.opsets import FIRST_OPSET, NEW_OPSET, modernize
+from rnn_lowering.model.opsets import NEW_OPSET, OLDEST_LOWERED_OPSET, modernize
 from rnn_lowering.model.scopes import SORTED, RecurrentNode, recurrent_nodes, sort_nodes
 from rnn_lowering.options import KEEP, Lowering, Selection
 from rnn_lowering.spec.connections import InputFacts
@@ -129,11 +129,11 @@ def prepare(model: ir.Model, selected: NodeSelection, max_nodes: int, *, inferre
         return PreparedModel(model, found, wanted, inferred=inferred)
     notes = [SORTED] if sort_nodes(model) else []
     opset = default_opset(model.opset_imports)
-    if opset >= FIRST_OPSET and not any(entry.function for entry in wanted):
+    if opset >= OLDEST_LOWERED_OPSET and not any(entry.function for entry in wanted):
         return PreparedModel(model, found, wanted, tuple(notes), inferred)
     work = clone(model)
     notes += inline_functions(work, lambda entry: bool(selected([entry])), max_nodes)
-    if opset < FIRST_OPSET:
+    if opset < OLDEST_LOWERED_OPSET:
         read(work, selected(list(recurrent_nodes(work))))  # at its own version: the newer ones allow more
         modernize(work, opset)
         notes.append(f"converted from opset {opset} to {NEW_OPSET}")

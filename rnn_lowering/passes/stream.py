@@ -19,7 +19,7 @@ from rnn_lowering.model.copying import clone, replace_content, restored_on_failu
 from rnn_lowering.model.fixed_inputs import fix_dimensions
 from rnn_lowering.model.inlining import inline_holders
 from rnn_lowering.model.onnx_checks import infer_shapes, is_sound
-from rnn_lowering.model.opsets import FIRST_OPSET, modernize
+from rnn_lowering.model.opsets import OLDEST_LOWERED_OPSET, modernize
 from rnn_lowering.model.preparation import read
 from rnn_lowering.model.scopes import recurrent_nodes, sort_nodes, values_used
 from rnn_lowering.options import Lowering, Stream, parse_delay, parse_stream
@@ -130,7 +130,7 @@ def _prepared(model: ir.Model) -> ir.Model:
     inline_holders(work, work.functions.keys(), Lowering.max_nodes)
     read(work, list(recurrent_nodes(work)))  # every node is validated before the first edit
     opset = default_opset(work.opset_imports)
-    if opset < FIRST_OPSET:
+    if opset < OLDEST_LOWERED_OPSET:
         modernize(work, opset)
     if not is_sound(work):  # ONNX's inference reads each node, in this process
         raise UnsupportedError(

@@ -136,7 +136,7 @@ def recognized_step(op: Ops, spec: RecurrentSpec, k: Operands) -> Step:
     W, R, b = (_in_order(op, tensor, k.hidden_size) for tensor in (k.W, op.concat(k.R, -1), k.Wb))
     WR = op.concat([W, R], 0)  # [input + hidden, 4*hidden]
     if b.is_zero:
-        b = op.known(literal(np.full(4 * k.hidden_size, _NEXT_TO_NOTHING), op.dtype, "bias"))
+        b = op.from_constant(literal(np.full(4 * k.hidden_size, _NEXT_TO_NOTHING), op.dtype, "bias"))
 
     def step(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
         (h, c), (x,) = states, rows

@@ -256,7 +256,7 @@ class _Chunks:
         return self._chunk(self._swapped(self._shaped(x, B * self.op.constant([N]), C, heads, numbers)), C, numbers)
 
     def _mask(self, numbers: Array) -> Tensor:
-        return self.op.known(literal(numbers, self.op.dtype, "mask"))
+        return self.op.from_constant(literal(numbers, self.op.dtype, "mask"))
 
     def _times(self, numbers: Array, x: Tensor) -> Tensor:
         """Return the product of a constant matrix and each of x [..., rows, columns]. Where the batch may be empty
@@ -368,7 +368,7 @@ class _Chunks:
 
 def _of_sizes(op: Ops, x: Tensor, *sizes: int) -> Tensor:
     """Broadcast the axes of x [batch, seq, ...] behind the second to sizes."""
-    return x if x.shape[2:] == sizes else x + op.known(zeros_of(op.dtype, sizes))
+    return x if x.shape[2:] == sizes else x + op.from_constant(zeros_of(op.dtype, sizes))
 
 
 def _is_by_key(parts: LinearParts) -> bool:
@@ -387,7 +387,7 @@ def _doubled(op: Ops, A: Tensor, X: Tensor, h: int, C: int) -> Tensor:
     t, j = np.indices((C, C))
     while h < C:
         corner = (t // (2 * h) == j // (2 * h)) & (t // h % 2 == 1) & (j // h % 2 == 0)
-        block = A * op.known(literal(corner, op.dtype, "mask"))
+        block = A * op.from_constant(literal(corner, op.dtype, "mask"))
         X = X - (block if h == 1 else X @ block @ X)
         h *= 2
     return X

@@ -200,7 +200,7 @@ def _repeated(op: Ops, x: Tensor, heads: int) -> Tensor:
     fewer = x.shape[2] or 1
     if fewer == heads:
         return x
-    zeros = op.known(zeros_of(op.dtype, (heads // fewer, *[1] * (x.rank - 3))))
+    zeros = op.from_constant(zeros_of(op.dtype, (heads // fewer, *[1] * (x.rank - 3))))
     copies = op.unsqueeze(x, [3]) + zeros  # one node, however many heads a model asks for
     return op.reshape(copies, (*x.shape[:2], heads, *x.shape[3:]))
 

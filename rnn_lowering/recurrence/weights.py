@@ -51,7 +51,7 @@ def node_input(op: Ops, spec: NodeSpec, symbol: str, shape: Dims) -> Tensor:
     if tensor is None:
         x = op.given(value, spec.dtype_of(symbol), shape)
     else:
-        x = op.known(_integers(spec, symbol) or leaf(tensor, value, symbol))
+        x = op.from_constant(_integers(spec, symbol) or leaf(tensor, value, symbol))
         if symbol in _MAY_BE_ZERO and not array_of(tensor).any():
             return op.zero(x.shape)
     return op.cast(x, op.dtype) if x.dtype.is_floating_point() else x
@@ -220,10 +220,10 @@ def integer_product(op: Ops, a: Tensor, weights: Tensor) -> Tensor:
     assert isinstance(constant, Dequantized)
     stored = constant.stored(FIRST_WITH_AXIS)
     assert stored is not None
-    weights_scale, weights_zero_point = map(op.known, stored.parts())
+    weights_scale, weights_zero_point = map(op.from_constant, stored.parts())
     types = [_UINT8, _FLOAT, _UINT8]
     integers, scale, zero_point = op.emit_all("DynamicQuantizeLinear", [a], [a.shape, (), ()], types)
-    inputs = [integers, op.known(constant.integers), zero_point, weights_zero_point]
+    inputs = [integers, op.from_constant(constant.integers), zero_point, weights_zero_point]
     product = op.emit("MatMulInteger", inputs, shape, ir.DataType.INT32)
     return op.cast(product, _FLOAT) * (scale * weights_scale)
 
@@ -236,7 +236,7 @@ def with_added_constants(op: Ops, k: Operands, added: Sequence[Constant]) -> Ope
     for constant in added:
         assert isinstance(k.W.value, Constant)
         c = constant if constant.dtype == op.dtype else constant.cast(op.dtype)
-        k = replace(k, Wb=k.Wb + op.known(row_product(c, k.W.value)))
+        k = replace(k, Wb=k.Wb + op.from_constant(row_product(c, k.W.value)))
     return k
 
 

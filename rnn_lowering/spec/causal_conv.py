@@ -108,7 +108,7 @@ class CausalConvSpec(NodeSpec):
         return ir.DataType.FLOAT if self.dtype == ir.DataType.BFLOAT16 else super().computes_in(widen=widen)
 
     @property
-    def needs_no_loop(self) -> str:
+    def straight_line_reason(self) -> str:
         return "a convolution needs no loop"
 
 

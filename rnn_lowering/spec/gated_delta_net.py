@@ -105,8 +105,8 @@ class GatedDeltaNetSpec(NodeSpec):
     def why_not(self, form: str) -> str:
         return self.attention.why_not(form)
 
-    def first_form(self) -> str:
-        return self.attention.first_form()
+    def preferred_form(self) -> str:
+        return self.attention.preferred_form()
 
 
 def _check_supported(reader: NodeReader) -> None:

@@ -162,7 +162,7 @@ class LinearAttentionSpec(NodeSpec):
     def why_not(self, form: str) -> str:
         return ""
 
-    def first_form(self) -> str:
+    def preferred_form(self) -> str:
         """Return the chunked form; with a value size of 1, products of chunks are slower than steps."""
         if self.value_size > 1:
             return "chunked"

@@ -185,7 +185,7 @@ class NodeSpec(ABC):
         return self
 
     @property
-    def needs_no_loop(self) -> str:
+    def straight_line_reason(self) -> str:
         """Why it is a straight line in any form; "" if it is not."""
         if not self.repeats:
             return "it has no steps"
@@ -208,7 +208,7 @@ class NodeSpec(ABC):
             return ""
         return f"the step of {self.op_type} is not linear in its state, so steps cannot be joined into chunks"
 
-    def first_form(self) -> str:
+    def preferred_form(self) -> str:
         """Return the form that runs fastest nearly everywhere; "" if the runtime decides."""
         return ""
 
@@ -239,7 +239,7 @@ def _check_opset(opset: int, ref: NodeRef) -> None:
         )
 
 
-FIRST_OPSET = 27
+FIRST_ATTENTION_OPSET = 27
 """First opset with LinearAttention and CausalConvWithState; com.microsoft has them too."""
 
 
@@ -267,7 +267,7 @@ class NodeReader:
         if not onnx.defs.has(operator, self.opset, ""):
             raise self.invalid(
                 f"opset {self.opset} has no {operator}",
-                f"it exists from opset {FIRST_OPSET} on, and in the domain {DOMAIN}",
+                f"it exists from opset {FIRST_ATTENTION_OPSET} on, and in the domain {DOMAIN}",
             )
         return onnx.defs.get_schema(operator, self.opset, "")
 

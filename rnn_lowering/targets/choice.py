@@ -81,7 +81,7 @@ class FormChooser:
         """
         check_node(self.spec, self.opset, self.target)
         spec, forms = self.spec, self._forms()
-        straight = "" if self._needs_loop else spec.needs_no_loop
+        straight = "" if self._needs_loop else spec.straight_line_reason
         if to not in ("auto", *forms) and not (straight and to == _CHUNKED):
             reason = spec.why_not(to) or f"{self.target.name} does not support the form {to}"
             raise UnsupportedError(reason, hint=_use(forms), node=spec.node)
@@ -108,13 +108,13 @@ class FormChooser:
     def _forms(self) -> list[str]:
         """Return the forms that the target supports for this kind of nodes."""
         every = [form for form in (*self.target.forms, _CHUNKED) if not self.spec.why_not(form)]
-        attention = _CHUNKED in every and not self.spec.needs_no_loop
+        attention = _CHUNKED in every and not self.spec.straight_line_reason
         return list(self.target.attention or every) if attention else every
 
     def _preferred(self) -> list[str]:
         """Return the forms that the target supports, the fastest for this node first."""
         spec, target = self.spec, self.target
-        forms, fastest = self._forms(), spec.first_form()
+        forms, fastest = self._forms(), spec.preferred_form()
         if spec.seq_length is None and fastest != forms[0]:
             fastest = ""  # a single step of a chunk costs as much as all of it
         first = fastest or target.forms[0]

@@ -70,7 +70,7 @@ class Target:
     Attributes:
         name: Its name for `--target`.
         other_names: Other names for `--target`, in lowercase letters and digits.
-        measured: The tested version, or the version that the document describes.
+        version: The tested version, or the version that the document describes.
         forms: The forms that it supports, the preferred one first.
         exported_forms: Those in which it runs Loops and Scans of exporters; None for all of `forms`.
         runs_exported: Whether it runs Loops of exporters as they are, where it runs Loop.
@@ -111,7 +111,7 @@ class Target:
     """
 
     name: str
-    measured: str
+    version: str
     forms: tuple[str, ...]
     other_names: tuple[str, ...] = ()
     exported_forms: tuple[str, ...] | None = None

@@ -55,7 +55,7 @@ def emitted(
         inputs.append(value)
         tensors.append(op.given(value, element, shape if sized else (None,) * array.ndim))
     if known:
-        tensors = [op.known(literal(array, ir.DataType.from_numpy(array.dtype))) for array in arrays]
+        tensors = [op.from_constant(literal(array, ir.DataType.from_numpy(array.dtype))) for array in arrays]
     found = emission(op, *tensors)
     outputs = op.outputs([found] if isinstance(found, Tensor) else list(found))
     graph = ir.Graph(
@@ -168,7 +168,10 @@ def test_composed_operators(name: str, lacks: str, opset: int) -> None:
 def test_rows_are_picked_by_products() -> None:
     index = np.array([[5, 0], [1, 7]])
     found, model = emitted(
-        lambda op, x: op.take(x, op.known(literal(index, ir.DataType.INT64))), [FLAT], 13, unsupported=["Gather"]
+        lambda op, x: op.take(x, op.from_constant(literal(index, ir.DataType.INT64))),
+        [FLAT],
+        13,
+        unsupported=["Gather"],
     )
     agrees(found, FLAT[index])
     assert "Gather" not in {node.op_type for node in model.graph.node}

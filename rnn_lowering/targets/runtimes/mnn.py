@@ -48,7 +48,7 @@ def max_of_outputs(op: Ops, outputs: Sequence[ir.Value]) -> None:
             node.name = op.unique_name(node.op_type)
             if node.op_type == "Max":
                 node.resize_inputs(2)
-                node.replace_input_with(1, op.value(op.known(zeros_of(op.dtype, ()))))
+                node.replace_input_with(1, op.value(op.from_constant(zeros_of(op.dtype, ()))))
             else:
                 bounds = ir.AttrFloat32("min", 0.0), ir.AttrFloat32("max", math.inf)
                 node.attributes.update({bound.name: bound for bound in bounds})
