@@ -16,7 +16,8 @@ from rnn_lowering.model.model_sizes import merge_shapes
 from rnn_lowering.model.preparation import NodePlan
 from rnn_lowering.model.scopes import all_graphs, all_names, detach, sort_nodes, values_used, with_bodies
 from rnn_lowering.model.siblings import Between, Group, groups_of, shared_loops
-from rnn_lowering.recurrence.equivalents import conv_of_one_frame, lower_node, lower_nodes
+from rnn_lowering.recurrence.causal_conv_node import conv_of_one_frame
+from rnn_lowering.recurrence.equivalents import lower_node, lower_nodes
 from rnn_lowering.spec.causal_conv import CausalConvSpec
 from rnn_lowering.spec.constant_values import FOLDABLE, constant_of
 from rnn_lowering.spec.node_spec import NodeSpec

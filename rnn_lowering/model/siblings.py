@@ -17,7 +17,8 @@ import onnx_ir as ir
 from rnn_lowering.emit.versions import parameter
 from rnn_lowering.model.preparation import NodePlan
 from rnn_lowering.model.scopes import values_used
-from rnn_lowering.recurrence.directions import can_join, can_stack
+from rnn_lowering.recurrence.directions import can_join
+from rnn_lowering.recurrence.stacked_layers import can_stack
 from rnn_lowering.spec.constant_values import constant_of
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 from rnn_lowering.spec.rnn import GATES, RecurrentSpec
