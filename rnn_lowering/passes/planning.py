@@ -30,6 +30,7 @@ from rnn_lowering.loops.trips import UnknownTripsError
 from rnn_lowering.model.copying import clone, restored
 from rnn_lowering.model.fixed_inputs import at_sizes, folded, input_arrays, with_constants
 from rnn_lowering.model.inlining import inline_functions
+from rnn_lowering.model.loop_sharing import groups_of, shared_loops
 from rnn_lowering.model.model_sizes import known_inputs
 from rnn_lowering.model.onnx_checks import fault_of
 from rnn_lowering.model.opsets import is_new, opset_without
@@ -52,7 +53,6 @@ from rnn_lowering.model.scopes import (
     repeating_nodes,
     sort_nodes,
 )
-from rnn_lowering.model.siblings import groups_of, shared_loops
 from rnn_lowering.options import KEEP, Lowering
 from rnn_lowering.passes.hints import NO_LENGTHS, deciding_input, open_lengths, open_sizes, open_trips
 from rnn_lowering.passes.report import LEFT, NodeReport, Preview, Report, SetInput
