@@ -15,7 +15,8 @@ import onnx
 import onnx_ir as ir
 from typing_extensions import Unpack
 
-from rnn_lowering import types
+from rnn_lowering import argument_checks
+from rnn_lowering.argument_checks import given_progress
 from rnn_lowering.compare.result import Verification
 from rnn_lowering.compare.runner import Runner
 from rnn_lowering.compare.verify import compare_stream, open_comparison
@@ -52,7 +53,7 @@ from rnn_lowering.passes.report import Preview, Report
 from rnn_lowering.report.file_report import FileReport, ModelFile
 from rnn_lowering.report.writer import ReportWriter
 from rnn_lowering.spec.node_spec import NodeSpec
-from rnn_lowering.types import WRITING, PathLike, Progress, given_progress
+from rnn_lowering.types import WRITING, PathLike, Progress
 
 M = TypeVar("M", onnx.ModelProto, ir.Model)
 
@@ -95,8 +96,8 @@ def lower(
         []
     """
     lowers = LowerRecurrentPass(lowering_of(lowering, options, lower))
-    full = types.flag("full", full)
-    types.model("model", model)
+    full = argument_checks.flag("full", full)
+    argument_checks.model("model", model)
     if isinstance(model, ir.Model):
         report = lowers(model).report
         return (model, report) if full else model
@@ -166,13 +167,13 @@ def lower_file(
     """
     for_lowering, for_check = split_file_options(options, lower_file)
     return FileLowering(
-        source=types.path("source", source),
-        destination=types.path("destination", destination),
+        source=argument_checks.path("source", source),
+        destination=argument_checks.path("destination", destination),
         lowers=LowerRecurrentPass(lowering_of(lowering, for_lowering, lower_file)),
         check=check_of(check, for_check, lower_file),
         files=Files(
-            keep_failed=types.optional(types.path)("keep_failed", keep_failed),
-            report=types.optional(types.path)("report", report),
+            keep_failed=argument_checks.optional(argument_checks.path)("keep_failed", keep_failed),
+            report=argument_checks.optional(argument_checks.path)("report", report),
             external_data=external_data,
             trust_external_data=trust_external_data,
             require_verified=require_verified,
@@ -205,7 +206,7 @@ def preview(
     """
     lowers = LowerRecurrentPass(lowering_of(lowering, options, preview))
     with boundary():
-        given = types.model_or_path("model", model)
+        given = argument_checks.model_or_path("model", model)
         work = clone(given) if isinstance(given, ir.Model) else _read(given)
         return lowers.preview(work)[0]
 
@@ -222,7 +223,7 @@ def inspect(model: onnx.ModelProto | ir.Model | PathLike) -> list[NodeSpec]:
         ['LSTM', 'GRU']
     """
     with boundary(), onnx_checks.one_child():
-        work = _read(types.model_or_path("model", model))
+        work = _read(argument_checks.model_or_path("model", model))
         if any(entry.function for entry in recurrent_nodes(work)):
             work = clone(work)
             inline_functions(work, lambda _: True, Lowering.max_nodes)

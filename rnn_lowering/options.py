@@ -8,10 +8,11 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
-from rnn_lowering import types
+from rnn_lowering import argument_checks
+from rnn_lowering.argument_checks import option
 from rnn_lowering.errors import OptionError
 from rnn_lowering.limits import MOST_BYTES
-from rnn_lowering.types import Array, ArrayLike, Shapes, option
+from rnn_lowering.types import Array, ArrayLike, Shapes
 
 if TYPE_CHECKING:  # the command's --help needs none
     import onnx_ir as ir
@@ -43,7 +44,7 @@ _FORM, _SIZES, _LIMITS, _COMPARISON, _FILES = GROUPS = (
 def _target(name: str, given: Any) -> str:
     from rnn_lowering.targets.table import target_named
 
-    return target_named(types.text(name, given)).name
+    return target_named(argument_checks.text(name, given)).name
 
 
 def _selection(name: str, given: Any) -> Selection:
@@ -52,7 +53,7 @@ def _selection(name: str, given: Any) -> Selection:
         return given  # type: ignore[no-any-return]
     patterns = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
     if not all(isinstance(pattern, str) for pattern in patterns):
-        raise types.wrong(name, given, "a name, several, or a function of a node")
+        raise argument_checks.wrong(name, given, "a name, several, or a function of a node")
     return patterns
 
 
@@ -79,8 +80,9 @@ def _parsed(text: str) -> tuple[str, int | None]:
     return axis, int(frames)
 
 
-_frames = types.mapping(
-    types.optional(types.integer(1)), "AXIS, AXIS=FRAMES, or frames by axis, such as {'time': 1}"
+_frames = argument_checks.mapping(
+    argument_checks.optional(argument_checks.integer(1)),
+    "AXIS, AXIS=FRAMES, or frames by axis, such as {'time': 1}",
 )
 
 
@@ -88,7 +90,7 @@ def parse_delay(name: str, given: Any) -> bool | int:
     """Take a delay: the most frames, or True for any number."""
     if isinstance(given, bool):
         return given
-    return types.integer()(name, given)
+    return argument_checks.integer()(name, given)
 
 
 def _stream(_: str, given: Any) -> Stream:
@@ -108,14 +110,22 @@ class Tolerance:
     """
 
     rtol: float | None = option(
-        None, types.tolerance, "relative tolerance (default: by element type)", _COMPARISON, text="tolerance"
+        None,
+        argument_checks.tolerance,
+        "relative tolerance (default: by element type)",
+        _COMPARISON,
+        text="tolerance",
     )
     atol: float | None = option(
-        None, types.tolerance, "absolute tolerance (default: by element type)", _COMPARISON, text="tolerance"
+        None,
+        argument_checks.tolerance,
+        "absolute tolerance (default: by element type)",
+        _COMPARISON,
+        text="tolerance",
     )
 
     def __post_init__(self) -> None:
-        types.take_fields(self)
+        argument_checks.take_fields(self)
 
 
 @dataclass(frozen=True)
@@ -165,7 +175,7 @@ class Lowering:
 
     to: str = option(
         "auto",
-        types.one_of("form", (*FORMS, KEEP)),
+        argument_checks.one_of("form", (*FORMS, KEEP)),
         "form of the lowered nodes: a Scan, a Loop, straight-line (unroll), or several steps at once (chunked, for "
         "LinearAttention); keep: do not lower them (default: {default}, the one that the target prefers)",
         _FORM,
@@ -187,7 +197,7 @@ class Lowering:
     )
     max_unroll: int = option(
         512,
-        types.integer(),
+        argument_checks.integer(),
         "maximum number of steps to unroll (default: {default})",
         _LIMITS,
         text="count",
@@ -195,7 +205,7 @@ class Lowering:
     )
     max_nodes: int = option(
         100_000,
-        types.integer(),
+        argument_checks.integer(),
         "maximum number of nodes after inlining functions (default: {default})",
         _LIMITS,
         text="count",
@@ -203,7 +213,7 @@ class Lowering:
     )
     max_bytes: int = option(
         MOST_BYTES,
-        types.integer(),
+        argument_checks.integer(),
         "maximum size of a computed constant, and of the inputs of a comparison run "
         f"(default: {MOST_BYTES >> 20}M)",
         _LIMITS,
@@ -212,29 +222,31 @@ class Lowering:
     )
     compute: str = option(
         "native",
-        types.one_of("compute", COMPUTE),
+        argument_checks.one_of("compute", COMPUTE),
         "float32: compute float16 and bfloat16 nodes in float32 (default: {default}, in their own type)",
         _FORM,
         choices=COMPUTE,
     )
-    dequantize: bool = option(False, types.flag, "convert weights stored as integers to floats", _FORM, text="flag")
+    dequantize: bool = option(
+        False, argument_checks.flag, "convert weights stored as integers to floats", _FORM, text="flag"
+    )
     keep_opset: bool = option(
         False,
-        types.flag,
+        argument_checks.flag,
         "keep the opset of the model (default: replace opset 27 with a lower one if no node needs 27)",
         _FORM,
         text="flag",
     )
     loops: bool = option(
         False,
-        types.flag,
+        argument_checks.flag,
         "lower every Loop and Scan of the model too (default: those that the target does not run)",
         _FORM,
         text="flag",
     )
     join: bool = option(
         True,
-        types.flag,
+        argument_checks.flag,
         "give each node and direction its own loop (default: small nodes share a loop if that is faster)",
         _FORM,
         flags=("--no-join",),
@@ -242,7 +254,7 @@ class Lowering:
     )
     dims: Mapping[str, int] = option(
         {},
-        types.sizes,
+        argument_checks.sizes,
         "fix the size of a dimension",
         _SIZES,
         flags=("--set-dim",),
@@ -251,7 +263,7 @@ class Lowering:
     )
     input_shapes: Shapes = option(
         {},
-        types.shapes,
+        argument_checks.shapes,
         "fix the shape of an input",
         _SIZES,
         flags=("--input-shape",),
@@ -260,7 +272,7 @@ class Lowering:
     )
     set_inputs: Mapping[str, ArrayLike] = option(
         {},
-        types.values,
+        argument_checks.values,
         "make an input a constant, and compute what follows from it",
         _SIZES,
         flags=("--set-input",),
@@ -269,7 +281,7 @@ class Lowering:
     )
     stream: Stream | None = option(
         None,
-        types.optional(_stream),
+        argument_checks.optional(_stream),
         "make a stream: a model that is called chunk by chunk, with its states as inputs and outputs. AXIS: the "
         "time dimension, by name or as INPUT:AXIS. FRAMES: frames of each call (default: any number). Without "
         "AXIS: list the axes",
@@ -287,7 +299,7 @@ class Lowering:
     )
 
     def __post_init__(self) -> None:
-        types.take_fields(self)
+        argument_checks.take_fields(self)
         if self.delay is not False and self.stream is None:
             raise OptionError("a delay needs a stream", hint="add --stream, or drop --delay")
 
@@ -357,7 +369,7 @@ class Check:
 
     runs: int = option(
         3,
-        types.integer(most=1_000_000),
+        argument_checks.integer(most=1_000_000),
         "number of runs to compare in onnxruntime (default: {default})",
         _COMPARISON,
         flags=("--verify", "--runs"),
@@ -366,12 +378,12 @@ class Check:
         keyword="verify",
     )
     seed: int = option(
-        0, types.integer(), "seed of the random inputs (default: {default})", _COMPARISON, text="count"
+        0, argument_checks.integer(), "seed of the random inputs (default: {default})", _COMPARISON, text="count"
     )
-    tolerance: Tolerance = option(Tolerance(), types.instance(Tolerance, "Tolerance(rtol=..., atol=...)"))
+    tolerance: Tolerance = option(Tolerance(), argument_checks.instance(Tolerance, "Tolerance(rtol=..., atol=...)"))
     feeds: Sequence[Mapping[str, Array]] | None = option(
         None,
-        types.optional(types.feeds),
+        argument_checks.optional(argument_checks.feeds),
         "compare on this input",
         _COMPARISON,
         flags=("--feed",),
@@ -380,7 +392,7 @@ class Check:
     )
     shapes: Shapes | None = option(
         None,
-        types.optional(types.shapes),
+        argument_checks.optional(argument_checks.shapes),
         "compare on a random input of this shape",
         _COMPARISON,
         flags=("--test-shape",),
@@ -390,7 +402,7 @@ class Check:
     )
     timeout: float = option(
         120.0,
-        types.seconds,
+        argument_checks.seconds,
         "time limit for loading a model and for each run; a slower model is not verified (default: {default})",
         _COMPARISON,
         flags=("--verify-timeout",),
@@ -398,10 +410,10 @@ class Check:
         metavar="SECONDS",
         keyword="verify_timeout",
     )
-    max_bytes: int = option(MOST_BYTES, types.integer())
+    max_bytes: int = option(MOST_BYTES, argument_checks.integer())
 
     def __post_init__(self) -> None:
-        types.take_fields(self)
+        argument_checks.take_fields(self)
 
 
 class _RunOptions(TypedDict, total=False):
@@ -427,7 +439,7 @@ class Files:
 
     keep_failed: Path | None = option(
         None,
-        types.optional(types.path),
+        argument_checks.optional(argument_checks.path),
         "write a model that fails the comparison to FILE",
         _COMPARISON,
         text="file",
@@ -435,7 +447,7 @@ class Files:
     )
     report: Path | None = option(
         None,
-        types.optional(types.path),
+        argument_checks.optional(argument_checks.path),
         "write a report as JSON or as an HTML page with plots, also if the comparison fails",
         _FILES,
         text="report",
@@ -443,20 +455,20 @@ class Files:
     )
     external_data: str = option(
         "auto",
-        types.text,
+        argument_checks.text,
         "write large tensors to a file beside OUT.onnx (default: {default}, as in the input)",
         _FILES,
         metavar="auto|always|never|FILE",
     )
     trust_external_data: bool = option(
-        False, types.flag, "read data files outside the folder of IN.onnx", _FILES, text="flag"
+        False, argument_checks.flag, "read data files outside the folder of IN.onnx", _FILES, text="flag"
     )
     require_verified: bool = option(
-        False, types.flag, "write nothing if no comparison is possible", _COMPARISON, text="flag"
+        False, argument_checks.flag, "write nothing if no comparison is possible", _COMPARISON, text="flag"
     )
     overwrite: bool = option(
         False,
-        types.flag,
+        argument_checks.flag,
         "replace existing files; a data file gets a new name if one exists",
         _FILES,
         flags=("--force",),
@@ -464,7 +476,7 @@ class Files:
     )
 
     def __post_init__(self) -> None:
-        types.take_fields(self)
+        argument_checks.take_fields(self)
 
 
 class FileOptions(LoweringOptions, _RunOptions, total=False):
@@ -501,7 +513,7 @@ def check_of(given: Check | None, options: CheckOptions, function: Callable[...,
         TypeError: A keyword that does not exist.
     """
     _refuse_unknown(options, (field.name for field in fields(Check)), function)
-    check = Check() if given is None else types.instance(Check, "Check(runs=...)")("check", given)
+    check = Check() if given is None else argument_checks.instance(Check, "Check(runs=...)")("check", given)
     return _with(check, options)
 
 
@@ -525,7 +537,7 @@ def _refuse_unknown(
     for name in options:
         if name not in known:
             own = (p.name for p in signature(function).parameters.values() if p.kind == Parameter.KEYWORD_ONLY)
-            question = types.meant(name, (*known, *own), most=2)
+            question = argument_checks.meant(name, (*known, *own), most=2)
             raise TypeError(f"{function.__name__}() got an unexpected keyword argument '{name}'{question}")
 
 

@@ -1,24 +1,14 @@
-"""Shared types, and kinds of arguments: each converts what a caller gives, or raises one error."""
+"""Types that several folders share: arrays and their tensors, shapes, and the report of progress."""
 
 from __future__ import annotations
 
-import math
-import operator
 import os
-import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from pathlib import Path
-from threading import TIMEOUT_MAX
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-
-from rnn_lowering.errors import OptionError, callers
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # the command's --help needs none
     import numpy as np
-    import onnx
     import onnx_ir as ir
 
     Array = np.ndarray[Any, np.dtype[Any]]
@@ -69,233 +59,6 @@ def in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
     return ir.Tensor(array_of(tensor).copy(), tensor.dtype, name=tensor.name)
 
 
-T = TypeVar("T")
-
-Take = Callable[[str, Any], T]
-"""Takes the name of an argument and what was given, and returns its value or raises an `OptionError`."""
-
-_LARGEST = 2**63 - 1
-
-
-def meant(text: str, known: Iterable[str], most: int = 1) -> str:
-    """Return "did you mean ...?" with the known words that are most like a text; "" if none is."""
-    from difflib import get_close_matches
-
-    found = get_close_matches(text.lower(), list(known), most, 0.65)
-    return f"; did you mean {' or '.join(found)}?" if found else ""
-
-
-def wrong(name: str, given: object, give: str) -> OptionError:
-    """Return the error for an argument."""
-    shown = reprlib.repr(given) if given is None or isinstance(given, str | int | float) else type(given).__name__
-    return OptionError(f"{name} cannot be {shown}", hint=f"give {give}")
-
-
-def flag(name: str, given: Any) -> bool:
-    import numpy as np
-
-    if not isinstance(given, bool | np.bool_):
-        raise wrong(name, given, "True or False")
-    return bool(given)
-
-
-def text(name: str, given: Any) -> str:
-    if not isinstance(given, str):
-        raise wrong(name, given, "text")
-    return given
-
-
-def one_of(noun: str, known: Sequence[str]) -> Take[str]:
-    def take(name: str, given: Any) -> str:
-        if not isinstance(given, str):
-            raise wrong(name, given, f"one of {', '.join(known)}")
-        if given not in known:
-            raise OptionError(f"{noun} '{given}' does not exist", hint=f"known are {', '.join(known)}")
-        return given
-
-    return take
-
-
-def integer(least: int = 0, most: int = _LARGEST) -> Take[int]:
-    """Take an integer, also one of NumPy, but no boolean."""
-
-    def take(name: str, given: Any) -> int:
-        with suppress(TypeError):
-            number = least - 1 if isinstance(given, bool) else operator.index(given)
-            if least <= number <= most:
-                return number
-        raise wrong(name, given, f"a whole number, {least} or more" + (f", at most {most:,}" * (most < _LARGEST)))
-
-    return take
-
-
-def _number(name: str, given: Any, give: str) -> float:
-    import numpy as np
-
-    if (
-        isinstance(given, bool | np.bool_)
-        or not isinstance(given, int | float | np.number)
-        or np.iscomplexobj(given)
-    ):
-        raise wrong(name, given, give)
-    try:
-        return float(given)
-    except OverflowError:
-        return math.inf
-
-
-def seconds(name: str, given: Any) -> float:
-    """Take a time limit in seconds; one that is too long for the operating system becomes infinite."""
-    number = _number(name, given, "a number of seconds")
-    if not number > 0:
-        raise wrong(name, given, "more than 0 seconds")
-    return number if number < TIMEOUT_MAX else math.inf
-
-
-def tolerance(name: str, given: Any) -> float | None:
-    if given is not None and not _number(name, given, "a number, 0 or more") >= 0:
-        raise wrong(name, given, "0 or more")
-    return None if given is None else float(given)
-
-
-def instance(kind: type[T], give: str) -> Take[T]:
-    def take(name: str, given: Any) -> T:
-        if not isinstance(given, kind):
-            raise wrong(name, given, give)
-        return given
-
-    return take
-
-
-def optional(take: Take[T]) -> Take[T | None]:
-    return lambda name, given: None if given is None else take(name, given)
-
-
-def function(name: str, given: Any) -> Any:
-    if not callable(given):
-        raise wrong(name, given, "a function")
-    return given
-
-
-def mapping(take: Take[T], give: str) -> Take[dict[str, T]]:
-    """Take a mapping from names."""
-
-    def each(name: str, given: Any) -> dict[str, T]:
-        if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
-            raise wrong(name, given, give)
-        return {key: take(f"{name}['{key}']", value) for key, value in given.items()}
-
-    return each
-
-
-sizes = mapping(integer(), "sizes by name, such as {'seq': 16}")
-
-
-def _shape(name: str, given: Any) -> list[int]:
-    if isinstance(given, str | bytes | Mapping | set) or not isinstance(given, Iterable):
-        raise wrong(name, given, "a list of sizes, such as [16, 1, 80]")
-    return [integer()(f"a size of {name}", size) for size in given]
-
-
-shapes = mapping(_shape, "shapes by name, such as {'X': [16, 1, 80]}")
-
-
-def array(name: str, given: Any) -> Array:
-    """Take what NumPy converts to an array of numbers, but no masked array."""
-    import numpy as np
-
-    try:
-        made = np.asarray(given)
-    except Exception as error:  # whatever an object that claims to be an array raises
-        raise OptionError(f"{name} is not an array: {error}", hint="give a NumPy array") from error
-    if np.ma.isMaskedArray(given) or made.dtype.hasobject:
-        raise wrong(name, given, "a NumPy array of numbers without a mask")
-    return made
-
-
-def _value(name: str, given: Any) -> ArrayLike:
-    array(name, given)
-    return given  # type: ignore[no-any-return]
-
-
-values = mapping(_value, "values by name, such as {'lens': 16}")
-
-_feed = mapping(array, "arrays by the names of inputs, such as {'X': x}")
-
-
-def feeds(name: str, given: Any) -> list[dict[str, Array]]:
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise wrong(name, given, "a list of inputs by name: [{'X': x}]")
-    return [_feed(f"{name}[{n}]", feed) for n, feed in enumerate(given)]
-
-
-def path(name: str, given: Any) -> Path:
-    with suppress(TypeError):
-        if isinstance(found := os.fspath(given), str):
-            return Path(found)
-    raise wrong(name, given, "a path")
-
-
-def model(name: str, given: Any) -> onnx.ModelProto | ir.Model:
-    """Take a model in memory."""
-    import onnx
-    import onnx_ir as ir
-
-    if not isinstance(given, onnx.ModelProto | ir.Model):
-        kind = type(given).__name__
-        raise OptionError(f"{name} cannot be {kind}", hint="give an onnx.ModelProto or an onnx_ir.Model")
-    return given
-
-
-def ir_model(name: str, given: Any) -> ir.Model:
-    import onnx_ir as ir
-
-    return instance(ir.Model, "an onnx_ir.Model; rl.lower takes an onnx.ModelProto too")(name, given)
-
-
-def model_or_path(name: str, given: Any) -> onnx.ModelProto | ir.Model | Path:
-    return path(name, given) if isinstance(given, str | os.PathLike) else model(name, given)
-
-
-@dataclass(frozen=True)
-class Option:
-    """The metadata of an option field, from which the command's argument and the keyword follow.
-
-    Attributes:
-        take: Takes what is given.
-        help: The text of --help, with {default} for the default; "" where the command has no such option.
-        group: Its place in --help.
-        flags: Its names for the command; () for --name.
-        text: What is written there: the name of a kind of text in `cli.arguments.TEXTS`.
-        choices: The values that it may have; () for any.
-        metavar: What stands for its value in --help.
-        keyword: Its keyword for `lower_file`; "" for the name of the field.
-    """
-
-    take: Take[Any]
-    help: str = ""
-    group: str = ""
-    flags: tuple[str, ...] = ()
-    text: str = ""
-    choices: tuple[str, ...] = ()
-    metavar: str | None = None
-    keyword: str = ""
-
-
-def option(default: T, take: Take[Any], help: str = "", group: str = "", **more: Any) -> T:
-    """Return a field of a dataclass with this default and these metadata (see `Option`)."""
-    given: Any = {"default_factory": dict} if default == {} else {"default": default}
-    made: Any = field(**given, metadata={"option": Option(take, help, group, **more)})
-    return made  # type: ignore[no-any-return]  # its values have the type of the default
-
-
-def take_fields(options: object) -> None:
-    """Check and convert every field of a frozen dataclass by its metadata."""
-    for each in fields(options):  # type: ignore[arg-type]
-        taken = each.metadata["option"].take(each.name, getattr(options, each.name))
-        object.__setattr__(options, each.name, taken)
-
-
 class Progress(Protocol):
     """Called as progress(phase, done, total) when a phase begins (done = 0) and after each tensor or run.
 
@@ -313,15 +76,6 @@ ORIGINAL = "running the original"
 LOWERED = "running the lowered model"
 NODES = "running each node"
 CHUNKS = "running the stream chunk by chunk"
-
-
-def given_progress(progress: Progress | None) -> Progress | None:
-    """Return a callback that a caller gave; its exceptions pass all boundaries unchanged.
-
-    Raises:
-        OptionError: It is not a function.
-    """
-    return None if progress is None else callers(function("progress", progress))
 
 
 def counter(progress: Progress | None, phase: str, total: int) -> Callable[[], None]:

@@ -11,9 +11,9 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from rnn_lowering.argument_checks import Option, meant
 from rnn_lowering.errors import RnnLoweringError, printable, version
 from rnn_lowering.options import GROUPS, Check, Files, Lowering, Tolerance
-from rnn_lowering.types import Option, meant
 
 if TYPE_CHECKING:
     from rnn_lowering.types import Array, ArrayLike

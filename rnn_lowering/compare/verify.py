@@ -13,7 +13,8 @@ import onnx
 import onnx_ir as ir
 from typing_extensions import Unpack
 
-from rnn_lowering import types
+from rnn_lowering import argument_checks
+from rnn_lowering.argument_checks import given_progress
 from rnn_lowering.compare.chunk_by_chunk import StreamComparison
 from rnn_lowering.compare.feeds import take_feeds
 from rnn_lowering.compare.result import Verification
@@ -28,7 +29,7 @@ from rnn_lowering.limits import limited
 from rnn_lowering.model.onnx_checks import one_child
 from rnn_lowering.model.preparation import PreparedModel
 from rnn_lowering.options import Check, CheckOptions, check_of
-from rnn_lowering.types import PathLike, Progress, given_progress
+from rnn_lowering.types import PathLike, Progress
 
 
 def verify(
@@ -63,9 +64,10 @@ def verify(
         True
     """
     check = check_of(check, options, verify)
-    trust = types.flag("trust_external_data", trust_external_data)
+    trust = argument_checks.flag("trust_external_data", trust_external_data)
     progress = given_progress(progress)
-    first, second = types.model_or_path("original", original), types.model_or_path("lowered", lowered)
+    first = argument_checks.model_or_path("original", original)
+    second = argument_checks.model_or_path("lowered", lowered)
     with (
         boundary(),
         open_comparison(first, second, check=check, trust_external_data=trust, progress=progress) as both,
@@ -101,9 +103,9 @@ def verify_stream(
         True
     """
     check = check_of(check, {}, verify_stream)
-    trust = types.flag("trust_external_data", trust_external_data)
+    trust = argument_checks.flag("trust_external_data", trust_external_data)
     progress = given_progress(progress)
-    models = types.model_or_path("original", original), types.model_or_path("stepped", stepped)
+    models = argument_checks.model_or_path("original", original), argument_checks.model_or_path("stepped", stepped)
     with boundary(), Runner(check.timeout) as runner:
         return compare_stream(*models, runner, check=check, trust_external_data=trust, progress=progress)
 

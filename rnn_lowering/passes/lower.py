@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 from typing_extensions import Unpack
 
-from rnn_lowering import types
+from rnn_lowering import argument_checks
 from rnn_lowering.errors import boundary, warn
 from rnn_lowering.limits import limited
 from rnn_lowering.model import onnx_checks
@@ -88,7 +88,7 @@ class LowerRecurrentPass(ir.passes.InPlacePass):
                 functions inlined.
             as_message: Also return the result as a message, which is the one that is checked.
         """
-        types.ir_model("model", model)
+        argument_checks.ir_model("model", model)
         with boundary(), limited(self.lowering.max_bytes), onnx_checks.one_child():
             return self._lowered(model, keep, as_message)
 

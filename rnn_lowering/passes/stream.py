@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from rnn_lowering import types
+from rnn_lowering import argument_checks
 from rnn_lowering.errors import NodeRef, UnsupportedError, boundary, counted, warn
 from rnn_lowering.loops.body_values import LoopLimits
 from rnn_lowering.loops.lowering import LoopForms, LoopReport, lower_loops
@@ -80,9 +80,9 @@ class StreamPass(ir.passes.InPlacePass):
         self.stream = parse_stream(stream)
         self.delay = parse_delay("delay", delay)
         give = "INT32 or INT64 of onnx_ir.DataType"
-        self.count_type = types.instance(ir.DataType, give)("count_type", count_type)
+        self.count_type = argument_checks.instance(ir.DataType, give)("count_type", count_type)
         if self.count_type not in (ir.DataType.INT32, ir.DataType.INT64):
-            raise types.wrong("count_type", count_type, give)
+            raise argument_checks.wrong("count_type", count_type, give)
 
     if TYPE_CHECKING:  # the result of a call is that of `call`
 
@@ -90,7 +90,7 @@ class StreamPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> StreamResult:
         """Change `model` in place."""
-        types.ir_model("model", model)
+        argument_checks.ir_model("model", model)
         with boundary():
             result, text = self._streamed(model)
         if text:

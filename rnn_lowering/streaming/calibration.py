@@ -10,9 +10,10 @@ import numpy as np
 import onnx
 from onnxruntime.quantization import CalibrationDataReader, QuantType
 
+from rnn_lowering.argument_checks import wrong
 from rnn_lowering.errors import OptionError
 from rnn_lowering.streaming.stream_runner import Stream
-from rnn_lowering.types import Array, ArrayLike, wrong
+from rnn_lowering.types import Array, ArrayLike
 
 _QUANT_TYPES = {8: None, 16: QuantType.QUInt16}
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from rnn_lowering.argument_checks import wrong
 from rnn_lowering.errors import ModelFileError, OptionError, UnsupportedError, counted
 from rnn_lowering.streaming.metadata import KEY, State, StreamPlan
-from rnn_lowering.types import Array, ArrayLike, wrong
+from rnn_lowering.types import Array, ArrayLike
 
 _TYPES = {"float": "float32", "double": "float64"}
 """NumPy's names of onnxruntime's types, where they differ."""
