@@ -10,6 +10,17 @@ rows t and columns j (the WY form of products of I - beta k k^T):
     O = (q e) S + P U
     S = e[C] S + (k M[C, :])^T U
 
+Example: two steps of the rule delta (beta, no decay) from the state S; u1, u2 are what the steps write to k1, k2.
+
+    u1 = beta1 (v1 - S^T k1)                          o1 = S^T q1 + (q1 k1) u1
+    u2 = beta2 (v2 - S^T k2 - (k2 k1) u1)             o2 = S^T q2 + (q2 k1) u1 + (q2 k2) u2
+
+As matrices with a row for each step, that is (I + A) U = beta (V - K S) with A = [[0, 0], [beta2 k2 k1, 0]], and
+O = Q S + P U with P = [[q1 k1, 0], [q2 k1, q2 k2]]. The new state is S + K^T U.
+
+Shapes in comments: N chunks, Z states (batch * heads), C steps of a chunk, b steps of a block, m = C / b blocks of
+a chunk, d numbers of a key, n queries that read a state, r = 1 + n rows of a step: its key and its queries.
+
 All but the last three lines are computed for several chunks at once. A decay of each head is a factor of the matrix
 [C, C]. A decay of each key dimension does not factor out of q k^T, so it multiplies the keys (`_by_key`): within a
 block of few steps once for each row, and the keys of earlier blocks once for each block. Three rules keep the
@@ -275,13 +286,14 @@ class _Chunks:
 
     def _by_head(self, q: Tensor, k: Tensor, g: Tensor) -> _Products:
         op, C = self.op, self.length
-        sums = self._chunk(g, 1, C) @ self._mask(np.concatenate([_segments(C), _ends(C), np.ones((1, C))]).T)
+        segments = np.concatenate([_segments(C), _ends(C), np.ones((1, C))])  # [C * C + 2 * C + 1, C]
+        sums = self._chunk(g, 1, C) @ self._mask(segments.T)  # [N, Z, 1, C * C + 2 * C + 1]
         parts = op.split(op.unary("Exp", sums), [C * C, C, C, 1], axis=3)
         sizes = ((C, C), (C, 1), (C, 1), (1, 1))
         M, before, after, whole = (self._chunk(x, *size) for x, size in zip(parts, sizes, strict=True))
-        P = self._lower(self._in_rows(q) @ self.op.transpose_last(k), M)
-        scaled = op.unsqueeze(before * op.constant(self.parts.scale), [3])
-        queries = self._in_rows(self._by_query(q) * scaled)
+        P = self._lower(self._in_rows(q) @ self.op.transpose_last(k), M)  # [N, Z, C * n, C]
+        scaled = op.unsqueeze(before * op.constant(self.parts.scale), [3])  # [N, Z, C, 1, 1]
+        queries = self._in_rows(self._by_query(q) * scaled)  # [N, Z, C * n, d]
         return _Products(P, (k @ self.op.transpose_last(k)) * M, queries, k * before, k * after, whole)
 
     def _lower(self, P: Tensor, M: Tensor | None = None) -> Tensor:
@@ -296,34 +308,37 @@ class _Chunks:
 
     def _by_key(self, q: Tensor, k: Tensor, g: Tensor) -> _Products:
         """Return the products with a decay of each key dimension: within blocks, and with those before."""
-        op, C, d, rows = self.op, self.length, self.key_size, 1 + self.queries
+        op, C, d, r = self.op, self.length, self.key_size, 1 + self.queries
         b = min(C, _BLOCK)
         m = C // b
         blocks = self.states * op.constant([m])
 
         def cut(x: Tensor, *sizes: int) -> Tensor:
+            """Reshape x to [N, Z * m, *sizes]."""
             return self._shaped(x, self.N, blocks, *sizes)
 
         decays = cut(g, b, d)
-        within = op.unary("Exp", self._times(_segments(b), decays))
-        before, after = op.split(op.unary("Exp", self._times(_ends(b), decays)), [b, b], axis=2)
+        within = op.unary("Exp", self._times(_segments(b), decays))  # [N, Z * m, b * b, d]
+        before, after = op.split(op.unary("Exp", self._times(_ends(b), decays)), [b, b], axis=2)  # [N, Z * m, b, d]
         key = cut(k, b, d)
-        reading = op.concat([op.unsqueeze(key, [3]), cut(q, b, self.queries, d)], axis=3)  # [..., t, rows, key]
-        keys = cut(within, b, b, d) * op.unsqueeze(key, [2])  # [..., t, j, key]
-        found = cut(reading @ self.op.transpose_last(keys), b * rows, b)
-        reading, after = cut(reading * op.unsqueeze(before, [3]), b * rows, d), key * after
-        sums = self._times(_of_blocks(m), self._times(_each_block(m, b), g))
+        rows = op.concat([op.unsqueeze(key, [3]), cut(q, b, self.queries, d)], axis=3)  # [N, Z * m, b, r, d]
+        keys = cut(within, b, b, d) * op.unsqueeze(key, [2])  # [N, Z * m, b, b, d]
+        found = cut(rows @ self.op.transpose_last(keys), b * r, b)
+        reading, after = cut(rows * op.unsqueeze(before, [3]), b * r, d), key * after
+        sums = self._times(_of_blocks(m), self._times(_each_block(m, b), g))  # [N, Z, m * m + 2 * m + 1, d]
         between, start, end, whole = op.split(op.unary("Exp", sums), [m * m, m, m, 1], axis=2)
         if m > 1:
             earlier = self._mask(np.tril(np.ones((m, m)), -1).reshape(m * m, 1))
-            others = self._chunk(after, 1, m, b, d) * self._chunk(between * earlier, m, m, 1, d)
-            far = reading @ self.op.transpose_last(cut(others, C, d))
-            near = self._in_places(self._chunk(found, C * rows, b), rows)
-            found = far + cut(near, b * rows, C)
-            reading = self._chunk(reading, m, b * rows, d) * self._chunk(start, m, 1, d)
+            others = self._chunk(after, 1, m, b, d) * self._chunk(
+                between * earlier, m, m, 1, d
+            )  # [N, Z, m, m, b, d]
+            far = reading @ self.op.transpose_last(cut(others, C, d))  # [N, Z * m, b * r, C]
+            near = self._in_places(self._chunk(found, C * r, b), r)  # [N, Z, C * r, C]
+            found = far + cut(near, b * r, C)
+            reading = self._chunk(reading, m, b * r, d) * self._chunk(start, m, 1, d)
             after = self._chunk(after, m, b, d) * self._chunk(end, m, 1, d)
-        A, P = op.split(self._chunk(found, C, rows, C), [1, self.queries], axis=3)
-        of_key, of_query = op.split(self._chunk(reading, C, rows, d), [1, self.queries], axis=3)
+        A, P = op.split(self._chunk(found, C, r, C), [1, self.queries], axis=3)
+        of_key, of_query = op.split(self._chunk(reading, C, r, d), [1, self.queries], axis=3)
         return _Products(
             P=self._lower(self._in_rows(P)),
             A=op.squeeze(A, [3]),
