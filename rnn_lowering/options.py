@@ -87,7 +87,7 @@ _frames = argument_checks.mapping(
 
 
 def parse_delay(name: str, given: Any) -> bool | int:
-    """Take a delay: the most frames, or True for any number."""
+    """Take a delay: the maximum of frames, or True for any number."""
     if isinstance(given, bool):
         return given
     return argument_checks.integer()(name, given)
@@ -142,7 +142,7 @@ class Lowering:
         except_: Do not lower nodes that match this.
         max_unroll: The maximum number of steps to unroll.
         max_nodes: The maximum number of nodes after inlining functions with recurrent nodes.
-        max_bytes: The most bytes of a constant that is computed while lowering; a larger one is computed at run
+        max_bytes: Maximum bytes of a constant that is computed while lowering; a larger one is computed at run
             time.
         compute: "native" keeps each node's element type; "float32" casts the inputs of float16 and bfloat16 nodes
             to float32 and their outputs back, as onnxruntime's float16 kernels do; so a bfloat16 model runs on its
@@ -355,7 +355,7 @@ class Check:
         shapes: Shapes of the random inputs, by name.
         timeout: Time limit in seconds for loading a model and for each run; it may be infinite. A slower model is
             not verified.
-        max_bytes: The most bytes of the inputs of a run. The process may use 16 times as much, plus the weights; a
+        max_bytes: Maximum bytes of the inputs of a run. The process may use 16 times as much, plus the weights; a
             model that needs more is not verified.
 
     Raises:

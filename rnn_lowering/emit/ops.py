@@ -47,11 +47,11 @@ class Ops:
     Args:
         opset: Version of the default domain whose operators are emitted.
         names: The name generator of the model.
-        prefix: What the names of emitted values start with: the original node's name; see `Prefix`.
+        prefix: The start of the names of emitted values: the original node's name; see `Prefix`.
         dtype: Element type of the recurrence.
-        dialect: What shapes the loops of the runtime.
+        dialect: The way loops are built for the runtime.
         instead: By operator, what emits others in its place.
-        finish: What changes each scope when it is finished.
+        finish: Rewrites of each finished scope.
         constant_nodes: Constants are nodes: initializers would have to be inputs too (IR version 3).
         shared: The constants that earlier nodes added to the same graph, by `Constant.key`; new ones are added, and
             those that were removed from it since are forgotten.

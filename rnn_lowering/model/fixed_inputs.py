@@ -294,7 +294,7 @@ def folded(model: ir.Model, *, decide: bool = False, inferred: Inferred | None =
     Args:
         model: The model.
         decide: Also return a copy that has fewer Ifs, since their conditions are constant.
-        inferred: What follows from the model's inputs, if known.
+        inferred: Types and shapes that follow from the model's inputs, if known.
     """
     best, trial = None, _inferred(model, inferred)
     unknown = _count_unknown(trial, decide)

@@ -34,7 +34,7 @@ def inline_functions(model: ir.Model, wanted: Callable[[RecurrentNode], bool], m
     Args:
         model: The model; after an error it is in an undefined state.
         wanted: Which recurrent nodes are wanted.
-        most: The most nodes that the result may have.
+        most: Maximum nodes of the result.
 
     Raises:
         UnsupportedError: A function calls itself, the result has too many nodes, or a call does not match its

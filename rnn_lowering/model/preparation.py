@@ -49,7 +49,7 @@ class NodePlan:
 
     Attributes:
         found: The node.
-        spec: What it specifies.
+        spec: The specification of the node.
         choice: Its form.
         opset: The opset of what is emitted for it, which the model then imports.
     """
@@ -116,7 +116,7 @@ def prepare(model: ir.Model, selected: NodeSelection, max_nodes: int, *, inferre
     Args:
         model: The model.
         selected: Which recurrent nodes are wanted.
-        max_nodes: The most nodes that the model may have after inlining.
+        max_nodes: Maximum nodes of the model after inlining.
         inferred: Whether its values declare what inference has found.
 
     Raises:

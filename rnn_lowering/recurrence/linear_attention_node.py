@@ -39,8 +39,8 @@ class LinearParts:
         key, value: k [..., key] and v [..., value].
         log_decay: g, [..., 1] or [..., key]; None for rules without decay.
         beta: [..., 1], where one head may stand for all; None for rules without the delta.
-        scale: What queries are multiplied by.
-        steps_of_chunk: The most steps of a chunk.
+        scale: The factor of queries.
+        steps_of_chunk: Maximum steps of a chunk.
     """
 
     state: Tensor

@@ -38,7 +38,7 @@ class Connections:
     Attributes:
         inputs, outputs: The values.
         constants: The tensors of those inputs that are constants.
-        warnings: What the model declares wrongly and is ignored.
+        warnings: Wrong declarations of the model that are ignored.
 
     Raises:
         InvalidNodeError: There are too many, or a required one is missing.

@@ -68,7 +68,7 @@ class LinearAttentionSpec(NodeSpec):
         key_heads: The number of heads of key; other than `state_heads` in com.microsoft only.
         state_heads: kv_num_heads, those of value and of the state.
         key_size, value_size: d_k and d_v: a state is [key_size, value_size].
-        scale: What the query is multiplied by.
+        scale: The factor of the query.
         state_dtype: Element type of past_state and present_state.
         beta_heads: 1 for one beta of all heads; None if unknown.
         decay_size: 1 for a decay of each head, key_size for one of each key dimension; None where its shape is not

@@ -33,7 +33,7 @@ class InputRole:
     """The role of an input of a recurrent node, by its slot.
 
     Attributes:
-        axes: What runs along its first axes.
+        axes: The content of its first axes.
         is_data: Whether it has a row for each step.
         is_state: Whether it is a state before the first step.
         is_lengths: Whether it holds lengths of sequences.

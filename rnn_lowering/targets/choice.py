@@ -56,7 +56,7 @@ class FormChooser:
     """Chooses the form of a node for a target.
 
     Attributes:
-        spec: What the node specifies.
+        spec: The specification of the node.
         opset: The opset of its graph.
         max_unroll: The maximum number of steps to unroll.
         target: The runtime.

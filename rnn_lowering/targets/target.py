@@ -91,13 +91,13 @@ class Target:
         unused_constants: Whether a model may have initializers that nothing uses.
         since: Operators that it supports from an opset on only: as `unsupported` before.
         recognized_lstm: Whether it runs a Scan as its own LSTM where it can (see `recurrence.cells`).
-        dialect: What shapes its loops, in every form.
+        dialect: The way loops are built for it, in every form.
         instead: More substitutes, by operator: see `Rule`.
         finish: Rewrites of a finished body, or of the finished equivalent of a node: see `Finish`.
         outputs_apart: Whether the runtime forbids a graph output that a node also reads. Such an output gets its
             own Transpose.
-        unroll_up_to: The longest sequence that it runs fastest unrolled.
-        loop_from: The hidden size from which on it runs Loops fastest.
+        unroll_up_to: Maximum sequence length that it runs fastest unrolled.
+        loop_from: Minimum hidden size that it runs fastest as a Loop.
         loops_of_chunks: Whether it runs chunks fastest in a loop, those of a known number of steps too.
         loop_dialect: The dialect in loops of float32 from `LOOP_DIALECT_OPSET` on; None for `dialect`.
         loop_finish: More rewrites where `loop_dialect` is used.
