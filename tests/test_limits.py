@@ -100,6 +100,29 @@ def test_no_constant_of_the_model_is_subject_to_the_limit() -> None:
     assert rl.lower(parse(LSTM), max_bytes=0).graph.node
 
 
+INFER = """
+import re, resource, sys, onnx, rnn_lowering as rl
+resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+rl.lower(onnx.load(sys.argv[1]))
+print(int(re.search(r"VmPeak:\\s+(\\d+)", open("/proc/self/status").read())[1]) >> 10)
+"""
+
+
+MANY_ROWS = """
+main (float[2147483647,3,2] X, float[2,4,2] W, float[2,4,4] R, int32[3] lens) => (float[5,2,3,4] Y) {
+    Y = RNN <hidden_size=4, direction="bidirectional"> (X, W, R, , lens)
+}
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits its memory")
+def test_inference_does_not_hold_the_numbers_of_a_range(tmp_path: Path) -> None:
+    onnx.save(parse(MANY_ROWS, 13), tmp_path / "in.onnx")
+    command = [sys.executable, "-c", INFER, str(tmp_path / "in.onnx")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 2000, "MiB"
+
+
 # Folding
 
 

@@ -29,6 +29,11 @@ CHECK_SECONDS, INFERENCE_SECONDS = 30, 10
 
 _LARGEST = 2**31 - 1
 
+_LARGEST_COUNT = 2**20
+"""Maximum size and number in a model with a Range: inference holds all of its numbers, of about 100 bytes each."""
+
+_INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
+
 _QUICK_BYTES = 1 << 26
 """Maximum bytes of a message that is checked with its weights."""
 
@@ -161,21 +166,32 @@ def _first_fault(text: str) -> str:
 
 
 def _is_moderate(main: onnx.GraphProto) -> bool:
-    """Return whether all sizes are at least 0 and all numbers fit 32 bits: onnx loops up to some of them."""
-    return all(map(_is_moderate_alone, graphs_in(main)))
+    """Return whether all sizes are at least 0 and all numbers fit 32 bits, since onnx loops up to some; with
+    a Range in the model, whether they are at most `_LARGEST_COUNT`."""
+    graphs = list(graphs_in(main))
+    counts = any(node.op_type == "Range" for graph in graphs for node in graph.node)
+    largest = _LARGEST_COUNT if counts else _LARGEST
+    return all(_is_moderate_alone(graph, largest) for graph in graphs)
 
 
-def _is_moderate_alone(graph: onnx.GraphProto) -> bool:
+def _is_moderate_alone(graph: onnx.GraphProto, largest: int) -> bool:
     infos = (*graph.input, *graph.output, *graph.value_info)
     dims = [d.dim_value for info in infos for d in info.type.tensor_type.shape.dim]
-    dims += [d for tensor in graph.initializer for d in tensor.dims]
-    for node in graph.node:
-        for attribute in node.attribute:
-            if abs(attribute.i) > _LARGEST:
-                return False
-            if attribute.HasField("t"):
-                dims += attribute.t.dims
-    return all(0 <= d <= _LARGEST for d in dims)
+    attributes = [attribute for node in graph.node for attribute in node.attribute]
+    tensors = [*graph.initializer, *(attribute.t for attribute in attributes if attribute.HasField("t"))]
+    dims += [d for tensor in tensors for d in tensor.dims]
+    numbers = [attribute.i for attribute in attributes]
+    if largest < _LARGEST:
+        numbers += [
+            _integer(tensor) for tensor in tensors if tensor.data_type in _INTEGERS and not any(tensor.dims)
+        ]
+    return all(0 <= d <= largest for d in dims) and all(abs(n) <= largest for n in numbers)
+
+
+def _integer(scalar: onnx.TensorProto) -> int:
+    if scalar.raw_data:
+        return int.from_bytes(scalar.raw_data[:8], "little", signed=True)
+    return next(iter((*scalar.int64_data, *scalar.int32_data)), 0)
 
 
 # The shapes of operators of com.microsoft
