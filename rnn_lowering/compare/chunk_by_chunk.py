@@ -51,7 +51,7 @@ _SECONDS = 20.0
 """A long sequence that would take more seconds is left out for a shorter one."""
 
 BRIEF_SECONDS = 0.5
-"""Frames that cannot show more than those before them run only if they take no more seconds."""
+"""Beyond the number of frames that can reveal a fault, go on only if the run takes at most this many seconds."""
 
 
 _Steady = Mapping[str, Mapping[str, int]]

@@ -53,10 +53,10 @@ _OWN = (1 << 30) + (1 << 24) * (os.cpu_count() or 1)
 """Bytes for onnxruntime itself and the stacks of its threads."""
 
 _COPIES = 3
-"""The most copies of the weights that onnxruntime makes while it folds and rearranges them."""
+"""Maximum copies of the weights that onnxruntime makes while it folds and rearranges them."""
 
 _COPIES_IN_FLOAT64 = 8
-"""The most copies of the weights that an evaluation holds: messages and arrays, both twice as wide."""
+"""Maximum copies of the weights that an evaluation holds: messages and arrays, both twice as wide."""
 
 _WORKER = "rnn_lowering.compare.worker"
 

@@ -174,7 +174,7 @@ class NodeOutput:
 
 
 _ELEMENTS_AT_ONCE = 1 << 23
-"""The most numbers in the outputs of rows that are compared together."""
+"""Maximum numbers in the outputs of rows that are compared together."""
 
 
 def blocks_of_rows(spec: NodeSpec, data: Array, outputs: Mapping[str, Array]) -> Iterator[slice]:
@@ -194,7 +194,7 @@ def _has_rows(array: Array, axes: tuple[AxisName, ...], rows: int) -> bool:
 
 
 _TIMES = 4
-"""How many times as far from float64 as the original's an output may be."""
+"""An output passes if its error against float64 is at most this many times the original's."""
 
 
 def as_close(truth: Array | None, before: Array, after: Array) -> bool:

@@ -19,7 +19,7 @@ from rnn_lowering.model.scopes import all_graphs
 from rnn_lowering.types import in_memory
 
 _INLINE_LIMIT = 1_800_000_000
-"""The most bytes of tensors in one file: protobuf supports less than 2 GiB in all."""
+"""Maximum bytes of tensors in one file; protobuf supports less than 2 GiB in all."""
 
 _SMALL = 256
 """Tensors of at most this many bytes stay in the model: runtimes need to see shapes and the sizes of a Split."""

@@ -30,7 +30,7 @@ except ImportError as missing:
     ) from missing
 
 MOST_NODES = 24
-"""The most nodes that have plots."""
+"""Maximum number of nodes with plots."""
 
 _NOT_COMPARED = Verification("not verified", reason="nothing was compared")
 

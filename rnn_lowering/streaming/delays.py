@@ -185,7 +185,7 @@ def with_past(
 
 
 def settled(flow: Flow, node: ir.Node, before: Frames, after: Frames, right: int = 0) -> Frames:
-    """Return the framing of an output without the frames of each chunk that the end of the sequence loses.
+    """Return `after` with `known` lowered, so no chunk emits frames that a cut at the end removes.
 
     Args:
         before, after: The framings of what the node reads and returns.

@@ -192,7 +192,7 @@ class LengthSoFar(NodeEdit):
 
 
 _MOST_ELEMENTS = 64
-"""The most elements of a value that becomes a constant."""
+"""Maximum elements of a value that becomes a constant."""
 
 
 def fold_sizes(flow: Flow, editor: Editor) -> None:

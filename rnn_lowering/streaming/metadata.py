@@ -31,7 +31,7 @@ _LONGEST_DELAY = 1 << 22
 """The largest delay, in frames, that metadata may name."""
 
 _MOST_ELEMENTS = 1 << 28
-"""The most elements of a state that metadata may name."""
+"""Maximum elements of a state that metadata may name; above it, the metadata is refused."""
 
 Dim = int | str
 """A size, the name of an open dimension of the inputs, or a multiple of it such as "2*name"."""
@@ -124,7 +124,7 @@ class StreamPlan:
         states: The values to pass from call to call.
         unit: The number of frames of each call is a multiple of this.
         rates: How many frames an output has for each frame of the inputs, by name: "1", "15" or "1/8".
-        delay: The delay of an output in its own frames, by name; absent: 0. Drop so many frames at the start;
+        delay: The delay of an output in its own frames, by name; absent: 0. Drop this many frames at the start;
             the last ones come after zeros that follow the sequence (`frames_late`).
         short: How many frames fewer than the sequence an output has, by name; absent: 0.
 
@@ -256,8 +256,10 @@ def _late(plan: StreamPlan, output: str) -> str:
         return ""
     count = " as many as the sequence has" if rate == 1 else f" {rate} for each of the sequence"
     less = f", {short} less" if short else ""
-    first = f"without the first {counted(late, 'frame')}, which come before the sequence's, " if late else ""
-    return f", {first}and then{count}{less}" if late else f":{count}{less}"
+    if not late:
+        return f":{count}{less}"
+    drop = "the first frame; it precedes" if late == 1 else f"the first {late} frames; they precede"
+    return f": drop {drop} the sequence. Then keep{count}{less}"
 
 
 def _start(state: State) -> str:

@@ -17,7 +17,7 @@ _TYPES = {"float": "float32", "double": "float64"}
 """NumPy's names of onnxruntime's types, where they differ."""
 
 _FLUSH_SIZE = 1024
-"""The most frames of zeros in a call of `flush`, if any number is allowed."""
+"""Maximum frames of zeros per call of `flush`, for streams that take any number."""
 
 
 class Stream:
