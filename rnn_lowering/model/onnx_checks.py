@@ -212,6 +212,9 @@ _HEADS = ("q_num_heads", "kv_num_heads")
 
 _MOST_HEADS = 1 << 16
 
+_EINSUM = 12
+"""The first opset with Einsum."""
+
 
 def like_inputs(node: ir.Node) -> list[tuple[int, int]]:
     """Return, for each output of a node of com.microsoft, the number of the input whose shape it has, and how often
@@ -236,13 +239,16 @@ def _call_functions(proto: onnx.ModelProto) -> None:
     functions: dict[str, onnx.FunctionProto] = {}
     opset = next((entry for entry in proto.opset_import if entry.domain == ""), None)
     for node in nodes_in(proto.graph):
-        known = node.domain == _MICROSOFT and node.op_type in _LIKE_INPUTS
-        if opset is None or not known or (node.domain, node.op_type) in own:
+        if opset is None or node.domain != _MICROSOFT or (node.domain, node.op_type) in own:
+            continue
+        if node.op_type == "DynamicQuantizeLSTM":
+            _make_lstm(node)
+        if node.op_type not in _LIKE_INPUTS:
             continue
         given = [bool(name) for name in node.input]
-        copies = _copies(node)
-        name = f"{node.op_type}_{''.join(map(str, map(int, given)))}_{len(node.output)}_{copies}"
-        functions[name] = _function(name, given, _LIKE_INPUTS[node.op_type][: len(node.output)], copies, opset)
+        heads = _heads(node)
+        name = f"{node.op_type}_{''.join(map(str, map(int, given)))}_{len(node.output)}_{heads[0]}_{heads[1]}"
+        functions[name] = _function(name, node, given, heads, opset)
         node.domain, node.op_type = _DOMAIN, name
         del node.attribute[:]
     if functions:
@@ -250,25 +256,55 @@ def _call_functions(proto: onnx.ModelProto) -> None:
         proto.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
 
 
+def _make_lstm(node: onnx.NodeProto) -> None:
+    """Make a DynamicQuantizeLSTM an LSTM, in place: inference reads X, hidden_size and direction, no weights."""
+    node.domain, node.op_type = "", "LSTM"
+    del node.input[3:]
+    kept = [a for a in node.attribute if a.name in ("hidden_size", "direction")]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+
+
 def _function(
-    name: str, given: Sequence[bool], like: Sequence[int], copies: int, opset: onnx.OperatorSetIdProto
+    name: str, node: onnx.NodeProto, given: Sequence[bool], heads: tuple[int, int], opset: onnx.OperatorSetIdProto
 ) -> onnx.FunctionProto:
     inputs = [f"input{n}" for n in range(len(given))]
-    outputs = [f"output{n}" for n in range(len(like))]
-    nodes = [
-        onnx.helper.make_node("Concat", [inputs[slot]] * copies, [output], axis=2)
-        if n == 0 and copies > 1
-        else onnx.helper.make_node("Identity", [inputs[slot]], [output])
-        for n, (slot, output) in enumerate(zip(like, outputs, strict=True))
-        if slot < len(given) and given[slot]
-    ]
+    outputs = [f"output{n}" for n in range(len(_LIKE_INPUTS[node.op_type][: len(node.output)]))]
+    copies = _repeats(*heads)
+    states_follow = opset.version >= _EINSUM and all(0 < number <= _MOST_HEADS for number in heads)
+    nodes = []
+    for n, (slot, output) in enumerate(zip(_LIKE_INPUTS[node.op_type], outputs, strict=False)):
+        if slot >= len(given) or not given[slot]:
+            nodes += _first_state(node.op_type, output, heads) if n and states_follow else []
+        elif n == 0 and copies > 1:
+            nodes.append(onnx.helper.make_node("Concat", [inputs[slot]] * copies, [output], axis=2))
+        else:
+            nodes.append(onnx.helper.make_node("Identity", [inputs[slot]], [output]))
     return onnx.helper.make_function(_DOMAIN, name, inputs, outputs, nodes, [opset])
 
 
-def _copies(node: onnx.NodeProto) -> int:
-    """Return how many heads of a LinearAttention's query read one of its value; 1 for other nodes."""
+def _first_state(operator: str, output: str, heads: tuple[int, int]) -> list[onnx.NodeProto]:
+    """Return nodes whose output has the type and shape of the state after a node that is given none."""
+    node = onnx.helper.make_node
+    if operator == "CausalConvWithState":  # [N, C, K - 1] of X [N, C, T] and W [C, 1, K]
+        bounds = {"starts": [1], "ends": [_LARGEST], "axes": [2]}
+        constants = [node("Constant", [], [name], value_ints=numbers) for name, numbers in bounds.items()]
+        rest = node("Slice", ["input1", *bounds], ["rest"])
+        return [*constants, rest, node("Einsum", ["input0", "rest"], [output], equation="nct,cok->nck")]
+    if operator == "LinearAttention":  # [N, heads, d_k, d_v] of query [N, T, heads d_k] and value [N, T, heads d_v]
+        nodes = []
+        for slot, number in zip((0, 2), heads, strict=True):
+            nodes.append(node("Constant", [], [f"sizes{slot}"], value_ints=[0, 0, number, -1]))
+            nodes.append(node("Reshape", [f"input{slot}", f"sizes{slot}"], [f"rows{slot}"]))
+        return [*nodes, node("Einsum", ["rows0", "rows2"], [output], equation="ntqd,ntkv->nkdv")]
+    return []
+
+
+def _heads(node: onnx.NodeProto) -> tuple[int, int]:
+    """Return what `heads_of` does, of a node in a message."""
     heads = {a.name: a.i for a in node.attribute}
-    return _repeats(*(heads.get(name, 1) for name in _HEADS))
+    query, state = (heads.get(name, 1) for name in _HEADS)
+    return query, state
 
 
 def _repeats(query: int, state: int) -> int:

@@ -389,6 +389,45 @@ def test_sizes_behind_operators_of_com_microsoft(N: int | None, T: int | None) -
         assert [(node.batch_size, node.seq_length) for node in report.nodes] == [(1, 1)] * 4
 
 
+STATES = """
+main (float[2,4,6] q, float[2,4,6] k, float[2,4,8] v, float[2,6,4] x, float[6,1,3] w)
+=> (float o2, float s2, float y2, float p2) {
+    o1, s1 = com.microsoft.LinearAttention <update_rule = "linear", q_num_heads = 2, kv_num_heads = 2> (q, k, v)
+    o2, s2 = com.microsoft.LinearAttention <update_rule = "linear", q_num_heads = 2, kv_num_heads = 2>
+        (q, k, o1, s1)
+    y1, p1 = com.microsoft.CausalConvWithState (x, w)
+    y2, p2 = com.microsoft.CausalConvWithState (y1, w, "", p1)
+}
+"""
+
+
+@pytest.mark.parametrize("to", ["scan", "unroll"])
+def test_states_of_nodes_that_are_given_none(to: str) -> None:
+    """The states s1 and p1 are not declared: their types and shapes follow from the other inputs."""
+    original = parse(STATES, 21, 10, ', "com.microsoft": 1')
+    known = {value.name: value for value in onnx.shape_inference.infer_shapes(rl.lower(original, to)).graph.output}
+    assert [d.dim_value for d in known["s2"].type.tensor_type.shape.dim] == [2, 2, 3, 4]
+    assert [d.dim_value for d in known["p2"].type.tensor_type.shape.dim] == [2, 6, 2]
+
+
+LAYERS = f"""
+main (float[4,1,3] X, float[1,6,4] W2, float[1,6,2] R2) => (float Y2)
+<uint8[2,3,8] W = {{{", ".join("1" * 48)}}}, uint8[2,2,8] R = {{{", ".join("2" * 32)}}}, float[2] s = {{0.1, 0.2}},
+ uint8[2] z = {{0, 0}}, int64[3] sizes = {{0, 0, 4}}> {{
+    Y, Y_h, Y_c = com.microsoft.DynamicQuantizeLSTM <hidden_size = 2, direction = "bidirectional">
+        (X, W, R, "", "", "", "", "", s, z, s, z)
+    rows = Transpose <perm = [0, 2, 1, 3]> (Y)
+    x2 = Reshape (rows, sizes)
+    Y2 = GRU <hidden_size = 2> (x2, W2, R2)
+}}
+"""
+
+
+def test_sizes_above_a_quantized_lstm() -> None:
+    original = parse(LAYERS, 21, 10, ', "com.microsoft": 1')
+    assert [(spec.seq_length, spec.batch_size) for spec in rl.inspect(original)] == [(4, 1)] * 2
+
+
 # The comparison at fixed sizes
 
 
