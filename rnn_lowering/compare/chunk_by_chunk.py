@@ -48,7 +48,7 @@ _TOO_SHORT = "no sequence is long enough for two chunks (give longer inputs: --t
 _LOWERED_ORIGINAL = "lowered_original.onnx"
 
 _SECONDS = 20.0
-"""A long sequence that would take more seconds is left out for a shorter one."""
+"""Maximum seconds for a long sequence; if it would take more, a shorter one runs."""
 
 BRIEF_SECONDS = 0.5
 """Beyond the number of frames that can reveal a fault, go on only if the run takes at most this many seconds."""

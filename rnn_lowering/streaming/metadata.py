@@ -28,10 +28,10 @@ _TYPES = (
 )
 
 _LONGEST_DELAY = 1 << 22
-"""The largest delay, in frames, that metadata may name."""
+"""Maximum delay in frames that metadata may name."""
 
 _MOST_ELEMENTS = 1 << 28
-"""Maximum elements of a state that metadata may name; above it, the metadata is refused."""
+"""Maximum elements of a state that metadata may name; above it, the state is refused."""
 
 Dim = int | str
 """A size, the name of an open dimension of the inputs, or a multiple of it such as "2*name"."""
