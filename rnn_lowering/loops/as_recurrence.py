@@ -7,7 +7,7 @@ Each of these is decided in turn:
    those before the first step are init.
 3. The number of steps follows before the loop starts (`trips`). Where it does not, only a Loop can repeat the step.
 4. What a step reads at a number that grows with each step, as in X[i], is a row, and X one of xs.
-5. What depends on rows and constants only leaves the step and is computed for all steps at once (`emptying`). The
+5. What depends on rows and constants only leaves the step and is computed for all steps at once (`hoisting`). The
    results are xs too.
 
 `body_repetition` repeats the result. The forms of recurrence/ cannot: they carry tensors of known rank with a batch
@@ -30,9 +30,10 @@ from rnn_lowering.emit.versions import parameter
 from rnn_lowering.errors import InvalidNodeError, UnsupportedError
 from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
 from rnn_lowering.loops.body_copy import BodyCopy
-from rnn_lowering.loops.emptying import EmptiedBody, empty_body
 from rnn_lowering.loops.facts import Item, KnownTensor
-from rnn_lowering.loops.trips import STEP, Counters, LoopTrips, UnknownTripsError, number_of_trips
+from rnn_lowering.loops.hoisting import HoistedBody, hoist_invariants
+from rnn_lowering.loops.linear_counts import STEP_NUMBER, Counters
+from rnn_lowering.loops.trips import LoopTrips, UnknownTripsError, number_of_trips
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def loop_as_recurrence(
             return None
         return _rows_of(counters, trips, node, splits=not constants)
 
-    body = empty_body(copy, read, {}, find_rows, invariant)
+    body = hoist_invariants(copy, read, {}, find_rows, invariant)
     if not gathers:
         body.keep_gathers()
     return _as_recurrence(copy, read, invariant, body, trips)
@@ -161,7 +162,7 @@ def scan_as_recurrence(
         if backwards and flips:
             rows[value] = reversed_rows(copy, rows[value], read)
     invariant = _bind_invariant(copy, read)
-    body = empty_body(copy, read, rows, lambda _: None, invariant)
+    body = hoist_invariants(copy, read, rows, lambda _: None, invariant)
     return _as_recurrence(copy, read, invariant, body, trips)
 
 
@@ -194,7 +195,7 @@ def _as_recurrence(
     copy: BodyCopy,
     read: LoopBody | ScanBody,
     invariant: Container[ir.Value],
-    body: EmptiedBody,
+    body: HoistedBody,
     trips: LoopTrips | None,
 ) -> LoopRecurrence:
     """Return a Loop or Scan without the states and outputs that nothing uses."""
@@ -247,13 +248,13 @@ def _rows_of(counters: Counters, trips: LoopTrips, node: ir.Node, *, splits: boo
     item, line = copy.item(data), counters.line(index)
     x = copy.tensor(item, counters.read.ref)
     axis %= x.rank
-    if line != STEP or not trips.are(counters.count_of_rows(item, axis)):
+    if line != STEP_NUMBER or not trips.are(counters.count_of_rows(item, axis)):
         if copy.some_rows and x.shape[axis] is None:
             _check_row_of_stream(counters, index, trips, data)
         positions = _positions(counters, index, trips)
         if positions is None:
             return None
-        x = copy.declared(_rows_at(copy, x, axis, positions, trips.known, splits=splits))
+        x = copy.declared(_rows_at(copy, x, axis, positions, trips.static_count, splits=splits))
     return _in_front(copy, x, axis)
 
 
@@ -286,7 +287,7 @@ def _check_row_of_stream(counters: Counters, index: ir.Value, trips: LoopTrips, 
     line, ref = counters.line(index), counters.read.ref
     if line is None or not line.rate:
         return
-    if line != STEP:
+    if line != STEP_NUMBER:
         number = "i" if line.rate == 1 else f"{line.rate} i"
         row = f"row {number} + {line.constant}" if line.rate > 0 else "rows from the end on"
         raise UnsupportedError(
@@ -294,9 +295,9 @@ def _check_row_of_stream(counters: Counters, index: ir.Value, trips: LoopTrips, 
             hint="start at the first frame, with one frame in each step",
             node=ref,
         )
-    if trips.known is not None:
+    if trips.static_count is not None:
         raise UnsupportedError(
-            f"it takes {trips.known} steps whatever the number of frames",
+            f"it takes {trips.static_count} steps whatever the number of frames",
             hint="did the exporter fix the length? Export with a dynamic time axis",
             node=ref,
         )
@@ -310,7 +311,7 @@ def _positions(counters: Counters, index: ir.Value, trips: LoopTrips) -> Tensor 
     numbers = count(op, trips.tensor)
     if line.rate != 1:
         numbers = numbers * op.constant([line.rate])
-    return numbers if line == STEP.times(line.rate) else numbers + counters.emit(line)
+    return numbers if line == STEP_NUMBER.times(line.rate) else numbers + counters.emit(line)
 
 
 def _rows_at(copy: BodyCopy, x: Tensor, axis: int, positions: Tensor, steps: int | None, *, splits: bool) -> Tensor:

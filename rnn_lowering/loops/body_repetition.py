@@ -25,9 +25,9 @@ from rnn_lowering.loops.as_recurrence import (
 from rnn_lowering.loops.body import LoopBody, ScanBody, checked_axis
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import TRUE, Elements, Item, KnownTensor, TensorKind, number_of
+from rnn_lowering.loops.linear_counts import Counters
 from rnn_lowering.loops.trips import (
     ENDLESS,
-    Counters,
     LoopTrips,
     UnknownTripsError,
     depends_on_data,
@@ -110,7 +110,7 @@ def _takes_numbers(copy: BodyCopy, r: LoopRecurrence) -> bool:
     numbered = isinstance(read, LoopBody) and read.number in r.used
     if r.xs and not numbered:
         return False
-    long = trips is None or trips.known is None or trips.known > copy.limits.steps
+    long = trips is None or trips.static_count is None or trips.static_count > copy.limits.steps
     if copy.needs_rows and not (numbered and long):
         taken = "the numbers of its steps" if numbered else "no rows"
         raise UnsupportedError(f"a Scan would take {taken}, which the target refuses", hint=_WAY, node=read.ref)
@@ -232,7 +232,7 @@ def _in_order(
 ) -> list[Item]:
     """Return the outputs of an emitted Loop or Scan, stacked along the axes of the original."""
     read, states = r.read, len(r.states)
-    length = None if r.trips is None else r.trips.known
+    length = None if r.trips is None else r.trips.static_count
     results: list[Item] = list(found[:states])
     for n, value, kind in zip(r.stacked, found[states:], kinds, strict=True):
         if kind is not None:

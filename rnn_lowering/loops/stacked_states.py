@@ -29,7 +29,8 @@ from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.body_repetition import unroll
 from rnn_lowering.loops.body_values import LoopLimits
 from rnn_lowering.loops.facts import Facts, KnownTensor, SizeOrName, TensorKind
-from rnn_lowering.loops.trips import STEP, Counters, Line, runs_once_per_row, simulated_trips
+from rnn_lowering.loops.linear_counts import STEP_NUMBER, Counters, LinearCount
+from rnn_lowering.loops.trips import runs_once_per_row, simulated_trips
 from rnn_lowering.model.replace import drop_unused, take_over
 from rnn_lowering.model.scopes import detach, values_used
 from rnn_lowering.spec.node_outputs import MOVING, moved_inputs
@@ -231,10 +232,10 @@ def _order_of_rows(
     fills = runs_once_per_row(counters, first, axis) if steps is None else steps == length
     if not fills and (steps is None or length is None or not 0 < steps < length):
         return None
-    if _is_index_of_row(counters, index, STEP, front):
+    if _is_index_of_row(counters, index, STEP_NUMBER, front):
         return False, None if fills else steps
     rows = counters.count_of_rows(first, axis)
-    from_end = None if rows is None else rows.plus(Line(-1, rate=-1))
+    from_end = None if rows is None else rows.plus(LinearCount(-1, rate=-1))
     return (True, None) if fills and from_end and _is_index_of_row(counters, index, from_end, front) else None
 
 
@@ -256,7 +257,7 @@ def _row(facts: Facts, write: ir.Node, shape: tuple[SizeOrName, ...]) -> tuple[i
     return found
 
 
-def _is_index_of_row(counters: Counters, index: ir.Value, number: Line, front: Sequence[int | None]) -> bool:
+def _is_index_of_row(counters: Counters, index: ir.Value, number: LinearCount, front: Sequence[int | None]) -> bool:
     """Whether an index is that of each element of a row, in order.
 
     Args:
@@ -282,7 +283,7 @@ def _is_index_of_row(counters: Counters, index: ir.Value, number: Line, front: S
     return start.size > 0 and np.array_equal(start, places) and bool(np.all(growth == [*[0] * len(sizes), 1]))
 
 
-def _numbers(counters: Counters, values: Sequence[ir.Value], number: Line) -> dict[ir.Value, _GrowingArray]:
+def _numbers(counters: Counters, values: Sequence[ir.Value], number: LinearCount) -> dict[ir.Value, _GrowingArray]:
     """Return which values are the number of the row, counted from that of step 0."""
     found: dict[ir.Value, _GrowingArray] = {}
     for value in values:

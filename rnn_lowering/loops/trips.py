@@ -1,38 +1,34 @@
-"""The number of steps of a Loop before it starts, from numbers that are linear in the number of the step.
+"""The number of steps of a Loop, before it starts.
 
-A state that grows by the same amount in each step is such a number (`Counters`). If a condition compares two of
-them, the last step follows by a division: p + q i < b is true up to i = max(0, ceil((b - p) / q)), and there is one
-step more. A condition on constants is evaluated step by step instead (`simulated_trips`).
-
-Integers that are cast to floats count as integers, which is the same below 2^24.
+If a condition compares two numbers that are linear in the number of the step (`linear_counts`), the last step
+follows by a division: p + q i < b is true up to i = max(0, ceil((b - p) / q)), and there is one step more. A
+condition on constants is evaluated step by step instead (`simulated_trips`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from rnn_lowering.emit.tensor import Tensor
 from rnn_lowering.errors import NodeRef, UnsupportedError
-from rnn_lowering.inference.symbolic_values import Size
 from rnn_lowering.loops.body import LoopBody, behind_identities
 from rnn_lowering.loops.body_copy import BodyCopy
 from rnn_lowering.loops.facts import TRUE, Item, KnownTensor, number_of
+from rnn_lowering.loops.linear_counts import Counters, LinearCount
 from rnn_lowering.spec.node_spec import DEFAULT_DOMAIN
 
 ENDLESS = 1 << 62
-"""The least number of steps that exporters write for a Loop that only its condition ends."""
+"""A trip count this large means "no limit"."""
 
 _INT64 = ir.DataType.INT64
 _RANGE_OPSET = 11
-"""The first opset at which less than no steps can be counted."""
+"""First opset whose Range accepts a negative limit; before it, the number of steps is at least 0."""
 _MOST_SIMULATED = 1 << 12
 
-_SHAPING = ("Identity", "Squeeze", "Unsqueeze", "Reshape")
-_WIDE = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 _COMPARISONS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 
 
@@ -66,21 +62,21 @@ class LoopTrips:
 
     Attributes:
         tensor: The number as an int64 [1]; no step where it is 0 or less.
-        known: The number, if known at lowering time.
+        static_count: The number, if known at lowering time.
         positive: Whether there is a step for certain.
         length: The size that the number is, if there is a step; None if it is not a size.
     """
 
     tensor: Tensor
-    known: int | None
+    static_count: int | None
     positive: bool
-    length: Line | None = None
+    length: LinearCount | None = None
 
-    def are(self, rows: Line | None) -> bool:
+    def are(self, rows: LinearCount | None) -> bool:
         """Whether there are as many steps as rows."""
         if rows is None:
             return False
-        return self.length == rows if rows.number is None else self.known == rows.number
+        return self.length == rows if rows.number is None else self.static_count == rows.number
 
 
 def number_of_trips(counters: Counters) -> LoopTrips:
@@ -183,9 +179,9 @@ class _Limits:
         first_follows: Whether the first step is taken wherever that size is at least 1.
     """
 
-    lines: Sequence[Line]
+    lines: Sequence[LinearCount]
     most: Item
-    length: Line | None
+    length: LinearCount | None
     most_is_length: bool
     first_follows: bool
 
@@ -202,9 +198,9 @@ class _Limits:
         return cls(lines, most, length, length is not None and length == limit, follows)
 
 
-def _length(lines: Sequence[Line], limit: Line | None) -> Line | None:
+def _length(lines: Sequence[LinearCount], limit: LinearCount | None) -> LinearCount | None:
     """Return the size that every limit gives as the number of steps, if there is a step; None if there is none."""
-    found = [Line(1).plus(line.start, -1) if line.rate == 1 else None for line in lines]
+    found = [LinearCount(1).plus(line.start, -1) if line.rate == 1 else None for line in lines]
     found += [] if limit is None else [limit]
     least = min((line for line in found if line is not None), key=lambda line: line.constant, default=None)
     if least is None or not least.is_size or any(line is None or line.terms != least.terms for line in found):
@@ -212,7 +208,7 @@ def _length(lines: Sequence[Line], limit: Line | None) -> Line | None:
     return least
 
 
-def _follows(counters: Counters, length: Line) -> bool:
+def _follows(counters: Counters, length: LinearCount) -> bool:
     """Whether the first condition is true where a size is at least 1."""
     first = counters.copy.item(counters.read.condition)
     if _is_true(first):
@@ -224,7 +220,7 @@ def _follows(counters: Counters, length: Line) -> bool:
     return lines is not None and all(_is_negative(line, length) for line in lines)
 
 
-def _comparisons(counters: Counters, going: ir.Value, home: ir.Graph | None) -> list[Line]:
+def _comparisons(counters: Counters, going: ir.Value, home: ir.Graph | None) -> list[LinearCount]:
     """Return lines that are all negative as long as a condition is true.
 
     Args:
@@ -251,15 +247,15 @@ def _comparisons(counters: Counters, going: ir.Value, home: ir.Graph | None) -> 
     first, second = counters.line(a), counters.line(b)
     if first is None or second is None:
         raise depends_on_data(ref)
-    return [first.plus(second, -1).plus(Line(-1 if node.op_type.endswith("OrEqual") else 0))]
+    return [first.plus(second, -1).plus(LinearCount(-1 if node.op_type.endswith("OrEqual") else 0))]
 
 
-def _steps_while_negative(counters: Counters, line: Line) -> Tensor:
+def _steps_while_negative(counters: Counters, line: LinearCount) -> Tensor:
     """Return the number of steps of a Loop that goes on while a line is negative."""
     op = counters.copy.op
     if line.rate <= 0:
         raise depends_on_data(counters.read.ref)
-    reach = counters.emit(Line(line.rate - 1).plus(line.start, -1))
+    reach = counters.emit(LinearCount(line.rate - 1).plus(line.start, -1))
     zero = op.constant([0])
     reach = op.where(op.less(reach, zero), zero, reach)
     whole = reach if line.rate == 1 else op.emit("Div", [reach, op.constant([line.rate])], (1,))
@@ -271,198 +267,8 @@ def _is_true(condition: Item) -> bool:
     return condition is None or bool(number_of(condition))
 
 
-def _is_negative(line: Line, length: Line) -> bool:
+def _is_negative(line: LinearCount, length: LinearCount) -> bool:
     """Whether a line is negative where a size is at least 1."""
     return any(
         each.number is not None and each.number <= most for each, most in ((line, -1), (line.plus(length), 0))
     )
-
-
-# Numbers that are linear in the number of the step
-
-
-@dataclass(frozen=True)
-class Line:
-    """A whole number that is linear in the number of the step: constant + the sum of terms + rate * i.
-
-    A term is a size, or a value of one element, and its factor. A polynomial would not do: a value may hold 2 N
-    where none holds N, and what is emitted needs a value.
-    """
-
-    constant: int = 0
-    terms: tuple[tuple[Size | ir.Value, int], ...] = ()
-    rate: int = 0
-
-    def plus(self, other: Line, sign: int = 1) -> Line:
-        sums: dict[Size | ir.Value, int] = dict(self.terms)
-        for value, factor in other.terms:
-            sums[value] = sums.get(value, 0) + sign * factor
-        terms = tuple((value, factor) for value, factor in sums.items() if factor)
-        return Line(self.constant + sign * other.constant, terms, self.rate + sign * other.rate)
-
-    def times(self, factor: int) -> Line:
-        terms = tuple((value, n * factor) for value, n in self.terms)
-        return Line(self.constant * factor, terms, self.rate * factor)
-
-    @property
-    def start(self) -> Line:
-        """The number in step 0."""
-        return replace(self, rate=0)
-
-    @property
-    def number(self) -> int | None:
-        """The number, if known and the same in each step."""
-        return None if self.terms or self.rate else self.constant
-
-    @property
-    def is_size(self) -> bool:
-        """Whether it is a size, and nothing else."""
-        ((term, factor),) = self.terms if len(self.terms) == 1 else ((None, 0),)
-        return not isinstance(term, ir.Value | None) and (self.constant, factor, self.rate) == (0, 1, 0)
-
-
-STEP = Line(rate=1)
-"""The number of the step."""
-
-
-class Counters:
-    """The numbers of a Loop that are linear in the number of the step.
-
-    Args:
-        copy: Copies the body later; it has items for the values outside.
-        read: The Loop.
-    """
-
-    def __init__(self, copy: BodyCopy, read: LoopBody) -> None:
-        self.copy = copy
-        self.read = read
-        self._invariant = read.invariant_states
-        self._entered: set[ir.Value] = set()
-        self._holders: dict[Size | ir.Value, ir.Value] = {}
-
-    def line(self, value: ir.Value) -> Line | None:
-        """Return a value of the body or from outside as a line; None if it is not linear."""
-        read = self.read
-        if value is read.number:
-            return STEP
-        if value in read.state_inputs:
-            return self._line_of_state(list(read.state_inputs).index(value))
-        node = value.producer()
-        if node is None or node.graph is not read.body:
-            return self.line_of_outside(value)
-        if node.op_type == "Constant":
-            return _whole_number(self.item_of_outside(value))
-        if node.domain not in DEFAULT_DOMAIN or not node.inputs or node.inputs[0] is None:
-            return None
-        if _keeps_number(node):
-            return self.line(node.inputs[0])
-        if node.op_type not in ("Add", "Sub", "Mul") or node.inputs[1] is None:
-            return None
-        a, b = self.line(node.inputs[0]), self.line(node.inputs[1])
-        if a is None or b is None:
-            return None
-        if node.op_type != "Mul":
-            return a.plus(b, 1 if node.op_type == "Add" else -1)
-        factor, other = (a, b) if a.number is not None else (b, a)
-        return None if factor.number is None else other.times(factor.number)
-
-    def line_of_outside(self, value: ir.Value) -> Line | None:
-        """Return a value from around the Loop as a line."""
-        item = self.copy.item(value)
-        if isinstance(item, KnownTensor):
-            return _whole_number(item)
-        kind = self.copy.facts.kind(item)
-        if kind is None or kind.shape is None or any(size != 1 for size in kind.shape):
-            return None
-        if kind.dtype.is_integer():
-            size = self.copy.facts.size_in(item) if isinstance(item, ir.Value) else None
-            self._holders.setdefault(size or value, value)
-            return Line(terms=((size or value, 1),))
-        node = value.producer()
-        source = node.inputs[0] if node is not None and _keeps_number(node) else None
-        return None if source is None else self.line_of_outside(source)
-
-    def item_of_outside(self, value: ir.Value) -> Item:
-        """Return the item of a value that is outside of the body, or that follows from constants in it."""
-        node, body = value.producer(), self.read.body
-        if node is not None and node.graph is body:
-            arrays = self.copy.facts.evaluate(node, [self.copy.item(v) for v in node.inputs])
-            return KnownTensor(arrays[0]) if arrays else None
-        is_input = value.graph is body and node is None and value.is_graph_input()
-        return None if is_input else self.copy.item(value)
-
-    def count_of_rows(self, item: Item, axis: int) -> Line | None:
-        """Return how many rows a value has along an axis."""
-        kind = self.copy.facts.kind(item)
-        size = None if kind is None else kind.dims[axis]
-        if size is not None or not isinstance(item, ir.Value):
-            return None if size is None else Line(size)
-        symbol = self.copy.facts.size_of_axis(item, axis)
-        return None if symbol is None else Line(terms=((symbol, 1),))
-
-    def emit(self, line: Line) -> Tensor:
-        """Emit the number in step 0 as an int64 [1]."""
-        op = self.copy.op
-        total = op.constant([line.constant])
-        for term, factor in line.terms:
-            given = self.copy.tensor(self.copy.item(self._holders[term]), self.read.ref)
-            flat = op.cast(given if given.shape == (1,) else op.reshape(given, (1,)), _INT64)
-            total = total + (flat if factor == 1 else flat * op.constant([factor]))
-        return total
-
-    def _line_of_state(self, n: int) -> Line | None:
-        read = self.read
-        initial = read.initial[n]
-        if initial is None or read.state_inputs[n] in self._entered:
-            return None
-        start = self.line_of_outside(initial)
-        if start is None or n in self._invariant:
-            return start
-        growth = self._growth(read.state_outputs[n], read.state_inputs[n])
-        return None if growth is None else start.plus(Line(rate=growth))
-
-    def _growth(self, value: ir.Value, state: ir.Value) -> int | None:
-        """Return how much a state grows in a step: a constant."""
-        value = behind_identities(value)
-        if value is state:
-            return 0
-        node = value.producer()
-        if node is None or node.graph is not self.read.body or node.domain not in DEFAULT_DOMAIN:
-            return None
-        if _keeps_number(node) and node.inputs[0] is not None:
-            return self._growth(node.inputs[0], state)
-        a, b = (*node.inputs[:2], None, None)[:2]
-        if node.op_type not in ("Add", "Sub", "Mul") or a is None or b is None:
-            return None
-        for base, other in ((a, b), (b, a)):
-            number = self._number_beside(other, state)
-            if node.op_type == "Mul":
-                if number == 1:  # paddle2onnx writes i * 1 + 1
-                    return self._growth(base, state)
-            elif number is not None and (node.op_type == "Add" or base is a):
-                growth = self._growth(base, state)
-                if growth is not None:
-                    return growth + (number if node.op_type == "Add" else -number)
-        return None
-
-    def _number_beside(self, value: ir.Value, state: ir.Value) -> int | None:
-        """Return the number that a value is in each step, whatever a state is."""
-        self._entered.add(state)
-        line = self.line(value)
-        self._entered.discard(state)
-        return None if line is None else line.number
-
-
-def _keeps_number(node: ir.Node) -> bool:
-    """Whether a node returns the whole number that it is given, in another type or shape."""
-    if node.domain not in DEFAULT_DOMAIN:
-        return False
-    if node.op_type == "Concat":
-        return len(node.inputs) == 1
-    return node.op_type in _SHAPING or (node.op_type == "Cast" and node.attributes["to"].as_int() in _WIDE)
-
-
-def _whole_number(item: Item) -> Line | None:
-    """Return a known whole number."""
-    number = number_of(item)
-    return None if number is None or not np.isfinite(number) or number != int(number) else Line(int(number))

@@ -41,7 +41,7 @@ FindRows = Callable[[ir.Node], "Tensor | None"]
 
 
 @dataclass
-class EmptiedBody:
+class HoistedBody:
     """What is left in a body.
 
     Attributes:
@@ -61,13 +61,13 @@ class EmptiedBody:
                 del self.rows[value]
 
 
-def empty_body(
+def hoist_invariants(
     copy: BodyCopy,
     read: LoopBody | ScanBody,
     rows: Mapping[ir.Value, Tensor],
     find_rows: FindRows,
     constant: Sequence[ir.Value],
-) -> EmptiedBody:
+) -> HoistedBody:
     """Emit what can be moved out of a body into the open graph.
 
     Args:
@@ -79,7 +79,7 @@ def empty_body(
     """
     if copy.op.dialect.gemm_per_activation:
         split_weights_of_gates(copy, read, constant)
-    result = EmptiedBody(dict(rows))
+    result = HoistedBody(dict(rows))
     varies = {*read.body.inputs} - {*constant}
     for node in read.body:
         inputs = [value for value in node.inputs if value is not None]
@@ -322,7 +322,7 @@ def _replace_split(copy: BodyCopy, split: ir.Node, product: _Product, changing: 
 
 
 def _parts(copy: BodyCopy, before: ir.Node, value: ir.Value, sizes: Sequence[int], axis: int) -> Sequence[ir.Value]:
-    """Return the parts of a value that never changes, by a Split in the body, which then leaves it (`emptying`)."""
+    """Return the parts of a value that never changes, by a Split in the body, which then leaves it (`hoisting`)."""
 
     def constant(numbers: Sequence[int]) -> ir.Value:
         return _insert(copy, before, "Constant", [], {"value_ints": numbers})[0]
